@@ -1,0 +1,66 @@
+"""go-opt: where each op of an ML graph runs, in which order, and which ops are fused.
+
+The doors are :func:`load`, :func:`target`, :func:`optimize`, :func:`evaluate` and
+:func:`verify`. Importing this package is light; JAX and gRPC load on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+# In a checkout the rooms env/, solver/, agents/ and proto/ lie beside this folder;
+# installed, they lie inside it.
+_checkout = Path(__file__).resolve().parent.parent
+if (_checkout / "env" / "analytical.py").is_file() and (_checkout / "pyproject.toml").is_file():
+    __path__.append(str(_checkout))
+
+if TYPE_CHECKING:
+    from go_opt.api import OptimizeResult as OptimizeResult
+    from go_opt.api import evaluate as evaluate
+    from go_opt.api import load as load
+    from go_opt.api import optimize as optimize
+    from go_opt.api import target as target
+    from go_opt.api import verify as verify
+    from go_opt.env import Metrics as Metrics
+    from go_opt.env import Target as Target
+    from go_opt.frontends import from_jax as from_jax
+    from go_opt.frontends import from_networkx as from_networkx
+    from go_opt.frontends import from_onnx as from_onnx
+    from go_opt.frontends import to_networkx as to_networkx
+    from go_opt.graph import Graph as Graph
+    from go_opt.plan import Plan as Plan
+    from go_opt.service.client import Client as Client
+    from go_opt.solver import Violation as Violation
+
+_DOORS = {
+    "Client": "go_opt.service.client",
+    "Graph": "go_opt.graph",
+    "Metrics": "go_opt.env",
+    "OptimizeResult": "go_opt.api",
+    "Plan": "go_opt.plan",
+    "Target": "go_opt.env",
+    "Violation": "go_opt.solver",
+    "evaluate": "go_opt.api",
+    "from_jax": "go_opt.frontends",
+    "from_networkx": "go_opt.frontends",
+    "from_onnx": "go_opt.frontends",
+    "load": "go_opt.api",
+    "optimize": "go_opt.api",
+    "target": "go_opt.api",
+    "to_networkx": "go_opt.frontends",
+    "verify": "go_opt.api",
+}
+
+__all__ = sorted(_DOORS)  # noqa: PLE0605 (names resolve lazily)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _DOORS:
+        raise AttributeError(f"module 'go_opt' has no attribute {name!r}")
+    return getattr(import_module(_DOORS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_DOORS]

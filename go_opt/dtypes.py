@@ -1,0 +1,84 @@
+"""Numeric types: names, widths, and the type a tensor is costed in."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from go_opt.errors import InvalidInputError
+
+# Position in this table is the code stored in graphs: append, never reorder.
+DTYPES: Final[tuple[str, ...]] = (
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "float8_e4m3",
+    "float8_e5m2",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "int4",
+    "uint64",
+    "uint32",
+    "uint16",
+    "uint8",
+    "uint4",
+    "bool",
+    "complex64",
+    "complex128",
+    "string",
+)
+_BITS: Final[tuple[int, ...]] = (
+    (64, 32, 16, 16, 8, 8) + (64, 32, 16, 8, 4) + (64, 32, 16, 8, 4) + (8, 64, 128, 64)
+)
+_ALIASES: Final[dict[str, str]] = {
+    "f64": "float64",
+    "double": "float64",
+    "f32": "float32",
+    "fp32": "float32",
+    "float": "float32",
+    "f16": "float16",
+    "fp16": "float16",
+    "half": "float16",
+    "bf16": "bfloat16",
+    "fp8": "float8_e4m3",
+    "float8_e4m3fn": "float8_e4m3",
+    "float8_e4m3fnuz": "float8_e4m3",
+    "float8_e4m3b11fnuz": "float8_e4m3",
+    "float8_e5m2fnuz": "float8_e5m2",
+    "i64": "int64",
+    "i32": "int32",
+    "i16": "int16",
+    "i8": "int8",
+    "bool_": "bool",
+}
+
+DTYPE_CODE: Final[dict[str, int]] = {name: code for code, name in enumerate(DTYPES)}
+DTYPE_BITS: Final[np.ndarray] = np.array(_BITS, dtype=np.int64)
+IS_FLOATING: Final[np.ndarray] = np.array([name.startswith("float") or name == "bfloat16" for name in DTYPES])
+
+
+def dtype_code(name: str, *, field: str = "dtype") -> int:
+    """The code of a type's name or alias (``"bf16"``, ``"float32"`` …)."""
+    code = DTYPE_CODE.get(_ALIASES.get(name, name))
+    if code is None:
+        raise InvalidInputError(f"{field}: unknown dtype {name!r}.", field=field)
+    return code
+
+
+def costed_dtype(codes: np.ndarray, native_dtype: str, precision: str) -> np.ndarray:
+    """The types in which tensors are costed: floating ones become the target's native type.
+
+    With ``precision="as-is"`` every tensor keeps the type of the model.
+    """
+    if precision == "as-is":
+        return codes
+    return np.where(IS_FLOATING[codes], DTYPE_CODE[native_dtype], codes).astype(codes.dtype)
+
+
+def size_bytes(elements: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Bytes of tensors: elements times width, rounded up to whole bytes (int4)."""
+    return (elements * DTYPE_BITS[codes] + 7) // 8

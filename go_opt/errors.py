@@ -1,0 +1,50 @@
+"""The errors of go-opt: tiny classes that also subclass the natural builtin.
+
+Every message is one sentence that names the op, field or limit at fault. The
+command line maps an error to its ``exit_code``; the service maps it to the
+status code of the same name (``go_opt.service.errors``).
+"""
+
+from __future__ import annotations
+
+
+class GoOptError(Exception):
+    """Base of every error go-opt raises on purpose."""
+
+    exit_code = 2
+
+
+class InvalidInputError(GoOptError, ValueError):
+    """An argument, file or message is malformed; ``field`` names the part at fault."""
+
+    def __init__(self, message: str, *, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class GraphError(InvalidInputError):
+    """A graph breaks a rule of :class:`go_opt.graph.Graph`."""
+
+
+class ModelError(InvalidInputError):
+    """A model file or function cannot be turned into a graph."""
+
+
+class TargetError(InvalidInputError):
+    """A target file is malformed or a target is unknown."""
+
+
+class PlanError(InvalidInputError):
+    """A plan is malformed, or belongs to another graph or target."""
+
+
+class InfeasibleError(GoOptError, ValueError):
+    """No valid plan exists or was found; the message names op, demand and limit."""
+
+    exit_code = 3
+
+
+class ServiceError(GoOptError, ConnectionError):
+    """A remote go-opt service is unreachable or failed."""
+
+    exit_code = 4
