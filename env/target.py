@@ -1,0 +1,220 @@
+"""Targets: the hardware a plan is for, read from TOML and validated."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.dtypes import DTYPE_BITS, DTYPES, dtype_code
+from go_opt.env.toml_table import TomlTable
+from go_opt.env.topology import TOPOLOGIES, Topology, build_topology
+from go_opt.errors import InvalidInputError, TargetError
+
+MAX_CHIPS: Final = 4096
+NoSkip = Literal["prefix", "all", "off"]
+Triangle = Literal["longest_path", "three_chip", "adjacent", "off"]
+
+
+@dataclass(frozen=True)
+class ChipKind:
+    """One kind of chip. Rates are per dtype name; ``default`` serves the types not listed."""
+
+    name: str
+    count: int
+    sram_bytes: int
+    sram_bytes_per_s: float
+    kernel_overhead_s: float
+    pays_transfers: bool
+    matrix_flops_per_s: Mapping[str, float]
+    vector_flops_per_s: Mapping[str, float]
+
+    def rates(self, by_dtype: Mapping[str, float], native_dtype: str) -> NDArray[np.float64]:
+        """[len(DTYPES)] peak rate of each type.
+
+        A type that is not listed runs at ``default``, or else at the native type's rate
+        scaled down by the ratio of their widths: a wider type uses the lanes of several.
+        """
+        rates = np.empty(len(DTYPES))
+        native_bits = DTYPE_BITS[dtype_code(native_dtype)]
+        fallback = by_dtype.get(native_dtype, max(by_dtype.values()))
+        for code, name in enumerate(DTYPES):
+            scaled = fallback * min(1.0, native_bits / DTYPE_BITS[code])
+            rates[code] = by_dtype.get(name, by_dtype.get("default", scaled))
+        return rates
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """Which static constraints hold (design section 6)."""
+
+    acyclic: bool
+    no_skip: NoSkip
+    triangle: Triangle
+
+
+@dataclass(frozen=True)
+class Target:
+    """A package of chips, its links, its host and its rules. Axes: ``D`` chips, ``L`` links."""
+
+    name: str
+    description: str
+    native_dtype: str
+    overlap: bool  # True: transfers run beside compute
+    power_w: float
+    constraints: Constraints
+    kinds: tuple[ChipKind, ...]
+    topology: Topology
+    host_in_bytes_per_s: float
+    host_out_bytes_per_s: float
+    fingerprint: str  # SHA-256 of everything above but the description
+
+    @property
+    def num_chips(self) -> int:
+        return sum(kind.count for kind in self.kinds)
+
+    @cached_property
+    def chip_kind(self) -> NDArray[np.int32]:
+        """[D] index into ``kinds``."""
+        counts = [kind.count for kind in self.kinds]
+        return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+
+    @cached_property
+    def chip_sram_bytes(self) -> NDArray[np.int64]:
+        """[D] memory of each chip."""
+        return np.array([kind.sram_bytes for kind in self.kinds], dtype=np.int64)[self.chip_kind]
+
+    @cached_property
+    def link_names(self) -> tuple[str, ...]:
+        """[L] names in the order of ``Metrics.link_s``: the links, then host in, host out."""
+        pairs = zip(self.topology.link_src, self.topology.link_dst, strict=True)
+        return (*(f"link {src}->{dst}" for src, dst in pairs), "host in", "host out")
+
+
+def target_names() -> tuple[str, ...]:
+    """Names of the targets that ship with go-opt."""
+    folder = files("go_opt.env.targets")
+    return tuple(sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")))
+
+
+@lru_cache(maxsize=32)
+def _shipped(name: str) -> Target:
+    return parse_target((files("go_opt.env.targets") / f"{name}.toml").read_text("utf-8"), name)
+
+
+def load_target(name_or_path: str | Path) -> Target:
+    """A shipped target by name, or one of your own by the path of its TOML file.
+
+    Raises:
+      TargetError: the name is unknown, or the file is missing or malformed.
+    """
+    name = str(name_or_path)
+    if name in target_names():
+        return _shipped(name)
+    path = Path(name)
+    if path.suffix == ".toml" or path.is_file():
+        try:
+            return parse_target(path.read_text("utf-8"), name)
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise TargetError(f"target file {name!r} cannot be read: {reason}.") from None
+    near = difflib.get_close_matches(name, target_names(), n=3, cutoff=0.4)
+    raise TargetError(
+        f"unknown target {name!r}; {'did you mean ' + ' or '.join(near) if near else 'known'}"
+        f"{'' if near else ': ' + ', '.join(target_names())}, or give the path of a .toml file.",
+        field="target",
+    )
+
+
+def parse_target(text: str, source: str) -> Target:
+    """A target from the text of a TOML file; ``source`` names it in errors."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise TargetError(f"target {source!r} is not valid TOML: {error}.", field="target") from None
+    try:
+        return _build(data)
+    except InvalidInputError as error:
+        raise TargetError(f"target {source!r}: {error}", field=error.field) from None
+
+
+def _build(data: dict[str, Any]) -> Target:
+    top = TomlTable(data, "")
+    name = top.text("name")
+    native = DTYPES[dtype_code(top.text("native_dtype"), field="native_dtype")]
+    rules = top.table("constraints")
+    constraints = Constraints(
+        acyclic=rules.flag("acyclic"),
+        no_skip=rules.choice("no_skip", ("prefix", "all", "off")),
+        triangle=rules.choice("triangle", ("longest_path", "three_chip", "adjacent", "off")),
+    )
+    rules.finish()
+    kinds = tuple(_kind(table, native) for table in top.tables("kinds"))
+    if len({kind.name for kind in kinds}) < len(kinds):
+        raise TargetError("kinds: two kinds have the same name.", field="kinds")
+    num_chips = sum(kind.count for kind in kinds)
+    if not 1 <= num_chips <= MAX_CHIPS:
+        raise TargetError(f"kinds: {num_chips} chips in all, must be 1 to {MAX_CHIPS}.", field="kinds")
+    host = top.table("host")
+    host_in, host_out = host.positive("in_bytes_per_s"), host.positive("out_bytes_per_s")
+    host.finish()
+    topology = _topology(top.table("topology"), num_chips)
+    target = Target(
+        name=name,
+        description=top.text("description", ""),
+        native_dtype=native,
+        overlap=top.flag("overlap"),
+        power_w=top.positive("power_w", 1.0) if "power_w" in data else 0.0,
+        constraints=constraints,
+        kinds=kinds,
+        topology=topology,
+        host_in_bytes_per_s=host_in,
+        host_out_bytes_per_s=host_out,
+        fingerprint=_fingerprint(data),
+    )
+    top.finish()
+    if constraints.acyclic and topology.kind not in ("ring", "chain"):
+        raise TargetError(
+            f"constraints.acyclic needs a ring or a chain, not {topology.kind}.", field="constraints.acyclic"
+        )
+    return target
+
+
+def _kind(table: TomlTable, native_dtype: str) -> ChipKind:
+    kind = ChipKind(
+        name=table.text("name"),
+        count=table.count("count"),
+        sram_bytes=table.count("sram_bytes"),
+        sram_bytes_per_s=table.positive("sram_bytes_per_s"),
+        kernel_overhead_s=table.non_negative("kernel_overhead_s"),
+        pays_transfers=table.flag("pays_transfers", True),
+        matrix_flops_per_s=table.rates("matrix_flops_per_s"),
+        vector_flops_per_s=table.rates("vector_flops_per_s"),
+    )
+    table.finish()
+    return kind
+
+
+def _topology(table: TomlTable, num_chips: int) -> Topology:
+    kind = table.choice("kind", TOPOLOGIES)
+    links = table.links(num_chips) if kind == "listed" else ()
+    rate = 1.0 if kind == "listed" else table.positive("rate_bytes_per_s")
+    latency = 0.0 if kind == "listed" else table.non_negative("latency_s")
+    columns = table.count("columns") if kind == "mesh2d" else 0
+    table.finish()
+    return build_topology(kind, num_chips, rate, latency, columns=columns, links=links)
+
+
+def _fingerprint(data: Mapping[str, Any]) -> str:
+    costing = {key: value for key, value in data.items() if key != "description"}
+    return hashlib.sha256(json.dumps(costing, sort_keys=True, default=str).encode()).hexdigest()

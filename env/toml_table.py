@@ -1,0 +1,113 @@
+"""Reads the fields of a TOML table with one clear sentence for each mistake."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from go_opt.dtypes import DTYPES, dtype_code
+from go_opt.errors import TargetError
+
+
+class TomlTable:
+    """Reads the fields of one TOML table, each once; what is left over is a mistake."""
+
+    def __init__(self, data: Mapping[str, Any], path: str) -> None:
+        if not isinstance(data, Mapping):
+            raise TargetError(f"{path.rstrip('.')} must be a table.", field=path.rstrip("."))
+        self._data, self._path, self._read = data, path, set[str]()
+
+    def _get(self, key: str, default: Any = None) -> Any:
+        self._read.add(key)
+        if key in self._data:
+            return self._data[key]
+        if default is None:
+            raise TargetError(f"{self._path}{key} is missing.", field=self._path + key)
+        return default
+
+    def _fail(self, key: str, must: str, value: Any) -> TargetError:
+        return TargetError(f"{self._path}{key} must be {must}, not {value!r}.", field=self._path + key)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self._get(key, default)
+        if not isinstance(value, str) or (default is None and not value):
+            raise self._fail(key, "a non-empty text", value)
+        return value
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        value = self._get(key, default)
+        if not isinstance(value, bool):
+            raise self._fail(key, "true or false", value)
+        return value
+
+    def choice(self, key: str, values: tuple[str, ...]) -> Any:
+        value = self._get(key)
+        if value not in values:
+            raise self._fail(key, "one of " + ", ".join(values), value)
+        return value
+
+    def _number(self, key: str, default: float | None) -> float:
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self._fail(key, "a finite number", value)
+        return float(value)
+
+    def positive(self, key: str, default: float | None = None) -> float:
+        value = self._number(key, default)
+        if value <= 0:
+            raise self._fail(key, "above zero", value)
+        return value
+
+    def non_negative(self, key: str) -> float:
+        value = self._number(key, None)
+        if value < 0:
+            raise self._fail(key, "zero or more", value)
+        return value
+
+    def count(self, key: str) -> int:
+        value = self._get(key)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**62:
+            raise self._fail(key, "a whole number of 1 or more", value)
+        return value
+
+    def table(self, key: str) -> TomlTable:
+        return TomlTable(self._get(key), f"{self._path}{key}.")
+
+    def tables(self, key: str) -> list[TomlTable]:
+        value = self._get(key)
+        if not isinstance(value, list) or not value:
+            raise self._fail(key, "a list of one or more tables", value)
+        return [TomlTable(item, f"{self._path}{key}[{i}].") for i, item in enumerate(value)]
+
+    def rates(self, key: str) -> dict[str, float]:
+        table = self.table(key)
+        rates = {}
+        for name in table._data:
+            dtype = name if name == "default" else DTYPES[dtype_code(name, field=f"{self._path}{key}")]
+            rates[dtype] = table.positive(name)
+        if not rates:
+            raise self._fail(key, "a table with at least one rate", {})
+        return rates
+
+    def links(self, num_chips: int) -> tuple[tuple[int, int, float, float], ...]:
+        links = []
+        for table in self.tables("links"):
+            ends = (table._get("source"), table._get("destination"))
+            for key, chip in zip(("source", "destination"), ends, strict=True):
+                if isinstance(chip, bool) or not isinstance(chip, int) or not 0 <= chip < num_chips:
+                    raise table._fail(key, f"a chip from 0 to {num_chips - 1}", chip)
+            if ends[0] == ends[1]:
+                raise table._fail("destination", "another chip than the source", ends[1])
+            links.append((*ends, table.positive("rate_bytes_per_s"), table.non_negative("latency_s")))
+            table.finish()
+        return tuple(links)
+
+    def finish(self) -> None:
+        """Raise for a field that nothing read: a misspelt one must not be ignored."""
+        for key in self._data:
+            if key not in self._read:
+                near = difflib.get_close_matches(key, self._read, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else "."
+                raise TargetError(f"unknown field {self._path}{key}{hint}", field=self._path + key)

@@ -1,0 +1,1 @@
+"""Importers: models of other tools as :class:`go_opt.graph.Graph`."""

@@ -1,0 +1,161 @@
+"""FLOPs of the matrix ops, by ONNX type name: 2 per multiply-add, counted dense."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+Shape = tuple[int, ...]
+InputShapes = Sequence[Shape | None]
+Formula = Callable[[InputShapes, Sequence[Shape], Mapping[str, Any]], float]
+
+
+def matmul_flops(batch: int, m: int, n: int, k: int) -> float:
+    """``2 · batch · m · n · k``: ``batch`` products of [m, k] with [k, n]."""
+    return 2.0 * batch * m * n * k
+
+
+def conv_flops(output_elements: int, kernel_elements_per_output: int) -> float:
+    """``2 · outputs · (input channels of the group · kernel window)``."""
+    return 2.0 * output_elements * kernel_elements_per_output
+
+
+def einsum_flops(equation: str, input_shapes: InputShapes) -> float:
+    """Contracts the operands from left to right, each step ``2 · Π`` of all labels involved.
+
+    A step in which no label is summed away is an outer product: 1 FLOP per element.
+    """
+    terms, result, sizes = _parse_einsum(equation, [shape or () for shape in input_shapes])
+    done = terms[0]
+    flops = 0.0
+    for i, term in enumerate(terms[1:], start=1):
+        involved = done | term
+        needed_later = set(result).union(*terms[i + 1 :])
+        summed = bool(involved - needed_later)
+        flops += (2.0 if summed else 1.0) * math.prod(sizes[label] for label in involved)
+        done = involved & needed_later
+    if len(terms) == 1:
+        flops = float(math.prod(sizes[label] for label in done))
+    return flops
+
+
+def _parse_einsum(
+    equation: str, shapes: Sequence[Shape]
+) -> tuple[list[set[str]], set[str], Mapping[str, int]]:
+    """Labels of each operand, labels of the result, and the size of each label."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    sizes: dict[str, int] = {}
+    terms: list[set[str]] = []
+    for term, shape in zip(left.split(","), shapes, strict=False):
+        named, dots, tail = term.partition("...")
+        batch = len(shape) - len(named) - len(tail) if dots else 0
+        # Ellipsis dimensions align from the right, so they are numbered from there.
+        labels = [*named, *(f".{batch - j}" for j in range(batch)), *tail]
+        for label, size in zip(labels, shape, strict=False):
+            sizes[label] = max(size, sizes.get(label, 1)) if size else 0
+        terms.append(set(labels) & set(sizes))
+    batch_labels = {label for label in sizes if label.startswith(".")}
+    if arrow:
+        result = set(right.replace(".", ""))
+    else:
+        letters = left.replace(",", "").replace(".", "")
+        result = {letter for letter in letters if letters.count(letter) == 1}
+    return terms, result | batch_labels, sizes
+
+
+def _shape(shapes: InputShapes, position: int) -> Shape:
+    """The shape of an input; a scalar's where it is absent."""
+    shape = shapes[position] if position < len(shapes) else None
+    return () if shape is None else shape
+
+
+def _present(shapes: InputShapes, position: int) -> bool:
+    return 0 <= position < len(shapes) and shapes[position] is not None
+
+
+def _conv(weight: int, bias: int) -> Formula:
+    """Convolutions: the weight is [C_out, C_in / group, window…]."""
+
+    def flops(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
+        outputs_elements = math.prod(outputs[0])
+        bias_flops = outputs_elements if _present(inputs, bias) else 0
+        return conv_flops(outputs_elements, math.prod(_shape(inputs, weight)[1:])) + bias_flops
+
+    return flops
+
+
+def _conv_transpose(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
+    # The weight is [C_in, C_out / group, window…]: every input element meets its row of it.
+    bias_flops = math.prod(outputs[0]) if _present(inputs, 2) else 0
+    return conv_flops(math.prod(_shape(inputs, 0)), math.prod(_shape(inputs, 1)[1:])) + bias_flops
+
+
+def _matmul(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
+    a = _shape(inputs, 0)
+    contracted = a[-2] if attributes.get("transA") and len(a) > 1 else (a[-1] if a else 1)
+    return matmul_flops(1, math.prod(outputs[0]), 1, contracted)
+
+
+def _gemm(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
+    bias_flops = math.prod(outputs[0]) if _present(inputs, 2) else 0
+    return _matmul(inputs, outputs, attributes) + bias_flops
+
+
+def _matmul_nbits(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
+    # The weight is packed in blocks: its length is the attribute K.
+    contracted = int(attributes.get("K", 0)) or (_shape(inputs, 0) or (1,))[-1]
+    return matmul_flops(1, math.prod(outputs[0]), 1, contracted)
+
+
+def _einsum(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
+    return einsum_flops(str(attributes.get("equation", "")), inputs)
+
+
+def _recurrent(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
+    # X is [steps, batch, inputs] (or batch first): every step multiplies by W and R of each direction.
+    rows = math.prod(_shape(inputs, 0)[:2])
+    gates = math.prod(_shape(inputs, 1)[:2])
+    weights = math.prod(_shape(inputs, 1)) + math.prod(_shape(inputs, 2))
+    return matmul_flops(1, rows, 1, weights) + 4.0 * rows * gates
+
+
+def _attention(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
+    """Q·Kᵀ, scale and softmax (6 per score), and scores·V; operands [B, H, S, D] or [B, S, H·D]."""
+    query, key, output = _shape(inputs, 0), _shape(inputs, 1), outputs[0]
+    if len(query) < 3 or len(key) < 3 or not output:
+        return float(math.prod(output))
+    if len(query) == 4:
+        batch, heads, rows, depth = query
+        columns, width_out = key[2], heads * output[-1]
+        width = heads * depth
+    else:
+        batch, rows, width = query
+        heads = int(attributes.get("q_num_heads", attributes.get("num_heads", 1)))
+        columns, width_out = key[-2], output[-1]
+    past = _shape(inputs, 4)
+    columns += past[2] if len(past) == 4 else 0
+    scores = batch * rows * columns
+    return matmul_flops(1, scores, 1, width) + matmul_flops(1, scores, 1, width_out) + 6.0 * scores * heads
+
+
+MATRIX_FLOPS: Final[Mapping[str, Formula]] = {
+    "Attention": _attention,
+    "Conv": _conv(weight=1, bias=2),
+    "ConvInteger": _conv(weight=1, bias=-1),
+    "ConvTranspose": _conv_transpose,
+    "DeformConv": _conv(weight=1, bias=3),
+    "Einsum": _einsum,
+    "FusedConv": _conv(weight=1, bias=2),
+    "FusedGemm": _gemm,
+    "FusedMatMul": _matmul,
+    "GRU": _recurrent,
+    "Gemm": _gemm,
+    "LSTM": _recurrent,
+    "MatMul": _matmul,
+    "MatMulInteger": _matmul,
+    "MatMulNBits": _matmul_nbits,
+    "QLinearConv": _conv(weight=3, bias=8),
+    "QLinearMatMul": _matmul,
+    "RNN": _recurrent,
+}

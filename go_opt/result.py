@@ -1,0 +1,84 @@
+"""What is asked of the optimizer, and what it answers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from go_opt.env.metrics import Metrics
+from go_opt.errors import InvalidInputError
+from go_opt.plan import Plan
+
+Objective = Literal["throughput", "latency"]
+Decide = Literal["placement", "all"]
+Status = Literal["OPTIMAL", "FEASIBLE", "HEURISTIC", "INFEASIBLE"]
+
+DEFAULT_BUDGET_S: Final = 5.0
+OPTIMAL_GAP: Final = 1e-6
+
+
+@dataclass(frozen=True)
+class Request:
+    """The problem as asked; bound, gap and status are for exactly this problem."""
+
+    objective: Objective = "throughput"
+    budget_s: float | None = None  # None: DEFAULT_BUDGET_S, or no limit with max_evaluations
+    max_evaluations: int | None = None
+    seed: int = 0
+    decide: Decide = "all"  # "placement": one kernel per op, default order, no replication
+    relays: bool = True  # whether a plan may hold relays and clones
+    replication: bool = True  # whether a plan may replicate stages
+
+    def __post_init__(self) -> None:
+        _check_choice("objective", self.objective, get_args(Objective))
+        _check_choice("decide", self.decide, get_args(Decide))
+        if self.budget_s is not None and not (math.isfinite(self.budget_s) and self.budget_s > 0):
+            raise InvalidInputError(f"budget must be above zero, not {self.budget_s} s.", field="budget_s")
+        if self.max_evaluations is not None and self.max_evaluations < 1:
+            raise InvalidInputError(
+                f"max_evaluations must be 1 or more, not {self.max_evaluations}.", field="max_evaluations"
+            )
+        if not 0 <= self.seed < 2**63:
+            raise InvalidInputError(f"seed must be between 0 and 2^63 - 1, not {self.seed}.", field="seed")
+
+    @property
+    def time_limit_s(self) -> float:
+        """Wall-clock limit of the search; infinite where only evaluations are limited."""
+        if self.budget_s is not None:
+            return self.budget_s
+        return DEFAULT_BUDGET_S if self.max_evaluations is None else math.inf
+
+
+@dataclass(frozen=True)
+class Step:
+    """One method of the portfolio: what it reached and what the best was after it."""
+
+    method: str
+    objective_s: float  # what the method's own plan reached; infinite where it was invalid
+    best_s: float  # best of all methods so far
+    evaluations: int  # of the environment, so far in all
+    elapsed_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class OptimizeResult:
+    """A verified plan with its metrics and a proof of how far from the best it can be."""
+
+    plan: Plan
+    metrics: Metrics
+    objective: Objective
+    status: Status
+    lower_bound_s: float  # no plan of the problem as asked has a smaller objective
+    bound_reason: str  # what the bound is made of, one sentence
+    gap: float  # objective / lower_bound_s - 1
+    method: str
+    history: tuple[Step, ...]
+    evaluations: int
+    wall_s: float
+    reference_s: float  # objective of the compiler's greedy heuristic; infinite if invalid
+
+
+def _check_choice(field: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidInputError(f"{field} must be one of {', '.join(choices)}, not {value!r}.", field=field)
