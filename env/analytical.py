@@ -1,0 +1,368 @@
+"""The analytical model of one plan in steady state (design section 5), compiled.
+
+One inference enters per interval. Per plan O(N + K + R): every array is walked a
+constant number of times. The slow, obvious twin is ``tests/env/numpy_twin.py``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.env.cost import CostTables
+from go_opt.graph import INPUT, NO_PRODUCER, WEIGHT
+
+# A kernel none of whose ops has a modelled cost so far.
+NOTHING_YET = -1.0
+
+
+class BatchMetrics(NamedTuple):
+    """Terms of a batch of plans. Axes: ``B`` plans, ``D`` chips, ``L`` links and the host's two."""
+
+    interval_s: NDArray[np.float64]  # [B]
+    latency_s: NDArray[np.float64]  # [B]
+    compute_s: NDArray[np.float64]  # [B, D]
+    link_s: NDArray[np.float64]  # [B, L]
+    bottleneck: NDArray[np.int64]  # [B] chip, or D + link
+    stream_bytes: NDArray[np.int64]  # [B, D]
+    peak_bytes: NDArray[np.int64]  # [B, D]
+    weight_bytes: NDArray[np.int64]  # [B, D] resident
+    fits: NDArray[np.bool_]  # [B] True where the activations of every chip fit its memory
+
+
+def evaluate_batch(
+    tables: CostTables,
+    placement: NDArray[np.int32],  # [B, N]
+    order: NDArray[np.int32],  # [B, N]
+    fusion_group: NDArray[np.int32],  # [B, N]
+) -> BatchMetrics:
+    """Evaluate a batch of plans; illegal plans are costed as they stand, never refused."""
+    num_plans = len(placement)
+    num_chips, num_links = tables.num_chips, len(tables.link_s_per_byte) + 2
+    out = BatchMetrics(
+        interval_s=np.zeros(num_plans),
+        latency_s=np.zeros(num_plans),
+        compute_s=np.zeros((num_plans, num_chips)),
+        link_s=np.zeros((num_plans, num_links)),
+        bottleneck=np.zeros(num_plans, dtype=np.int64),
+        stream_bytes=np.zeros((num_plans, num_chips), dtype=np.int64),
+        peak_bytes=np.zeros((num_plans, num_chips), dtype=np.int64),
+        weight_bytes=np.zeros((num_plans, num_chips), dtype=np.int64),
+        fits=np.zeros(num_plans, dtype=np.bool_),
+    )
+    _evaluate_batch(tables, placement, order, fusion_group, out)
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _evaluate_batch(tables, placement, order, group, out):
+    num_ops = tables.op_s.shape[1]
+    num_chips = len(tables.chip_kind)
+    num_links = len(tables.link_s_per_byte)
+    kernel_of = np.empty(num_ops, np.int32)
+    kernel_chip = np.empty(num_ops, np.int32)
+    kernel_s = np.empty(num_ops, np.float64)
+    measured_s = np.empty(num_ops, np.float64)
+    kernel_bytes = np.empty(num_ops, np.int64)
+    born_bytes = np.empty(num_ops, np.int64)
+    dead_bytes = np.empty(num_ops, np.int64)
+    # Stamps say "already seen for this tensor of this plan" without clearing arrays.
+    kernel_seen = np.zeros(num_ops, np.int64)
+    kernel_read = np.zeros(num_ops, np.int64)
+    chip_seen = np.zeros(num_chips, np.int64)
+    link_seen = np.zeros(num_links, np.int64)
+    held_bytes = np.empty(num_chips, np.int64)
+    touched_bytes = np.empty(num_chips, np.int64)
+    chip_host_in = np.empty(num_chips, np.int64)
+    chip_host_out = np.empty(num_chips, np.int64)
+    link_bytes = np.empty(num_chips + num_links + 1, np.int64)
+    host_bytes = np.empty(2, np.int64)
+    for b in range(len(placement)):
+        num_kernels = _number_kernels(
+            tables, placement[b], order[b], group[b], kernel_of, kernel_chip, kernel_s, measured_s
+        )
+        kernel_bytes[:num_kernels] = 0
+        born_bytes[:num_kernels] = 0
+        dead_bytes[:num_kernels] = 0
+        held_bytes[:] = 0
+        chip_host_in[:] = 0
+        chip_host_out[:] = 0
+        link_bytes[:] = 0
+        host_bytes[:] = 0
+        weights = out.weight_bytes[b]
+        _account_tensors(
+            tables, b * len(tables.tensor_kind), kernel_of, kernel_chip,
+            kernel_seen, kernel_read, kernel_bytes, born_bytes, dead_bytes,
+            chip_seen, held_bytes, weights, chip_host_in, chip_host_out,
+            link_seen, link_bytes, host_bytes,
+        )  # fmt: skip
+        _finish_kernels(
+            tables, num_kernels, kernel_chip, kernel_bytes, measured_s, kernel_s, out.compute_s[b]
+        )
+        peak = out.peak_bytes[b]
+        _peak_activations(num_kernels, kernel_chip, born_bytes, dead_bytes, held_bytes, peak)
+        out.fits[b] = True
+        stream = out.stream_bytes[b]
+        for d in range(num_chips):
+            out.fits[b] &= peak[d] <= tables.sram_bytes[d]
+            if weights[d] > 0 and weights[d] + peak[d] > tables.sram_bytes[d]:
+                stream[d] = _stream_weights(tables, placement[b], d, peak[d], weights)
+                host_bytes[0] += stream[d]
+                chip_host_in[d] += stream[d]
+        _interval(tables, b, link_bytes, host_bytes, chip_host_in, chip_host_out, out)
+        out.latency_s[b] = _latency(
+            tables, order[b], kernel_of, kernel_chip, kernel_s, num_kernels
+        )
+
+
+@njit(cache=True, nogil=True)
+def _number_kernels(tables, placement, order, group, kernel_of, kernel_chip, kernel_s, measured_s):
+    """Number the kernels along the order and sum their compute, measured seconds apart."""
+    kernel = -1
+    previous = -1
+    for op in order:
+        if kernel < 0 or group[op] != previous:
+            kernel += 1
+            previous = group[op]
+            kernel_chip[kernel] = placement[op]
+            kernel_s[kernel] = NOTHING_YET
+            measured_s[kernel] = 0.0
+        kernel_of[op] = kernel
+        kind = tables.chip_kind[placement[op]]
+        if np.isnan(tables.measured_s[kind, op]):
+            kernel_s[kernel] = max(kernel_s[kernel], 0.0) + tables.op_s[kind, op]
+        else:
+            measured_s[kernel] += tables.measured_s[kind, op]
+    return kernel + 1
+
+
+@njit(cache=True, nogil=True)
+def _account_tensors(
+    tables, stamp, kernel_of, kernel_chip,
+    kernel_seen, kernel_read, kernel_bytes, born_bytes, dead_bytes,
+    chip_seen, held_bytes, weights, chip_host_in, chip_host_out,
+    link_seen, link_bytes, host_bytes,
+):  # fmt: skip
+    """Charge every tensor once: kernels' reads and writes, links, host, memory."""
+    for k in range(len(tables.tensor_kind)):
+        stamp += 1
+        size = tables.tensor_bytes[k]
+        producer = tables.tensor_producer[k]
+        is_weight = tables.tensor_kind[k] == WEIGHT
+        home_kernel = kernel_of[producer] if producer != NO_PRODUCER else -1
+        home = kernel_chip[home_kernel] if producer != NO_PRODUCER else -1
+        last_kernel = -1
+        farthest = 0
+        leaves = tables.tensor_is_output[k]
+        for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
+            kernel = kernel_of[tables.reader_op[r]]
+            if kernel == home_kernel:
+                continue
+            # A kernel reads a tensor once, however many of its ops do: the widest read counts.
+            touched = tables.read_bytes[r]
+            if kernel_seen[kernel] != stamp:
+                kernel_seen[kernel] = stamp
+                kernel_read[kernel] = 0
+            if touched > kernel_read[kernel]:
+                kernel_bytes[kernel] += touched - kernel_read[kernel]
+                kernel_read[kernel] = touched
+            last_kernel = max(last_kernel, kernel)
+            chip = kernel_chip[kernel]
+            if chip == home or chip_seen[chip] == stamp:
+                continue
+            chip_seen[chip] = stamp
+            if is_weight:
+                weights[chip] += size
+                continue
+            held_bytes[chip] += 2 * size
+            if home < 0:
+                chip_host_in[chip] += size
+                continue
+            leaves = True
+            if tables.is_ring:
+                farthest = max(farthest, (chip - home) % len(tables.chip_kind))
+            else:
+                _load_route(tables, home, chip, size, stamp, link_seen, link_bytes)
+        if is_weight:
+            continue
+        if home < 0:
+            host_bytes[0] += size
+            continue
+        if last_kernel >= 0 or leaves:
+            kernel_bytes[home_kernel] += size
+        if leaves:
+            held_bytes[home] += 2 * size
+        elif last_kernel >= 0:
+            born_bytes[home_kernel] += size
+            dead_bytes[last_kernel] += size
+        if tables.tensor_is_output[k]:
+            host_bytes[1] += size
+            chip_host_out[home] += size
+        if farthest > 0:
+            _load_ring(home, farthest, len(tables.chip_kind), size, link_bytes)
+    if tables.is_ring:
+        for link in range(1, len(tables.chip_kind)):
+            link_bytes[link] += link_bytes[link - 1]
+
+
+@njit(cache=True, nogil=True)
+def _load_ring(home, hops, num_chips, size, link_bytes):
+    """Add ``size`` to links home … home + hops - 1 as a difference array, summed afterwards."""
+    end = home + hops
+    link_bytes[home] += size
+    if end <= num_chips:
+        link_bytes[end] -= size
+    else:
+        link_bytes[0] += size
+        link_bytes[end - num_chips] -= size
+
+
+@njit(cache=True, nogil=True)
+def _load_route(tables, home, chip, size, stamp, link_seen, link_bytes):
+    """Add ``size`` to the links from home to chip that this tensor does not load yet."""
+    pair = np.int64(home) * len(tables.chip_kind) + chip
+    for i in range(tables.route_ptr[pair], tables.route_ptr[pair + 1]):
+        link = tables.route_link[i]
+        if link_seen[link] != stamp:
+            link_seen[link] = stamp
+            link_bytes[link] += size
+
+
+@njit(cache=True, nogil=True)
+def _finish_kernels(tables, num_kernels, kernel_chip, kernel_bytes, measured_s, kernel_s, compute_s):
+    """Seconds of each kernel, by the slower of compute and memory; measured ops owe nothing more."""
+    for kernel in range(num_kernels):
+        chip = kernel_chip[kernel]
+        kind = tables.chip_kind[chip]
+        seconds = measured_s[kernel]
+        if kernel_s[kernel] != NOTHING_YET:
+            moved_s = kernel_bytes[kernel] * tables.sram_s_per_byte[kind]
+            seconds += max(kernel_s[kernel], moved_s) + tables.kernel_overhead_s[kind]
+        kernel_s[kernel] = seconds
+        compute_s[chip] += seconds
+
+
+@njit(cache=True, nogil=True)
+def _peak_activations(num_kernels, kernel_chip, born_bytes, dead_bytes, held_bytes, peak):
+    """Most bytes alive at once on each chip; what crosses its border is held throughout, twice."""
+    live = held_bytes.copy()
+    peak[:] = held_bytes
+    for kernel in range(num_kernels):
+        chip = kernel_chip[kernel]
+        live[chip] += born_bytes[kernel]
+        peak[chip] = max(peak[chip], live[chip])
+        live[chip] -= dead_bytes[kernel]
+
+
+@njit(cache=True, nogil=True)
+def _stream_weights(tables, placement, chip, peak, weights):
+    """Stream weights of ``chip`` until the rest fits; returns the bytes touched a sample.
+
+    Streamed first: the least touched per stored byte, then the larger, then the lower index.
+    """
+    num_weights = 0
+    stored = np.empty(len(tables.tensor_kind), np.int64)
+    touched = np.empty(len(tables.tensor_kind), np.int64)
+    for k in range(len(tables.tensor_kind)):
+        if tables.tensor_kind[k] != WEIGHT:
+            continue
+        most = np.int64(-1)
+        for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
+            if placement[tables.reader_op[r]] == chip:
+                most = max(most, tables.read_bytes[r])
+        if most >= 0 and tables.tensor_bytes[k] > 0:
+            stored[num_weights] = tables.tensor_bytes[k]
+            touched[num_weights] = most
+            num_weights += 1
+    by_size = np.argsort(-stored[:num_weights], kind="mergesort")
+    share = touched[by_size] / stored[by_size]
+    streamed = np.int64(0)
+    for i in np.argsort(share, kind="mergesort"):
+        if weights[chip] + peak <= tables.sram_bytes[chip]:
+            break
+        weights[chip] -= stored[by_size[i]]
+        streamed += touched[by_size[i]]
+    return streamed
+
+
+@njit(cache=True, nogil=True)
+def _interval(tables, b, link_bytes, host_bytes, chip_host_in, chip_host_out, out):
+    num_chips = len(tables.chip_kind)
+    num_links = len(tables.link_s_per_byte)
+    link_s = out.link_s[b]
+    for link in range(num_links):
+        link_s[link] = link_bytes[link] * tables.link_s_per_byte[link]
+    link_s[num_links] = host_bytes[0] * tables.host_in_s_per_byte
+    link_s[num_links + 1] = host_bytes[1] * tables.host_out_s_per_byte
+    total_s = out.compute_s[b].copy()
+    if not tables.overlap:
+        for link in range(num_links):
+            for chip in (tables.link_from[link], tables.link_to[link]):
+                if chip >= 0 and tables.pays_transfers[tables.chip_kind[chip]]:
+                    total_s[chip] += link_s[link]
+        for chip in range(num_chips):
+            if tables.pays_transfers[tables.chip_kind[chip]]:
+                total_s[chip] += chip_host_in[chip] * tables.host_in_s_per_byte
+                total_s[chip] += chip_host_out[chip] * tables.host_out_s_per_byte
+    worst = int(np.argmax(total_s))
+    out.interval_s[b] = total_s[worst]
+    out.bottleneck[b] = worst
+    if tables.overlap:
+        busiest = int(np.argmax(link_s))
+        if link_s[busiest] > total_s[worst]:
+            out.interval_s[b] = link_s[busiest]
+            out.bottleneck[b] = num_chips + busiest
+
+
+@njit(cache=True, nogil=True)
+def transfer_s(tables, source, destination, size):
+    """Seconds from one chip to another without contention: hop latencies, then the slowest link."""
+    if source == destination:
+        return 0.0
+    num_chips = len(tables.chip_kind)
+    if tables.is_ring:
+        hops = (destination - source) % num_chips
+        return hops * tables.link_latency_s[0] + size * tables.link_s_per_byte[0]
+    pair = np.int64(source) * num_chips + destination
+    latency_s = 0.0
+    slowest = 0.0
+    for i in range(tables.route_ptr[pair], tables.route_ptr[pair + 1]):
+        latency_s += tables.link_latency_s[tables.route_link[i]]
+        slowest = max(slowest, tables.link_s_per_byte[tables.route_link[i]])
+    return latency_s + size * slowest
+
+
+@njit(cache=True, nogil=True)
+def _latency(tables, order, kernel_of, kernel_chip, kernel_s, num_kernels):
+    """Longest path of one sample; weights that stream are prefetched and do not stand on it."""
+    chip_free_s = np.zeros(len(tables.chip_kind))
+    end_s = np.zeros(num_kernels)
+    start_s = 0.0
+    for i in range(len(order)):
+        op = order[i]
+        kernel = kernel_of[op]
+        chip = kernel_chip[kernel]
+        for j in range(tables.op_read_ptr[op], tables.op_read_ptr[op + 1]):
+            read = tables.op_read[j]
+            tensor = tables.reader_tensor[read]
+            size = tables.tensor_bytes[tensor]
+            producer = tables.tensor_producer[tensor]
+            if tables.tensor_kind[tensor] == INPUT:
+                start_s = max(start_s, size * tables.host_in_s_per_byte)
+            elif producer != NO_PRODUCER and kernel_of[producer] != kernel:
+                home = kernel_of[producer]
+                arrival_s = end_s[home] + transfer_s(tables, kernel_chip[home], chip, size)
+                start_s = max(start_s, arrival_s)
+        if i + 1 == len(order) or kernel_of[order[i + 1]] != kernel:
+            end_s[kernel] = max(start_s, chip_free_s[chip]) + kernel_s[kernel]
+            chip_free_s[chip] = end_s[kernel]
+            start_s = 0.0
+    latest_s = end_s.max()
+    for k in range(len(tables.tensor_kind)):
+        if tables.tensor_is_output[k]:
+            sent_s = tables.tensor_bytes[k] * tables.host_out_s_per_byte
+            latest_s = max(latest_s, end_s[kernel_of[tables.tensor_producer[k]]] + sent_s)
+    return latest_s

@@ -63,7 +63,7 @@ class Constraints:
     triangle: Triangle
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Target:
     """A package of chips, its links, its host and its rules. Axes: ``D`` chips, ``L`` links."""
 

@@ -1,0 +1,142 @@
+"""Tables of a graph on a target: seconds, bytes and routes, ready for the compiled kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.dtypes import DTYPE_CODE, IS_FLOATING, costed_dtype, size_bytes
+from go_opt.env.target import Target
+from go_opt.env.topology import Topology
+from go_opt.graph import MATRIX, NO_PRODUCER, Graph
+
+
+class CostTables(NamedTuple):
+    """A graph costed on a target, as flat arrays.
+
+    Axes: ``N`` ops, ``K`` tensors, ``R`` reads, ``D`` chips, ``Q`` chip kinds, ``L``
+    links between chips (the host's two are not among them).
+    """
+
+    op_s: NDArray[np.float64]  # [Q, N] flops / peak rate
+    measured_s: NDArray[np.float64]  # [Q, N] seconds the op costs exactly, NaN: none
+    can_run: NDArray[np.bool_]  # [Q, N] True where the kind may run the op
+    tensor_bytes: NDArray[np.int64]  # [K] in the type the tensor is costed in
+    tensor_kind: NDArray[np.int8]  # [K]
+    tensor_producer: NDArray[np.int32]  # [K]
+    tensor_is_output: NDArray[np.bool_]  # [K]
+    reader_ptr: NDArray[np.int64]  # [K + 1]
+    reader_op: NDArray[np.int32]  # [R]
+    read_bytes: NDArray[np.int64]  # [R] touched by that reader
+    reader_tensor: NDArray[np.int32]  # [R]
+    op_read_ptr: NDArray[np.int64]  # [N + 1]
+    op_read: NDArray[np.int32]  # [R] reads of each op
+    chip_kind: NDArray[np.int32]  # [D]
+    sram_bytes: NDArray[np.int64]  # [D]
+    sram_s_per_byte: NDArray[np.float64]  # [Q]
+    kernel_overhead_s: NDArray[np.float64]  # [Q]
+    pays_transfers: NDArray[np.bool_]  # [Q]
+    is_ring: bool
+    overlap: bool
+    route_ptr: NDArray[np.int64]  # [D * D + 1], of pairs (a, b); unused on a ring
+    route_link: NDArray[np.int32]  # [...]
+    link_from: NDArray[np.int32]  # [L]
+    link_to: NDArray[np.int32]  # [L]
+    link_s_per_byte: NDArray[np.float64]  # [L]
+    link_latency_s: NDArray[np.float64]  # [L]
+    host_in_s_per_byte: float
+    host_out_s_per_byte: float
+
+    @property
+    def num_ops(self) -> int:
+        return self.op_s.shape[1]
+
+    @property
+    def num_chips(self) -> int:
+        return len(self.chip_kind)
+
+    def kernel_floor_s(self) -> NDArray[np.float64]:
+        """[Q, N] seconds of each op as a kernel of its own."""
+        bytes_moved = self.op_bytes()
+        floor = np.maximum(self.op_s, bytes_moved * self.sram_s_per_byte[:, None])
+        floor = floor + self.kernel_overhead_s[:, None]
+        return np.where(np.isnan(self.measured_s), floor, self.measured_s)
+
+    def op_bytes(self) -> NDArray[np.int64]:
+        """[N] bytes each op reads and writes as a kernel of its own."""
+        moved = np.bincount(self.reader_op, weights=self.read_bytes, minlength=self.num_ops)
+        is_written = (np.diff(self.reader_ptr) > 0) | self.tensor_is_output
+        written = is_written & (self.tensor_producer != NO_PRODUCER)
+        producer, sizes = self.tensor_producer[written], self.tensor_bytes[written]
+        moved += np.bincount(producer, weights=sizes, minlength=self.num_ops)
+        return moved.astype(np.int64)
+
+
+@lru_cache(maxsize=16)
+def cost_tables(graph: Graph, target: Target) -> CostTables:
+    """Cost every op, tensor and route of ``graph`` on ``target``."""
+    dtypes = costed_dtype(graph.tensor_dtype, target.native_dtype, graph.precision)
+    link_s_per_byte = 1.0 / target.topology.rate_bytes_per_s
+    op_read_ptr, op_read = graph.op_reads
+    kinds = target.kinds
+    return CostTables(
+        op_s=_op_seconds(graph, target),
+        measured_s=_per_kind(graph.measured_s, target, graph.num_ops, np.nan),
+        can_run=_per_kind(graph.excluded, target, graph.num_ops, 0.0) == 0.0,
+        tensor_bytes=size_bytes(graph.tensor_elements, dtypes),
+        tensor_kind=graph.tensor_kind.copy(),
+        tensor_producer=graph.tensor_producer.copy(),
+        tensor_is_output=graph.tensor_is_output.copy(),
+        reader_ptr=graph.reader_ptr.copy(),
+        reader_op=graph.reader_op.copy(),
+        read_bytes=size_bytes(graph.reader_elements, dtypes[graph.reader_tensor]),
+        reader_tensor=graph.reader_tensor,
+        op_read_ptr=op_read_ptr,
+        op_read=op_read,
+        chip_kind=target.chip_kind,
+        sram_bytes=target.chip_sram_bytes,
+        sram_s_per_byte=np.array([1.0 / kind.sram_bytes_per_s for kind in kinds]),
+        kernel_overhead_s=np.array([kind.kernel_overhead_s for kind in kinds]),
+        pays_transfers=np.array([kind.pays_transfers for kind in kinds]),
+        is_ring=target.topology.is_ring,
+        overlap=target.overlap,
+        route_ptr=target.topology.routes[0],
+        route_link=target.topology.routes[1],
+        link_from=target.topology.link_from,
+        link_to=target.topology.link_to,
+        link_s_per_byte=np.where(_star_link_is_free(target), 0.0, link_s_per_byte),
+        link_latency_s=target.topology.latency_s,
+        host_in_s_per_byte=1.0 / target.host_in_bytes_per_s,
+        host_out_s_per_byte=1.0 / target.host_out_bytes_per_s,
+    )
+
+
+def _op_seconds(graph: Graph, target: Target) -> NDArray[np.float64]:
+    is_native = IS_FLOATING[graph.op_dtype] & (graph.precision == "native")
+    dtype = np.where(is_native, DTYPE_CODE[target.native_dtype], graph.op_dtype)
+    seconds = np.empty((len(target.kinds), graph.num_ops))
+    for q, kind in enumerate(target.kinds):
+        matrix_rate = kind.rates(kind.matrix_flops_per_s, target.native_dtype)[dtype]
+        vector_rate = kind.rates(kind.vector_flops_per_s, target.native_dtype)[dtype]
+        seconds[q] = graph.op_flops / np.where(graph.op_class == MATRIX, matrix_rate, vector_rate)
+    return seconds
+
+
+def _per_kind(
+    by_kind: Mapping[str, NDArray], target: Target, num_ops: int, missing: float
+) -> NDArray[np.float64]:
+    rows = [by_kind.get(kind.name, np.full(num_ops, missing)) for kind in target.kinds]
+    return np.array(rows, dtype=np.float64)
+
+
+def _star_link_is_free(target: Target) -> NDArray[np.bool_]:
+    """[L] True for the links of a host star whose one chip does not pay for transfers."""
+    topology: Topology = target.topology
+    if topology.kind != "host_star":
+        return np.zeros(topology.num_links, dtype=np.bool_)
+    pays = np.array([kind.pays_transfers for kind in target.kinds])[target.chip_kind]
+    return ~pays[np.maximum(topology.link_from, topology.link_to)]

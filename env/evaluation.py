@@ -1,0 +1,71 @@
+"""Metrics of plans: the analytical terms of one plan with names and reasons."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env.analytical import BatchMetrics, evaluate_batch
+from go_opt.env.cost import cost_tables
+from go_opt.env.kernels import kernel_seconds, number_kernels
+from go_opt.env.makespan import makespan_s
+from go_opt.env.metrics import Metrics
+from go_opt.env.target import Target
+from go_opt.graph import Graph
+from go_opt.plan import Plan
+
+
+def evaluate_plan(graph: Graph, target: Target, plan: Plan) -> Metrics:
+    """Cost one plan; ``valid`` says whether its activations fit every chip.
+
+    Static constraints are the solver's to judge (:func:`go_opt.solver.verify`);
+    :func:`go_opt.evaluate` joins both.
+    """
+    tables = cost_tables(graph, target)
+    terms = evaluate_batch(tables, plan.placement[None], plan.order[None], plan.fusion_group[None])
+    reason = out_of_memory_reason(target, terms.peak_bytes[0])
+    interval_s = float(terms.interval_s[0])
+    return Metrics(
+        interval_s=interval_s,
+        throughput_per_s=1.0 / interval_s if interval_s > 0 else float("inf"),
+        latency_s=float(terms.latency_s[0]),
+        makespan_s=plan_makespan_s(graph, target, plan, terms),
+        bottleneck=bottleneck_name(target, int(terms.bottleneck[0])),
+        compute_s=terms.compute_s[0],
+        link_s=terms.link_s[0],
+        stream_bytes=terms.stream_bytes[0],
+        peak_bytes=terms.peak_bytes[0],
+        weight_bytes=terms.weight_bytes[0],
+        valid=not reason,
+        reason=reason,
+    )
+
+
+def plan_makespan_s(graph: Graph, target: Target, plan: Plan, terms: BatchMetrics) -> float:
+    """Seconds of one execution of ``plan`` alone, given its (one-plan) terms."""
+    tables = cost_tables(graph, target)
+    kernel_of = number_kernels(plan.order, plan.fusion_group)
+    kernel_chip = np.empty(int(kernel_of.max()) + 1, dtype=np.int32)
+    kernel_chip[kernel_of] = plan.placement
+    by_kind = kernel_seconds(tables, kernel_of)
+    kernel_s = by_kind[tables.chip_kind[kernel_chip], np.arange(len(kernel_chip))]
+    return makespan_s(tables, kernel_of, kernel_chip, kernel_s, terms.stream_bytes[0])
+
+
+def out_of_memory_reason(target: Target, peak_bytes: NDArray[np.int64]) -> str:
+    """Why the activations do not fit: the fullest chip, its demand and its limit; empty if they do."""
+    excess = peak_bytes - target.chip_sram_bytes
+    chip = int(np.argmax(excess))
+    if excess[chip] <= 0:
+        return ""
+    return (
+        f"out of memory: chip {chip} needs {int(peak_bytes[chip])} bytes for activations "
+        f"and has {int(target.chip_sram_bytes[chip])}"
+    )
+
+
+def bottleneck_name(target: Target, index: int) -> str:
+    """``chip 3 compute`` (``chip 3`` where transfers do not overlap), ``link 2->3``, ``host in`` …"""
+    if index < target.num_chips:
+        return f"chip {index} compute" if target.overlap else f"chip {index} compute and transfers"
+    return target.link_names[index - target.num_chips]
