@@ -1,0 +1,5 @@
+"""Agents: what proposes orders and placements for the solver to make valid."""
+
+from go_opt.agents.orders import fixed_orders, kernel_features, random_orders
+
+__all__ = ["fixed_orders", "kernel_features", "random_orders"]

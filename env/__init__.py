@@ -1,6 +1,36 @@
 """The environment: targets, costs, and the analytical model that evaluates plans."""
 
+from go_opt.env.analytical import BatchMetrics, evaluate_batch
+from go_opt.env.cost import CostTables, cost_tables
+from go_opt.env.evaluation import evaluate_plan
+from go_opt.env.fusion import greedy_fusion, is_one_loop, loop_roles
 from go_opt.env.metrics import Metrics
-from go_opt.env.target import Target, load_target, parse_target, target_names
+from go_opt.env.reward import INVALID_REWARD, reward
+from go_opt.env.schedule import depth, height, list_schedule
+from go_opt.env.target import Target, load_target, parse_target, target_names, target_text
+from go_opt.env.zoo import ZooEntry, load_zoo, zoo_entries
 
-__all__ = ["Metrics", "Target", "load_target", "parse_target", "target_names"]
+__all__ = [
+    "INVALID_REWARD",
+    "BatchMetrics",
+    "CostTables",
+    "Metrics",
+    "Target",
+    "ZooEntry",
+    "cost_tables",
+    "depth",
+    "evaluate_batch",
+    "evaluate_plan",
+    "greedy_fusion",
+    "height",
+    "is_one_loop",
+    "list_schedule",
+    "load_target",
+    "load_zoo",
+    "loop_roles",
+    "parse_target",
+    "reward",
+    "target_names",
+    "target_text",
+    "zoo_entries",
+]

@@ -78,6 +78,7 @@ class Target:
     host_in_bytes_per_s: float
     host_out_bytes_per_s: float
     fingerprint: str  # SHA-256 of everything above but the description
+    source: str  # the name or path it was loaded by
 
     @property
     def num_chips(self) -> int:
@@ -109,7 +110,7 @@ def target_names() -> tuple[str, ...]:
 
 @lru_cache(maxsize=32)
 def _shipped(name: str) -> Target:
-    return parse_target((files("go_opt.env.targets") / f"{name}.toml").read_text("utf-8"), name)
+    return parse_target(target_text(name), name)
 
 
 def load_target(name_or_path: str | Path) -> Target:
@@ -119,20 +120,25 @@ def load_target(name_or_path: str | Path) -> Target:
       TargetError: the name is unknown, or the file is missing or malformed.
     """
     name = str(name_or_path)
+    return _shipped(name) if name in target_names() else parse_target(target_text(name), name)
+
+
+def target_text(name_or_path: str | Path) -> str:
+    """The TOML text of a shipped target, or of a file of your own; errors as :func:`load_target`."""
+    name = str(name_or_path)
     if name in target_names():
-        return _shipped(name)
+        return (files("go_opt.env.targets") / f"{name}.toml").read_text("utf-8")
     path = Path(name)
     if path.suffix == ".toml" or path.is_file():
         try:
-            return parse_target(path.read_text("utf-8"), name)
-        except (OSError, UnicodeDecodeError) as error:
+            return path.read_text("utf-8")
+        except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-            raise TargetError(f"target file {name!r} cannot be read: {reason}.") from None
+            raise TargetError(f"target file {name!r} cannot be read: {reason}.", field="target") from None
     near = difflib.get_close_matches(name, target_names(), n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(near)}" if near else f"known: {', '.join(target_names())}"
     raise TargetError(
-        f"unknown target {name!r}; {'did you mean ' + ' or '.join(near) if near else 'known'}"
-        f"{'' if near else ': ' + ', '.join(target_names())}, or give the path of a .toml file.",
-        field="target",
+        f"unknown target {name!r}; {hint}, or give the path of a .toml file.", field="target"
     )
 
 
@@ -143,12 +149,12 @@ def parse_target(text: str, source: str) -> Target:
     except tomllib.TOMLDecodeError as error:
         raise TargetError(f"target {source!r} is not valid TOML: {error}.", field="target") from None
     try:
-        return _build(data)
+        return _build(data, source)
     except InvalidInputError as error:
         raise TargetError(f"target {source!r}: {error}", field=error.field) from None
 
 
-def _build(data: dict[str, Any]) -> Target:
+def _build(data: dict[str, Any], source: str) -> Target:
     top = TomlTable(data, "")
     name = top.text("name")
     native = DTYPES[dtype_code(top.text("native_dtype"), field="native_dtype")]
@@ -181,6 +187,7 @@ def _build(data: dict[str, Any]) -> Target:
         host_in_bytes_per_s=host_in,
         host_out_bytes_per_s=host_out,
         fingerprint=_fingerprint(data),
+        source=source,
     )
     top.finish()
     if constraints.acyclic and topology.kind not in ("ring", "chain"):

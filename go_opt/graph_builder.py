@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -250,7 +249,7 @@ class GraphBuilder:
 def _check_number(what: str, value: float, limit: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise GraphError(f"{what} must be a number, not {value!r}.")
-    if not math.isfinite(value) or value < 0 or value > limit:
+    if not 0 <= value <= limit:  # NaN fails every comparison
         raise GraphError(f"{what} must be between 0 and {limit:.4g}, not {value!r}.")
 
 

@@ -31,7 +31,6 @@ class KernelSequence(NamedTuple):
     again_before: NDArray[np.int64]  # [A] … the reader before each,
     again_bytes: NDArray[np.int64]  # [A] … and the bytes one segment with both pays once
     input_bytes: int  # all inputs, each once
-    peak_live_bytes: int  # most activations alive at once if one chip ran everything
 
     @property
     def num_kernels(self) -> int:
@@ -57,7 +56,7 @@ def kernel_sequence(
     can_run = np.ones_like(kernel_s, dtype=np.bool_)
     kind, op = np.nonzero(~tables.can_run)
     can_run[kind, kernel_of[op]] = False
-    crossing, last_reader, inputs, outputs, peak = _sequence(tables, kernel_of, num_kernels)
+    crossing, last_reader, inputs, outputs = _sequence(tables, kernel_of, num_kernels)
     again = _repeated_input_reads(tables, kernel_of)
     cuts = np.arange(1, num_kernels + 2)
     reach = cuts if not adjacent else np.maximum(cuts, np.concatenate([[0], last_reader + 1]))
@@ -72,7 +71,6 @@ def kernel_sequence(
         outputs,
         *again,
         input_bytes=int(tables.tensor_bytes[is_input].sum()),
-        peak_live_bytes=int(peak),
     )
 
 
@@ -96,7 +94,6 @@ def _sequence(tables, kernel_of, num_kernels):
     last_reader = np.full(num_kernels, -1, np.int64)
     inputs = np.zeros(num_kernels, np.int64)
     outputs = np.zeros(num_kernels, np.int64)
-    live = np.zeros(num_kernels + 1, np.int64)
     seen = np.full(num_kernels, -1, np.int64)
     for k in range(len(tables.tensor_kind)):
         size = tables.tensor_bytes[k]
@@ -115,18 +112,12 @@ def _sequence(tables, kernel_of, num_kernels):
             continue
         if tables.tensor_is_output[k]:
             outputs[home] += size
-        if last >= 0 or tables.tensor_is_output[k]:
-            live[home] += size
-            live[max(home, last) + 1] -= size
         if last > home:
             crossing[home + 1] += size
             crossing[last + 1] -= size
             last_reader[home] = max(last_reader[home], last)
-    peak = np.int64(0)
     for m in range(1, num_kernels):
         last_reader[m] = max(last_reader[m], last_reader[m - 1])
     for m in range(num_kernels):
         crossing[m + 1] += crossing[m]
-        live[m + 1] += live[m]
-        peak = max(peak, live[m])
-    return crossing, last_reader, inputs, outputs, peak
+    return crossing, last_reader, inputs, outputs

@@ -29,6 +29,7 @@ from go_opt.env.cost import CostTables
 from go_opt.solver.sequence import KernelSequence
 
 RELATIVE_TOLERANCE: Final = 1e-10
+GALLOP_STEP: Final = 0.1
 NO_SLICING: Final = -1
 
 
@@ -107,28 +108,44 @@ def cheapest_cuts(problem: SliceProblem, max_chips: int) -> NDArray[np.int64]:
         chips = _fewest_chips(problem, max_chips, interval_s, previous)
         return None if chips == NO_SLICING else _walk_back(previous, chips)
 
-    cuts = bisect_interval(problem, max_chips, cuts_within)
+    lower_s = max(float(problem.prefix_s[0, -1]) / max_chips, problem.floor_s)
+    cuts = least_interval(problem, lower_s, one_chip_s(problem), cuts_within)
     assert cuts is not None, "one segment holds everything where nothing is excluded"
     return cuts
 
 
-def bisect_interval(
-    problem: SliceProblem, max_chips: int, cuts_within: Callable[[float], NDArray[np.int64] | None]
-) -> NDArray[np.int64] | None:
-    """The cuts of the least interval for which ``cuts_within`` finds any.
-
-    A slicing found pulls the upper end down to what it really costs, so the search ends
-    at a cost that some slicing has.
-    """
-    total_s = problem.prefix_s[:, -1]
+def one_chip_s(problem: SliceProblem) -> float:
+    """No segment costs more than this, on whichever chip."""
     dearest_hop = float(problem.hop_s_per_byte.max())
     cuts_s = 2.0 * float(problem.crossing_bytes.max()) * dearest_hop
-    upper_s = float(total_s.max()) + cuts_s + problem.floor_s
-    best = cuts_within(upper_s)
-    if best is None:
+    return float(problem.prefix_s[:, -1].max()) + cuts_s + problem.floor_s
+
+
+def least_interval(
+    problem: SliceProblem,
+    lower_s: float,
+    upper_s: float,
+    cuts_within: Callable[[float], NDArray[np.int64] | None],
+) -> NDArray[np.int64] | None:
+    """The cuts of the least interval in [lower_s, upper_s] for which ``cuts_within`` finds any.
+
+    Growing steps up from ``lower_s`` find a first slicing, bisection the least; each
+    slicing found pulls the upper end down to what it really costs. Small intervals come
+    first because they are cheap to try: their segments are short.
+    """
+    if lower_s > upper_s:
         return None
+    step = GALLOP_STEP
+    best = cuts_within(lower_s * (1.0 + RELATIVE_TOLERANCE))
+    reached_s = lower_s
+    while best is None:
+        if reached_s >= upper_s:
+            return None
+        lower_s = reached_s
+        reached_s = min(reached_s * (1.0 + step), upper_s) if reached_s > 0 else upper_s
+        step *= 2.0
+        best = cuts_within(reached_s)
     upper_s = slicing_cost_s(problem, best)
-    lower_s = max(float(total_s.min()) / max_chips, problem.floor_s) * (1.0 - RELATIVE_TOLERANCE)
     while upper_s - lower_s > RELATIVE_TOLERANCE * upper_s:
         middle_s = 0.5 * (lower_s + upper_s)
         cuts = cuts_within(middle_s)

@@ -1,144 +1,87 @@
-"""SLICE where chips differ or activations are tight: level by level, segment by segment.
+"""SLICE where memory is tight or chips differ: segment by segment.
 
-``reached[j]`` says that cut j can be reached with exactly d chips; level d + 1 follows
-from level d by trying every segment that ends at j, shortest first. O(D M W) for
-windows of W kernels, and the slow twin of ``slicing._fewest_chips`` where both apply.
+Every segment that may end at a cut is tried, nearest start first, so the cost is
+O(M W) for windows of W kernels (O(D M W) where chips are not alike). It is the slow
+twin of ``slicing._fewest_chips`` where both apply.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from go_opt.env.cost import CostTables
-from go_opt.graph import NO_PRODUCER, WEIGHT
-from go_opt.solver.sequence import KernelSequence
-from go_opt.solver.slicing import NO_SLICING, SliceProblem, _segment_cost_s, bisect_interval
-
-
-class SegmentMemory(NamedTuple):
-    """Tensors by kernel, to weigh the activations of a segment. Axes: ``M`` kernels, ``K`` tensors."""
-
-    write_ptr: NDArray[np.int64]  # [M + 1]
-    write: NDArray[np.int32]  # [...] activations each kernel stores
-    read_ptr: NDArray[np.int64]  # [M + 1]
-    read: NDArray[np.int32]  # [...] activations and inputs each kernel reads from another
-    size_bytes: NDArray[np.int64]  # [K]
-    home: NDArray[np.int64]  # [K] kernel that produces the tensor, -1 for inputs
-    last: NDArray[np.int64]  # [K] last kernel that reads it from another, -1: none
-    is_output: NDArray[np.bool_]  # [K]
-    sram_bytes: NDArray[np.int64]  # [D]
-    ample: bool  # no segment of this sequence can be too large for any chip
-
-
-def segment_memory(tables: CostTables, sequence: KernelSequence) -> SegmentMemory:
-    """What the memory of segments of ``sequence`` depends on."""
-    kernel_of, num_kernels = sequence.kernel_of, sequence.num_kernels
-    producer = tables.tensor_producer
-    home = np.where(producer == NO_PRODUCER, -1, kernel_of[producer]).astype(np.int64)
-    tensor, reader = tables.reader_tensor, kernel_of[tables.reader_op].astype(np.int64)
-    is_activation = (tables.tensor_kind[tensor] != WEIGHT) & (reader != home[tensor])
-    pairs = np.unique(np.stack([reader[is_activation], tensor[is_activation]], axis=1), axis=0)
-    last = np.full(len(home), -1, dtype=np.int64)
-    np.maximum.at(last, pairs[:, 1], pairs[:, 0])
-    stored = np.flatnonzero((home >= 0) & ((last >= 0) | tables.tensor_is_output))
-    stored = stored[np.argsort(home[stored], kind="stable")]
-    border = 4 * int(sequence.crossing_bytes.max()) + 2 * sequence.input_bytes
-    border += 2 * int(sequence.host_out_bytes.sum())
-    return SegmentMemory(
-        _row_pointers(home[stored], num_kernels),
-        stored.astype(np.int32),
-        _row_pointers(pairs[:, 0], num_kernels),
-        pairs[:, 1].astype(np.int32),
-        tables.tensor_bytes,
-        home,
-        last,
-        tables.tensor_is_output,
-        tables.sram_bytes,
-        ample=sequence.peak_live_bytes + border <= int(tables.sram_bytes.min()),
-    )
+from go_opt.solver.segment_memory import SegmentMemory, grow_segment, segment_usage
+from go_opt.solver.slicing import NO_SLICING, SliceProblem, _segment_cost_s, least_interval
 
 
 def cheapest_cuts_general(
-    problem: SliceProblem, memory: SegmentMemory, max_chips: int
+    problem: SliceProblem, memory: SegmentMemory, max_chips: int, lower_s: float, upper_s: float
 ) -> NDArray[np.int64] | None:
-    """Cuts of the cheapest slicing whose segments all fit; ``None`` where there is none."""
-    shape = (max_chips + 1, problem.num_kernels + 1)
+    """Cuts of the cheapest slicing in [lower_s, upper_s] whose segments all fit, if any.
+
+    No slicing may be cheaper than ``lower_s``; a tight one saves most of the work.
+    """
+    usage = segment_usage(memory)
+    levels = 2 if problem.chips_are_alike else max_chips + 1
 
     def cuts_within(interval_s: float) -> NDArray[np.int64] | None:
-        previous = np.full(shape, -1, dtype=np.int64)
-        chips = _reach_levels(problem, memory, interval_s, problem.chips_are_alike, previous)
-        return None if chips == NO_SLICING else _walk_back(previous, chips)
+        previous = np.full((levels, problem.num_kernels + 1), -1, dtype=np.int64)
+        if problem.chips_are_alike:
+            chips = _fewest_by_segment(problem, memory, max_chips, interval_s, previous[1], usage)
+            return None if chips == NO_SLICING else _walk_back(np.tile(previous[1], (chips + 1, 1)))
+        chips = _reach_levels(problem, memory, interval_s, previous, usage)
+        return None if chips == NO_SLICING else _walk_back(previous[: chips + 1])
 
-    return bisect_interval(problem, max_chips, cuts_within)
-
-
-def segments_fit(memory: SegmentMemory, cuts: NDArray[np.int64]) -> bool:
-    """Whether the activations of every segment fit its chip."""
-    if memory.ample:
-        return True
-    return all(
-        segment_peak_bytes(memory, cuts[d], cuts[d + 1]) <= memory.sram_bytes[d] for d in range(len(cuts) - 1)
-    )
+    return least_interval(problem, lower_s, upper_s, cuts_within)
 
 
 @njit(cache=True, nogil=True)
-def segment_peak_bytes(memory, start, end):
-    """Activations of segment [start, end) at their peak (design section 5, Memory)."""
-    held = np.int64(0)
-    change = np.zeros(end - start + 1, np.int64)
-    seen = set([np.int64(-1)])
-    for kernel in range(start, end):
-        for i in range(memory.write_ptr[kernel], memory.write_ptr[kernel + 1]):
-            tensor = memory.write[i]
-            if memory.is_output[tensor] or memory.last[tensor] >= end:
-                held += 2 * memory.size_bytes[tensor]
-            else:
-                change[kernel - start] += memory.size_bytes[tensor]
-                change[memory.last[tensor] + 1 - start] -= memory.size_bytes[tensor]
-        for i in range(memory.read_ptr[kernel], memory.read_ptr[kernel + 1]):
-            tensor = np.int64(memory.read[i])
-            if memory.home[tensor] < start and tensor not in seen:
-                seen.add(tensor)
-                held += 2 * memory.size_bytes[tensor]
-    peak = held
-    for i in range(end - start):
-        held += change[i]
-        peak = max(peak, held)
-    return peak
+def _fewest_by_segment(problem, memory, max_chips, interval_s, previous, usage):
+    """Fewest alike chips that cover all kernels, or NO_SLICING; ``previous[j]`` is the cut before j."""
+    num_kernels = len(previous) - 1
+    slack_s = interval_s * (1.0 + 1e-13)
+    sram_bytes = memory.sram_bytes[0]
+    reach = problem.reach
+    fewest = np.full(num_kernels + 1, max_chips + 1, np.int64)
+    fewest[0] = 0
+    usage.seen[:] = -1
+    first = 0
+    for j in range(1, num_kernels + 1):
+        first = _first_start(problem, 0, first, j, slack_s)
+        usage.total[:] = 0
+        for i in range(j - 1, first - 1, -1):
+            needed = grow_segment(memory, i, j, usage)
+            if usage.total[2] > sram_bytes:
+                break
+            if fewest[i] + 1 >= fewest[j] or reach[i] > j or needed > sram_bytes:
+                continue
+            if _segment_cost_s(problem, min(fewest[i], 1), i, j) <= slack_s:
+                fewest[j] = fewest[i] + 1
+                previous[j] = i
+    return fewest[num_kernels] if fewest[num_kernels] <= max_chips else NO_SLICING
 
 
 @njit(cache=True, nogil=True)
-def _reach_levels(problem, memory, interval_s, alike, previous):
-    """Fewest chips that cover all kernels, or NO_SLICING; ``previous[d, j]`` is a cut before j."""
-    levels = previous.shape[0]
+def _reach_levels(problem, memory, interval_s, previous, usage):
+    """The same for chips that differ: ``previous[d, j]`` is a cut before j reached by d chips."""
+    num_levels = len(previous)
     num_kernels = previous.shape[1] - 1
     slack_s = interval_s * (1.0 + 1e-13)
-    reached_before = np.zeros(num_kernels + 1, np.bool_)
     previous[0, 0] = 0
-    for d in range(levels - 1):
-        kind = problem.chip_kind[d]
-        reached_before |= previous[d] >= 0
-        if not (previous[d] >= 0).any():
-            return NO_SLICING
+    for d in range(num_levels - 1):
+        usage.seen[:] = -1
+        first = 0
         for j in range(1, num_kernels + 1):
-            # Where chips are alike, reaching a cut with more of them never helps.
-            if alike and reached_before[j]:
-                continue
-            for i in range(j - 1, -1, -1):
-                span_s = problem.prefix_s[kind, j] - problem.prefix_s[kind, i]
-                if span_s > slack_s + _most_saved_s(problem):
+            first = _first_start(problem, d, first, j, slack_s)
+            usage.total[:] = 0
+            for i in range(j - 1, first - 1, -1):
+                needed = grow_segment(memory, i, j, usage)
+                if usage.total[2] > memory.sram_bytes[d]:
                     break
-                if problem.blocked[kind, j] > problem.blocked[kind, i]:
-                    break
-                if previous[d, i] < 0 or problem.reach[i] > j:
+                if previous[d, i] < 0 or problem.reach[i] > j or needed > memory.sram_bytes[d]:
                     continue
-                if _segment_cost_s(problem, d, i, j) > slack_s:
-                    continue
-                if memory.ample or segment_peak_bytes(memory, i, j) <= memory.sram_bytes[d]:
+                if _segment_cost_s(problem, d, i, j) <= slack_s:
                     previous[d + 1, j] = i
                     break
         if previous[d + 1, num_kernels] >= 0:
@@ -147,17 +90,23 @@ def _reach_levels(problem, memory, interval_s, alike, previous):
 
 
 @njit(cache=True, nogil=True)
-def _most_saved_s(problem):
-    return 0.0 if problem.overlap else problem.again_s.sum()
+def _first_start(problem, chip, first, end, slack_s):
+    """The first start, from ``first`` on, of a segment ending at ``end`` that may run in time."""
+    kind = problem.chip_kind[chip]
+    saved_s = 0.0 if problem.overlap else problem.again_s.sum()
+    prefix_s, blocked = problem.prefix_s[kind], problem.blocked[kind]
+    while first < end and (
+        prefix_s[end] - prefix_s[first] > slack_s + saved_s or blocked[end] > blocked[first]
+    ):
+        first += 1
+    return first
 
 
-def _walk_back(previous: NDArray[np.int64], chips: int) -> NDArray[np.int64]:
+def _walk_back(previous: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Cuts from row d holding the cut before each cut reached by d chips."""
+    chips = len(previous) - 1
     cuts = np.empty(chips + 1, dtype=np.int64)
     cuts[chips] = previous.shape[1] - 1
     for d in range(chips, 0, -1):
         cuts[d - 1] = previous[d, cuts[d]]
     return cuts
-
-
-def _row_pointers(rows: NDArray, num_rows: int) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=num_rows))]).astype(np.int64)

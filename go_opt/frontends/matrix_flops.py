@@ -155,6 +155,7 @@ MATRIX_FLOPS: Final[Mapping[str, Formula]] = {
     "MatMul": _matmul,
     "MatMulInteger": _matmul,
     "MatMulNBits": _matmul_nbits,
+    "MultiHeadAttention": _attention,
     "QLinearConv": _conv(weight=3, bias=8),
     "QLinearMatMul": _matmul,
     "RNN": _recurrent,

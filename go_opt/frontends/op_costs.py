@@ -81,9 +81,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 # Expand is a broadcast of stride 0. Dropout is the identity at inference.
-_VIEWS: Final = frozenset(
-    {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout", "Expand", "OptionalGetElement"}
-)
+_VIEWS: Final = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout", "Expand"})
 
 _MOVES: Final = _names(
     "CenterCropPad Col2Im Compress Concat ConcatFromSequence ConstantOfShape DepthToSpace EyeLike "
@@ -97,8 +95,8 @@ _ELEMENTWISE: Final[Mapping[str, float]] = dict.fromkeys(
     _names(
         "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor "
         "Cast CastLike Ceil Cos Cosh Div Equal Erf Exp Floor Greater GreaterOrEqual IsInf IsNaN Less "
-        "LessOrEqual Log Mod Mul Neg Not Or Pow Reciprocal Relu Round Sign Sin Sinh Sqrt Sub Tan Tanh "
-        "Where Xor RandomNormalLike RandomUniformLike Bernoulli"
+        "LessOrEqual Log Mod Mul Neg Not Or Pow Reciprocal Relu Round Rsqrt Sign Sin Sinh Sqrt Sub Tan Tanh "
+        "Where Xor RandomNormalLike RandomUniformLike Bernoulli erf_inv random_bits"
     ),
     1.0,
 ) | {
@@ -194,6 +192,7 @@ _PER_OUTPUT_ELEMENT: Final[Mapping[str, float]] = {
 
 # Inputs that only say how (axes, starts, sizes): a compiler bakes them in, no kernel reads them.
 _PARAMETER_INPUTS: Final[Mapping[str, tuple[int, ...]]] = {
+    "CastLike": (1,),
     "CenterCropPad": (1,),
     "Clip": (1, 2),
     "Col2Im": (1, 2),
@@ -201,6 +200,7 @@ _PARAMETER_INPUTS: Final[Mapping[str, tuple[int, ...]]] = {
     "CumSum": (1,),
     "Dropout": (1, 2),
     "Expand": (1,),
+    "EyeLike": (0,),
     "OneHot": (1,),
     "Pad": (1, 2, 3),
     "ReduceL1": (1,),
@@ -213,6 +213,8 @@ _PARAMETER_INPUTS: Final[Mapping[str, tuple[int, ...]]] = {
     "ReduceProd": (1,),
     "ReduceSum": (1,),
     "ReduceSumSquare": (1,),
+    "RandomNormalLike": (0,),
+    "RandomUniformLike": (0,),
     "Range": (0, 1, 2),
     "Reshape": (1,),
     "Resize": (1, 2, 3),
@@ -269,4 +271,4 @@ def _vector_flops(signature: OpSignature) -> float:
 
 def _window(signature: OpSignature) -> int:
     kernel_shape = signature.attributes.get("kernel_shape", ())
-    return math.prod(kernel_shape) * int(signature.attributes.get("size", 1))
+    return int(math.prod(kernel_shape)) * int(signature.attributes.get("size", 1))

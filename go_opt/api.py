@@ -1,0 +1,135 @@
+"""The doors: load a model, pick a target, optimize, evaluate, verify."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from go_opt.env import Metrics, Target, evaluate_plan, load_target, load_zoo
+from go_opt.errors import InvalidInputError, ModelError
+from go_opt.graph import Graph, Precision
+from go_opt.optimizer import optimize_request
+from go_opt.plan import Plan
+from go_opt.result import Decide, Objective, OptimizeResult, Request, Step
+from go_opt.solver import Violation
+from go_opt.solver import verify as verify_plan
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+ZOO_PREFIX = "zoo:"
+
+
+def load(
+    path: str | Path, *, dims: Mapping[str, int] | None = None, precision: Precision = "native"
+) -> Graph:
+    """A graph from an ONNX file, a ``.json`` graph, or the zoo (``"zoo:resnet50"``).
+
+    Args:
+      path: ``*.onnx``; ``*.json`` in go-opt's own form or networkx's node-link form; or
+        ``zoo:NAME``.
+      dims: values of the symbolic dimensions of an ONNX model.
+      precision: ``native`` costs floating tensors in the target's native type, ``as-is``
+        in the type of the model.
+
+    Raises:
+      ModelError, GraphError: the file is missing or malformed; one sentence says why.
+    """
+    if precision not in ("native", "as-is"):
+        raise InvalidInputError(f"precision must be native or as-is, not {precision!r}.", field="precision")
+    name = str(path)
+    if name.startswith(ZOO_PREFIX):
+        _refuse_dims(name, dims)
+        return load_zoo(name.removeprefix(ZOO_PREFIX), precision)
+    if name.endswith(".json"):
+        from go_opt.frontends.graph_file import load_graph_json
+
+        _refuse_dims(name, dims)
+        return load_graph_json(Path(name), precision)
+    from go_opt.frontends import from_onnx
+
+    return from_onnx(path, dims=dims, precision=precision)
+
+
+def _refuse_dims(name: str, dims: Mapping[str, int] | None) -> None:
+    if dims:
+        raise ModelError(f"{name} has no symbolic dimension {next(iter(dims))!r}.", field="dims")
+
+
+def target(name_or_path: str | Path) -> Target:
+    """A shipped target by name (``"mcm-6x6"``) or one of your own by its TOML file."""
+    return load_target(name_or_path)
+
+
+def optimize(
+    graph: Graph | nx.DiGraph,
+    target: Target | str | Path = "mcm-6x6",
+    *,
+    objective: Objective = "throughput",
+    budget_s: float | None = None,
+    max_evaluations: int | None = None,
+    seed: int = 0,
+    decide: Decide = "all",
+    relays: bool = True,
+    replication: bool = True,
+    constraints: Sequence[Any] = (),
+    policy: str | Path | None = "default",
+    on_step: Callable[[Step], None] = lambda step: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> OptimizeResult:
+    """The best verified plan the budget allows, with a lower bound and the gap to it.
+
+    Args:
+      objective: ``throughput`` minimises the interval, ``latency`` the makespan.
+      budget_s: seconds of search; 5 by default, no limit where ``max_evaluations`` is given.
+      max_evaluations: calls of the environment; same seed and count, same answer.
+      decide: ``all``, or ``placement`` with one kernel per op in the default order.
+      relays, replication: whether the problem as asked lets plans use them; they widen
+        what the lower bound must hold for.
+      constraints, policy: none are served by this version.
+      on_step: called after every method of the portfolio.
+      should_stop: asked after every evaluation; stopping keeps what was reached.
+
+    Raises:
+      InvalidInputError: an argument is out of range.
+      InfeasibleError: no valid plan; the message names op, demand and limit.
+    """
+    if constraints:
+        raise InvalidInputError("constraints are not supported by this version.", field="constraints")
+    if policy not in ("default", "none", None):
+        raise InvalidInputError(f"policy {str(policy)!r}: no policy is shipped with this version.", field="policy")
+    request = Request(objective, budget_s, max_evaluations, seed, decide, relays, replication)
+    return optimize_request(
+        _as_graph(graph), _as_target(target), request, on_step=on_step, should_stop=should_stop
+    )
+
+
+def evaluate(graph: Graph, target: Target | str | Path, plan: Plan) -> Metrics:
+    """Cost ``plan``; ``valid`` and ``reason`` also say whether it keeps every constraint."""
+    on = _as_target(target)
+    violations = verify_plan(graph, on, plan)
+    if any(violation.constraint == "shape" for violation in violations):
+        raise InvalidInputError(violations[0].message, field="plan")
+    metrics = evaluate_plan(graph, on, plan)
+    if metrics.valid and violations:
+        return replace(metrics, valid=False, reason=violations[0].message)
+    return metrics
+
+
+def verify(graph: Graph, target: Target | str | Path, plan: Plan) -> list[Violation]:
+    """Every rule ``plan`` breaks; empty means valid. Independent of what made the plan."""
+    return verify_plan(graph, _as_target(target), plan)
+
+
+def _as_target(target: Target | str | Path) -> Target:
+    return target if isinstance(target, Target) else load_target(target)
+
+
+def _as_graph(graph: Graph | nx.DiGraph) -> Graph:
+    if isinstance(graph, Graph):
+        return graph
+    from go_opt.frontends import from_networkx
+
+    return from_networkx(graph)

@@ -1,0 +1,5 @@
+"""The command line ``go-opt``."""
+
+from go_opt.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,5 @@
+"""``python -m go_opt.cli``: the command line from a checkout."""
+
+from go_opt.cli.app import main
+
+main()

@@ -1,0 +1,62 @@
+"""The commands that list what ships: ``targets`` and ``zoo``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+targets_app = typer.Typer(help="The targets that ship.", no_args_is_help=True, rich_markup_mode=None)
+zoo_app = typer.Typer(help="The model graphs that ship.", no_args_is_help=True, rich_markup_mode=None)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME")]
+
+
+@targets_app.command("list")
+def list_targets(as_json: JsonOption = False) -> None:
+    """Name the targets with their chips, links and native type."""
+    from go_opt.env import load_target, target_names
+
+    targets = [load_target(name) for name in target_names()]
+    if as_json:
+        rows = [
+            {
+                "name": target.name,
+                "chips": target.num_chips,
+                "links": target.topology.num_links,
+                "topology": target.topology.kind,
+                "native_dtype": target.native_dtype,
+                "description": target.description,
+            }
+            for target in targets
+        ]
+        typer.echo(json.dumps(rows))
+        return
+    from go_opt.report.tables import console, targets_table
+
+    console().print(targets_table(targets))
+
+
+@targets_app.command("show")
+def show_target(name: NameArgument) -> None:
+    """Print the TOML file of a target: a start for one of your own."""
+    from go_opt.env import target_text
+
+    typer.echo(target_text(name), nl=False)
+
+
+@zoo_app.command("list")
+def list_zoo(as_json: JsonOption = False) -> None:
+    """Name the graphs with their size, work, split and source."""
+    from go_opt.env import zoo_entries
+
+    entries = zoo_entries()
+    if as_json:
+        typer.echo(json.dumps([asdict(entry) for entry in entries]))
+        return
+    from go_opt.report.tables import console, zoo_table
+
+    console().print(zoo_table(entries))

@@ -1,0 +1,178 @@
+"""The commands that make and judge plans: ``optimize``, ``evaluate``, ``verify``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from go_opt.errors import InvalidInputError
+from go_opt.result import Decide, Objective
+
+if TYPE_CHECKING:
+    from go_opt.env import Target
+    from go_opt.graph import Graph
+    from go_opt.plan import Plan
+    from go_opt.result import OptimizeResult
+
+INVALID_PLAN = 3
+
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="An .onnx file, a .json graph, or zoo:NAME.")
+]
+PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan written by optimize --out.")]
+PlanTargetOption = Annotated[
+    str | None, typer.Option("--target", help="Target name or .toml file; by default the plan's own.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def optimize(
+    model: ModelArgument,
+    target: Annotated[str, typer.Option(help="Target name or .toml file.")] = "mcm-6x6",
+    objective: Annotated[Objective, typer.Option(help="Interval, or time of one sample.")] = "throughput",
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Time to search: 500ms, 2s, 1m. [default: 5s, none with --max-evaluations]"),
+    ] = None,
+    max_evaluations: Annotated[int | None, typer.Option(help="Plans to evaluate at most.")] = None,
+    seed: Annotated[int, typer.Option(help="Same seed and evaluations, same answer.")] = 0,
+    precision: Annotated[
+        Literal["native", "as-is"], typer.Option(help="Cost floats in the target's type, or as they are.")
+    ] = "native",
+    dim: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Bind a symbolic dimension.")
+    ] = None,
+    policy: Annotated[str, typer.Option(help="default or none.")] = "default",
+    decide: Annotated[Decide, typer.Option(help="placement: one kernel per op, default order.")] = "all",
+    no_relays: Annotated[bool, typer.Option("--no-relays", help="The strict triangle rule.")] = False,
+    no_replication: Annotated[bool, typer.Option("--no-replication", help="One chip per stage.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
+    as_json: JsonOption = False,
+    server: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Ask a go-opt service.")] = None,
+) -> None:
+    """Find a plan for MODEL and say how far from the best possible it can be."""
+    from go_opt import api
+    from go_opt.report.units import parse_duration_s
+
+    budget_s = None if budget is None else parse_duration_s(budget, "--budget")
+    options = {
+        "objective": objective,
+        "budget_s": budget_s,
+        "max_evaluations": max_evaluations,
+        "seed": seed,
+        "decide": decide,
+        "relays": not no_relays,
+        "replication": not no_replication,
+        "policy": policy,
+    }
+    _check_writable(out)
+    on = api.target(target)
+    graph = api.load(model, dims=_dims(dim or []), precision=precision)
+    result = _ask_server(server, graph, target, options) if server else _search(graph, on, options)
+    if out is not None:
+        from go_opt.plan_json import save_plan
+
+        save_plan(result.plan, out)
+    _show_result(graph, on, result, as_json=as_json)
+
+
+def evaluate(
+    model: ModelArgument, plan: PlanArgument, target: PlanTargetOption = None, as_json: JsonOption = False
+) -> None:
+    """Cost PLAN for MODEL: interval, latency, bottleneck, every chip and link."""
+    from go_opt import api
+
+    graph, on, loaded = _load(model, plan, target)
+    metrics = api.evaluate(graph, on, loaded)
+    if as_json:
+        from go_opt.result_json import metrics_to_dict
+
+        _print_json(metrics_to_dict(metrics))
+    else:
+        from go_opt.report.tables import console, print_metrics
+
+        print_metrics(console(), on, loaded, metrics)
+    if not metrics.valid:
+        raise typer.Exit(INVALID_PLAN)
+
+
+def verify(
+    model: ModelArgument, plan: PlanArgument, target: PlanTargetOption = None, as_json: JsonOption = False
+) -> None:
+    """Check PLAN for MODEL against every constraint; exit code 3 where it breaks one."""
+    from go_opt import api
+    from go_opt.result_json import violations_to_dict
+
+    graph, on, loaded = _load(model, plan, target)
+    violations = api.verify(graph, on, loaded)
+    if as_json:
+        _print_json(violations_to_dict(violations))
+    elif violations:
+        for violation in violations:
+            typer.echo(f"{violation.constraint}: {violation.message}")
+    else:
+        typer.echo(f"valid: {graph.num_ops} ops on {loaded.chips_used} chips of {on.name}.")
+    if violations:
+        raise typer.Exit(INVALID_PLAN)
+
+
+def _search(graph: Graph, target: Target, options: dict[str, Any]) -> OptimizeResult:
+    from go_opt import api
+    from go_opt.report.progress import SearchProgress, announce_compilation
+
+    announce_compilation()
+    return api.optimize(graph, target, on_step=SearchProgress().on_step, **options)
+
+
+def _ask_server(address: str, graph: Graph, target: str, options: dict[str, Any]) -> OptimizeResult:
+    from go_opt.service.client import Client
+
+    with Client(address) as client:
+        return client.optimize(graph, target, **options)
+
+
+def _load(model: str, plan: Path, target: str | None) -> tuple[Graph, Target, Plan]:
+    """The plan first: it carries the bindings and the target the model was planned with."""
+    from go_opt import api
+    from go_opt.plan_json import load_plan
+    from go_opt.report.progress import announce_compilation
+
+    loaded = load_plan(plan)
+    graph = api.load(model, dims=loaded.dims, precision=loaded.precision)
+    announce_compilation()
+    return graph, api.target(target or loaded.target), loaded
+
+
+def _dims(bindings: list[str]) -> dict[str, int]:
+    dims = {}
+    for binding in bindings:
+        name, _, value = binding.partition("=")
+        if not name or not value.lstrip("-").isdigit():
+            raise InvalidInputError(f"--dim must be NAME=VALUE with a whole number, not {binding!r}.", field="dim")
+        dims[name] = int(value)
+    return dims
+
+
+def _check_writable(out: Path | None) -> None:
+    """Fail before the search, not after it."""
+    if out is not None and not out.absolute().parent.is_dir():
+        raise InvalidInputError(f"--out: the folder {str(out.parent)!r} does not exist.", field="out")
+
+
+def _show_result(graph: Graph, target: Target, result: OptimizeResult, *, as_json: bool) -> None:
+    if as_json:
+        from go_opt.result_json import result_to_dict
+
+        _print_json(result_to_dict(graph, result))
+    else:
+        from go_opt.report.tables import console, print_result
+
+        print_result(console(), graph, target, result)
+
+
+def _print_json(data: dict[str, Any]) -> None:
+    typer.echo(json.dumps(data, allow_nan=False))
+

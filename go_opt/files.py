@@ -1,0 +1,63 @@
+"""Reading and writing text files: whole or not at all, errors in one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from go_opt.errors import InvalidInputError
+
+
+def read_json(path: str | Path, what: str, error: type[InvalidInputError] = InvalidInputError) -> Any:
+    """The JSON value of a file; ``what`` names it in errors, which are of the class ``error``."""
+    try:
+        text = Path(path).read_bytes().decode("utf-8")
+        return json.loads(text, parse_constant=_refuse_constant)
+    except OSError as cause:
+        reason = f"cannot be read: {cause.strerror or cause}"
+    except UnicodeDecodeError:
+        reason = "is not UTF-8 text"
+    except json.JSONDecodeError as cause:
+        reason = f"is not valid JSON: {cause}"
+    except RecursionError:
+        reason = "is not valid JSON: it is nested too deep"
+    except ValueError as cause:  # a path with a null byte, an integer of thousands of digits
+        reason = f"cannot be read: {cause}"
+    raise error(f"{what} {str(path)!r} {reason}.")
+
+
+def write_atomically(path: str | Path, text: str) -> None:
+    """Write a text file so that a reader sees the old content or the new, never a part.
+
+    Raises:
+      InvalidInputError: the place cannot be written to.
+    """
+    target = Path(path)
+    try:
+        _replace(target, text)
+    except (OSError, ValueError) as cause:  # ValueError: a null byte in the path
+        reason = getattr(cause, "strerror", None) or cause
+        raise InvalidInputError(f"{str(path)!r} cannot be written: {reason}.", field="path") from None
+
+
+def _replace(target: Path, text: str) -> None:
+    # In the same folder, since os.replace is atomic within one file system only.
+    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
+    mode = target.stat().st_mode & 0o777 if target.exists() else 0o666
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _refuse_constant(name: str) -> Any:
+    raise json.JSONDecodeError(f"{name} is not a JSON number", name, 0)

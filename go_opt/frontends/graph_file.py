@@ -1,0 +1,28 @@
+"""Graphs in JSON files: go-opt's own form, or networkx's node-link form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from go_opt.errors import ModelError
+from go_opt.files import read_json
+from go_opt.graph import Graph, Precision
+from go_opt.graph_json import graph_from_dict
+
+
+def load_graph_json(path: str | Path, precision: Precision) -> Graph:
+    """The graph in a ``.json`` file.
+
+    Raises:
+      ModelError, GraphError: the file is missing or malformed.
+    """
+    data = read_json(path, "graph file", ModelError)
+    if isinstance(data, Mapping) and "nodes" in data and "format" not in data:
+        from go_opt.frontends.networkx_frontend import from_node_link
+
+        graph = from_node_link(dict(data))
+    else:
+        graph = graph_from_dict(data)
+    return replace(graph, precision=precision)

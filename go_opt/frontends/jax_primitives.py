@@ -1,0 +1,158 @@
+"""JAX primitives as ops of the cost table: one table of ONNX names, and what the names cannot say.
+
+Nothing here imports JAX: a primitive is its name, its parameters and the shapes around it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from go_opt.frontends.op_costs import OpCost, OpSignature, conv_flops, matmul_flops, op_cost
+
+Shape = tuple[int, ...]
+
+# Aliases of their operand: no kernel and no bytes. A broadcast reads with stride 0.
+VIEWS: Final = frozenset({
+    "broadcast_in_dim", "copy", "copy_p", "device_put", "expand_dims", "layout_constraint", "mesh_cast",
+    "name", "optimization_barrier", "pvary", "random_unwrap", "random_wrap", "reshape", "reshard",
+    "sharding_constraint", "squeeze", "stop_gradient",
+})  # fmt: skip
+# Calls whose body is inlined, by the parameter that holds it.
+CALLS: Final[Mapping[str, str]] = {
+    "checkpoint": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "composite": "jaxpr",
+    "core_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "remat": "jaxpr",
+    "remat2": "jaxpr",
+}
+# Primitives that hold a small program which only says how elements combine.
+COMBINERS: Final = frozenset({
+    "reduce", "reduce_window", "scatter", "scatter_add", "scatter_apply", "scatter_max", "scatter_min",
+    "scatter_mul", "scatter_sub", "select_and_scatter",
+})  # fmt: skip
+# The nearest ONNX op: a policy that embeds op types then sees one vocabulary whatever the frontend.
+_ONNX_TYPE: Final[Mapping[str, str]] = {
+    "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "add": "Add", "add_any": "Add", "and": "And",
+    "approx_top_k": "TopK", "argmax": "ArgMax", "argmin": "ArgMin", "asin": "Asin", "asinh": "Asinh",
+    "atan": "Atan", "atan2": "Atan", "atanh": "Atanh", "bitcast_convert_type": "Cast", "cbrt": "Pow",
+    "ceil": "Ceil", "clamp": "Clip", "concatenate": "Concat", "conv_general_dilated": "Conv",
+    "convert_element_type": "Cast", "cos": "Cos", "cosh": "Cosh", "cumlogsumexp": "CumSum",
+    "cummax": "CumSum", "cummin": "CumSum", "cumprod": "CumProd", "cumsum": "CumSum", "div": "Div",
+    "dot_general": "MatMul", "dynamic_slice": "Slice", "dynamic_update_slice": "ScatterND",
+    "eq": "Equal", "erf": "Erf", "erfc": "Erf", "exp": "Exp", "exp2": "Exp", "expm1": "Exp", "fft": "DFT",
+    "floor": "Floor", "gather": "Gather", "ge": "GreaterOrEqual", "gt": "Greater", "integer_pow": "Pow",
+    "iota": "Range", "is_finite": "IsInf", "le": "LessOrEqual", "log": "Log", "log1p": "Log",
+    "logistic": "Sigmoid", "lt": "Less", "max": "Max", "min": "Min", "mul": "Mul", "ne": "Equal",
+    "neg": "Neg", "not": "Not", "or": "Or", "pad": "Pad", "pow": "Pow", "ragged_dot": "MatMul",
+    "ragged_dot_general": "MatMul", "reduce_and": "ReduceMin", "reduce_max": "ReduceMax",
+    "reduce_min": "ReduceMin", "reduce_or": "ReduceMax", "reduce_precision": "Cast",
+    "reduce_prod": "ReduceProd", "reduce_sum": "ReduceSum", "reduce_window": "AveragePool",
+    "reduce_window_max": "MaxPool", "reduce_window_min": "MaxPool", "reduce_window_sum": "AveragePool",
+    "rem": "Mod", "round": "Round", "rsqrt": "Rsqrt", "scatter": "ScatterND", "scatter_add": "ScatterND",
+    "scatter_max": "ScatterND", "scatter_min": "ScatterND", "scatter_mul": "ScatterND",
+    "scatter_sub": "ScatterND", "select_n": "Where", "shift_left": "BitShift",
+    "shift_right_arithmetic": "BitShift", "shift_right_logical": "BitShift", "sign": "Sign", "sin": "Sin",
+    "sinh": "Sinh", "slice": "Slice", "sort": "Sort", "split": "Split", "sqrt": "Sqrt", "square": "Mul",
+    "sub": "Sub", "tan": "Tan", "tanh": "Tanh", "tile": "Tile", "top_k": "TopK", "transpose": "Transpose",
+    "xor": "Xor",
+}  # fmt: skip
+# Move data, but have no ONNX name.
+_MOVES: Final = frozenset({"rev", "select_and_gather_add"})
+# Where the operands stand in another order than in ONNX.
+_OPERAND_ORDER: Final[Mapping[str, tuple[int, ...]]] = {"clamp": (1, 0, 2)}
+
+
+def normal_name(primitive: str) -> str:
+    """Older releases of JAX write ``scatter-add`` where newer ones write ``scatter_add``."""
+    return primitive.replace("-", "_")
+
+
+def onnx_type(primitive: str) -> str:
+    """The ONNX name of a primitive, or its own."""
+    return _ONNX_TYPE.get(primitive, primitive)
+
+
+def primitive_cost(
+    primitive: str, params: Mapping[str, Any], inputs: Sequence[Shape], outputs: Sequence[Shape]
+) -> OpCost:
+    """What one execution costs; ``touched`` is in the order of ``inputs``."""
+    if primitive in _MATRIX_FLOPS:
+        flops = _MATRIX_FLOPS[primitive](params, inputs, outputs)
+        return OpCost("matrix", flops, (None,) * len(inputs))
+    if primitive in _FACTORISATION_FLOPS:
+        flops = _FACTORISATION_FLOPS[primitive](inputs)
+        return OpCost("vector", flops, (None,) * len(inputs))
+    if primitive in _MOVES:
+        return OpCost("data_movement", 0.0, (None,) * len(inputs))
+    return _table_cost(primitive, params, inputs, outputs)
+
+
+def _table_cost(
+    primitive: str, params: Mapping[str, Any], inputs: Sequence[Shape], outputs: Sequence[Shape]
+) -> OpCost:
+    order = _OPERAND_ORDER.get(primitive, tuple(range(len(inputs))))
+    attributes = {"kernel_shape": params["window_dimensions"]} if "window_dimensions" in params else {}
+    signature = OpSignature(onnx_type(primitive), tuple(inputs[i] for i in order), tuple(outputs), attributes)
+    cost = op_cost(signature)
+    touched: list[int | None] = [None] * len(inputs)
+    for position, i in enumerate(order):
+        touched[i] = cost.touched[position]
+    return OpCost(cost.op_class, cost.flops, tuple(touched))
+
+
+def _dot_general(params: Mapping[str, Any], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
+    (lhs_contracted, rhs_contracted), (lhs_batch, rhs_batch) = params["dimension_numbers"]
+    lhs, rhs = inputs
+    return matmul_flops(
+        math.prod(lhs[i] for i in lhs_batch),
+        math.prod(size for i, size in enumerate(lhs) if i not in (*lhs_contracted, *lhs_batch)),
+        math.prod(size for i, size in enumerate(rhs) if i not in (*rhs_contracted, *rhs_batch)),
+        math.prod(lhs[i] for i in lhs_contracted),
+    )
+
+
+def _ragged_dot(params: Mapping[str, Any], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
+    # Every row of [m, k] meets one of the groups' [k, n].
+    return matmul_flops(1, math.prod(outputs[0]), 1, inputs[0][-1])
+
+
+def _conv(params: Mapping[str, Any], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
+    # The kernel's input channels are those of one group. A dilated input (a transposed
+    # convolution) is mostly zeros: one in prod(dilation) elements meets the window.
+    kernel_layout = params["dimension_numbers"].rhs_spec
+    kernel_elements = math.prod(inputs[1]) // max(1, inputs[1][kernel_layout[0]])
+    dense_flops = conv_flops(math.prod(outputs[0]), kernel_elements)
+    return dense_flops / float(math.prod(params["lhs_dilation"]))
+
+
+_MATRIX_FLOPS: Final[Mapping[str, Callable[..., float]]] = {
+    "conv_general_dilated": _conv,
+    "dot_general": _dot_general,
+    "ragged_dot": _ragged_dot,
+}
+
+
+def _square(factor: float) -> Callable[[Sequence[Shape]], float]:
+    """``factor · n³`` per matrix of a batch, the textbook's leading term."""
+    return lambda inputs: factor * math.prod(inputs[0]) * inputs[0][-1]
+
+
+_FACTORISATION_FLOPS: Final[Mapping[str, Callable[[Sequence[Shape]], float]]] = {
+    "cholesky": _square(1 / 3),
+    "eigh": _square(9.0),
+    "geqrf": _square(4 / 3),
+    "householder_product": _square(4 / 3),
+    "lu": _square(2 / 3),
+    "qr": _square(4 / 3),
+    "svd": _square(22.0),
+    # Each right-hand side of n elements takes n².
+    "triangular_solve": lambda inputs: float(math.prod(inputs[1]) * inputs[0][-1]),
+}

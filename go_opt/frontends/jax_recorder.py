@@ -1,0 +1,151 @@
+"""Collects the ops of a traced function, drops dead ones and builds the graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from go_opt.errors import ModelError
+from go_opt.frontends.op_costs import OpCost
+from go_opt.graph import Graph, Precision
+from go_opt.graph_builder import GraphBuilder
+
+MAX_OPS: Final = 1_000_000
+
+Read = tuple[str, int | None]  # tensor and elements touched; None: all of it
+Result = tuple[tuple[int, ...], str]  # shape and dtype
+
+
+@dataclass(frozen=True)
+class Value:
+    """What a variable stands for: a tensor, a view or a part of one, or a literal."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    kind: Literal["activation", "weight", "input", "literal"]
+    tensor: str | None  # None for a literal, which no kernel reads from memory
+    touched: int | None = None  # elements of the tensor this stands for; None: all of it
+    scalar: Any = None  # the number, where a literal's is known
+    view: str = ""  # how a view of a weight differs from it
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def is_constant(self) -> bool:
+        return self.kind in ("weight", "literal")
+
+
+@dataclass(frozen=True)
+class RecordedOp:
+    """An op as the builder takes it."""
+
+    name: str
+    op_type: str
+    op_class: str
+    flops: float
+    dtype: str
+    reads: tuple[Read, ...]
+    writes: tuple[tuple[str, int, str], ...]  # (tensor, elements, dtype)
+
+
+@dataclass
+class Recorder:
+    """Ops and source tensors in the order they were met, under unique names."""
+
+    ops: list[RecordedOp] = field(default_factory=list)
+    _sources: dict[str, tuple[int, str, str]] = field(default_factory=dict)  # (elements, dtype, kind)
+    _folded: dict[Any, list[Value]] = field(default_factory=dict)
+    _names: set[str] = field(default_factory=set)
+    _next_suffix: dict[str, int] = field(default_factory=dict)
+
+    def unique(self, base: str) -> str:
+        """``base`` where it is free, else the first free of ``base_1``, ``base_2``, …"""
+        suffix, name = self._next_suffix.get(base, 0), base
+        if suffix:
+            name = f"{base}_{suffix}"
+        while name in self._names:
+            suffix += 1
+            name = f"{base}_{suffix}"
+        self._next_suffix[base] = suffix + 1
+        self._names.add(name)
+        return name
+
+    def source(
+        self, base: str, shape: tuple[int, ...], dtype: str, kind: Literal["weight", "input"]
+    ) -> Value:
+        """A tensor that no op produces."""
+        name = self.unique(base)
+        self._sources[name] = (math.prod(shape), dtype, kind)
+        return Value(shape, dtype, kind, name)
+
+    def folded(self, base: str, key: Any, results: Sequence[Result]) -> list[Value]:
+        """Weights for what a compiler computes ahead of time, the same ones for the same key."""
+        known = self._folded.get(key)
+        if known is None:
+            known = [self.source(base, shape, dtype, "weight") for shape, dtype in results]
+            if key is not None:
+                self._folded[key] = known
+        return known
+
+    def op(
+        self,
+        base: str,
+        op_type: str,
+        cost: OpCost,
+        dtype: str,
+        reads: Iterable[Read],
+        results: Sequence[Result],
+    ) -> list[Value]:
+        """Record one op; returns the tensors it produces."""
+        if len(self.ops) >= MAX_OPS:
+            raise ModelError(f"the function has more than {MAX_OPS} ops once its loops are unrolled.")
+        name = self.unique(base)
+        values = [
+            Value(shape, result_dtype, "activation", name if len(results) == 1 else f"{name}:{i}")
+            for i, (shape, result_dtype) in enumerate(results)
+        ]
+        writes = tuple((str(value.tensor), value.elements, value.dtype) for value in values)
+        self.ops.append(
+            RecordedOp(name, op_type, cost.op_class, float(cost.flops), dtype, tuple(reads), writes)
+        )
+        return values
+
+    def build(self, name: str, outputs: Sequence[Value], precision: Precision) -> Graph:
+        """The graph of all ops that an output depends on."""
+        builder = GraphBuilder(name, precision=precision)
+        for source, (elements, dtype, kind) in self._sources.items():
+            builder.add_tensor(source, elements, dtype, kind)
+        wanted = [str(value.tensor) for value in outputs if value.kind == "activation"]
+        for op in live_ops(self.ops, wanted):
+            builder.add_op(
+                op.name,
+                op.op_type,
+                op.op_class,
+                flops=op.flops,
+                dtype=op.dtype,
+                reads=op.reads,
+                writes=op.writes,
+            )
+        for tensor in dict.fromkeys(wanted):
+            builder.mark_output(tensor)
+        return builder.build()
+
+
+def live_ops(ops: Sequence[RecordedOp], wanted: Iterable[str]) -> list[RecordedOp]:
+    """The ops on which the wanted tensors depend, in their order."""
+    needed = set(wanted)
+    live = []
+    for op in reversed(ops):
+        if any(tensor in needed for tensor, _, _ in op.writes):
+            live.append(op)
+            needed.update(tensor for tensor, _ in op.reads)
+    return live[::-1]
+
+
+def joined(scope: str, name: str) -> str:
+    """A name in a scope, as JAX writes it: ``mlp/dot_general``."""
+    return f"{scope}/{name}" if scope and name else scope or name

@@ -1,0 +1,242 @@
+"""Walks a jaxpr and records what each equation costs.
+
+A jaxpr is read by its fields only, so that this module loads without JAX.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from go_opt.dtypes import DTYPE_BITS, DTYPES, IS_FLOATING, dtype_code
+from go_opt.errors import InvalidInputError, ModelError
+from go_opt.frontends.jax_control import CONTROL_FLOW
+from go_opt.frontends.jax_primitives import (
+    CALLS,
+    COMBINERS,
+    VIEWS,
+    normal_name,
+    onnx_type,
+    primitive_cost,
+)
+from go_opt.frontends.jax_recorder import Read, Recorder, Result, Value, joined
+from go_opt.frontends.op_costs import is_elementwise
+from go_opt.graph import Precision
+
+# Cannot be costed from their equation: a kernel or program of their own, or state.
+_REFUSED: Final = frozenset({
+    "addupdate", "array_ref", "custom_call", "ffi_call", "freeze", "get", "infeed", "io_callback",
+    "new_ref", "outfeed", "pallas_call", "pure_callback", "ref", "run_state", "shard_map", "swap",
+    "xla_pmap",
+})  # fmt: skip
+# Leave nothing behind: prints.
+_SILENT: Final = frozenset({"debug_callback", "debug_print", "dce_sink"})
+
+_TRANSFORM: Final = re.compile(r"\b(?:jvp|transpose|vmap)\(([^()]*)\)")
+_TRANSFORM_SCOPES: Final = frozenset({"checkpoint", "rematted_computation"})
+
+# Arithmetic on scalars known at import time, so that loop counters stay known.
+_SCALARS: Final[Mapping[str, Callable[..., Any]]] = {
+    "add": operator.add,
+    "convert_element_type": operator.pos,
+    "eq": operator.eq,
+    "ge": operator.ge,
+    "gt": operator.gt,
+    "le": operator.le,
+    "lt": operator.lt,
+    "mul": operator.mul,
+    "ne": operator.ne,
+    "sub": operator.sub,
+}
+
+
+class Walker:
+    """Turns equations into recorded ops; constants fold, views and calls leave nothing."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        *,
+        max_scan_length: int,
+        precision: Precision,
+        constant_names: Mapping[int, str],
+    ) -> None:
+        self.recorder = recorder
+        self._constant_names = constant_names  # by id, of arrays the function closes over
+        self.max_scan_length = max_scan_length
+        self._precision = precision
+
+    def run(self, jaxpr: Any, arguments: Sequence[Value], scope: str) -> list[Value]:
+        """Walk a jaxpr, closed or open, and return what its outputs stand for."""
+        consts = [self._constant(const) for const in getattr(jaxpr, "consts", ())]
+        jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+        env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
+        for equation in jaxpr.eqns:
+            inputs = [self._atom(env, atom) for atom in equation.invars]
+            env.update(zip(equation.outvars, self._equation(equation, inputs, scope), strict=True))
+        return [self._atom(env, atom) for atom in jaxpr.outvars]
+
+    def view(self, value: Value, result: Result, how: str) -> Value:
+        """The same tensor in another shape or type."""
+        shape, dtype = result
+        return replace(
+            value, shape=shape, dtype=dtype, view=f"{value.view}|{how}" if value.is_constant else ""
+        )
+
+    def _constant(self, const: Any) -> Value:
+        result = tuple(np.shape(const)), dtype_name(const.dtype, "a constant")
+        name = self._constant_names.get(id(const), "const")
+        return self.recorder.folded(name, ("const", id(const)), [result])[0]
+
+    def _atom(self, env: Mapping[Any, Value], atom: Any) -> Value:
+        if not hasattr(atom, "val"):
+            return env[atom]
+        if atom.aval.shape:
+            return self._constant(atom.val)
+        return Value(
+            (), dtype_name(atom.aval.dtype, "a literal"), "literal", None, scalar=_python_scalar(atom.val)
+        )
+
+    def _equation(self, equation: Any, inputs: list[Value], scope: str) -> list[Value]:
+        name, params = normal_name(equation.primitive.name), equation.params
+        scope = joined(scope, clean_stack(str(equation.source_info.name_stack)))
+        if name in CALLS:
+            return self.run(params[CALLS[name]], inputs, scope)
+        if name == "custom_linear_solve":
+            return self.run(params["jaxprs"].solve, _solve_arguments(params["const_lengths"], inputs), scope)
+        if name in _SILENT and not equation.outvars:
+            return []
+        if name not in CONTROL_FLOW:
+            _check_importable(name, equation, scope)
+        results = results_of(equation.outvars, f"op {joined(scope, name)!r}")
+        if name in CONTROL_FLOW:
+            return CONTROL_FLOW[name](self, params, inputs, results, scope)
+        if self._is_view(name, inputs, results):
+            how = f"{name} {params}"
+            return [self.view(value, result, how) for value, result in zip(inputs, results, strict=False)]
+        if all(value.is_constant for value in inputs):
+            return self._fold(name, params, inputs, results, scope)
+        return self._op(name, params, inputs, results, scope)
+
+    def _is_view(self, name: str, inputs: Sequence[Value], results: Sequence[Result]) -> bool:
+        if name in VIEWS and inputs:
+            return True
+        if name not in ("convert_element_type", "bitcast_convert_type"):
+            return False
+        source, target = dtype_code(inputs[0].dtype), dtype_code(results[0][1])
+        if name == "bitcast_convert_type":
+            return bool(DTYPE_BITS[source] == DTYPE_BITS[target])
+        # Costed in the target's native type, both sides of a floating cast are the same.
+        return source == target or bool(
+            self._precision == "native" and IS_FLOATING[source] and IS_FLOATING[target]
+        )
+
+    def _fold(
+        self, name: str, params: Any, inputs: Sequence[Value], results: Sequence[Result], scope: str
+    ) -> list[Value]:
+        """Nothing here depends on an input: a compiler computes it once, as a literal or a weight."""
+        if name == "transpose":
+            return [self.view(inputs[0], results[0], f"{name} {params}")]
+        is_scalar = all(shape == () for shape, _ in results)
+        if inputs and all(value.tensor is None for value in inputs):
+            if is_scalar or is_elementwise(onnx_type(name)):
+                scalar = _folded_scalar(name, inputs)
+                return [Value(shape, dtype, "literal", None, scalar=scalar) for shape, dtype in results]
+            if any(value.scalar is None for value in inputs):
+                return self.recorder.folded(joined(scope, name), None, results)
+        operands = tuple((value.tensor, value.view, str(value.scalar)) for value in inputs)
+        return self.recorder.folded(joined(scope, name), (name, str(params), operands), results)
+
+    def _op(
+        self, name: str, params: Any, inputs: Sequence[Value], results: Sequence[Result], scope: str
+    ) -> list[Value]:
+        shapes = [value.shape for value in inputs]
+        cost = primitive_cost(name, params, shapes, [shape for shape, _ in results])
+        return self.recorder.op(
+            joined(scope, name),
+            onnx_type(name),
+            cost,
+            _computed_dtype(cost.op_class, inputs, results),
+            reads_of(inputs, cost.touched),
+            results,
+        )
+
+
+def clean_stack(stack: str) -> str:
+    """The name stack without the marks of transforms: ``transpose(jvp(mlp))`` is ``mlp``."""
+    before = None
+    while stack != before:
+        before, stack = stack, _TRANSFORM.sub(r"\1", stack)
+    parts = (part for part in stack.split("/") if part and part not in _TRANSFORM_SCOPES)
+    # An einsum leaves its equation, whose arrow would read like an edge in messages.
+    return "/".join(part for part in parts if "->" not in part)
+
+
+def dtype_name(dtype: Any, where: str) -> str:
+    """The name of a JAX type; keys of random generators are words, null tangents are bits."""
+    name = str(dtype)
+    if name.startswith("key<"):
+        return "uint32"
+    if name.startswith("[('float0'"):
+        return "bool"
+    try:
+        return DTYPES[dtype_code(name, field=where)]
+    except InvalidInputError as error:
+        raise ModelError(str(error)) from None
+
+
+def results_of(variables: Iterable[Any], where: str) -> list[Result]:
+    """Shape and type of each variable."""
+    return [(tuple(variable.aval.shape), dtype_name(variable.aval.dtype, where)) for variable in variables]
+
+
+def reads_of(inputs: Sequence[Value], touched: Sequence[int | None]) -> list[Read]:
+    """What a kernel reads; literals are part of it, and so are constants that only say how."""
+    reads: list[Read] = []
+    for value, asked in zip(inputs, touched, strict=True):
+        if value.tensor is None or (asked == 0 and value.is_constant):
+            continue
+        limits = [limit for limit in (asked, value.touched) if limit is not None]
+        reads.append((value.tensor, min(limits, default=None)))
+    return reads
+
+
+def _solve_arguments(const_lengths: Any, inputs: Sequence[Value]) -> list[Value]:
+    """The constants of the solve itself (the other programs are derivatives), then the right-hand sides."""
+    start = const_lengths.matvec + const_lengths.vecmat
+    return [*inputs[start : start + const_lengths.solve], *inputs[sum(const_lengths) :]]
+
+
+def _python_scalar(value: Any) -> Any:
+    array = np.asarray(value)
+    return array.item() if array.dtype.kind in "biuf" else None
+
+
+def _folded_scalar(name: str, inputs: Sequence[Value]) -> Any:
+    scalars = [value.scalar for value in inputs]
+    if name not in _SCALARS or any(scalar is None for scalar in scalars):
+        return None
+    return _SCALARS[name](*scalars)
+
+
+def _check_importable(name: str, equation: Any, scope: str) -> None:
+    holds_program = name not in COMBINERS and any(
+        hasattr(part, "eqns") or hasattr(part, "jaxpr")
+        for value in equation.params.values()
+        for part in (value if isinstance(value, tuple) else (value,))
+    )
+    has_shapes = all(hasattr(variable.aval, "shape") for variable in equation.outvars)
+    if name in _REFUSED or holds_program or not has_shapes or not equation.outvars:
+        raise ModelError(f"op {joined(scope, name)!r}: from_jax cannot cost the primitive {name!r}.")
+
+
+def _computed_dtype(op_class: str, inputs: Sequence[Value], results: Sequence[Result]) -> str:
+    """The type computed in: a product's is its operands', a comparison's what it compares."""
+    result = results[0][1]
+    is_result_wider = op_class == "matrix" or not IS_FLOATING[dtype_code(result)]
+    return inputs[0].dtype if inputs and is_result_wider else result

@@ -1,0 +1,74 @@
+"""Values of constants that nodes compute, by onnx's own reference implementation."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx.reference.ops import load_op
+
+from go_opt.frontends.onnx.file import MAX_VALUE_ELEMENTS
+from go_opt.frontends.onnx.values import Value
+
+Values = tuple[NDArray | None, ...]
+
+# Never constant, whatever they read.
+RANDOM_OPS: Final = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
+
+
+def lazy_outputs(
+    node: onnx.NodeProto, inputs: Sequence[Value | None], opset: int
+) -> Callable[[], Values | None]:
+    """The values of a node's outputs, computed when somebody asks, and once."""
+
+    @functools.cache
+    def compute() -> Values | None:
+        arrays = [None if value is None else value.read() for value in inputs]
+        if any(value is not None and array is None for value, array in zip(inputs, arrays, strict=True)):
+            return None
+        return evaluate(node, arrays, opset)
+
+    return compute
+
+
+def evaluate(node: onnx.NodeProto, arrays: Sequence[NDArray | None], opset: int) -> Values | None:
+    """Run one node; None where onnx has no implementation, or the node does not accept its inputs."""
+    run_params: dict[str, Any] = {
+        "log": lambda *_: None,
+        "opsets": {"": opset},
+        "verbose": 0,
+        "new_ops": {},
+        "existing_functions": {},
+    }
+    try:
+        with np.errstate(all="ignore"):
+            operator = load_op("", node.op_type, opset)(node, run_params)
+            results = operator.run(*arrays)
+    except Exception:
+        # The reference implementations raise whatever NumPy does on unsuited arrays;
+        # a value that cannot be had is reported where it is needed.
+        return None
+    return tuple(_small(result) for result in results)
+
+
+def constant_attribute(attributes: Mapping[str, Any]) -> NDArray | None:
+    """The value of a Constant node that holds no tensor (``value_int``, ``value_floats``, …)."""
+    for name, value in attributes.items():
+        if name in ("value_int", "value_ints"):
+            return np.asarray(value, dtype=np.int64)
+        if name in ("value_float", "value_floats"):
+            return np.asarray(value, dtype=np.float32)
+        if name in ("value_string", "value_strings"):
+            return np.asarray(value, dtype=object)
+    return None
+
+
+def _small(result: Any) -> NDArray | None:
+    array = np.asarray(result)
+    return array if array.size <= MAX_VALUE_ELEMENTS else None

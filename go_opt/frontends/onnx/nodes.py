@@ -1,0 +1,63 @@
+"""Questions about one node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from go_opt.frontends.onnx.folding import RANDOM_OPS
+from go_opt.frontends.onnx.values import Value
+from go_opt.frontends.op_costs import is_view
+
+
+def plain_attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    """Numbers, lists and strings; tensors and graphs are left out."""
+    plain = {}
+    for attribute in node.attribute:
+        if attribute.type in (attribute.INT, attribute.FLOAT, attribute.STRING):
+            plain[attribute.name] = helper.get_attribute_value(attribute)
+        elif attribute.type in (attribute.INTS, attribute.FLOATS, attribute.STRINGS):
+            plain[attribute.name] = list(helper.get_attribute_value(attribute))
+    return {
+        name: value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        for name, value in plain.items()
+    }
+
+
+def is_standard(node: onnx.NodeProto) -> bool:
+    """True for ops of the ONNX standard itself."""
+    return node.domain in ("", "ai.onnx")
+
+
+def is_foldable(node: onnx.NodeProto, inputs: Sequence[Value | None]) -> bool:
+    """True where nothing but constants is read, so that the outputs are constants too."""
+    present = [value for value in inputs if value is not None]
+    return (
+        is_standard(node)
+        and bool(present)
+        and all(value.is_constant for value in present)
+        and node.op_type not in RANDOM_OPS
+    )
+
+
+def is_alias(node: onnx.NodeProto, inputs: Sequence[Value | None], output_type: int) -> bool:
+    """Views, and ops that turn out to change nothing."""
+    source = inputs[0] if inputs else None
+    if source is None or not is_standard(node):
+        return False
+    if node.op_type == "Dropout":
+        training = inputs[2] if len(inputs) > 2 else None
+        return training is None or not np.any(training.read())
+    if node.op_type == "Cast":
+        return output_type == source.elem_type
+    if node.op_type == "Concat":
+        return len(inputs) == 1
+    if node.op_type == "Transpose":
+        axes = plain_attributes(node).get("perm", range(len(source.shape))[::-1])
+        moved = [axis for axis in axes if source.shape[axis] != 1]
+        return moved == sorted(moved)
+    return is_view(node.op_type)

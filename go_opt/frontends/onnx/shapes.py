@@ -1,0 +1,140 @@
+"""Output types of one node at a time, with the values its inputs are known to have."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import onnx
+from onnx import helper, numpy_helper, shape_inference
+
+from go_opt.errors import ModelError
+from go_opt.frontends.onnx.dims import PartialShape
+from go_opt.frontends.onnx.values import Shape, Value
+
+# Arguments that decide a shape (axes, sizes, pads, scales) are short lists, never matrices.
+_MAX_ARGUMENT_ELEMENTS: Final = 4096
+_MAX_FLOAT_ARGUMENT_ELEMENTS: Final = 8
+
+PartialType = tuple[int, PartialShape | None]  # element type (0: unknown), shape
+
+
+class ShapeInference:
+    """onnx's inference, for nodes whose input shapes are all numbers."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.versions = {_domain(entry.domain): entry.version for entry in model.opset_import} or {"": 1}
+        self._ir_version = model.ir_version
+        self._opset_imports = [helper.make_opsetid(name, version) for name, version in self.versions.items()]
+        # Per instance: the answer depends on the opsets of the model.
+        self.schema = functools.cache(self._schema)
+        self._type = functools.cache(_tensor_type)
+
+    def _schema(self, domain: str, op_type: str) -> Any:
+        """The definition of an op in the model's opset; None where onnx has none."""
+        try:
+            return onnx.defs.get_schema(op_type, self.versions.get(domain, 1), domain)
+        except onnx.defs.SchemaError:
+            return None
+
+    def outputs(
+        self, name: str, node: onnx.NodeProto, inputs: Sequence[Value | None]
+    ) -> dict[str, PartialType]:
+        """What is known of each output; nothing for ops that onnx does not define."""
+        schema = self.schema(_domain(node.domain), node.op_type)
+        if schema is None:
+            return {}
+        present = [(read, value) for read, value in zip(node.input, inputs, strict=True) if value is not None]
+        types = {read: self._type(value.elem_type, value.shape) for read, value in present}
+        data = _arguments(present)
+        try:
+            inferred = shape_inference.infer_node_outputs(
+                schema,
+                node,
+                types,
+                data,
+                opset_imports=self._opset_imports,
+                ir_version=self._ir_version,
+            )
+            if any(not _has_shape(inferred.get(output)) for output in node.output if output):
+                inferred |= self._through_function_body(schema, node, types, data)
+        except Exception as error:
+            # The extension raises types of its own, per version of onnx, derived from Exception alone.
+            raise ModelError(f"op {name!r} ({node.op_type}): {_first_sentence(error)}") from error
+        return {output: _partial(name, node, kind) for output, kind in inferred.items()}
+
+    def _through_function_body(
+        self, schema: Any, node: onnx.NodeProto, types: Mapping[str, Any], data: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Ops that onnx defines by a function only get their shape from a whole model's inference."""
+        if not (schema.has_function or schema.has_context_dependent_function):
+            return {}
+        inputs = [helper.make_value_info(read, kind) for read, kind in types.items()]
+        outputs = [onnx.ValueInfoProto(name=output) for output in node.output if output]
+        graph = helper.make_graph([node], "node", inputs, outputs, initializer=list(data.values()))
+        model = helper.make_model(graph, opset_imports=self._opset_imports, ir_version=self._ir_version)
+        inferred = shape_inference.infer_shapes(model, data_prop=True)
+        return {info.name: info.type for info in inferred.graph.output if _has_shape(info.type)}
+
+
+def merged(inferred: PartialType, stated: PartialType) -> PartialType:
+    """Inferred first, and what the file states where that leaves something open."""
+    elem_type = inferred[0] or stated[0]
+    if inferred[1] is None or stated[1] is None or len(inferred[1]) != len(stated[1]):
+        return elem_type, stated[1] if inferred[1] is None else inferred[1]
+    return elem_type, tuple(
+        other if size is None else size for size, other in zip(inferred[1], stated[1], strict=True)
+    )
+
+
+def complete(kind: PartialType | None) -> tuple[int, Shape] | None:
+    """The type, if all of it is known."""
+    if kind is None or not kind[0] or kind[1] is None:
+        return None
+    sizes = tuple(size for size in kind[1] if size is not None)
+    return (kind[0], sizes) if len(sizes) == len(kind[1]) else None
+
+
+def is_argument(value: Value) -> bool:
+    """True for constants that may decide a shape."""
+    is_integer = value.dtype.startswith(("int", "uint"))
+    limit = _MAX_ARGUMENT_ELEMENTS if is_integer else _MAX_FLOAT_ARGUMENT_ELEMENTS
+    return value.is_constant and len(value.shape) <= 1 and value.elements <= limit
+
+
+def _tensor_type(elem_type: int, shape: Shape) -> onnx.TypeProto:
+    return helper.make_tensor_type_proto(elem_type, shape)
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
+
+
+def _arguments(present: Iterable[tuple[str, Value]]) -> dict[str, onnx.TensorProto]:
+    data = {}
+    for read, value in present:
+        array = value.read() if is_argument(value) else None
+        if array is not None:
+            data[read] = numpy_helper.from_array(array, read)
+    return data
+
+
+def _has_shape(kind: Any) -> bool:
+    return kind is not None and kind.tensor_type.HasField("shape")
+
+
+def _partial(name: str, node: onnx.NodeProto, kind: Any) -> PartialType:
+    if kind.WhichOneof("value") not in ("tensor_type", "sparse_tensor_type", None):
+        raise ModelError(f"op {name!r} ({node.op_type}): sequences, maps and optionals are not supported.")
+    if not _has_shape(kind):
+        return kind.tensor_type.elem_type, None
+    dims = kind.tensor_type.shape.dim
+    return kind.tensor_type.elem_type, tuple(
+        dim.dim_value if dim.HasField("dim_value") else None for dim in dims
+    )
+
+
+def _first_sentence(error: Exception) -> str:
+    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return text.split("] ", 1)[-1].rstrip(".") + "."

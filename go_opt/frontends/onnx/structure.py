@@ -1,0 +1,139 @@
+"""The nodes of an ONNX graph in an order in which each can be walked, and the names of its ops."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable, Sequence
+
+import onnx
+from onnx import inliner
+
+from go_opt.errors import GraphError, ModelError
+from go_opt.graph_builder import GraphBuilder
+
+NamedNode = tuple[str, onnx.NodeProto]
+
+
+def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with its local functions replaced by their bodies."""
+    if not model.functions:
+        return model
+    try:
+        return inliner.inline_local_functions(model)
+    except Exception as error:
+        # The extension raises types of its own, derived from Exception alone.
+        raise ModelError(f"the model's local functions cannot be inlined: {error}") from error
+
+
+def check_names(graph: onnx.GraphProto) -> None:
+    """Refuse a name that two nodes of the file carry."""
+    seen: set[str] = set()
+    for node in graph.node:
+        if node.name and node.name in seen:
+            raise GraphError(f"op {node.name!r} is defined twice.")
+        seen.add(node.name)
+
+
+def ordered_nodes(graph: onnx.GraphProto, outer: Collection[str]) -> list[NamedNode]:
+    """Nodes with unique names in a topological order that keeps the file's wherever it is valid.
+
+    Args:
+      outer: names of enclosing graphs that this one may read.
+    """
+    nodes = _named(graph.node)
+    given = _given(graph)
+    producer = _producers(nodes, given)
+    reads = [reads_of(node) for _, node in nodes]
+    for (name, _), names in zip(nodes, reads, strict=True):
+        for read in names:
+            if read not in producer and read not in given and read not in outer:
+                raise GraphError(f"op {name!r} reads tensor {read!r}, which nothing defines.")
+    order = _sorted([{producer[read] for read in names if read in producer} for names in reads])
+    if len(order) < len(nodes):
+        _raise_cycle(graph.name, nodes, reads, producer)
+    return [nodes[i] for i in order]
+
+
+def free_names(graph: onnx.GraphProto) -> set[str]:
+    """Names a subgraph reads from the graphs around it."""
+    defined = set(_given(graph)).union(*(node.output for node in graph.node))
+    read = {name for node in graph.node for name in reads_of(node)}
+    return (read | {output.name for output in graph.output}) - defined
+
+
+def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """The bodies of a control-flow node."""
+    return [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+
+
+def reads_of(node: onnx.NodeProto) -> list[str]:
+    """What a node reads: its inputs, and what its bodies read around them."""
+    captured = [name for body in subgraphs(node) for name in sorted(free_names(body))]
+    return [*filter(None, node.input), *captured]
+
+
+def _named(nodes: Iterable[onnx.NodeProto]) -> list[NamedNode]:
+    taken = {node.name for node in nodes}
+    named = []
+    for node in nodes:
+        name = node.name or f"{node.op_type}_{next(filter(None, node.output), '')}"
+        if not node.name:
+            while name in taken:
+                name += "_"
+            taken.add(name)
+        named.append((name, node))
+    return named
+
+
+def _given(graph: onnx.GraphProto) -> set[str]:
+    return {
+        *(info.name for info in graph.input),
+        *(tensor.name for tensor in graph.initializer),
+        *(tensor.values.name for tensor in graph.sparse_initializer),
+    }
+
+
+def _producers(nodes: Sequence[NamedNode], given: Collection[str]) -> dict[str, int]:
+    producer: dict[str, int] = {}
+    for i, (name, node) in enumerate(nodes):
+        for output in filter(None, node.output):
+            if output in producer or output in given:
+                raise GraphError(f"op {name!r} defines tensor {output!r}, which is defined already.")
+            producer[output] = i
+    return producer
+
+
+def _sorted(predecessors: Sequence[set[int]]) -> list[int]:
+    successors: list[list[int]] = [[] for _ in predecessors]
+    for i, sources in enumerate(predecessors):
+        for source in sources:
+            successors[source].append(i)
+    left = [len(sources) for sources in predecessors]
+    ready = [i for i, count in enumerate(left) if count == 0]
+    order = []
+    while ready:
+        i = heapq.heappop(ready)
+        order.append(i)
+        for reader in successors[i]:
+            left[reader] -= 1
+            if left[reader] == 0:
+                heapq.heappush(ready, reader)
+    return order
+
+
+def _raise_cycle(
+    graph_name: str, nodes: Sequence[NamedNode], reads: Sequence[Sequence[str]], producer: Collection[str]
+) -> None:
+    """The builder knows how to report the shortest cycle; it needs no shapes for that."""
+    builder = GraphBuilder(graph_name)
+    for (name, node), names in zip(nodes, reads, strict=True):
+        builder.add_op(
+            name,
+            node.op_type,
+            "vector",
+            flops=0.0,
+            dtype="float32",
+            reads=[(read, None) for read in names if read in producer],
+            writes=[(output, 0, "float32") for output in node.output if output],
+        )
+    builder.build()

@@ -1,0 +1,91 @@
+"""Tensors of a model while it is walked: type, shape and, where known, values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from go_opt.errors import ModelError
+from go_opt.graph import MAX_ELEMENTS
+
+Shape = tuple[int, ...]
+
+_DTYPE_OF: Final[dict[int, str]] = {
+    TensorProto.FLOAT: "float32",
+    TensorProto.DOUBLE: "float64",
+    TensorProto.FLOAT16: "float16",
+    TensorProto.BFLOAT16: "bfloat16",
+    TensorProto.FLOAT8E4M3FN: "float8_e4m3",
+    TensorProto.FLOAT8E4M3FNUZ: "float8_e4m3",
+    TensorProto.FLOAT8E5M2: "float8_e5m2",
+    TensorProto.FLOAT8E5M2FNUZ: "float8_e5m2",
+    TensorProto.INT64: "int64",
+    TensorProto.INT32: "int32",
+    TensorProto.INT16: "int16",
+    TensorProto.INT8: "int8",
+    TensorProto.INT4: "int4",
+    TensorProto.UINT64: "uint64",
+    TensorProto.UINT32: "uint32",
+    TensorProto.UINT16: "uint16",
+    TensorProto.UINT8: "uint8",
+    TensorProto.UINT4: "uint4",
+    TensorProto.BOOL: "bool",
+    TensorProto.COMPLEX64: "complex64",
+    TensorProto.COMPLEX128: "complex128",
+    TensorProto.STRING: "string",
+}
+# Types without a name of their own here stand in the next wider one, by the names of newer releases of onnx.
+_STAND_INS: Final[dict[str, str]] = {
+    "FLOAT4E2M1": "int4",
+    "FLOAT8E8M0": "float8_e5m2",
+    "INT2": "int4",
+    "UINT2": "uint4",
+}
+_DTYPE_OF.update(
+    {getattr(TensorProto, name): dtype for name, dtype in _STAND_INS.items() if hasattr(TensorProto, name)}
+)
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor as the nodes that read it see it."""
+
+    tensor: str  # name in the graph under construction
+    elem_type: int  # onnx.TensorProto.DataType
+    shape: Shape
+    is_constant: bool  # known before any inference: a weight, or derived from weights alone
+    read: Callable[[], NDArray | None]  # its values, where constant, small and in the file
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def dtype(self) -> str:
+        return _DTYPE_OF[self.elem_type]
+
+
+def make_value(
+    tensor: str,
+    elem_type: int,
+    shape: Shape,
+    *,
+    read: Callable[[], NDArray | None] | None = None,
+) -> Value:
+    """A checked value; a constant where ``read`` is given."""
+    if elem_type not in _DTYPE_OF:
+        raise ModelError(f"tensor {tensor!r} has the unknown element type {elem_type}.")
+    if any(size < 0 for size in shape):
+        raise ModelError(f"tensor {tensor!r} has a negative dimension in its shape {list(shape)}.")
+    if math.prod(shape) > MAX_ELEMENTS:
+        raise ModelError(f"tensor {tensor!r} has more than {MAX_ELEMENTS} elements: shape {list(shape)}.")
+    return Value(tensor, elem_type, shape, read is not None, read or _unknown)
+
+
+def _unknown() -> None:
+    return None

@@ -1,0 +1,52 @@
+"""Progress on stderr for anything longer than a second, and for kernels being compiled."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, Final
+
+from go_opt.report.units import format_duration
+from go_opt.result import Step
+
+_QUIET_S: Final = 1.0
+
+
+class SearchProgress:
+    """A line a second, from the first second on: the best so far and what was tried last."""
+
+    def __init__(self) -> None:
+        self._next_s = time.monotonic() + _QUIET_S
+
+    def on_step(self, step: Step) -> None:
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + _QUIET_S
+        print(
+            f"{step.elapsed_s:5.1f} s  best {format_duration(step.best_s)}  "
+            f"{step.evaluations} evaluations  ({step.method})",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def announce_compilation() -> None:
+    """Say once, on stderr, when kernels have to be compiled: only after an install.
+
+    Kernels that come from the cache raise no event.
+    """
+    from numba.core import event
+
+    class Notice(event.Listener):  # type: ignore[misc]
+        said = False
+
+        def on_start(self, event: Any) -> None:
+            if not self.said:
+                self.said = True
+                print("compiling kernels, once after an install ...", file=sys.stderr, flush=True)
+
+        def on_end(self, event: Any) -> None:
+            pass
+
+    event.register("numba:compile", Notice())

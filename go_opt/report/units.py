@@ -1,0 +1,53 @@
+"""Durations, sizes and ratios as people write them: ``500ms``, ``3.2 MB``, ``12 %``."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+from go_opt.errors import InvalidInputError
+
+_SECONDS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION: Final = re.compile(r"\s*([0-9.eE+-]+?)\s*(us|ms|s|m|h|)\s*")
+
+
+def parse_duration_s(text: str, field: str) -> float:
+    """Seconds of ``text``; a bare number is seconds.
+
+    Raises:
+      InvalidInputError: it is no duration, or not above zero.
+    """
+    match = _DURATION.fullmatch(text)
+    try:
+        seconds = float(match[1]) * _SECONDS[match[2]] if match else math.nan
+    except ValueError:
+        seconds = math.nan
+    if not math.isfinite(seconds):
+        raise InvalidInputError(f"{field} must be a duration such as 500ms, 2s or 1m, not {text!r}.", field=field)
+    if seconds <= 0:
+        raise InvalidInputError(f"{field} must be above zero, not {text!r}.", field=field)
+    return seconds
+
+
+def format_duration(seconds: float) -> str:
+    """``100.4 us``, ``1.206 ms`` …: four digits in the unit that suits."""
+    if not math.isfinite(seconds):
+        return "none"
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * scale >= 1.0:
+            return f"{seconds * scale:.4g} {unit}"
+    return f"{seconds * 1e9:.4g} ns"
+
+
+def format_bytes(size: int) -> str:
+    """``3.21 MB``, ``812 B`` …: decimal units, as memories and links are sold."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.4g} {unit}"
+    return f"{size} B"
+
+
+def format_ratio(ratio: float) -> str:
+    """A gap as a percentage, or ``unknown`` where there is no bound."""
+    return f"{ratio:.2%}" if math.isfinite(ratio) else "unknown"

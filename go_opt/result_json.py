@@ -1,0 +1,86 @@
+"""Results as the JSON objects that ``--json`` prints (design section 9)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from go_opt.env import Metrics
+from go_opt.graph import Graph
+from go_opt.plan import Plan
+from go_opt.result import OptimizeResult
+from go_opt.solver import Violation
+
+
+def result_to_dict(graph: Graph, result: OptimizeResult) -> dict[str, Any]:
+    """The answer to ``optimize`` with the field names of the Python result."""
+    plan = result.plan
+    return {
+        "model": graph.name,
+        "target": plan.target,
+        "objective": result.objective,
+        "status": result.status,
+        "method": result.method,
+        **metrics_to_dict(result.metrics),
+        "lower_bound_s": result.lower_bound_s,
+        "bound_reason": result.bound_reason,
+        "gap": finite(result.gap),
+        "reference_s": finite(result.reference_s),
+        "chips_used": plan.chips_used,
+        "evaluations": result.evaluations,
+        "wall_s": result.wall_s,
+        "ops": graph.num_ops,
+        **decisions_to_dict(plan),
+        "history": [
+            {
+                "method": step.method,
+                "objective_s": finite(step.objective_s),
+                "best_s": finite(step.best_s),
+                "evaluations": step.evaluations,
+                "elapsed_s": step.elapsed_s,
+            }
+            for step in result.history
+        ],
+    }
+
+
+def decisions_to_dict(plan: Plan) -> dict[str, Any]:
+    """What the plan decides; lists are in op order."""
+    return {
+        "placement": plan.placement.tolist(),
+        "order": plan.order.tolist(),
+        "fusion_group": plan.fusion_group.tolist(),
+        "replication": plan.replication.tolist(),
+        "relays": [{"tensor": relay.tensor, "chips": list(relay.chips)} for relay in plan.relays],
+        "clones": [{"op": clone.op, "chip": clone.chip} for clone in plan.clones],
+    }
+
+
+def metrics_to_dict(metrics: Metrics) -> dict[str, Any]:
+    """Every term of an evaluation."""
+    return {
+        "interval_s": metrics.interval_s,
+        "throughput_per_s": finite(metrics.throughput_per_s),
+        "latency_s": metrics.latency_s,
+        "makespan_s": metrics.makespan_s,
+        "bottleneck": metrics.bottleneck,
+        "compute_s": metrics.compute_s.tolist(),
+        "link_s": metrics.link_s.tolist(),
+        "stream_bytes": metrics.stream_bytes.tolist(),
+        "peak_bytes": metrics.peak_bytes.tolist(),
+        "weight_bytes": metrics.weight_bytes.tolist(),
+        "valid": metrics.valid,
+        "reason": metrics.reason,
+    }
+
+
+def violations_to_dict(violations: Sequence[Violation]) -> dict[str, Any]:
+    """The answer to ``verify``."""
+    rows = [{"constraint": v.constraint, "message": v.message} for v in violations]
+    return {"valid": not violations, "violations": rows}
+
+
+def finite(value: float) -> float | None:
+    """JSON has no infinity: ``None`` stands for it."""
+    return value if math.isfinite(value) else None

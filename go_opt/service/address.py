@@ -1,0 +1,66 @@
+"""Addresses as ``HOST:PORT``; IPv6 hosts stand in brackets."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from dataclasses import dataclass
+from typing import Final
+
+from go_opt.errors import InvalidInputError
+
+DEFAULT_ADDRESS: Final = "127.0.0.1:50051"
+_HOST_PORT: Final = re.compile(
+    r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9._-]+)):(?P<port>[0-9]{1,5})"
+)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a service listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the address."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:  # a name may come to mean another machine
+            return False
+
+
+def parse_address(text: str) -> Address:
+    """The address of a text such as ``127.0.0.1:50051`` or ``[::1]:50051``."""
+    match = _HOST_PORT.fullmatch(text)
+    if match is None or int(match["port"]) > 65535:
+        raise InvalidInputError(
+            f"address must be HOST:PORT, such as {DEFAULT_ADDRESS}, not {text[:100]!r}.", field="address"
+        )
+    return Address(match["ipv6"] or match["host"], int(match["port"]))
+
+
+def check_free(address: Address) -> None:
+    """Raise where nothing can listen at the address, with the system's reason.
+
+    gRPC itself reports a busy port as several lines of its log.
+    """
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            # As gRPC does: a port is free although connections of its last owner linger.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+            probe.listen(1)
+    except OSError as error:
+        reason = error.strerror or error
+        raise InvalidInputError(f"cannot listen on {address}: {reason}.", field="address") from None

@@ -1,0 +1,196 @@
+"""Requests, results, metrics and targets to and from their messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, TypeVar, get_args
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from go_opt.env import Metrics, Target, load_target, parse_target, target_names
+from go_opt.errors import InvalidInputError, TargetError
+from go_opt.proto import optimizer_pb2, plan_pb2
+from go_opt.result import Decide, Objective, OptimizeResult, Request, Status, Step
+from go_opt.wire import plan_from_proto, plan_to_proto
+
+# An enum's number is the place of its name here; 0, "unspecified", reads as the default.
+_OBJECTIVES: Final[tuple[Objective, ...]] = ("throughput", "throughput", "latency")
+_DECIDES: Final[tuple[Decide, ...]] = ("all", "all", "placement")
+_STATUSES: Final[tuple[Status, ...]] = get_args(Status)
+_Name = TypeVar("_Name", bound=str)
+
+
+def target_to_proto(target: str | Path | Target) -> plan_pb2.Target:
+    """The message of a target's name, of the text of its file, or of a shipped target."""
+    if isinstance(target, Target):
+        if target.name in target_names() and load_target(target.name).fingerprint == target.fingerprint:
+            return plan_pb2.Target(name=target.name)
+        raise TargetError(
+            f"target {target.name!r} does not ship with go-opt; give a service the path of its file.",
+            field="target",
+        )
+    path = Path(target)
+    if str(target) not in target_names() and (path.suffix == ".toml" or path.is_file()):
+        # Parsed here too, so that a file that cannot be read or used is reported at once.
+        load_target(path)
+        return plan_pb2.Target(toml=path.read_text("utf-8"), toml_source=str(target))
+    return plan_pb2.Target(name=str(target))
+
+
+def target_from_proto(message: plan_pb2.Target) -> Target:
+    """The target of a message; a name never opens a file of the service."""
+    if message.WhichOneof("selection") == "toml":
+        return parse_target(message.toml, message.toml_source or "inline")
+    name = message.name
+    if name not in target_names() and (Path(name).suffix == ".toml" or "/" in name or _exists(name)):
+        raise TargetError(f"unknown target {name!r}; send the text of a file as `toml`.", field="target")
+    return load_target(name)
+
+
+def request_to_proto(request: Request, *, policy: str | Path | None) -> optimizer_pb2.OptimizeRequest:
+    """The message of a request, without its graph and target."""
+    if policy not in ("default", "none", None):
+        raise InvalidInputError(
+            f"policy must be 'default' or 'none' for a service, not {str(policy)!r}.", field="policy"
+        )
+    return optimizer_pb2.OptimizeRequest(
+        objective=f"OBJECTIVE_{request.objective.upper()}",
+        budget_s=request.budget_s,
+        max_evaluations=request.max_evaluations,
+        seed=request.seed,
+        decide=f"DECIDE_{request.decide.upper()}",
+        no_relays=not request.relays,
+        no_replication=not request.replication,
+        no_policy=policy != "default",
+    )
+
+
+def request_from_proto(message: optimizer_pb2.OptimizeRequest) -> Request:
+    """The validated request of a message; its graph and target are read elsewhere."""
+    return Request(
+        objective=_named("objective", _OBJECTIVES, message.objective),
+        budget_s=message.budget_s if message.HasField("budget_s") else None,
+        max_evaluations=message.max_evaluations if message.HasField("max_evaluations") else None,
+        seed=message.seed,
+        decide=_named("decide", _DECIDES, message.decide),
+        relays=not message.no_relays,
+        replication=not message.no_replication,
+    )
+
+
+def result_to_proto(result: OptimizeResult) -> optimizer_pb2.OptimizeResponse:
+    """The message of a result; :func:`result_from_proto` gives the same result back."""
+    return optimizer_pb2.OptimizeResponse(
+        plan=plan_to_proto(result.plan),
+        metrics=metrics_to_proto(result.metrics),
+        objective=f"OBJECTIVE_{result.objective.upper()}",
+        status=f"STATUS_{result.status}",
+        lower_bound_s=result.lower_bound_s,
+        bound_reason=result.bound_reason,
+        gap=result.gap,
+        method=result.method,
+        history=[
+            optimizer_pb2.Step(
+                method=step.method,
+                objective_s=step.objective_s,
+                best_s=step.best_s,
+                evaluations=step.evaluations,
+                elapsed_s=step.elapsed_s,
+            )
+            for step in result.history
+        ],
+        evaluations=result.evaluations,
+        wall_s=result.wall_s,
+        reference_s=result.reference_s,
+    )
+
+
+def result_from_proto(message: optimizer_pb2.OptimizeResponse) -> OptimizeResult:
+    """The result of a message."""
+    return OptimizeResult(
+        plan=plan_from_proto(message.plan),
+        metrics=metrics_from_proto(message.metrics),
+        objective=_named("objective", _OBJECTIVES, message.objective),
+        status=_named("status", _STATUSES, message.status - 1),
+        lower_bound_s=message.lower_bound_s,
+        bound_reason=message.bound_reason,
+        gap=message.gap,
+        method=message.method,
+        history=tuple(
+            Step(step.method, step.objective_s, step.best_s, step.evaluations, step.elapsed_s)
+            for step in message.history
+        ),
+        evaluations=message.evaluations,
+        wall_s=message.wall_s,
+        reference_s=message.reference_s,
+    )
+
+
+def metrics_to_proto(metrics: Metrics) -> plan_pb2.Metrics:
+    """The message of metrics; :func:`metrics_from_proto` gives the same metrics back."""
+    return plan_pb2.Metrics(
+        interval_s=metrics.interval_s,
+        throughput_per_s=metrics.throughput_per_s,
+        latency_s=metrics.latency_s,
+        makespan_s=metrics.makespan_s,
+        bottleneck=metrics.bottleneck,
+        compute_s=metrics.compute_s.tolist(),
+        link_s=metrics.link_s.tolist(),
+        stream_bytes=metrics.stream_bytes.tolist(),
+        peak_bytes=metrics.peak_bytes.tolist(),
+        weight_bytes=metrics.weight_bytes.tolist(),
+        valid=metrics.valid,
+        reason=metrics.reason,
+    )
+
+
+def metrics_from_proto(message: plan_pb2.Metrics) -> Metrics:
+    """The metrics of a message."""
+    return Metrics(
+        interval_s=message.interval_s,
+        throughput_per_s=message.throughput_per_s,
+        latency_s=message.latency_s,
+        makespan_s=message.makespan_s,
+        bottleneck=message.bottleneck,
+        compute_s=_array(message.compute_s, np.float64),
+        link_s=_array(message.link_s, np.float64),
+        stream_bytes=_array(message.stream_bytes, np.int64),
+        peak_bytes=_array(message.peak_bytes, np.int64),
+        weight_bytes=_array(message.weight_bytes, np.int64),
+        valid=message.valid,
+        reason=message.reason,
+    )
+
+
+def target_summary(target: Target) -> optimizer_pb2.TargetSummary:
+    """What a list of targets says of one."""
+    return optimizer_pb2.TargetSummary(
+        name=target.name,
+        description=target.description,
+        num_chips=target.num_chips,
+        topology=target.topology.kind,
+        native_dtype=target.native_dtype,
+        power_w=target.power_w,
+        fingerprint=target.fingerprint,
+    )
+
+
+def _exists(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):  # a name too long for a file, or with a null byte
+        return True
+
+
+def _named(field: str, names: tuple[_Name, ...], number: int) -> _Name:
+    if not 0 <= number < len(names):
+        raise InvalidInputError(f"{field}: {number} is no number of its enum.", field=field)
+    return names[number]
+
+
+def _array(values: Sequence[float], dtype: DTypeLike) -> NDArray:
+    array = np.array(values, dtype=dtype)
+    array.flags.writeable = False
+    return array

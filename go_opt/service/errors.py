@@ -1,0 +1,112 @@
+"""One two-way table between go-opt's errors and gRPC statuses.
+
+A status carries an ``ErrorInfo`` whose reason names the class of the error, and a
+``BadRequest`` that names the field at fault, so that a client raises what the service did.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import grpc
+from google.protobuf import any_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from go_opt.errors import (
+    GoOptError,
+    GraphError,
+    InfeasibleError,
+    InvalidInputError,
+    ModelError,
+    PlanError,
+    ServiceError,
+    TargetError,
+)
+
+DOMAIN: Final = "go_opt"
+# A status travels as HTTP/2 trailers, which peers refuse beyond 8 KiB; the message is sent
+# three times, percent-encoded and in base64.
+MAX_MESSAGE_BYTES: Final = 1000
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    reason: str  # of ErrorInfo
+    error: type[GoOptError]
+    code: int  # google.rpc.Code
+
+
+TABLE: Final = (
+    Row("INVALID_INPUT", InvalidInputError, code_pb2.INVALID_ARGUMENT),
+    Row("INVALID_GRAPH", GraphError, code_pb2.INVALID_ARGUMENT),
+    Row("INVALID_MODEL", ModelError, code_pb2.INVALID_ARGUMENT),
+    Row("INVALID_TARGET", TargetError, code_pb2.INVALID_ARGUMENT),
+    Row("INVALID_PLAN", PlanError, code_pb2.INVALID_ARGUMENT),
+    Row("INFEASIBLE", InfeasibleError, code_pb2.FAILED_PRECONDITION),
+    Row("UNAVAILABLE", ServiceError, code_pb2.UNAVAILABLE),
+)
+
+
+def status_from_error(error: GoOptError) -> status_pb2.Status:
+    """The status of an error; a subclass that is not in the table counts as its base."""
+    rows = {row.error: row for row in TABLE}
+    row = next(rows[base] for base in type(error).__mro__ if base in rows)
+    message = _shortened(str(error))
+    details = [error_details_pb2.ErrorInfo(reason=row.reason, domain=DOMAIN)]
+    if isinstance(error, InvalidInputError):
+        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=message)
+        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+    return status_pb2.Status(code=row.code, message=message, details=[_packed(d) for d in details])
+
+
+def internal_status() -> status_pb2.Status:
+    """The status of a defect; what went wrong stands in the service's log only."""
+    message = "the service failed on this call; its log has the reason."
+    return status_pb2.Status(code=code_pb2.INTERNAL, message=message)
+
+
+def error_from_call(error: grpc.RpcError, address: str) -> GoOptError:
+    """The error that the service at ``address`` raised, or a ServiceError where it gave none."""
+    status = _status_of(error)
+    if status is not None:
+        rows = {row.reason: row for row in TABLE}
+        row = rows.get(_detail(status, error_details_pb2.ErrorInfo()).reason)
+        if row is not None and issubclass(row.error, InvalidInputError):
+            violations = _detail(status, error_details_pb2.BadRequest()).field_violations
+            return row.error(status.message, field=violations[0].field if violations else "")
+        if row is not None:
+            return row.error(status.message)
+    code, text = error.code(), " ".join((error.details() or "no reason given").split())
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return ServiceError(f"the service at {address} did not answer within the time limit of the call.")
+    return ServiceError(f"the service at {address} failed with {code.name}: {text.rstrip('.')}.")
+
+
+def _status_of(error: grpc.RpcError) -> status_pb2.Status | None:
+    try:
+        return rpc_status.from_call(error)
+    except ValueError:  # trailers that contradict themselves, from a service that is not ours
+        return None
+
+
+def _detail(status: status_pb2.Status, empty: error_details_pb2.ErrorInfo) -> error_details_pb2.ErrorInfo:
+    """The status's detail of the same type as ``empty``, which is filled; else as it is."""
+    for detail in status.details:
+        if detail.Is(empty.DESCRIPTOR):
+            detail.Unpack(empty)
+    return empty
+
+
+def _packed(detail: error_details_pb2.ErrorInfo) -> any_pb2.Any:
+    packed = any_pb2.Any()
+    packed.Pack(detail)
+    return packed
+
+
+def _shortened(message: str) -> str:
+    raw = message.encode("utf-8", "replace")
+    if len(raw) <= MAX_MESSAGE_BYTES:
+        return raw.decode("utf-8")
+    return raw[: MAX_MESSAGE_BYTES - 3].decode("utf-8", "ignore") + "…"

@@ -1,0 +1,53 @@
+"""Regenerates the stubs beside the ``.proto`` files: ``python -m go_opt.proto.generate``.
+
+Needs grpcio-tools 1.72.1 (the ``test`` extra): stubs refuse a runtime older than their
+generator, so they are made with the lowest version supported.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+PROTO_DIR: Final = Path(__file__).resolve().parent
+GENERATOR_VERSION: Final = "1.72.1"
+# What is served; environment.proto and training.proto are contracts without stubs so far.
+SERVED: Final = ("graph.proto", "plan.proto", "optimizer.proto")
+SERVICES: Final = ("optimizer.proto",)
+
+
+def compile_protos(files: tuple[str, ...], services: tuple[str, ...], out: Path) -> None:
+    """Write the stubs of ``files`` below ``out``, and the gRPC ones of ``services``."""
+    _protoc(files, f"--python_out={out}", f"--pyi_out={out}")
+    _protoc(services, f"--grpc_python_out={out}")
+
+
+def stub_names() -> tuple[str, ...]:
+    """File names of the committed stubs."""
+    messages = [name.replace(".proto", suffix) for name in SERVED for suffix in ("_pb2.py", "_pb2.pyi")]
+    return (*messages, *(name.replace(".proto", "_pb2_grpc.py") for name in SERVICES))
+
+
+def _protoc(files: tuple[str, ...], *outputs: str) -> None:
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-Igo_opt/proto={PROTO_DIR}"]
+    subprocess.run([*command, *outputs, *(f"go_opt/proto/{name}" for name in files)], check=True)
+
+
+def main() -> None:
+    """Regenerate every committed stub in place."""
+    found = version("grpcio-tools")
+    if found != GENERATOR_VERSION:
+        sys.exit(f"generate: needs grpcio-tools {GENERATOR_VERSION}, found {found}.")
+    with tempfile.TemporaryDirectory() as folder:
+        compile_protos(SERVED, SERVICES, Path(folder))
+        for name in stub_names():
+            shutil.copyfile(Path(folder) / "go_opt" / "proto" / name, PROTO_DIR / name)
+
+
+if __name__ == "__main__":
+    main()

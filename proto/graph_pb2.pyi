@@ -1,0 +1,111 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class OpClass(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OP_CLASS_UNSPECIFIED: _ClassVar[OpClass]
+    OP_CLASS_MATRIX: _ClassVar[OpClass]
+    OP_CLASS_VECTOR: _ClassVar[OpClass]
+    OP_CLASS_DATA_MOVEMENT: _ClassVar[OpClass]
+
+class TensorKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TENSOR_KIND_UNSPECIFIED: _ClassVar[TensorKind]
+    TENSOR_KIND_ACTIVATION: _ClassVar[TensorKind]
+    TENSOR_KIND_WEIGHT: _ClassVar[TensorKind]
+    TENSOR_KIND_INPUT: _ClassVar[TensorKind]
+
+class Precision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PRECISION_UNSPECIFIED: _ClassVar[Precision]
+    PRECISION_NATIVE: _ClassVar[Precision]
+    PRECISION_AS_IS: _ClassVar[Precision]
+OP_CLASS_UNSPECIFIED: OpClass
+OP_CLASS_MATRIX: OpClass
+OP_CLASS_VECTOR: OpClass
+OP_CLASS_DATA_MOVEMENT: OpClass
+TENSOR_KIND_UNSPECIFIED: TensorKind
+TENSOR_KIND_ACTIVATION: TensorKind
+TENSOR_KIND_WEIGHT: TensorKind
+TENSOR_KIND_INPUT: TensorKind
+PRECISION_UNSPECIFIED: Precision
+PRECISION_NATIVE: Precision
+PRECISION_AS_IS: Precision
+
+class Op(_message.Message):
+    __slots__ = ("name", "op_type", "op_class", "flops", "dtype", "measured_s", "excluded_kinds")
+    class MeasuredSEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OP_TYPE_FIELD_NUMBER: _ClassVar[int]
+    OP_CLASS_FIELD_NUMBER: _ClassVar[int]
+    FLOPS_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_S_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDED_KINDS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    op_type: str
+    op_class: OpClass
+    flops: float
+    dtype: str
+    measured_s: _containers.ScalarMap[str, float]
+    excluded_kinds: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., op_type: _Optional[str] = ..., op_class: _Optional[_Union[OpClass, str]] = ..., flops: _Optional[float] = ..., dtype: _Optional[str] = ..., measured_s: _Optional[_Mapping[str, float]] = ..., excluded_kinds: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Reader(_message.Message):
+    __slots__ = ("op", "elements")
+    OP_FIELD_NUMBER: _ClassVar[int]
+    ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    op: int
+    elements: int
+    def __init__(self, op: _Optional[int] = ..., elements: _Optional[int] = ...) -> None: ...
+
+class Tensor(_message.Message):
+    __slots__ = ("name", "elements", "dtype", "kind", "producer", "readers", "is_output")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
+    IS_OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    elements: int
+    dtype: str
+    kind: TensorKind
+    producer: int
+    readers: _containers.RepeatedCompositeFieldContainer[Reader]
+    is_output: bool
+    def __init__(self, name: _Optional[str] = ..., elements: _Optional[int] = ..., dtype: _Optional[str] = ..., kind: _Optional[_Union[TensorKind, str]] = ..., producer: _Optional[int] = ..., readers: _Optional[_Iterable[_Union[Reader, _Mapping]]] = ..., is_output: bool = ...) -> None: ...
+
+class Graph(_message.Message):
+    __slots__ = ("name", "ops", "tensors", "precision", "dims")
+    class DimsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OPS_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    PRECISION_FIELD_NUMBER: _ClassVar[int]
+    DIMS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    ops: _containers.RepeatedCompositeFieldContainer[Op]
+    tensors: _containers.RepeatedCompositeFieldContainer[Tensor]
+    precision: Precision
+    dims: _containers.ScalarMap[str, int]
+    def __init__(self, name: _Optional[str] = ..., ops: _Optional[_Iterable[_Union[Op, _Mapping]]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., precision: _Optional[_Union[Precision, str]] = ..., dims: _Optional[_Mapping[str, int]] = ...) -> None: ...

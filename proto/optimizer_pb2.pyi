@@ -1,0 +1,159 @@
+from go_opt.proto import graph_pb2 as _graph_pb2
+from go_opt.proto import plan_pb2 as _plan_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Objective(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OBJECTIVE_UNSPECIFIED: _ClassVar[Objective]
+    OBJECTIVE_THROUGHPUT: _ClassVar[Objective]
+    OBJECTIVE_LATENCY: _ClassVar[Objective]
+
+class Decide(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DECIDE_UNSPECIFIED: _ClassVar[Decide]
+    DECIDE_ALL: _ClassVar[Decide]
+    DECIDE_PLACEMENT: _ClassVar[Decide]
+
+class Status(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STATUS_UNSPECIFIED: _ClassVar[Status]
+    STATUS_OPTIMAL: _ClassVar[Status]
+    STATUS_FEASIBLE: _ClassVar[Status]
+    STATUS_HEURISTIC: _ClassVar[Status]
+    STATUS_INFEASIBLE: _ClassVar[Status]
+OBJECTIVE_UNSPECIFIED: Objective
+OBJECTIVE_THROUGHPUT: Objective
+OBJECTIVE_LATENCY: Objective
+DECIDE_UNSPECIFIED: Decide
+DECIDE_ALL: Decide
+DECIDE_PLACEMENT: Decide
+STATUS_UNSPECIFIED: Status
+STATUS_OPTIMAL: Status
+STATUS_FEASIBLE: Status
+STATUS_HEURISTIC: Status
+STATUS_INFEASIBLE: Status
+
+class OptimizeRequest(_message.Message):
+    __slots__ = ("graph", "target", "objective", "budget_s", "max_evaluations", "seed", "decide", "no_relays", "no_replication", "no_policy")
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_S_FIELD_NUMBER: _ClassVar[int]
+    MAX_EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    DECIDE_FIELD_NUMBER: _ClassVar[int]
+    NO_RELAYS_FIELD_NUMBER: _ClassVar[int]
+    NO_REPLICATION_FIELD_NUMBER: _ClassVar[int]
+    NO_POLICY_FIELD_NUMBER: _ClassVar[int]
+    graph: _graph_pb2.Graph
+    target: _plan_pb2.Target
+    objective: Objective
+    budget_s: float
+    max_evaluations: int
+    seed: int
+    decide: Decide
+    no_relays: bool
+    no_replication: bool
+    no_policy: bool
+    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., budget_s: _Optional[float] = ..., max_evaluations: _Optional[int] = ..., seed: _Optional[int] = ..., decide: _Optional[_Union[Decide, str]] = ..., no_relays: bool = ..., no_replication: bool = ..., no_policy: bool = ...) -> None: ...
+
+class Step(_message.Message):
+    __slots__ = ("method", "objective_s", "best_s", "evaluations", "elapsed_s")
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    OBJECTIVE_S_FIELD_NUMBER: _ClassVar[int]
+    BEST_S_FIELD_NUMBER: _ClassVar[int]
+    EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
+    ELAPSED_S_FIELD_NUMBER: _ClassVar[int]
+    method: str
+    objective_s: float
+    best_s: float
+    evaluations: int
+    elapsed_s: float
+    def __init__(self, method: _Optional[str] = ..., objective_s: _Optional[float] = ..., best_s: _Optional[float] = ..., evaluations: _Optional[int] = ..., elapsed_s: _Optional[float] = ...) -> None: ...
+
+class OptimizeResponse(_message.Message):
+    __slots__ = ("plan", "metrics", "objective", "status", "lower_bound_s", "bound_reason", "gap", "method", "history", "evaluations", "wall_s", "reference_s")
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    LOWER_BOUND_S_FIELD_NUMBER: _ClassVar[int]
+    BOUND_REASON_FIELD_NUMBER: _ClassVar[int]
+    GAP_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
+    WALL_S_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_S_FIELD_NUMBER: _ClassVar[int]
+    plan: _plan_pb2.Plan
+    metrics: _plan_pb2.Metrics
+    objective: Objective
+    status: Status
+    lower_bound_s: float
+    bound_reason: str
+    gap: float
+    method: str
+    history: _containers.RepeatedCompositeFieldContainer[Step]
+    evaluations: int
+    wall_s: float
+    reference_s: float
+    def __init__(self, plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., metrics: _Optional[_Union[_plan_pb2.Metrics, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., status: _Optional[_Union[Status, str]] = ..., lower_bound_s: _Optional[float] = ..., bound_reason: _Optional[str] = ..., gap: _Optional[float] = ..., method: _Optional[str] = ..., history: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., evaluations: _Optional[int] = ..., wall_s: _Optional[float] = ..., reference_s: _Optional[float] = ...) -> None: ...
+
+class OptimizeUpdate(_message.Message):
+    __slots__ = ("step", "result")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    step: Step
+    result: OptimizeResponse
+    def __init__(self, step: _Optional[_Union[Step, _Mapping]] = ..., result: _Optional[_Union[OptimizeResponse, _Mapping]] = ...) -> None: ...
+
+class EvaluateRequest(_message.Message):
+    __slots__ = ("graph", "target", "plan")
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    graph: _graph_pb2.Graph
+    target: _plan_pb2.Target
+    plan: _plan_pb2.Plan
+    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ...) -> None: ...
+
+class EvaluateResponse(_message.Message):
+    __slots__ = ("metrics",)
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    metrics: _plan_pb2.Metrics
+    def __init__(self, metrics: _Optional[_Union[_plan_pb2.Metrics, _Mapping]] = ...) -> None: ...
+
+class ListTargetsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTargetsResponse(_message.Message):
+    __slots__ = ("targets",)
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
+    targets: _containers.RepeatedCompositeFieldContainer[TargetSummary]
+    def __init__(self, targets: _Optional[_Iterable[_Union[TargetSummary, _Mapping]]] = ...) -> None: ...
+
+class TargetSummary(_message.Message):
+    __slots__ = ("name", "description", "num_chips", "topology", "native_dtype", "power_w", "fingerprint")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    NUM_CHIPS_FIELD_NUMBER: _ClassVar[int]
+    TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
+    NATIVE_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    POWER_W_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    description: str
+    num_chips: int
+    topology: str
+    native_dtype: str
+    power_w: float
+    fingerprint: str
+    def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., num_chips: _Optional[int] = ..., topology: _Optional[str] = ..., native_dtype: _Optional[str] = ..., power_w: _Optional[float] = ..., fingerprint: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,156 @@
+"""Memory of segments of a kernel sequence (design section 5, Memory)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.env.cost import CostTables
+from go_opt.graph import NO_PRODUCER, WEIGHT
+from go_opt.solver.sequence import KernelSequence
+
+
+class SegmentMemory(NamedTuple):
+    """Tensors by kernel. Axes: ``M`` kernels, ``K`` tensors, ``D`` chips.
+
+    The weights are those that must be resident; none where weights may stream.
+    """
+
+    write_ptr: NDArray[np.int64]  # [M + 1]
+    write: NDArray[np.int32]  # [...] activations each kernel stores
+    read_ptr: NDArray[np.int64]  # [M + 1]
+    read: NDArray[np.int32]  # [...] activations and inputs each kernel reads from another
+    size_bytes: NDArray[np.int64]  # [K]
+    home: NDArray[np.int64]  # [K] kernel that produces the tensor, -1 for inputs
+    last: NDArray[np.int64]  # [K] last kernel that reads it from another, -1: none
+    is_output: NDArray[np.bool_]  # [K]
+    weight_ptr: NDArray[np.int64]  # [M + 1]
+    weight_bytes: NDArray[np.int64]  # [...] weights each kernel reads
+    weight_next: NDArray[np.int64]  # [...] next kernel that reads the same weight, M: none
+    sram_bytes: NDArray[np.int64]  # [D]
+
+
+def segment_memory(
+    tables: CostTables, sequence: KernelSequence, *, weights_may_stream: bool
+) -> SegmentMemory:
+    """What the memory of segments of ``sequence`` depends on.
+
+    Weights that no chip can hold stream in any case and never count.
+    """
+    kernel_of, num_kernels = sequence.kernel_of, sequence.num_kernels
+    producer = tables.tensor_producer
+    home = np.where(producer == NO_PRODUCER, -1, kernel_of[producer]).astype(np.int64)
+    tensor, reader = tables.reader_tensor, kernel_of[tables.reader_op].astype(np.int64)
+    is_activation = (tables.tensor_kind[tensor] != WEIGHT) & (reader != home[tensor])
+    pairs = _unique_pairs(reader[is_activation], tensor[is_activation])
+    last = np.full(len(home), -1, dtype=np.int64)
+    np.maximum.at(last, pairs[:, 1], pairs[:, 0])
+    stored = np.flatnonzero((home >= 0) & ((last >= 0) | tables.tensor_is_output))
+    stored = stored[np.argsort(home[stored], kind="stable")]
+    return SegmentMemory(
+        _row_pointers(home[stored], num_kernels),
+        stored.astype(np.int32),
+        _row_pointers(pairs[:, 0], num_kernels),
+        pairs[:, 1].astype(np.int32),
+        tables.tensor_bytes,
+        home,
+        last,
+        tables.tensor_is_output,
+        *_weight_reads(tables, reader, num_kernels, weights_may_stream),
+        tables.sram_bytes,
+    )
+
+
+class SegmentUsage(NamedTuple):
+    """What a segment that grows towards its start uses; the scratch of :func:`grow_segment`."""
+
+    total: NDArray[np.int64]  # [3] held throughout, most alive beside that, weights; in bytes
+    alive: NDArray[np.int64]  # [M] alive at each kernel of the segment, beside what is held
+    seen: NDArray[np.int64]  # [K] the last end a tensor was seen entering a segment of
+
+
+def segment_usage(memory: SegmentMemory) -> SegmentUsage:
+    """Fresh scratch for segments of ``memory``."""
+    num_kernels = len(memory.write_ptr) - 1
+    return SegmentUsage(
+        np.zeros(3, dtype=np.int64),
+        np.zeros(num_kernels, dtype=np.int64),
+        np.full(len(memory.home), -1, dtype=np.int64),
+    )
+
+
+def segments_fit(memory: SegmentMemory, cuts: NDArray[np.int64]) -> bool:
+    """Whether the activations and resident weights of every segment fit its chip."""
+    peaks = segment_peaks_bytes(memory, cuts, segment_usage(memory))
+    return bool((peaks <= memory.sram_bytes[: len(peaks)]).all())
+
+
+@njit(cache=True, nogil=True)
+def segment_peaks_bytes(memory, cuts, usage):
+    """Bytes each segment between two cuts needs at its peak."""
+    peaks = np.zeros(len(cuts) - 1, np.int64)
+    for d in range(len(cuts) - 1):
+        usage.total[:] = 0
+        for kernel in range(cuts[d + 1] - 1, cuts[d] - 1, -1):
+            peaks[d] = grow_segment(memory, kernel, cuts[d + 1], usage)
+    return peaks
+
+
+@njit(cache=True, nogil=True)
+def grow_segment(memory, start, end, usage):
+    """Bytes segment [start, end) needs, after [start + 1, end) was asked for.
+
+    A segment starts empty: ``usage.total`` is zero before its last kernel. Ends ascend.
+    """
+    held = usage.total[0]
+    most = usage.total[1]
+    usage.alive[start] = 0
+    for i in range(memory.write_ptr[start], memory.write_ptr[start + 1]):
+        tensor = memory.write[i]
+        size = memory.size_bytes[tensor]
+        # What entered the segment while it started later is now produced inside it.
+        held -= 2 * size if usage.seen[tensor] == end else 0
+        if memory.is_output[tensor] or memory.last[tensor] >= end:
+            held += 2 * size
+            continue
+        for kernel in range(start, memory.last[tensor] + 1):
+            usage.alive[kernel] += size
+            most = max(most, usage.alive[kernel])
+    for i in range(memory.read_ptr[start], memory.read_ptr[start + 1]):
+        tensor = memory.read[i]
+        if usage.seen[tensor] != end:
+            usage.seen[tensor] = end
+            held += 2 * memory.size_bytes[tensor]
+    for i in range(memory.weight_ptr[start], memory.weight_ptr[start + 1]):
+        if memory.weight_next[i] >= end:
+            usage.total[2] += memory.weight_bytes[i]
+    usage.total[0] = held
+    usage.total[1] = most
+    return held + most + usage.total[2]
+
+
+def _weight_reads(
+    tables: CostTables, reader: NDArray[np.int64], num_kernels: int, weights_may_stream: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """CSR over kernels: sizes of the weights each reads, and who reads them next."""
+    tensor = tables.reader_tensor
+    fits_somewhere = tables.tensor_bytes[tensor] <= tables.sram_bytes.max()
+    counts = (tables.tensor_kind[tensor] == WEIGHT) & fits_somewhere & (not weights_may_stream)
+    by_tensor = _unique_pairs(tensor[counts], reader[counts])
+    following = np.full(len(by_tensor), num_kernels, dtype=np.int64)
+    is_same = by_tensor[1:, 0] == by_tensor[:-1, 0]
+    following[:-1][is_same] = by_tensor[1:, 1][is_same]
+    by_kernel = np.argsort(by_tensor[:, 1], kind="stable")
+    size = tables.tensor_bytes[by_tensor[by_kernel, 0]]
+    return _row_pointers(by_tensor[:, 1], num_kernels), size, following[by_kernel]
+
+
+def _unique_pairs(a: NDArray, b: NDArray) -> NDArray[np.int64]:
+    return np.unique(np.stack([a, b], axis=1).astype(np.int64), axis=0).reshape(-1, 2)
+
+
+def _row_pointers(rows: NDArray, num_rows: int) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=num_rows))]).astype(np.int64)

@@ -1,0 +1,236 @@
+"""The verifier: checks any plan from the definitions, in plain NumPy.
+
+It shares no code with the solver, the slicer or the compiled environment; only the
+fusion rule and the routes are read from where they are defined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.dtypes import costed_dtype, size_bytes
+from go_opt.env.fusion import is_one_loop, loop_roles
+from go_opt.env.target import Target
+from go_opt.graph import NO_PRODUCER, WEIGHT, Graph
+from go_opt.plan import Plan
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A rule a plan breaks: ``constraint`` is the rule's name, ``message`` one sentence."""
+
+    constraint: str
+    message: str
+
+
+def verify(graph: Graph, target: Target, plan: Plan) -> list[Violation]:
+    """Every rule ``plan`` breaks, each with its first offender; empty means valid.
+
+    Raises:
+      PlanError: the plan was made for another graph or target.
+    """
+    plan.check_belongs_to(graph, target.fingerprint)
+    shape = list(_shape(graph, target, plan))
+    if shape:
+        return shape
+    found = [
+        *_order(graph, plan),
+        *_fusion(graph, plan),
+        *_kinds(graph, target, plan),
+        *_not_served(plan),
+        *_dataflow(graph, target, plan),
+        *_no_skip(target, plan),
+        *_triangle(graph, target, plan),
+    ]
+    # Memory is defined by the order of kernels, so it is judged where that is sound.
+    return found if any(v.constraint in ("order", "fusion") for v in found) else [*found, *_memory(graph, target, plan)]
+
+
+def _shape(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
+    for field in ("placement", "order", "fusion_group", "replication", "op_provenance"):
+        if len(getattr(plan, field)) != graph.num_ops:
+            size = len(getattr(plan, field))
+            yield Violation("shape", f"{field} has {size} entries, the graph {graph.num_ops} ops.")
+            return
+    outside = np.flatnonzero((plan.placement < 0) | (plan.placement >= target.num_chips))
+    if len(outside):
+        op = outside[0]
+        chip, last = plan.placement[op], target.num_chips - 1
+        yield Violation("shape", f"op {graph.op_names[op]!r} is on chip {chip}; chips are 0 to {last}.")
+    if not np.array_equal(np.sort(plan.order), np.arange(graph.num_ops)):
+        yield Violation("shape", "order is not a permutation of the ops.")
+
+
+def _order(graph: Graph, plan: Plan) -> Iterator[Violation]:
+    place = np.empty(graph.num_ops, dtype=np.int64)
+    place[plan.order] = np.arange(graph.num_ops)
+    late = np.flatnonzero(place[graph.edge_src] >= place[graph.edge_dst])
+    if len(late):
+        source, reader = graph.edge_src[late[0]], graph.edge_dst[late[0]]
+        yield Violation(
+            "order",
+            f"op {graph.op_names[reader]!r} stands before op {graph.op_names[source]!r}, whose result it reads.",
+        )
+
+
+def _fusion(graph: Graph, plan: Plan) -> Iterator[Violation]:
+    group = plan.fusion_group[plan.order]
+    starts = np.flatnonzero(np.concatenate([[True], group[1:] != group[:-1]]))
+    _, first = np.unique(group[starts], return_index=True)
+    if len(first) < len(starts):
+        again = np.setdiff1d(np.arange(len(starts)), first)[0]
+        op = plan.order[starts[again]]
+        yield Violation(
+            "fusion", f"the kernel of op {graph.op_names[op]!r} is not one stretch of the order."
+        )
+        return
+    roles = loop_roles(graph)
+    ends = np.append(starts[1:], len(group))
+    for start, end in zip(starts, ends, strict=True):
+        ops = plan.order[start:end]
+        if (plan.placement[ops] != plan.placement[ops[0]]).any():
+            yield Violation("fusion", f"the kernel of op {graph.op_names[ops[0]]!r} lies on several chips.")
+            return
+        if end - start > 1 and not is_one_loop(roles, ops):
+            yield Violation("fusion", f"the kernel of op {graph.op_names[ops[0]]!r} is not one loop nest.")
+            return
+
+
+def _kinds(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
+    for q, kind in enumerate(target.kinds):
+        excluded = graph.excluded.get(kind.name)
+        if excluded is None:
+            continue
+        wrong = np.flatnonzero(excluded & (target.chip_kind[plan.placement] == q))
+        if len(wrong):
+            op = wrong[0]
+            yield Violation(
+                "kinds",
+                f"op {graph.op_names[op]!r} is on chip {plan.placement[op]} of kind {kind.name!r}, "
+                "which cannot run it.",
+            )
+
+
+def _not_served(plan: Plan) -> Iterator[Violation]:
+    if (plan.replication != 1).any():
+        yield Violation("replication", "replicated stages are not evaluated by this version.")
+    if plan.relays or plan.clones:
+        yield Violation("relays", "relays and clones are not evaluated by this version.")
+
+
+def _dataflow(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
+    source, reader = plan.placement[graph.edge_src], plan.placement[graph.edge_dst]
+    if target.constraints.acyclic:
+        backward = np.flatnonzero(source > reader)
+        if len(backward):
+            yield _edge_violation("acyclic", "flows back", graph, plan, backward[0])
+            return
+    for a, b in np.unique(np.stack([source, reader], axis=1), axis=0):
+        if not target.topology.has_route(int(a), int(b)):
+            edge = np.flatnonzero((source == a) & (reader == b))[0]
+            yield _edge_violation("route", "has no route", graph, plan, edge)
+            return
+
+
+def _edge_violation(constraint: str, what: str, graph: Graph, plan: Plan, edge: int) -> Violation:
+    source, reader = graph.edge_src[edge], graph.edge_dst[edge]
+    return Violation(
+        constraint,
+        f"the result of op {graph.op_names[source]!r} {what} from chip {plan.placement[source]} "
+        f"to op {graph.op_names[reader]!r} on chip {plan.placement[reader]}.",
+    )
+
+
+def _no_skip(target: Target, plan: Plan) -> Iterator[Violation]:
+    rule = target.constraints.no_skip
+    if rule == "off":
+        return
+    used = np.unique(plan.placement)
+    wanted = np.arange(target.num_chips if rule == "all" else used[-1] + 1)
+    skipped = np.setdiff1d(wanted, used)
+    if len(skipped):
+        yield Violation("no_skip", f"chip {skipped[0]} runs no op, but chip {used[-1]} does.")
+
+
+def _triangle(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
+    rule = target.constraints.triangle
+    source, reader = plan.placement[graph.edge_src], plan.placement[graph.edge_dst]
+    if rule == "off" or (source > reader).any():
+        return
+    depends = np.zeros((target.num_chips, target.num_chips), dtype=np.bool_)
+    depends[source, reader] = source != reader
+    detour = _detours(depends, rule)
+    if len(detour):
+        a, b = detour[0]
+        edge = np.flatnonzero((source == a) & (reader == b))[0]
+        yield _edge_violation("triangle", "goes past another chip", graph, plan, edge)
+
+
+def _detours(depends: NDArray[np.bool_], rule: str) -> NDArray[np.int64]:
+    """Direct dependencies a -> b that the triangle rule forbids; chips depend on higher ones only."""
+    num_chips = len(depends)
+    if rule == "adjacent":
+        apart = np.arange(num_chips)[None, :] - np.arange(num_chips)[:, None]
+        return np.argwhere(depends & (apart > 1))
+    if rule == "three_chip":
+        through_one = (depends.astype(np.int64) @ depends.astype(np.int64)) > 0
+        return np.argwhere(depends & through_one)
+    longest = np.full((num_chips, num_chips), -1)
+    np.fill_diagonal(longest, 0)
+    for b in range(num_chips):
+        for c in np.flatnonzero(depends[:, b]):
+            reachable = longest[:, c] >= 0
+            longest[reachable, b] = np.maximum(longest[reachable, b], longest[reachable, c] + 1)
+    return np.argwhere(depends & (longest > 1))
+
+
+def _memory(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
+    peak = peak_activation_bytes(graph, target, plan)
+    over = np.flatnonzero(peak > target.chip_sram_bytes)
+    if len(over):
+        chip = over[0]
+        yield Violation(
+            "memory",
+            f"chip {chip} needs {peak[chip]} bytes for activations and has {target.chip_sram_bytes[chip]}.",
+        )
+
+
+def peak_activation_bytes(graph: Graph, target: Target, plan: Plan) -> NDArray[np.int64]:
+    """[D] activations alive at once: at a kernel's place, and what crosses a chip's border twice."""
+    group = plan.fusion_group[plan.order]
+    kernel_of = np.empty(graph.num_ops, dtype=np.int64)
+    kernel_of[plan.order] = np.cumsum(np.concatenate([[0], group[1:] != group[:-1]]))
+    num_kernels = int(kernel_of.max()) + 1
+    dtypes = costed_dtype(graph.tensor_dtype, target.native_dtype, graph.precision)
+    size = size_bytes(graph.tensor_elements, dtypes)
+    tensor, reader = graph.reader_tensor, graph.reader_op
+    producer = graph.tensor_producer[tensor]
+    is_activation = graph.tensor_kind[tensor] != WEIGHT
+    home = np.where(producer == NO_PRODUCER, -1, plan.placement[producer])
+    chip = plan.placement[reader]
+    enters = is_activation & (home != chip)
+    held = np.zeros(target.num_chips, dtype=np.int64)
+    for t, d in np.unique(np.stack([tensor[enters], chip[enters]], axis=1), axis=0):
+        held[d] += 2 * size[t]
+    leaves = graph.tensor_is_output.copy()
+    leaves[tensor[enters & (producer != NO_PRODUCER)]] = True
+    produced = graph.tensor_producer != NO_PRODUCER
+    np.add.at(held, plan.placement[graph.tensor_producer[leaves & produced]], 2 * size[leaves & produced])
+    last = np.full(graph.num_tensors, -1, dtype=np.int64)
+    np.maximum.at(last, tensor, kernel_of[reader])
+    first = np.where(produced, kernel_of[graph.tensor_producer], -1)
+    stays = produced & ~leaves & (last > first)
+    kernel_chip = np.empty(num_kernels, dtype=np.int64)
+    kernel_chip[kernel_of] = plan.placement
+    peak = held.copy()
+    for d in np.unique(plan.placement):
+        here = np.flatnonzero(stays & (kernel_chip[first] == d))
+        change = np.zeros(num_kernels + 1, dtype=np.int64)
+        np.add.at(change, first[here], size[here])
+        np.add.at(change, last[here] + 1, -size[here])
+        peak[d] += max(0, int(np.cumsum(change).max()))
+    return peak

@@ -1,0 +1,264 @@
+"""One contract for the doors in process and for a service over the loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import networkx as nx
+import numpy as np
+import pytest
+
+from go_opt import api
+from go_opt.env import Metrics, load_target, parse_target
+from go_opt.errors import (
+    GoOptError,
+    GraphError,
+    InfeasibleError,
+    InvalidInputError,
+    PlanError,
+    TargetError,
+)
+from go_opt.graph import Graph
+from go_opt.graph_builder import GraphBuilder
+from go_opt.plan import Plan
+from go_opt.plan_json import plan_to_dict
+from go_opt.proto import graph_pb2, optimizer_pb2, optimizer_pb2_grpc
+from go_opt.service.client import Client
+from go_opt.service.errors import error_from_call
+from go_opt.service.server import serve_in_thread
+from go_opt.wire import graph_from_proto, graph_to_proto
+
+TARGETS = Path(__file__).parents[2] / "env" / "targets"
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with serve_in_thread() as served_at:
+        yield served_at
+
+
+@pytest.fixture(params=["in process", "loopback gRPC"])
+def doors(request: pytest.FixtureRequest, address: str) -> Iterator[Any]:
+    """What has the methods ``optimize`` and ``evaluate``."""
+    if request.param == "in process":
+        yield api
+        return
+    with Client(address) as client:
+        yield client
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """A target file that does not ship with go-opt."""
+    path = tmp_path / "mine.toml"
+    path.write_text((TARGETS / "mcm-2x2.toml").read_text("utf-8").replace('"mcm-2x2"', '"mine"'), "utf-8")
+    return path
+
+
+def chain(num_ops: int, *, elements: int = 1000, name: str = "chain") -> Graph:
+    """Products in a row, with a skip over every third one."""
+    builder = GraphBuilder(name, dims={"batch": 4})
+    builder.add_tensor("t0", elements, "float32", "input")
+    for i in range(1, num_ops + 1):
+        builder.add_tensor(f"w{i}", elements, "float32", "weight")
+        builder.add_op(
+            f"op{i}",
+            "MatMul",
+            "matrix",
+            flops=1e6 * (1 + i % 4),
+            dtype="float32",
+            reads=[(f"t{i - 1}", None), (f"w{i}", None), (f"t{max(i - 3, 0)}", elements // 2)],
+            writes=[(f"t{i}", elements, "float32")],
+        )
+    builder.mark_output(f"t{num_ops}")
+    return builder.build()
+
+
+def assert_same_metrics(actual: Metrics, expected: Metrics) -> None:
+    for field in fields(Metrics):
+        got, want = getattr(actual, field.name), getattr(expected, field.name)
+        np.testing.assert_array_equal(got, want, err_msg=field.name, strict=isinstance(want, np.ndarray))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"seed": 5},
+        {"objective": "latency"},
+        {"decide": "placement", "relays": False, "replication": False, "policy": None},
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("target", ["mcm-6x6", "gpu-4"])
+def test_the_same_question_has_the_same_answer(doors: Any, target: str, options: dict[str, Any]) -> None:
+    graph = chain(12)
+    got = doors.optimize(graph, target, max_evaluations=30, **options)
+    want = api.optimize(graph, target, max_evaluations=30, **options)
+    assert plan_to_dict(got.plan) == plan_to_dict(want.plan)
+    assert_same_metrics(got.metrics, want.metrics)
+    for name in ("objective", "status", "lower_bound_s", "bound_reason", "gap", "method"):
+        assert getattr(got, name) == getattr(want, name), name
+    assert got.evaluations == want.evaluations
+    assert got.reference_s == want.reference_s
+    assert [replace(step, elapsed_s=0.0) for step in got.history] == [
+        replace(step, elapsed_s=0.0) for step in want.history
+    ]
+
+
+def test_a_target_is_a_name_a_path_or_an_object(doors: Any, mine: Path) -> None:
+    graph = chain(6)
+    by_name = doors.optimize(graph, "mcm-2x2", max_evaluations=5)
+    by_object = doors.optimize(graph, load_target("mcm-2x2"), max_evaluations=5)
+    assert plan_to_dict(by_name.plan) == plan_to_dict(by_object.plan)
+    by_path = doors.optimize(graph, mine, max_evaluations=5)
+    assert plan_to_dict(by_path.plan) == plan_to_dict(api.optimize(graph, mine, max_evaluations=5).plan)
+    assert_same_metrics(doors.evaluate(graph, str(mine), by_path.plan), by_path.metrics)
+
+
+def test_a_plan_costs_the_same(doors: Any) -> None:
+    graph = chain(12)
+    plan = api.optimize(graph, "mcm-6x6", max_evaluations=5).plan
+    assert_same_metrics(doors.evaluate(graph, "mcm-6x6", plan), api.evaluate(graph, "mcm-6x6", plan))
+
+
+def test_a_plan_that_breaks_a_constraint_is_an_answer(doors: Any) -> None:
+    graph = chain(4)
+    backwards = on_chips(graph, [3, 2, 1, 0])
+    metrics = doors.evaluate(graph, "mcm-6x6", backwards)
+    assert not metrics.valid
+    assert metrics.reason == api.evaluate(graph, "mcm-6x6", backwards).reason
+
+
+def on_chips(graph: Graph, chips: list[int]) -> Plan:
+    target = load_target("mcm-6x6")
+    ops = np.arange(graph.num_ops)
+    return Plan.create(
+        graph,
+        target.name,
+        target.fingerprint,
+        placement=np.array(chips),
+        order=ops,
+        fusion_group=ops,
+        provenance="by hand",
+    )
+
+
+def networkx_graph(*, flops: float = 8.0, cycle: bool = False) -> nx.DiGraph:
+    graph = nx.DiGraph()
+    for name in ("a", "b"):
+        graph.add_node(
+            name, op_type="Add", op_class="vector", flops=flops, dtype="float32", outputs={f"{name}.out": 8}
+        )
+    graph.add_edge("a", "b", tensors=["a.out"])
+    if cycle:
+        graph.add_edge("b", "a", tensors=["b.out"])
+    return graph
+
+
+def other_plan() -> Plan:
+    return on_chips(chain(5, name="other"), [0] * 5)
+
+
+def short_plan() -> Plan:
+    """Says it belongs to the chain of four ops, and holds three."""
+    return replace(on_chips(chain(3), [0, 0, 0]), graph_fingerprint=chain(4).fingerprint)
+
+
+Case = tuple[Callable[[Any, Path], object], type[GoOptError], str]
+REFUSED: dict[str, Case] = {
+    "unknown target": (lambda d, t: d.optimize(chain(4), "mcm-6x7"), TargetError, "mcm-6x7"),
+    "missing target file": (lambda d, t: d.optimize(chain(4), t / "no.toml"), TargetError, "cannot be read"),
+    "malformed target": (lambda d, t: d.optimize(chain(4), t / "bad.toml"), TargetError, "not valid TOML"),
+    "empty target": (lambda d, t: d.optimize(chain(4), t / "empty.toml"), TargetError, "name"),
+    "nan flops": (lambda d, t: d.optimize(networkx_graph(flops=float("nan")), "gpu-2"), GraphError, "'a'"),
+    "cycle": (lambda d, t: d.optimize(networkx_graph(cycle=True), "gpu-2"), GraphError, "'a' -> 'b' -> 'a'"),
+    "no budget": (lambda d, t: d.optimize(chain(4), budget_s=0), InvalidInputError, "budget"),
+    "negative budget": (lambda d, t: d.optimize(chain(4), budget_s=-1.5), InvalidInputError, "budget"),
+    "nan budget": (lambda d, t: d.optimize(chain(4), budget_s=float("nan")), InvalidInputError, "budget"),
+    "no evaluations": (lambda d, t: d.optimize(chain(4), max_evaluations=0), InvalidInputError, "max_eval"),
+    "seed": (lambda d, t: d.optimize(chain(4), seed=-1), InvalidInputError, "seed"),
+    "objective": (lambda d, t: d.optimize(chain(4), objective="fast"), InvalidInputError, "objective"),
+    "decide": (lambda d, t: d.optimize(chain(4), decide="some"), InvalidInputError, "decide"),
+    "other graph": (lambda d, t: d.evaluate(chain(4), "mcm-6x6", other_plan()), PlanError, "another graph"),
+    "other target": (
+        lambda d, t: d.evaluate(chain(5, name="other"), "gpu-2", other_plan()),
+        PlanError,
+        "another target",
+    ),
+    "short plan": (
+        lambda d, t: d.evaluate(chain(4), "mcm-6x6", short_plan()),
+        InvalidInputError,
+        "3 entries",
+    ),
+    "no such chip": (
+        lambda d, t: d.evaluate(chain(4), "mcm-6x6", on_chips(chain(4), [0, 0, 0, 36])),
+        InvalidInputError,
+        "chip 36",
+    ),
+    "too big": (lambda d, t: d.optimize(chain(4, elements=2**34), "mcm-6x6"), InfeasibleError, "op 'op"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_raises_the_same_error(doors: Any, tmp_path: Path, case: str) -> None:
+    call, error_class, names = REFUSED[case]
+    (tmp_path / "bad.toml").write_text("name = [", "utf-8")
+    (tmp_path / "empty.toml").write_text("", "utf-8")
+    with pytest.raises(GoOptError) as here:
+        call(api, tmp_path)
+    with pytest.raises(GoOptError) as error:
+        call(doors, tmp_path)
+    assert type(error.value) is type(here.value) is error_class
+    assert str(error.value) == str(here.value)
+    assert names in str(error.value)
+    assert getattr(error.value, "field", None) == getattr(here.value, "field", None)
+
+
+def malformed_graph(change: Callable[[graph_pb2.Graph], object]) -> graph_pb2.Graph:
+    message = graph_to_proto(chain(4))
+    change(message)
+    return message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        malformed_graph(lambda m: setattr(m.ops[2], "flops", float("nan"))),
+        malformed_graph(lambda m: m.tensors[-1].readers.add(op=0)),
+        malformed_graph(lambda m: m.ClearField("ops")),
+        malformed_graph(lambda m: setattr(m.tensors[1], "name", "t0")),
+    ],
+    ids=["nan", "cycle", "no ops", "twice"],
+)
+def test_a_service_refuses_a_graph_as_the_builder_does(address: str, message: graph_pb2.Graph) -> None:
+    request = optimizer_pb2.OptimizeRequest(graph=message)
+    request.target.name = "mcm-6x6"
+    with pytest.raises(GraphError) as here:
+        graph_from_proto(message)
+    assert_refused_alike(address, request, here.value)
+
+
+def test_a_service_refuses_a_target_as_the_parser_does(address: str) -> None:
+    text = (TARGETS / "gpu-2.toml").read_text("utf-8").replace("overlap = ", "overlap = 7 #")
+    request = optimizer_pb2.OptimizeRequest(graph=graph_to_proto(chain(4)))
+    request.target.toml, request.target.toml_source = text, "mine.toml"
+    with pytest.raises(TargetError) as here:
+        parse_target(text, "mine.toml")
+    assert_refused_alike(address, request, here.value)
+
+
+def assert_refused_alike(
+    address: str, request: optimizer_pb2.OptimizeRequest, expected: InvalidInputError
+) -> None:
+    with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as error:
+        optimizer_pb2_grpc.OptimizerStub(channel).Optimize(request)
+    got = error_from_call(error.value, address)
+    assert type(got) is type(expected)
+    assert str(got) == str(expected)
+    assert isinstance(got, InvalidInputError)
+    assert got.field == expected.field

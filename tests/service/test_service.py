@@ -1,0 +1,248 @@
+"""The service over the loopback: answers, errors, health, reflection, deadlines."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from go_opt.env import load_target
+from go_opt.errors import InfeasibleError, InvalidInputError, PlanError, ServiceError, TargetError
+from go_opt.graph import Graph
+from go_opt.plan_json import plan_to_dict
+from go_opt.proto import optimizer_pb2
+from go_opt.service.client import Client
+from go_opt.service.server import serve, serve_in_thread
+from go_opt.wire import graph_to_proto
+
+SEED_DEFECT, SEED_INFEASIBLE, SEED_SLOW = 101, 102, 103  # as in conftest.py
+METHODS = ("Optimize", "Evaluate", "ListTargets")
+
+
+def raw(channel: grpc.Channel, method: str) -> Any:
+    """A call of bytes to bytes."""
+    return channel.unary_unary(f"/go_opt.v1.Optimizer/{method}")
+
+
+def code_of(address: str, method: str, data: bytes) -> grpc.StatusCode:
+    with grpc.insecure_channel(address) as channel:
+        return raw(channel, method).future(data, timeout=20).code()
+
+
+def test_an_answer_arrives_whole(address: str, optimizer: Any, graph: Graph) -> None:
+    with Client(address) as client:
+        got = client.optimize(graph, "mcm-6x6", objective="latency", seed=7)
+    options = {"seed": 7, "objective": "latency"}
+    sent = optimizer.optimize(graph, load_target("mcm-6x6"), should_stop=lambda: True, **options)
+    assert plan_to_dict(got.plan) == plan_to_dict(sent.plan)
+    for name, value in vars(sent.metrics).items():
+        np.testing.assert_array_equal(getattr(got.metrics, name), value, strict=isinstance(value, np.ndarray))
+    for name in sent.__dataclass_fields__.keys() - {"plan", "metrics"}:
+        assert getattr(got, name) == getattr(sent, name), name
+
+
+def test_every_keyword_arrives(address: str, optimizer: Any, graph: Graph) -> None:
+    given_options: dict[str, Any] = {
+        "objective": "latency",
+        "budget_s": 0.25,
+        "max_evaluations": 9,
+        "seed": 2**63 - 1,
+        "decide": "placement",
+        "relays": False,
+        "replication": False,
+        "policy": None,
+    }
+    with Client(address) as client:
+        client.optimize(graph, "mcm-6x6", **given_options)
+        client.optimize(graph, "mcm-6x6")
+    defaults = {"objective": "throughput", "budget_s": None, "max_evaluations": None, "seed": 0}
+    defaults |= {"decide": "all", "relays": True, "replication": True, "policy": "default"}
+    assert optimizer.asked == [given_options, defaults]
+
+
+def test_targets_by_name_path_and_object(address: str, graph: Graph, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    source = Path(__file__).parents[2] / "env" / "targets" / "mcm-2x2.toml"
+    path.write_text(source.read_text("utf-8").replace("mcm-2x2", "mine"), "utf-8")
+    with Client(address) as client:
+        assert client.list_targets() == ("gpu-2", "gpu-4", "gpu-8", "mcm-2x2", "mcm-6x6")
+        by_name = client.optimize(graph, "gpu-2").plan
+        by_path = client.optimize(graph, path).plan
+        by_object = client.optimize(graph, load_target("gpu-2")).plan
+        assert (by_name.target, by_path.target, by_object.target) == ("gpu-2", "mine", "gpu-2")
+        assert client.evaluate(graph, str(path), by_path).compute_s.shape == (4,)
+        with pytest.raises(TargetError, match="'mine' does not ship"):
+            client.optimize(graph, load_target(path))
+        with pytest.raises(PlanError, match="another target"):
+            client.evaluate(graph, "mcm-2x2", by_path)
+
+
+@pytest.mark.parametrize("name", ["README.md", "../pyproject.toml", "/etc/passwd", "tests", "x" * 5000, ""])
+def test_a_name_opens_no_file_of_the_service(address: str, graph: Graph, name: str) -> None:
+    request = optimizer_pb2.OptimizeRequest(graph=graph_to_proto(graph))
+    request.target.name = name
+    with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as error:
+        raw(channel, "Optimize")(request.SerializeToString())
+    assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert error.value.details().startswith("unknown target")
+
+
+def test_local_mistakes_are_refused_before_anything_is_sent(address: str, graph: Graph) -> None:
+    with Client(address) as client:
+        with pytest.raises(InvalidInputError, match="constraints"):
+            client.optimize(graph, "mcm-6x6", constraints=("pin",))
+        with pytest.raises(InvalidInputError, match="policy"):
+            client.optimize(graph, "mcm-6x6", policy="mine.ckpt")
+        with pytest.raises(InvalidInputError, match="budget"):
+            client.optimize(graph, "mcm-6x6", budget_s=0)
+        with pytest.raises(TargetError, match="cannot be read"):
+            client.optimize(graph, "missing.toml")
+    with pytest.raises(InvalidInputError, match="timeout_s"):
+        Client(address, timeout_s=0)
+
+
+def test_infeasible_is_raised_as_such(address: str, graph: Graph) -> None:
+    with Client(address) as client, pytest.raises(InfeasibleError, match="op 'a' needs 9 bytes"):
+        client.optimize(graph, "mcm-6x6", seed=SEED_INFEASIBLE)
+
+
+def test_a_defect_is_logged_and_the_service_lives_on(
+    address: str, graph: Graph, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Client(address) as client:
+        with caplog.at_level(logging.ERROR), pytest.raises(ServiceError, match="INTERNAL") as error:
+            client.optimize(graph, "mcm-6x6", seed=SEED_DEFECT)
+        assert "a defect" not in str(error.value)
+        assert "KeyError: 'a defect'" in caplog.text
+        assert client.list_targets()
+
+
+def test_the_deadline_caps_the_budget(address: str, optimizer: Any, graph: Graph) -> None:
+    with Client(address, timeout_s=2) as client:
+        for options in ({}, {"max_evaluations": 3}, {"budget_s": 60}, {"budget_s": 0.5}):
+            client.optimize(graph, "mcm-6x6", **options)
+    *capped, own = [options["budget_s"] for options in optimizer.asked]
+    assert all(1 < budget_s <= 1.9 for budget_s in capped)
+    assert own == 0.5
+
+
+def test_a_search_stops_when_its_caller_leaves(address: str, optimizer: Any, graph: Graph) -> None:
+    with Client(address, timeout_s=0.3) as client:
+        with pytest.raises(ServiceError, match="within the time limit"):
+            client.optimize(graph, "mcm-6x6", seed=SEED_SLOW)
+        assert optimizer.stopped.wait(5)
+        assert client.list_targets()
+
+
+def test_health_and_reflection(address: str) -> None:
+    with grpc.insecure_channel(address) as channel:
+        check = health_pb2_grpc.HealthStub(channel).Check
+        for service in ("", "go_opt.v1.Optimizer"):
+            answer = check(health_pb2.HealthCheckRequest(service=service))
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        listing = reflection_pb2.ServerReflectionRequest(list_services="")
+        by_symbol = reflection_pb2.ServerReflectionRequest(file_containing_symbol="go_opt.v1.Optimizer")
+        reflect = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
+        listed, described = reflect(iter([listing, by_symbol]))
+    names = {service.name for service in listed.list_services_response.service}
+    assert names >= {"go_opt.v1.Optimizer", "grpc.health.v1.Health"}
+    assert b"OptimizeRequest" in b"".join(described.file_descriptor_response.file_descriptor_proto)
+
+
+def test_what_is_not_served_says_so(address: str) -> None:
+    with grpc.insecure_channel(address) as channel:
+        stream = channel.unary_stream("/go_opt.v1.Optimizer/OptimizeStream")
+        with pytest.raises(grpc.RpcError) as error:
+            list(stream(b""))
+    assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(METHODS), st.binary(max_size=100))
+def test_any_bytes_are_answered_or_refused(address: str, method: str, data: bytes) -> None:
+    assert code_of(address, method, data) in (grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_broken_requests_are_answered_or_refused(address: str, graph: Graph, data: st.DataObject) -> None:
+    request = optimizer_pb2.OptimizeRequest(graph=graph_to_proto(graph))
+    request.target.name = "gpu-2"
+    whole = bytearray(request.SerializeToString())
+    for _ in range(data.draw(st.integers(1, 3))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    code = code_of(address, "Optimize", bytes(whole))
+    assert code in (grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT)
+
+
+def test_a_message_beyond_grpcs_own_limit_passes(address: str, graph: Graph) -> None:
+    text = (
+        "# " + "x" * (5 * 2**20) + "\n" + (Path(__file__).parents[2] / "env/targets/gpu-2.toml").read_text()
+    )
+    request = optimizer_pb2.OptimizeRequest(graph=graph_to_proto(graph))
+    request.target.toml = text
+    with grpc.insecure_channel(address, options=[("grpc.max_send_message_length", -1)]) as channel:
+        assert raw(channel, "Optimize")(request.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "localhost",
+        ":50051",
+        "localhost:",
+        "localhost:x",
+        "localhost:70000",
+        "::1:5",
+        "http://a:1",
+        "a b:1",
+    ],
+)
+def test_a_malformed_address_is_refused(address: str) -> None:
+    for door in (serve, Client):
+        with pytest.raises(InvalidInputError, match="HOST:PORT") as error:
+            door(address)
+        assert error.value.field == "address"
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:50051", "example.org:50051"])
+def test_an_open_address_needs_the_flag(address: str) -> None:
+    with pytest.raises(InvalidInputError, match="--insecure") as error:
+        serve(address)
+    assert error.value.field == "insecure"
+
+
+def test_a_busy_port_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(
+            InvalidInputError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"
+        ):
+            serve(f"127.0.0.1:{port}")
+
+
+def test_two_services_never_share_a_port(optimizer: Any) -> None:
+    with serve_in_thread(optimizer) as address, pytest.raises(InvalidInputError, match="cannot listen"):
+        serve(address)
+
+
+def test_an_unreachable_service_is_one_sentence() -> None:
+    start_s = time.monotonic()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))  # bound and not listening: nothing answers
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+        with pytest.raises(ServiceError, match=f"no go-opt service answers at {address}") as error:
+            Client(address, timeout_s=1)
+    assert error.value.exit_code == 4
+    assert time.monotonic() - start_s < 3
