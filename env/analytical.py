@@ -13,6 +13,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from go_opt.env.cost import CostTables
+from go_opt.env.heap import heap_pop, heap_push
+from go_opt.env.routes import transfer_s
 from go_opt.graph import INPUT, NO_PRODUCER, WEIGHT
 
 # A kernel none of whose ops has a modelled cost so far.
@@ -84,14 +86,14 @@ def _evaluate_batch(tables, placement, order, group, out):
         num_kernels = _number_kernels(
             tables, placement[b], order[b], group[b], kernel_of, kernel_chip, kernel_s, measured_s
         )
-        kernel_bytes[:num_kernels] = 0
-        born_bytes[:num_kernels] = 0
-        dead_bytes[:num_kernels] = 0
-        held_bytes[:] = 0
-        chip_host_in[:] = 0
-        chip_host_out[:] = 0
-        link_bytes[:] = 0
-        host_bytes[:] = 0
+        _clear(kernel_bytes, num_kernels)
+        _clear(born_bytes, num_kernels)
+        _clear(dead_bytes, num_kernels)
+        _clear(held_bytes, num_chips)
+        _clear(chip_host_in, num_chips)
+        _clear(chip_host_out, num_chips)
+        _clear(link_bytes, len(link_bytes))
+        _clear(host_bytes, 2)
         weights = out.weight_bytes[b]
         _account_tensors(
             tables, b * len(tables.tensor_kind), kernel_of, kernel_chip,
@@ -116,6 +118,13 @@ def _evaluate_batch(tables, placement, order, group, out):
         out.latency_s[b] = _latency(
             tables, order[b], kernel_of, kernel_chip, kernel_s, num_kernels
         )
+
+
+@njit(cache=True, nogil=True)
+def _clear(array, size):
+    # A plain loop: assigning to slices makes the kernels take seconds longer to compile.
+    for i in range(size):
+        array[i] = 0
 
 
 @njit(cache=True, nogil=True)
@@ -155,7 +164,7 @@ def _account_tensors(
         home_kernel = kernel_of[producer] if producer != NO_PRODUCER else -1
         home = kernel_chip[home_kernel] if producer != NO_PRODUCER else -1
         last_kernel = -1
-        farthest = 0
+        farthest = np.int64(0)
         leaves = tables.tensor_is_output[k]
         for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
             kernel = kernel_of[tables.reader_op[r]]
@@ -248,8 +257,10 @@ def _finish_kernels(tables, num_kernels, kernel_chip, kernel_bytes, measured_s, 
 @njit(cache=True, nogil=True)
 def _peak_activations(num_kernels, kernel_chip, born_bytes, dead_bytes, held_bytes, peak):
     """Most bytes alive at once on each chip; what crosses its border is held throughout, twice."""
-    live = held_bytes.copy()
-    peak[:] = held_bytes
+    live = np.empty(len(held_bytes), np.int64)
+    for chip in range(len(held_bytes)):
+        live[chip] = held_bytes[chip]
+        peak[chip] = held_bytes[chip]
     for kernel in range(num_kernels):
         chip = kernel_chip[kernel]
         live[chip] += born_bytes[kernel]
@@ -263,28 +274,27 @@ def _stream_weights(tables, placement, chip, peak, weights):
 
     Streamed first: the least touched per stored byte, then the larger, then the lower index.
     """
-    num_weights = 0
-    stored = np.empty(len(tables.tensor_kind), np.int64)
-    touched = np.empty(len(tables.tensor_kind), np.int64)
-    for k in range(len(tables.tensor_kind)):
-        if tables.tensor_kind[k] != WEIGHT:
-            continue
-        most = np.int64(-1)
+    num_weights = len(tables.weight_by_size)
+    touched = np.empty(num_weights, np.int64)
+    priority = np.empty(num_weights, np.float64)
+    heap = np.empty(num_weights, np.int64)
+    size = np.int64(0)
+    # Ranks go from large to small, and the heap gives equal priorities by rank.
+    for rank in range(num_weights):
+        k = tables.weight_by_size[rank]
+        touched[rank] = -1
         for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
             if placement[tables.reader_op[r]] == chip:
-                most = max(most, tables.read_bytes[r])
-        if most >= 0 and tables.tensor_bytes[k] > 0:
-            stored[num_weights] = tables.tensor_bytes[k]
-            touched[num_weights] = most
-            num_weights += 1
-    by_size = np.argsort(-stored[:num_weights], kind="mergesort")
-    share = touched[by_size] / stored[by_size]
+                touched[rank] = max(touched[rank], tables.read_bytes[r])
+        if touched[rank] >= 0 and tables.tensor_bytes[k] > 0:
+            priority[rank] = -touched[rank] / tables.tensor_bytes[k]
+            size = heap_push(heap, size, rank, priority)
     streamed = np.int64(0)
-    for i in np.argsort(share, kind="mergesort"):
-        if weights[chip] + peak <= tables.sram_bytes[chip]:
-            break
-        weights[chip] -= stored[by_size[i]]
-        streamed += touched[by_size[i]]
+    while size > 0 and weights[chip] + peak > tables.sram_bytes[chip]:
+        rank = heap[0]
+        size = heap_pop(heap, size, priority)
+        weights[chip] -= tables.tensor_bytes[tables.weight_by_size[rank]]
+        streamed += touched[rank]
     return streamed
 
 
@@ -297,7 +307,9 @@ def _interval(tables, b, link_bytes, host_bytes, chip_host_in, chip_host_out, ou
         link_s[link] = link_bytes[link] * tables.link_s_per_byte[link]
     link_s[num_links] = host_bytes[0] * tables.host_in_s_per_byte
     link_s[num_links + 1] = host_bytes[1] * tables.host_out_s_per_byte
-    total_s = out.compute_s[b].copy()
+    total_s = np.empty(num_chips)
+    for chip in range(num_chips):
+        total_s[chip] = out.compute_s[b, chip]
     if not tables.overlap:
         for link in range(num_links):
             for chip in (tables.link_from[link], tables.link_to[link]):
@@ -307,32 +319,16 @@ def _interval(tables, b, link_bytes, host_bytes, chip_host_in, chip_host_out, ou
             if tables.pays_transfers[tables.chip_kind[chip]]:
                 total_s[chip] += chip_host_in[chip] * tables.host_in_s_per_byte
                 total_s[chip] += chip_host_out[chip] * tables.host_out_s_per_byte
-    worst = int(np.argmax(total_s))
-    out.interval_s[b] = total_s[worst]
-    out.bottleneck[b] = worst
-    if tables.overlap:
-        busiest = int(np.argmax(link_s))
-        if link_s[busiest] > total_s[worst]:
-            out.interval_s[b] = link_s[busiest]
-            out.bottleneck[b] = num_chips + busiest
-
-
-@njit(cache=True, nogil=True)
-def transfer_s(tables, source, destination, size):
-    """Seconds from one chip to another without contention: hop latencies, then the slowest link."""
-    if source == destination:
-        return 0.0
-    num_chips = len(tables.chip_kind)
-    if tables.is_ring:
-        hops = (destination - source) % num_chips
-        return hops * tables.link_latency_s[0] + size * tables.link_s_per_byte[0]
-    pair = np.int64(source) * num_chips + destination
-    latency_s = 0.0
-    slowest = 0.0
-    for i in range(tables.route_ptr[pair], tables.route_ptr[pair + 1]):
-        latency_s += tables.link_latency_s[tables.route_link[i]]
-        slowest = max(slowest, tables.link_s_per_byte[tables.route_link[i]])
-    return latency_s + size * slowest
+    worst_s = -1.0
+    for chip in range(num_chips):
+        if total_s[chip] > worst_s:
+            worst_s = total_s[chip]
+            out.bottleneck[b] = chip
+    for link in range(num_links + 2 if tables.overlap else 0):
+        if link_s[link] > worst_s:
+            worst_s = link_s[link]
+            out.bottleneck[b] = num_chips + link
+    out.interval_s[b] = worst_s
 
 
 @njit(cache=True, nogil=True)
@@ -354,13 +350,15 @@ def _latency(tables, order, kernel_of, kernel_chip, kernel_s, num_kernels):
                 start_s = max(start_s, size * tables.host_in_s_per_byte)
             elif producer != NO_PRODUCER and kernel_of[producer] != kernel:
                 home = kernel_of[producer]
-                arrival_s = end_s[home] + transfer_s(tables, kernel_chip[home], chip, size)
+                arrival_s = end_s[home] + transfer_s(tables, np.int64(kernel_chip[home]), np.int64(chip), size)
                 start_s = max(start_s, arrival_s)
         if i + 1 == len(order) or kernel_of[order[i + 1]] != kernel:
             end_s[kernel] = max(start_s, chip_free_s[chip]) + kernel_s[kernel]
             chip_free_s[chip] = end_s[kernel]
             start_s = 0.0
-    latest_s = end_s.max()
+    latest_s = 0.0
+    for kernel in range(num_kernels):
+        latest_s = max(latest_s, end_s[kernel])
     for k in range(len(tables.tensor_kind)):
         if tables.tensor_is_output[k]:
             sent_s = tables.tensor_bytes[k] * tables.host_out_s_per_byte

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from go_opt.dtypes import DTYPE_CODE, IS_FLOATING, costed_dtype, size_bytes
 from go_opt.env.target import Target
 from go_opt.env.topology import Topology
-from go_opt.graph import MATRIX, NO_PRODUCER, Graph
+from go_opt.graph import MATRIX, NO_PRODUCER, WEIGHT, Graph
 
 
 class CostTables(NamedTuple):
@@ -29,6 +29,7 @@ class CostTables(NamedTuple):
     tensor_kind: NDArray[np.int8]  # [K]
     tensor_producer: NDArray[np.int32]  # [K]
     tensor_is_output: NDArray[np.bool_]  # [K]
+    weight_by_size: NDArray[np.int32]  # [W] the weights, the largest first, then by index
     reader_ptr: NDArray[np.int64]  # [K + 1]
     reader_op: NDArray[np.int32]  # [R]
     read_bytes: NDArray[np.int64]  # [R] touched by that reader
@@ -80,6 +81,7 @@ class CostTables(NamedTuple):
 def cost_tables(graph: Graph, target: Target) -> CostTables:
     """Cost every op, tensor and route of ``graph`` on ``target``."""
     dtypes = costed_dtype(graph.tensor_dtype, target.native_dtype, graph.precision)
+    sizes = size_bytes(graph.tensor_elements, dtypes)
     link_s_per_byte = 1.0 / target.topology.rate_bytes_per_s
     op_read_ptr, op_read = graph.op_reads
     kinds = target.kinds
@@ -87,10 +89,11 @@ def cost_tables(graph: Graph, target: Target) -> CostTables:
         op_s=_op_seconds(graph, target),
         measured_s=_per_kind(graph.measured_s, target, graph.num_ops, np.nan),
         can_run=_per_kind(graph.excluded, target, graph.num_ops, 0.0) == 0.0,
-        tensor_bytes=size_bytes(graph.tensor_elements, dtypes),
+        tensor_bytes=sizes,
         tensor_kind=graph.tensor_kind.copy(),
         tensor_producer=graph.tensor_producer.copy(),
         tensor_is_output=graph.tensor_is_output.copy(),
+        weight_by_size=_by_size(np.flatnonzero(graph.tensor_kind == WEIGHT), sizes),
         reader_ptr=graph.reader_ptr.copy(),
         reader_op=graph.reader_op.copy(),
         read_bytes=size_bytes(graph.reader_elements, dtypes[graph.reader_tensor]),
@@ -113,6 +116,10 @@ def cost_tables(graph: Graph, target: Target) -> CostTables:
         host_in_s_per_byte=1.0 / target.host_in_bytes_per_s,
         host_out_s_per_byte=1.0 / target.host_out_bytes_per_s,
     )
+
+
+def _by_size(tensors: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int32]:
+    return tensors[np.argsort(-sizes[tensors], kind="stable")].astype(np.int32)
 
 
 def _op_seconds(graph: Graph, target: Target) -> NDArray[np.float64]:

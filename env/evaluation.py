@@ -49,7 +49,7 @@ def plan_makespan_s(graph: Graph, target: Target, plan: Plan, terms: BatchMetric
     kernel_chip[kernel_of] = plan.placement
     by_kind = kernel_seconds(tables, kernel_of)
     kernel_s = by_kind[tables.chip_kind[kernel_chip], np.arange(len(kernel_chip))]
-    return makespan_s(tables, kernel_of, kernel_chip, kernel_s, terms.stream_bytes[0])
+    return makespan_s(tables, plan.order, kernel_of, kernel_chip, kernel_s, terms.stream_bytes[0])
 
 
 def out_of_memory_reason(target: Target, peak_bytes: NDArray[np.int64]) -> str:

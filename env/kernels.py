@@ -28,11 +28,9 @@ def _kernel_seconds(tables, kernel_of, num_kernels):
     num_kinds = len(tables.sram_s_per_byte)
     moved_bytes = _kernel_bytes(tables, kernel_of, num_kernels)
     kernel_s = np.zeros((num_kinds, num_kernels))
-    measured_s = np.empty(num_kernels)
-    is_modelled = np.empty(num_kernels, np.bool_)
     for kind in range(num_kinds):
-        measured_s[:] = 0.0
-        is_modelled[:] = False
+        measured_s = np.zeros(num_kernels)
+        is_modelled = np.zeros(num_kernels, np.bool_)
         for op in range(len(kernel_of)):
             kernel = kernel_of[op]
             if np.isnan(tables.measured_s[kind, op]):
@@ -53,7 +51,7 @@ def _kernel_seconds(tables, kernel_of, num_kernels):
 def _kernel_bytes(tables, kernel_of, num_kernels):
     """[M] read from outside each kernel, once a tensor, and written to outside it."""
     moved_bytes = np.zeros(num_kernels, np.int64)
-    seen = np.full(num_kernels, -1, np.int64)
+    seen = np.zeros(num_kernels, np.int64)  # last tensor, counted from one, each kernel read
     read = np.zeros(num_kernels, np.int64)
     for k in range(len(tables.tensor_kind)):
         producer = tables.tensor_producer[k]
@@ -64,8 +62,8 @@ def _kernel_bytes(tables, kernel_of, num_kernels):
             if kernel == home:
                 continue
             is_stored = True
-            if seen[kernel] != k:
-                seen[kernel] = k
+            if seen[kernel] != k + 1:
+                seen[kernel] = k + 1
                 read[kernel] = 0
             if tables.read_bytes[r] > read[kernel]:
                 moved_bytes[kernel] += tables.read_bytes[r] - read[kernel]

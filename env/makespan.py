@@ -12,13 +12,16 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from go_opt.env.analytical import transfer_s
 from go_opt.env.cost import CostTables
+from go_opt.env.routes import transfer_s
 from go_opt.graph import INPUT, NO_PRODUCER
+
+NONE = -1
 
 
 def makespan_s(
     tables: CostTables,
+    order: NDArray[np.int32],
     kernel_of: NDArray[np.int32],
     kernel_chip: NDArray[np.int32],
     kernel_s: NDArray[np.float64],
@@ -27,13 +30,14 @@ def makespan_s(
     """Seconds from the first byte read from the host to the last one written to it.
 
     Args:
+      order: [N] the plan's order.
       kernel_of: [N] kernel of each op, numbered along the plan's order.
       kernel_chip: [M] chip of each kernel.
       kernel_s: [M] seconds of each kernel.
       stream_bytes: [D] weights streamed to each chip before its first kernel.
     """
     tensor_ptr, tensors = _tensors_by_kernel(tables, kernel_of, len(kernel_chip))
-    return float(_makespan(tables, kernel_of, kernel_chip, kernel_s, stream_bytes, tensor_ptr, tensors))
+    return float(_makespan(tables, order, kernel_of, kernel_chip, kernel_s, stream_bytes, tensor_ptr, tensors))
 
 
 def _tensors_by_kernel(
@@ -48,13 +52,20 @@ def _tensors_by_kernel(
 
 
 @njit(cache=True, nogil=True)
-def _makespan(tables, kernel_of, kernel_chip, kernel_s, stream_bytes, tensor_ptr, tensors):
+def _makespan(tables, order, kernel_of, kernel_chip, kernel_s, stream_bytes, tensor_ptr, tensors):
     num_kernels = len(kernel_chip)
     num_chips = len(tables.chip_kind)
-    ready_s = _host_arrivals(tables, kernel_of, kernel_chip, stream_bytes)
+    ready_s = _host_arrivals(tables, order, kernel_of, kernel_chip, stream_bytes)
     waits_for = np.zeros(num_kernels, np.int64)
-    next_on_chip = np.full(num_kernels, -1, np.int64)
-    last_on_chip = np.full(num_chips, -1, np.int64)
+    next_on_chip = np.empty(num_kernels, np.int64)
+    last_on_chip = np.empty(num_chips, np.int64)
+    running = np.empty(num_chips, np.int64)
+    end_s = np.empty(num_chips)
+    for kernel in range(num_kernels):
+        next_on_chip[kernel] = NONE
+    for chip in range(num_chips):
+        last_on_chip[chip] = NONE
+        end_s[chip] = np.inf
     for kernel in range(num_kernels):
         before = last_on_chip[kernel_chip[kernel]]
         if before >= 0:
@@ -67,17 +78,20 @@ def _makespan(tables, kernel_of, kernel_chip, kernel_s, stream_bytes, tensor_ptr
             for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
                 waits_for[kernel_of[tables.reader_op[r]]] += kernel_of[tables.reader_op[r]] != home
     link_free_s = np.zeros(len(tables.link_s_per_byte))
+    link_seen = np.zeros(len(tables.link_s_per_byte), np.int64)
+    links = np.empty(len(tables.link_s_per_byte), np.int64)
     host_out_free_s = 0.0
     finished_s = 0.0
-    # Few kernels run at once (one a chip), so the next event is found by a scan over chips.
-    running = np.full(num_chips, -1, np.int64)
-    end_s = np.full(num_chips, np.inf)
     for kernel in range(num_kernels):
         if waits_for[kernel] == 0:
             running[kernel_chip[kernel]] = kernel
             end_s[kernel_chip[kernel]] = ready_s[kernel] + kernel_s[kernel]
     while True:
-        chip = int(np.argmin(end_s))
+        # Few kernels run at once (one a chip), so the next event is found by a scan over chips.
+        chip = np.int64(0)
+        for d in range(1, num_chips):
+            if end_s[d] < end_s[chip]:
+                chip = d
         now_s = end_s[chip]
         if now_s == np.inf:
             return finished_s
@@ -95,12 +109,16 @@ def _makespan(tables, kernel_of, kernel_chip, kernel_s, stream_bytes, tensor_ptr
                 begin_s = max(now_s, host_out_free_s)
                 host_out_free_s = begin_s + tables.tensor_bytes[tensor] * tables.host_out_s_per_byte
                 finished_s = max(finished_s, host_out_free_s)
-            begin_s = _claim_links(tables, kernel_of, kernel_chip, tensor, chip, now_s, link_free_s)
+            begin_s = _claim_links(
+                tables, kernel_of, kernel_chip, tensor, chip, now_s, link_free_s, link_seen, links
+            )
             for r in range(tables.reader_ptr[tensor], tables.reader_ptr[tensor + 1]):
                 reader = kernel_of[tables.reader_op[r]]
                 if reader == kernel:
                     continue
-                sent_s = transfer_s(tables, chip, kernel_chip[reader], tables.tensor_bytes[tensor])
+                sent_s = transfer_s(
+                    tables, np.int64(chip), np.int64(kernel_chip[reader]), tables.tensor_bytes[tensor]
+                )
                 arrival_s = now_s if kernel_chip[reader] == chip else begin_s + sent_s
                 waits_for[reader] -= 1
                 ready_s[reader] = max(ready_s[reader], arrival_s)
@@ -115,62 +133,63 @@ def _start_if_ready(kernel, waits_for, ready_s, kernel_chip, kernel_s, running, 
 
 
 @njit(cache=True, nogil=True)
-def _host_arrivals(tables, kernel_of, kernel_chip, stream_bytes):
+def _host_arrivals(tables, order, kernel_of, kernel_chip, stream_bytes):
     """[M] when the inputs and streamed weights of each kernel have crossed the host's link."""
-    num_kernels = len(kernel_chip)
-    arrival_s = np.zeros(num_kernels)
-    first_reader = np.full(len(tables.tensor_kind), num_kernels, np.int64)
-    for k in range(len(tables.tensor_kind)):
-        if tables.tensor_kind[k] == INPUT:
-            for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
-                first_reader[k] = min(first_reader[k], kernel_of[tables.reader_op[r]])
-    inputs = np.argsort(first_reader, kind="mergesort")
-    streamed = np.zeros(len(tables.chip_kind), np.bool_)
+    arrival_s = np.zeros(len(kernel_chip))
+    is_streamed = np.zeros(len(tables.chip_kind), np.bool_)
+    is_sent = np.zeros(len(tables.tensor_kind), np.bool_)
     now_s = 0.0
-    i = 0
-    for kernel in range(num_kernels):
+    for op in order:
+        kernel = kernel_of[op]
         chip = kernel_chip[kernel]
-        if not streamed[chip]:
-            streamed[chip] = True
+        if not is_streamed[chip] and stream_bytes[chip] > 0:
+            is_streamed[chip] = True
             now_s += stream_bytes[chip] * tables.host_in_s_per_byte
-            if stream_bytes[chip] > 0:
-                arrival_s[kernel] = max(arrival_s[kernel], now_s)
-        while i < len(inputs) and first_reader[inputs[i]] == kernel:
-            tensor = inputs[i]
+            arrival_s[kernel] = max(arrival_s[kernel], now_s)
+        for i in range(tables.op_read_ptr[op], tables.op_read_ptr[op + 1]):
+            tensor = tables.reader_tensor[tables.op_read[i]]
+            if tables.tensor_kind[tensor] != INPUT or is_sent[tensor]:
+                continue
+            is_sent[tensor] = True
             now_s += tables.tensor_bytes[tensor] * tables.host_in_s_per_byte
             for r in range(tables.reader_ptr[tensor], tables.reader_ptr[tensor + 1]):
                 reader = kernel_of[tables.reader_op[r]]
                 arrival_s[reader] = max(arrival_s[reader], now_s)
-            i += 1
     return arrival_s
 
 
 @njit(cache=True, nogil=True)
-def _claim_links(tables, kernel_of, kernel_chip, tensor, home, now_s, link_free_s):
+def _claim_links(tables, kernel_of, kernel_chip, tensor, home, now_s, link_free_s, link_seen, links):
     """When the tensor can leave: all links of its routes free. They are busy until it is through."""
-    num_chips = len(tables.chip_kind)
-    size = tables.tensor_bytes[tensor]
-    farthest = 0
+    num_used = _links_used(tables, kernel_of, kernel_chip, tensor, home, link_seen, links)
     begin_s = now_s
-    for claim in (False, True):
-        for r in range(tables.reader_ptr[tensor], tables.reader_ptr[tensor + 1]):
-            chip = kernel_chip[kernel_of[tables.reader_op[r]]]
-            if chip == home:
-                continue
-            if tables.is_ring:
-                farthest = max(farthest, (chip - home) % num_chips)
-                continue
-            pair = np.int64(home) * num_chips + chip
-            for i in range(tables.route_ptr[pair], tables.route_ptr[pair + 1]):
-                link = tables.route_link[i]
-                if claim:
-                    link_free_s[link] = begin_s + size * tables.link_s_per_byte[link]
-                else:
-                    begin_s = max(begin_s, link_free_s[link])
-        for hop in range(farthest):
-            link = (home + hop) % num_chips
-            if claim:
-                link_free_s[link] = begin_s + size * tables.link_s_per_byte[link]
-            else:
-                begin_s = max(begin_s, link_free_s[link])
+    for i in range(num_used):
+        begin_s = max(begin_s, link_free_s[links[i]])
+    for i in range(num_used):
+        busy_s = tables.tensor_bytes[tensor] * tables.link_s_per_byte[links[i]]
+        link_free_s[links[i]] = begin_s + busy_s
     return begin_s
+
+
+@njit(cache=True, nogil=True)
+def _links_used(tables, kernel_of, kernel_chip, tensor, home, link_seen, links):
+    """Collect the links from chip ``home`` to the readers of ``tensor``, each once; their number."""
+    num_chips = len(tables.chip_kind)
+    num_used = np.int64(0)
+    farthest = np.int64(0)
+    for r in range(tables.reader_ptr[tensor], tables.reader_ptr[tensor + 1]):
+        chip = np.int64(kernel_chip[kernel_of[tables.reader_op[r]]])
+        if tables.is_ring:
+            farthest = max(farthest, (chip - home) % num_chips)
+            continue
+        pair = home * num_chips + chip
+        for i in range(tables.route_ptr[pair], tables.route_ptr[pair + 1]):
+            link = tables.route_link[i]
+            if link_seen[link] != tensor + 1:
+                link_seen[link] = tensor + 1
+                links[num_used] = link
+                num_used += 1
+    for hop in range(farthest):
+        links[num_used] = (home + hop) % num_chips
+        num_used += 1
+    return num_used

@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.env.heap import heap_pop, heap_push
 from go_opt.graph import Graph
 
 
@@ -56,55 +57,23 @@ def _list_schedule(successor_ptr, successor, group, member_ptr, members, priorit
             if group[successor[i]] != group[op]:
                 waits_for[group[successor[i]]] += 1
     heap = np.empty(num_kernels, np.int64)
-    size = 0
+    size = np.int64(0)
     for kernel in range(num_kernels):
         if waits_for[kernel] == 0:
-            size = _push(heap, size, kernel, priority)
+            size = heap_push(heap, size, kernel, priority)
     order = np.empty(num_ops, np.int32)
     placed = 0
     while size > 0:
         kernel = heap[0]
-        size = _pop(heap, size, priority)
+        size = heap_pop(heap, size, priority)
         for m in range(member_ptr[kernel], member_ptr[kernel + 1]):
             op = members[m]
             order[placed] = op
             placed += 1
             for i in range(successor_ptr[op], successor_ptr[op + 1]):
-                reader = group[successor[i]]
+                reader = np.int64(group[successor[i]])
                 if reader != kernel:
                     waits_for[reader] -= 1
                     if waits_for[reader] == 0:
-                        size = _push(heap, size, reader, priority)
+                        size = heap_push(heap, size, reader, priority)
     return order[:placed]
-
-
-@njit(cache=True, nogil=True)
-def _before(a, b, priority):
-    return priority[a] > priority[b] or (priority[a] == priority[b] and a < b)
-
-
-@njit(cache=True, nogil=True)
-def _push(heap, size, item, priority):
-    i = size
-    while i > 0 and _before(item, heap[(i - 1) // 2], priority):
-        heap[i] = heap[(i - 1) // 2]
-        i = (i - 1) // 2
-    heap[i] = item
-    return size + 1
-
-
-@njit(cache=True, nogil=True)
-def _pop(heap, size, priority):
-    size -= 1
-    item = heap[size]
-    i = 0
-    while 2 * i + 1 < size:
-        child = 2 * i + 1
-        if child + 1 < size and _before(heap[child + 1], heap[child], priority):
-            child += 1
-        if not _before(heap[child], item, priority):
-            break
-        heap[i] = heap[child]
-        i = child
-    heap[i] = item
-    return size

@@ -128,17 +128,16 @@ def target_text(name_or_path: str | Path) -> str:
     name = str(name_or_path)
     if name in target_names():
         return (files("go_opt.env.targets") / f"{name}.toml").read_text("utf-8")
-    path = Path(name)
-    if path.suffix == ".toml" or path.is_file():
-        try:
-            return path.read_text("utf-8")
-        except (OSError, ValueError) as error:
+    try:
+        return Path(name).read_text("utf-8")
+    except (OSError, ValueError) as error:
+        if name.endswith(".toml") or not isinstance(error, FileNotFoundError):
             reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-            raise TargetError(f"target file {name!r} cannot be read: {reason}.", field="target") from None
-    near = difflib.get_close_matches(name, target_names(), n=3, cutoff=0.4)
+            raise TargetError(f"target file {name[:200]!r} cannot be read: {reason}.", field="target") from None
+    near = difflib.get_close_matches(name[:40], target_names(), n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(near)}" if near else f"known: {', '.join(target_names())}"
     raise TargetError(
-        f"unknown target {name!r}; {hint}, or give the path of a .toml file.", field="target"
+        f"unknown target {name[:80]!r}; {hint}, or give the path of a .toml file.", field="target"
     )
 
 

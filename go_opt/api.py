@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from go_opt.env import Metrics, Target, evaluate_plan, load_target, load_zoo
-from go_opt.errors import InvalidInputError, ModelError
+from go_opt.errors import InvalidInputError, ModelError, PlanError
 from go_opt.graph import Graph, Precision
 from go_opt.optimizer import optimize_request
 from go_opt.plan import Plan
@@ -111,7 +111,7 @@ def evaluate(graph: Graph, target: Target | str | Path, plan: Plan) -> Metrics:
     on = _as_target(target)
     violations = verify_plan(graph, on, plan)
     if any(violation.constraint == "shape" for violation in violations):
-        raise InvalidInputError(violations[0].message, field="plan")
+        raise PlanError(violations[0].message, field="plan")
     metrics = evaluate_plan(graph, on, plan)
     if metrics.valid and violations:
         return replace(metrics, valid=False, reason=violations[0].message)

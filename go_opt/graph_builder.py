@@ -25,9 +25,12 @@ from go_opt.graph import (
 
 # The sum over ops must stay finite and exact enough to compare.
 _MAX_FLOPS = 1e30
+# Of the search for a shortest cycle, and of the names its message shows.
+_MOST_STEPS = 200_000
+_MOST_NAMES = 12
 
 
-@dataclass
+@dataclass(slots=True)
 class _Op:
     name: str
     op_type: str
@@ -39,7 +42,7 @@ class _Op:
     excluded_kinds: tuple[str, ...]
 
 
-@dataclass
+@dataclass(slots=True)
 class _Tensor:
     name: str
     elements: int
@@ -205,10 +208,8 @@ class GraphBuilder:
                 if indegree[reader] == 0:
                     heapq.heappush(ready, reader)
         if len(order) < len(self._ops):
-            left = np.flatnonzero(indegree > 0)
-            cycle = _shortest_cycle(successors, {int(i) for i in left})
-            names = " -> ".join(repr(self._ops[i].name) for i in [*cycle, cycle[0]])
-            raise GraphError(f"the graph has a cycle: {names}.")
+            left = {int(i) for i in np.flatnonzero(indegree > 0)}
+            raise GraphError(_cycle_message(successors, left, self._ops))
         return order
 
     def _freeze(self, order: Sequence[int]) -> Graph:
@@ -247,32 +248,66 @@ class GraphBuilder:
 
 
 def _check_number(what: str, value: float, limit: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+    if type(value) in (int, float) and 0 <= value <= limit:  # NaN fails every comparison
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise GraphError(f"{what} must be a number, not {value!r}.")
-    if not 0 <= value <= limit:  # NaN fails every comparison
-        raise GraphError(f"{what} must be between 0 and {limit:.4g}, not {value!r}.")
+    if not 0 <= value <= limit:
+        raise GraphError(f"{what} must be between 0 and {limit:.4g}, not {str(value)[:40]}.")
+
+
+def _cycle_message(successors: Sequence[Sequence[int]], members: set[int], ops: Sequence[_Op]) -> str:
+    cycle = _shortest_cycle(successors, _on_cycles(successors, members))
+    names = [repr(ops[i].name) for i in [*cycle, cycle[0]]]
+    if len(names) > _MOST_NAMES:
+        names[_MOST_NAMES - 2 : -1] = [f"... ({len(cycle)} ops)"]
+    return f"the graph has a cycle: {' -> '.join(names)}."
+
+
+def _on_cycles(successors: Sequence[Sequence[int]], members: set[int]) -> set[int]:
+    """Members from which a cycle can be reached: the others only stand behind one."""
+    left = set(members)
+    fan_out = {op: sum(reader in left for reader in successors[op]) for op in left}
+    readers_of: dict[int, list[int]] = {}
+    for op in left:
+        for reader in successors[op]:
+            readers_of.setdefault(reader, []).append(op)
+    ends = [op for op in left if fan_out[op] == 0]
+    while ends:
+        end = ends.pop()
+        left.discard(end)
+        for op in readers_of.get(end, []):
+            if op in left:
+                fan_out[op] -= 1
+                if fan_out[op] == 0:
+                    ends.append(op)
+    return left
 
 
 def _shortest_cycle(successors: Sequence[Sequence[int]], members: set[int]) -> list[int]:
-    """The ops of a shortest cycle, by breadth-first search from each op left over."""
+    """The ops of a shortest cycle, by breadth-first search from each member.
+
+    Past ``_MOST_STEPS`` the shortest found so far, so a huge cycle costs no more.
+    """
     best: list[int] = []
+    steps = 0
     for start in sorted(members):
         parent = {start: start}
         queue = deque([start])
-        while queue:
+        while queue and start not in successors[queue[0]]:
             op = queue.popleft()
-            if start in successors[op]:
-                path = [op]
-                while path[-1] != start:
-                    path.append(parent[path[-1]])
-                if not best or len(path) < len(best):
-                    best = path[::-1]
-                break
+            steps += 1
             for reader in successors[op]:
                 if reader in members and reader not in parent:
                     parent[reader] = op
                     queue.append(reader)
-        if len(best) in (1, 2):
+        if queue:
+            path = [queue[0]]
+            while path[-1] != start:
+                path.append(parent[path[-1]])
+            if not best or len(path) < len(best):
+                best = path[::-1]
+        if best and (steps > _MOST_STEPS or len(best) <= 2):
             break
     return best
 

@@ -40,6 +40,7 @@ from go_opt.solver import (
     verify,
 )
 from go_opt.solver.memory import infeasible_reason
+from go_opt.warm_up import warm_up
 
 # Random orders stop after this many in a row without a better plan, budget or not.
 PATIENCE: Final = 32
@@ -70,10 +71,12 @@ def optimize_request(
     Raises:
       InfeasibleError: no valid plan was found; the message names op, demand and limit.
     """
+    warm_up()
     search = _Search(graph, target, request, on_step)
     try:
         for proposal in _proposals(graph, target, request, search):
-            search.consider(proposal)
+            if proposal is not None:
+                search.consider(proposal)
             if search.is_done() or should_stop():
                 break
     except KeyboardInterrupt:
@@ -164,12 +167,12 @@ class _Search:
         self._history.append(Step(method, reached_s, best_s, len(self._history) + 1, elapsed_s))
 
     def is_done(self) -> bool:
+        """Whether to stop: proven optimal, or out of evaluations or, with a plan in hand, of time."""
         limit = self.request.max_evaluations
-        return (
-            (self.best is not None and self.best.status == "OPTIMAL")
-            or (limit is not None and len(self._history) >= limit)
-            or time.monotonic() - self._started_s >= self.request.time_limit_s
-        )
+        if limit is not None and len(self._history) >= limit:
+            return True
+        is_late = time.monotonic() - self._started_s >= self.request.time_limit_s
+        return self.best is not None and (is_late or self.best.status == "OPTIMAL")
 
     def result(self) -> OptimizeResult:
         if self.best is None:
@@ -194,8 +197,14 @@ def _gap(reached_s: float, bound_s: float) -> float:
     return 0.0 if reached_s == 0 else math.inf
 
 
-def _proposals(graph: Graph, target: Target, request: Request, search: _Search) -> Iterator[Proposal]:
-    """Proposals from the surest to the most speculative; ends when nothing is left to try."""
+def _proposals(
+    graph: Graph, target: Target, request: Request, search: _Search
+) -> Iterator[Proposal | None]:
+    """Proposals from the surest to the most speculative; ends when nothing is left to try.
+
+    ``None`` stands for a method that looked and found nothing better, so that the caller
+    can stop there too.
+    """
     tables = cost_tables(graph, target)
     default_order = np.arange(graph.num_ops, dtype=np.int32)
     one_each = default_order
@@ -217,7 +226,9 @@ def _proposals(graph: Graph, target: Target, request: Request, search: _Search) 
         yield from _slices(search, "slice: random order", order, fused)
 
 
-def _slices(search: _Search, method: str, order: IntArray, fused: IntArray) -> Iterator[Proposal]:
+def _slices(
+    search: _Search, method: str, order: IntArray, fused: IntArray
+) -> Iterator[Proposal | None]:
     """The cheapest slicing; for latency on 1, 2, 4 … chips; if it streams weights, one that does not."""
     target, tables = search.target, cost_tables(search.graph, search.target)
     counts = [target.num_chips]
@@ -232,6 +243,7 @@ def _slices(search: _Search, method: str, order: IntArray, fused: IntArray) -> I
         )
         if slicing is None:
             search.count_miss(method)
+            yield None
         else:
             yield Proposal(method, slicing.placement, order, fused)
     if slicing is not None and search.last_interval_s > slicing.interval_s:

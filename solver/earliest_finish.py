@@ -12,9 +12,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from go_opt.env.analytical import transfer_s
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels import kernel_seconds, number_kernels
+from go_opt.env.routes import transfer_s
 from go_opt.graph import NO_PRODUCER
 
 
@@ -47,7 +47,9 @@ def _place(tables, order, kernel_of, kernel_s, max_chips):
                 continue
             home = kernel_of[producer]
             for chip in range(max_chips):
-                sent_s = transfer_s(tables, kernel_chip[home], chip, tables.tensor_bytes[tensor])
+                sent_s = transfer_s(
+                    tables, np.int64(kernel_chip[home]), np.int64(chip), tables.tensor_bytes[tensor]
+                )
                 arrival_s[chip] = max(arrival_s[chip], end_s[home] + sent_s)
         if i + 1 < len(order) and kernel_of[order[i + 1]] == kernel:
             continue

@@ -24,12 +24,13 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from go_opt.env.analytical import transfer_s
 from go_opt.env.cost import CostTables
+from go_opt.env.routes import hop_seconds_per_byte
 from go_opt.solver.sequence import KernelSequence
 
 RELATIVE_TOLERANCE: Final = 1e-10
 GALLOP_STEP: Final = 0.1
+ROUNDING: Final = 1e-12
 NO_SLICING: Final = -1
 
 
@@ -70,8 +71,8 @@ def slice_problem(tables: CostTables, sequence: KernelSequence) -> SliceProblem:
     if not tables.overlap:
         seconds = seconds + host_s * tables.pays_transfers[:, None]
     zero = np.zeros((len(seconds), 1))
-    num_chips = tables.num_chips
-    hops = [transfer_rate(tables, d, d + 1) for d in range(num_chips - 1)]
+    # Where nothing overlaps and no kind pays, transfers cost nothing at all.
+    transfers_cost = tables.overlap or bool(tables.pays_transfers.any())
     host_floor_s = max(
         sequence.input_bytes * tables.host_in_s_per_byte,
         float(sequence.host_out_bytes.sum()) * tables.host_out_s_per_byte,
@@ -81,20 +82,17 @@ def slice_problem(tables: CostTables, sequence: KernelSequence) -> SliceProblem:
         crossing_bytes=sequence.crossing_bytes,
         blocked=np.concatenate([zero, np.cumsum(~sequence.can_run, axis=1)], axis=1).astype(np.int64),
         reach=sequence.reach,
-        hop_s_per_byte=np.array([*hops, 0.0]),
+        hop_s_per_byte=hop_seconds_per_byte(tables) * transfers_cost,
         chip_kind=tables.chip_kind,
         pays_transfers=tables.pays_transfers,
         again_kernel=sequence.again_kernel,
         again_before=sequence.again_before,
-        again_s=sequence.again_bytes * tables.host_in_s_per_byte * (not tables.overlap),
+        again_s=sequence.again_bytes
+        * tables.host_in_s_per_byte
+        * (transfers_cost and not tables.overlap),
         floor_s=host_floor_s if tables.overlap else 0.0,
         overlap=tables.overlap,
     )
-
-
-def transfer_rate(tables: CostTables, source: int, destination: int) -> float:
-    """Seconds per byte of the slowest link on the route, latency left out."""
-    return float(transfer_s(tables, source, destination, 1) - transfer_s(tables, source, destination, 0))
 
 
 def cheapest_cuts(problem: SliceProblem, max_chips: int) -> NDArray[np.int64]:
@@ -108,7 +106,9 @@ def cheapest_cuts(problem: SliceProblem, max_chips: int) -> NDArray[np.int64]:
         chips = _fewest_chips(problem, max_chips, interval_s, previous)
         return None if chips == NO_SLICING else _walk_back(previous, chips)
 
-    lower_s = max(float(problem.prefix_s[0, -1]) / max_chips, problem.floor_s)
+    # Segments share the work, less at most everything that inputs read again can save.
+    work_s = float(problem.prefix_s[0, -1]) - float(problem.again_s.sum())
+    lower_s = max(work_s * (1.0 - ROUNDING) / max_chips, problem.floor_s)
     cuts = least_interval(problem, lower_s, one_chip_s(problem), cuts_within)
     assert cuts is not None, "one segment holds everything where nothing is excluded"
     return cuts
@@ -206,7 +206,7 @@ def _fewest_chips(problem, max_chips, interval_s, previous):
     least_s = np.full(max_chips + 1, np.inf)
     least_at = np.zeros(max_chips + 1, np.int64)
     chips[0] = 0
-    top = -1
+    top = np.int64(-1)
     entering = 0
     again = 0
     fewest = 0
@@ -219,7 +219,7 @@ def _fewest_chips(problem, max_chips, interval_s, previous):
             is_saving = not problem.overlap
         if is_saving:
             least_s[:] = np.inf
-            top = -1
+            top = np.int64(-1)
             for i in range(entering):
                 if start_s[i] < np.inf:
                     top = _offer(least_s, least_at, top, chips[i], start_s[i] - saved_s[i], i)

@@ -1,0 +1,39 @@
+"""A binary heap of item numbers by priority, for compiled kernels; ties go to the lower number."""
+
+from __future__ import annotations
+
+from numba import njit
+
+
+@njit(cache=True, nogil=True)
+def _before(a, b, priority):
+    return priority[a] > priority[b] or (priority[a] == priority[b] and a < b)
+
+
+@njit(cache=True, nogil=True)
+def heap_push(heap, size, item, priority):
+    """Add ``item`` to the first ``size`` of ``heap``; returns the new size."""
+    i = size
+    while i > 0 and _before(item, heap[(i - 1) // 2], priority):
+        heap[i] = heap[(i - 1) // 2]
+        i = (i - 1) // 2
+    heap[i] = item
+    return size + 1
+
+
+@njit(cache=True, nogil=True)
+def heap_pop(heap, size, priority):
+    """Take away ``heap[0]``, the item of highest priority; returns the new size."""
+    size -= 1
+    item = heap[size]
+    i = 0
+    while 2 * i + 1 < size:
+        child = 2 * i + 1
+        if child + 1 < size and _before(heap[child + 1], heap[child], priority):
+            child += 1
+        if not _before(heap[child], item, priority):
+            break
+        heap[i] = heap[child]
+        i = child
+    heap[i] = item
+    return size
