@@ -16,9 +16,7 @@ from go_opt.env.kernels import number_kernels
 from go_opt.graph import NO_PRODUCER, Graph
 
 
-def fixed_orders(
-    graph: Graph, fusion_group: NDArray[np.int32]
-) -> Iterator[tuple[str, NDArray[np.int32]]]:
+def fixed_orders(graph: Graph, fusion_group: NDArray[np.int32]) -> Iterator[tuple[str, NDArray[np.int32]]]:
     """``(name, order)`` of the depth-first-come and the critical-path-first list schedules."""
     kernel_of = _kernels(graph, fusion_group)
     yield "depth order", list_schedule(graph, kernel_of, -_largest(kernel_of, depth(graph)))
@@ -36,9 +34,7 @@ def random_orders(
         yield list_schedule(graph, kernel_of, features @ rng.standard_normal(features.shape[1]))
 
 
-def kernel_features(
-    graph: Graph, tables: CostTables, kernel_of: NDArray[np.int32]
-) -> NDArray[np.float64]:
+def kernel_features(graph: Graph, tables: CostTables, kernel_of: NDArray[np.int32]) -> NDArray[np.float64]:
     """[M, 6] standardised: position, depth, height, log seconds, log bytes out, fan-out."""
     num_ops = graph.num_ops
     produced = graph.tensor_producer != NO_PRODUCER
@@ -58,7 +54,10 @@ def kernel_features(
     )
     by_kernel = np.stack([_largest(kernel_of, column) for column in columns.T], axis=1)
     spread = by_kernel.std(axis=0)
-    return (by_kernel - by_kernel.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    standardised: NDArray[np.float64] = (by_kernel - by_kernel.mean(axis=0)) / np.where(
+        spread > 0, spread, 1.0
+    )
+    return standardised
 
 
 def _kernels(graph: Graph, fusion_group: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -77,7 +77,6 @@ def _evaluate_batch(tables, placement, order, group, out):
     chip_seen = np.zeros(num_chips, np.int64)
     link_seen = np.zeros(num_links, np.int64)
     held_bytes = np.empty(num_chips, np.int64)
-    touched_bytes = np.empty(num_chips, np.int64)
     chip_host_in = np.empty(num_chips, np.int64)
     chip_host_out = np.empty(num_chips, np.int64)
     link_bytes = np.empty(num_chips + num_links + 1, np.int64)
@@ -115,9 +114,7 @@ def _evaluate_batch(tables, placement, order, group, out):
                 host_bytes[0] += stream[d]
                 chip_host_in[d] += stream[d]
         _interval(tables, b, link_bytes, host_bytes, chip_host_in, chip_host_out, out)
-        out.latency_s[b] = _latency(
-            tables, order[b], kernel_of, kernel_chip, kernel_s, num_kernels
-        )
+        out.latency_s[b] = _latency(tables, order[b], kernel_of, kernel_chip, kernel_s, num_kernels)
 
 
 @njit(cache=True, nogil=True)
@@ -350,7 +347,9 @@ def _latency(tables, order, kernel_of, kernel_chip, kernel_s, num_kernels):
                 start_s = max(start_s, size * tables.host_in_s_per_byte)
             elif producer != NO_PRODUCER and kernel_of[producer] != kernel:
                 home = kernel_of[producer]
-                arrival_s = end_s[home] + transfer_s(tables, np.int64(kernel_chip[home]), np.int64(chip), size)
+                arrival_s = end_s[home] + transfer_s(
+                    tables, np.int64(kernel_chip[home]), np.int64(chip), size
+                )
                 start_s = max(start_s, arrival_s)
         if i + 1 == len(order) or kernel_of[order[i + 1]] != kernel:
             end_s[kernel] = max(start_s, chip_free_s[chip]) + kernel_s[kernel]

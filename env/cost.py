@@ -69,12 +69,11 @@ class CostTables(NamedTuple):
 
     def op_bytes(self) -> NDArray[np.int64]:
         """[N] bytes each op reads and writes as a kernel of its own."""
-        moved = np.bincount(self.reader_op, weights=self.read_bytes, minlength=self.num_ops)
+        read = np.bincount(self.reader_op, weights=self.read_bytes, minlength=self.num_ops)
         is_written = (np.diff(self.reader_ptr) > 0) | self.tensor_is_output
         written = is_written & (self.tensor_producer != NO_PRODUCER)
         producer, sizes = self.tensor_producer[written], self.tensor_bytes[written]
-        moved += np.bincount(producer, weights=sizes, minlength=self.num_ops)
-        return moved.astype(np.int64)
+        return (read + np.bincount(producer, weights=sizes, minlength=self.num_ops)).astype(np.int64)
 
 
 @lru_cache(maxsize=16)
@@ -112,7 +111,7 @@ def cost_tables(graph: Graph, target: Target) -> CostTables:
         link_from=target.topology.link_from,
         link_to=target.topology.link_to,
         link_s_per_byte=np.where(_star_link_is_free(target), 0.0, link_s_per_byte),
-        link_latency_s=target.topology.latency_s,
+        link_latency_s=np.where(_star_link_is_free(target), 0.0, target.topology.latency_s),
         host_in_s_per_byte=1.0 / target.host_in_bytes_per_s,
         host_out_s_per_byte=1.0 / target.host_out_bytes_per_s,
     )

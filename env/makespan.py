@@ -2,8 +2,8 @@
 
 Each chip runs its kernels in the plan's order. A tensor leaves when its kernel ends and
 holds all links of its routes from the moment they are all free, first come first
-served by time, then by tensor. Inputs and streamed weights cross the host's link one
-after the other in the order they are first needed.
+served by time, then by chip, then by tensor. Inputs and streamed weights cross the host's
+link one after the other in the order they are first needed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def makespan_s(
       stream_bytes: [D] weights streamed to each chip before its first kernel.
     """
     tensor_ptr, tensors = _tensors_by_kernel(tables, kernel_of, len(kernel_chip))
-    return float(_makespan(tables, order, kernel_of, kernel_chip, kernel_s, stream_bytes, tensor_ptr, tensors))
+    return float(
+        _makespan(tables, order, kernel_of, kernel_chip, kernel_s, stream_bytes, tensor_ptr, tensors)
+    )
 
 
 def _tensors_by_kernel(
@@ -91,7 +93,7 @@ def _makespan(tables, order, kernel_of, kernel_chip, kernel_s, stream_bytes, ten
         chip = np.int64(0)
         for d in range(1, num_chips):
             if end_s[d] < end_s[chip]:
-                chip = d
+                chip = np.int64(d)
         now_s = end_s[chip]
         if now_s == np.inf:
             return finished_s

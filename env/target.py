@@ -133,7 +133,9 @@ def target_text(name_or_path: str | Path) -> str:
     except (OSError, ValueError) as error:
         if name.endswith(".toml") or not isinstance(error, FileNotFoundError):
             reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-            raise TargetError(f"target file {name[:200]!r} cannot be read: {reason}.", field="target") from None
+            raise TargetError(
+                f"target file {name[:200]!r} cannot be read: {reason}.", field="target"
+            ) from None
     near = difflib.get_close_matches(name[:40], target_names(), n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(near)}" if near else f"known: {', '.join(target_names())}"
     raise TargetError(

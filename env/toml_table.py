@@ -28,7 +28,9 @@ class TomlTable:
         return default
 
     def _fail(self, key: str, must: str, value: Any) -> TargetError:
-        return TargetError(f"{self._path}{key} must be {must}, not {repr(value)[:60]}.", field=self._path + key)
+        return TargetError(
+            f"{self._path}{key} must be {must}, not {repr(value)[:60]}.", field=self._path + key
+        )
 
     def text(self, key: str, default: str | None = None) -> str:
         value = self._get(key, default)

@@ -17,7 +17,6 @@ if (_checkout / "env" / "analytical.py").is_file() and (_checkout / "pyproject.t
     __path__.append(str(_checkout))
 
 if TYPE_CHECKING:
-    from go_opt.api import OptimizeResult as OptimizeResult
     from go_opt.api import evaluate as evaluate
     from go_opt.api import load as load
     from go_opt.api import optimize as optimize
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from go_opt.frontends import to_networkx as to_networkx
     from go_opt.graph import Graph as Graph
     from go_opt.plan import Plan as Plan
+    from go_opt.result import OptimizeResult as OptimizeResult
     from go_opt.service.client import Client as Client
     from go_opt.solver import Violation as Violation
 
@@ -38,7 +38,7 @@ _DOORS = {
     "Client": "go_opt.service.client",
     "Graph": "go_opt.graph",
     "Metrics": "go_opt.env",
-    "OptimizeResult": "go_opt.api",
+    "OptimizeResult": "go_opt.result",
     "Plan": "go_opt.plan",
     "Target": "go_opt.env",
     "Violation": "go_opt.solver",
@@ -53,7 +53,7 @@ _DOORS = {
     "verify": "go_opt.api",
 }
 
-__all__ = sorted(_DOORS)  # noqa: PLE0605 (names resolve lazily)
+__all__ = sorted(_DOORS)
 
 
 def __getattr__(name: str) -> Any:

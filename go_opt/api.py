@@ -99,7 +99,9 @@ def optimize(
     if constraints:
         raise InvalidInputError("constraints are not supported by this version.", field="constraints")
     if policy not in ("default", "none", None):
-        raise InvalidInputError(f"policy {str(policy)!r}: no policy is shipped with this version.", field="policy")
+        raise InvalidInputError(
+            f"policy {str(policy)!r}: no policy is shipped with this version.", field="policy"
+        )
     request = Request(objective, budget_s, max_evaluations, seed, decide, relays, replication)
     return optimize_request(
         _as_graph(graph), _as_target(target), request, on_step=on_step, should_stop=should_stop

@@ -32,7 +32,18 @@ DTYPES: Final[tuple[str, ...]] = (
     "string",
 )
 _BITS: Final[tuple[int, ...]] = (
-    (64, 32, 16, 16, 8, 8) + (64, 32, 16, 8, 4) + (64, 32, 16, 8, 4) + (8, 64, 128, 64)
+    64,
+    32,
+    16,
+    16,
+    8,
+    8,
+    *(64, 32, 16, 8, 4),
+    *(64, 32, 16, 8, 4),
+    8,
+    64,
+    128,
+    64,
 )
 _ALIASES: Final[dict[str, str]] = {
     "f64": "float64",
@@ -81,4 +92,5 @@ def costed_dtype(codes: np.ndarray, native_dtype: str, precision: str) -> np.nda
 
 def size_bytes(elements: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """Bytes of tensors: elements times width, rounded up to whole bytes (int4)."""
-    return (elements * DTYPE_BITS[codes] + 7) // 8
+    sizes: np.ndarray = (elements * DTYPE_BITS[codes] + 7) // 8
+    return sizes

@@ -37,7 +37,10 @@ def write_atomically(path: str | Path, text: str) -> None:
     """
     target = Path(path)
     try:
-        _replace(target, text)
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8")  # a device or a pipe is written to, not replaced
+        else:
+            _replace(target, text)
     except (OSError, ValueError) as cause:  # ValueError: a null byte in the path
         reason = getattr(cause, "strerror", None) or cause
         raise InvalidInputError(f"{str(path)!r} cannot be written: {reason}.", field="path") from None

@@ -100,7 +100,9 @@ class GraphBuilder:
           excluded_kinds: chip kinds that cannot run the op.
         """
         if op_class not in OP_CLASSES:
-            raise GraphError(f"op {name!r}: op_class must be one of {', '.join(OP_CLASSES)}, not {op_class!r}.")
+            raise GraphError(
+                f"op {name!r}: op_class must be one of {', '.join(OP_CLASSES)}, not {op_class!r}."
+            )
         _check_number(f"op {name!r}: flops", flops, _MAX_FLOPS)
         for kind, seconds in measured_s.items():
             _check_number(f"op {name!r}: measured_s of {kind!r}", seconds, _MAX_FLOPS)
@@ -234,9 +236,7 @@ class GraphBuilder:
                 [NO_PRODUCER if t.producer == NO_PRODUCER else position[t.producer] for t in tensors],
                 np.int32,
             ),
-            tensor_is_output=_frozen(
-                [t.is_output and t.producer != NO_PRODUCER for t in tensors], np.bool_
-            ),
+            tensor_is_output=_frozen([t.is_output and t.producer != NO_PRODUCER for t in tensors], np.bool_),
             reader_ptr=_frozen(np.cumsum([0] + [len(row) for row in rows]), np.int64),
             reader_op=_frozen([op for op, _ in flat], np.int32),
             reader_elements=_frozen([touched for _, touched in flat], np.int64),
@@ -313,7 +313,7 @@ def _shortest_cycle(successors: Sequence[Sequence[int]], members: set[int]) -> l
 
 
 def _frozen(values: Sequence | NDArray, dtype: type) -> NDArray:
-    array = np.array(values, dtype=dtype)
+    array: NDArray = np.array(values, dtype=dtype)
     array.flags.writeable = False
     return array
 

@@ -197,9 +197,7 @@ def _gap(reached_s: float, bound_s: float) -> float:
     return 0.0 if reached_s == 0 else math.inf
 
 
-def _proposals(
-    graph: Graph, target: Target, request: Request, search: _Search
-) -> Iterator[Proposal | None]:
+def _proposals(graph: Graph, target: Target, request: Request, search: _Search) -> Iterator[Proposal | None]:
     """Proposals from the surest to the most speculative; ends when nothing is left to try.
 
     ``None`` stands for a method that looked and found nothing better, so that the caller
@@ -226,9 +224,7 @@ def _proposals(
         yield from _slices(search, "slice: random order", order, fused)
 
 
-def _slices(
-    search: _Search, method: str, order: IntArray, fused: IntArray
-) -> Iterator[Proposal | None]:
+def _slices(search: _Search, method: str, order: IntArray, fused: IntArray) -> Iterator[Proposal | None]:
     """The cheapest slicing; for latency on 1, 2, 4 … chips; if it streams weights, one that does not."""
     target, tables = search.target, cost_tables(search.graph, search.target)
     counts = [target.num_chips]
@@ -238,15 +234,13 @@ def _slices(
     at_most_s = search.best_s if search.request.objective == "throughput" else math.inf
     slicing = None
     for chips in counts:
-        slicing = slice_order(
-            tables, order, fused, adjacent=adjacent, max_chips=chips, at_most_s=at_most_s
-        )
+        slicing = slice_order(tables, order, fused, adjacent=adjacent, max_chips=chips, at_most_s=at_most_s)
         if slicing is None:
             search.count_miss(method)
             yield None
         else:
             yield Proposal(method, slicing.placement, order, fused)
-    if slicing is not None and search.last_interval_s > slicing.interval_s:
+    if slicing is not None and search.last_interval_s > slicing.interval_s * (1.0 + OPTIMAL_GAP):
         # Streaming made the plan slower than its cuts: try cuts that keep the weights resident.
         slicing = slice_order_resident(
             tables,

@@ -39,7 +39,9 @@ def main() -> NoReturn:
     except GoOptError as error:
         code = _fail(str(error), error.exit_code)
     except _UsageError as error:  # type: ignore[misc]
-        code = _fail(error.format_message(), 2)
+        # A bare `go-opt` comes as an error too; its message is the help text.
+        is_help = type(error).__name__ == "NoArgsIsHelpError"
+        code = _show_help(error.format_message()) if is_help else _fail(error.format_message(), 2)
     except (KeyboardInterrupt, typer.Abort):
         code = _fail("interrupted before there was a plan.", INTERRUPTED)
     except BrokenPipeError:
@@ -47,6 +49,11 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     sys.exit(code or 0)
+
+
+def _show_help(text: str) -> int:
+    print(text, file=sys.stderr)
+    return 2
 
 
 def _fail(message: str, code: int) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
     from go_opt.plan import Plan
     from go_opt.result import OptimizeResult
 
-INVALID_PLAN = 3
+INVALID_PLAN: Final = 3
+_BINDING: Final = re.compile(r"([^=]+)=(-?[0-9]{1,20})")
 
 ModelArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help="An .onnx file, a .json graph, or zoo:NAME.")
@@ -149,17 +152,31 @@ def _load(model: str, plan: Path, target: str | None) -> tuple[Graph, Target, Pl
 def _dims(bindings: list[str]) -> dict[str, int]:
     dims = {}
     for binding in bindings:
-        name, _, value = binding.partition("=")
-        if not name or not value.lstrip("-").isdigit():
-            raise InvalidInputError(f"--dim must be NAME=VALUE with a whole number, not {binding!r}.", field="dim")
-        dims[name] = int(value)
+        match = _BINDING.fullmatch(binding)
+        if match is None:
+            raise InvalidInputError(
+                f"--dim must be NAME=VALUE with a whole number, not {binding[:100]!r}.", field="dim"
+            )
+        dims[match[1]] = int(match[2])
     return dims
 
 
 def _check_writable(out: Path | None) -> None:
     """Fail before the search, not after it."""
-    if out is not None and not out.absolute().parent.is_dir():
-        raise InvalidInputError(f"--out: the folder {str(out.parent)!r} does not exist.", field="out")
+    if out is None:
+        return
+    # os.path answers False where a Path raises: a name too long, a null byte.
+    folder = os.path.dirname(os.path.abspath(out))
+    written = out if os.path.exists(out) and not os.path.isfile(out) else folder
+    if not os.path.isdir(folder):
+        problem = f"the folder {str(out.parent)[:100]!r} does not exist"
+    elif os.path.isdir(out):
+        problem = f"{str(out)!r} is a folder"
+    elif not os.access(written, os.W_OK):
+        problem = f"{str(out)!r} cannot be written"
+    else:
+        return
+    raise InvalidInputError(f"--out: {problem}.", field="out")
 
 
 def _show_result(graph: Graph, target: Target, result: OptimizeResult, *, as_json: bool) -> None:
@@ -175,4 +192,3 @@ def _show_result(graph: Graph, target: Target, result: OptimizeResult, *, as_jso
 
 def _print_json(data: dict[str, Any]) -> None:
     typer.echo(json.dumps(data, allow_nan=False))
-

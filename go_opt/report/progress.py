@@ -38,7 +38,7 @@ def announce_compilation() -> None:
     """
     from numba.core import event
 
-    class Notice(event.Listener):  # type: ignore[misc]
+    class Notice(event.Listener):
         said = False
 
         def on_start(self, event: Any) -> None:
@@ -49,4 +49,4 @@ def announce_compilation() -> None:
         def on_end(self, event: Any) -> None:
             pass
 
-    event.register("numba:compile", Notice())
+    event.register("numba:compile", Notice())  # type: ignore[no-untyped-call]

@@ -30,7 +30,9 @@ def print_result(console: Console, graph: Graph, target: Target, result: Optimiz
     console.print(history_table(result))
     metrics = result.metrics
     speedup = result.reference_s / _objective_s(result)
-    against = f"{speedup:.2f}x the greedy heuristic" if math.isfinite(speedup) else "greedy finds no valid plan"
+    against = (
+        f"{speedup:.2f}x the greedy heuristic" if math.isfinite(speedup) else "greedy finds no valid plan"
+    )
     lines = [
         f"{graph.name} on {target.name}: {graph.num_ops} ops on {result.plan.chips_used} of "
         f"{target.num_chips} chips, {_num_kernels(result.plan)} kernels",
@@ -117,7 +119,9 @@ def zoo_table(entries: Sequence[ZooEntry]) -> Table:
     """The graphs of the zoo, one row each."""
     table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
     for name in ("name", "family", "split", "ops", "edges", "GFLOP", "weights", "source"):
-        table.add_column(name, justify="right" if name in ("ops", "edges", "GFLOP", "weights") else "left", no_wrap=True)
+        table.add_column(
+            name, justify="right" if name in ("ops", "edges", "GFLOP", "weights") else "left", no_wrap=True
+        )
     for entry in entries:
         table.add_row(
             entry.name,

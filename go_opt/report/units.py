@@ -24,7 +24,9 @@ def parse_duration_s(text: str, field: str) -> float:
     except ValueError:
         seconds = math.nan
     if not math.isfinite(seconds):
-        raise InvalidInputError(f"{field} must be a duration such as 500ms, 2s or 1m, not {text!r}.", field=field)
+        raise InvalidInputError(
+            f"{field} must be a duration such as 500ms, 2s or 1m, not {text!r}.", field=field
+        )
     if seconds <= 0:
         raise InvalidInputError(f"{field} must be above zero, not {text!r}.", field=field)
     return seconds
