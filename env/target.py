@@ -22,6 +22,7 @@ from go_opt.env.topology import TOPOLOGIES, Topology, build_topology
 from go_opt.errors import InvalidInputError, TargetError
 
 MAX_CHIPS: Final = 4096
+MAX_ROUTED_CHIPS: Final = 256  # where routes are tables of pairs of chips
 NoSkip = Literal["prefix", "all", "off"]
 Triangle = Literal["longest_path", "three_chip", "adjacent", "off"]
 
@@ -215,6 +216,10 @@ def _kind(table: TomlTable, native_dtype: str) -> ChipKind:
 
 def _topology(table: TomlTable, num_chips: int) -> Topology:
     kind = table.choice("kind", TOPOLOGIES)
+    if num_chips > MAX_ROUTED_CHIPS and kind not in ("ring", "chain"):
+        raise TargetError(
+            f"kinds: {num_chips} chips in all, a {kind} has at most {MAX_ROUTED_CHIPS}.", field="kinds"
+        )
     links = table.links(num_chips) if kind == "listed" else ()
     rate = 1.0 if kind == "listed" else table.positive("rate_bytes_per_s")
     latency = 0.0 if kind == "listed" else table.non_negative("latency_s")

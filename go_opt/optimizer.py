@@ -112,6 +112,7 @@ class _Search:
         self._bound = lower_bound(graph, target, request)
         self._history: list[Step] = []
         self._reference_s = math.inf
+        self._rejection = ""  # the rule the first plan that is not valid breaks, memory apart
 
     def consider(self, proposal: Proposal) -> None:
         plan = Plan.create(
@@ -128,8 +129,10 @@ class _Search:
         self.last_interval_s = metrics.interval_s
         best_s = self.best_s
         is_better = metrics.valid and reached_s < best_s
-        if is_better and verify(self.graph, self.target, plan):
+        violations = verify(self.graph, self.target, plan) if is_better else []
+        if violations:
             is_better, reached_s = False, math.inf
+            self._rejection = self._rejection or violations[0].message
         if not metrics.valid:
             reached_s = math.inf
         if proposal.method == "greedy":
@@ -176,7 +179,7 @@ class _Search:
 
     def result(self) -> OptimizeResult:
         if self.best is None:
-            raise InfeasibleError(infeasible_reason(self.graph, self.target))
+            raise InfeasibleError(infeasible_reason(self.graph, self.target, self._rejection))
         return replace(
             self.best,
             history=tuple(self._history),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Final, NoReturn
@@ -34,8 +35,12 @@ _UsageError = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "Click
 
 def main() -> NoReturn:
     """Run the command line; every failure is one sentence on stderr and an exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names the terminal cannot show
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name=app.info.name)
+        if code == INTERRUPTED:  # what recent versions of typer make of Ctrl-C
+            raise KeyboardInterrupt
     except GoOptError as error:
         code = _fail(str(error), error.exit_code)
     except _UsageError as error:  # type: ignore[misc]
@@ -45,10 +50,19 @@ def main() -> NoReturn:
     except (KeyboardInterrupt, typer.Abort):
         code = _fail("interrupted before there was a plan.", INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output went away; what is left to flush has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # its reader went away
         code = 1
+    except OSError as error:
+        if error.filename is not None:  # a file we opened: a defect, not a full disk behind stdout
+            raise
+        _drop_output()
+        code = _fail(f"the output cannot be written: {error.strerror or error}.", 2)
     sys.exit(code or 0)
+
+
+def _drop_output() -> None:
+    """What is left to flush has nowhere to go."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _show_help(text: str) -> int:

@@ -73,7 +73,7 @@ def is_elementwise(op_type: str) -> bool:
 
 def is_reduction(op_type: str) -> bool:
     """True where many elements must be seen before one output element is final."""
-    return op_type in _PER_INPUT_ELEMENT or op_type in _WINDOWED
+    return (op_type in _PER_INPUT_ELEMENT or op_type in _WINDOWED) and op_type not in _SCANS
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -132,6 +132,9 @@ _ELEMENTWISE: Final[Mapping[str, float]] = dict.fromkeys(
 }
 # One function of any number of inputs: n inputs take n - 1 of them.
 _VARIADIC: Final = frozenset({"Max", "Mean", "Min", "Sum"})
+
+# Scans and sorts: they see many elements too, but share no loop with other ops.
+_SCANS: Final = frozenset({"CumProd", "CumSum", "TopK"})
 
 # FLOPs per element of the first input.
 _PER_INPUT_ELEMENT: Final[Mapping[str, float]] = {

@@ -1,0 +1,17 @@
+"""Settings all tests share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+
+# Makes `tests.strategies` importable when pytest is not started as `python -m pytest`.
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+# The first example of a test may compile a kernel.
+settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
+settings.load_profile("ci" if "CI" in os.environ else "local")

@@ -1,0 +1,402 @@
+"""The slow, obvious twin of the analytical environment, read from design section 5.
+
+Loops over tensors, dictionaries and sets; no table of the package is used, only the
+graph, the target's fields and the plan. Readings of the design where it leaves room:
+
+* A kernel reads a tensor from outside once; the widest read among its ops counts.
+* A tensor is sent whole, whatever its readers touch.
+* A tensor that enters or leaves a chip is held, twice, during the whole interval; the
+  others from the place of their producer's kernel to that of their last reader's.
+* A streamed weight leaves the memory entirely and costs the bytes touched on its chip.
+* Latency: a transfer takes the latencies of its hops plus its bytes over the slowest
+  link, without contention; inputs set out for each chip at once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from heapq import heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.dtypes import DTYPE_BITS, DTYPES
+from go_opt.env import Target
+from go_opt.env.target import ChipKind
+from go_opt.graph import ACTIVATION, INPUT, MATRIX, WEIGHT, Graph
+from go_opt.plan import Plan
+
+
+@dataclass
+class Kernel:
+    """A fusion group: one kernel of one chip."""
+
+    ops: list[int]
+    chip: int
+    place: int  # among the kernels of its chip
+    seconds: float = 0.0
+
+
+@dataclass
+class Terms:
+    """What the environment answers for one plan."""
+
+    compute_s: NDArray[np.float64]  # [D]
+    link_s: NDArray[np.float64]  # [L] links, host in, host out
+    peak_bytes: list[int]  # [D]
+    weight_bytes: list[int]  # [D] resident
+    stream_bytes: list[int]  # [D]
+    interval_s: float
+    terms_s: NDArray[np.float64]  # the terms the interval is the maximum of
+    latency_s: float
+    valid: bool
+
+
+class Twin:
+    """One graph on one target under one plan."""
+
+    def __init__(self, graph: Graph, target: Target, plan: Plan) -> None:
+        self.graph, self.target, self.plan = graph, target, plan
+        self.chips = range(target.num_chips)
+        self.num_links = target.topology.num_links
+        self.tensor_bytes = [
+            self.size_bytes(k, int(graph.tensor_elements[k])) for k in range(graph.num_tensors)
+        ]
+        self.touched = [self.reads_of(k) for k in range(graph.num_tensors)]  # op -> bytes
+        self.reads: dict[int, list[int]] = defaultdict(list)  # op -> tensors
+        self.writes: dict[int, list[int]] = defaultdict(list)
+        for k in range(graph.num_tensors):
+            self.writes[int(graph.tensor_producer[k])].append(k)
+            for op in self.touched[k]:
+                self.reads[op].append(k)
+        self.kernels: list[Kernel] = []
+        self.kernel_of: dict[int, int] = {}
+        self.make_kernels()
+        for kernel in self.kernels:
+            kernel.seconds = self.kernel_seconds(kernel)
+
+    def evaluate(self) -> Terms:
+        compute_s = np.zeros(len(self.chips))
+        for kernel in self.kernels:
+            compute_s[kernel.chip] += kernel.seconds
+        peak = [self.peak_bytes(d) for d in self.chips]
+        memory = [self.stream(d, peak[d]) for d in self.chips]
+        resident, stream = [m[0] for m in memory], [m[1] for m in memory]
+        link_s = self.link_seconds(stream)
+        terms_s = self.interval_terms(compute_s, link_s, stream)
+        return Terms(
+            compute_s=compute_s,
+            link_s=link_s,
+            peak_bytes=peak,
+            weight_bytes=resident,
+            stream_bytes=stream,
+            interval_s=float(terms_s.max()),
+            terms_s=terms_s,
+            latency_s=self.latency(),
+            valid=all(peak[d] <= self.kind(d).sram_bytes for d in self.chips),
+        )
+
+    # ------------------------------------------------------------------ sizes and rates
+
+    def kind(self, chip: int) -> ChipKind:
+        return [kind for kind in self.target.kinds for _ in range(kind.count)][chip]
+
+    def costed(self, code: int) -> str:
+        """The type something is costed in: the native one for floating types."""
+        name = DTYPES[code]
+        floating = name.startswith(("float", "bfloat"))
+        return self.target.native_dtype if floating and self.graph.precision == "native" else name
+
+    def size_bytes(self, tensor: int, elements: int) -> int:
+        bits = elements * int(DTYPE_BITS[DTYPES.index(self.costed(self.graph.tensor_dtype[tensor]))])
+        return -(-bits // 8)
+
+    def reads_of(self, tensor: int) -> dict[int, int]:
+        rows = range(self.graph.reader_ptr[tensor], self.graph.reader_ptr[tensor + 1])
+        return {
+            int(self.graph.reader_op[r]): self.size_bytes(tensor, int(self.graph.reader_elements[r]))
+            for r in rows
+        }
+
+    def op_seconds(self, op: int, chip: int) -> float:
+        """Flops over the peak rate of the op's class and type."""
+        kind, native = self.kind(chip), self.target.native_dtype
+        is_matrix = self.graph.op_class[op] == MATRIX
+        rates = kind.matrix_flops_per_s if is_matrix else kind.vector_flops_per_s
+        name = self.costed(self.graph.op_dtype[op])
+        if name in rates:
+            rate = rates[name]
+        elif "default" in rates:
+            rate = rates["default"]
+        else:
+            bits, native_bits = (int(DTYPE_BITS[DTYPES.index(n)]) for n in (name, native))
+            rate = rates.get(native, max(rates.values())) * min(1.0, native_bits / bits)
+        return float(self.graph.op_flops[op]) / rate
+
+    # ------------------------------------------------------------------ kernels
+
+    def make_kernels(self) -> None:
+        """Kernels along the order; the ops of a group stand next to each other in it."""
+        group = None
+        for op in map(int, self.plan.order):
+            if self.plan.fusion_group[op] != group:
+                group = self.plan.fusion_group[op]
+                chip = int(self.plan.placement[op])
+                self.kernels.append(Kernel([], chip, sum(kernel.chip == chip for kernel in self.kernels)))
+            self.kernels[-1].ops.append(op)
+            self.kernel_of[op] = len(self.kernels) - 1
+
+    def kernel_seconds(self, kernel: Kernel) -> float:
+        kind = self.kind(kernel.chip)
+        if len(kernel.ops) == 1 and kind.name in self.graph.measured_s:
+            measured = self.graph.measured_s[kind.name][kernel.ops[0]]
+            if not np.isnan(measured):
+                return float(measured)
+        compute = sum(self.op_seconds(op, kernel.chip) for op in kernel.ops)
+        return max(compute, self.kernel_bytes(kernel) / kind.sram_bytes_per_s) + kind.kernel_overhead_s
+
+    def kernel_bytes(self, kernel: Kernel) -> int:
+        written = {k for op in kernel.ops for k in self.writes[op]}
+        widest: dict[int, int] = {}
+        for op in kernel.ops:
+            for k in set(self.reads[op]) - written:
+                widest[k] = max(widest.get(k, 0), self.touched[k][op])
+        return sum(widest.values()) + sum(self.tensor_bytes[k] for k in written if self.is_stored(k))
+
+    def is_stored(self, tensor: int) -> bool:
+        """Not where all readers are in the producer's kernel, unless the host reads it."""
+        home = self.kernel_of[int(self.graph.tensor_producer[tensor])]
+        outside = [op for op in self.touched[tensor] if self.kernel_of[op] != home]
+        return bool(outside) or bool(self.graph.tensor_is_output[tensor])
+
+    # ------------------------------------------------------------------ links
+
+    def home(self, tensor: int) -> int:
+        return int(self.plan.placement[self.graph.tensor_producer[tensor]])
+
+    def reader_chips(self, tensor: int) -> set[int]:
+        return {int(self.plan.placement[op]) for op in self.touched[tensor]}
+
+    def activations(self) -> list[int]:
+        return np.flatnonzero(self.graph.tensor_kind == ACTIVATION).tolist()
+
+    def inputs(self) -> list[int]:
+        return np.flatnonzero(self.graph.tensor_kind == INPUT).tolist()
+
+    def outputs(self) -> list[int]:
+        return [k for k in self.activations() if self.graph.tensor_is_output[k]]
+
+    def is_free(self, link: int) -> bool:
+        """The links of a star cost nothing where their chip does not pay for transfers."""
+        topology = self.target.topology
+        chip = max(int(topology.link_from[link]), int(topology.link_to[link]))
+        return topology.kind == "host_star" and not self.kind(chip).pays_transfers
+
+    def seconds_per_byte(self, link: int) -> float:
+        return 0.0 if self.is_free(link) else 1.0 / float(self.target.topology.rate_bytes_per_s[link])
+
+    def route(self, a: int, b: int) -> tuple[int, ...]:
+        return shortest_route(self.target.topology, a, b)
+
+    def tree(self, tensor: int) -> set[int]:
+        """Links an activation crosses: the union of the routes to its readers."""
+        home = self.home(tensor)
+        return {link for chip in self.reader_chips(tensor) for link in self.route(home, chip)}
+
+    def link_seconds(self, stream: list[int]) -> NDArray[np.float64]:
+        link_s = np.zeros(self.num_links + 2)
+        for k in self.activations():
+            for link in self.tree(k):
+                link_s[link] += self.tensor_bytes[k] * self.seconds_per_byte(link)
+        host_in = sum(self.tensor_bytes[k] for k in self.inputs()) + sum(stream)
+        host_out = sum(self.tensor_bytes[k] for k in self.outputs())
+        link_s[-2] = host_in / self.target.host_in_bytes_per_s
+        link_s[-1] = host_out / self.target.host_out_bytes_per_s
+        return link_s
+
+    # ------------------------------------------------------------------ memory
+
+    def peak_bytes(self, chip: int) -> int:
+        num_places = sum(kernel.chip == chip for kernel in self.kernels)
+        held, live = 0, [0] * num_places
+        for k in self.activations() + self.inputs():
+            readers_here = [op for op in self.touched[k] if self.plan.placement[op] == chip]
+            if self.graph.tensor_kind[k] == INPUT or self.home(k) != chip:
+                held += 2 * self.tensor_bytes[k] if readers_here else 0
+            elif self.graph.tensor_is_output[k] or self.reader_chips(k) - {chip}:
+                held += 2 * self.tensor_bytes[k]
+            elif self.is_stored(k):
+                places = [self.place(op) for op in (int(self.graph.tensor_producer[k]), *readers_here)]
+                for place in range(min(places), max(places) + 1):
+                    live[place] += self.tensor_bytes[k]
+        return held + max(live, default=0)
+
+    def place(self, op: int) -> int:
+        return self.kernels[self.kernel_of[op]].place
+
+    def stream(self, chip: int, peak: int) -> tuple[int, int]:
+        """(resident, streamed) bytes of weights."""
+        touched = {}  # weight -> bytes touched on this chip
+        for k in np.flatnonzero(self.graph.tensor_kind == WEIGHT).tolist():
+            here = [size for op, size in self.touched[k].items() if self.plan.placement[op] == chip]
+            if here:
+                touched[k] = max(here)
+
+        def cheapest_first(k: int) -> tuple[Fraction, int, int]:
+            stored = self.tensor_bytes[k]
+            return Fraction(touched[k], max(stored, 1)), -stored, k
+
+        resident = sum(self.tensor_bytes[k] for k in touched)
+        streamed = 0
+        for k in sorted(touched, key=cheapest_first):
+            if resident + peak <= self.kind(chip).sram_bytes:
+                break
+            resident -= self.tensor_bytes[k]
+            streamed += touched[k]
+        return resident, streamed
+
+    # ------------------------------------------------------------------ interval, latency
+
+    def interval_terms(
+        self, compute_s: NDArray[np.float64], link_s: NDArray[np.float64], stream: list[int]
+    ) -> NDArray[np.float64]:
+        """Overlapped: chips, then links. Otherwise one sum for each chip."""
+        if self.target.overlap:
+            return np.concatenate([compute_s, link_s])
+        return np.array([compute_s[d] + self.transfers_of(d, link_s, stream[d]) for d in self.chips])
+
+    def transfers_of(self, chip: int, link_s: NDArray[np.float64], stream: int) -> float:
+        """``in_d + out_d``: loads of the links that end and start here, and host traffic."""
+        if not self.kind(chip).pays_transfers:
+            return 0.0
+        topology = self.target.topology
+        ends = zip(topology.link_from, topology.link_to, strict=True)
+        links = [link for link, pair in enumerate(ends) if chip in pair]
+        host_in = stream + sum(self.tensor_bytes[k] for k in self.inputs() if chip in self.reader_chips(k))
+        host_out = sum(self.tensor_bytes[k] for k in self.outputs() if self.home(k) == chip)
+        return (
+            sum(float(link_s[link]) for link in links)
+            + host_in / self.target.host_in_bytes_per_s
+            + host_out / self.target.host_out_bytes_per_s
+        )
+
+    def transfer_seconds(self, tensor: int, a: int, b: int) -> float:
+        route = [link for link in self.route(a, b) if not self.is_free(link)]
+        hops = sum(float(self.target.topology.latency_s[link]) for link in route)
+        return hops + self.tensor_bytes[tensor] * max(map(self.seconds_per_byte, route), default=0.0)
+
+    def latency(self) -> float:
+        """The longest path of one sample: kernels of a chip one after the other."""
+        arrives: dict[int, float] = defaultdict(float)  # kernel -> its last tensor is there
+        free_at = [0.0] * len(self.chips)
+        for k in self.inputs():
+            for op in self.touched[k]:
+                at = self.tensor_bytes[k] / self.target.host_in_bytes_per_s
+                arrives[self.kernel_of[op]] = max(arrives[self.kernel_of[op]], at)
+        done = 0.0
+        for m, kernel in enumerate(self.kernels):
+            end = max(arrives[m], free_at[kernel.chip]) + kernel.seconds
+            free_at[kernel.chip] = end
+            done = max(done, end)
+            for k in (k for op in kernel.ops for k in self.writes[op]):
+                for op in self.touched[k]:
+                    chip, reader = int(self.plan.placement[op]), self.kernel_of[op]
+                    at = end + self.transfer_seconds(k, kernel.chip, chip)
+                    arrives[reader] = max(arrives[reader], at)
+                if self.graph.tensor_is_output[k]:
+                    done = max(done, end + self.tensor_bytes[k] / self.target.host_out_bytes_per_s)
+        return done
+
+    # ------------------------------------------------------------------ makespan
+
+    def makespan(self, stream: list[int]) -> float:
+        """One execution alone: of all kernels that may run, always the one that ends first.
+
+        A chip waits for its streamed weights before its first kernel. A link is busy for
+        the bytes over its own rate.
+        """
+        queue = {d: [m for m, kernel in enumerate(self.kernels) if kernel.chip == d] for d in self.chips}
+        awaited: list[set[int]] = [set() for _ in self.kernels]
+        for k in self.activations():
+            for op in self.touched[k]:
+                if self.kernel_of[op] != self.kernel_of[int(self.graph.tensor_producer[k])]:
+                    awaited[self.kernel_of[op]].add(k)
+        there_at = self.host_arrivals(stream)
+        free_at = [0.0] * (self.num_links + 2)
+        chip_free_at = [0.0] * len(self.chips)
+        done = 0.0
+        while any(queue.values()):
+            ends = {
+                d: max(there_at[queue[d][0]], chip_free_at[d]) + self.kernels[queue[d][0]].seconds
+                for d in self.chips
+                if queue[d] and not awaited[queue[d][0]]
+            }
+            chip = min(ends, key=lambda d: (ends[d], d))
+            now = chip_free_at[chip] = ends[chip]
+            done = max(done, now)
+            ops = self.kernels[queue[chip].pop(0)].ops
+            for k in sorted(k for op in ops for k in self.writes[op]):
+                done = max(done, self.send(k, now, free_at, there_at))
+                for op in self.touched[k]:
+                    awaited[self.kernel_of[op]].discard(k)
+        return done
+
+    def send(self, tensor: int, now: float, free_at: list[float], there_at: dict[int, float]) -> float:
+        """Send a tensor to its readers and to the host; when the host has it, or ``now``."""
+        links = self.tree(tensor)
+        begin = max([now, *(free_at[link] for link in links)])
+        for link in links:
+            free_at[link] = begin + self.tensor_bytes[tensor] * self.seconds_per_byte(link)
+        home = self.home(tensor)
+        for op in self.touched[tensor]:
+            chip, reader = int(self.plan.placement[op]), self.kernel_of[op]
+            at = now if chip == home else begin + self.transfer_seconds(tensor, home, chip)
+            there_at[reader] = max(there_at[reader], at)
+        if not self.graph.tensor_is_output[tensor]:
+            return now
+        seconds = self.tensor_bytes[tensor] / self.target.host_out_bytes_per_s
+        free_at[-1] = max(now, free_at[-1]) + seconds
+        return free_at[-1]
+
+    def host_arrivals(self, stream: list[int]) -> dict[int, float]:
+        """kernel -> when its inputs and weights are there, sent in the order they are needed."""
+        there_at: dict[int, float] = defaultdict(float)
+        now, sent, streamed = 0.0, set(), set()
+        for op in map(int, self.plan.order):
+            kernel, chip = self.kernel_of[op], int(self.plan.placement[op])
+            if chip not in streamed and stream[chip]:
+                now += stream[chip] / self.target.host_in_bytes_per_s
+                there_at[kernel] = now
+            streamed.add(chip)
+            for k in self.inputs():
+                if op in self.touched[k] and k not in sent:
+                    sent.add(k)
+                    now += self.tensor_bytes[k] / self.target.host_in_bytes_per_s
+                    for reader in self.touched[k]:
+                        there_at[self.kernel_of[reader]] = max(there_at[self.kernel_of[reader]], now)
+        return there_at
+
+
+@cache
+def shortest_route(topology, a: int, b: int) -> tuple[int, ...]:
+    """The links from chip a to chip b: fewest, then those of lowest number first."""
+    if a == b:
+        return ()
+    if topology.kind == "host_star":
+        return (2 * a, 2 * b + 1)
+    heap: list[tuple[int, tuple[int, ...], int]] = [(0, (), a)]
+    seen = set()
+    while heap:
+        hops, links, chip = heappop(heap)
+        if chip == b:
+            return links
+        if chip in seen:
+            continue
+        seen.add(chip)
+        for link in range(topology.num_links):
+            if topology.link_from[link] == chip:
+                heappush(heap, (hops + 1, (*links, link), int(topology.link_to[link])))
+    raise ValueError(f"no route from chip {a} to chip {b}")
