@@ -192,12 +192,12 @@ REFUSED: dict[str, Case] = {
     ),
     "short plan": (
         lambda d, t: d.evaluate(chain(4), "mcm-6x6", short_plan()),
-        InvalidInputError,
+        PlanError,
         "3 entries",
     ),
     "no such chip": (
         lambda d, t: d.evaluate(chain(4), "mcm-6x6", on_chips(chain(4), [0, 0, 0, 36])),
-        InvalidInputError,
+        PlanError,
         "chip 36",
     ),
     "too big": (lambda d, t: d.optimize(chain(4, elements=2**34), "mcm-6x6"), InfeasibleError, "op 'op"),
