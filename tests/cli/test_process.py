@@ -1,0 +1,126 @@
+"""Ctrl-C, a pipe that closes, and what a run imports: in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import graph_file
+
+# A shell that starts tests in the background may have them ignore SIGINT, and their children too.
+RUN = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.argv[0] = "go-opt"
+from go_opt.cli import main
+main()
+"""
+LONG_SEARCH = ("optimize", "zoo:nasnet_mobile", "--max-evaluations", "1000000000")
+
+
+def start(env: dict[str, str], cwd: Path, *args: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", RUN, *args]
+    return subprocess.Popen(
+        command, env=env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize("as_json", [True, False], ids=["json", "table"])
+def test_ctrl_c_prints_the_plan_reached(user_env: dict[str, str], tmp_path: Path, as_json: bool) -> None:
+    json_option = ["--json"] if as_json else []
+    with start(user_env, tmp_path, *LONG_SEARCH, "--out", "plan.json", *json_option) as process:
+        assert process.stderr is not None
+        # The first line of progress: there is a plan.
+        progress = next(line for line in process.stderr if "evaluations" in line)
+        assert "best" in progress
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "Traceback" not in err
+    plan = json.loads((tmp_path / "plan.json").read_text("utf-8"))
+    if as_json:
+        answer = json.loads(out)
+        assert answer["placement"] == plan["placement"]
+        assert answer["status"] == "FEASIBLE"
+    else:
+        assert "bottleneck" in out
+
+
+def test_ctrl_c_before_there_is_a_plan(user_env: dict[str, str], tmp_path: Path) -> None:
+    fifo = tmp_path / "model.json"
+    os.mkfifo(fifo)
+    process = start(user_env, tmp_path, "optimize", fifo.name, "--out", "plan.json", "--json")
+    with process, fifo.open("w"):  # opens once the command reads the model
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert err.strip().startswith("go-opt: interrupted")
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "plan.json").exists()
+
+
+@pytest.mark.parametrize(
+    "args",
+    [("zoo", "list"), ("zoo", "list", "--json"), ("optimize", "zoo:resnet50", "--max-evaluations", "3")],
+    ids=" ".join,
+)
+def test_a_pipe_that_closes(user_env: dict[str, str], tmp_path: Path, args: tuple[str, ...]) -> None:
+    with start(user_env, tmp_path, *args) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        err = process.stderr.read()
+    assert "Traceback" not in err
+    assert "BrokenPipe" not in err
+    assert process.returncode in (0, 1)
+
+
+def test_output_that_cannot_be_written(user_env: dict[str, str], tmp_path: Path) -> None:
+    command = [sys.executable, "-c", RUN, "zoo", "list", "--json"]
+    with open("/dev/full", "w") as full:
+        run = subprocess.run(
+            command, env=user_env, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert run.returncode == 2
+    assert run.stderr == "go-opt: the output cannot be written: No space left on device.\n"
+
+
+def test_a_terminal_that_lacks_the_letters(user_env: dict[str, str], tmp_path: Path) -> None:
+    graph_file(tmp_path / "m.json", name="modèle")
+    args = ("optimize", "m.json", "--max-evaluations", "1")
+    with start({**user_env, "PYTHONIOENCODING": "ascii"}, tmp_path, *args) as process:
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "mod\\xe8le" in out
+
+
+HEAVY = ("jax", "grpc", "numba", "onnx", "networkx", "typer")
+
+
+def imported_after(code: str, env: dict[str, str]) -> set[str]:
+    code += f"\nimport sys; print(*(name for name in {HEAVY!r} if name in sys.modules), file=sys.stderr)"
+    run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    return set(run.stderr.splitlines()[-1].split())
+
+
+def test_import_is_light(user_env: dict[str, str]) -> None:
+    assert imported_after("import go_opt; dir(go_opt)", user_env) == set()
+
+
+def test_a_run_imports_neither_jax_nor_grpc(user_env: dict[str, str]) -> None:
+    code = """
+import sys
+sys.argv = ["go-opt", "optimize", "zoo:mobilenet_v2", "--max-evaluations", "20"]
+from go_opt.cli import main
+try:
+    main()
+except SystemExit as end:
+    assert end.code == 0
+"""
+    assert not imported_after(code, user_env) & {"jax", "grpc", "onnx", "networkx"}
