@@ -67,6 +67,7 @@ class GraphBuilder:
         self._precision = precision
         self._dims = dict(dims or {})
         self._ops: list[_Op] = []
+        self._op_names: set[str] = set()
         self._tensors: dict[str, _Tensor] = {}
         self._aliases: dict[str, str] = {}
         self._outputs: list[str] = []
@@ -99,6 +100,11 @@ class GraphBuilder:
           measured_s: seconds by chip kind; the op then costs exactly that.
           excluded_kinds: chip kinds that cannot run the op.
         """
+        if not name:
+            raise GraphError(f"an op of type {op_type!r} has an empty name.")
+        if name in self._op_names:
+            raise GraphError(f"op {name!r} is defined twice.")
+        self._op_names.add(name)
         if op_class not in OP_CLASSES:
             raise GraphError(
                 f"op {name!r}: op_class must be one of {', '.join(OP_CLASSES)}, not {op_class!r}."
@@ -143,7 +149,6 @@ class GraphBuilder:
         """Validate, drop tensors nobody reads, sort topologically, freeze."""
         if not self._ops:
             raise GraphError(f"graph {self._name!r} has no ops.")
-        self._check_op_names()
         for i, op in enumerate(self._ops):
             for tensor_name, touched in op.reads:
                 self._add_reader(i, op, tensor_name, touched)
@@ -161,15 +166,6 @@ class GraphBuilder:
     def _check_new(self, name: str) -> None:
         if name in self._tensors or name in self._aliases:
             raise GraphError(f"tensor {name!r} is defined twice.")
-
-    def _check_op_names(self) -> None:
-        seen: set[str] = set()
-        for op in self._ops:
-            if not op.name:
-                raise GraphError(f"an op of type {op.op_type!r} has an empty name.")
-            if op.name in seen:
-                raise GraphError(f"op {op.name!r} is defined twice.")
-            seen.add(op.name)
 
     def _find(self, name: str, reader: str) -> _Tensor:
         tensor = self._tensors.get(self.resolve(name))

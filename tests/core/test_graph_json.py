@@ -122,7 +122,7 @@ def test_the_form_is_readable() -> None:
         (("ops", 0, "measured_s"), {"gpu": float("inf")}, "op 'a': 'measured_s': 'gpu'"),
         (("ops", 0, "excluded_kinds"), "gpu", "op 'a': 'excluded_kinds'"),
         (("ops", 0, "name"), "\ud800", "op number 0: 'name'"),
-        (("ops", 0, "name"), "b", "producer 'a' is not an op"),
+        (("ops", 0, "name"), "b", "op 'b' is defined twice"),
         (("tensors", 0, "elements"), 1.5, "tensor 'x': 'elements' must be a whole number"),
         (("tensors", 0, "elements"), -1, "tensor 'x': 'elements'"),
         (("tensors", 0, "elements"), 10**400, "tensor 'x': 'elements'"),

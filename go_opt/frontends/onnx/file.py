@@ -73,17 +73,16 @@ def read_model(source: str | os.PathLike[str] | onnx.ModelProto) -> ModelFile:
 
 def _parse(path: Path) -> onnx.ModelProto:
     try:
-        status = os.stat(path)
-        if stat.S_ISDIR(status.st_mode):
-            raise ModelError(f"model file {str(path)!r} is a directory.")
-        if not stat.S_ISREG(status.st_mode):
-            raise ModelError(f"model file {str(path)!r} is not a regular file.")
-        data = path.read_bytes()
+        # A pipe or a device could keep us waiting for ever.
+        is_special = not (stat.S_ISREG(mode := os.stat(path).st_mode) or stat.S_ISDIR(mode))
+        data = b"" if is_special else path.read_bytes()
     except FileNotFoundError as error:
         raise ModelError(f"model file {str(path)!r} does not exist.") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ModelError(f"model file {str(path)!r} cannot be read: {reason}.") from error
+    if is_special:
+        raise ModelError(f"model file {str(path)!r} is not a regular file.")
     try:
         return onnx.load_model_from_string(data)
     except (DecodeError, ValueError, RuntimeError) as error:
