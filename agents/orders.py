@@ -54,6 +54,8 @@ def kernel_features(graph: Graph, tables: CostTables, kernel_of: NDArray[np.int3
     )
     by_kernel = np.stack([_largest(kernel_of, column) for column in columns.T], axis=1)
     spread = by_kernel.std(axis=0)
+    # What all kernels share says nothing; scaled up, its rounding would.
+    spread[spread <= 1e-12 * np.abs(by_kernel).max(axis=0)] = 0.0
     standardised: NDArray[np.float64] = (by_kernel - by_kernel.mean(axis=0)) / np.where(
         spread > 0, spread, 1.0
     )

@@ -81,9 +81,7 @@ def throughput_bound(
     return max(bounds, key=lambda bound: bound.seconds)
 
 
-def latency_bound(
-    graph: Graph, tables: CostTables, roles: LoopRoles, *, fusion_is_open: bool
-) -> Bound:
+def latency_bound(graph: Graph, tables: CostTables, roles: LoopRoles, *, fusion_is_open: bool) -> Bound:
     """A lower bound of the makespan: the critical path, total work, the host's traffic."""
     floors = op_floors(tables, roles, fusion_is_open=fusion_is_open)
     on_path_s = floors.op_s
@@ -124,8 +122,9 @@ def _host_seconds(tables: CostTables) -> tuple[float, float]:
 def _weight_bytes_read(tables: CostTables) -> NDArray[np.float64]:
     """[N] bytes of weights each op touches."""
     is_weight = tables.tensor_kind[tables.reader_tensor] == WEIGHT
-    return np.bincount(
-        tables.reader_op[is_weight], weights=tables.read_bytes[is_weight], minlength=tables.num_ops
+    touched = tables.read_bytes[is_weight].astype(np.float64)
+    return np.bincount(tables.reader_op[is_weight], weights=touched, minlength=tables.num_ops).astype(
+        np.float64
     )
 
 
@@ -167,4 +166,3 @@ def _critical_path(graph: Graph, op_s: NDArray[np.float64]) -> tuple[float, int]
             end_s[op] += end_s[before].max()
     last = int(np.argmax(end_s))
     return float(end_s[last]), last
-

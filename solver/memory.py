@@ -6,25 +6,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env import Target, cost_tables
-from go_opt.graph import NO_PRODUCER, WEIGHT, Graph
+from go_opt.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
 
 
 def op_activation_bytes(graph: Graph, target: Target) -> NDArray[np.int64]:
-    """[N] activations an op reads and writes: what a chip must hold while it runs, at least."""
+    """[N] activations a chip must hold while an op runs as a kernel of its own, at least.
+
+    Those it reads and writes; inputs and outputs, which cross the chip's border, twice.
+    """
     tables = cost_tables(graph, target)
+    crosses = (tables.tensor_kind == INPUT) | tables.tensor_is_output
+    held_bytes = tables.tensor_bytes * np.where(crosses, 2, 1)
     demand = np.zeros(graph.num_ops, dtype=np.int64)
     is_activation = tables.tensor_kind[tables.reader_tensor] != WEIGHT
     read = tables.reader_tensor[is_activation]
-    np.add.at(demand, tables.reader_op[is_activation], tables.tensor_bytes[read])
+    np.add.at(demand, tables.reader_op[is_activation], held_bytes[read])
     produced = (tables.tensor_producer != NO_PRODUCER) & (
         (np.diff(tables.reader_ptr) > 0) | tables.tensor_is_output
     )
-    np.add.at(demand, tables.tensor_producer[produced], tables.tensor_bytes[produced])
+    np.add.at(demand, tables.tensor_producer[produced], held_bytes[produced])
     return demand
 
 
-def infeasible_reason(graph: Graph, target: Target) -> str:
-    """One sentence on why no plan was found, naming op, demand and limit."""
+def infeasible_reason(graph: Graph, target: Target, rejection: str = "") -> str:
+    """One sentence on why no plan was found, naming op, demand and limit.
+
+    ``rejection`` is the rule the first plan that fits its memory breaks, if there was one.
+    """
     demand = op_activation_bytes(graph, target)
     limit = int(target.chip_sram_bytes.max())
     op = int(np.argmax(demand))
@@ -37,6 +45,8 @@ def infeasible_reason(graph: Graph, target: Target) -> str:
             f"op {name!r} fits no chip of {target.name}: its activations need {needed} bytes, "
             f"the limit is {limit} bytes."
         )
+    if rejection:
+        return f"no valid plan was found on {target.name}; the first one that fits breaks a rule: {rejection}"
     return (
         f"no valid plan was found on {target.name}: activations do not fit; the largest op {name!r} "
         f"needs {needed} bytes of {limit} bytes, before what its neighbours keep alive."

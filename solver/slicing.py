@@ -87,9 +87,7 @@ def slice_problem(tables: CostTables, sequence: KernelSequence) -> SliceProblem:
         pays_transfers=tables.pays_transfers,
         again_kernel=sequence.again_kernel,
         again_before=sequence.again_before,
-        again_s=sequence.again_bytes
-        * tables.host_in_s_per_byte
-        * (transfers_cost and not tables.overlap),
+        again_s=sequence.again_bytes * tables.host_in_s_per_byte * (transfers_cost and not tables.overlap),
         floor_s=host_floor_s if tables.overlap else 0.0,
         overlap=tables.overlap,
     )

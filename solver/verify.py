@@ -47,7 +47,11 @@ def verify(graph: Graph, target: Target, plan: Plan) -> list[Violation]:
         *_triangle(graph, target, plan),
     ]
     # Memory is defined by the order of kernels, so it is judged where that is sound.
-    return found if any(v.constraint in ("order", "fusion") for v in found) else [*found, *_memory(graph, target, plan)]
+    return (
+        found
+        if any(v.constraint in ("order", "fusion") for v in found)
+        else [*found, *_memory(graph, target, plan)]
+    )
 
 
 def _shape(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
@@ -84,9 +88,7 @@ def _fusion(graph: Graph, plan: Plan) -> Iterator[Violation]:
     if len(first) < len(starts):
         again = np.setdiff1d(np.arange(len(starts)), first)[0]
         op = plan.order[starts[again]]
-        yield Violation(
-            "fusion", f"the kernel of op {graph.op_names[op]!r} is not one stretch of the order."
-        )
+        yield Violation("fusion", f"the kernel of op {graph.op_names[op]!r} is not one stretch of the order.")
         return
     roles = loop_roles(graph)
     ends = np.append(starts[1:], len(group))
