@@ -192,6 +192,11 @@ def _build(data: dict[str, Any], source: str) -> Target:
         source=source,
     )
     top.finish()
+    if constraints.triangle != "off" and not constraints.acyclic:
+        raise TargetError(
+            "constraints.triangle needs constraints.acyclic: it judges forward dependencies.",
+            field="constraints.triangle",
+        )
     if constraints.acyclic and topology.kind not in ("ring", "chain"):
         raise TargetError(
             f"constraints.acyclic needs a ring or a chain, not {topology.kind}.", field="constraints.acyclic"

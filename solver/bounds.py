@@ -139,7 +139,7 @@ def _least_streamed_bytes(tables: CostTables) -> float:
         return 0.0
     stored = tables.tensor_bytes[weights].astype(np.float64)
     never_fits = stored > float(tables.sram_bytes.max())
-    # On the chip of its greediest reader, a weight larger than any memory is read in full.
+    # A weight held nowhere streams on the chip of its greediest reader too.
     most_touched = np.zeros(len(tables.tensor_bytes))
     np.maximum.at(most_touched, tables.reader_tensor, tables.read_bytes)
     always = float(most_touched[weights[never_fits]].sum())
@@ -147,9 +147,7 @@ def _least_streamed_bytes(tables: CostTables) -> float:
     excess = float(stored.sum()) - float(tables.sram_bytes.sum())
     if excess <= 0:
         return always
-    least_touched = np.full(len(tables.tensor_bytes), np.inf)
-    np.minimum.at(least_touched, tables.reader_tensor, tables.read_bytes)
-    share = least_touched[weights] / np.maximum(stored, 1.0)
+    share = most_touched[weights] / np.maximum(stored, 1.0)
     cheapest = np.argsort(share, kind="stable")
     shed_before = np.concatenate([[0.0], np.cumsum(stored[cheapest])[:-1]])
     shed = np.clip(excess - shed_before, 0.0, stored[cheapest])

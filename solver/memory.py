@@ -28,31 +28,36 @@ def op_activation_bytes(graph: Graph, target: Target) -> NDArray[np.int64]:
     return demand
 
 
-def infeasible_reason(graph: Graph, target: Target, rejection: str = "") -> str:
-    """One sentence on why no plan was found, naming op, demand and limit.
+def op_that_runs_nowhere(graph: Graph, target: Target) -> str:
+    """One sentence on an op that no chip can run or hold, with demand and limit; empty if there is none."""
+    nowhere = np.flatnonzero(~cost_tables(graph, target).can_run.any(axis=0))
+    if len(nowhere):
+        return f"op {graph.op_names[nowhere[0]]!r} is excluded from every chip kind of {target.name}."
+    op, needed, limit = _largest_demand(graph, target)
+    if needed <= limit:
+        return ""
+    return (
+        f"op {op!r} fits no chip of {target.name} as a kernel of its own: "
+        f"its activations need {needed} bytes, the limit is {limit} bytes."
+    )
+
+
+def why_no_plan(graph: Graph, target: Target, rejection: str) -> str:
+    """One sentence on why no plan was found though each op alone would fit.
 
     ``rejection`` is the rule the first plan that fits its memory breaks, if there was one.
     """
-    demand = op_activation_bytes(graph, target)
-    limit = int(target.chip_sram_bytes.max())
-    op = int(np.argmax(demand))
-    name, needed = graph.op_names[op], int(demand[op])
-    runs_nowhere = _op_without_kind(graph, target)
-    if runs_nowhere is not None:
-        return f"op {graph.op_names[runs_nowhere]!r} is excluded from every chip kind of {target.name}."
-    if needed > limit:
-        return (
-            f"op {name!r} fits no chip of {target.name}: its activations need {needed} bytes, "
-            f"the limit is {limit} bytes."
-        )
     if rejection:
         return f"no valid plan was found on {target.name}; the first one that fits breaks a rule: {rejection}"
+    op, needed, limit = _largest_demand(graph, target)
     return (
-        f"no valid plan was found on {target.name}: activations do not fit; the largest op {name!r} "
+        f"no valid plan was found on {target.name}: activations do not fit; the largest op {op!r} "
         f"needs {needed} bytes of {limit} bytes, before what its neighbours keep alive."
     )
 
 
-def _op_without_kind(graph: Graph, target: Target) -> int | None:
-    nowhere = np.flatnonzero(~cost_tables(graph, target).can_run.any(axis=0))
-    return int(nowhere[0]) if len(nowhere) else None
+def _largest_demand(graph: Graph, target: Target) -> tuple[str, int, int]:
+    """The op with the most activations, its demand and the largest memory, in bytes."""
+    demand = op_activation_bytes(graph, target)
+    op = int(np.argmax(demand))
+    return graph.op_names[op], int(demand[op]), int(target.chip_sram_bytes.max())

@@ -37,6 +37,7 @@ def slice_order(
     fusion_group: NDArray[np.int32],
     *,
     adjacent: bool,
+    min_chips: int = 1,
     max_chips: int | None = None,
     at_most_s: float = math.inf,
 ) -> Slicing | None:
@@ -46,6 +47,7 @@ def slice_order(
       order: [N] a topological order; the ops of each group stand next to each other.
       fusion_group: [N]; cuts fall between groups only.
       adjacent: whether every edge may span at most one chip (the triangle rule holds).
+      min_chips: use no fewer chips than this.
       max_chips: use no more chips than this; all by default.
       at_most_s: where memory is tight, do not look for slicings slower than this.
     """
@@ -54,14 +56,14 @@ def slice_order(
     chips = min(max_chips or tables.num_chips, tables.num_chips, sequence.num_kernels)
     memory = segment_memory(tables, sequence, weights_may_stream=True)
     lower_s = problem.floor_s
-    if problem.chips_are_alike:
+    if problem.chips_are_alike and min_chips == 1:
         # Leaving memory out relaxes the problem: a relaxed optimum that fits is the optimum.
         cuts = cheapest_cuts(problem, chips)
         if segments_fit(memory, cuts):
             return _slicing(sequence, problem, cuts)
         lower_s = slicing_cost_s(problem, cuts)
     upper_s = min(at_most_s, one_chip_s(problem))
-    best = cheapest_cuts_general(problem, memory, chips, lower_s, upper_s)
+    best = cheapest_cuts_general(problem, memory, chips, lower_s, upper_s, min_chips=min_chips)
     return None if best is None else _slicing(sequence, problem, best)
 
 

@@ -16,21 +16,29 @@ from go_opt.solver.slicing import NO_SLICING, SliceProblem, _segment_cost_s, lea
 
 
 def cheapest_cuts_general(
-    problem: SliceProblem, memory: SegmentMemory, max_chips: int, lower_s: float, upper_s: float
+    problem: SliceProblem,
+    memory: SegmentMemory,
+    max_chips: int,
+    lower_s: float,
+    upper_s: float,
+    *,
+    min_chips: int = 1,
 ) -> NDArray[np.int64] | None:
     """Cuts of the cheapest slicing in [lower_s, upper_s] whose segments all fit, if any.
 
     No slicing may be cheaper than ``lower_s``; a tight one saves most of the work.
     """
     usage = segment_usage(memory)
-    levels = 2 if problem.chips_are_alike else max_chips + 1
+    # Alike chips are told apart only where a number of them must be used.
+    in_one_pass = problem.chips_are_alike and min_chips == 1
+    levels = 2 if in_one_pass else max_chips + 1
 
     def cuts_within(interval_s: float) -> NDArray[np.int64] | None:
         previous = np.full((levels, problem.num_kernels + 1), -1, dtype=np.int64)
-        if problem.chips_are_alike:
+        if in_one_pass:
             chips = _fewest_by_segment(problem, memory, max_chips, interval_s, previous[1], usage)
             return None if chips == NO_SLICING else _walk_back(np.tile(previous[1], (chips + 1, 1)))
-        chips = _reach_levels(problem, memory, interval_s, previous, usage)
+        chips = _reach_levels(problem, memory, min_chips, interval_s, previous, usage)
         return None if chips == NO_SLICING else _walk_back(previous[: chips + 1])
 
     return least_interval(problem, lower_s, upper_s, cuts_within)
@@ -63,7 +71,7 @@ def _fewest_by_segment(problem, memory, max_chips, interval_s, previous, usage):
 
 
 @njit(cache=True, nogil=True)
-def _reach_levels(problem, memory, interval_s, previous, usage):
+def _reach_levels(problem, memory, min_chips, interval_s, previous, usage):
     """The same for chips that differ: ``previous[d, j]`` is a cut before j reached by d chips."""
     num_levels = len(previous)
     num_kernels = previous.shape[1] - 1
@@ -84,7 +92,7 @@ def _reach_levels(problem, memory, interval_s, previous, usage):
                 if _segment_cost_s(problem, d, i, j) <= slack_s:
                     previous[d + 1, j] = i
                     break
-        if previous[d + 1, num_kernels] >= 0:
+        if d + 1 >= min_chips and previous[d + 1, num_kernels] >= 0:
             return d + 1
     return NO_SLICING
 

@@ -77,7 +77,8 @@ def _order(graph: Graph, plan: Plan) -> Iterator[Violation]:
         source, reader = graph.edge_src[late[0]], graph.edge_dst[late[0]]
         yield Violation(
             "order",
-            f"op {graph.op_names[reader]!r} stands before op {graph.op_names[source]!r}, whose result it reads.",
+            f"op {graph.op_names[reader]!r} stands before op {graph.op_names[source]!r}, "
+            "whose result it reads.",
         )
 
 

@@ -198,7 +198,8 @@ def test_an_op_that_fits_nowhere_is_named_with_demand_and_limit(limits: dict[str
     with pytest.raises(InfeasibleError) as caught:
         go_opt.optimize(one_op(elements=200, writes=301), target, **limits)
     assert str(caught.value) == (
-        "op 'only' fits no chip of small-mcm: its activations need 1002 bytes, the limit is 1000 bytes."
+        "op 'only' fits no chip of small-mcm as a kernel of its own: "
+        "its activations need 1002 bytes, the limit is 1000 bytes."
     )
     go_opt.optimize(one_op(elements=200, writes=300), target, **limits)
 
@@ -338,3 +339,41 @@ def test_a_budget_ends_the_search() -> None:
 def test_it_gives_up_without_progress() -> None:
     result = go_opt.optimize(branchy(12), small_mcm(3, sram_bytes=10**9), budget_s=600.0)
     assert result.wall_s < 120.0
+
+
+# ------------------------------------------------------- rules and targets without a ring
+
+
+def chain_of(num_ops: int, flops: float = 1000.0) -> Graph:
+    b = GraphBuilder("chain")
+    b.add_tensor("t0", 10, "int8", "input")
+    for i in range(num_ops):
+        b.add_op(
+            f"op{i}", "Relu", "vector", flops=flops, dtype="int8", reads=[(f"t{i}", None)],
+            writes=[(f"t{i + 1}", 10, "int8")],
+        )  # fmt: skip
+    b.mark_output(f"t{num_ops}")
+    return b.build()
+
+
+def test_all_chips_are_used_where_the_target_asks_for_it() -> None:
+    # Six ops of next to nothing: one chip would be enough, no_skip = "all" wants three.
+    graph, target = chain_of(6, flops=1.0), small_mcm(3, no_skip="all")
+    result = go_opt.optimize(graph, target, decide="placement")
+    assert result.plan.chips_used == 3
+    assert go_opt.verify(graph, target, result.plan) == []
+
+
+def test_all_chips_of_too_many_is_infeasible() -> None:
+    with pytest.raises(InfeasibleError, match=r"chip \d runs no op"):
+        go_opt.optimize(chain_of(2), small_mcm(3, no_skip="all"), decide="placement")
+
+
+def test_the_faster_kind_is_used_where_kinds_come_in_any_order() -> None:
+    # The second kind is a hundred times faster; slicing alone would start on the first.
+    kinds = [chip_kind("slow", 1), chip_kind("fast", 1, vector_flops_per_s={"default": 1e10})]
+    graph, target = chain_of(4), small_mcm(topology="all_to_all", kinds=kinds)
+    result = go_opt.optimize(graph, target, decide="placement")
+    # Four kernels of 1000 flops at 1e10/s, each with an overhead of 1 us.
+    assert result.plan.placement.tolist() == [1, 1, 1, 1]
+    assert result.metrics.interval_s == pytest.approx(4 * (0.1e-6 + 1e-6))
