@@ -90,10 +90,7 @@ def _makespan(tables, order, kernel_of, kernel_chip, kernel_s, stream_bytes, ten
             end_s[kernel_chip[kernel]] = ready_s[kernel] + kernel_s[kernel]
     while True:
         # Few kernels run at once (one a chip), so the next event is found by a scan over chips.
-        chip = np.int64(0)
-        for d in range(1, num_chips):
-            if end_s[d] < end_s[chip]:
-                chip = np.int64(d)
+        chip = _first_to_end(end_s)
         now_s = end_s[chip]
         if now_s == np.inf:
             return finished_s
@@ -125,6 +122,15 @@ def _makespan(tables, order, kernel_of, kernel_chip, kernel_s, stream_bytes, ten
                 waits_for[reader] -= 1
                 ready_s[reader] = max(ready_s[reader], arrival_s)
                 _start_if_ready(reader, waits_for, ready_s, kernel_chip, kernel_s, running, end_s)
+
+
+@njit(cache=True, nogil=True)
+def _first_to_end(end_s):
+    first = np.int64(0)
+    for chip in range(1, len(end_s)):
+        if end_s[chip] < end_s[first]:
+            first = np.int64(chip)
+    return first
 
 
 @njit(cache=True, nogil=True)

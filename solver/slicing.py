@@ -77,6 +77,7 @@ def slice_problem(tables: CostTables, sequence: KernelSequence) -> SliceProblem:
         sequence.input_bytes * tables.host_in_s_per_byte,
         float(sequence.host_out_bytes.sum()) * tables.host_out_s_per_byte,
     )
+    saves = transfers_cost and not tables.overlap
     return SliceProblem(
         prefix_s=np.concatenate([zero, np.cumsum(seconds, axis=1)], axis=1),
         crossing_bytes=sequence.crossing_bytes,
@@ -87,7 +88,7 @@ def slice_problem(tables: CostTables, sequence: KernelSequence) -> SliceProblem:
         pays_transfers=tables.pays_transfers,
         again_kernel=sequence.again_kernel,
         again_before=sequence.again_before,
-        again_s=sequence.again_bytes * tables.host_in_s_per_byte * (transfers_cost and not tables.overlap),
+        again_s=(sequence.again_bytes * tables.host_in_s_per_byte * saves).astype(np.float64),
         floor_s=host_floor_s if tables.overlap else 0.0,
         overlap=tables.overlap,
     )
@@ -207,7 +208,7 @@ def _fewest_chips(problem, max_chips, interval_s, previous):
     top = np.int64(-1)
     entering = 0
     again = 0
-    fewest = 0
+    fewest = np.int64(0)
     for j in range(1, num_kernels + 1):
         is_saving = False
         while again < len(problem.again_kernel) and problem.again_kernel[again] < j:
@@ -235,7 +236,8 @@ def _fewest_chips(problem, max_chips, interval_s, previous):
         room_s = slack_s - prefix_s[j] - (0.0 if problem.overlap else cut_s)
         if least_s[top] > room_s:
             continue
-        fewest = min(fewest, top)
+        if fewest > top:
+            fewest = top
         while fewest > 0 and least_s[fewest - 1] <= room_s:
             fewest -= 1
         while least_s[fewest] > room_s:
