@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import Any, Final
 
 from go_opt.report.units import format_duration
@@ -16,13 +15,12 @@ class SearchProgress:
     """A line a second, from the first second on: the best so far and what was tried last."""
 
     def __init__(self) -> None:
-        self._next_s = time.monotonic() + _QUIET_S
+        self._next_s = _QUIET_S
 
     def on_step(self, step: Step) -> None:
-        now_s = time.monotonic()
-        if now_s < self._next_s:
+        if step.elapsed_s < self._next_s:
             return
-        self._next_s = now_s + _QUIET_S
+        self._next_s = step.elapsed_s + _QUIET_S
         print(
             f"{step.elapsed_s:5.1f} s  best {format_duration(step.best_s)}  "
             f"{step.evaluations} evaluations  ({step.method})",
