@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.csr import row_pointers
 from go_opt.env.cost import CostTables
 from go_opt.env.routes import transfer_s
 from go_opt.graph import INPUT, NO_PRODUCER
@@ -48,9 +49,8 @@ def _tensors_by_kernel(
     """CSR over kernels: the tensors each produces."""
     produced = np.flatnonzero(tables.tensor_producer != NO_PRODUCER)
     home = kernel_of[tables.tensor_producer[produced]]
-    counts = np.bincount(home, minlength=num_kernels)
     tensors = produced[np.argsort(home, kind="stable")].astype(np.int32)
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), tensors
+    return row_pointers(home, num_kernels), tensors
 
 
 @njit(cache=True, nogil=True)

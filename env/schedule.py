@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.csr import row_pointers
 from go_opt.env.heap import heap_pop, heap_push
 from go_opt.graph import Graph
 
@@ -22,7 +23,7 @@ def list_schedule(
         order of storage.
     """
     num_kernels = int(fusion_group.max()) + 1
-    member_ptr = np.concatenate([[0], np.cumsum(np.bincount(fusion_group, minlength=num_kernels))])
+    member_ptr = row_pointers(fusion_group, num_kernels)
     members = np.argsort(fusion_group, kind="stable").astype(np.int32)
     successor_ptr, successor = graph.successors
     return _list_schedule(successor_ptr, successor, fusion_group, member_ptr, members, priority)

@@ -16,6 +16,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.csr import row_pointers
 from go_opt.dtypes import DTYPES
 
 OP_CLASSES: Final = ("matrix", "vector", "data_movement")
@@ -84,7 +85,7 @@ class Graph:
     def op_reads(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """CSR over ops: ``(ptr[N + 1], read[R])``, indices into the reads of each op."""
         by_op = np.argsort(self.reader_op, kind="stable").astype(np.int32)
-        return _row_pointers(self.reader_op, self.num_ops), by_op
+        return row_pointers(self.reader_op, self.num_ops), by_op
 
     @cached_property
     def op_outputs(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
@@ -92,7 +93,7 @@ class Graph:
         produced = np.flatnonzero(self.tensor_producer != NO_PRODUCER).astype(np.int32)
         producers = self.tensor_producer[produced]
         by_op = np.argsort(producers, kind="stable")
-        return _row_pointers(producers, self.num_ops), produced[by_op]
+        return row_pointers(producers, self.num_ops), produced[by_op]
 
     @cached_property
     def _edges(self) -> NDArray[np.int32]:
@@ -114,14 +115,14 @@ class Graph:
     @cached_property
     def successors(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """CSR over ops: ``(ptr[N + 1], op[E])``, the readers of each op's tensors."""
-        return _row_pointers(self.edge_src, self.num_ops), np.ascontiguousarray(self.edge_dst)
+        return row_pointers(self.edge_src, self.num_ops), np.ascontiguousarray(self.edge_dst)
 
     @cached_property
     def predecessors(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """CSR over ops: ``(ptr[N + 1], op[E])``, the producers each op reads from."""
         by_reader = np.argsort(self.edge_dst, kind="stable")
         return (
-            _row_pointers(self.edge_dst, self.num_ops),
+            row_pointers(self.edge_dst, self.num_ops),
             np.ascontiguousarray(self.edge_src[by_reader]),
         )
 
@@ -151,8 +152,3 @@ class Graph:
             digest.update(b"\4")
         digest.update(self.precision.encode())
         return digest.hexdigest()
-
-
-def _row_pointers(rows: NDArray, num_rows: int) -> NDArray[np.int64]:
-    counts = np.bincount(rows, minlength=num_rows)
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.csr import row_pointers
 from go_opt.env.cost import CostTables
 from go_opt.graph import NO_PRODUCER, WEIGHT
 from go_opt.solver.sequence import KernelSequence
@@ -51,9 +52,9 @@ def segment_memory(
     stored = np.flatnonzero((home >= 0) & ((last >= 0) | tables.tensor_is_output))
     stored = stored[np.argsort(home[stored], kind="stable")]
     return SegmentMemory(
-        _row_pointers(home[stored], num_kernels),
+        row_pointers(home[stored], num_kernels),
         stored.astype(np.int32),
-        _row_pointers(pairs[:, 0], num_kernels),
+        row_pointers(pairs[:, 0], num_kernels),
         pairs[:, 1].astype(np.int32),
         tables.tensor_bytes,
         home,
@@ -145,12 +146,8 @@ def _weight_reads(
     following[:-1][is_same] = by_tensor[1:, 1][is_same]
     by_kernel = np.argsort(by_tensor[:, 1], kind="stable")
     size = tables.tensor_bytes[by_tensor[by_kernel, 0]]
-    return _row_pointers(by_tensor[:, 1], num_kernels), size, following[by_kernel]
+    return row_pointers(by_tensor[:, 1], num_kernels), size, following[by_kernel]
 
 
 def _unique_pairs(a: NDArray, b: NDArray) -> NDArray[np.int64]:
     return np.unique(np.stack([a, b], axis=1).astype(np.int64), axis=0).reshape(-1, 2)
-
-
-def _row_pointers(rows: NDArray, num_rows: int) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=num_rows))]).astype(np.int64)

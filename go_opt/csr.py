@@ -1,0 +1,12 @@
+"""Ragged data as CSR: row ``i`` of ``x`` is ``x[ptr[i]:ptr[i + 1]]``."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def row_pointers(rows: NDArray, num_rows: int) -> NDArray[np.int64]:
+    """``[num_rows + 1]`` pointers of entries that stand in the order of their ``rows``."""
+    counts = np.bincount(rows, minlength=num_rows)
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
