@@ -1,0 +1,125 @@
+"""Time of the adjacent core and of slicing by likelihood, 1,000 to 50,000 ops; and a stress test.
+
+Run: PYTHONPATH=. python tests/benchmarks/bench_solver.py [--stress 100000]
+
+Asserts that placements keep the rules and that log-probabilities are what plain sums
+say. Prints milliseconds on one core, for 36 chips. Targets: adjacent SAMPLE 2 ms at
+10,000 ops and 10 ms at 50,000; filter 20 ms at 10,000 and 0.1 ms for each further sample.
+The stress test draws from random DAGs of 2 to 2,000 ops and all shipped graphs, policies
+from uniform to one-hot to adversarial: no failure, none invalid.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import numpy as np
+from bench_evaluation import best_s
+from chains import branchy_graph
+
+from go_opt.env import cost_tables, load_target, load_zoo, zoo_entries
+from go_opt.solver.adjacent import DRAWN, VISITING, fix_adjacent, sample_adjacent
+from go_opt.solver.likelihood import cut_filter, log_prob, most_likely_cuts, sample_cuts
+from go_opt.solver.problem import placement_problem
+from go_opt.solver.sequence import kernel_sequence
+from tests.solver.adjacent_oracle import obeys
+from tests.solver.test_adjacent import POLICIES, policy
+from tests.solver.test_likelihood import log_weight
+from tests.strategies import random_graph, small_mcm
+
+SIZES = (1_000, 10_000, 50_000)
+BATCH = 20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--stress", type=int, default=100_000, help="samples of the stress test")
+    stress_samples = parser.parse_args().stress
+    core()
+    likelihood()
+    stress(stress_samples)
+
+
+def core() -> None:
+    target = load_target("mcm-6x6")
+    print(f"{'order':>17} {'ops':>6} {'SAMPLE ms':>10} {'in batch':>9} {'FIX ms':>8} {'chips':>6}")
+    for num_ops in SIZES:
+        problem = placement_problem(branchy_graph(num_ops), target)
+        rng = np.random.default_rng(0)
+        rows = rng.normal(size=(num_ops, target.num_chips))
+        proposals = rng.integers(0, target.num_chips, (BATCH, num_ops), dtype=np.int32)
+        for orders in VISITING:
+
+            def sample(count, problem=problem, rows=rows, orders=orders):
+                return sample_adjacent(problem, rows, orders=orders, num_samples=count)
+
+            def fix(problem=problem, proposals=proposals, orders=orders):
+                return fix_adjacent(problem, proposals, orders=orders)
+
+            drawn = sample(BATCH)
+            assert obeys(problem, drawn.placement).all()
+            assert obeys(problem, fix().placement).all()
+            one_s, batch_s, fix_s = best_s(lambda: sample(1)), best_s(lambda: sample(BATCH)), best_s(fix)
+            print(
+                f"{orders:>17} {num_ops:6d} {one_s * 1e3:10.2f} {batch_s / BATCH * 1e3:9.2f} "
+                f"{fix_s / BATCH * 1e3:8.2f} {drawn.placement.max(axis=1).mean() + 1:6.1f}"
+            )
+
+
+def likelihood() -> None:
+    target = load_target("mcm-6x6")
+    print(f"\n{'ops':>6} {'filter ms':>10} {'Viterbi ms':>11} {'sample ms':>10} {'log_prob error':>15}")
+    for num_ops in SIZES:
+        order = np.arange(num_ops, dtype=np.int32)
+        tables = cost_tables(branchy_graph(num_ops), target)
+        reach = kernel_sequence(tables, order, order, adjacent=True).reach
+        rows = np.random.default_rng(0).normal(size=(num_ops, target.num_chips))
+
+        found = cut_filter(reach, rows)
+        _, cuts = sample_cuts(found, 0, 100)
+        plain = np.array([log_weight(rows, row) for row in cuts]) - found.log_total
+        error = np.abs(log_prob(found, cuts) - plain).max()
+        assert error < 1e-9
+        filter_s = best_s(lambda reach=reach, rows=rows: cut_filter(reach, rows))
+        viterbi_s = best_s(lambda reach=reach, rows=rows: most_likely_cuts(reach, rows))
+        sample_s = best_s(lambda found=found: log_prob(found, sample_cuts(found, 0, 100)[1])) / 100
+        print(
+            f"{num_ops:6d} {filter_s * 1e3:10.2f} {viterbi_s * 1e3:11.2f} {sample_s * 1e3:10.4f} "
+            f"{error:15.1e}"
+        )
+
+
+def stress(num_samples: int) -> None:
+    rng = np.random.default_rng(0)
+    graphs = [(load_zoo(entry.name), load_target("mcm-6x6")) for entry in zoo_entries()]
+    drawn = invalid = failed = 0
+    start_s = time.perf_counter()
+    while drawn < num_samples:
+        graph, target = graphs.pop() if graphs else random_instance(rng)
+        problem = placement_problem(graph, target)
+        for name in POLICIES:
+            rows = policy(rng, name, problem.num_units, problem.num_chips)
+            proposals = np.tile(rows.argmax(axis=1).astype(np.int32), (10, 1))
+            for orders in VISITING:
+                samples = sample_adjacent(problem, rows, orders=orders, seed=drawn, num_samples=10)
+                fixes = fix_adjacent(problem, proposals, orders=orders, seed=drawn)
+                for placement, status in (
+                    (samples.placement, samples.status),
+                    (fixes.placement, fixes.status),
+                ):
+                    failed += int((status != DRAWN).sum())
+                    invalid += int((~obeys(problem, placement)).sum())
+                    drawn += len(placement)
+    seconds = time.perf_counter() - start_s
+    print(f"\nstress: {drawn} placements in {seconds:.1f} s, {failed} failed, {invalid} invalid")
+    assert failed == invalid == 0
+
+
+def random_instance(rng: np.random.Generator):
+    num_ops = int(2 * 1000 ** rng.random())
+    return random_graph(rng, num_ops), small_mcm(int(rng.integers(1, 70)))
+
+
+if __name__ == "__main__":
+    main()
