@@ -1,0 +1,343 @@
+"""The domain store: which chips are still open to each unit, with a trail to go back.
+
+Axes: ``U`` units, ``D`` chips, ``W`` 64-bit words of a set of chips, ``V`` decisions at
+most. Chip ``c`` is bit ``c % 64`` of word ``c // 64``.
+
+Domains change in :func:`write` alone: it trails, counts and enqueues, so that the search
+can undo anything and the propagators see every change. :func:`restore` is its inverse.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+FAILED, UNCHANGED, NARROWED = range(3)  # a domain became empty; nothing happened; something did
+
+# Fields of ``Store.state``.
+(
+    TRAIL_SIZE,
+    NUM_DECIDED,
+    NUM_DECISIONS,
+    QUEUE_HEAD,
+    QUEUE_SIZE,
+    HIGHEST_LOW,
+    NUM_LINKED,
+    SUPPORT_FELL,
+    LINKS_CHANGED,
+    LAST_LIMIT_CHECK,
+    MAX_BACKTRACKS,
+) = range(11)
+
+# Fields of ``Store.counters``.
+PROPAGATIONS, NARROWINGS, BACKTRACKS, DEAD_ENDS = range(4)
+
+UNLIMITED: Final = 2**62
+WORD_BITS: Final = 64
+NO_BITS: Final = np.uint64(0)
+ONE_BIT: Final = np.uint64(1)
+ALL_BITS: Final = np.uint64(2**64 - 1)
+
+
+class Store(NamedTuple):
+    """The mutable state of one search. Everything is allocated once."""
+
+    domain: NDArray[np.uint64]  # [U, W] chips open to each unit
+    low: NDArray[np.int64]  # [U] lowest chip of the domain; stale while it is empty
+    high: NDArray[np.int64]  # [U] highest chip, likewise
+    size: NDArray[np.int64]  # [U] chips in the domain
+    support: NDArray[np.int64]  # [D] units to which the chip is open
+    occupied: NDArray[np.int64]  # [D] units to which only this chip is open
+    decided: NDArray[np.int64]  # [U] those units, in the order in which they came to it
+    trail_unit: NDArray[np.int32]  # [T] unit, word and old bits of each write
+    trail_word: NDArray[np.int32]  # [T]
+    trail_bits: NDArray[np.uint64]  # [T]
+    mark: NDArray[np.int64]  # [V + 1, 3] trail size, decided units, highest low before a decision
+    choice_unit: NDArray[np.int64]  # [V] the unit of each decision
+    choice: NDArray[np.uint64]  # [V, W] the chips it was narrowed to
+    queue: NDArray[np.int64]  # [U] ring of units whose domain changed
+    is_queued: NDArray[np.bool_]  # [U]
+    is_linked: NDArray[np.bool_]  # [U] True where the chip graph knows the unit
+    link_edges: NDArray[np.int64]  # [D, D] edges from a unit decided on a to one decided on b
+    links: NDArray[np.uint64]  # [D, W] the chips b of row a with such an edge, a itself left out
+    reach: NDArray[np.uint64]  # [D, W] chips at the end of a path of links from a
+    far: NDArray[np.uint64]  # [D, W] chips that a must not depend on directly: a detour leads there
+    into: NDArray[np.uint64]  # [D, W] chips that lead to b
+    far_into: NDArray[np.uint64]  # [D, W] the inverse of far
+    above: NDArray[np.uint64]  # [U, W] chips of the decided ancestors of each unit
+    below: NDArray[np.uint64]  # [U, W] chips of its decided descendants
+    long_links: NDArray[np.int64]  # [D^2 / 2, 2] links a -> b past at least one chip
+    server: NDArray[np.int64]  # [D] a unit that may cover the chip, or -1: a hint, not trailed
+    served: NDArray[np.int64]  # [U] the chip each unit may cover, or -1
+    asked_by: NDArray[np.int64]  # [U] scratch of the search for a server
+    chip_queue: NDArray[np.int64]  # [D] scratch, likewise
+    state: NDArray[np.int64]  # [11] the fields named above
+    counters: NDArray[np.int64]  # [4] the counters named above
+
+
+def new_store(allowed: NDArray[np.uint64], num_chips: int, max_decisions: int | None = None) -> Store:
+    """A store with the domains ``allowed`` [U, W] and room for two decisions a unit, or so many."""
+    num_units, num_words = allowed.shape
+    num_decisions = 2 * num_units if max_decisions is None else max_decisions
+    # Every write removes a chip, so the trail never outgrows this; untouched pages cost nothing.
+    trail_size = num_units * num_chips
+    store = Store(
+        domain=allowed.copy(),
+        low=np.zeros(num_units, np.int64),
+        high=np.zeros(num_units, np.int64),
+        size=np.zeros(num_units, np.int64),
+        support=np.zeros(num_chips, np.int64),
+        occupied=np.zeros(num_chips, np.int64),
+        decided=np.zeros(num_units, np.int64),
+        trail_unit=np.empty(trail_size, np.int32),
+        trail_word=np.empty(trail_size, np.int32),
+        trail_bits=np.empty(trail_size, np.uint64),
+        mark=np.zeros((num_decisions + 1, 3), np.int64),
+        choice_unit=np.zeros(num_decisions, np.int64),
+        choice=np.zeros((num_decisions, num_words), np.uint64),
+        queue=np.zeros(num_units, np.int64),
+        is_queued=np.zeros(num_units, np.bool_),
+        is_linked=np.zeros(num_units, np.bool_),
+        link_edges=np.zeros((num_chips, num_chips), np.int64),
+        links=np.zeros((num_chips, num_words), np.uint64),
+        reach=np.zeros((num_chips, num_words), np.uint64),
+        far=np.zeros((num_chips, num_words), np.uint64),
+        into=np.zeros((num_chips, num_words), np.uint64),
+        far_into=np.zeros((num_chips, num_words), np.uint64),
+        above=np.zeros((num_units, num_words), np.uint64),
+        below=np.zeros((num_units, num_words), np.uint64),
+        long_links=np.zeros((num_chips * num_chips // 2, 2), np.int64),
+        server=np.full(num_chips, -1, np.int64),
+        served=np.full(num_units, -1, np.int64),
+        asked_by=np.zeros(num_units, np.int64),
+        chip_queue=np.zeros(num_chips, np.int64),
+        state=np.zeros(11, np.int64),
+        counters=np.zeros(4, np.int64),
+    )
+    store.state[MAX_BACKTRACKS] = UNLIMITED
+    _count(store)
+    return store
+
+
+@njit(cache=True, nogil=True)
+def _count(store):
+    """Fill what follows from the domains, and enqueue every unit."""
+    state = store.state
+    for unit in range(len(store.size)):
+        store.low[unit] = len(store.support)
+        for word in range(store.domain.shape[1]):
+            bits = store.domain[unit, word]
+            while bits != NO_BITS:
+                chip = word * WORD_BITS + lowest_bit(bits)
+                bits &= bits - ONE_BIT
+                store.support[chip] += 1
+                store.size[unit] += 1
+                store.low[unit] = min(store.low[unit], chip)
+                store.high[unit] = chip
+        state[HIGHEST_LOW] = max(state[HIGHEST_LOW], store.low[unit])
+        if store.size[unit] == 1:
+            _decided(store, unit)
+        enqueue(store, unit)
+    state[SUPPORT_FELL] = 1
+
+
+@njit(cache=True, nogil=True)
+def write(store, unit, word, keep):
+    """Keep the chips ``keep`` of one word of a domain: the one place where domains change."""
+    old = store.domain[unit, word]
+    new = old & keep
+    if new == old:
+        return UNCHANGED
+    state = store.state
+    at = state[TRAIL_SIZE]
+    store.trail_unit[at] = unit
+    store.trail_word[at] = word
+    store.trail_bits[at] = old
+    state[TRAIL_SIZE] = at + 1
+    store.domain[unit, word] = new
+    store.counters[NARROWINGS] += 1
+    gone = old ^ new
+    while gone != NO_BITS:
+        chip = word * WORD_BITS + lowest_bit(gone)
+        gone &= gone - ONE_BIT
+        store.support[chip] -= 1
+        store.size[unit] -= 1
+        if store.support[chip] <= 1:
+            state[SUPPORT_FELL] = 1
+    if store.size[unit] == 0:
+        return FAILED
+    _tighten_bounds(store, unit)
+    state[HIGHEST_LOW] = max(state[HIGHEST_LOW], store.low[unit])
+    if store.size[unit] == 1:
+        _decided(store, unit)
+    enqueue(store, unit)
+    return NARROWED
+
+
+@njit(cache=True, nogil=True)
+def narrow_range(store, unit, low, high):
+    """Keep the chips ``low … high``."""
+    if low <= store.low[unit] and high >= store.high[unit]:
+        return UNCHANGED
+    if low > store.high[unit] or high < store.low[unit]:
+        return FAILED
+    result = UNCHANGED
+    for word in range(store.domain.shape[1]):
+        status = write(store, unit, word, range_bits(word, low, high))
+        if status == FAILED:
+            return FAILED
+        result = max(result, status)
+    return result
+
+
+@njit(cache=True, nogil=True)
+def narrow_to(store, unit, chips):
+    """Keep the chips of the set ``chips`` [W]."""
+    result = UNCHANGED
+    for word in range(store.domain.shape[1]):
+        status = write(store, unit, word, chips[word])
+        if status == FAILED:
+            return FAILED
+        result = max(result, status)
+    return result
+
+
+@njit(cache=True, nogil=True)
+def remove(store, unit, chips):
+    """Remove the chips of the set ``chips`` [W]."""
+    result = UNCHANGED
+    for word in range(store.domain.shape[1]):
+        status = write(store, unit, word, ~chips[word])
+        if status == FAILED:
+            return FAILED
+        result = max(result, status)
+    return result
+
+
+@njit(cache=True, nogil=True)
+def restore(store, trail_size, num_decided, highest_low):
+    """Undo every write since the trail had ``trail_size`` entries."""
+    state = store.state
+    while state[NUM_DECIDED] > num_decided:
+        state[NUM_DECIDED] -= 1
+        store.occupied[store.low[store.decided[state[NUM_DECIDED]]]] -= 1
+    while state[TRAIL_SIZE] > trail_size:
+        state[TRAIL_SIZE] -= 1
+        at = state[TRAIL_SIZE]
+        unit = np.int64(store.trail_unit[at])
+        word = np.int64(store.trail_word[at])
+        back = store.trail_bits[at] ^ store.domain[unit, word]
+        store.domain[unit, word] = store.trail_bits[at]
+        while back != NO_BITS:
+            chip = word * WORD_BITS + lowest_bit(back)
+            back &= back - ONE_BIT
+            store.support[chip] += 1
+            store.size[unit] += 1
+            store.low[unit] = min(store.low[unit], chip)
+            store.high[unit] = max(store.high[unit], chip)
+    state[HIGHEST_LOW] = highest_low
+    while state[QUEUE_SIZE] > 0:
+        dequeue(store)
+
+
+@njit(cache=True, nogil=True)
+def enqueue(store, unit):
+    """Put ``unit`` on the work list, unless it is there."""
+    if store.is_queued[unit]:
+        return
+    store.is_queued[unit] = True
+    place = store.state[QUEUE_HEAD] + store.state[QUEUE_SIZE]
+    store.queue[place % len(store.queue)] = unit
+    store.state[QUEUE_SIZE] += 1
+
+
+@njit(cache=True, nogil=True)
+def dequeue(store):
+    """Take the next unit off the work list, which is not empty."""
+    unit = store.queue[store.state[QUEUE_HEAD]]
+    store.state[QUEUE_HEAD] = (store.state[QUEUE_HEAD] + 1) % len(store.queue)
+    store.state[QUEUE_SIZE] -= 1
+    store.is_queued[unit] = False
+    return unit
+
+
+@njit(cache=True, nogil=True)
+def has_chip(chips, chip):
+    """Whether the set ``chips`` [W] holds ``chip``."""
+    return (chips[chip // WORD_BITS] >> np.uint64(chip % WORD_BITS)) & ONE_BIT != NO_BITS
+
+
+@njit(cache=True, nogil=True)
+def chip_bit(chip):
+    """The bit of ``chip`` in its word."""
+    return ONE_BIT << np.uint64(chip % WORD_BITS)
+
+
+@njit(cache=True, nogil=True)
+def range_bits(word, low, high):
+    """The chips ``low … high`` that lie in ``word``."""
+    start = max(low - word * WORD_BITS, 0)
+    end = min(high - word * WORD_BITS, WORD_BITS - 1)
+    if start > end:
+        return NO_BITS
+    return (ALL_BITS >> np.uint64(WORD_BITS - 1 - end)) & (ALL_BITS << np.uint64(start))
+
+
+@njit(cache=True, nogil=True)
+def lowest_bit(bits):
+    """Number of the lowest bit set; ``bits`` is not 0."""
+    place = 0
+    for step in (32, 16, 8, 4, 2, 1):
+        if bits & ((ONE_BIT << np.uint64(step)) - ONE_BIT) == NO_BITS:
+            bits >>= np.uint64(step)
+            place += step
+    return place
+
+
+@njit(cache=True, nogil=True)
+def highest_bit(bits):
+    """Number of the highest bit set; ``bits`` is not 0."""
+    place = 0
+    for step in (32, 16, 8, 4, 2, 1):
+        if bits >> np.uint64(step) != NO_BITS:
+            bits >>= np.uint64(step)
+            place += step
+    return place
+
+
+@njit(cache=True, nogil=True)
+def _tighten_bounds(store, unit):
+    word = store.low[unit] // WORD_BITS
+    while store.domain[unit, word] == NO_BITS:
+        word += 1
+    store.low[unit] = word * WORD_BITS + lowest_bit(store.domain[unit, word])
+    word = store.high[unit] // WORD_BITS
+    while store.domain[unit, word] == NO_BITS:
+        word -= 1
+    store.high[unit] = word * WORD_BITS + highest_bit(store.domain[unit, word])
+
+
+@njit(cache=True, nogil=True)
+def _decided(store, unit):
+    store.decided[store.state[NUM_DECIDED]] = unit
+    store.state[NUM_DECIDED] += 1
+    store.occupied[store.low[unit]] += 1
+
+
+def pack_chips(open_chips: NDArray[np.bool_]) -> NDArray[np.uint64]:
+    """Sets of chips as words: [..., D] True where a chip is in the set -> [..., W]."""
+    num_chips = open_chips.shape[-1]
+    num_words = -(-num_chips // WORD_BITS)
+    padded = np.zeros((*open_chips.shape[:-1], num_words * WORD_BITS), np.bool_)
+    padded[..., :num_chips] = open_chips
+    as_bytes = np.packbits(padded, axis=-1, bitorder="little")
+    return np.ascontiguousarray(as_bytes).view("<u8").astype(np.uint64)
+
+
+def unpack_chips(words: NDArray[np.uint64], num_chips: int) -> NDArray[np.bool_]:
+    """The inverse of :func:`pack_chips`: [..., W] -> [..., D]."""
+    as_bytes = np.ascontiguousarray(words.astype("<u8")).view(np.uint8)
+    return np.unpackbits(as_bytes, axis=-1, bitorder="little")[..., :num_chips].astype(np.bool_)
