@@ -4,9 +4,10 @@ Run: PYTHONPATH=. python tests/benchmarks/bench_solver.py [--stress 100000]
 
 Asserts that placements keep the rules and that log-probabilities are what plain sums
 say. Prints milliseconds on one core, for 36 chips. Targets: adjacent SAMPLE 2 ms at
-10,000 ops and 10 ms at 50,000; filter 20 ms at 10,000 and 0.1 ms for each further sample.
-The stress test draws from random DAGs of 2 to 2,000 ops and all shipped graphs, policies
-from uniform to one-hot to adversarial: no failure, none invalid.
+10,000 ops and 10 ms at 50,000; filter 20 ms at 10,000 and 0.1 ms for each further sample;
+full-rule verifier 0.1 ms at 10,000. The stress tests draw from random DAGs of 2 to 2,000
+ops and all shipped graphs, policies from uniform to one-hot to adversarial, under the
+adjacent and the full rule: no failure, none invalid.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from chains import branchy_graph
 from go_opt.env import cost_tables, load_target, load_zoo, zoo_entries
 from go_opt.solver.adjacent import DRAWN, VISITING, fix_adjacent, sample_adjacent
 from go_opt.solver.likelihood import cut_filter, log_prob, most_likely_cuts, sample_cuts
+from go_opt.solver.modes import sample as full_rule_sample
 from go_opt.solver.problem import placement_problem
+from go_opt.solver.rule_check import broken_rules
 from go_opt.solver.sequence import kernel_sequence
 from tests.solver.adjacent_oracle import obeys
 from tests.solver.test_adjacent import POLICIES, policy
@@ -37,8 +40,10 @@ def main() -> None:
     parser.add_argument("--stress", type=int, default=100_000, help="samples of the stress test")
     stress_samples = parser.parse_args().stress
     core()
+    check()
     likelihood()
     stress(stress_samples)
+    stress_full_rule(stress_samples)
 
 
 def core() -> None:
@@ -65,6 +70,18 @@ def core() -> None:
                 f"{orders:>17} {num_ops:6d} {one_s * 1e3:10.2f} {batch_s / BATCH * 1e3:9.2f} "
                 f"{fix_s / BATCH * 1e3:8.2f} {drawn.placement.max(axis=1).mean() + 1:6.1f}"
             )
+
+
+def check() -> None:
+    """The compiled full-rule verifier, on placements that obey, so that nothing ends early."""
+    print(f"{'full-rule check':>17} {'ops':>6} {'ms':>10}")
+    for num_ops in SIZES:
+        problem = placement_problem(branchy_graph(num_ops), load_target("mcm-6x6"))
+        rows = np.zeros((num_ops, problem.num_chips))
+        placements = sample_adjacent(problem, rows, num_samples=BATCH).placement
+        assert not broken_rules(problem, placements).any()
+        seconds = best_s(lambda problem=problem, placements=placements: broken_rules(problem, placements))
+        print(f"{'':>17} {num_ops:6d} {seconds / BATCH * 1e3:10.4f}")
 
 
 def likelihood() -> None:
@@ -114,6 +131,32 @@ def stress(num_samples: int) -> None:
     seconds = time.perf_counter() - start_s
     print(f"\nstress: {drawn} placements in {seconds:.1f} s, {failed} failed, {invalid} invalid")
     assert failed == invalid == 0
+
+
+def stress_full_rule(num_samples: int) -> None:
+    """SAMPLE under the full rule on the shipped graphs and random DAGs; every placement is checked."""
+    rng = np.random.default_rng(1)
+    graphs = [(load_zoo(entry.name), load_target("mcm-6x6"), 4) for entry in zoo_entries()]
+    drawn = invalid = by_core = 0
+    start_s = time.perf_counter()
+    while drawn < num_samples:
+        graph, target, count = graphs.pop() if graphs else (*random_instance(rng), 400)
+        problem = placement_problem(graph, target)
+        rows = policy(rng, POLICIES[drawn % len(POLICIES)], problem.num_units, problem.num_chips)
+        found = full_rule_sample(
+            problem,
+            rows,
+            seed=drawn,
+            num_samples=count,
+            order=VISITING[int(rng.integers(len(VISITING)))],
+            max_backtracks=20,
+        )
+        invalid += int((broken_rules(problem, found.placement) != 0).sum())
+        by_core += int(found.fell_back.sum())
+        drawn += count
+    seconds = time.perf_counter() - start_s
+    print(f"full rule: {drawn} samples in {seconds:.1f} s, {by_core} by the core, {invalid} invalid")
+    assert invalid == 0
 
 
 def random_instance(rng: np.random.Generator):
