@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -11,6 +10,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.cycles import cycle_text
 from go_opt.dtypes import dtype_code
 from go_opt.errors import GraphError
 from go_opt.graph import (
@@ -25,9 +25,6 @@ from go_opt.graph import (
 
 # The sum over ops must stay finite and exact enough to compare.
 _MAX_FLOPS = 1e30
-# Of the search for a shortest cycle, and of the names its message shows.
-_MOST_STEPS = 200_000
-_MOST_NAMES = 12
 
 
 @dataclass(slots=True)
@@ -207,7 +204,8 @@ class GraphBuilder:
                     heapq.heappush(ready, reader)
         if len(order) < len(self._ops):
             left = {int(i) for i in np.flatnonzero(indegree > 0)}
-            raise GraphError(_cycle_message(successors, left, self._ops))
+            names = [op.name for op in self._ops]
+            raise GraphError(f"the graph has a cycle: {cycle_text(successors, left, names)}.")
         return order
 
     def _freeze(self, order: Sequence[int]) -> Graph:
@@ -250,62 +248,6 @@ def _check_number(what: str, value: float, limit: float) -> None:
         raise GraphError(f"{what} must be a number, not {value!r}.")
     if not 0 <= value <= limit:
         raise GraphError(f"{what} must be between 0 and {limit:.4g}, not {str(value)[:40]}.")
-
-
-def _cycle_message(successors: Sequence[Sequence[int]], members: set[int], ops: Sequence[_Op]) -> str:
-    cycle = _shortest_cycle(successors, _on_cycles(successors, members))
-    names = [repr(ops[i].name) for i in [*cycle, cycle[0]]]
-    if len(names) > _MOST_NAMES:
-        names[_MOST_NAMES - 2 : -1] = [f"... ({len(cycle)} ops)"]
-    return f"the graph has a cycle: {' -> '.join(names)}."
-
-
-def _on_cycles(successors: Sequence[Sequence[int]], members: set[int]) -> set[int]:
-    """Members from which a cycle can be reached: the others only stand behind one."""
-    left = set(members)
-    fan_out = {op: sum(reader in left for reader in successors[op]) for op in left}
-    readers_of: dict[int, list[int]] = {}
-    for op in left:
-        for reader in successors[op]:
-            readers_of.setdefault(reader, []).append(op)
-    ends = [op for op in left if fan_out[op] == 0]
-    while ends:
-        end = ends.pop()
-        left.discard(end)
-        for op in readers_of.get(end, []):
-            if op in left:
-                fan_out[op] -= 1
-                if fan_out[op] == 0:
-                    ends.append(op)
-    return left
-
-
-def _shortest_cycle(successors: Sequence[Sequence[int]], members: set[int]) -> list[int]:
-    """The ops of a shortest cycle, by breadth-first search from each member.
-
-    Past ``_MOST_STEPS`` the shortest found so far, so a huge cycle costs no more.
-    """
-    best: list[int] = []
-    steps = 0
-    for start in sorted(members):
-        parent = {start: start}
-        queue = deque([start])
-        while queue and start not in successors[queue[0]]:
-            op = queue.popleft()
-            steps += 1
-            for reader in successors[op]:
-                if reader in members and reader not in parent:
-                    parent[reader] = op
-                    queue.append(reader)
-        if queue:
-            path = [queue[0]]
-            while path[-1] != start:
-                path.append(parent[path[-1]])
-            if not best or len(path) < len(best):
-                best = path[::-1]
-        if best and (steps > _MOST_STEPS or len(best) <= 2):
-            break
-    return best
 
 
 def _frozen(values: Sequence | NDArray, dtype: type) -> NDArray:

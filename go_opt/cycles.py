@@ -1,0 +1,67 @@
+"""A shortest cycle of a graph that should have none, for an error that names it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+_MOST_STEPS: Final = 200_000  # of the search for a shorter cycle
+_MOST_NAMES: Final = 12  # shown of a long one
+
+
+def cycle_text(successors: Sequence[Sequence[int]], members: set[int], names: Sequence[str]) -> str:
+    """The shortest cycle among ``members`` as ``'a' -> 'b' -> 'a'``, shortened where it is long."""
+    cycle = _shortest_cycle(successors, _on_cycles(successors, members))
+    shown = [repr(names[i]) for i in [*cycle, cycle[0]]]
+    if len(shown) > _MOST_NAMES:
+        shown[_MOST_NAMES - 2 : -1] = [f"... ({len(cycle)} ops)"]
+    return " -> ".join(shown)
+
+
+def _on_cycles(successors: Sequence[Sequence[int]], members: set[int]) -> set[int]:
+    """Members from which a cycle can be reached: the others only stand behind one."""
+    left = set(members)
+    fan_out = {op: sum(reader in left for reader in successors[op]) for op in left}
+    readers_of: dict[int, list[int]] = {}
+    for op in left:
+        for reader in successors[op]:
+            readers_of.setdefault(reader, []).append(op)
+    ends = [op for op in left if fan_out[op] == 0]
+    while ends:
+        end = ends.pop()
+        left.discard(end)
+        for op in readers_of.get(end, []):
+            if op in left:
+                fan_out[op] -= 1
+                if fan_out[op] == 0:
+                    ends.append(op)
+    return left
+
+
+def _shortest_cycle(successors: Sequence[Sequence[int]], members: set[int]) -> list[int]:
+    """The ops of a shortest cycle, by breadth-first search from each member.
+
+    Past ``_MOST_STEPS`` the shortest found so far, so a huge cycle costs no more.
+    """
+    best: list[int] = []
+    steps = 0
+    for start in sorted(members):
+        parent = {start: start}
+        queue = deque([start])
+        while queue and start not in successors[queue[0]]:
+            op = queue.popleft()
+            steps += 1
+            for reader in successors[op]:
+                if reader in members and reader not in parent:
+                    parent[reader] = op
+                    queue.append(reader)
+        if queue:
+            path = [queue[0]]
+            while path[-1] != start:
+                path.append(parent[path[-1]])
+            if not best or len(path) < len(best):
+                best = path[::-1]
+        if best and (steps > _MOST_STEPS or len(best) <= 2):
+            break
+    return best
