@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from go_opt.env import Metrics, Target, evaluate_plan, load_target, load_zoo
 from go_opt.errors import InvalidInputError, ModelError, PlanError
+from go_opt.frontends.graph_like import as_graph
 from go_opt.graph import Graph, Precision
 from go_opt.optimizer import optimize_request
 from go_opt.plan import Plan
@@ -104,7 +105,7 @@ def optimize(
         )
     request = Request(objective, budget_s, max_evaluations, seed, decide, relays, replication)
     return optimize_request(
-        _as_graph(graph), _as_target(target), request, on_step=on_step, should_stop=should_stop
+        as_graph(graph), _as_target(target), request, on_step=on_step, should_stop=should_stop
     )
 
 
@@ -127,11 +128,3 @@ def verify(graph: Graph, target: Target | str | Path, plan: Plan) -> list[Violat
 
 def _as_target(target: Target | str | Path) -> Target:
     return target if isinstance(target, Target) else load_target(target)
-
-
-def _as_graph(graph: Graph | nx.DiGraph) -> Graph:
-    if isinstance(graph, Graph):
-        return graph
-    from go_opt.frontends import from_networkx
-
-    return from_networkx(graph)

@@ -103,7 +103,7 @@ def sample_adjacent(
     Raises:
       InfeasibleError: all chips must be used and cannot be, whatever the bounds.
     """
-    rows = _checked_rows(problem, log_probs, num_samples)
+    rows = checked_rows(problem, log_probs, num_samples)
     shape = (num_samples, problem.num_units)
     out = AdjacentSamples(
         placement=np.full(shape, -1, dtype=np.int32),
@@ -150,7 +150,7 @@ def fix_adjacent(
             f"proposals has shape {proposals.shape}, must be (any, {problem.num_units}).", field="proposals"
         )
     num_samples = len(proposals)
-    rows = np.zeros((1, 1, 1)) if log_probs is None else _checked_rows(problem, log_probs, num_samples)
+    rows = np.zeros((1, 1, 1)) if log_probs is None else checked_rows(problem, log_probs, num_samples)
     out = AdjacentFixes(
         np.full(proposals.shape, -1, dtype=np.int32), np.full(num_samples, CONTRADICTION, dtype=np.int8)
     )
@@ -172,10 +172,10 @@ def _is_smallest_first(orders: Visiting | NDArray[np.int32]) -> bool:
     return isinstance(orders, str) and orders == "most_constrained"
 
 
-def _checked_rows(
+def checked_rows(
     problem: PlacementProblem, log_probs: NDArray[np.float64], num_samples: int
 ) -> NDArray[np.float64]:
-    """[1 or S, U, D]"""
+    """[1 or S, U, D] the log-probabilities, if their shape and their numbers are sound."""
     rows = np.ascontiguousarray(log_probs, dtype=np.float64)
     rows = rows[None] if rows.ndim == 2 else rows
     wanted = (problem.num_units, problem.num_chips)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.errors import InfeasibleError, InvalidInputError
-from go_opt.solver.adjacent import ANCHORED, DRAWN, fix_adjacent, sample_adjacent
+from go_opt.solver.adjacent import ANCHORED, DRAWN, checked_rows, fix_adjacent, sample_adjacent
 from go_opt.solver.adjacent_orders import VISITING, Visiting, visiting_orders
 from go_opt.solver.domains import pack_chips, unpack_chips
 from go_opt.solver.mode_kernels import (
@@ -90,7 +90,7 @@ def sample(
     Raises:
       InfeasibleError: under the adjacent rule, all chips must be used and no placement does.
     """
-    rows = _checked_rows(problem, log_probs, num_samples)
+    rows = checked_rows(problem, log_probs, num_samples)
     batch = _batch(problem, tables, num_samples, order, rule, seed)
     statistics = _search(batch, sample_all, rows, max_backtracks)
     _sample_rest(batch, rows)
@@ -119,7 +119,7 @@ def fix(
       order, max_backtracks, tables: as for :func:`sample`, with its errors.
     """
     proposals = _checked_proposals(problem, proposals)
-    rows = _NO_ROWS if log_probs is None else _checked_rows(problem, log_probs, len(proposals))
+    rows = _NO_ROWS if log_probs is None else checked_rows(problem, log_probs, len(proposals))
     batch = _batch(problem, tables, len(proposals), order, rule, seed)
     batch.draws.proposal[:] = proposals
     statistics = _search(batch, fix_all, rows, max_backtracks)
@@ -295,23 +295,6 @@ def _proposal_log_prob(rows: NDArray[np.float64], proposals: NDArray[np.int32]) 
     chip = np.where(is_inside, proposals, 0)
     picked = normalised[sample_index, np.arange(num_units), chip]
     return np.where(is_inside, picked, -np.inf).sum(axis=1)
-
-
-def _checked_rows(
-    problem: PlacementProblem, log_probs: NDArray[np.float64], num_samples: int
-) -> NDArray[np.float64]:
-    """[1 or S, U, D]"""
-    rows = np.ascontiguousarray(log_probs, dtype=np.float64)
-    rows = rows[None] if rows.ndim == 2 else rows
-    wanted = (problem.num_units, problem.num_chips)
-    if rows.ndim != 3 or rows.shape[1:] != wanted or len(rows) not in (1, num_samples):
-        raise InvalidInputError(
-            f"log_probs has shape {np.shape(log_probs)}, must be {wanted} or {(num_samples, *wanted)}.",
-            field="log_probs",
-        )
-    if not rows.max(initial=-np.inf) < np.inf:  # NaN compares False
-        raise InvalidInputError("log_probs holds NaN or infinity.", field="log_probs")
-    return rows
 
 
 def _checked_proposals(problem: PlacementProblem, proposals: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -11,6 +11,7 @@ import grpc
 
 from go_opt.env import Metrics, Target
 from go_opt.errors import InvalidInputError, ServiceError
+from go_opt.frontends.graph_like import as_graph
 from go_opt.graph import Graph
 from go_opt.plan import Plan
 from go_opt.proto import optimizer_pb2, optimizer_pb2_grpc
@@ -71,7 +72,7 @@ class Client:
         request = Request(objective, budget_s, max_evaluations, seed, decide, relays, replication)
         message = request_to_proto(request, policy=policy)
         message.target.CopyFrom(target_to_proto(target))
-        message.graph.CopyFrom(graph_to_proto(_as_graph(graph)))
+        message.graph.CopyFrom(graph_to_proto(as_graph(graph)))
         return result_from_proto(self._call(self._stub.Optimize, message))
 
     def evaluate(self, graph: Graph, target: str | Path | Target, plan: Plan) -> Metrics:
@@ -114,14 +115,6 @@ class Client:
             return method(message, timeout=self._timeout_s)
         except grpc.RpcError as error:
             raise error_from_call(error, str(self._address)) from None
-
-
-def _as_graph(graph: Graph | nx.DiGraph) -> Graph:
-    if isinstance(graph, Graph):
-        return graph
-    from go_opt.frontends import from_networkx
-
-    return from_networkx(graph)
 
 
 def _options(address: Address) -> tuple[tuple[str, int], ...]:

@@ -75,7 +75,7 @@ def _propagate_limit(tables, store, limit):
     for unit in range(len(store.size)):
         if not has_chip(store.domain[unit], chip):
             continue
-        most += limits.amount[limit, unit] + _new_items(limits, limit, unit, users)
+        most += limits.amount[limit, unit] + _items_of(limits, limit, unit, users, 0)
         _count_items(limits, limit, unit, users)
         if store.size[unit] == 1:
             least += limits.amount[limit, unit] + _missing_items(limits, limit, unit, held_items)
@@ -89,7 +89,7 @@ def _propagate_limit(tables, store, limit):
         status = UNCHANGED
         if least + limits.amount[limit, unit] + _missing_items(limits, limit, unit, held_items) > at_most:
             status = write(store, unit, chip // WORD_BITS, ~chip_bit(chip))
-        elif most - limits.amount[limit, unit] - _own_items(limits, limit, unit, users) < at_least:
+        elif most - limits.amount[limit, unit] - _items_of(limits, limit, unit, users, 1) < at_least:
             status = narrow_range(store, unit, chip, chip)
         if status == FAILED:
             return FAILED
@@ -99,23 +99,12 @@ def _propagate_limit(tables, store, limit):
 
 
 @njit(cache=True, nogil=True)
-def _new_items(limits, limit, unit, users):
-    """Amount of the items of ``unit`` that no unit has brought yet."""
+def _items_of(limits, limit, unit, users, num_users):
+    """Amount of the items of ``unit`` that ``num_users`` units use: 0 none yet, 1 it alone."""
     amount = 0.0
     if limits.shares[limit]:
         for i in range(limits.item_ptr[unit], limits.item_ptr[unit + 1]):
-            if users[limits.item[i]] == 0:
-                amount += limits.item_amount[limits.item[i]]
-    return amount
-
-
-@njit(cache=True, nogil=True)
-def _own_items(limits, limit, unit, users):
-    """Amount of the items that ``unit`` alone may bring."""
-    amount = 0.0
-    if limits.shares[limit]:
-        for i in range(limits.item_ptr[unit], limits.item_ptr[unit + 1]):
-            if users[limits.item[i]] == 1:
+            if users[limits.item[i]] == num_users:
                 amount += limits.item_amount[limits.item[i]]
     return amount
 

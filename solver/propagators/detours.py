@@ -42,7 +42,7 @@ from go_opt.solver.propagators.between import leave_out
 def propagate(tables, store):
     _spread(tables, store)
     _find_paths(tables, store)
-    if _has_detour(store):
+    if has_detour(store):
         return FAILED
     num_long = _list_long_links(tables, store)
     result = UNCHANGED
@@ -119,7 +119,8 @@ def _find_paths(tables, store):
 
 
 @njit(cache=True, nogil=True)
-def _has_detour(store):
+def has_detour(store):
+    """Whether a chip depends directly on one that it also reaches past another."""
     for a in range(store.links.shape[0]):
         for word in range(store.links.shape[1]):
             if store.links[a, word] & store.far[a, word] != NO_BITS:

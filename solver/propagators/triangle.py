@@ -58,7 +58,7 @@ def propagate(tables, store, unit):
         return detours.propagate(tables, store)
     if state[LINKS_CHANGED]:
         _find_far(tables, store)
-        if has_detour(store):
+        if detours.has_detour(store):
             return FAILED
         state[LINKS_CHANGED] = 0
     return _prune(tables, store, first)
@@ -156,15 +156,6 @@ def _find_far(tables, store):
         for b in range(a + 1, tables.num_chips):
             if has_chip(store.far[a], b):
                 store.far_into[b, a // WORD_BITS] |= chip_bit(a)
-
-
-@njit(cache=True, nogil=True)
-def has_detour(store):
-    for a in range(store.links.shape[0]):
-        for word in range(store.links.shape[1]):
-            if store.links[a, word] & store.far[a, word] != NO_BITS:
-                return True
-    return False
 
 
 @njit(cache=True, nogil=True)
