@@ -7,8 +7,8 @@ import pkgutil
 
 import go_opt
 
-# Building the zoo needs the `zoo` extra, regenerating stubs the `test` extra.
-NEED_EXTRAS = {"go_opt.env.zoo_build", "go_opt.env.zoo_models", "go_opt.proto.generate"}
+# Regenerating stubs needs the `test` extra.
+NEED_EXTRAS = {"go_opt.proto.generate"}
 
 names = [module.name for module in pkgutil.walk_packages(go_opt.__path__, "go_opt.")]
 names = [name for name in names if name not in NEED_EXTRAS and not name.endswith("__main__")]

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from go_opt.env import Target, cost_tables, evaluate_plan, loop_roles
+from go_opt.env.op_memory import op_that_runs_nowhere, why_no_plan
 from go_opt.errors import InfeasibleError
 from go_opt.graph import Graph
 from go_opt.plan import Plan
 from go_opt.portfolio import Proposal, proposals
 from go_opt.result import OPTIMAL_GAP, OptimizeResult, Request, Status, Step
 from go_opt.solver import Bound, latency_bound, throughput_bound, verify
-from go_opt.solver.memory import op_that_runs_nowhere, why_no_plan
 from go_opt.warm_up import warm_up
 
 

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from go_opt.dtypes import size_bytes
-from go_opt.env.zoo import INDEX_NAME, SPLITS, graph_file_name, load_zoo, zoo_entries
-from go_opt.env.zoo_build import RECIPES, index_text, main
+from go_opt.env.zoo import SPLITS, load_zoo, zoo_entries
+from go_opt.env.zoo.build import index_text, main
+from go_opt.env.zoo.catalogue import INDEX_NAME, graph_file_name
+from go_opt.env.zoo.recipes import RECIPES
 from go_opt.errors import ModelError
 from go_opt.graph import MATRIX, WEIGHT, Graph
 
@@ -126,7 +128,7 @@ def test_one_graph_is_above_5000_ops() -> None:
 
 
 def test_files_are_those_of_the_index() -> None:
-    shipped = {path.name: path for path in files("go_opt.env.zoo_data").iterdir()}
+    shipped = {path.name: path for path in files("go_opt.env.zoo.data").iterdir()}
     graphs = {name for name in shipped if name.endswith(".pb.xz")}
     assert graphs == {graph_file_name(name) for name in ENTRIES}
     assert sum(len(shipped[name].read_bytes()) for name in graphs) < 5e6
@@ -136,7 +138,7 @@ def test_index_is_that_of_the_recipes() -> None:
     assert {(recipe.name, recipe.family) for recipe in RECIPES} == {
         (entry.name, entry.family) for entry in ENTRIES.values()
     }
-    written = (files("go_opt.env.zoo_data") / INDEX_NAME).read_text("utf-8")
+    written = (files("go_opt.env.zoo.data") / INDEX_NAME).read_text("utf-8")
     assert written == index_text(ENTRIES.values())
 
 

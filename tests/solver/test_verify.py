@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 
 from go_opt.env import Target, cost_tables, evaluate_batch
+from go_opt.env.op_memory import op_activation_bytes
 from go_opt.errors import PlanError
 from go_opt.graph import Graph
 from go_opt.graph_builder import GraphBuilder
 from go_opt.plan import Clone, Plan, Relay
 from go_opt.solver import verify
-from go_opt.solver.memory import op_activation_bytes
 from go_opt.solver.verify import peak_activation_bytes
 from tests.strategies import (
     chip_kind,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.env import Target, cost_tables
+from go_opt.env.cost import cost_tables
+from go_opt.env.target import Target
 from go_opt.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
 
 

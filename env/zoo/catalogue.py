@@ -1,7 +1,4 @@
-"""The zoo: graphs of real models that ship with go-opt, loaded by name.
-
-Only the structure ships, no weights. :mod:`go_opt.env.zoo_build` makes the files.
-"""
+"""What the zoo holds, and how a graph of it is loaded."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from go_opt.graph import Graph, Precision
 Split = Literal["train", "validation", "test"]
 SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
 INDEX_NAME: Final = "index.toml"
-_FOLDER: Final = "go_opt.env.zoo_data"
+_FOLDER: Final = "go_opt.env.zoo.data"
 
 
 @dataclass(frozen=True)
@@ -29,6 +26,7 @@ class ZooEntry:
     name: str
     family: str  # models of one family are in one split
     split: Split
+    target: str  # the default target, or "gpu-8" where some op fits no chip of that
     ops: int
     edges: int
     flops: float  # of one inference, 2 per multiply-add
@@ -37,16 +35,40 @@ class ZooEntry:
     fingerprint: str  # of the graph as stored, with precision "native"
 
 
+@dataclass(frozen=True)
+class Family:
+    """Models of one architecture, which are in one split."""
+
+    name: str
+    split: Split
+    reason: str  # why it is in that split
+
+
 @cache
 def zoo_entries() -> tuple[ZooEntry, ...]:
     """The graphs of the zoo, by name."""
-    index = tomllib.loads((files(_FOLDER) / INDEX_NAME).read_text("utf-8"))
-    return tuple(ZooEntry(name=name, **fields) for name, fields in sorted(index.items()))
+    return tuple(ZooEntry(name=name, **fields) for name, fields in sorted(_table(INDEX_NAME).items()))
+
+
+@cache
+def zoo_families() -> dict[str, Family]:
+    """The families of the zoo, by name."""
+    return {name: Family(name=name, **fields) for name, fields in sorted(_table("families.toml").items())}
+
+
+def zoo_entry(name: str) -> ZooEntry:
+    """The entry of that name; raises :class:`ModelError` where there is none."""
+    entries = {entry.name: entry for entry in zoo_entries()}
+    if name in entries:
+        return entries[name]
+    near = get_close_matches(name, entries, n=3)
+    hint = f"did you mean {' or '.join(map(repr, near))}" if near else "`go-opt zoo list` names them all"
+    raise ModelError(f"the zoo has no graph {name!r}; {hint}.", field="model")
 
 
 def load_zoo(name: str, precision: Precision = "native") -> Graph:
     """The zoo's graph of that name; raises :class:`ModelError` where there is none."""
-    _check_known(name)
+    zoo_entry(name)
     # The wire format loads protobuf, which listing the zoo does not need.
     from go_opt.proto import graph_pb2
     from go_opt.wire import graph_from_proto
@@ -60,10 +82,5 @@ def graph_file_name(name: str) -> str:
     return f"{name}.pb.xz"
 
 
-def _check_known(name: str) -> None:
-    known = [entry.name for entry in zoo_entries()]
-    if name in known:
-        return
-    near = get_close_matches(name, known, n=3)
-    hint = f"did you mean {' or '.join(map(repr, near))}" if near else "`go-opt zoo list` names them all"
-    raise ModelError(f"the zoo has no graph {name!r}; {hint}.", field="model")
+def _table(file_name: str) -> dict[str, dict]:
+    return tomllib.loads((files(_FOLDER) / file_name).read_text("utf-8"))

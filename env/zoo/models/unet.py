@@ -1,7 +1,4 @@
-"""Models of the zoo that no library ships, written from their papers.
-
-Only the zoo's builder imports them: they load JAX and flax.
-"""
+"""The U-Net of denoising diffusion."""
 
 from __future__ import annotations
 
@@ -142,33 +139,3 @@ def _upsampled(x: jax.Array) -> jax.Array:
     batch, height, width, channels = x.shape
     doubled = jnp.broadcast_to(x[:, :, None, :, None], (batch, height, 2, width, 2, channels))
     return doubled.reshape(batch, 2 * height, 2 * width, channels)
-
-
-class LstmLanguageModel(nnx.Module):
-    """Embedding, stacked LSTM layers scanned over the tokens, and a projection to the vocabulary."""
-
-    def __init__(self, vocabulary: int, width: int, layers: int, rngs: nnx.Rngs) -> None:
-        self.embedding = nnx.Embed(vocabulary, width, rngs=rngs)
-        self.gates = nnx.List([nnx.Linear(2 * width, 4 * width, rngs=rngs) for _ in range(layers)])
-        self.head = nnx.Linear(width, vocabulary, rngs=rngs)
-
-    def __call__(self, tokens: jax.Array) -> jax.Array:
-        batch = tokens.shape[0]
-        width = self.embedding.features
-        zeros = [jnp.zeros((batch, width)) for _ in self.gates]
-        embedded = jnp.swapaxes(self.embedding(tokens), 0, 1)
-        _, hidden = jax.lax.scan(self._step, (zeros, zeros), embedded)
-        return self.head(hidden)
-
-    def _step(
-        self, state: tuple[list[jax.Array], list[jax.Array]], x: jax.Array
-    ) -> tuple[tuple[list[jax.Array], list[jax.Array]], jax.Array]:
-        """One token: ``c' = f*c + i*g`` and ``h' = o*tanh(c')`` in each layer."""
-        hiddens, cells = [], []
-        for gates, hidden, cell in zip(self.gates, *state, strict=True):
-            in_gate, forget_gate, update, out_gate = jnp.split(gates(jnp.concatenate([x, hidden], -1)), 4, -1)
-            cell = nnx.sigmoid(forget_gate) * cell + nnx.sigmoid(in_gate) * jnp.tanh(update)
-            x = nnx.sigmoid(out_gate) * jnp.tanh(cell)
-            hiddens.append(x)
-            cells.append(cell)
-        return (hiddens, cells), x

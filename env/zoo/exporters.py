@@ -1,0 +1,50 @@
+"""From a model of a library to a graph. Each library is imported when it is first asked for."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.frontends import from_jax, from_onnx
+from go_opt.graph import Graph
+
+
+def keras_graph(application: str, pixels: int, batch: int = 1) -> Graph:
+    """A model of ``keras.applications`` on square images, traced with the JAX backend."""
+    os.environ["KERAS_BACKEND"] = "jax"  # read when keras is imported
+    import keras
+
+    keras.utils.clear_session()  # or layers are numbered on from the previous model's
+    model = getattr(keras.applications, application)(weights=None)
+    image = np.zeros((batch, pixels, pixels, 3), np.float32)
+    return from_jax(lambda x: model(x, training=False), image)
+
+
+def transformers_graph(
+    model: str, config: str, settings: Mapping[str, Any], inputs: Mapping[str, NDArray]
+) -> Graph:
+    """A model class of ``transformers`` under a configuration class with ``settings``."""
+    import transformers
+
+    # The fused attention exports as the same products, plus guards against rows that are all masked.
+    sizes = getattr(transformers, config)(attn_implementation="eager", **settings)
+    return torch_graph(getattr(transformers, model)(sizes), inputs)
+
+
+def torch_graph(network: Any, inputs: Mapping[str, NDArray]) -> Graph:
+    """A ``torch.nn.Module`` for inference, called with ``inputs`` by name."""
+    import torch
+
+    tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        path = Path(folder) / "model.onnx"
+        torch.onnx.export(
+            network.eval(), (), path, kwargs=tensors, dynamo=True, external_data=True, verbose=False
+        )
+        return from_onnx(path)
