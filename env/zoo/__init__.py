@@ -3,6 +3,26 @@
 Only the structure ships, no weights. :mod:`go_opt.env.zoo.build` makes the files.
 """
 
-from go_opt.env.zoo.catalogue import SPLITS, Split, ZooEntry, load_zoo, zoo_entries, zoo_entry
+from go_opt.env.zoo.catalogue import (
+    SPLITS,
+    Family,
+    Split,
+    ZooEntry,
+    load_zoo,
+    shipped_bytes,
+    zoo_entries,
+    zoo_entry,
+    zoo_families,
+)
 
-__all__ = ["SPLITS", "Split", "ZooEntry", "load_zoo", "zoo_entries", "zoo_entry"]
+__all__ = [
+    "SPLITS",
+    "Family",
+    "Split",
+    "ZooEntry",
+    "load_zoo",
+    "shipped_bytes",
+    "zoo_entries",
+    "zoo_entry",
+    "zoo_families",
+]

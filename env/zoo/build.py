@@ -83,10 +83,8 @@ def _add_to_index(entry: ZooEntry, folder: Path) -> None:
     path = folder / INDEX_NAME
     # Read again each time: another build may have added to it meanwhile.
     index = tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
-    known = {recipe.name for recipe in RECIPES}
-    kept = [ZooEntry(name=name, **fields) for name, fields in index.items() if name in known]
-    entries = [other for other in kept if other.name != entry.name]
-    write_atomically(path, index_text([*entries, entry]))
+    kept = [ZooEntry(name=name, **fields) for name, fields in index.items() if name != entry.name]
+    write_atomically(path, index_text([*kept, entry]))
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -56,6 +56,12 @@ def zoo_families() -> dict[str, Family]:
     return {name: Family(name=name, **fields) for name, fields in sorted(_table("families.toml").items())}
 
 
+def shipped_bytes() -> int:
+    """Size of all shipped graphs as they lie on the disk."""
+    folder = files(_FOLDER)
+    return sum(len((folder / graph_file_name(entry.name)).read_bytes()) for entry in zoo_entries())
+
+
 def zoo_entry(name: str) -> ZooEntry:
     """The entry of that name; raises :class:`ModelError` where there is none."""
     entries = {entry.name: entry for entry in zoo_entries()}

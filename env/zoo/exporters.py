@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,14 @@ def keras_graph(application: str, pixels: int, batch: int = 1) -> Graph:
     model = getattr(keras.applications, application)(weights=None)
     image = np.zeros((batch, pixels, pixels, 3), np.float32)
     return from_jax(lambda x: model(x, training=False), image)
+
+
+def light_graph(name: str) -> Graph:
+    """One of the models inside the ``onnx`` package, which carry no weights."""
+    import onnx
+
+    folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+    return from_onnx(folder / f"light_{name}.onnx")
 
 
 def transformers_graph(
@@ -48,3 +57,12 @@ def torch_graph(network: Any, inputs: Mapping[str, NDArray]) -> Graph:
             network.eval(), (), path, kwargs=tensors, dynamo=True, external_data=True, verbose=False
         )
         return from_onnx(path)
+
+
+def flax_graph(path: str, settings: Sequence[Any], inputs: Sequence[NDArray]) -> Graph:
+    """A model of ``go_opt.env.zoo.models``, which takes its settings in order, then a random generator."""
+    from flax import nnx
+
+    module, model = path.split(".")
+    network = getattr(import_module(f"go_opt.env.zoo.models.{module}"), model)
+    return from_jax(network(*settings, nnx.Rngs(0)).__call__, *inputs)

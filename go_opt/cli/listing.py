@@ -50,13 +50,38 @@ def show_target(name: NameArgument) -> None:
 
 @zoo_app.command("list")
 def list_zoo(as_json: JsonOption = False) -> None:
-    """Name the graphs with their size, work, split and source."""
+    """Name the graphs with their sizes, and count the splits."""
     from go_opt.env import zoo_entries
 
     entries = zoo_entries()
     if as_json:
         typer.echo(json.dumps([asdict(entry) for entry in entries]))
         return
-    from go_opt.report.tables import console, zoo_table
+    from go_opt.env.zoo import shipped_bytes
+    from go_opt.report.tables import console
+    from go_opt.report.zoo_tables import zoo_counts, zoo_table
 
-    console().print(zoo_table(entries))
+    screen = console()
+    screen.print(zoo_table(entries))
+    for line in zoo_counts(entries, shipped_bytes()):
+        screen.print(line, soft_wrap=True)
+
+
+@zoo_app.command("show")
+def show_zoo(name: NameArgument, as_json: JsonOption = False) -> None:
+    """Describe one graph: shape, ops by type, tensors."""
+    from go_opt.env.zoo import load_zoo, zoo_entry, zoo_families
+
+    entry = zoo_entry(name)
+    family = zoo_families()[entry.family]
+    from go_opt.env import load_target
+    from go_opt.report.graph_stats import graph_stats
+
+    stats = graph_stats(load_zoo(name), load_target(entry.target))
+    if as_json:
+        typer.echo(json.dumps(asdict(entry) | {"family_reason": family.reason} | asdict(stats)))
+        return
+    from go_opt.report.tables import console
+    from go_opt.report.zoo_tables import print_zoo_graph
+
+    print_zoo_graph(console(), entry, family, stats)

@@ -61,8 +61,8 @@ _ONNX_TYPE: Final[Mapping[str, str]] = {
     "scatter_sub": "ScatterND", "select_n": "Where", "shift_left": "BitShift",
     "shift_right_arithmetic": "BitShift", "shift_right_logical": "BitShift", "sign": "Sign", "sin": "Sin",
     "sinh": "Sinh", "slice": "Slice", "sort": "Sort", "split": "Split", "sqrt": "Sqrt", "square": "Mul",
-    "sub": "Sub", "tan": "Tan", "tanh": "Tanh", "tile": "Tile", "top_k": "TopK", "transpose": "Transpose",
-    "xor": "Xor",
+    "stack": "Concat", "sub": "Sub", "tan": "Tan", "tanh": "Tanh", "tile": "Tile", "top_k": "TopK",
+    "transpose": "Transpose", "xor": "Xor",
 }  # fmt: skip
 # Move data, but have no ONNX name.
 _MOVES: Final = frozenset({"rev", "select_and_gather_add"})

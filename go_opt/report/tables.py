@@ -1,4 +1,4 @@
-"""Tables for people: the plan chip by chip, what each method added, the zoo, the targets."""
+"""Tables for people: the plan chip by chip, what each method added, the targets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from go_opt.env import Metrics, Target, ZooEntry
+from go_opt.env import Metrics, Target
 from go_opt.graph import Graph
 from go_opt.plan import Plan
 from go_opt.report.units import format_bytes, format_duration, format_ratio
@@ -20,7 +20,7 @@ from go_opt.result import OptimizeResult, Step
 
 def console() -> Console:
     """A console as wide as the terminal; where there is none, wide enough for every table."""
-    width = None if sys.stdout.isatty() else 160
+    width = None if sys.stdout.isatty() else 240
     return Console(highlight=False, width=width)
 
 
@@ -112,27 +112,6 @@ def history_table(result: OptimizeResult) -> Table:
             f"{steps[-1].elapsed_s:.2f} s",
         )
         before_s = best_s
-    return table
-
-
-def zoo_table(entries: Sequence[ZooEntry]) -> Table:
-    """The graphs of the zoo, one row each."""
-    table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
-    for name in ("name", "family", "split", "ops", "edges", "GFLOP", "weights", "source"):
-        table.add_column(
-            name, justify="right" if name in ("ops", "edges", "GFLOP", "weights") else "left", no_wrap=True
-        )
-    for entry in entries:
-        table.add_row(
-            entry.name,
-            entry.family,
-            entry.split,
-            str(entry.ops),
-            str(entry.edges),
-            f"{entry.flops / 1e9:.2f}",
-            format_bytes(entry.weight_bytes),
-            entry.source,
-        )
     return table
 
 

@@ -212,6 +212,8 @@ USAGE: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "no plan": (["verify", "zoo:resnet50"], ("PLAN",)),
     "no target": (["targets", "show"], ("NAME",)),
     "target to show": (["targets", "show", "mcm-9x9"], ("'mcm-9x9'",)),
+    "no graph": (["zoo", "show"], ("NAME",)),
+    "graph to show": (["zoo", "show", "resnet_50"], ("'resnet_50'", "did you mean 'resnet50'")),
     "address": (["serve", "--address", "nowhere"], ("HOST:PORT", "'nowhere'")),
     "open address": (["serve", "--address", "0.0.0.0:0"], ("0.0.0.0:0", "--insecure")),
     "plan file": (["verify", "zoo:resnet50", "no.json"], ("'no.json'", "No such file")),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from go_opt.env import load_target
+from go_opt.env import load_target, load_zoo, zoo_entries
+from go_opt.env.zoo import SPLITS, zoo_entry, zoo_families
 from tests.cli.conftest import Cli, graph_file
 
-ZOO_FIELDS = {"name", "family", "split", "ops", "edges", "flops", "weight_bytes", "source"}
+ZOO_FIELDS = {
+    *("name", "family", "split", "target", "ops", "edges", "flops", "weight_bytes", "source", "fingerprint")
+}
 SHIPPED = {"mcm-6x6": 36, "mcm-2x2": 4, "gpu-2": 2, "gpu-4": 4, "gpu-8": 8}
 
 
@@ -34,16 +38,60 @@ def test_a_shown_target_can_be_saved_and_used(cli: Cli, tmp_path: Path, name: st
 
 def test_zoo_list(cli: Cli) -> None:
     rows = cli("zoo", "list", "--json").json
-    assert all(set(row) >= ZOO_FIELDS for row in rows)
-    assert {row["split"] for row in rows} == {"train", "validation", "test"}
-    assert len(rows) >= 6
-    assert max(row["ops"] for row in rows) > 5000
-    table = cli("zoo", "list").out
-    assert all(row["name"] in table and row["source"] in table for row in rows)
+    assert all(set(row) == ZOO_FIELDS for row in rows)
+    assert [row["name"] for row in rows] == [entry.name for entry in zoo_entries()]
+    table = cli("zoo", "list").out.splitlines()
+    for row, line in zip(rows, table[1:], strict=False):
+        assert line.split()[:6] == [
+            *(row[field] for field in ("name", "family", "split", "target")),
+            *(str(row[field]) for field in ("ops", "edges")),
+        ]
+        assert line.rstrip().endswith(row["source"])
+
+
+def test_zoo_list_counts_each_target_apart(cli: Cli) -> None:
+    entries = zoo_entries()
+    lines = cli("zoo", "list").out.splitlines()[1 + len(entries) :]
+    for line, target in zip(lines, sorted({entry.target for entry in entries}, reverse=True), strict=False):
+        splits = [entry.split for entry in entries if entry.target == target]
+        counts = [f"{splits.count(split)} {split}" for split in SPLITS]
+        assert line == f"{target}: {len(splits)} graphs ({', '.join(counts)})"
+    assert re.fullmatch(rf"in all: {len(entries)} graphs in [0-9.]+ [kM]B of files", lines[-1])
+
+
+def test_zoo_show(cli: Cli) -> None:
+    graph, entry = load_zoo("nasnet_mobile"), zoo_entry("nasnet_mobile")
+    shown = cli("zoo", "show", "nasnet_mobile", "--json").json
+    assert set(shown) > ZOO_FIELDS
+    assert shown["fingerprint"] == graph.fingerprint
+    assert shown["family_reason"] == zoo_families()["nasnet"].reason
+    assert sum(row["ops"] for row in shown["op_types"]) == graph.num_ops
+    assert sum(row["flops"] for row in shown["op_types"]) == pytest.approx(entry.flops)
+    assert shown["weights"]["total_bytes"] == entry.weight_bytes
+    image_bytes = 4 * 3 * 224**2
+    assert shown["inputs"] == {
+        "count": 1,
+        "total_bytes": image_bytes,
+        "median_bytes": image_bytes,
+        "largest_bytes": image_bytes,
+    }
+    assert shown["most_chips"] == 36
+
+
+def test_zoo_show_of_a_graph_for_another_target(cli: Cli) -> None:
+    smallest = min((entry for entry in zoo_entries() if entry.target == "gpu-8"), key=lambda entry: entry.ops)
+    assert cli("zoo", "show", smallest.name, "--json").json["most_chips"] == 8
+
+
+def test_zoo_show_for_people(cli: Cli) -> None:
+    shown, entry = cli("zoo", "show", "resnet50").out, zoo_entry("resnet50")
+    for words in (entry.source, entry.fingerprint, zoo_families()["resnet"].reason, "in train", "290 ops"):
+        assert words in shown
+    assert re.search(r"^ Conv +\d+ +[0-9.]+ +9\d\.\d% *$", shown, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
-    "command", ["", "optimize", "evaluate", "verify", "serve", "targets show", "zoo list"]
+    "command", ["", "optimize", "evaluate", "verify", "serve", "targets show", "zoo list", "zoo show"]
 )
 def test_help(cli: Cli, command: str) -> None:
     run = cli(*command.split(), "--help")

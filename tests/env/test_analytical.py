@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from go_opt.env import Target, cost_tables, evaluate_batch, evaluate_plan, load_target, load_zoo, zoo_entries
+from go_opt.env import Target, cost_tables, evaluate_batch, evaluate_plan, load_target, load_zoo
 from go_opt.graph import Graph
 from go_opt.graph_builder import GraphBuilder
 from go_opt.plan import Plan
 from tests.env.numpy_twin import Twin
 from tests.strategies import (
-    JIT_IS_ON,
     chip_kind,
     examples,
     kind_names,
@@ -25,12 +24,12 @@ from tests.strategies import (
     small_mcm,
     toy_graph,
 )
+from tests.zoo import zoo_sample
 
 US = 1e-6
 ONE_CHIP = (0, 0, 0, 0, 0, 0)
 SPREAD = (0, 1, 2, 3, 4, 5)  # one op of the toy graph a chip
 FUSED = (0, 1, 1, 2, 2, 3)  # embed | dense relu | mix add | logits
-ZOO = [entry.name for entry in zoo_entries()][: None if JIT_IS_ON else 3]
 
 
 def in_us(seconds: object) -> object:
@@ -310,7 +309,7 @@ def test_agrees_with_the_twin(seed: int, num_ops: int) -> None:
     assert_agrees(graph, target, random_plan(rng, graph, target, fusion=fusion))
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", zoo_sample())
 def test_agrees_with_the_twin_on_the_zoo(name: str) -> None:
     graph, target = load_zoo(name), load_target("mcm-6x6")
     rng = np.random.default_rng(0)

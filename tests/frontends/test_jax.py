@@ -109,6 +109,12 @@ def test_views_are_no_kernels() -> None:
     assert _reads(graph, "tanh") == {"x": 16}
 
 
+def test_a_stack_is_one_concat() -> None:
+    graph = from_jax(lambda x, y: jnp.stack([x, y], axis=1), _shape(4, 8), _shape(4, 8))
+    assert _types(graph) == ["Concat"]
+    assert graph.op_flops.tolist() == [0.0]
+
+
 def test_a_floating_cast_is_a_kernel_only_as_is() -> None:
     def cast(x: jax.Array) -> jax.Array:
         return jnp.tanh(x.astype(jnp.bfloat16))

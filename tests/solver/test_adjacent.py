@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from go_opt.env import load_target, load_zoo, zoo_entries
+from go_opt.env import load_target, load_zoo
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.solver.adjacent import (
     ANCHORED,
@@ -41,6 +41,7 @@ from tests.strategies import (
     small_mcm,
     toy_graph,
 )
+from tests.zoo import zoo_sample
 
 # The issue asks for 100,000; tests/benchmarks/bench_solver.py draws those.
 STRESS_SAMPLES = int(os.environ.get("GO_OPT_STRESS_SAMPLES", "6000")) // (1 if JIT_IS_ON else 30)
@@ -194,7 +195,7 @@ def test_all_chips_are_used_where_they_can_be(seed: int, orders: Visiting) -> No
     assert obeys(problem, fix_adjacent(problem, proposals, orders=orders).placement).all()
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in zoo_entries()])
+@pytest.mark.parametrize("name", zoo_sample())
 def test_all_chips_of_shipped_graphs(name: str) -> None:
     graph = load_zoo(name)
     problem = placement_problem(graph, load_target("mcm-6x6"))._replace(no_skip=NO_SKIP_ALL)
@@ -305,7 +306,7 @@ def test_stress(name: str) -> None:
         assert_never_fails(rng, problem, name, per_graph)
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in zoo_entries()])
+@pytest.mark.parametrize("name", zoo_sample())
 def test_stress_on_shipped_graphs(name: str) -> None:
     rng = np.random.default_rng(0)
     problem = placement_problem(load_zoo(name), load_target("mcm-6x6"))

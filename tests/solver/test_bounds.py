@@ -14,7 +14,6 @@ from go_opt.env import (
     load_target,
     load_zoo,
     loop_roles,
-    zoo_entries,
 )
 from go_opt.graph import Graph
 from go_opt.graph_builder import GraphBuilder
@@ -38,6 +37,7 @@ from tests.strategies import (
     small_mcm,
     toy_graph,
 )
+from tests.zoo import zoo_sample
 
 
 def least_interval_s(graph: Graph, target: Target, *, fusion_is_open: bool) -> float:
@@ -199,7 +199,7 @@ def test_toy_latency_by_hand() -> None:
 
 
 @pytest.mark.skipif(not JIT_IS_ON, reason="minutes where the kernels run interpreted")
-@pytest.mark.parametrize("name", [entry.name for entry in zoo_entries()])
+@pytest.mark.parametrize("name", zoo_sample())
 def test_bounds_of_the_zoo(name: str) -> None:
     graph, target = load_zoo(name), load_target("mcm-6x6")
     tables, roles = cost_tables(graph, target), loop_roles(graph)

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from go_opt.env.zoo.models.layers import lstm_cell
+
 
 class LstmLanguageModel(nnx.Module):
     """Embedding, stacked LSTM layers scanned over the tokens, and a projection to the vocabulary."""
@@ -26,12 +28,10 @@ class LstmLanguageModel(nnx.Module):
     def _step(
         self, state: tuple[list[jax.Array], list[jax.Array]], x: jax.Array
     ) -> tuple[tuple[list[jax.Array], list[jax.Array]], jax.Array]:
-        """One token: ``c' = f*c + i*g`` and ``h' = o*tanh(c')`` in each layer."""
+        """One token through each layer."""
         hiddens, cells = [], []
         for gates, hidden, cell in zip(self.gates, *state, strict=True):
-            in_gate, forget_gate, update, out_gate = jnp.split(gates(jnp.concatenate([x, hidden], -1)), 4, -1)
-            cell = nnx.sigmoid(forget_gate) * cell + nnx.sigmoid(in_gate) * jnp.tanh(update)
-            x = nnx.sigmoid(out_gate) * jnp.tanh(cell)
+            x, cell = lstm_cell(gates, x, hidden, cell)
             hiddens.append(x)
             cells.append(cell)
         return (hiddens, cells), x

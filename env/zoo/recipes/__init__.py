@@ -5,22 +5,30 @@ from typing import Final
 from go_opt.env.zoo.recipe import Recipe
 from go_opt.env.zoo.recipes import (
     convolutional,
+    detection,
     diffusion,
     graph_nets,
+    image_text,
     recommendation,
     recurrent,
+    segmentation_cnn,
     speech,
     text,
+    time_series,
     vision,
 )
 
 RECIPES: Final[tuple[Recipe, ...]] = (
     *convolutional.RECIPES,
+    *detection.RECIPES,
     *diffusion.RECIPES,
     *graph_nets.RECIPES,
+    *image_text.RECIPES,
     *recommendation.RECIPES,
     *recurrent.RECIPES,
+    *segmentation_cnn.RECIPES,
     *speech.RECIPES,
     *text.RECIPES,
+    *time_series.RECIPES,
     *vision.RECIPES,
 )

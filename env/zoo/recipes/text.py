@@ -5,24 +5,21 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from go_opt.env.zoo.exporters import transformers_graph
 from go_opt.env.zoo.recipe import Recipe
-
-
-def _tokens(*names: str, length: int = 128) -> dict[str, NDArray]:
-    return dict.fromkeys(names, np.zeros((1, length), np.int64))
-
+from go_opt.env.zoo.recipes import text_decoders, text_encoders, text_pairs
+from go_opt.env.zoo.recipes.text_models import tokens
 
 RECIPES: Final = (
+    *text_decoders.RECIPES,
+    *text_encoders.RECIPES,
+    *text_pairs.RECIPES,
     Recipe(
         "bert_base",
         "bert",
         "transformers",
         "BertModel, 128 tokens",
-        partial(transformers_graph, "BertModel", "BertConfig", {}, _tokens("input_ids", "attention_mask")),
+        partial(transformers_graph, "BertModel", "BertConfig", {}, tokens("input_ids", "attention_mask")),
     ),
     Recipe(
         "gpt2",
@@ -30,7 +27,7 @@ RECIPES: Final = (
         "transformers",
         "GPT2LMHeadModel, 128 tokens",
         partial(
-            transformers_graph, "GPT2LMHeadModel", "GPT2Config", {"use_cache": False}, _tokens("input_ids")
+            transformers_graph, "GPT2LMHeadModel", "GPT2Config", {"use_cache": False}, tokens("input_ids")
         ),
     ),
     Recipe(
@@ -43,7 +40,7 @@ RECIPES: Final = (
             "T5ForConditionalGeneration",
             "T5Config",
             {"use_cache": False},
-            _tokens("input_ids", "decoder_input_ids"),
+            tokens("input_ids", "decoder_input_ids"),
         ),
     ),
 )

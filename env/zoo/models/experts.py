@@ -1,0 +1,40 @@
+"""Experts of a mixture, each as ops of its own, under a routing that loads all the same.
+
+GShard's dispatch and combine (Lepikhin et al. 2021): every expert takes as many tokens as it
+gets when the routing is balanced, so that the shapes are known and the work is that of the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+
+def balance_switch(network: Any) -> Any:
+    """Switch Transformers under balanced routing."""
+    from transformers.models.switch_transformers.modeling_switch_transformers import SwitchTransformersExperts
+
+    for module in network.modules():
+        if isinstance(module, SwitchTransformersExperts):
+            module.forward = partial(_switch_experts, module)
+    return network
+
+
+def _switch_experts(experts: Any, hidden: Any, selected: Any, weights: Any) -> Any:
+    def run(expert: int, part: Any) -> Any:
+        return experts[f"expert_{expert}"](part)
+
+    return _mixed(hidden, selected.squeeze(1) * weights, 1, run)
+
+
+def _mixed(hidden: Any, shares: Any, chosen: int, run: Callable[[int, Any], Any]) -> Any:
+    """The tokens through ``chosen`` experts each, added up by their ``shares`` (tokens, experts)."""
+    import torch
+
+    tokens, count = shares.shape
+    capacity = -(-tokens * chosen // count)
+    shares, rows = shares.T.topk(capacity)
+    rows = rows.flatten()
+    done = [run(expert, part) for expert, part in enumerate(hidden[rows].split(capacity))]
+    return torch.zeros_like(hidden).index_add(0, rows, torch.cat(done) * shares.reshape(-1, 1))

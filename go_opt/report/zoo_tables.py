@@ -1,0 +1,95 @@
+"""Tables for people: the graphs of the zoo, and one of them in detail."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from go_opt.env.zoo import SPLITS, Family, ZooEntry
+from go_opt.report.graph_stats import GraphStats, TensorStats
+from go_opt.report.units import format_bytes
+
+_COLUMNS: Final = ("name", "family", "split", "target", "ops", "edges", "GFLOP", "weights", "source")
+_NUMBERS: Final = {"ops", "edges", "GFLOP", "weights", "share", "tensors", "in all", "median", "largest"}
+
+
+def zoo_table(entries: Sequence[ZooEntry]) -> Table:
+    """The graphs of the zoo, one row each."""
+    table = _table(_COLUMNS)
+    for entry in entries:
+        table.add_row(
+            entry.name,
+            entry.family,
+            entry.split,
+            entry.target,
+            str(entry.ops),
+            str(entry.edges),
+            f"{entry.flops / 1e9:.2f}",
+            format_bytes(entry.weight_bytes),
+            entry.source,
+        )
+    return table
+
+
+def zoo_counts(entries: Sequence[ZooEntry], shipped_bytes: int) -> Iterator[str]:
+    """A line for each target with its graphs by split, the default target first; and the total."""
+    counts = Counter((entry.target, entry.split) for entry in entries)
+    for target in sorted({entry.target for entry in entries}, key=lambda name: (name != "mcm-6x6", name)):
+        by_split = [counts[target, split] for split in SPLITS]
+        splits = ", ".join(f"{count} {split}" for count, split in zip(by_split, SPLITS, strict=True))
+        yield f"{target}: {sum(by_split)} graphs ({splits})"
+    yield f"in all: {len(entries)} graphs in {format_bytes(shipped_bytes)} of files"
+
+
+def print_zoo_graph(console: Console, entry: ZooEntry, family: Family, stats: GraphStats) -> None:
+    """One graph: where it is from, its shape, its ops by type, its tensors."""
+    lines = [
+        f"{entry.name}: {entry.source}",
+        f"family      {family.name}, in {entry.split}: {family.reason}",
+        f"size        {entry.ops} ops, {entry.edges} edges, {entry.flops / 1e9:.2f} GFLOP, "
+        f"{format_bytes(entry.weight_bytes)} of weights",
+        f"shape       {stats.depth} ops deep, at most {stats.width} at one depth",
+        f"target      {entry.target}, of which a placement can use {stats.most_chips} chips at most",
+        f"fingerprint {entry.fingerprint}",
+    ]
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
+    console.print(_tensors_table(stats))
+    console.print(_op_types_table(entry, stats))
+
+
+def _tensors_table(stats: GraphStats) -> Table:
+    table = _table(("kind", "tensors", "in all", "median", "largest"))
+    kinds = {
+        "inputs": stats.inputs,
+        "outputs": stats.outputs,
+        "activations": stats.activations,
+        "weights": stats.weights,
+    }
+    for kind, tensors in kinds.items():
+        table.add_row(kind, str(tensors.count), *_sizes(tensors))
+    return table
+
+
+def _sizes(tensors: TensorStats) -> list[str]:
+    return [format_bytes(size) for size in (tensors.total_bytes, tensors.median_bytes, tensors.largest_bytes)]
+
+
+def _op_types_table(entry: ZooEntry, stats: GraphStats) -> Table:
+    table = _table(("op type", "ops", "GFLOP", "share"))
+    for row in stats.op_types:
+        share = row.flops / entry.flops if entry.flops else 0.0
+        table.add_row(row.op_type, str(row.ops), f"{row.flops / 1e9:.3f}", f"{share:.1%}")
+    return table
+
+
+def _table(columns: Sequence[str]) -> Table:
+    table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
+    for name in columns:
+        table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=True)
+    return table
