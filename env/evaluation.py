@@ -9,18 +9,29 @@ from go_opt.env.analytical import BatchMetrics, evaluate_batch
 from go_opt.env.cost import cost_tables
 from go_opt.env.kernels import kernel_seconds, number_kernels
 from go_opt.env.makespan import makespan_s
-from go_opt.env.metrics import Metrics
+from go_opt.env.metrics import Fidelity, Metrics
+from go_opt.env.simulator import simulate_plan
 from go_opt.env.target import Target
 from go_opt.graph import Graph
 from go_opt.plan import Plan
 
 
-def evaluate_plan(graph: Graph, target: Target, plan: Plan) -> Metrics:
-    """Cost one plan; ``valid`` says whether its activations fit every chip.
+def evaluate_plan(
+    graph: Graph,
+    target: Target,
+    plan: Plan,
+    *,
+    fidelity: Fidelity = "analytical",
+    seed: int | None = None,
+) -> Metrics:
+    """Cost one plan; ``valid`` says whether its activations fit every chip, and it runs.
 
     Static constraints are the solver's to judge (:func:`go_opt.solver.verify`);
-    :func:`go_opt.evaluate` joins both.
+    :func:`go_opt.evaluate` joins both. ``seed`` draws the noise of a simulated measurement;
+    without one it is exact.
     """
+    if fidelity == "simulated":
+        return simulate_plan(graph, target, plan, seed=seed)
     tables = cost_tables(graph, target)
     terms = evaluate_batch(tables, plan.placement[None], plan.order[None], plan.fusion_group[None])
     reason = out_of_memory_reason(target, terms.peak_bytes[0])
@@ -30,7 +41,7 @@ def evaluate_plan(graph: Graph, target: Target, plan: Plan) -> Metrics:
         throughput_per_s=1.0 / interval_s if interval_s > 0 else float("inf"),
         latency_s=float(terms.latency_s[0]),
         makespan_s=plan_makespan_s(graph, target, plan, terms),
-        bottleneck=bottleneck_name(target, int(terms.bottleneck[0])),
+        bottleneck=target.bottleneck_name(int(terms.bottleneck[0])),
         compute_s=terms.compute_s[0],
         link_s=terms.link_s[0],
         stream_bytes=terms.stream_bytes[0],
@@ -62,10 +73,3 @@ def out_of_memory_reason(target: Target, peak_bytes: NDArray[np.int64]) -> str:
         f"out of memory: chip {chip} needs {int(peak_bytes[chip])} bytes for activations "
         f"and has {int(target.chip_sram_bytes[chip])}"
     )
-
-
-def bottleneck_name(target: Target, index: int) -> str:
-    """``chip 3 compute`` (``chip 3`` where transfers do not overlap), ``link 2->3``, ``host in`` …"""
-    if index < target.num_chips:
-        return f"chip {index} compute" if target.overlap else f"chip {index} compute and transfers"
-    return target.link_names[index - target.num_chips]

@@ -20,11 +20,12 @@ def number_kernels(order: NDArray[np.int32], fusion_group: NDArray[np.int32]) ->
 
 def kernel_seconds(tables: CostTables, kernel_of: NDArray[np.int32]) -> NDArray[np.float64]:
     """[Q, M] ``max(flops / peak, bytes / SRAM bandwidth) + overhead``; measured ops cost exactly that."""
-    return _kernel_seconds(tables, kernel_of, int(kernel_of.max()) + 1)
+    return seconds_of_kernels(tables, kernel_of, int(kernel_of.max()) + 1)
 
 
 @njit(cache=True, nogil=True)
-def _kernel_seconds(tables, kernel_of, num_kernels):
+def seconds_of_kernels(tables, kernel_of, num_kernels):
+    """:func:`kernel_seconds` for compiled callers."""
     num_kinds = len(tables.sram_s_per_byte)
     moved_bytes = _kernel_bytes(tables, kernel_of, num_kernels)
     kernel_s = np.zeros((num_kinds, num_kernels))

@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+Fidelity = Literal["analytical", "simulated"]
+STALL_CAUSES: Final = ("input", "host", "output", "weights")
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """What a simulated evaluation saw beside the metrics. Axes as in :class:`Metrics`."""
+
+    utilisation: NDArray[np.float64]  # [D] share of the interval that the chip computes
+    stall_s: NDArray[np.float64]  # [D, 4] waiting in one inference, by STALL_CAUSES
+    link_utilisation: NDArray[np.float64]  # [L] share of the interval that the link transfers
+    link_wait_s: NDArray[np.float64]  # [L] tensors of one inference waited for the link
+    period: int  # inferences after which everything repeats; 0: not within those simulated
+    inferences: int  # simulated
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,3 +43,4 @@ class Metrics:
     weight_bytes: NDArray[np.int64]  # [D] weights resident
     valid: bool
     reason: str  # why the plan is invalid; empty where it is valid
+    simulation: Simulation | None = None  # of the simulated fidelity only

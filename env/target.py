@@ -7,7 +7,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -17,6 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.dtypes import DTYPE_BITS, DTYPES, dtype_code
+from go_opt.env.simulator_parameters import (
+    KindParameters,
+    SimulatorParameters,
+    ideal_parameters,
+    read_kind,
+    read_package,
+)
 from go_opt.env.toml_table import TomlTable
 from go_opt.env.topology import TOPOLOGIES, Topology, build_topology
 from go_opt.errors import InvalidInputError, TargetError
@@ -39,6 +46,7 @@ class ChipKind:
     pays_transfers: bool
     matrix_flops_per_s: Mapping[str, float]
     vector_flops_per_s: Mapping[str, float]
+    simulator: KindParameters = field(default_factory=KindParameters)
 
     def rates(self, by_dtype: Mapping[str, float], native_dtype: str) -> NDArray[np.float64]:
         """[len(DTYPES)] peak rate of each type.
@@ -80,6 +88,7 @@ class Target:
     host_out_bytes_per_s: float
     fingerprint: str  # SHA-256 of everything above but the description
     source: str  # the name or path it was loaded by
+    simulator: SimulatorParameters  # what the simulated fidelity adds; ideal where the file says nothing
 
     @property
     def num_chips(self) -> int:
@@ -101,6 +110,12 @@ class Target:
         """[L] names in the order of ``Metrics.link_s``: the links, then host in, host out."""
         pairs = zip(self.topology.link_src, self.topology.link_dst, strict=True)
         return (*(f"link {src}->{dst}" for src, dst in pairs), "host in", "host out")
+
+    def bottleneck_name(self, index: int) -> str:
+        """``chip 3 compute`` (``chip 3 compute and transfers`` where they do not overlap), ``link 2->3`` …"""
+        if index < self.num_chips:
+            return f"chip {index} compute" if self.overlap else f"chip {index} compute and transfers"
+        return self.link_names[index - self.num_chips]
 
 
 def target_names() -> tuple[str, ...]:
@@ -190,6 +205,7 @@ def _build(data: dict[str, Any], source: str) -> Target:
         host_out_bytes_per_s=host_out,
         fingerprint=_fingerprint(data),
         source=source,
+        simulator=_simulator(top, kinds),
     )
     top.finish()
     if constraints.triangle != "off" and not constraints.acyclic:
@@ -214,9 +230,17 @@ def _kind(table: TomlTable, native_dtype: str) -> ChipKind:
         pays_transfers=table.flag("pays_transfers", True),
         matrix_flops_per_s=table.rates("matrix_flops_per_s"),
         vector_flops_per_s=table.rates("vector_flops_per_s"),
+        simulator=read_kind(table.table("simulator")) if table.has("simulator") else KindParameters(),
     )
     table.finish()
     return kind
+
+
+def _simulator(top: TomlTable, kinds: tuple[ChipKind, ...]) -> SimulatorParameters:
+    of_kinds = [kind.simulator for kind in kinds]
+    if top.has("simulator"):
+        return read_package(top.table("simulator"), of_kinds)
+    return replace(ideal_parameters(len(kinds)), kinds=tuple(of_kinds))
 
 
 def _topology(table: TomlTable, num_chips: int) -> Topology:

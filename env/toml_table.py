@@ -74,6 +74,22 @@ class TomlTable:
             raise self._fail(key, "a whole number of 1 or more", value)
         return value
 
+    def natural(self, key: str) -> int:
+        value = self._get(key)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**62:
+            raise self._fail(key, "a whole number of 0 or more", value)
+        return value
+
+    def counts(self, key: str, length: int) -> tuple[int, ...]:
+        value = self._get(key)
+        is_list = isinstance(value, list) and len(value) == length
+        if not is_list or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in value):
+            raise self._fail(key, f"a list of {length} whole numbers of 1 or more", value)
+        return tuple(value)
+
+    def has(self, key: str) -> bool:
+        return key in self._data
+
     def table(self, key: str) -> TomlTable:
         return TomlTable(self._get(key), f"{self._path}{key}.")
 

@@ -100,6 +100,32 @@ def chip_kind(name: str = "chip", count: int = 1, **changes: Any) -> dict[str, A
     } | changes
 
 
+def simulated_package(**changes: Any) -> dict[str, Any]:
+    """The ``simulator`` table of a package: double buffers, nothing else."""
+    return {
+        "buffers": 2,
+        "packet_bytes": 1,
+        "packet_header_bytes": 0,
+        "host_multicast": True,
+        "weight_prefetch": True,
+        "noise": 0.0,
+    } | changes
+
+
+def simulated_kind(**changes: Any) -> dict[str, Any]:
+    """The ``simulator`` table of a kind of chip: nothing that costs."""
+    return {
+        "tile": [1, 1, 1],
+        "tiles_at_once": 1,
+        "fill_s": 0.0,
+        "vector_lanes": 1,
+        "dma_engines": 100,
+        "dma_setup_s": 0.0,
+        "alignment_bytes": 1,
+        "stream_buffer_bytes": 0,
+    } | changes
+
+
 def target_toml(
     *,
     num_chips: int = 2,
@@ -115,6 +141,7 @@ def target_toml(
     no_skip: str | None = None,
     triangle: str | None = None,
     kinds: Sequence[dict[str, Any]] = (),
+    simulator: dict[str, Any] | None = None,
     **kind_changes: Any,
 ) -> str:
     """The TOML text of a target.
@@ -147,6 +174,8 @@ def target_toml(
         "host": host,
         "kinds": list(kinds) or [chip_kind(count=num_chips, **kind_changes)],
     }
+    if simulator is not None:
+        fields["simulator"] = simulator
     return "".join(f"{key} = {_toml(value)}\n" for key, value in fields.items())
 
 

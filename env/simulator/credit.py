@@ -1,0 +1,54 @@
+"""Which deliveries have credit: their reader grants a buffer before the tensor is sent.
+
+Credit flows between chips that follow each other. A dependency that the target's
+triangle rule forbids has none: the hardware keeps no count for it, which is why the rule
+is there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from go_opt.env.simulator.package import CHIP_FLOW
+
+RULES = ("off", "longest_path", "three_chip", "adjacent")
+OFF, LONGEST_PATH, THREE_CHIP, ADJACENT = range(4)
+
+
+@njit(cache=True, nogil=True)
+def grant_credit(flows, deliveries, num_chips, rule):
+    """Set ``has_credit`` of all deliveries but those over a dependency the rule forbids."""
+    for i in range(len(deliveries)):
+        deliveries[i].has_credit = 1
+    if rule == OFF:
+        return
+    depends = np.zeros((num_chips, num_chips), np.bool_)
+    for i in range(len(deliveries)):
+        flow = flows[deliveries[i].flow]
+        if flow.kind == CHIP_FLOW:
+            depends[flow.chip, deliveries[i].chip] = True
+    reaches = _reaches(depends) if rule == LONGEST_PATH else depends
+    for i in range(len(deliveries)):
+        delivery, flow = deliveries[i], flows[deliveries[i].flow]
+        if flow.kind != CHIP_FLOW:
+            continue
+        if rule == ADJACENT:
+            delivery.has_credit = delivery.chip == flow.chip + 1
+            continue
+        for chip in range(num_chips):
+            if depends[flow.chip, chip] and chip != delivery.chip and reaches[chip, delivery.chip]:
+                delivery.has_credit = 0
+
+
+@njit(cache=True, nogil=True)
+def _reaches(depends):
+    """Which chips depend on which through others; dependencies go to higher chips."""
+    reaches = depends.copy()
+    num_chips = len(depends)
+    for source in range(num_chips - 1, -1, -1):
+        for chip in range(source + 1, num_chips):
+            if depends[source, chip]:
+                for beyond in range(chip + 1, num_chips):
+                    reaches[source, beyond] |= reaches[chip, beyond]
+    return reaches

@@ -1,0 +1,378 @@
+"""The discrete-event engine: a plan on a package, many inferences one behind the other.
+
+Every chip runs its stages in the plan's order, inference after inference. A tensor that
+crosses chips waits for room at its readers (credit), for a DMA engine, and for each link
+of its way, which serves first come, first served. The host serves the oldest inference
+first.
+
+No valid plan deadlocks: with credit a tensor on its way can always be put down, so links
+empty; the first unfinished stage of the oldest inference, in the plan's order, then has
+its inputs made and sent, and the buffers it waits for are freed by inferences before it.
+A dependency the target's rule forbids has no credit: its tensors are pushed, and where
+there is no room they stop the queue of the link they are on.
+"""
+
+from __future__ import annotations
+
+from go_opt.env.simulator.package import (
+    CHIP_FLOW,
+    HOST_IN,
+    HOST_OUT,
+    HOST_WAIT,
+    INPUT_WAIT,
+    NONE,
+    OUTPUT_WAIT,
+    STREAM,
+    STREAM_WAIT,
+    ask_host,
+    drop_event,
+    engine_njit,
+    give_node,
+    next_of_host,
+    put_event,
+    record_span,
+    reset,
+    take_node,
+)
+from go_opt.env.simulator.steady import period_of
+
+STAGE_END, ENTER, SENT, ARRIVE, HOST_SERVED, HOST_TOOK = range(6)
+STEADY, NOT_STEADY, DEADLOCK = range(3)
+CHECK_EVERY = 8  # inferences
+
+
+@engine_njit
+def run(package, num_rounds, first_check):
+    """Run until the package is in steady state, or ``num_rounds`` inferences are through.
+
+    Returns how it ended and the period in inferences (0: none found).
+    """
+    reset(package, num_rounds, first_check // 2)
+    _begin(package)
+    shared, checked = package.shared[0], 0
+    while shared.num_events > 0:
+        now_s, kind = package.events[0].time_s, package.events[0].kind
+        subject, value = package.events[0].subject, package.events[0].value
+        drop_event(package)
+        if kind == STAGE_END:
+            _end_stage(package, subject, now_s)
+        elif kind == ENTER:
+            _enter_link(package, subject, value, now_s)
+        elif kind == SENT:
+            _leave_chip(package, subject, now_s)
+        elif kind == ARRIVE:
+            package.deliveries[subject].arrived += 1
+            _try_start(package, package.deliveries[subject].chip, now_s, INPUT_WAIT)
+        elif kind == HOST_SERVED:
+            _host_served(package, subject, now_s)
+        else:
+            _host_took(package, subject, now_s)
+        if shared.completed >= max(first_check, checked + CHECK_EVERY):
+            checked = shared.completed
+            period = period_of(package)
+            if period > 0:
+                return STEADY, period
+    return (NOT_STEADY if shared.completed == num_rounds else DEADLOCK), 0
+
+
+@engine_njit
+def _begin(package):
+    for flow in range(len(package.flows)):
+        _ask(package, flow)
+    if not package.shared[0].prefetch_all:
+        for chip in range(len(package.chips)):
+            flow = _next_stream(package, chip, package.chips[chip].stage_end - 1)
+            if flow != NONE:
+                ask_host(package, flow)
+    _serve_host(package, 0.0)
+    for chip in range(len(package.chips)):
+        _try_start(package, chip, 0.0, INPUT_WAIT)
+
+
+@engine_njit
+def _next_stream(package, number, stage):
+    """The streamed flow a chip waits for next after ``stage``, around its inferences."""
+    chip = package.chips[number]
+    stages = chip.stage_end - chip.stage_begin
+    for i in range(1, stages + 1):
+        flow = package.stages[chip.stage_begin + (stage - chip.stage_begin + i) % stages].stream
+        if flow != NONE:
+            return flow
+    return NONE
+
+
+@engine_njit
+def _has_room(package, flow):
+    """Whether every reader that grants credit has a buffer for the next of this flow."""
+    limit = package.shared[0].buffers
+    for i in range(flow.delivery_begin, flow.delivery_end):
+        delivery = package.deliveries[i]
+        if delivery.has_credit and delivery.freed + limit <= flow.queued:
+            return False
+    return True
+
+
+@engine_njit
+def _may_start(package, chip):
+    """Whether the next stage of a chip has all it waits for."""
+    shared = package.shared[0]
+    if chip.is_running or chip.stage == chip.stage_end or chip.inference >= shared.admitted:
+        return False
+    stage = package.stages[chip.stage]
+    for i in range(stage.needs_begin, stage.needs_end):
+        if package.deliveries[package.refs[i]].arrived <= chip.inference:
+            return False
+    for i in range(stage.makes_begin, stage.makes_end):
+        flow = package.flows[package.refs[i]]
+        if flow.made - flow.sent >= shared.buffers:
+            return False
+    return True
+
+
+@engine_njit
+def _try_start(package, number, now_s, cause):
+    chip, shared = package.chips[number], package.shared[0]
+    if not _may_start(package, chip):
+        return
+    chip.is_running = 1
+    this, stage = package.rounds[chip.inference], package.stages[chip.stage]
+    if not this.is_started:
+        this.is_started, this.start_s = 1, now_s
+    if chip.inference >= shared.first_counted:
+        package.stall_s[number, cause] += now_s - chip.free_s
+    if stage.stream != NONE and not shared.prefetch_all:
+        flow = _next_stream(package, number, chip.stage)
+        if package.flows[flow].queued < shared.rounds:
+            ask_host(package, flow)
+            _serve_host(package, now_s)
+    end_s = now_s + stage.seconds
+    record_span(package, 0, number, chip.stage, chip.inference, now_s, end_s)
+    put_event(package, end_s, STAGE_END, number, 0.0)
+
+
+@engine_njit
+def _end_stage(package, number, now_s):
+    chip = package.chips[number]
+    flow = package.stages[chip.stage].stream
+    chip.free_s = now_s
+    if flow != NONE and package.flows[flow].sent <= chip.inference:
+        chip.awaits_weights = 1
+    else:
+        _finish_stage(package, number, now_s)
+
+
+@engine_njit
+def _finish_stage(package, number, now_s):
+    chip, inference = package.chips[number], package.chips[number].inference
+    stage = package.stages[chip.stage]
+    if inference >= package.shared[0].first_counted:
+        package.stall_s[number, STREAM_WAIT] += now_s - chip.free_s
+    chip.free_s, chip.is_running = now_s, 0
+    for i in range(stage.frees_begin, stage.frees_end):
+        _free_buffer(package, package.refs[i], now_s)
+    for i in range(stage.makes_begin, stage.makes_end):
+        flow = package.flows[package.refs[i]]
+        flow.made += 1
+        if flow.kind == CHIP_FLOW:
+            _send(package, package.refs[i], now_s)
+        else:
+            _send_to_host(package, package.refs[i], now_s)
+    chip.stage += 1
+    if chip.stage == chip.stage_end:
+        package.chip_end_s[number, inference] = now_s
+        chip.stage, chip.inference = chip.stage_begin, inference + 1
+        _part_done(package, inference, now_s)
+    _try_start(package, number, now_s, INPUT_WAIT)
+
+
+@engine_njit
+def _free_buffer(package, number, now_s):
+    delivery = package.deliveries[number]
+    delivery.freed += 1
+    flow = package.flows[delivery.flow]
+    if flow.kind == HOST_IN:
+        _ask(package, delivery.flow)
+        _serve_host(package, now_s)
+    elif delivery.has_credit:
+        _send(package, delivery.flow, now_s)
+    else:
+        for hop in range(flow.hop_begin, flow.hop_end):
+            if package.hops[hop].delivery == number:
+                _unblock(package, package.hops[hop].link, now_s)
+
+
+@engine_njit
+def _send(package, number, now_s):
+    """Hand a made tensor to the DMA engines once its readers have room."""
+    flow = package.flows[number]
+    chip = package.chips[flow.chip]
+    while flow.queued < flow.made and _has_room(package, flow):
+        flow.queued += 1
+        node = take_node(package, number, 0.0)
+        if chip.ready_head == NONE:
+            chip.ready_head = node
+        else:
+            package.nodes[chip.ready_tail].next = node
+        chip.ready_tail = node
+    _dispatch(package, chip, now_s)
+
+
+@engine_njit
+def _dispatch(package, chip, now_s):
+    while chip.engines_free > 0 and chip.ready_head != NONE:
+        flow = package.flows[package.nodes[chip.ready_head].subject]
+        chip.ready_head = give_node(package, chip.ready_head)
+        chip.engines_free -= 1
+        begin_s = now_s + chip.setup_s
+        for hop in range(flow.hop_begin, flow.hop_end):
+            if package.hops[hop].parent == NONE:
+                put_event(package, begin_s, ENTER, hop, begin_s)
+
+
+@engine_njit
+def _enter_link(package, hop, last_byte_s, now_s):
+    link = package.links[package.hops[hop].link]
+    if link.blocked_head == NONE and _transmit(package, hop, last_byte_s, now_s):
+        return
+    node = take_node(package, hop, last_byte_s)
+    if link.blocked_head == NONE:
+        link.blocked_head = node
+    else:
+        package.nodes[link.blocked_tail].next = node
+    link.blocked_tail = node
+
+
+@engine_njit
+def _unblock(package, number, now_s):
+    link = package.links[number]
+    while link.blocked_head != NONE:
+        node = package.nodes[link.blocked_head]
+        if not _transmit(package, node.subject, node.value, now_s):
+            return
+        link.blocked_head = give_node(package, link.blocked_head)
+
+
+@engine_njit
+def _transmit(package, number, last_byte_s, now_s):
+    """Send a tensor over one link of its way; False where its reader has no room for it.
+
+    ``last_byte_s`` is when its last byte reaches this link: it cannot leave before.
+    """
+    hop, shared = package.hops[number], package.shared[0]
+    if hop.delivery != NONE and not package.deliveries[hop.delivery].has_credit:
+        delivery = package.deliveries[hop.delivery]
+        if delivery.landing - delivery.freed >= shared.buffers:
+            return False
+        delivery.landing += 1
+    link, flow = package.links[hop.link], package.flows[hop.flow]
+    start_s = max(now_s, link.free_s)
+    end_s = max(start_s + flow.size_bytes * link.s_per_byte, last_byte_s)
+    link.free_s = end_s
+    package.link_end_s[hop.link, hop.inference] = max(package.link_end_s[hop.link, hop.inference], end_s)
+    if hop.inference >= shared.first_counted:
+        link.wait_s += start_s - now_s
+    record_span(package, 1, hop.link, hop.flow, hop.inference, start_s, end_s)
+    hop.inference += 1
+    if hop.delivery != NONE:
+        put_event(package, end_s + link.latency_s, ARRIVE, hop.delivery, 0.0)
+    if hop.parent == NONE:
+        put_event(package, end_s, SENT, hop.flow, 0.0)
+    packet_s = min(flow.size_bytes, shared.packet_bytes) * link.s_per_byte
+    for child in range(number + 1, flow.hop_end):
+        if package.hops[child].parent == number:
+            put_event(package, start_s + packet_s + link.latency_s, ENTER, child, end_s + link.latency_s)
+    return True
+
+
+@engine_njit
+def _leave_chip(package, number, now_s):
+    flow = package.flows[number]
+    flow.sent_parts += 1
+    if flow.sent_parts % flow.first_links == 0:
+        flow.sent += 1
+        chip = package.chips[flow.chip]
+        chip.engines_free += 1
+        _dispatch(package, chip, now_s)
+        _try_start(package, flow.chip, now_s, OUTPUT_WAIT)
+
+
+@engine_njit
+def _ask(package, number):
+    """Ask the host for what of an input may come by now, and for weights where all may come ahead."""
+    flow, shared = package.flows[number], package.shared[0]
+    if flow.kind == HOST_IN or (flow.kind == STREAM and shared.prefetch_all):
+        while flow.queued < shared.admitted and _has_room(package, flow):
+            ask_host(package, number)
+
+
+@engine_njit
+def _serve_host(package, now_s):
+    shared = package.shared[0]
+    if shared.host_is_busy or shared.host_requests == 0:
+        return
+    number, link = next_of_host(package), len(package.links) - 2
+    flow = package.flows[number]
+    shared.host_is_busy = 1
+    end_s = now_s + flow.size_bytes * package.links[link].s_per_byte
+    record_span(package, 1, link, number, flow.sent, now_s, end_s)
+    put_event(package, end_s, HOST_SERVED, number, 0.0)
+
+
+@engine_njit
+def _host_served(package, number, now_s):
+    flow, link = package.flows[number], len(package.links) - 2
+    package.shared[0].host_is_busy = 0
+    package.link_end_s[link, flow.sent] = max(package.link_end_s[link, flow.sent], now_s)
+    flow.sent += 1
+    _serve_host(package, now_s)
+    if flow.kind == STREAM:
+        chip = package.chips[flow.chip]
+        if chip.awaits_weights and package.stages[chip.stage].stream == number:
+            chip.awaits_weights = 0
+            _finish_stage(package, flow.chip, now_s)
+        return
+    for delivery in range(flow.delivery_begin, flow.delivery_end):
+        package.deliveries[delivery].arrived += 1
+        _try_start(package, package.deliveries[delivery].chip, now_s, HOST_WAIT)
+
+
+@engine_njit
+def _send_to_host(package, number, now_s):
+    flow, place = package.flows[number], len(package.links) - 1
+    link = package.links[place]
+    ready_s = now_s + package.chips[flow.chip].setup_s
+    start_s = max(ready_s, link.free_s)
+    link.free_s = start_s + flow.size_bytes * link.s_per_byte
+    if flow.made > package.shared[0].first_counted:
+        link.wait_s += start_s - ready_s
+    record_span(package, 1, place, number, flow.made - 1, start_s, link.free_s)
+    put_event(package, link.free_s, HOST_TOOK, number, 0.0)
+
+
+@engine_njit
+def _host_took(package, number, now_s):
+    flow, link = package.flows[number], len(package.links) - 1
+    package.link_end_s[link, flow.sent] = max(package.link_end_s[link, flow.sent], now_s)
+    flow.sent += 1
+    _part_done(package, flow.sent - 1, now_s)
+    _try_start(package, flow.chip, now_s, OUTPUT_WAIT)
+
+
+@engine_njit
+def _part_done(package, inference, now_s):
+    """One chip, or one output, is through with an inference; the last lets another one in."""
+    shared, this = package.shared[0], package.rounds[inference]
+    this.parts_done += 1
+    if this.parts_done < shared.parts:
+        return
+    this.completion_s = now_s
+    shared.completed += 1
+    if shared.admitted == shared.rounds:
+        return
+    shared.admitted += 1
+    for flow in range(len(package.flows)):
+        if package.flows[flow].kind != CHIP_FLOW and package.flows[flow].kind != HOST_OUT:
+            _ask(package, flow)
+    _serve_host(package, now_s)
+    for chip in range(len(package.chips)):
+        _try_start(package, chip, now_s, HOST_WAIT)

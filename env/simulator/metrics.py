@@ -1,0 +1,103 @@
+"""One plan through the simulator, with names and reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env.metrics import Metrics, Simulation
+from go_opt.env.simulator.package import STREAM_WAIT
+from go_opt.env.simulator.simulate import (
+    DEADLOCKED,
+    FRAGMENTED,
+    TOO_LARGE,
+    VALID,
+    SimulatedBatch,
+    simulate_batch,
+)
+from go_opt.env.target import Target
+from go_opt.graph import Graph
+from go_opt.plan import Plan
+
+
+def simulate_plan(
+    graph: Graph,
+    target: Target,
+    plan: Plan,
+    *,
+    seed: int | None = None,
+    without: Collection[str] = (),
+) -> Metrics:
+    """Run one plan to steady state; ``seed`` draws the noise of the measurement, None has none.
+
+    A plan that does not run has an infinite interval, ``valid`` False and the reason.
+    """
+    batch = simulate_batch(
+        graph, target, plan.placement[None], plan.order[None], plan.fusion_group[None], without=without
+    )
+    outcome = int(batch.outcome[0])
+    interval_s = float(batch.interval_s[0]) * _noise(target, seed, without)
+    return Metrics(
+        interval_s=interval_s,
+        throughput_per_s=1.0 / interval_s if interval_s > 0 else float("inf"),
+        latency_s=float(batch.latency_s[0]),
+        makespan_s=float(batch.makespan_s[0]),
+        bottleneck=_bottleneck(target, batch) if outcome == VALID else "",
+        compute_s=batch.compute_s[0],
+        link_s=batch.link_s[0],
+        stream_bytes=batch.stream_bytes[0],
+        peak_bytes=batch.peak_bytes[0],
+        weight_bytes=batch.weight_bytes[0],
+        valid=outcome == VALID,
+        reason=_reason(graph, target, batch),
+        simulation=Simulation(
+            utilisation=_share(batch.compute_s[0], interval_s),
+            stall_s=batch.stall_s[0],
+            link_utilisation=_share(batch.link_s[0], interval_s),
+            link_wait_s=batch.link_wait_s[0],
+            period=int(batch.period[0]),
+            inferences=int(batch.rounds[0]),
+        ),
+    )
+
+
+def _share(busy_s: NDArray[np.float64], interval_s: float) -> NDArray[np.float64]:
+    return busy_s / interval_s if interval_s > 0 else np.zeros_like(busy_s)
+
+
+def _noise(target: Target, seed: int | None, without: Collection[str]) -> float:
+    """The factor a measurement is off by; log-normal, so that it stays above zero."""
+    if seed is None or "noise" in without:
+        return 1.0
+    return float(np.exp(target.simulator.noise * np.random.default_rng(seed).standard_normal()))
+
+
+def _bottleneck(target: Target, batch: SimulatedBatch) -> str:
+    """What is busiest; a chip that waits for its weights to stream is busy."""
+    busy_s = np.concatenate([batch.compute_s[0] + batch.stall_s[0, :, STREAM_WAIT], batch.link_s[0]])
+    return target.bottleneck_name(int(np.argmax(busy_s)))
+
+
+def _reason(graph: Graph, target: Target, batch: SimulatedBatch) -> str:
+    outcome, culprit = int(batch.outcome[0]), batch.culprit[0]
+    if outcome == TOO_LARGE:
+        chip = int(culprit[0])
+        return (
+            f"out of memory: chip {chip} needs {int(batch.peak_bytes[0, chip])} bytes for activations "
+            f"and has {int(target.chip_sram_bytes[chip])}"
+        )
+    if outcome == FRAGMENTED:
+        chip, tensor = int(culprit[0]), int(culprit[1])
+        return (
+            f"out of memory: no hole on chip {chip} takes tensor {graph.tensor_names[tensor]!r}, "
+            f"though the sizes of all buffers add up to less than the chip has"
+        )
+    if outcome == DEADLOCKED:
+        link, tensor, inference = (int(value) for value in culprit)
+        return (
+            f"deadlock: {target.link_names[link]} is stopped by tensor {graph.tensor_names[tensor]!r} of "
+            f"inference {inference}, whose reader has no buffer free and waits for what is behind it"
+        )
+    return ""

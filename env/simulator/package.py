@@ -1,0 +1,226 @@
+"""The simulated package: who runs what, who waits for whom, and how far everyone is.
+
+A *stage* is a run of kernels of one chip of which only the first waits for something and
+only the last is waited for. A *flow* carries one tensor from its chip to all chips that
+read it, hop by hop along a tree of links; a *delivery* is its end at one chip. Flows from
+and to the host have no hops. *Rounds* are inferences, counted from zero.
+
+Everything is in arrays of records, so that a compiled function takes them all in one
+:class:`Package`. Fields that end in ``begin`` and ``end`` are a range of another array.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+NONE: Final = -1
+CHIP_FLOW, HOST_IN, STREAM, HOST_OUT = range(4)
+# Causes of a chip's waiting, in the order of ``metrics.STALL_CAUSES``.
+INPUT_WAIT, HOST_WAIT, OUTPUT_WAIT, STREAM_WAIT = range(4)
+
+
+# The engine's functions take a whole package and allocate nothing. Without this switch of numba's
+# every call counts references to each of its arrays, and runs three to four times as long.
+_NO_REFERENCE_COUNTS: Final[dict[str, Any]] = {"_nrt": False}
+engine_njit: Final = njit(cache=True, nogil=True, **_NO_REFERENCE_COUNTS)
+
+
+def _record(integers: str, floats: str = "") -> np.dtype:
+    fields: list[tuple[str, type]] = [(name, np.int64) for name in integers.split()]
+    fields += [(name, np.float64) for name in floats.split()]
+    return np.dtype((np.record, fields))  # np.record: fields are attributes without compilation too
+
+
+# `stage` runs or is next, of `inference`; `ready_*` list flows that wait for a DMA engine.
+CHIP: Final = _record(
+    "stage_begin stage_end engines stage inference is_running awaits_weights engines_free "
+    "ready_head ready_tail",
+    "setup_s free_s",
+)
+# `kernel`: the first one, as a place in `Package.chip_kernel`; `stream`: the flow of its weights or
+# NONE. `needs` and `frees` are deliveries it reads first and last, `makes` flows, all in `Package.refs`.
+STAGE: Final = _record(
+    "kernel stream needs_begin needs_end frees_begin frees_end makes_begin makes_end", "seconds"
+)
+# `chip` is the one it leaves, for streams the one it enters. Counted in inferences: `made`;
+# `queued` with a DMA engine or the host; `sent`, and `sent_parts` over each of its first links.
+FLOW: Final = _record(
+    "kind chip tensor size_bytes hop_begin hop_end delivery_begin delivery_end first_links "
+    "made queued sent_parts sent"
+)
+# `landing`: arrived or on the last link.
+DELIVERY: Final = _record("flow chip has_credit arrived freed landing")
+HOP: Final = _record("flow link parent delivery inference")
+# The host's two links come last. `blocked_*` list hops that wait for a full buffer.
+LINK: Final = _record("blocked_head blocked_tail", "s_per_byte latency_s free_s wait_s")
+NODE: Final = _record("next subject", "value")
+EVENT: Final = _record("serial kind subject", "time_s value")
+ROUND: Final = _record("parts_done is_started", "start_s completion_s")
+# One row: the package's own parameters and counters.
+SHARED: Final = _record(
+    "buffers window packet_bytes prefetch_all parts "
+    "rounds admitted completed first_counted free_node host_requests host_is_busy "
+    "num_events num_serials num_spans"
+)
+# What ran: `subject` is a stage, or a flow where `is_link`.
+SPAN: Final = _record("is_link resource subject inference", "start_s end_s")
+
+
+class Package(NamedTuple):
+    """Axes: ``D`` chips, ``S`` stages, ``F`` flows, ``V`` deliveries, ``H`` hops, ``L`` links."""
+
+    chips: NDArray  # [D] CHIP
+    stages: NDArray  # [S] STAGE, chip by chip in the order they run
+    flows: NDArray  # [F] FLOW
+    deliveries: NDArray  # [V] DELIVERY, flow by flow
+    hops: NDArray  # [H] HOP, flow by flow, parents first
+    links: NDArray  # [L + 2] LINK
+    refs: NDArray[np.int32]
+    chip_kernel: NDArray[np.int32]  # [M] kernels chip by chip, in order
+    shared: NDArray  # [1] SHARED
+    nodes: NDArray  # NODE: a pool for the lists
+    events: NDArray  # EVENT: a binary heap by time
+    host_heap: NDArray[np.int64]  # requests as round * F + flow, least first
+    rounds: NDArray  # ROUND
+    chip_end_s: NDArray[np.float64]  # [D, rounds] end of the chip's last stage
+    link_end_s: NDArray[np.float64]  # [L + 2, rounds] end of the link's last transfer
+    stall_s: NDArray[np.float64]  # [D, 4] waiting by cause, from the round `first_counted` on
+    spans: NDArray  # SPAN: filled while there is room
+
+
+@engine_njit
+def reset(package, num_rounds, first_counted):
+    """Bring the package to rest, for ``num_rounds`` inferences."""
+    for chip in package.chips:
+        chip.stage, chip.inference, chip.is_running, chip.awaits_weights = chip.stage_begin, 0, 0, 0
+        chip.engines_free, chip.ready_head, chip.ready_tail, chip.free_s = chip.engines, NONE, NONE, 0.0
+    for flow in package.flows:
+        flow.made, flow.queued, flow.sent_parts, flow.sent = 0, 0, 0, 0
+    for delivery in package.deliveries:
+        delivery.arrived, delivery.freed, delivery.landing = 0, 0, 0
+    for hop in package.hops:
+        hop.inference = 0
+    for link in package.links:
+        link.blocked_head, link.blocked_tail, link.free_s, link.wait_s = NONE, NONE, 0.0, 0.0
+    for i in range(len(package.nodes)):
+        package.nodes[i].next = i + 1 if i + 1 < len(package.nodes) else NONE
+    for i in range(num_rounds):
+        this = package.rounds[i]
+        this.parts_done, this.is_started, this.start_s, this.completion_s = 0, 0, 0.0, 0.0
+    package.chip_end_s[:] = 0.0
+    package.link_end_s[:] = 0.0
+    package.stall_s[:] = 0.0
+    shared = package.shared[0]
+    shared.rounds, shared.completed, shared.first_counted = num_rounds, 0, first_counted
+    shared.admitted = min(shared.window, num_rounds)
+    shared.free_node, shared.host_requests, shared.host_is_busy = 0, 0, 0
+    shared.num_events, shared.num_serials, shared.num_spans = 0, 0, 0
+
+
+@engine_njit
+def put_event(package, time_s, kind, subject, value):
+    """Add an event; those of one time come in the order they were put in."""
+    shared, events = package.shared[0], package.events
+    i = shared.num_events
+    shared.num_events += 1
+    shared.num_serials += 1
+    # A new event is the latest of its time, so only later times move down.
+    while i > 0 and events[(i - 1) >> 1].time_s > time_s:
+        events[i] = events[(i - 1) >> 1]
+        i = (i - 1) >> 1
+    event = events[i]
+    event.serial, event.kind, event.subject = shared.num_serials, kind, subject
+    event.time_s, event.value = time_s, value
+
+
+@engine_njit
+def drop_event(package):
+    """Take the first event away."""
+    events = package.events
+    package.shared[0].num_events -= 1
+    size = package.shared[0].num_events
+    last = events[size]
+    i = 0
+    while 2 * i + 1 < size:
+        child = 2 * i + 1
+        if child + 1 < size and _is_before(events[child + 1], events[child]):
+            child += 1
+        if not _is_before(events[child], last):
+            break
+        events[i] = events[child]
+        i = child
+    events[i] = last
+
+
+@engine_njit
+def _is_before(a, b):
+    return a.time_s < b.time_s or (a.time_s == b.time_s and a.serial < b.serial)
+
+
+@engine_njit
+def take_node(package, subject, value):
+    """A list node from the pool."""
+    number = package.shared[0].free_node
+    node = package.nodes[number]
+    package.shared[0].free_node = node.next
+    node.next, node.subject, node.value = NONE, subject, value
+    return number
+
+
+@engine_njit
+def give_node(package, number):
+    """Put a list node back; returns the one after it."""
+    node = package.nodes[number]
+    following = node.next
+    node.next = package.shared[0].free_node
+    package.shared[0].free_node = number
+    return following
+
+
+@engine_njit
+def ask_host(package, number):
+    """Queue the next transfer of a flow from the host; the oldest inference is served first."""
+    flow, shared, heap = package.flows[number], package.shared[0], package.host_heap
+    key = flow.queued * len(package.flows) + number
+    flow.queued += 1
+    i = shared.host_requests
+    shared.host_requests += 1
+    while i > 0 and heap[(i - 1) >> 1] > key:
+        heap[i] = heap[(i - 1) >> 1]
+        i = (i - 1) >> 1
+    heap[i] = key
+
+
+@engine_njit
+def next_of_host(package):
+    """The flow the host serves next; it leaves the queue."""
+    heap = package.host_heap
+    first = heap[0]
+    package.shared[0].host_requests -= 1
+    size = package.shared[0].host_requests
+    key, i = heap[size], 0
+    while 2 * i + 1 < size:
+        child = 2 * i + 1
+        if child + 1 < size and heap[child + 1] < heap[child]:
+            child += 1
+        if heap[child] >= key:
+            break
+        heap[i] = heap[child]
+        i = child
+    heap[i] = key
+    return first % len(package.flows)
+
+
+@engine_njit
+def record_span(package, is_link, resource, subject, inference, start_s, end_s):
+    """Note what ran while there is room for it."""
+    row = package.shared[0].num_spans
+    if row < len(package.spans):
+        span = package.spans[row]
+        span.is_link, span.resource, span.subject, span.inference = is_link, resource, subject, inference
+        span.start_s, span.end_s = start_s, end_s
+        package.shared[0].num_spans += 1

@@ -1,0 +1,169 @@
+"""A batch of plans through the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.env.cost import CostTables, cost_tables
+from go_opt.env.kernels import number_kernels
+from go_opt.env.simulator.assembly import Setting, assemble, rounds_limit
+from go_opt.env.simulator.credit import RULES
+from go_opt.env.simulator.engine import DEADLOCK, STEADY, run
+from go_opt.env.simulator.memory import FITS
+from go_opt.env.simulator.package import CHIP_FLOW, HOST_OUT, NONE
+from go_opt.env.simulator.shapes import shaped_op_seconds
+from go_opt.env.simulator.steady import UNBOUNDED, slowest_step_s
+from go_opt.env.simulator_parameters import UNLIMITED
+from go_opt.env.target import Target
+from go_opt.graph import Graph
+
+VALID, TOO_LARGE, FRAGMENTED, DEADLOCKED = range(4)
+
+
+class SimulatedBatch(NamedTuple):
+    """What the simulator saw of a batch. Axes: ``B`` plans, ``D`` chips, ``L`` links and the host's two."""
+
+    outcome: NDArray[np.int64]  # [B] VALID, TOO_LARGE, FRAGMENTED or DEADLOCKED
+    culprit: NDArray[np.int64]  # [B, 3] chip and tensor that do not fit; or link, tensor, inference
+    interval_s: NDArray[np.float64]  # [B] infinite where the plan does not run
+    latency_s: NDArray[np.float64]  # [B] of one inference among others
+    makespan_s: NDArray[np.float64]  # [B] of one inference alone
+    compute_s: NDArray[np.float64]  # [B, D] kernels of one inference
+    link_s: NDArray[np.float64]  # [B, L] transfers of one inference
+    stall_s: NDArray[np.float64]  # [B, D, 4] waiting in one inference, by cause
+    link_wait_s: NDArray[np.float64]  # [B, L] transfers waited for the link in one inference
+    stream_bytes: NDArray[np.int64]  # [B, D]
+    peak_bytes: NDArray[np.int64]  # [B, D]
+    weight_bytes: NDArray[np.int64]  # [B, D]
+    period: NDArray[np.int64]  # [B] inferences until everything repeats; 0: it did not within the limit
+    rounds: NDArray[np.int64]  # [B] inferences simulated
+
+
+def simulate_batch(
+    graph: Graph,
+    target: Target,
+    placement: NDArray[np.int32],  # [B, N]
+    order: NDArray[np.int32],  # [B, N]
+    fusion_group: NDArray[np.int32],  # [B, N]
+    *,
+    without: Collection[str] = (),
+) -> SimulatedBatch:
+    """Simulate plans to steady state; ``without`` names effects (``EFFECTS``) to switch off."""
+    tables, setting = setting_of(graph, target, tuple(sorted(without)))
+    num_plans, num_chips = len(placement), tables.num_chips
+    num_links = len(tables.link_s_per_byte) + 2
+    out = SimulatedBatch(
+        outcome=np.zeros(num_plans, np.int64),
+        culprit=np.full((num_plans, 3), NONE, np.int64),
+        interval_s=np.full(num_plans, np.inf),
+        latency_s=np.full(num_plans, np.inf),
+        makespan_s=np.full(num_plans, np.inf),
+        compute_s=np.zeros((num_plans, num_chips)),
+        link_s=np.zeros((num_plans, num_links)),
+        stall_s=np.zeros((num_plans, num_chips, 4)),
+        link_wait_s=np.zeros((num_plans, num_links)),
+        stream_bytes=np.zeros((num_plans, num_chips), np.int64),
+        peak_bytes=np.zeros((num_plans, num_chips), np.int64),
+        weight_bytes=np.zeros((num_plans, num_chips), np.int64),
+        period=np.zeros(num_plans, np.int64),
+        rounds=np.zeros(num_plans, np.int64),
+    )
+    for b in range(num_plans):
+        kernel_of = number_kernels(order[b], fusion_group[b])
+        _simulate(tables, setting, kernel_of, placement[b], b, out)
+    return out
+
+
+@lru_cache(maxsize=16)
+def setting_of(graph: Graph, target: Target, without: tuple[str, ...]) -> tuple[CostTables, Setting]:
+    """Tables with seconds by shape, and the parameters of the target, effects left out."""
+    parameters = target.simulator.without(without)
+    tables = cost_tables(graph, target)
+    kind = target.chip_kind
+    header = parameters.packet_header_bytes / parameters.packet_bytes if parameters.packet_bytes else 0.0
+
+    def of_chips(name: str, dtype: type, unlimited: bool = False) -> NDArray:
+        values = [getattr(k, name) for k in parameters.kinds]
+        return np.array([UNBOUNDED if unlimited and v == UNLIMITED else v for v in values], dtype)[kind]
+
+    setting = Setting(
+        buffers=UNBOUNDED if parameters.buffers == UNLIMITED else parameters.buffers,
+        multicast=parameters.host_multicast,
+        prefetch_all=parameters.weight_prefetch,
+        by_size=parameters.fit_by_size,
+        rule=RULES.index(target.constraints.triangle),
+        packet_bytes=parameters.packet_bytes,
+        link_s_per_byte=tables.link_s_per_byte * (1.0 + header),
+        link_latency_s=tables.link_latency_s * (0.0 if "latency" in without else 1.0),
+        dma_engines=of_chips("dma_engines", np.int64, unlimited=True),
+        dma_setup_s=of_chips("dma_setup_s", np.float64),
+        alignment_bytes=of_chips("alignment_bytes", np.int64),
+        stream_buffer_bytes=of_chips("stream_buffer_bytes", np.int64),
+    )
+    shaped = shaped_op_seconds(graph, tables, parameters.kinds)
+    return tables._replace(op_s=shaped), setting
+
+
+@njit(cache=True, nogil=True)
+def _simulate(tables, setting, kernel_of, placement, b, out):
+    plan = assemble(tables, setting, kernel_of, placement, 0, 0)
+    held, fit, package = plan.held, plan.fit, plan.package
+    out.peak_bytes[b] = fit.peak_bytes
+    out.weight_bytes[b] = fit.weight_bytes
+    for pair in range(len(held.weight)):
+        if fit.is_streamed[pair]:
+            out.stream_bytes[b, plan.kernel_chip[held.weight_reader[pair]]] += held.weight_touched[pair]
+    for kernel in range(len(plan.kernel_s)):
+        out.compute_s[b, plan.kernel_chip[kernel]] += plan.kernel_s[kernel]
+    _link_seconds(package, out.link_s[b])
+    if fit.outcome != FITS:
+        out.outcome[b] = fit.outcome
+        out.culprit[b, 0] = fit.chip
+        out.culprit[b, 1] = NONE if fit.activation == NONE else held.activation[fit.activation]
+        return
+    run(package, 1, 2)
+    out.makespan_s[b] = package.rounds[0].completion_s
+    shared = package.shared[0]
+    ended, period = run(package, rounds_limit(shared.window), shared.window + 4)
+    out.rounds[b] = shared.completed
+    if ended == DEADLOCK:
+        out.outcome[b] = DEADLOCKED
+        _name_deadlock(package, out.culprit[b])
+        return
+    last = package.rounds[shared.completed - 1]
+    out.period[b] = period
+    out.interval_s[b] = slowest_step_s(package, period if ended == STEADY else shared.completed // 2)
+    out.latency_s[b] = last.completion_s - last.start_s
+    counted = shared.completed - shared.first_counted
+    out.stall_s[b] = package.stall_s / counted
+    for link in range(len(package.links)):
+        out.link_wait_s[b, link] = package.links[link].wait_s / counted
+
+
+@njit(cache=True, nogil=True)
+def _link_seconds(package, link_s):
+    num_links = len(package.links)
+    for i in range(len(package.flows)):
+        flow = package.flows[i]
+        for hop in range(flow.hop_begin, flow.hop_end):
+            link = package.hops[hop].link
+            link_s[link] += flow.size_bytes * package.links[link].s_per_byte
+        if flow.kind != CHIP_FLOW:
+            link = num_links - 1 if flow.kind == HOST_OUT else num_links - 2
+            link_s[link] += flow.size_bytes * package.links[link].s_per_byte
+
+
+@njit(cache=True, nogil=True)
+def _name_deadlock(package, culprit):
+    """The first link whose queue has stopped, the tensor at its head and the inference that is of."""
+    for link in range(len(package.links)):
+        if package.links[link].blocked_head != NONE:
+            hop = package.hops[package.nodes[package.links[link].blocked_head].subject]
+            culprit[0], culprit[1], culprit[2] = link, package.flows[hop.flow].tensor, hop.inference
+            return
