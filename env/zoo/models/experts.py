@@ -21,6 +21,32 @@ def balance_switch(network: Any) -> Any:
     return network
 
 
+def balance_granite(network: Any) -> Any:
+    """Granite's mixtures under balanced routing, the weights of each expert on their own."""
+    from torch.nn import ParameterList
+    from transformers.models.granitemoe.modeling_granitemoe import GraniteMoeExperts
+
+    for module in network.modules():
+        if isinstance(module, GraniteMoeExperts):
+            module.gate_up = ParameterList(module.gate_up_proj.unbind())
+            module.down = ParameterList(module.down_proj.unbind())
+            del module.gate_up_proj, module.down_proj
+            module.forward = partial(_granite_experts, module)
+    return network
+
+
+def _granite_experts(experts: Any, hidden: Any, index: Any, weights: Any) -> Any:
+    import torch
+    from torch.nn.functional import linear
+
+    def run(expert: int, part: Any) -> Any:
+        gate, up = linear(part, experts.gate_up[expert]).chunk(2, dim=-1)
+        return linear(experts.act_fn(gate) * up, experts.down[expert])
+
+    shares = torch.zeros(len(hidden), experts.num_experts).scatter(1, index, weights)
+    return _mixed(hidden, shares, index.shape[1], run)
+
+
 def _switch_experts(experts: Any, hidden: Any, selected: Any, weights: Any) -> Any:
     def run(expert: int, part: Any) -> Any:
         return experts[f"expert_{expert}"](part)

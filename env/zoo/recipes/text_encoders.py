@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from go_opt.env.zoo.models.bigbird import block_attention
 from go_opt.env.zoo.recipe import Recipe
 from go_opt.env.zoo.recipes.text_models import text_recipe, tokens
 
@@ -45,6 +46,14 @@ RECIPES: Final = (
     _encoder("deberta_v3_base", "deberta", "DebertaV2", 128, **_BASE, **_DEBERTA),
     _encoder("funnel_small", "funnel", "Funnel", 128),
     _encoder("mobilebert", "mobilebert", "MobileBert", 128),
+    text_recipe(
+        "bigbird_base",
+        "bigbird",
+        ("BigBirdModel", "BigBirdConfig"),
+        "768 tokens",
+        tokens("input_ids", length=768),
+        block_attention,
+    ),
     text_recipe(
         "fnet_base", "fnet", ("FNetModel", "FNetConfig"), "512 tokens", tokens("input_ids", length=512)
     ),
