@@ -1,6 +1,6 @@
 """How often the full-rule SAMPLE meets a dead end, per shipped graph and visiting order.
 
-Run: python tests/benchmarks/bench_dead_ends.py [--samples 40] [--order random] [graph ...]
+Run: PYTHONPATH=. python tests/benchmarks/bench_dead_ends.py [--samples 40] [--order random] [graph ...]
 
 Kernels of the default greedy fusion on ``mcm-6x6``. Policies: ``uniform``, and ``peaked``: each
 unit prefers the chip at its share of the depth, log-probability -|distance| / 2. Columns per
@@ -16,13 +16,14 @@ import time
 
 import numpy as np
 
-from go_opt.env import greedy_fusion, load_target, loop_roles, zoo_entries
+from go_opt.env import greedy_fusion, load_target, loop_roles
 from go_opt.env.zoo import load_zoo
 from go_opt.solver.adjacent import VISITING
 from go_opt.solver.modes import MAX_BACKTRACKS, sample
 from go_opt.solver.problem import placement_problem
 from go_opt.solver.propagators import rule_tables
 from go_opt.solver.search import holds
+from tests.zoo import zoo_sample
 
 
 def main() -> None:
@@ -35,7 +36,7 @@ def main() -> None:
     orders = (arguments.order,) if arguments.order else VISITING
     print(f"{'':34} {'uniform':^28} {'peaked':^28}")
     print(f"{'graph':>17} {'order':>16}" + f" {'no b.t.':>7} {'engine':>6} {'fell b.':>6} {'ms':>6}" * 2)
-    for name in arguments.graphs or [entry.name for entry in zoo_entries()]:
+    for name in arguments.graphs or zoo_sample():
         problem = zoo_problem(name)
         for order in orders:
             cells = [measure(problem, rows, order, arguments) for rows in policies(problem)]

@@ -1,6 +1,6 @@
-"""What the portfolio reaches on the zoo, against greedy, one slicing and genetic search.
+"""What the portfolio reaches on a sample of the zoo, or on the graphs named, against greedy, one slicing and genetic search.
 
-Run: python tests/benchmarks/bench_portfolio.py [--target NAME] [--genetic EVALUATIONS] [NAME ...]
+Run: PYTHONPATH=. python tests/benchmarks/bench_portfolio.py [--target NAME] [--genetic EVALUATIONS] [NAME ...]
 
 Every method is costed by the same environment; one evaluation is one sample. The rival
 is slicing + biased random-key genetic order search with the default order in its first
@@ -21,6 +21,7 @@ import go_opt
 from go_opt.agents import genetic_search
 from go_opt.env import cost_tables, evaluate_batch, greedy_fusion, list_schedule, loop_roles, zoo_entries
 from go_opt.solver import slice_order, slice_order_resident
+from tests.zoo import zoo_sample
 
 SEEDS = (0, 1, 2)
 COLUMNS = ("model", "split", "ops", "greedy", "slice", "portfolio", "evaluations", "genetic, same",
@@ -29,7 +30,7 @@ COLUMNS = ("model", "split", "ops", "greedy", "slice", "portfolio", "evaluations
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("names", nargs="*", default=[entry.name for entry in zoo_entries()])
+    parser.add_argument("names", nargs="*", default=zoo_sample())
     parser.add_argument("--target", default="mcm-6x6")
     parser.add_argument("--genetic", type=int, default=3000)
     options = parser.parse_args()

@@ -20,7 +20,7 @@ import numpy as np
 from bench_evaluation import best_s
 from chains import branchy_graph
 
-from go_opt.env import cost_tables, load_target, load_zoo, zoo_entries
+from go_opt.env import cost_tables, load_target, load_zoo
 from go_opt.solver.adjacent import DRAWN, VISITING, fix_adjacent, sample_adjacent
 from go_opt.solver.likelihood import cut_filter, log_prob, most_likely_cuts, sample_cuts
 from go_opt.solver.modes import sample as full_rule_sample
@@ -31,6 +31,7 @@ from tests.solver.adjacent_oracle import obeys
 from tests.solver.test_adjacent import POLICIES, policy
 from tests.solver.test_likelihood import log_weight
 from tests.strategies import random_graph, small_mcm
+from tests.zoo import zoo_sample
 
 SIZES = (1_000, 10_000, 50_000)
 BATCH = 20
@@ -110,7 +111,7 @@ def likelihood() -> None:
 
 def stress(num_samples: int) -> None:
     rng = np.random.default_rng(0)
-    graphs = [(load_zoo(entry.name), load_target("mcm-6x6")) for entry in zoo_entries()]
+    graphs = [(load_zoo(name), load_target("mcm-6x6")) for name in zoo_sample()]
     drawn = invalid = failed = 0
     start_s = time.perf_counter()
     while drawn < num_samples:
@@ -137,7 +138,7 @@ def stress(num_samples: int) -> None:
 def stress_full_rule(num_samples: int) -> None:
     """SAMPLE under the full rule on the shipped graphs and random DAGs; every placement is checked."""
     rng = np.random.default_rng(1)
-    graphs = [(load_zoo(entry.name), load_target("mcm-6x6"), 4) for entry in zoo_entries()]
+    graphs = [(load_zoo(name), load_target("mcm-6x6"), 4) for name in zoo_sample()]
     drawn = invalid = by_core = 0
     start_s = time.perf_counter()
     while drawn < num_samples:
