@@ -1,6 +1,8 @@
-"""What the portfolio reaches on a sample of the zoo, or on the graphs named, against greedy, one slicing and genetic search.
+"""What the portfolio reaches on the zoo, against greedy, one slicing and genetic search.
 
-Run: PYTHONPATH=. python tests/benchmarks/bench_portfolio.py [--target NAME] [--genetic EVALUATIONS] [NAME ...]
+Run: PYTHONPATH=. python tests/benchmarks/bench_portfolio.py [--genetic EVALUATIONS] [NAME ...]
+
+On the graphs named, or a sample of the zoo; ``--target NAME`` for another target.
 
 Every method is costed by the same environment; one evaluation is one sample. The rival
 is slicing + biased random-key genetic order search with the default order in its first
