@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,26 @@ def transformers_graph(
     # The fused attention exports as the same products, plus guards against rows that are all masked.
     sizes = getattr(transformers, config)(attn_implementation="eager", **settings)
     return torch_graph(getattr(transformers, model)(sizes), inputs)
+
+
+def called_graph(
+    model: str,
+    config: str,
+    settings: Mapping[str, Any],
+    call: Callable[..., Any],
+    inputs: Mapping[str, NDArray],
+) -> Graph:
+    """What ``call(network, ...)`` computes; ``inputs`` are its other arguments by name.
+
+    It stands in for the network's own ``forward``, which it finds at the network's class.
+    """
+    import transformers
+
+    network = getattr(transformers, model)(
+        getattr(transformers, config)(attn_implementation="eager", **settings)
+    )
+    network.forward = MethodType(call, network)
+    return torch_graph(network, inputs)
 
 
 def torch_graph(network: Any, inputs: Mapping[str, NDArray]) -> Graph:

@@ -10,8 +10,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.env.zoo.calls import called_graph
-from go_opt.env.zoo.exporters import transformers_graph
+from go_opt.env.zoo.exporters import called_graph, transformers_graph
 from go_opt.env.zoo.recipe import Recipe
 from go_opt.frontends import from_jax
 from go_opt.graph import Graph

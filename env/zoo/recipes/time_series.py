@@ -11,8 +11,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.env.zoo.calls import called_graph
-from go_opt.env.zoo.exporters import transformers_graph
+from go_opt.env.zoo.exporters import called_graph, transformers_graph
 from go_opt.env.zoo.recipe import Recipe
 
 # ETTh1: 7 columns; hour, weekday, day of the month and of the year. Width 512, 8 heads, as the paper.
