@@ -2,9 +2,10 @@
 
 from go_opt.env.analytical import BatchMetrics, evaluate_batch
 from go_opt.env.cost import CostTables, cost_tables
-from go_opt.env.evaluation import evaluate_plan
+from go_opt.env.evaluation import PlanCosts, evaluate_plan, evaluate_plans
 from go_opt.env.fusion import greedy_fusion, is_one_loop, loop_roles
 from go_opt.env.metrics import Metrics
+from go_opt.env.priority_fusion import priority_fusion
 from go_opt.env.reward import INVALID_REWARD, reward
 from go_opt.env.schedule import depth, height, list_schedule
 from go_opt.env.target import Target, load_target, parse_target, target_names, target_text
@@ -15,12 +16,14 @@ __all__ = [
     "BatchMetrics",
     "CostTables",
     "Metrics",
+    "PlanCosts",
     "Target",
     "ZooEntry",
     "cost_tables",
     "depth",
     "evaluate_batch",
     "evaluate_plan",
+    "evaluate_plans",
     "greedy_fusion",
     "height",
     "is_one_loop",
@@ -29,6 +32,7 @@ __all__ = [
     "load_zoo",
     "loop_roles",
     "parse_target",
+    "priority_fusion",
     "reward",
     "target_names",
     "target_text",

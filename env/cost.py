@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.dtypes import DTYPE_CODE, IS_FLOATING, costed_dtype, size_bytes
+from go_opt.env.shapes import shaped_op_seconds
+from go_opt.env.simulator_parameters import EFFECTS, SimulatorParameters
 from go_opt.env.target import Target
 from go_opt.env.topology import Topology
 from go_opt.graph import MATRIX, NO_PRODUCER, WEIGHT, Graph
@@ -78,14 +80,20 @@ class CostTables(NamedTuple):
 
 @lru_cache(maxsize=16)
 def cost_tables(graph: Graph, target: Target) -> CostTables:
-    """Cost every op, tensor and route of ``graph`` on ``target``."""
+    """Cost every op, tensor and route of ``graph`` on ``target``, for the analytical model."""
+    others = [effect for effect in EFFECTS if effect not in target.analytical_effects]
+    return tables_with_effects(graph, target, target.simulator.without(others))
+
+
+def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParameters) -> CostTables:
+    """The tables with ops stretched by their shapes and links by packet headers, as ``parameters`` say."""
     dtypes = costed_dtype(graph.tensor_dtype, target.native_dtype, graph.precision)
     sizes = size_bytes(graph.tensor_elements, dtypes)
-    link_s_per_byte = 1.0 / target.topology.rate_bytes_per_s
+    link_s_per_byte = (1.0 + parameters.header_share) / target.topology.rate_bytes_per_s
     op_read_ptr, op_read = graph.op_reads
     kinds = target.kinds
     return CostTables(
-        op_s=_op_seconds(graph, target),
+        op_s=shaped_op_seconds(graph, _op_seconds(graph, target), parameters.kinds),
         measured_s=_per_kind(graph.measured_s, target, graph.num_ops, np.nan),
         can_run=_per_kind(graph.excluded, target, graph.num_ops, 0.0) == 0.0,
         tensor_bytes=sizes,

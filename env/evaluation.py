@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,8 +11,7 @@ from go_opt.env.analytical import BatchMetrics, evaluate_batch
 from go_opt.env.cost import cost_tables
 from go_opt.env.kernels import kernel_seconds, number_kernels
 from go_opt.env.makespan import makespan_s
-from go_opt.env.metrics import Fidelity, Metrics
-from go_opt.env.simulator import simulate_plan
+from go_opt.env.metrics import Fidelity, Metrics, check_fidelity
 from go_opt.env.target import Target
 from go_opt.graph import Graph
 from go_opt.plan import Plan
@@ -30,7 +31,11 @@ def evaluate_plan(
     :func:`go_opt.evaluate` joins both. ``seed`` draws the noise of a simulated measurement;
     without one it is exact.
     """
+    check_fidelity(fidelity)
     if fidelity == "simulated":
+        # The simulator loads where it is asked for.
+        from go_opt.env.simulator import simulate_plan
+
         return simulate_plan(graph, target, plan, seed=seed)
     tables = cost_tables(graph, target)
     terms = evaluate_batch(tables, plan.placement[None], plan.order[None], plan.fusion_group[None])
@@ -50,6 +55,34 @@ def evaluate_plan(
         valid=not reason,
         reason=reason,
     )
+
+
+class PlanCosts(NamedTuple):
+    """What :func:`go_opt.env.reward` asks of a batch of plans. Axis: ``B`` plans."""
+
+    interval_s: NDArray[np.float64]  # [B]
+    valid: NDArray[np.bool_]  # [B] True where activations fit every chip, and the plan runs
+
+
+def evaluate_plans(
+    graph: Graph,
+    target: Target,
+    placement: NDArray[np.int32],  # [B, N]
+    order: NDArray[np.int32],  # [B, N]
+    fusion_group: NDArray[np.int32],  # [B, N]
+    *,
+    fidelity: Fidelity = "analytical",
+) -> PlanCosts:
+    """Cost a batch of plans in one call, at either fidelity."""
+    check_fidelity(fidelity)
+    if fidelity == "simulated":
+        from go_opt.env.simulator import simulate_batch
+        from go_opt.env.simulator.simulate import VALID
+
+        simulated = simulate_batch(graph, target, placement, order, fusion_group)
+        return PlanCosts(simulated.interval_s, simulated.outcome == VALID)
+    terms = evaluate_batch(cost_tables(graph, target), placement, order, fusion_group)
+    return PlanCosts(terms.interval_s, terms.fits)
 
 
 def plan_makespan_s(graph: Graph, target: Target, plan: Plan, terms: BatchMetrics) -> float:

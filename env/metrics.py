@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.errors import InvalidInputError
+
 Fidelity = Literal["analytical", "simulated"]
 STALL_CAUSES: Final = ("input", "host", "output", "weights")
+
+
+def check_fidelity(fidelity: str) -> None:
+    """Raise :class:`InvalidInputError` where there is no such fidelity."""
+    if fidelity not in get_args(Fidelity):
+        choices = ", ".join(get_args(Fidelity))
+        raise InvalidInputError(f"fidelity must be one of {choices}, not {fidelity!r}.", field="fidelity")
 
 
 @dataclass(frozen=True, eq=False)

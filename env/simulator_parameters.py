@@ -12,6 +12,9 @@ from typing import Any, Final
 from go_opt.env.toml_table import TomlTable
 
 EFFECTS: Final = ("shapes", "dma", "latency", "packets", "buffers", "host", "memory", "noise")
+# Those that the analytical model takes too where a target asks for it: they change what ops and
+# transfers cost, not how they wait for each other.
+ANALYTICAL_EFFECTS: Final = ("shapes", "packets")
 UNLIMITED: Final = 0
 
 
@@ -43,6 +46,11 @@ class SimulatorParameters:
     weight_prefetch: bool = True  # all weights of an inference may stream ahead; else one kernel ahead
     noise: float = 0.0  # relative standard deviation of a measured interval
     fit_by_size: bool = True  # activations fit if their sizes add up; else every buffer gets an address
+
+    @property
+    def header_share(self) -> float:
+        """Bytes of headers for each byte of a tensor."""
+        return self.packet_header_bytes / self.packet_bytes if self.packet_bytes else 0.0
 
     def without(self, effects: Sequence[str]) -> SimulatorParameters:
         """The same with some effects made ideal."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from go_opt.dtypes import DTYPE_BITS, DTYPES, dtype_code
 from go_opt.env.simulator_parameters import (
+    ANALYTICAL_EFFECTS,
     KindParameters,
     SimulatorParameters,
     ideal_parameters,
@@ -89,6 +90,7 @@ class Target:
     fingerprint: str  # SHA-256 of everything above but the description
     source: str  # the name or path it was loaded by
     simulator: SimulatorParameters  # what the simulated fidelity adds; ideal where the file says nothing
+    analytical_effects: tuple[str, ...]  # of those, what the analytical model takes too
 
     @property
     def num_chips(self) -> int:
@@ -206,6 +208,7 @@ def _build(data: dict[str, Any], source: str) -> Target:
         fingerprint=_fingerprint(data),
         source=source,
         simulator=_simulator(top, kinds),
+        analytical_effects=_analytical_effects(top),
     )
     top.finish()
     if constraints.triangle != "off" and not constraints.acyclic:
@@ -241,6 +244,15 @@ def _simulator(top: TomlTable, kinds: tuple[ChipKind, ...]) -> SimulatorParamete
     if top.has("simulator"):
         return read_package(top.table("simulator"), of_kinds)
     return replace(ideal_parameters(len(kinds)), kinds=tuple(of_kinds))
+
+
+def _analytical_effects(top: TomlTable) -> tuple[str, ...]:
+    if not top.has("analytical"):
+        return ()
+    table = top.table("analytical")
+    effects = table.choices("effects", ANALYTICAL_EFFECTS)
+    table.finish()
+    return effects
 
 
 def _topology(table: TomlTable, num_chips: int) -> Topology:

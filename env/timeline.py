@@ -9,12 +9,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.env.metrics import Fidelity
+from go_opt.env.metrics import Fidelity, Metrics
 
 
 @dataclass(frozen=True)
 class Span:
-    """One kernel on a chip, or one transfer on a link."""
+    """One kernel on a chip, one wait of a chip, or one transfer on a link."""
 
     resource: int  # chip, or link in the order of ``Metrics.link_s``
     name: str  # op types of the kernel, or the tensor
@@ -40,8 +40,11 @@ class Timeline:
     """A few inferences of one plan."""
 
     fidelity: Fidelity
-    interval_s: float
+    metrics: Metrics  # of the plan, in steady state
     kernels: tuple[Span, ...]
+    waits: tuple[Span, ...]  # of chips, between kernels, for weights that stream
     transfers: tuple[Span, ...]
     arrows: tuple[Arrow, ...]
-    memory: tuple[tuple[NDArray[np.float64], NDArray[np.int64]], ...]  # [D] times and bytes held from then on
+    # [D] times, and the bytes held from then on: weights, double buffers, activations to the highest address
+    memory: tuple[tuple[NDArray[np.float64], NDArray[np.int64]], ...]
+    is_deadlocked: bool = False  # it ends where nothing can go on

@@ -50,6 +50,12 @@ class TomlTable:
             raise self._fail(key, "one of " + ", ".join(values), value)
         return value
 
+    def choices(self, key: str, values: tuple[str, ...]) -> tuple[str, ...]:
+        value = self._get(key)
+        if not isinstance(value, list) or any(item not in values for item in value):
+            raise self._fail(key, "a list of " + ", ".join(values), value)
+        return tuple(value)
+
     def _number(self, key: str, default: float | None) -> float:
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):

@@ -1,7 +1,7 @@
 """go-opt: where each op of an ML graph runs, in which order, and which ops are fused.
 
-The doors are :func:`load`, :func:`target`, :func:`optimize`, :func:`evaluate` and
-:func:`verify`. Importing this package is light; JAX and gRPC load on first use.
+The doors are :func:`load`, :func:`target`, :func:`optimize`, :func:`evaluate`,
+:func:`verify` and :func:`timeline`. Importing this package is light; JAX and gRPC load on first use.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from go_opt.api import load as load
     from go_opt.api import optimize as optimize
     from go_opt.api import target as target
+    from go_opt.api import timeline as timeline
     from go_opt.api import verify as verify
     from go_opt.env import Metrics as Metrics
     from go_opt.env import Target as Target
+    from go_opt.env.timeline import Timeline as Timeline
     from go_opt.frontends import from_jax as from_jax
     from go_opt.frontends import from_networkx as from_networkx
     from go_opt.frontends import from_onnx as from_onnx
@@ -41,6 +43,7 @@ _DOORS = {
     "OptimizeResult": "go_opt.result",
     "Plan": "go_opt.plan",
     "Target": "go_opt.env",
+    "Timeline": "go_opt.env.timeline",
     "Violation": "go_opt.solver",
     "evaluate": "go_opt.api",
     "from_jax": "go_opt.frontends",
@@ -49,6 +52,7 @@ _DOORS = {
     "load": "go_opt.api",
     "optimize": "go_opt.api",
     "target": "go_opt.api",
+    "timeline": "go_opt.api",
     "to_networkx": "go_opt.frontends",
     "verify": "go_opt.api",
 }

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from go_opt.env import Metrics, Target, evaluate_plan, load_target, load_zoo
-from go_opt.errors import InvalidInputError, ModelError, PlanError
+from go_opt.env.metrics import Fidelity, check_fidelity
+from go_opt.env.timeline import Timeline
+from go_opt.errors import InfeasibleError, InvalidInputError, ModelError, PlanError
 from go_opt.frontends.graph_like import as_graph
 from go_opt.graph import Graph, Precision
 from go_opt.optimizer import optimize_request
 from go_opt.plan import Plan
-from go_opt.result import Decide, Objective, OptimizeResult, Request, Step
+from go_opt.result import Decide, Objective, OptimizeResult, Request, Step, check_seed
 from go_opt.solver import Violation
 from go_opt.solver import verify as verify_plan
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 ZOO_PREFIX = "zoo:"
+MAX_INFERENCES = 10_000  # of a timeline: far more than a viewer opens
 
 
 def load(
@@ -75,6 +78,7 @@ def optimize(
     decide: Decide = "all",
     relays: bool = True,
     replication: bool = True,
+    fidelity: Fidelity = "analytical",
     constraints: Sequence[Any] = (),
     policy: str | Path | None = "default",
     on_step: Callable[[Step], None] = lambda step: None,
@@ -89,6 +93,8 @@ def optimize(
       decide: ``all``, or ``placement`` with one kernel per op in the default order.
       relays, replication: whether the problem as asked lets plans use them; they widen
         what the lower bound must hold for.
+      fidelity: ``simulated`` has the simulator judge what the methods propose; no bound is
+        proven of it.
       constraints, policy: none are served by this version.
       on_step: called after every method of the portfolio.
       should_stop: asked after every evaluation; stopping keeps what was reached.
@@ -103,27 +109,84 @@ def optimize(
         raise InvalidInputError(
             f"policy {str(policy)!r}: no policy is shipped with this version.", field="policy"
         )
-    request = Request(objective, budget_s, max_evaluations, seed, decide, relays, replication)
+    request = Request(objective, budget_s, max_evaluations, seed, decide, relays, replication, fidelity)
     return optimize_request(
         as_graph(graph), _as_target(target), request, on_step=on_step, should_stop=should_stop
     )
 
 
-def evaluate(graph: Graph, target: Target | str | Path, plan: Plan) -> Metrics:
-    """Cost ``plan``; ``valid`` and ``reason`` also say whether it keeps every constraint."""
+def evaluate(
+    graph: Graph,
+    target: Target | str | Path,
+    plan: Plan,
+    *,
+    fidelity: Fidelity = "analytical",
+    seed: int | None = None,
+) -> Metrics:
+    """Cost ``plan``; ``valid`` and ``reason`` also say whether it keeps every constraint.
+
+    Args:
+      fidelity: ``analytical``, or ``simulated`` for a discrete-event simulation, whose
+        metrics have ``simulation``: how busy every chip and link is, and what it waits for.
+      seed: draws the noise of a simulated measurement; None is exact.
+    """
     on = _as_target(target)
-    violations = verify_plan(graph, on, plan)
-    if any(violation.constraint == "shape" for violation in violations):
-        raise PlanError(violations[0].message, field="plan")
-    metrics = evaluate_plan(graph, on, plan)
-    if metrics.valid and violations:
-        return replace(metrics, valid=False, reason=violations[0].message)
-    return metrics
+    check_seed(seed)
+    violations = _violations(graph, on, plan)
+    return _judged(evaluate_plan(graph, on, plan, fidelity=fidelity, seed=seed), violations)
+
+
+def timeline(
+    graph: Graph,
+    target: Target | str | Path,
+    plan: Plan,
+    *,
+    fidelity: Fidelity = "simulated",
+    inferences: int = 16,
+) -> Timeline:
+    """What runs when in the first ``inferences`` of ``plan``.
+
+    One that deadlocks, in the simulated fidelity, has a timeline up to there.
+
+    Raises:
+      InfeasibleError: the plan breaks a constraint or does not fit, so that nothing runs.
+    """
+    check_fidelity(fidelity)
+    if not 1 <= inferences <= MAX_INFERENCES:
+        raise InvalidInputError(
+            f"inferences must be between 1 and {MAX_INFERENCES}, not {inferences}.", field="inferences"
+        )
+    # The simulator loads where it is asked for.
+    from go_opt.env.analytical_timeline import analytical_timeline
+    from go_opt.env.simulator.timeline import simulated_timeline
+
+    on = _as_target(target)
+    violations = _violations(graph, on, plan)
+    run = simulated_timeline if fidelity == "simulated" else analytical_timeline
+    ran = run(graph, on, plan, inferences)
+    metrics = _judged(ran.metrics, violations)
+    if not (metrics.valid or ran.is_deadlocked):
+        raise InfeasibleError(f"there is nothing to trace: {metrics.reason}")
+    return replace(ran, metrics=metrics)
 
 
 def verify(graph: Graph, target: Target | str | Path, plan: Plan) -> list[Violation]:
     """Every rule ``plan`` breaks; empty means valid. Independent of what made the plan."""
     return verify_plan(graph, _as_target(target), plan)
+
+
+def _violations(graph: Graph, target: Target, plan: Plan) -> list[Violation]:
+    """Every rule ``plan`` breaks; raises where it is no plan for the graph at all."""
+    violations = verify_plan(graph, target, plan)
+    if any(violation.constraint == "shape" for violation in violations):
+        raise PlanError(violations[0].message, field="plan")
+    return violations
+
+
+def _judged(metrics: Metrics, violations: list[Violation]) -> Metrics:
+    if metrics.valid and violations:
+        return replace(metrics, valid=False, reason=violations[0].message)
+    return metrics
 
 
 def _as_target(target: Target | str | Path) -> Target:

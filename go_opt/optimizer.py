@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from go_opt.env import Target, cost_tables, evaluate_plan, loop_roles
+from go_opt.env import Metrics, Target, cost_tables, evaluate_plan, loop_roles
 from go_opt.env.op_memory import op_that_runs_nowhere, why_no_plan
 from go_opt.errors import InfeasibleError
 from go_opt.graph import Graph
@@ -36,7 +36,7 @@ def optimize_request(
     Raises:
       InfeasibleError: no valid plan was found; the message names op, demand and limit.
     """
-    warm_up()
+    warm_up(request.fidelity)
     search = Search(graph, target, request, on_step)
     try:
         for proposal in proposals(search):
@@ -55,6 +55,8 @@ def optimize_request(
 
 def lower_bound(graph: Graph, target: Target, request: Request) -> Bound:
     """The lower bound of the objective, for every decision ``request`` leaves open."""
+    if request.fidelity != "analytical":
+        return Bound(0.0, f"none is proven at the {request.fidelity} fidelity")
     tables, roles = cost_tables(graph, target), loop_roles(graph)
     is_open = request.decide == "all"
     if request.objective == "latency":
@@ -72,7 +74,7 @@ class Search:
     ) -> None:
         self.graph, self.target, self.request = graph, target, request
         self.best: OptimizeResult | None = None
-        self.last_interval_s = 0.0  # of the proposal before
+        self.last_interval_s = 0.0  # of the proposal before, by the analytical model
         self.is_exhausted = False  # whether every method had its turn
         self.misses = 0  # proposals in a row without a better plan
         self._on_step = on_step
@@ -80,7 +82,7 @@ class Search:
         self._bound = lower_bound(graph, target, request)
         self._history: list[Step] = []
         self._reference_s = math.inf
-        self._rejection = ""  # the rule the first plan that is not valid breaks, memory apart
+        self._rejection = ""  # why the first plan is not valid, sizes in memory apart
 
     def consider(self, proposal: Proposal) -> None:
         plan = Plan.create(
@@ -92,9 +94,8 @@ class Search:
             fusion_group=proposal.fusion_group,
             provenance=proposal.method,
         )
-        metrics = evaluate_plan(self.graph, self.target, plan)
+        metrics = self._evaluate(plan)
         reached_s = metrics.makespan_s if self.request.objective == "latency" else metrics.interval_s
-        self.last_interval_s = metrics.interval_s
         best_s = self.best_s
         is_better = metrics.valid and reached_s < best_s
         violations = verify(self.graph, self.target, plan) if is_better else []
@@ -109,12 +110,11 @@ class Search:
         self._record(proposal.method, reached_s)
         if is_better:
             gap = _gap(reached_s, self._bound.seconds)
-            status: Status = "OPTIMAL" if gap <= OPTIMAL_GAP else "FEASIBLE"
             self.best = OptimizeResult(
                 plan=plan,
                 metrics=metrics,
                 objective=self.request.objective,
-                status=status,
+                status=_status(self.request, gap),
                 lower_bound_s=self._bound.seconds,
                 bound_reason=self._bound.reason,
                 gap=gap,
@@ -125,6 +125,16 @@ class Search:
                 reference_s=self._reference_s,
             )
         self._on_step(self._history[-1])
+
+    def _evaluate(self, plan: Plan) -> Metrics:
+        """At the fidelity asked for; what does not fit by the analytical model is not simulated."""
+        metrics = evaluate_plan(self.graph, self.target, plan)
+        self.last_interval_s = metrics.interval_s
+        if self.request.fidelity == "analytical" or not metrics.valid:
+            return metrics
+        metrics = evaluate_plan(self.graph, self.target, plan, fidelity=self.request.fidelity)
+        self._rejection = self._rejection or metrics.reason
+        return metrics
 
     def count_miss(self, method: str) -> None:
         """A method looked and found nothing better; it costs as much as an evaluation."""
@@ -167,6 +177,12 @@ class Search:
     def best_s(self) -> float:
         """Objective of the best valid plan so far; infinite before the first."""
         return self._history[-1].best_s if self._history else math.inf
+
+
+def _status(request: Request, gap: float) -> Status:
+    if request.fidelity != "analytical":
+        return "HEURISTIC"
+    return "OPTIMAL" if gap <= OPTIMAL_GAP else "FEASIBLE"
 
 
 def _gap(reached_s: float, bound_s: float) -> float:

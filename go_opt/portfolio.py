@@ -38,7 +38,7 @@ class SearchState(Protocol):
     graph: Graph
     target: Target
     request: Request
-    last_interval_s: float  # of the proposal before
+    last_interval_s: float  # of the proposal before, by the analytical model
     misses: int  # proposals in a row without a better plan
 
     @property

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from go_opt.env.metrics import Metrics
+from go_opt.env.metrics import Fidelity, Metrics, check_fidelity
 from go_opt.errors import InvalidInputError
 from go_opt.plan import Plan
 
@@ -29,18 +29,19 @@ class Request:
     decide: Decide = "all"  # "placement": one kernel per op, default order, no replication
     relays: bool = True  # whether a plan may hold relays and clones
     replication: bool = True  # whether a plan may replicate stages
+    fidelity: Fidelity = "analytical"  # what evaluates plans
 
     def __post_init__(self) -> None:
         _check_choice("objective", self.objective, get_args(Objective))
         _check_choice("decide", self.decide, get_args(Decide))
+        check_fidelity(self.fidelity)
         if self.budget_s is not None and not (math.isfinite(self.budget_s) and self.budget_s > 0):
             raise InvalidInputError(f"budget must be above zero, not {self.budget_s} s.", field="budget_s")
         if self.max_evaluations is not None and self.max_evaluations < 1:
             raise InvalidInputError(
                 f"max_evaluations must be 1 or more, not {self.max_evaluations}.", field="max_evaluations"
             )
-        if not 0 <= self.seed < 2**63:
-            raise InvalidInputError(f"seed must be between 0 and 2^63 - 1, not {self.seed}.", field="seed")
+        check_seed(self.seed)
 
     @property
     def time_limit_s(self) -> float:
@@ -69,14 +70,20 @@ class OptimizeResult:
     metrics: Metrics
     objective: Objective
     status: Status
-    lower_bound_s: float  # no plan of the problem as asked has a smaller objective
+    lower_bound_s: float  # no plan of the problem as asked has a smaller objective; 0 where none is proven
     bound_reason: str  # what the bound is made of, one sentence
-    gap: float  # objective / lower_bound_s - 1
+    gap: float  # objective / lower_bound_s - 1; infinite without a bound
     method: str
     history: tuple[Step, ...]
     evaluations: int
     wall_s: float
     reference_s: float  # objective of the compiler's greedy heuristic; infinite if invalid
+
+
+def check_seed(seed: int | None) -> None:
+    """Raise :class:`InvalidInputError` where a seed is out of range."""
+    if seed is not None and not 0 <= seed < 2**63:
+        raise InvalidInputError(f"seed must be between 0 and 2^63 - 1, not {seed}.", field="seed")
 
 
 def _check_choice(field: str, value: str, choices: tuple[str, ...]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from go_opt.env import Metrics
+from go_opt.env.metrics import STALL_CAUSES, Simulation
 from go_opt.graph import Graph
 from go_opt.plan import Plan
 from go_opt.result import OptimizeResult
@@ -60,10 +61,10 @@ def decisions_to_dict(plan: Plan) -> dict[str, Any]:
 def metrics_to_dict(metrics: Metrics) -> dict[str, Any]:
     """Every term of an evaluation."""
     return {
-        "interval_s": metrics.interval_s,
+        "interval_s": finite(metrics.interval_s),
         "throughput_per_s": finite(metrics.throughput_per_s),
-        "latency_s": metrics.latency_s,
-        "makespan_s": metrics.makespan_s,
+        "latency_s": finite(metrics.latency_s),
+        "makespan_s": finite(metrics.makespan_s),
         "bottleneck": metrics.bottleneck,
         "compute_s": metrics.compute_s.tolist(),
         "link_s": metrics.link_s.tolist(),
@@ -72,6 +73,20 @@ def metrics_to_dict(metrics: Metrics) -> dict[str, Any]:
         "weight_bytes": metrics.weight_bytes.tolist(),
         "valid": metrics.valid,
         "reason": metrics.reason,
+        "simulation": None if metrics.simulation is None else simulation_to_dict(metrics.simulation),
+    }
+
+
+def simulation_to_dict(simulation: Simulation) -> dict[str, Any]:
+    """What the simulator saw beside the metrics; waiting by cause."""
+    stalls = zip(STALL_CAUSES, simulation.stall_s.T.tolist(), strict=True)
+    return {
+        "utilisation": simulation.utilisation.tolist(),
+        "stall_s": dict(stalls),
+        "link_utilisation": simulation.link_utilisation.tolist(),
+        "link_wait_s": simulation.link_wait_s.tolist(),
+        "period": simulation.period,
+        "inferences": simulation.inferences,
     }
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from go_opt.agents import fixed_orders
 from go_opt.env import cost_tables, evaluate_plan, greedy_fusion, load_target, loop_roles
+from go_opt.env.metrics import Fidelity
 from go_opt.graph import Graph
 from go_opt.graph_builder import GraphBuilder
 from go_opt.plan import Plan
@@ -15,8 +16,8 @@ from go_opt.solver import slice_order
 
 
 @cache
-def warm_up() -> None:
-    """Run every kernel of the common path once, on a graph of three ops."""
+def warm_up(fidelity: Fidelity) -> None:
+    """Run every kernel of the common path once, on a graph of three ops; the simulator's where asked for."""
     graph, target = _three_ops(), load_target("mcm-2x2")
     tables = cost_tables(graph, target)
     group = greedy_fusion(loop_roles(graph), np.arange(graph.num_ops, dtype=np.int32))
@@ -35,6 +36,7 @@ def warm_up() -> None:
             provenance="warm up",
         )
         evaluate_plan(graph, target, plan)
+        evaluate_plan(graph, target, plan, fidelity=fidelity)
 
 
 def _three_ops() -> Graph:

@@ -41,7 +41,7 @@ STATUS_HEURISTIC: Status
 STATUS_INFEASIBLE: Status
 
 class OptimizeRequest(_message.Message):
-    __slots__ = ("graph", "target", "objective", "budget_s", "max_evaluations", "seed", "decide", "no_relays", "no_replication", "no_policy")
+    __slots__ = ("graph", "target", "objective", "budget_s", "max_evaluations", "seed", "decide", "no_relays", "no_replication", "no_policy", "fidelity")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +52,7 @@ class OptimizeRequest(_message.Message):
     NO_RELAYS_FIELD_NUMBER: _ClassVar[int]
     NO_REPLICATION_FIELD_NUMBER: _ClassVar[int]
     NO_POLICY_FIELD_NUMBER: _ClassVar[int]
+    FIDELITY_FIELD_NUMBER: _ClassVar[int]
     graph: _graph_pb2.Graph
     target: _plan_pb2.Target
     objective: Objective
@@ -62,7 +63,8 @@ class OptimizeRequest(_message.Message):
     no_relays: bool
     no_replication: bool
     no_policy: bool
-    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., budget_s: _Optional[float] = ..., max_evaluations: _Optional[int] = ..., seed: _Optional[int] = ..., decide: _Optional[_Union[Decide, str]] = ..., no_relays: bool = ..., no_replication: bool = ..., no_policy: bool = ...) -> None: ...
+    fidelity: _plan_pb2.Fidelity
+    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., budget_s: _Optional[float] = ..., max_evaluations: _Optional[int] = ..., seed: _Optional[int] = ..., decide: _Optional[_Union[Decide, str]] = ..., no_relays: bool = ..., no_replication: bool = ..., no_policy: bool = ..., fidelity: _Optional[_Union[_plan_pb2.Fidelity, str]] = ...) -> None: ...
 
 class Step(_message.Message):
     __slots__ = ("method", "objective_s", "best_s", "evaluations", "elapsed_s")
@@ -115,14 +117,18 @@ class OptimizeUpdate(_message.Message):
     def __init__(self, step: _Optional[_Union[Step, _Mapping]] = ..., result: _Optional[_Union[OptimizeResponse, _Mapping]] = ...) -> None: ...
 
 class EvaluateRequest(_message.Message):
-    __slots__ = ("graph", "target", "plan")
+    __slots__ = ("graph", "target", "plan", "fidelity", "seed")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
+    FIDELITY_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
     graph: _graph_pb2.Graph
     target: _plan_pb2.Target
     plan: _plan_pb2.Plan
-    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ...) -> None: ...
+    fidelity: _plan_pb2.Fidelity
+    seed: int
+    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., fidelity: _Optional[_Union[_plan_pb2.Fidelity, str]] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class EvaluateResponse(_message.Message):
     __slots__ = ("metrics",)

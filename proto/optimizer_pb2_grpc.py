@@ -66,7 +66,8 @@ class OptimizerServicer(object):
         The call's deadline caps the budget: the best plan found by then is answered.
 
         Statuses:
-        INVALID_ARGUMENT: the graph, the target or a limit is malformed.
+        INVALID_ARGUMENT: the graph, the target or a limit is malformed, or the fidelity
+        is not served.
         FAILED_PRECONDITION: no valid plan exists, or none was found.
         DEADLINE_EXCEEDED: the deadline passed before any plan was found.
         UNAVAILABLE: the service is draining; call another one.
@@ -89,12 +90,12 @@ class OptimizerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Evaluate(self, request, context):
-        """Evaluates one plan with the analytical model. A plan that breaks a constraint or does
+        """Evaluates one plan. A plan that breaks a constraint or does
         not fit is an answer with `valid` false and a reason, not an error.
 
         Statuses:
-        INVALID_ARGUMENT: the graph, the target or the plan is malformed, or the plan
-        belongs to another graph or target.
+        INVALID_ARGUMENT: the graph, the target or the plan is malformed, the plan
+        belongs to another graph or target, or the fidelity is not served.
         DEADLINE_EXCEEDED, UNAVAILABLE, INTERNAL: as Optimize.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

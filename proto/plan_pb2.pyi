@@ -1,11 +1,23 @@
 from go_opt.proto import graph_pb2 as _graph_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class Fidelity(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FIDELITY_UNSPECIFIED: _ClassVar[Fidelity]
+    FIDELITY_ANALYTICAL: _ClassVar[Fidelity]
+    FIDELITY_SIMULATED: _ClassVar[Fidelity]
+    FIDELITY_HARDWARE: _ClassVar[Fidelity]
+FIDELITY_UNSPECIFIED: Fidelity
+FIDELITY_ANALYTICAL: Fidelity
+FIDELITY_SIMULATED: Fidelity
+FIDELITY_HARDWARE: Fidelity
 
 class Target(_message.Message):
     __slots__ = ("name", "toml", "toml_source")
@@ -70,8 +82,30 @@ class Plan(_message.Message):
     precision: _graph_pb2.Precision
     def __init__(self, placement: _Optional[_Iterable[int]] = ..., order: _Optional[_Iterable[int]] = ..., fusion_group: _Optional[_Iterable[int]] = ..., replication: _Optional[_Iterable[int]] = ..., relays: _Optional[_Iterable[_Union[Relay, _Mapping]]] = ..., clones: _Optional[_Iterable[_Union[Clone, _Mapping]]] = ..., provenance: _Optional[_Iterable[str]] = ..., op_provenance: _Optional[_Iterable[int]] = ..., graph_fingerprint: _Optional[str] = ..., target_fingerprint: _Optional[str] = ..., target: _Optional[str] = ..., dims: _Optional[_Mapping[str, int]] = ..., precision: _Optional[_Union[_graph_pb2.Precision, str]] = ...) -> None: ...
 
+class Simulation(_message.Message):
+    __slots__ = ("utilisation", "stall_input_s", "stall_host_s", "stall_output_s", "stall_weights_s", "link_utilisation", "link_wait_s", "period", "inferences")
+    UTILISATION_FIELD_NUMBER: _ClassVar[int]
+    STALL_INPUT_S_FIELD_NUMBER: _ClassVar[int]
+    STALL_HOST_S_FIELD_NUMBER: _ClassVar[int]
+    STALL_OUTPUT_S_FIELD_NUMBER: _ClassVar[int]
+    STALL_WEIGHTS_S_FIELD_NUMBER: _ClassVar[int]
+    LINK_UTILISATION_FIELD_NUMBER: _ClassVar[int]
+    LINK_WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    PERIOD_FIELD_NUMBER: _ClassVar[int]
+    INFERENCES_FIELD_NUMBER: _ClassVar[int]
+    utilisation: _containers.RepeatedScalarFieldContainer[float]
+    stall_input_s: _containers.RepeatedScalarFieldContainer[float]
+    stall_host_s: _containers.RepeatedScalarFieldContainer[float]
+    stall_output_s: _containers.RepeatedScalarFieldContainer[float]
+    stall_weights_s: _containers.RepeatedScalarFieldContainer[float]
+    link_utilisation: _containers.RepeatedScalarFieldContainer[float]
+    link_wait_s: _containers.RepeatedScalarFieldContainer[float]
+    period: int
+    inferences: int
+    def __init__(self, utilisation: _Optional[_Iterable[float]] = ..., stall_input_s: _Optional[_Iterable[float]] = ..., stall_host_s: _Optional[_Iterable[float]] = ..., stall_output_s: _Optional[_Iterable[float]] = ..., stall_weights_s: _Optional[_Iterable[float]] = ..., link_utilisation: _Optional[_Iterable[float]] = ..., link_wait_s: _Optional[_Iterable[float]] = ..., period: _Optional[int] = ..., inferences: _Optional[int] = ...) -> None: ...
+
 class Metrics(_message.Message):
-    __slots__ = ("interval_s", "throughput_per_s", "latency_s", "makespan_s", "bottleneck", "compute_s", "link_s", "stream_bytes", "peak_bytes", "weight_bytes", "valid", "reason")
+    __slots__ = ("interval_s", "throughput_per_s", "latency_s", "makespan_s", "bottleneck", "compute_s", "link_s", "stream_bytes", "peak_bytes", "weight_bytes", "valid", "reason", "simulation")
     INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
     THROUGHPUT_PER_S_FIELD_NUMBER: _ClassVar[int]
     LATENCY_S_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +118,7 @@ class Metrics(_message.Message):
     WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
     VALID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    SIMULATION_FIELD_NUMBER: _ClassVar[int]
     interval_s: float
     throughput_per_s: float
     latency_s: float
@@ -96,4 +131,5 @@ class Metrics(_message.Message):
     weight_bytes: _containers.RepeatedScalarFieldContainer[int]
     valid: bool
     reason: str
-    def __init__(self, interval_s: _Optional[float] = ..., throughput_per_s: _Optional[float] = ..., latency_s: _Optional[float] = ..., makespan_s: _Optional[float] = ..., bottleneck: _Optional[str] = ..., compute_s: _Optional[_Iterable[float]] = ..., link_s: _Optional[_Iterable[float]] = ..., stream_bytes: _Optional[_Iterable[int]] = ..., peak_bytes: _Optional[_Iterable[int]] = ..., weight_bytes: _Optional[_Iterable[int]] = ..., valid: bool = ..., reason: _Optional[str] = ...) -> None: ...
+    simulation: Simulation
+    def __init__(self, interval_s: _Optional[float] = ..., throughput_per_s: _Optional[float] = ..., latency_s: _Optional[float] = ..., makespan_s: _Optional[float] = ..., bottleneck: _Optional[str] = ..., compute_s: _Optional[_Iterable[float]] = ..., link_s: _Optional[_Iterable[float]] = ..., stream_bytes: _Optional[_Iterable[int]] = ..., peak_bytes: _Optional[_Iterable[int]] = ..., weight_bytes: _Optional[_Iterable[int]] = ..., valid: bool = ..., reason: _Optional[str] = ..., simulation: _Optional[_Union[Simulation, _Mapping]] = ...) -> None: ...

@@ -16,6 +16,7 @@ tensors, memory too small, two kinds of chips. Arguments narrow them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 import numba
@@ -343,6 +344,54 @@ def random_target(
         "kinds": [draw_kind(name, count) for name, count in zip("ab", counts, strict=False)],
     }
     return parse_target(target_toml(**drawn | fields), "random")
+
+
+def random_simulated_target(rng: np.random.Generator, **fields: Any) -> Target:
+    """A random target with simulator tables, each chip and each link with rates of its own.
+
+    Events of one moment come in an order that no rule states; where all rates differ there
+    are hardly any but those with the same cause.
+    ``fields`` as for :func:`random_target` and :func:`target_toml`.
+    """
+    topology = fields.pop("topology", None) or _pick(rng, TOPOLOGIES)
+    num_chips = fields.pop("num_chips", None) or int(rng.integers(2, 8))
+    sram_bytes = fields.pop("sram_bytes", None) or int(10 ** rng.uniform(4.5, 6))
+
+    def some(chance: float, value: float) -> float:
+        return float(value * rng.uniform(0.5, 1.5)) if rng.random() < chance else 0.0
+
+    def draw_kind(number: int) -> dict[str, Any]:
+        tables = simulated_kind(
+            dma_engines=int(rng.choice([1, 2, 100])),
+            dma_setup_s=some(0.5, 1e-6),
+            alignment_bytes=int(rng.choice([1, 64, 256])),
+            stream_buffer_bytes=int(rng.choice([0, 1000])),
+        )
+        return chip_kind(
+            f"chip{number}",
+            sram_bytes=sram_bytes,
+            sram_bytes_per_s=float(1e9 * rng.uniform(0.1, 10)),
+            kernel_overhead_s=float(1e-6 * rng.uniform(0.5, 1.5)),
+            matrix_flops_per_s={"bfloat16": float(1e9 * rng.uniform(0.1, 10))},
+            vector_flops_per_s={"default": float(1e8 * rng.uniform(0.1, 10))},
+            simulator=tables,
+        )
+
+    packets = int(rng.choice([1, 100, 1000]))
+    drawn: dict[str, Any] = {
+        "kinds": [draw_kind(number) for number in range(num_chips)],
+        "simulator": simulated_package(
+            buffers=int(rng.integers(1, 4)),
+            packet_bytes=packets,
+            packet_header_bytes=int(rng.choice([0, packets // 10])),
+            host_multicast=bool(rng.random() < 0.5),
+            weight_prefetch=bool(rng.random() < 0.5),
+        ),
+        "link_latency_s": 1e-6 * float(rng.uniform(0.1, 3)),
+    }
+    target = random_target(rng, num_chips=num_chips, topology=topology, overlap=True, **drawn | fields)
+    rates = target.topology.rate_bytes_per_s * rng.uniform(0.5, 1.5, target.topology.num_links)
+    return replace(target, topology=replace(target.topology, rate_bytes_per_s=rates))
 
 
 def random_plan(

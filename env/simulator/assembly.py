@@ -13,6 +13,7 @@ from go_opt.env.simulator.credit import grant_credit
 from go_opt.env.simulator.memory import Fit, Holdings, fit_chips, holdings, rows_of
 from go_opt.env.simulator.package import (
     CHIP,
+    CHIP_FLOW,
     EVENT,
     HOST_OUT,
     LINK,
@@ -26,6 +27,7 @@ from go_opt.env.simulator.package import (
     Package,
 )
 from go_opt.env.simulator.plumbing import Streams, lay_hops, lay_plumbing
+from go_opt.env.simulator.steady import UNBOUNDED
 
 
 class Setting(NamedTuple):
@@ -85,18 +87,23 @@ def assemble(tables, setting, kernel_of, placement, most_rounds, num_spans):
     shared = _shared(setting, plumbing.flows, chips)
     if most_rounds == 0:
         most_rounds = rounds_limit(shared[0].window)
-    under_way = min(shared[0].window, setting.buffers + 2, most_rounds)
+    window = min(shared[0].window, most_rounds)
+    # Tensors without credit, and weights that all come ahead, pile up as far as inferences go.
+    is_bounded = plumbing.deliveries["has_credit"].all()
+    under_way = min(window, setting.buffers + 2) if is_bounded else window
     num_links = len(setting.link_s_per_byte) + 2
     at_once = len(plumbing.flows) + 2 * len(hops) + len(plumbing.deliveries)
     package = Package(
-        chips, stages, plumbing.flows, plumbing.deliveries, hops, _links(tables, setting),
+        chips, stages, plumbing.flows, plumbing.deliveries, hops,
+        _links(tables, setting, plumbing.flows, hops),
         refs, chip_kernel, shared,
         np.empty(16 + (len(hops) + len(plumbing.flows)) * under_way, NODE),
         np.empty(16 + len(chips) + at_once * under_way, EVENT),
-        np.empty(16 + len(plumbing.flows) * under_way, np.int64),
+        np.empty(16 + len(plumbing.flows) * window, np.int64),
         np.empty(most_rounds, ROUND),
         np.empty((len(chips), most_rounds)), np.empty((num_links, most_rounds)),
-        np.empty((len(chips), 4)), np.empty(num_spans, SPAN),
+        np.empty((len(chips), most_rounds, 4)), np.empty((num_links, most_rounds)),
+        np.empty(num_spans, SPAN),
     )  # fmt: skip
     return Assembly(kernel_chip, kernel_s, held, fit, package)
 
@@ -194,8 +201,8 @@ def _shared(setting, flows, chips):
         setting.prefetch_all,
     )
     # An inference takes at most an interval on each chip and one on each link between, so as
-    # many under way as that keep the slowest of all busy.
-    one.window = 2 * used + 4
+    # many under way as that keep the slowest of all busy; without limits tensors queue as long again.
+    one.window = (2 if setting.buffers < UNBOUNDED else 8) * used + 4
     one.parts = used
     for i in range(len(flows)):
         one.parts += flows[i].kind == HOST_OUT
@@ -203,11 +210,16 @@ def _shared(setting, flows, chips):
 
 
 @njit(cache=True, nogil=True)
-def _links(tables, setting):
+def _links(tables, setting, flows, hops):
     num_links = len(setting.link_s_per_byte)
     links = np.zeros(num_links + 2, LINK)
     for i in range(num_links):
         links[i].s_per_byte, links[i].latency_s = setting.link_s_per_byte[i], setting.link_latency_s[i]
     links[num_links].s_per_byte = tables.host_in_s_per_byte
     links[num_links + 1].s_per_byte = tables.host_out_s_per_byte
+    for i in range(len(hops)):
+        links[hops[i].link].round_bytes += flows[hops[i].flow].size_bytes
+    for i in range(len(flows)):
+        if flows[i].kind != CHIP_FLOW:
+            links[num_links + (flows[i].kind == HOST_OUT)].round_bytes += flows[i].size_bytes
     return links

@@ -30,13 +30,14 @@ from go_opt.env.simulator.package import (
     give_node,
     next_of_host,
     put_event,
+    record_carried,
     record_span,
     reset,
     take_node,
 )
 from go_opt.env.simulator.steady import period_of
 
-STAGE_END, ENTER, SENT, ARRIVE, HOST_SERVED, HOST_TOOK = range(6)
+STAGE_END, ENTER, SENT, ARRIVE, HOST_SERVED, HOST_TOOK, PACE = range(7)
 STEADY, NOT_STEADY, DEADLOCK = range(3)
 CHECK_EVERY = 8  # inferences
 
@@ -45,9 +46,10 @@ CHECK_EVERY = 8  # inferences
 def run(package, num_rounds, first_check):
     """Run until the package is in steady state, or ``num_rounds`` inferences are through.
 
-    Returns how it ended and the period in inferences (0: none found).
+    Looks for steady state once ``first_check`` inferences are through. Returns how it ended and
+    the period in inferences (0: none found).
     """
-    reset(package, num_rounds, first_check // 2)
+    reset(package, num_rounds)
     _begin(package)
     shared, checked = package.shared[0], 0
     while shared.num_events > 0:
@@ -65,8 +67,10 @@ def run(package, num_rounds, first_check):
             _try_start(package, package.deliveries[subject].chip, now_s, INPUT_WAIT)
         elif kind == HOST_SERVED:
             _host_served(package, subject, now_s)
-        else:
+        elif kind == HOST_TOOK:
             _host_took(package, subject, now_s)
+        else:
+            _keep_pace(package, now_s)
         if shared.completed >= max(first_check, checked + CHECK_EVERY):
             checked = shared.completed
             period = period_of(package)
@@ -85,6 +89,8 @@ def _begin(package):
             if flow != NONE:
                 ask_host(package, flow)
     _serve_host(package, 0.0)
+    if package.shared[0].pace_s > 0:
+        put_event(package, package.shared[0].pace_s, PACE, 0, 0.0)
     for chip in range(len(package.chips)):
         _try_start(package, chip, 0.0, INPUT_WAIT)
 
@@ -138,8 +144,7 @@ def _try_start(package, number, now_s, cause):
     this, stage = package.rounds[chip.inference], package.stages[chip.stage]
     if not this.is_started:
         this.is_started, this.start_s = 1, now_s
-    if chip.inference >= shared.first_counted:
-        package.stall_s[number, cause] += now_s - chip.free_s
+    package.stall_s[number, chip.inference, cause] += now_s - chip.free_s
     if stage.stream != NONE and not shared.prefetch_all:
         flow = _next_stream(package, number, chip.stage)
         if package.flows[flow].queued < shared.rounds:
@@ -165,8 +170,7 @@ def _end_stage(package, number, now_s):
 def _finish_stage(package, number, now_s):
     chip, inference = package.chips[number], package.chips[number].inference
     stage = package.stages[chip.stage]
-    if inference >= package.shared[0].first_counted:
-        package.stall_s[number, STREAM_WAIT] += now_s - chip.free_s
+    package.stall_s[number, inference, STREAM_WAIT] += now_s - chip.free_s
     chip.free_s, chip.is_running = now_s, 0
     for i in range(stage.frees_begin, stage.frees_end):
         _free_buffer(package, package.refs[i], now_s)
@@ -224,9 +228,10 @@ def _dispatch(package, chip, now_s):
         chip.ready_head = give_node(package, chip.ready_head)
         chip.engines_free -= 1
         begin_s = now_s + chip.setup_s
-        for hop in range(flow.hop_begin, flow.hop_end):
-            if package.hops[hop].parent == NONE:
-                put_event(package, begin_s, ENTER, hop, begin_s)
+        hop = flow.first_hop
+        while hop != NONE:
+            put_event(package, begin_s, ENTER, hop, begin_s)
+            hop = package.hops[hop].sibling
 
 
 @engine_njit
@@ -256,7 +261,8 @@ def _unblock(package, number, now_s):
 def _transmit(package, number, last_byte_s, now_s):
     """Send a tensor over one link of its way; False where its reader has no room for it.
 
-    ``last_byte_s`` is when its last byte reaches this link: it cannot leave before.
+    ``last_byte_s`` is when its last byte reaches this link: it cannot leave before. Where a slower
+    link feeds this one, packets of others go in between.
     """
     hop, shared = package.hops[number], package.shared[0]
     if hop.delivery != NONE and not package.deliveries[hop.delivery].has_credit:
@@ -266,34 +272,39 @@ def _transmit(package, number, last_byte_s, now_s):
         delivery.landing += 1
     link, flow = package.links[hop.link], package.flows[hop.flow]
     start_s = max(now_s, link.free_s)
-    end_s = max(start_s + flow.size_bytes * link.s_per_byte, last_byte_s)
-    link.free_s = end_s
-    package.link_end_s[hop.link, hop.inference] = max(package.link_end_s[hop.link, hop.inference], end_s)
-    if hop.inference >= shared.first_counted:
-        link.wait_s += start_s - now_s
-    record_span(package, 1, hop.link, hop.flow, hop.inference, start_s, end_s)
+    link.free_s = start_s + flow.size_bytes * link.s_per_byte
+    end_s = max(link.free_s, last_byte_s)
+    record_carried(package, hop.link, flow.size_bytes, link.free_s)
+    package.link_wait_s[hop.link, hop.inference] += start_s - now_s
+    record_span(package, 1, hop.link, hop.flow, hop.inference, start_s, link.free_s)
     hop.inference += 1
     if hop.delivery != NONE:
         put_event(package, end_s + link.latency_s, ARRIVE, hop.delivery, 0.0)
     if hop.parent == NONE:
-        put_event(package, end_s, SENT, hop.flow, 0.0)
+        put_event(package, end_s, SENT, number, 0.0)
     packet_s = min(flow.size_bytes, shared.packet_bytes) * link.s_per_byte
-    for child in range(number + 1, flow.hop_end):
-        if package.hops[child].parent == number:
-            put_event(package, start_s + packet_s + link.latency_s, ENTER, child, end_s + link.latency_s)
+    child = hop.child
+    while child != NONE:
+        put_event(package, start_s + packet_s + link.latency_s, ENTER, child, end_s + link.latency_s)
+        child = package.hops[child].sibling
     return True
 
 
 @engine_njit
 def _leave_chip(package, number, now_s):
-    flow = package.flows[number]
-    flow.sent_parts += 1
-    if flow.sent_parts % flow.first_links == 0:
-        flow.sent += 1
-        chip = package.chips[flow.chip]
-        chip.engines_free += 1
-        _dispatch(package, chip, now_s)
-        _try_start(package, flow.chip, now_s, OUTPUT_WAIT)
+    """A tensor has crossed one of its first links; the last of them frees the engine and its output slot."""
+    flow = package.flows[package.hops[number].flow]
+    package.hops[number].left += 1
+    hop = flow.first_hop
+    while hop != NONE:
+        if package.hops[hop].left <= flow.sent:
+            return
+        hop = package.hops[hop].sibling
+    flow.sent += 1
+    chip = package.chips[flow.chip]
+    chip.engines_free += 1
+    _dispatch(package, chip, now_s)
+    _try_start(package, flow.chip, now_s, OUTPUT_WAIT)
 
 
 @engine_njit
@@ -320,9 +331,9 @@ def _serve_host(package, now_s):
 
 @engine_njit
 def _host_served(package, number, now_s):
-    flow, link = package.flows[number], len(package.links) - 2
+    flow = package.flows[number]
     package.shared[0].host_is_busy = 0
-    package.link_end_s[link, flow.sent] = max(package.link_end_s[link, flow.sent], now_s)
+    record_carried(package, len(package.links) - 2, flow.size_bytes, now_s)
     flow.sent += 1
     _serve_host(package, now_s)
     if flow.kind == STREAM:
@@ -343,16 +354,15 @@ def _send_to_host(package, number, now_s):
     ready_s = now_s + package.chips[flow.chip].setup_s
     start_s = max(ready_s, link.free_s)
     link.free_s = start_s + flow.size_bytes * link.s_per_byte
-    if flow.made > package.shared[0].first_counted:
-        link.wait_s += start_s - ready_s
+    package.link_wait_s[place, flow.made - 1] += start_s - ready_s
     record_span(package, 1, place, number, flow.made - 1, start_s, link.free_s)
     put_event(package, link.free_s, HOST_TOOK, number, 0.0)
 
 
 @engine_njit
 def _host_took(package, number, now_s):
-    flow, link = package.flows[number], len(package.links) - 1
-    package.link_end_s[link, flow.sent] = max(package.link_end_s[link, flow.sent], now_s)
+    flow = package.flows[number]
+    record_carried(package, len(package.links) - 1, flow.size_bytes, now_s)
     flow.sent += 1
     _part_done(package, flow.sent - 1, now_s)
     _try_start(package, flow.chip, now_s, OUTPUT_WAIT)
@@ -367,9 +377,27 @@ def _part_done(package, inference, now_s):
         return
     this.completion_s = now_s
     shared.completed += 1
+    if shared.is_held:
+        _keep_pace(package, now_s)
+    elif shared.pace_s == 0 and shared.admitted < shared.rounds:
+        _admit(package, now_s)
+
+
+@engine_njit
+def _keep_pace(package, now_s):
+    """Let one inference in and the next one a pace later; where the window is full, once it is not."""
+    shared = package.shared[0]
     if shared.admitted == shared.rounds:
         return
-    shared.admitted += 1
+    shared.is_held = shared.admitted - shared.completed >= shared.window
+    if not shared.is_held:
+        _admit(package, now_s)
+        put_event(package, now_s + shared.pace_s, PACE, 0, 0.0)
+
+
+@engine_njit
+def _admit(package, now_s):
+    package.shared[0].admitted += 1
     for flow in range(len(package.flows)):
         if package.flows[flow].kind != CHIP_FLOW and package.flows[flow].kind != HOST_OUT:
             _ask(package, flow)

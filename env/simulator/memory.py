@@ -151,14 +151,13 @@ def fit_chips(tables, held, kernel_chip, alignment, stream_buffer_bytes, by_size
     address, and may find none though enough bytes are free.
     """
     num_chips = len(tables.chip_kind)
-    peak, resident = held.border_bytes.copy(), np.zeros(num_chips, np.int64)
+    peak = held.border_bytes + _live_bytes(held, kernel_chip)
+    resident = np.zeros(num_chips, np.int64)
     address = np.full(len(held.activation), NONE, np.int64)
     is_streamed = np.zeros(len(held.weight), np.bool_)
-    highest_live = _live_bytes(held, kernel_chip)
     for chip in range(num_chips):
         begin, end = held.activation_ptr[chip], held.activation_ptr[chip + 1]
         limit = tables.sram_bytes[chip]
-        peak[chip] += highest_live[chip]
         for pair in range(held.weight_ptr[chip], held.weight_ptr[chip + 1]):
             resident[chip] += aligned(tables.tensor_bytes[held.weight[pair]], alignment[chip])
         room, staging = limit - peak[chip], np.int64(0)

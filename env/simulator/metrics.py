@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env.metrics import Metrics, Simulation
-from go_opt.env.simulator.package import STREAM_WAIT
+from go_opt.env.simulator.package import NONE, STREAM_WAIT
 from go_opt.env.simulator.simulate import (
     DEADLOCKED,
     FRAGMENTED,
@@ -96,6 +96,8 @@ def _reason(graph: Graph, target: Target, batch: SimulatedBatch) -> str:
         )
     if outcome == DEADLOCKED:
         link, tensor, inference = (int(value) for value in culprit)
+        if link == NONE:  # of plans that break a rule: no route, or an order that is none
+            return "deadlock: every chip waits for a tensor that never comes"
         return (
             f"deadlock: {target.link_names[link]} is stopped by tensor {graph.tensor_names[tensor]!r} of "
             f"inference {inference}, whose reader has no buffer free and waits for what is behind it"

@@ -18,6 +18,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 NONE: Final = -1
+# Inferences that enter at once where the rest keep a pace: what comes round to the same link again
+# then always finds it busy with another one.
+LEAD: Final = 3
 CHIP_FLOW, HOST_IN, STREAM, HOST_OUT = range(4)
 # Causes of a chip's waiting, in the order of ``metrics.STALL_CAUSES``.
 INPUT_WAIT, HOST_WAIT, OUTPUT_WAIT, STREAM_WAIT = range(4)
@@ -47,24 +50,31 @@ STAGE: Final = _record(
     "kernel stream needs_begin needs_end frees_begin frees_end makes_begin makes_end", "seconds"
 )
 # `chip` is the one it leaves, for streams the one it enters. Counted in inferences: `made`;
-# `queued` with a DMA engine or the host; `sent`, and `sent_parts` over each of its first links.
+# `queued` with a DMA engine or the host; `sent` over all its first links, whose
+# list starts with `first_hop`.
 FLOW: Final = _record(
-    "kind chip tensor size_bytes hop_begin hop_end delivery_begin delivery_end first_links "
-    "made queued sent_parts sent"
+    "kind chip tensor size_bytes hop_begin hop_end delivery_begin delivery_end first_hop made queued sent"
 )
 # `landing`: arrived or on the last link.
 DELIVERY: Final = _record("flow chip has_credit arrived freed landing")
-HOP: Final = _record("flow link parent delivery inference")
-# The host's two links come last. `blocked_*` list hops that wait for a full buffer.
-LINK: Final = _record("blocked_head blocked_tail", "s_per_byte latency_s free_s wait_s")
+# Counted in inferences: `inference` is the next one to enter the link, `left` have crossed it.
+# `child` starts the list of those it goes on to, `sibling` is the next of such a list.
+HOP: Final = _record("flow link parent child sibling delivery inference left")
+# The host's two links come last. `blocked_*` list hops that wait for a full buffer. An inference
+# takes `round_bytes`; `carried_bytes` so far are `rounds` times that and a rest.
+LINK: Final = _record(
+    "blocked_head blocked_tail round_bytes carried_bytes rounds", "s_per_byte latency_s free_s"
+)
 NODE: Final = _record("next subject", "value")
 EVENT: Final = _record("serial kind subject", "time_s value")
 ROUND: Final = _record("parts_done is_started", "start_s completion_s")
-# One row: the package's own parameters and counters.
+# One row: the package's own parameters and counters. With a `pace_s` above zero one inference
+# enters each so many seconds (`is_held` says that the window delays it), else as many as may.
 SHARED: Final = _record(
     "buffers window packet_bytes prefetch_all parts "
-    "rounds admitted completed first_counted free_node host_requests host_is_busy "
-    "num_events num_serials num_spans"
+    "rounds admitted completed is_held free_node host_requests host_is_busy "
+    "num_events num_serials num_spans",
+    "pace_s",
 )
 # What ran: `subject` is a stage, or a flow where `is_link`.
 SPAN: Final = _record("is_link resource subject inference", "start_s end_s")
@@ -87,36 +97,40 @@ class Package(NamedTuple):
     host_heap: NDArray[np.int64]  # requests as round * F + flow, least first
     rounds: NDArray  # ROUND
     chip_end_s: NDArray[np.float64]  # [D, rounds] end of the chip's last stage
-    link_end_s: NDArray[np.float64]  # [L + 2, rounds] end of the link's last transfer
-    stall_s: NDArray[np.float64]  # [D, 4] waiting by cause, from the round `first_counted` on
+    link_end_s: NDArray[np.float64]  # [L + 2, rounds] when it has carried that many inferences' bytes
+    stall_s: NDArray[np.float64]  # [D, rounds, 4] waiting by cause
+    link_wait_s: NDArray[np.float64]  # [L + 2, rounds] transfers waited for the link
     spans: NDArray  # SPAN: filled while there is room
 
 
 @engine_njit
-def reset(package, num_rounds, first_counted):
+def reset(package, num_rounds):
     """Bring the package to rest, for ``num_rounds`` inferences."""
     for chip in package.chips:
         chip.stage, chip.inference, chip.is_running, chip.awaits_weights = chip.stage_begin, 0, 0, 0
         chip.engines_free, chip.ready_head, chip.ready_tail, chip.free_s = chip.engines, NONE, NONE, 0.0
     for flow in package.flows:
-        flow.made, flow.queued, flow.sent_parts, flow.sent = 0, 0, 0, 0
+        flow.made, flow.queued, flow.sent = 0, 0, 0
     for delivery in package.deliveries:
         delivery.arrived, delivery.freed, delivery.landing = 0, 0, 0
     for hop in package.hops:
-        hop.inference = 0
+        hop.inference, hop.left = 0, 0
     for link in package.links:
-        link.blocked_head, link.blocked_tail, link.free_s, link.wait_s = NONE, NONE, 0.0, 0.0
+        link.blocked_head, link.blocked_tail, link.free_s = NONE, NONE, 0.0
+        link.carried_bytes, link.rounds = 0, 0
     for i in range(len(package.nodes)):
         package.nodes[i].next = i + 1 if i + 1 < len(package.nodes) else NONE
     for i in range(num_rounds):
         this = package.rounds[i]
         this.parts_done, this.is_started, this.start_s, this.completion_s = 0, 0, 0.0, 0.0
-    package.chip_end_s[:] = 0.0
-    package.link_end_s[:] = 0.0
-    package.stall_s[:] = 0.0
+    package.chip_end_s[:, :num_rounds] = 0.0
+    package.link_end_s[:, :num_rounds] = 0.0
+    package.stall_s[:, :num_rounds] = 0.0
+    package.link_wait_s[:, :num_rounds] = 0.0
     shared = package.shared[0]
-    shared.rounds, shared.completed, shared.first_counted = num_rounds, 0, first_counted
-    shared.admitted = min(shared.window, num_rounds)
+    shared.rounds, shared.completed = num_rounds, 0
+    shared.admitted = min(LEAD if shared.pace_s > 0 else shared.window, num_rounds)
+    shared.is_held = 0
     shared.free_node, shared.host_requests, shared.host_is_busy = 0, 0, 0
     shared.num_events, shared.num_serials, shared.num_spans = 0, 0, 0
 
@@ -213,6 +227,21 @@ def next_of_host(package):
         i = child
     heap[i] = key
     return first % len(package.flows)
+
+
+@engine_njit
+def record_carried(package, number, size_bytes, end_s):
+    """Note when a link has carried the bytes of one more inference, of whichever inferences they are.
+
+    Tensors that run ahead share a link with others that do not: the moments it is through with
+    one inference say little, these are as far apart as its transfers take while it never rests.
+    """
+    link = package.links[number]
+    link.carried_bytes += size_bytes
+    excess_bytes = link.carried_bytes - (link.rounds + 1) * link.round_bytes
+    if excess_bytes >= 0 and link.round_bytes > 0:
+        package.link_end_s[number, link.rounds] = end_s - excess_bytes * link.s_per_byte
+        link.rounds += 1
 
 
 @engine_njit

@@ -122,12 +122,26 @@ def lay_hops(tables, flows, deliveries):
                         hop_of_link[route[i]] = num_hops
                         hop = hops[num_hops]
                         hop.flow, hop.link, hop.parent, hop.delivery = number, route[i], parent, NONE
-                        flow.first_links += parent == NONE
                         num_hops += 1
                     parent = hop_of_link[route[i]]
                 hops[parent].delivery = delivery
         flow.hop_end = num_hops
+        _list_children(flow, hops)
     return hops[:num_hops].copy()
+
+
+@njit(cache=True, nogil=True)
+def _list_children(flow, hops):
+    flow.first_hop = NONE
+    for number in range(flow.hop_begin, flow.hop_end):
+        hops[number].child = NONE
+    # Backwards, so that lists come out in order.
+    for number in range(flow.hop_end - 1, flow.hop_begin - 1, -1):
+        hop = hops[number]
+        if hop.parent == NONE:
+            hop.sibling, flow.first_hop = flow.first_hop, number
+        else:
+            hop.sibling, hops[hop.parent].child = hops[hop.parent].child, number
 
 
 @njit(cache=True, nogil=True)

@@ -10,20 +10,21 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from go_opt.env.cost import CostTables, cost_tables
+from go_opt.env.cost import CostTables, tables_with_effects
 from go_opt.env.kernels import number_kernels
 from go_opt.env.simulator.assembly import Setting, assemble, rounds_limit
 from go_opt.env.simulator.credit import RULES
 from go_opt.env.simulator.engine import DEADLOCK, STEADY, run
 from go_opt.env.simulator.memory import FITS
 from go_opt.env.simulator.package import CHIP_FLOW, HOST_OUT, NONE
-from go_opt.env.simulator.shapes import shaped_op_seconds
-from go_opt.env.simulator.steady import UNBOUNDED, slowest_step_s
+from go_opt.env.simulator.steady import UNBOUNDED, average_step_s, slowest_step_s
 from go_opt.env.simulator_parameters import UNLIMITED
 from go_opt.env.target import Target
 from go_opt.graph import Graph
 
 VALID, TOO_LARGE, FRAGMENTED, DEADLOCKED = range(4)
+FIRST_CHECK = 12  # inferences
+NEVER = 1 << 40
 
 
 class SimulatedBatch(NamedTuple):
@@ -82,11 +83,10 @@ def simulate_batch(
 
 @lru_cache(maxsize=16)
 def setting_of(graph: Graph, target: Target, without: tuple[str, ...]) -> tuple[CostTables, Setting]:
-    """Tables with seconds by shape, and the parameters of the target, effects left out."""
+    """Tables with the effects of the target but those left out, and its other parameters likewise."""
     parameters = target.simulator.without(without)
-    tables = cost_tables(graph, target)
+    tables = tables_with_effects(graph, target, parameters)
     kind = target.chip_kind
-    header = parameters.packet_header_bytes / parameters.packet_bytes if parameters.packet_bytes else 0.0
 
     def of_chips(name: str, dtype: type, unlimited: bool = False) -> NDArray:
         values = [getattr(k, name) for k in parameters.kinds]
@@ -99,15 +99,14 @@ def setting_of(graph: Graph, target: Target, without: tuple[str, ...]) -> tuple[
         by_size=parameters.fit_by_size,
         rule=RULES.index(target.constraints.triangle),
         packet_bytes=parameters.packet_bytes,
-        link_s_per_byte=tables.link_s_per_byte * (1.0 + header),
+        link_s_per_byte=tables.link_s_per_byte,
         link_latency_s=tables.link_latency_s * (0.0 if "latency" in without else 1.0),
         dma_engines=of_chips("dma_engines", np.int64, unlimited=True),
         dma_setup_s=of_chips("dma_setup_s", np.float64),
         alignment_bytes=of_chips("alignment_bytes", np.int64),
         stream_buffer_bytes=of_chips("stream_buffer_bytes", np.int64),
     )
-    shaped = shaped_op_seconds(graph, tables, parameters.kinds)
-    return tables._replace(op_s=shaped), setting
+    return tables, setting
 
 
 @njit(cache=True, nogil=True)
@@ -127,23 +126,32 @@ def _simulate(tables, setting, kernel_of, placement, b, out):
         out.culprit[b, 0] = fit.chip
         out.culprit[b, 1] = NONE if fit.activation == NONE else held.activation[fit.activation]
         return
-    run(package, 1, 2)
+    run(package, 1, NEVER)
     out.makespan_s[b] = package.rounds[0].completion_s
     shared = package.shared[0]
-    ended, period = run(package, rounds_limit(shared.window), shared.window + 4)
+    if setting.buffers >= UNBOUNDED:
+        # Nothing else holds chips back, and what runs far ahead would stand before the rest in
+        # every queue for ever: one inference enters per interval, as the model has it.
+        shared.pace_s = max(out.compute_s[b].max(), out.link_s[b].max())
+    ended, period = run(package, rounds_limit(shared.window), FIRST_CHECK)
     out.rounds[b] = shared.completed
     if ended == DEADLOCK:
         out.outcome[b] = DEADLOCKED
         _name_deadlock(package, out.culprit[b])
         return
-    last = package.rounds[shared.completed - 1]
     out.period[b] = period
-    out.interval_s[b] = slowest_step_s(package, period if ended == STEADY else shared.completed // 2)
-    out.latency_s[b] = last.completion_s - last.start_s
-    counted = shared.completed - shared.first_counted
-    out.stall_s[b] = package.stall_s / counted
-    for link in range(len(package.links)):
-        out.link_wait_s[b, link] = package.links[link].wait_s / counted
+    if ended == STEADY:
+        last, over = shared.completed - 1, period
+        out.interval_s[b] = slowest_step_s(package, last, over)
+    else:
+        # Once no more are admitted the package runs empty: the last window does not count.
+        last = shared.completed - 1 - shared.window
+        over = last // 2
+        out.interval_s[b] = average_step_s(package, last, over)
+    out.latency_s[b] = package.rounds[last].completion_s - package.rounds[last].start_s
+    for inference in range(last + 1 - over, last + 1):
+        out.stall_s[b] += package.stall_s[:, inference] / over
+        out.link_wait_s[b] += package.link_wait_s[:, inference] / over
 
 
 @njit(cache=True, nogil=True)

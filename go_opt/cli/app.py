@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 
 import typer
 
-from go_opt.cli import listing, plans, serving
+from go_opt.cli import listing, plans, serving, tracing
 from go_opt.errors import GoOptError
 
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it
@@ -25,6 +25,7 @@ app = typer.Typer(
 app.command("optimize")(plans.optimize)
 app.command("evaluate")(plans.evaluate)
 app.command("verify")(plans.verify)
+app.command("trace")(tracing.trace)
 app.command("serve")(serving.serve)
 app.add_typer(listing.targets_app, name="targets")
 app.add_typer(listing.zoo_app, name="zoo")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
+from go_opt.env.metrics import Fidelity
 from go_opt.errors import InvalidInputError
 from go_opt.result import Decide, Objective
 
@@ -50,6 +51,9 @@ def optimize(
     ] = None,
     policy: Annotated[str, typer.Option(help="default or none.")] = "default",
     decide: Annotated[Decide, typer.Option(help="placement: one kernel per op, default order.")] = "all",
+    fidelity: Annotated[
+        Fidelity, typer.Option(help="What judges the plans; no bound is proven of simulated ones.")
+    ] = "analytical",
     no_relays: Annotated[bool, typer.Option("--no-relays", help="The strict triangle rule.")] = False,
     no_replication: Annotated[bool, typer.Option("--no-replication", help="One chip per stage.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
@@ -69,9 +73,10 @@ def optimize(
         "decide": decide,
         "relays": not no_relays,
         "replication": not no_replication,
+        "fidelity": fidelity,
         "policy": policy,
     }
-    _check_writable(out)
+    check_writable(out)
     on = api.target(target)
     graph = api.load(model, dims=_dims(dim or []), precision=precision)
     result = _ask_server(server, graph, target, options) if server else _search(graph, on, options)
@@ -83,13 +88,22 @@ def optimize(
 
 
 def evaluate(
-    model: ModelArgument, plan: PlanArgument, target: PlanTargetOption = None, as_json: JsonOption = False
+    model: ModelArgument,
+    plan: PlanArgument,
+    target: PlanTargetOption = None,
+    fidelity: Annotated[
+        Fidelity, typer.Option(help="A closed form, or a simulation of the package in time.")
+    ] = "analytical",
+    seed: Annotated[
+        int | None, typer.Option(help="Draw the noise of a simulated measurement; none by default.")
+    ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Cost PLAN for MODEL: interval, latency, bottleneck, every chip and link."""
     from go_opt import api
 
-    graph, on, loaded = _load(model, plan, target)
-    metrics = api.evaluate(graph, on, loaded)
+    graph, on, loaded = load_with_plan(model, plan, target)
+    metrics = api.evaluate(graph, on, loaded, fidelity=fidelity, seed=seed)
     if as_json:
         from go_opt.result_json import metrics_to_dict
 
@@ -109,7 +123,7 @@ def verify(
     from go_opt import api
     from go_opt.result_json import violations_to_dict
 
-    graph, on, loaded = _load(model, plan, target)
+    graph, on, loaded = load_with_plan(model, plan, target)
     violations = api.verify(graph, on, loaded)
     if as_json:
         _print_json(violations_to_dict(violations))
@@ -137,7 +151,7 @@ def _ask_server(address: str, graph: Graph, target: str, options: dict[str, Any]
         return client.optimize(graph, target, **options)
 
 
-def _load(model: str, plan: Path, target: str | None) -> tuple[Graph, Target, Plan]:
+def load_with_plan(model: str, plan: Path, target: str | None) -> tuple[Graph, Target, Plan]:
     """The plan first: it carries the bindings and the target the model was planned with."""
     from go_opt import api
     from go_opt.plan_json import load_plan
@@ -161,7 +175,7 @@ def _dims(bindings: list[str]) -> dict[str, int]:
     return dims
 
 
-def _check_writable(out: Path | None) -> None:
+def check_writable(out: Path | None) -> None:
     """Fail before the search, not after it."""
     if out is None:
         return

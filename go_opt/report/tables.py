@@ -14,6 +14,7 @@ from rich.text import Text
 from go_opt.env import Metrics, Target
 from go_opt.graph import Graph
 from go_opt.plan import Plan
+from go_opt.report.simulation_tables import print_simulation
 from go_opt.report.units import format_bytes, format_duration, format_ratio
 from go_opt.result import OptimizeResult, Step
 
@@ -27,8 +28,9 @@ def console() -> Console:
 def print_result(console: Console, graph: Graph, target: Target, result: OptimizeResult) -> None:
     """The chips with their load, what each method added, and the summary."""
     console.print(chips_table(target, result.plan, result.metrics))
-    console.print(history_table(result))
     metrics = result.metrics
+    print_simulation(console, target, metrics)
+    console.print(history_table(result))
     speedup = result.reference_s / _objective_s(result)
     against = (
         f"{speedup:.2f}x the greedy heuristic" if math.isfinite(speedup) else "greedy finds no valid plan"
@@ -40,7 +42,7 @@ def print_result(console: Console, graph: Graph, target: Target, result: Optimiz
         f"{against}",
         f"latency     {format_duration(metrics.latency_s)}, alone {format_duration(metrics.makespan_s)}",
         f"bottleneck  {metrics.bottleneck}",
-        f"bound       {format_duration(result.lower_bound_s)}: {result.bound_reason}",
+        f"bound       {format_duration(result.lower_bound_s or math.inf)}: {result.bound_reason}",
         f"status      {result.status}, gap {format_ratio(result.gap)}, by {result.method!r}, "
         f"{result.evaluations} evaluations in {result.wall_s:.2f} s",
     ]
@@ -51,14 +53,15 @@ def print_result(console: Console, graph: Graph, target: Target, result: Optimiz
 def print_metrics(console: Console, target: Target, plan: Plan, metrics: Metrics) -> None:
     """The chips with their load and the interval of a plan."""
     console.print(chips_table(target, plan, metrics))
+    print_simulation(console, target, metrics)
     validity = "valid" if metrics.valid else f"INVALID: {metrics.reason}"
-    console.print(
-        Text(
-            f"interval {format_duration(metrics.interval_s)}, latency {format_duration(metrics.latency_s)}, "
-            f"bottleneck {metrics.bottleneck}, {validity}"
-        ),
-        soft_wrap=True,
+    summary = (
+        f"interval {format_duration(metrics.interval_s)}, latency {format_duration(metrics.latency_s)}, "
+        f"bottleneck {metrics.bottleneck}, {validity}"
+        if math.isfinite(metrics.interval_s)
+        else f"does not run, {validity}"
     )
+    console.print(Text(summary), soft_wrap=True)
 
 
 def chips_table(target: Target, plan: Plan, metrics: Metrics) -> Table:

@@ -1,34 +1,21 @@
-"""Timelines: what ran when, as Chrome's trace events, which Perfetto and chrome://tracing open."""
+"""Timelines as Chrome's trace events, which Perfetto and chrome://tracing open."""
 
 from __future__ import annotations
 
+import heapq
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-
 from go_opt.env import Target
-from go_opt.env.timeline import Span, Timeline
+from go_opt.env.timeline import Arrow, Span, Timeline
 from go_opt.graph import Graph
 
 _CHIPS, _LINKS, _MEMORY = 1, 2, 3
-_US: Final = 1e6
-
-
-def trace_events(graph: Graph, target: Target, timeline: Timeline) -> dict[str, Any]:
-    """The JSON object: a track for each chip and link, a flow for each transfer, memory as counters."""
-    events = [*_names(target), *_spans(timeline), *_flows(timeline), *_counters(timeline)]
-    return {
-        "traceEvents": events,
-        "displayTimeUnit": "ns",
-        "otherData": {
-            "model": graph.name,
-            "target": target.name,
-            "fidelity": timeline.fidelity,
-            "interval_s": timeline.interval_s,
-        },
-    }
+_FIRST_THREAD: Final = 1000  # above the processes: a thread of a process's number is its main one
+_Event = dict[str, Any]
 
 
 def trace_text(graph: Graph, target: Target, timeline: Timeline) -> str:
@@ -36,63 +23,128 @@ def trace_text(graph: Graph, target: Target, timeline: Timeline) -> str:
     return json.dumps(trace_events(graph, target, timeline), allow_nan=False)
 
 
-def _names(target: Target) -> Iterator[dict[str, Any]]:
-    for process, name in ((_CHIPS, "chips"), (_LINKS, "links"), (_MEMORY, "memory")):
-        yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": name}}
-        yield {"ph": "M", "pid": process, "name": "process_sort_index", "args": {"sort_index": process}}
-    for chip in range(target.num_chips):
-        yield _thread(_CHIPS, chip, f"chip {chip}")
-    for link, name in enumerate(target.link_names):
-        yield _thread(_LINKS, link, name)
-
-
-def _thread(process: int, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "pid": process, "tid": thread, "name": "thread_name", "args": {"name": name}}
-
-
-def _spans(timeline: Timeline) -> Iterator[dict[str, Any]]:
-    for process, spans in ((_CHIPS, timeline.kernels), (_LINKS, timeline.transfers)):
-        for span in spans:
-            yield {
-                "ph": "X",
-                "pid": process,
-                "tid": span.resource,
-                "name": span.name,
-                "cat": "kernel" if process == _CHIPS else "transfer",
-                "ts": span.start_s * _US,
-                "dur": (span.end_s - span.start_s) * _US,
-                "args": {"inference": span.inference, **span.details},
-            }
-
-
-def _flows(timeline: Timeline) -> Iterator[dict[str, Any]]:
-    """An arrow from the kernel that makes a tensor to its transfer, and on to a kernel that reads it."""
-    for number, arrow in enumerate(timeline.arrows):
-        yield _arrow_end("s", number, arrow.name, arrow.source_kind, arrow.source)
-        yield _arrow_end("f", number, arrow.name, arrow.destination_kind, arrow.destination)
-
-
-def _arrow_end(phase: str, number: int, name: str, kind: str, span: Span) -> dict[str, Any]:
-    # Arrows bind to the slice that encloses their time: the middle is inside whatever its length.
-    event = {
-        "ph": phase,
-        "id": number,
-        "pid": _CHIPS if kind == "chip" else _LINKS,
-        "tid": span.resource,
-        "name": name,
-        "cat": "tensor",
-        "ts": (span.start_s + span.end_s) / 2 * _US,
+def trace_events(graph: Graph, target: Target, timeline: Timeline) -> dict[str, Any]:
+    """The JSON object: tracks of chips and links, an arrow for each transfer, memory as counters."""
+    names = [f"chip {chip}" for chip in range(target.num_chips)]
+    chips = _Tracks.of(_CHIPS, names, timeline.kernels, _FIRST_THREAD)
+    links = _Tracks.of(_LINKS, target.link_names, timeline.transfers, chips.end)
+    tracks = {"chip": chips, "link": links}
+    interval_s = timeline.metrics.interval_s
+    return {
+        "traceEvents": [
+            *_process(_CHIPS, "chips"),
+            *_process(_LINKS, "links"),
+            *_process(_MEMORY, "memory"),
+            *chips.named(),
+            *links.named(),
+            *(_slice(chips, "kernel", span) for span in timeline.kernels),
+            *(_slice(chips, "stall", span) for span in timeline.waits),
+            *(_slice(links, "transfer", span) for span in timeline.transfers),
+            *(event for i, arrow in enumerate(timeline.arrows) for event in _arrow(tracks, i, arrow)),
+            *_counters(timeline),
+        ],
+        "displayTimeUnit": "ns",
+        "otherData": {
+            "model": graph.name,
+            "target": target.name,
+            "fidelity": timeline.fidelity,
+            "interval_s": interval_s if math.isfinite(interval_s) else None,
+        },
     }
-    return event | {"bp": "e"} if phase == "f" else event
 
 
-def _counters(timeline: Timeline) -> Iterator[dict[str, Any]]:
+@dataclass(frozen=True)
+class _Tracks:
+    """The threads of a process: one for each chip or link.
+
+    Slices of a track must not cross. Where spans of a resource overlap, as inferences of
+    the analytical model may, each of its tracks takes those that find it free.
+    """
+
+    process: int
+    begin: int  # thread of the first track; threads count on through all processes
+    names: Sequence[str]
+    lanes: int  # tracks of each resource
+    lane_of: dict[int, int]  # by the identity of the span; 0 where it is missing
+
+    @staticmethod
+    def of(process: int, names: Sequence[str], spans: Sequence[Span], begin: int) -> _Tracks:
+        free_ns: list[list[tuple[int, int]]] = [[] for _ in names]
+        lane_of = {}
+        for span in sorted(spans, key=lambda span: (span.start_s, span.end_s)):
+            ends = free_ns[span.resource]
+            is_free = ends and ends[0][0] <= _ns(span.start_s)
+            lane = heapq.heappop(ends)[1] if is_free else len(ends)
+            heapq.heappush(ends, (_ns(span.end_s), lane))
+            lane_of[id(span)] = lane
+        return _Tracks(process, begin, names, max([1, *map(len, free_ns)]), lane_of)
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.names) * self.lanes
+
+    def place(self, span: Span) -> _Event:
+        thread = self.begin + span.resource * self.lanes + self.lane_of.get(id(span), 0)
+        return {"pid": self.process, "tid": thread}
+
+    def named(self) -> Iterator[_Event]:
+        for i in range(len(self.names) * self.lanes):
+            thread = {"ph": "M", "pid": self.process, "tid": self.begin + i}
+            name = self.names[i // self.lanes]
+            yield thread | {"name": "thread_name", "args": {"name": name}}
+            yield thread | {"name": "thread_sort_index", "args": {"sort_index": i}}
+
+
+def _process(process: int, name: str) -> Iterator[_Event]:
+    yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": name}}
+    yield {"ph": "M", "pid": process, "name": "process_sort_index", "args": {"sort_index": process}}
+
+
+def _slice(tracks: _Tracks, category: str, span: Span) -> _Event:
+    start_ns, end_ns = _ns(span.start_s), _ns(span.end_s)
+    return {
+        "ph": "X",
+        **tracks.place(span),
+        "name": span.name,
+        "cat": category,
+        "ts": _us(start_ns),
+        "dur": _us(end_ns - start_ns),
+        "args": {"inference": span.inference, **span.details},
+    }
+
+
+def _arrow(tracks: dict[str, _Tracks], number: int, arrow: Arrow) -> Iterator[_Event]:
+    """Both ends. Each binds to the slice around its time: the middle, or so that it goes forward."""
+    source, destination = arrow.source, arrow.destination
+    end_ns = max(_middle_ns(destination), _ns(source.start_s))
+    begin_ns = min(_middle_ns(source), end_ns)
+    event = {"name": arrow.name, "cat": "tensor", "id": number}
+    from_track, to_track = tracks[arrow.source_kind], tracks[arrow.destination_kind]
+    yield event | {"ph": "s", **from_track.place(source), "ts": _us(begin_ns)}
+    yield event | {"ph": "f", "bp": "e", **to_track.place(destination), "ts": _us(end_ns)}
+
+
+def _counters(timeline: Timeline) -> Iterator[_Event]:
+    digits = len(str(len(timeline.memory) - 1))  # counters are shown by name
     for chip, (times_s, held_bytes) in enumerate(timeline.memory):
-        for time_s, held in zip(times_s, held_bytes, strict=True):
-            yield {
-                "ph": "C",
-                "pid": _MEMORY,
-                "name": f"chip {chip}",
-                "ts": float(time_s) * _US,
-                "args": {"bytes": int(np.int64(held))},
-            }
+        before = 0
+        for time_s, held in zip(times_s.tolist(), held_bytes.tolist(), strict=True):
+            if held != before:
+                name, args = f"chip {chip:0{digits}}", {"bytes": held}
+                yield {"ph": "C", "pid": _MEMORY, "name": name, "ts": _us(_ns(time_s)), "args": args}
+            before = held
+
+
+def _middle_ns(span: Span) -> int:
+    return (_ns(span.start_s) + _ns(span.end_s)) // 2
+
+
+def _ns(seconds: float) -> int:
+    """Whole nanoseconds: what ends where another begins still does after rounding."""
+    return round(seconds * 1e9)
+
+
+def _us(nanoseconds: int) -> float:
+    """Microseconds that are no less than that: viewers cut off what is below a nanosecond."""
+    microseconds = nanoseconds / 1e3
+    return microseconds if microseconds * 1e3 >= nanoseconds else math.nextafter(microseconds, math.inf)

@@ -10,15 +10,21 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from go_opt.env import Metrics, Target
+from go_opt.env.metrics import Fidelity, check_fidelity
 from go_opt.errors import InvalidInputError, ServiceError
 from go_opt.frontends.graph_like import as_graph
 from go_opt.graph import Graph
 from go_opt.plan import Plan
 from go_opt.proto import optimizer_pb2, optimizer_pb2_grpc
-from go_opt.result import Decide, Objective, OptimizeResult, Request
+from go_opt.result import Decide, Objective, OptimizeResult, Request, check_seed
 from go_opt.service.address import Address, parse_address
 from go_opt.service.channel import MESSAGE_OPTIONS
-from go_opt.service.convert import metrics_from_proto, request_to_proto, result_from_proto, target_to_proto
+from go_opt.service.convert import (
+    metrics_from_proto,
+    request_to_proto,
+    result_from_proto,
+    target_to_proto,
+)
 from go_opt.service.errors import error_from_call
 from go_opt.wire import graph_to_proto, plan_to_proto
 
@@ -60,6 +66,7 @@ class Client:
         decide: Decide = "all",
         relays: bool = True,
         replication: bool = True,
+        fidelity: Fidelity = "analytical",
         constraints: Sequence[Any] = (),
         policy: str | Path | None = "default",
     ) -> OptimizeResult:
@@ -69,16 +76,30 @@ class Client:
         """
         if constraints:
             raise InvalidInputError("a service takes no constraints yet.", field="constraints")
-        request = Request(objective, budget_s, max_evaluations, seed, decide, relays, replication)
+        request = Request(objective, budget_s, max_evaluations, seed, decide, relays, replication, fidelity)
         message = request_to_proto(request, policy=policy)
         message.target.CopyFrom(target_to_proto(target))
         message.graph.CopyFrom(graph_to_proto(as_graph(graph)))
         return result_from_proto(self._call(self._stub.Optimize, message))
 
-    def evaluate(self, graph: Graph, target: str | Path | Target, plan: Plan) -> Metrics:
+    def evaluate(
+        self,
+        graph: Graph,
+        target: str | Path | Target,
+        plan: Plan,
+        *,
+        fidelity: Fidelity = "analytical",
+        seed: int | None = None,
+    ) -> Metrics:
         """As :func:`go_opt.evaluate`."""
+        check_fidelity(fidelity)
+        check_seed(seed)
         message = optimizer_pb2.EvaluateRequest(
-            graph=graph_to_proto(graph), target=target_to_proto(target), plan=plan_to_proto(plan)
+            graph=graph_to_proto(graph),
+            target=target_to_proto(target),
+            plan=plan_to_proto(plan),
+            fidelity=f"FIDELITY_{fidelity.upper()}",
+            seed=seed,
         )
         return metrics_from_proto(self._call(self._stub.Evaluate, message).metrics)
 

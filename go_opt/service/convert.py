@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from go_opt.env import Metrics, Target, load_target, parse_target, target_names
+from go_opt.env.metrics import STALL_CAUSES, Fidelity, Simulation
 from go_opt.errors import InvalidInputError, TargetError
 from go_opt.proto import optimizer_pb2, plan_pb2
 from go_opt.result import Decide, Objective, OptimizeResult, Request, Status, Step
@@ -18,6 +19,7 @@ from go_opt.wire import plan_from_proto, plan_to_proto
 # An enum's number is the place of its name here; 0, "unspecified", reads as the default.
 _OBJECTIVES: Final[tuple[Objective, ...]] = ("throughput", "throughput", "latency")
 _DECIDES: Final[tuple[Decide, ...]] = ("all", "all", "placement")
+_FIDELITIES: Final[tuple[Fidelity, ...]] = ("analytical", "analytical", "simulated")
 _STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 _Name = TypeVar("_Name", bound=str)
 
@@ -64,6 +66,7 @@ def request_to_proto(request: Request, *, policy: str | Path | None) -> optimize
         no_relays=not request.relays,
         no_replication=not request.replication,
         no_policy=policy != "default",
+        fidelity=f"FIDELITY_{request.fidelity.upper()}",
     )
 
 
@@ -77,7 +80,15 @@ def request_from_proto(message: optimizer_pb2.OptimizeRequest) -> Request:
         decide=_named("decide", _DECIDES, message.decide),
         relays=not message.no_relays,
         replication=not message.no_replication,
+        fidelity=fidelity_from_proto(message.fidelity),
     )
+
+
+def fidelity_from_proto(number: int) -> Fidelity:
+    """The fidelity of an enum's number; HARDWARE is another environment's to serve."""
+    if number == plan_pb2.FIDELITY_HARDWARE:
+        raise InvalidInputError("fidelity: this service has no hardware to measure on.", field="fidelity")
+    return _named("fidelity", _FIDELITIES, number)
 
 
 def result_to_proto(result: OptimizeResult) -> optimizer_pb2.OptimizeResponse:
@@ -143,6 +154,7 @@ def metrics_to_proto(metrics: Metrics) -> plan_pb2.Metrics:
         weight_bytes=metrics.weight_bytes.tolist(),
         valid=metrics.valid,
         reason=metrics.reason,
+        simulation=None if metrics.simulation is None else _simulation_to_proto(metrics.simulation),
     )
 
 
@@ -161,6 +173,31 @@ def metrics_from_proto(message: plan_pb2.Metrics) -> Metrics:
         weight_bytes=_array(message.weight_bytes, np.int64),
         valid=message.valid,
         reason=message.reason,
+        simulation=_simulation_from_proto(message.simulation) if message.HasField("simulation") else None,
+    )
+
+
+def _simulation_to_proto(simulation: Simulation) -> plan_pb2.Simulation:
+    stalls = zip(STALL_CAUSES, simulation.stall_s.T.tolist(), strict=True)
+    return plan_pb2.Simulation(
+        utilisation=simulation.utilisation.tolist(),
+        link_utilisation=simulation.link_utilisation.tolist(),
+        link_wait_s=simulation.link_wait_s.tolist(),
+        period=simulation.period,
+        inferences=simulation.inferences,
+        **{f"stall_{cause}_s": stall_s for cause, stall_s in stalls},
+    )
+
+
+def _simulation_from_proto(message: plan_pb2.Simulation) -> Simulation:
+    stalls = [getattr(message, f"stall_{cause}_s") for cause in STALL_CAUSES]
+    return Simulation(
+        utilisation=_array(message.utilisation, np.float64),
+        stall_s=_array(np.transpose(stalls), np.float64),
+        link_utilisation=_array(message.link_utilisation, np.float64),
+        link_wait_s=_array(message.link_wait_s, np.float64),
+        period=message.period,
+        inferences=message.inferences,
     )
 
 
@@ -190,7 +227,7 @@ def _named(field: str, names: tuple[_Name, ...], number: int) -> _Name:
     return names[number]
 
 
-def _array(values: Sequence[float], dtype: DTypeLike) -> NDArray:
+def _array(values: Sequence[float] | NDArray, dtype: DTypeLike) -> NDArray:
     array = np.array(values, dtype=dtype)
     array.flags.writeable = False
     return array

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from go_opt.env import Metrics, Target, target_names
+from go_opt.env.metrics import Fidelity
 from go_opt.graph import Graph
 from go_opt.plan import Plan
 from go_opt.result import OptimizeResult
@@ -19,7 +20,9 @@ class Optimizer(Protocol):
     ) -> OptimizeResult:
         """As :func:`go_opt.optimize`; once ``should_stop`` is true, the best plan so far."""
 
-    def evaluate(self, graph: Graph, target: Target, plan: Plan) -> Metrics:
+    def evaluate(
+        self, graph: Graph, target: Target, plan: Plan, *, fidelity: Fidelity, seed: int | None
+    ) -> Metrics:
         """As :func:`go_opt.evaluate`."""
 
     def list_targets(self) -> tuple[str, ...]:
@@ -37,10 +40,12 @@ class LocalOptimizer:
 
         return api.optimize(graph, target, should_stop=should_stop, **options)
 
-    def evaluate(self, graph: Graph, target: Target, plan: Plan) -> Metrics:
+    def evaluate(
+        self, graph: Graph, target: Target, plan: Plan, *, fidelity: Fidelity, seed: int | None
+    ) -> Metrics:
         from go_opt import api
 
-        return api.evaluate(graph, target, plan)
+        return api.evaluate(graph, target, plan, fidelity=fidelity, seed=seed)
 
     def list_targets(self) -> tuple[str, ...]:
         return target_names()

@@ -24,6 +24,7 @@ from go_opt.errors import GoOptError, InvalidInputError, ServiceError
 from go_opt.proto import optimizer_pb2
 from go_opt.result import Request
 from go_opt.service.convert import (
+    fidelity_from_proto,
     metrics_to_proto,
     request_from_proto,
     result_to_proto,
@@ -153,9 +154,16 @@ class OptimizerServicer:
 
     def _evaluate(self, call: Call) -> Message:
         message = _parsed(optimizer_pb2.EvaluateRequest, call.data)
+        fidelity = fidelity_from_proto(message.fidelity)
         target = target_from_proto(message.target)
         graph = graph_from_proto(message.graph)
-        metrics = self._optimizer.evaluate(graph, target, plan_from_proto(message.plan))
+        metrics = self._optimizer.evaluate(
+            graph,
+            target,
+            plan_from_proto(message.plan),
+            fidelity=fidelity,
+            seed=message.seed if message.HasField("seed") else None,
+        )
         return optimizer_pb2.EvaluateResponse(metrics=metrics_to_proto(metrics))
 
     def _list_targets(self, call: Call) -> Message:

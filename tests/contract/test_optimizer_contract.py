@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +79,12 @@ def chain(num_ops: int, *, elements: int = 1000, name: str = "chain") -> Graph:
 
 
 def assert_same_metrics(actual: Metrics, expected: Metrics) -> None:
-    for field in fields(Metrics):
-        got, want = getattr(actual, field.name), getattr(expected, field.name)
-        np.testing.assert_array_equal(got, want, err_msg=field.name, strict=isinstance(want, np.ndarray))
+    assert (actual.simulation is None) == (expected.simulation is None)
+    for got_part, want_part in ((actual, expected), (actual.simulation, expected.simulation)):
+        values = {} if want_part is None else vars(want_part)
+        for name in values.keys() - {"simulation"}:
+            got, want = getattr(got_part, name), values[name]
+            np.testing.assert_array_equal(got, want, err_msg=name, strict=isinstance(want, np.ndarray))
 
 
 @pytest.mark.parametrize(
@@ -91,6 +94,7 @@ def assert_same_metrics(actual: Metrics, expected: Metrics) -> None:
         {"seed": 5},
         {"objective": "latency"},
         {"decide": "placement", "relays": False, "replication": False, "policy": None},
+        {"fidelity": "simulated"},
     ],
     ids=repr,
 )
@@ -126,12 +130,38 @@ def test_a_plan_costs_the_same(doors: Any) -> None:
     assert_same_metrics(doors.evaluate(graph, "mcm-6x6", plan), api.evaluate(graph, "mcm-6x6", plan))
 
 
-def test_a_plan_that_breaks_a_constraint_is_an_answer(doors: Any) -> None:
+@pytest.mark.parametrize("seed", [None, 0, 7])
+def test_a_simulated_plan_costs_the_same(doors: Any, seed: int | None) -> None:
+    graph = chain(12)
+    plan = api.optimize(graph, "mcm-6x6", max_evaluations=5).plan
+    got = doors.evaluate(graph, "mcm-6x6", plan, fidelity="simulated", seed=seed)
+    want = api.evaluate(graph, "mcm-6x6", plan, fidelity="simulated", seed=seed)
+    assert got.simulation is not None
+    assert_same_metrics(got, want)
+    exact = api.evaluate(graph, "mcm-6x6", plan, fidelity="simulated")
+    assert (got.interval_s == exact.interval_s) == (seed is None)
+
+
+@pytest.mark.parametrize("fidelity", ["analytical", "simulated"])
+def test_a_plan_that_breaks_a_constraint_is_an_answer(doors: Any, fidelity: str) -> None:
     graph = chain(4)
     backwards = on_chips(graph, [3, 2, 1, 0])
-    metrics = doors.evaluate(graph, "mcm-6x6", backwards)
+    metrics = doors.evaluate(graph, "mcm-6x6", backwards, fidelity=fidelity)
     assert not metrics.valid
-    assert metrics.reason == api.evaluate(graph, "mcm-6x6", backwards).reason
+    assert metrics.reason == api.evaluate(graph, "mcm-6x6", backwards, fidelity=fidelity).reason
+
+
+def test_a_fidelity_or_a_seed_out_of_range(doors: Any) -> None:
+    graph = chain(4)
+    plan = on_chips(graph, [0, 0, 0, 0])
+    message = "fidelity must be one of analytical, simulated, not 'hardware'"
+    with pytest.raises(InvalidInputError, match=message):
+        doors.evaluate(graph, "mcm-6x6", plan, fidelity="hardware")
+    with pytest.raises(InvalidInputError, match=message):
+        doors.optimize(graph, "mcm-6x6", fidelity="hardware")
+    for seed in (-1, 2**63):
+        with pytest.raises(InvalidInputError, match="seed must be between"):
+            doors.evaluate(graph, "mcm-6x6", plan, fidelity="simulated", seed=seed)
 
 
 def on_chips(graph: Graph, chips: list[int]) -> Plan:

@@ -23,9 +23,10 @@ DOORS: dict[str, tuple[list[str], set[str]]] = {
     "target": (["name_or_path"], set()),
     "optimize": (
         ["graph", "target"],
-        {"objective", "budget_s", "max_evaluations", "seed", "constraints", "policy"},
+        {"objective", "budget_s", "max_evaluations", "seed", "constraints", "policy", "fidelity"},
     ),
-    "evaluate": (["graph", "target", "plan"], set()),
+    "evaluate": (["graph", "target", "plan"], {"fidelity", "seed"}),
+    "timeline": (["graph", "target", "plan"], {"fidelity", "inferences"}),
     "verify": (["graph", "target", "plan"], set()),
     "from_onnx": (["path_or_model"], {"dims", "precision"}),
     "from_networkx": (["g"], set()),
@@ -155,5 +156,9 @@ def test_what_raises_what(tmp_path: Path) -> None:
         go_opt.optimize(graph, policy="mine")
     with pytest.raises(errors.InvalidInputError, match="constraints"):
         go_opt.optimize(graph, constraints=["pin"])
+    with pytest.raises(errors.InvalidInputError, match="fidelity must be one of"):
+        go_opt.evaluate(graph, "mcm-6x6", plan, fidelity="exact")  # type: ignore[arg-type]
+    with pytest.raises(errors.InvalidInputError, match="seed must be between"):
+        go_opt.evaluate(graph, "mcm-6x6", plan, fidelity="simulated", seed=-1)
     with pytest.raises(errors.InvalidInputError, match="objective"):
         go_opt.optimize(graph, objective="fast")  # type: ignore[arg-type]

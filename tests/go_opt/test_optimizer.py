@@ -103,6 +103,32 @@ def test_same_seed_and_evaluations_same_answer(target: str, objective: Any) -> N
     assert_consistent(graph, load_target(target), first)
 
 
+def test_the_simulator_judges() -> None:
+    graph = branchy()
+    first, again = (
+        go_opt.optimize(graph, "mcm-2x2", fidelity="simulated", max_evaluations=15, seed=4) for _ in range(2)
+    )
+    assert answer(first) == answer(again)
+    assert (first.status, first.lower_bound_s, first.gap) == ("HEURISTIC", 0.0, float("inf"))
+    assert "simulated" in first.bound_reason
+    assert first.metrics.simulation is not None
+    assert go_opt.verify(graph, "mcm-2x2", first.plan) == []
+    metrics = go_opt.evaluate(graph, "mcm-2x2", first.plan, fidelity="simulated")
+    reached = [step.objective_s for step in first.history]
+    assert metrics.interval_s == first.metrics.interval_s == min(reached)
+    # As many evaluations as steps, and better than the analytical winner, which is among the proposals.
+    assert first.evaluations == len(reached) == 15
+    other = go_opt.optimize(graph, "mcm-2x2", max_evaluations=15, seed=4).plan
+    assert metrics.interval_s <= go_opt.evaluate(graph, "mcm-2x2", other, fidelity="simulated").interval_s
+
+
+def test_latency_is_the_simulated_makespan() -> None:
+    graph = branchy()
+    result = go_opt.optimize(graph, "mcm-2x2", objective="latency", fidelity="simulated", max_evaluations=10)
+    metrics = go_opt.evaluate(graph, "mcm-2x2", result.plan, fidelity="simulated")
+    assert metrics.makespan_s == min(step.objective_s for step in result.history)
+
+
 def test_a_fresh_process_gives_the_same_answer() -> None:
     code = (
         "import json, go_opt; from tests.go_opt.test_optimizer import answer, branchy; "

@@ -24,6 +24,7 @@ class FakeOptimizer:
     """Puts every op on chip 0; the seed picks what else happens."""
 
     asked: list[dict[str, Any]] = field(default_factory=list)
+    evaluated: list[tuple[str, int | None]] = field(default_factory=list)  # fidelities and seeds
     started: threading.Event = field(default_factory=threading.Event)
     stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -53,7 +54,7 @@ class FakeOptimizer:
         step = Step("fake", float("inf"), 2.0, 1, 0.1)
         return OptimizeResult(
             plan=plan,
-            metrics=self.evaluate(graph, target, plan),
+            metrics=self.evaluate(graph, target, plan, fidelity="analytical", seed=None),
             objective=options["objective"],
             status="HEURISTIC",
             lower_bound_s=0.0,
@@ -66,7 +67,10 @@ class FakeOptimizer:
             reference_s=float("inf"),
         )
 
-    def evaluate(self, graph: Graph, target: Target, plan: Plan) -> Metrics:
+    def evaluate(
+        self, graph: Graph, target: Target, plan: Plan, *, fidelity: str, seed: int | None
+    ) -> Metrics:
+        self.evaluated.append((fidelity, seed))
         plan.check_belongs_to(graph, target.fingerprint)
         per_chip = np.arange(target.num_chips)
         return Metrics(

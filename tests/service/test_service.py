@@ -60,6 +60,7 @@ def test_every_keyword_arrives(address: str, optimizer: Any, graph: Graph) -> No
         "decide": "placement",
         "relays": False,
         "replication": False,
+        "fidelity": "simulated",
         "policy": None,
     }
     with Client(address) as client:
@@ -67,6 +68,7 @@ def test_every_keyword_arrives(address: str, optimizer: Any, graph: Graph) -> No
         client.optimize(graph, "mcm-6x6")
     defaults = {"objective": "throughput", "budget_s": None, "max_evaluations": None, "seed": 0}
     defaults |= {"decide": "all", "relays": True, "replication": True, "policy": "default"}
+    defaults |= {"fidelity": "analytical"}
     assert optimizer.asked == [given_options, defaults]
 
 
@@ -109,6 +111,30 @@ def test_local_mistakes_are_refused_before_anything_is_sent(address: str, graph:
             client.optimize(graph, "missing.toml")
     with pytest.raises(InvalidInputError, match="timeout_s"):
         Client(address, timeout_s=0)
+
+
+def test_fidelity_and_seed_arrive(address: str, optimizer: Any, graph: Graph) -> None:
+    with Client(address) as client:
+        plan = client.optimize(graph, "gpu-2").plan
+        client.evaluate(graph, "gpu-2", plan)
+        client.evaluate(graph, "gpu-2", plan, fidelity="simulated", seed=0)
+        client.evaluate(graph, "gpu-2", plan, fidelity="simulated")
+    assert optimizer.evaluated[1:] == [("analytical", None), ("simulated", 0), ("simulated", None)]
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(3, "fidelity: this service has no hardware"), (9, "fidelity: 9 is no number")]
+)
+@pytest.mark.parametrize("method", ["Optimize", "Evaluate"])
+def test_a_fidelity_that_is_not_served(
+    address: str, graph: Graph, method: str, number: int, words: str
+) -> None:
+    request = getattr(optimizer_pb2, f"{method}Request")(graph=graph_to_proto(graph), fidelity=number)
+    request.target.name = "gpu-2"
+    with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as error:
+        raw(channel, method)(request.SerializeToString())
+    assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert error.value.details().startswith(words)
 
 
 def test_infeasible_is_raised_as_such(address: str, graph: Graph) -> None:

@@ -11,7 +11,14 @@ from go_opt.graph import Graph
 from go_opt.graph_builder import GraphBuilder
 from go_opt.plan import Relay
 from go_opt.solver import verify
-from tests.strategies import chip_kind, make_plan, simulated_kind, simulated_package, target_toml
+from tests.strategies import (
+    chip_kind,
+    make_plan,
+    simulated_kind,
+    simulated_package,
+    small_mcm,
+    target_toml,
+)
 
 
 def detour(length: int) -> Graph:
@@ -68,6 +75,13 @@ def test_without_the_rule_every_dependency_has_credit() -> None:
     graph, target = detour(2), package(4, triangle="off")
     metrics = simulate_plan(graph, target, make_plan(graph, target, range(4)))
     assert metrics.valid, metrics.reason
+
+
+def test_a_tensor_without_a_way_never_comes() -> None:
+    graph, target = detour(1), small_mcm(3, topology="listed", links=[(0, 1, 1e8, 0.0)])
+    metrics = simulate_plan(graph, target, make_plan(graph, target, range(3)))
+    assert not metrics.valid
+    assert metrics.reason == "deadlock: every chip waits for a tensor that never comes"
 
 
 def test_unlimited_buffers_do_not_deadlock() -> None:

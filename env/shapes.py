@@ -11,7 +11,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.env.cost import CostTables
 from go_opt.env.simulator_parameters import KindParameters
 from go_opt.graph import MATRIX, VECTOR, WEIGHT, Graph
 
@@ -44,13 +43,18 @@ def product_shapes(graph: Graph) -> tuple[FloatArray, FloatArray, FloatArray, Fl
     return batch, rows, inner, columns
 
 
-def shaped_op_seconds(graph: Graph, tables: CostTables, kinds: tuple[KindParameters, ...]) -> FloatArray:
-    """[Q, N] seconds of each op with its tiles and lanes filled as its shape fills them."""
+def shaped_op_seconds(graph: Graph, op_s: FloatArray, kinds: tuple[KindParameters, ...]) -> FloatArray:
+    """[Q, N] seconds of each op with its tiles and lanes filled as its shape fills them.
+
+    ``op_s`` [Q, N] are the seconds of whole tiles and lanes; ideal kinds leave them as they are.
+    """
+    if all(kind == KindParameters() for kind in kinds):
+        return op_s
     batch, rows, inner, columns = product_shapes(graph)
     elements = np.maximum(_output_elements(graph), 1.0)
     is_matrix = (graph.op_class == MATRIX) & (graph.op_flops > 0)
     is_vector = (graph.op_class == VECTOR) & (graph.op_flops > 0)
-    seconds = tables.op_s.copy()
+    seconds = op_s.copy()
     for q, kind in enumerate(kinds):
         tiles = batch * np.ceil(rows / kind.tile_rows) * np.ceil(columns / kind.tile_columns)
         waves = np.ceil(tiles / kind.tiles_at_once)

@@ -1,0 +1,98 @@
+"""The timeline the analytical model has in mind: its latency's kernels and transfers, no contention.
+
+Inferences are one interval apart and do not see each other, so that on a chip or a link
+they may overlap where simulated ones wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env.cost import cost_tables
+from go_opt.env.evaluation import evaluate_plan
+from go_opt.env.simulator.memory import FITS
+from go_opt.env.simulator.package import CHIP_FLOW, HOST_IN, NONE, STREAM, Package
+from go_opt.env.simulator.timeline import make_ready, timeline_of_spans
+from go_opt.env.simulator_parameters import EFFECTS
+from go_opt.env.target import Target
+from go_opt.env.timeline import Timeline
+from go_opt.graph import Graph
+from go_opt.plan import Plan
+
+_Row = tuple[bool, int, int, int, float, float]  # of package.SPAN
+
+
+def analytical_timeline(graph: Graph, target: Target, plan: Plan, inferences: int) -> Timeline:
+    """Each of the ``inferences`` as its latency adds up; empty where memory does not suffice."""
+    traced = make_ready(graph, target, plan, inferences, without=EFFECTS)
+    metrics = evaluate_plan(graph, target, plan)
+    rows: list[_Row] = []
+    if traced.assembly.fit.outcome == FITS:
+        package, latency_s = traced.assembly.package, cost_tables(graph, target).link_latency_s
+        rows = [*_streams(package), *_one_inference(package, latency_s)]
+    spans = np.tile(np.array(rows, traced.assembly.package.spans.dtype), inferences)
+    inference = np.repeat(np.arange(inferences), len(rows))
+    spans["inference"] = inference
+    for field in ("start_s", "end_s"):
+        spans[field] += inference * metrics.interval_s
+    return timeline_of_spans(traced, "analytical", metrics, spans)
+
+
+def _streams(package: Package) -> Iterator[_Row]:
+    """Weights that stream, one behind the other; no kernel waits for them, they come ahead."""
+    link, now_s = len(package.links) - 2, 0.0
+    for number in np.flatnonzero(package.flows["kind"] == STREAM):
+        end_s = now_s + package.flows[number]["size_bytes"] * package.links[link]["s_per_byte"]
+        yield True, link, int(number), 0, now_s, end_s
+        now_s = end_s
+
+
+def _one_inference(package: Package, latency_s: NDArray[np.float64]) -> Iterator[_Row]:
+    """The recursion of :func:`go_opt.env.latency.sample_latency_s` over stages; ``latency_s`` [L]."""
+    host_in, host_out = len(package.links) - 2, len(package.links) - 1
+    free_s = np.zeros(len(package.chips))
+    arrival_s = np.zeros(len(package.deliveries))
+    for number in np.flatnonzero(package.flows["kind"] == HOST_IN):
+        flow = package.flows[number]
+        end_s = flow["size_bytes"] * package.links[host_in]["s_per_byte"]
+        arrival_s[flow["delivery_begin"] : flow["delivery_end"]] = end_s
+        yield True, host_in, int(number), 0, 0.0, end_s
+    chip_of = np.repeat(np.arange(len(free_s)), package.chips["stage_end"] - package.chips["stage_begin"])
+    # Kernels are numbered along the plan's order, so what a stage reads comes before it.
+    for number in np.argsort(package.chip_kernel[package.stages["kernel"]]):
+        stage, chip = package.stages[number], int(chip_of[number])
+        needs = package.refs[stage["needs_begin"] : stage["needs_end"]]
+        start_s = max(free_s[chip], arrival_s[needs].max(initial=0.0))
+        end_s = free_s[chip] = start_s + stage["seconds"]
+        yield False, chip, int(number), 0, start_s, end_s
+        for made in package.refs[stage["makes_begin"] : stage["makes_end"]]:
+            flow = package.flows[made]
+            if flow["kind"] == CHIP_FLOW:
+                yield from _transfers(package, int(made), end_s, latency_s, arrival_s)
+            else:
+                sent_s = end_s + flow["size_bytes"] * package.links[host_out]["s_per_byte"]
+                yield True, host_out, int(made), 0, end_s, sent_s
+
+
+def _transfers(
+    package: Package,
+    number: int,
+    made_s: float,
+    latency_s: NDArray[np.float64],
+    arrival_s: NDArray[np.float64],
+) -> Iterator[_Row]:
+    """A tensor over all its links, each as slow as the slowest before; fills ``arrival_s``."""
+    flow = package.flows[number]
+    begin_s, s_per_byte = {NONE: made_s}, {NONE: 0.0}
+    for i in range(flow["hop_begin"], flow["hop_end"]):
+        hop = package.hops[i]
+        start_s = begin_s[hop["parent"]]
+        s_per_byte[i] = max(s_per_byte[hop["parent"]], package.links[hop["link"]]["s_per_byte"])
+        end_s = start_s + flow["size_bytes"] * s_per_byte[i]
+        begin_s[i] = start_s + latency_s[hop["link"]]
+        if hop["delivery"] != NONE:
+            arrival_s[hop["delivery"]] = end_s + latency_s[hop["link"]]
+        yield True, int(hop["link"]), number, 0, start_s, end_s

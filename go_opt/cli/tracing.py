@@ -1,0 +1,44 @@
+"""The command that draws a plan over time: ``trace``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from go_opt.cli.plans import (
+    INVALID_PLAN,
+    ModelArgument,
+    PlanArgument,
+    PlanTargetOption,
+    check_writable,
+    load_with_plan,
+)
+from go_opt.env.metrics import Fidelity
+
+
+def trace(
+    model: ModelArgument,
+    plan: PlanArgument,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Write the trace to this file.")],
+    target: PlanTargetOption = None,
+    fidelity: Annotated[Fidelity, typer.Option(help="What schedules kernels and transfers.")] = "simulated",
+    inferences: Annotated[int, typer.Option(help="Inferences to trace, from rest.")] = 16,
+) -> None:
+    """Write when each kernel and transfer of PLAN runs, for ui.perfetto.dev or chrome://tracing."""
+    from go_opt import api
+    from go_opt.files import write_atomically
+    from go_opt.report.trace import trace_text
+
+    check_writable(out)
+    graph, on, loaded = load_with_plan(model, plan, target)
+    timeline = api.timeline(graph, on, loaded, fidelity=fidelity, inferences=inferences)
+    write_atomically(out, trace_text(graph, on, timeline) + "\n")
+    typer.echo(
+        f"{out}: {inferences} inferences, {len(timeline.kernels)} kernels, "
+        f"{len(timeline.transfers)} transfers; open it at ui.perfetto.dev or chrome://tracing."
+    )
+    if timeline.is_deadlocked:
+        typer.echo(f"go-opt: the trace ends in a {timeline.metrics.reason}", err=True)
+        raise typer.Exit(INVALID_PLAN)

@@ -1,0 +1,76 @@
+"""The steady state that is found early is the one a long run ends in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from go_opt.env import Target, cost_tables, greedy_fusion, load_target, load_zoo, loop_roles
+from go_opt.env.kernels import number_kernels
+from go_opt.env.simulator import SimulatedBatch, simulate_batch
+from go_opt.env.simulator.assembly import assemble
+from go_opt.env.simulator.engine import run
+from go_opt.env.simulator.simulate import NEVER, VALID, setting_of
+from go_opt.env.simulator.steady import slowest_step_s
+from go_opt.graph import Graph
+from go_opt.plan import Plan
+from go_opt.solver import slice_order
+from tests.strategies import (
+    JIT_IS_ON,
+    examples,
+    make_plan,
+    random_graph,
+    random_plan,
+    random_simulated_target,
+    seeds,
+)
+
+LONG_RUN = 400  # inferences
+STEP = 48  # of them, a multiple of most periods
+
+
+def simulated(graph: Graph, target: Target, plan: Plan) -> SimulatedBatch:
+    return simulate_batch(graph, target, plan.placement[None], plan.order[None], plan.fusion_group[None])
+
+
+def long_interval_s(graph: Graph, target: Target, plan: Plan, period: int) -> float:
+    tables, setting = setting_of(graph, target, ())
+    kernel_of = number_kernels(plan.order, plan.fusion_group)
+    package = assemble(tables, setting, kernel_of, plan.placement, LONG_RUN, 0).package
+    run(package, LONG_RUN, NEVER)
+    last = LONG_RUN - 1 - int(package.shared["window"][0])
+    return slowest_step_s(package, last, STEP // period * period)
+
+
+def assert_steady(graph: Graph, target: Target, plan: Plan) -> None:
+    batch = simulated(graph, target, plan)
+    if batch.outcome[0] != VALID or batch.period[0] == 0:
+        return
+    interval_s = batch.interval_s[0]
+    assert interval_s == pytest.approx(long_interval_s(graph, target, plan, int(batch.period[0])), rel=1e-7)
+    # A chip computes or waits; one that is ahead of the slowest does both in less than an interval.
+    assert (batch.compute_s[0] + batch.stall_s[0].sum(axis=1) <= interval_s * (1 + 1e-7)).all()
+
+
+@given(seed=seeds)
+@settings(max_examples=examples(150))
+def test_random_plans(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    graph = random_graph(rng, int(rng.integers(1, 20)))
+    target = random_simulated_target(rng)
+    assert_steady(graph, target, random_plan(rng, graph, target, monotone=target.constraints.acyclic))
+
+
+# Chips ahead of the slowest take longer than the runs below to fill their buffers in pythia and resnet152.
+@pytest.mark.skipif(not JIT_IS_ON, reason="long runs")
+@pytest.mark.parametrize("name", ["inception_v3", "resnet152", "pythia_410m", "tree_lstm"])
+def test_best_slices(name: str) -> None:
+    graph, target = load_zoo(name), load_target("mcm-6x6")
+    order = np.arange(graph.num_ops, dtype=np.int32)
+    group = greedy_fusion(loop_roles(graph), order)
+    sliced = slice_order(cost_tables(graph, target), order, group, adjacent=True)
+    assert sliced is not None
+    plan = make_plan(graph, target, sliced.placement, fusion_group=group)
+    assert simulated(graph, target, plan).period[0] == 1
+    assert_steady(graph, target, plan)

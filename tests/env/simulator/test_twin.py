@@ -1,0 +1,93 @@
+"""The engine against the slow simulator of ``twin.py``: the same times, the same deadlocks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from go_opt.env import Target
+from go_opt.env.kernels import number_kernels
+from go_opt.env.simulator.assembly import Assembly, assemble
+from go_opt.env.simulator.engine import DEADLOCK, run
+from go_opt.env.simulator.memory import FITS
+from go_opt.env.simulator.package import NONE
+from go_opt.env.simulator.simulate import setting_of
+from go_opt.graph import Graph
+from go_opt.graph_builder import GraphBuilder
+from go_opt.plan import Plan
+from tests.env.simulator.twin import SlowSimulator
+from tests.strategies import (
+    examples,
+    make_plan,
+    random_graph,
+    random_plan,
+    random_simulated_target,
+    seeds,
+    simulated_package,
+    small_mcm,
+)
+
+ROUNDS = 20
+
+
+def assembled(graph: Graph, target: Target, plan: Plan, num_rounds: int, num_spans: int = 0) -> Assembly:
+    tables, setting = setting_of(graph, target, ())
+    kernel_of = number_kernels(plan.order, plan.fusion_group)
+    return assemble(tables, setting, kernel_of, plan.placement, num_rounds, num_spans)
+
+
+def compare(graph: Graph, target: Target, plan: Plan) -> bool:
+    """Run both for some inferences, steady or not; whether they ended in a deadlock."""
+    package = assembled(graph, target, plan, ROUNDS).package
+    ended, _ = run(package, ROUNDS, ROUNDS + 1)
+    slow = SlowSimulator(graph, target, plan, ROUNDS)
+    slow.run()
+    assert package.shared["completed"][0] == slow.completed
+    assert (ended == DEADLOCK) == (slow.completed < ROUNDS)
+    end_s = max(slow.chip_end_s.max(), 1e-9)
+    same = {"rtol": 1e-9, "atol": 1e-12 * end_s}
+    np.testing.assert_allclose(package.rounds["completion_s"], slow.completion_s, **same)
+    np.testing.assert_allclose(package.chip_end_s, slow.chip_end_s, **same)
+    np.testing.assert_allclose(package.link_end_s, slow.link_end_s(), **same)
+    if ended == DEADLOCK:
+        assert stopped_links(package) == slow.stopped()
+    return ended == DEADLOCK
+
+
+def stopped_links(package) -> list[tuple[int, int, int]]:
+    """(link, tensor, inference) at the head of each queue."""
+    found = []
+    for number, head in enumerate(package.links["blocked_head"]):
+        if head != NONE:
+            hop = package.hops[package.nodes["subject"][head]]
+            found.append((number, int(package.flows["tensor"][hop["flow"]]), int(hop["inference"])))
+    return found
+
+
+@given(seed=seeds)
+@settings(max_examples=examples(300))
+def test_engine_matches_the_slow_simulator(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    graph = random_graph(rng, int(rng.integers(1, 20)))
+    target = random_simulated_target(rng)
+    plan = random_plan(rng, graph, target, monotone=target.constraints.acyclic)
+    if assembled(graph, target, plan, 1).fit.outcome == FITS:
+        compare(graph, target, plan)
+
+
+@pytest.mark.parametrize("weight_prefetch", [True, False])
+def test_as_many_weights_ahead_as_inferences(weight_prefetch: bool) -> None:
+    """Twenty streams of a package with single buffers: far more requests than buffers."""
+    b = GraphBuilder("streams")
+    for i in range(20):
+        b.add_tensor(f"w{i}", 1000 + i, "float32", "weight")
+        reads = [(f"w{i}", None)] + ([(f"t{i - 1}", None)] if i else [])
+        writes = [(f"t{i}", 1, "float32")]
+        b.add_op(f"op{i}", "Exp", "vector", flops=100 + i, dtype="float32", reads=reads, writes=writes)
+    graph = b.build()
+    tables = simulated_package(buffers=1, weight_prefetch=weight_prefetch)
+    target = small_mcm(4, sram_bytes=100, simulator=tables)
+    plan = make_plan(graph, target, [i // 5 for i in range(20)])
+    assert assembled(graph, target, plan, 1).fit.is_streamed.all()
+    assert not compare(graph, target, plan)

@@ -1,0 +1,498 @@
+"""A slow, obvious simulator: every kernel, transfer and request an object and an event of its own.
+
+Written from the descriptions of the engine, with none of its tables, stages or records:
+
+* A chip runs its kernels in the plan's order, inference after inference. A kernel starts
+  once its inference is admitted, what it reads first has arrived, and each tensor it
+  sends away has an output slot free; it ends once its streamed weights are there too.
+* At its end it frees the buffers it read last and hands over what it made: a tensor for
+  other chips waits for a buffer at each reader with credit, then for a DMA engine, which
+  sets up and is taken until the tensor has left over all its first links.
+* A link serves first come, first served. The next link gets a tensor once a packet of it
+  is there, and passes its last byte on no earlier than it comes. Where the reader has no credit and
+  no buffer free, the tensor stays at the head of the last link's queue.
+* The host sends the oldest inference first, then by tensor, weights last. What it
+  receives it takes in the order the chips hand it over.
+* Weights come one streaming kernel ahead, or as far ahead as inferences are admitted.
+* ``2 * chips used + 4`` inferences are under way at most, 8 a chip without a limit of buffers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from heapq import heappop, heappush
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env import Target
+from go_opt.env.simulator_parameters import KindParameters
+from go_opt.graph import INPUT, WEIGHT, Graph
+from go_opt.plan import Plan
+from tests.env.numpy_twin import Twin
+
+
+@dataclass(eq=False)
+class Reader:
+    """A chip that a tensor goes to."""
+
+    chip: int
+    first: int  # kernel that needs it first
+    last: int  # kernel that needs it last
+    has_credit: bool = True
+    arrived: int = 0  # inferences, as below
+    landing: int = 0  # arrived, or on the last link
+    freed: int = 0
+
+
+@dataclass(eq=False)
+class Tensor:
+    """What leaves a chip or the host."""
+
+    number: int
+    tensor: int  # of the graph
+    size_bytes: int
+    chip: int  # -1: the host
+    maker: int  # kernel, -1: the host
+    readers: list[Reader]  # none: it goes to the host
+    first_links: list[int] = field(default_factory=list)
+    next_links: dict[int, list[int]] = field(default_factory=dict)  # link -> the links after it
+    ends_at: dict[int, Reader] = field(default_factory=dict)  # link -> the reader it leads to
+    made: int = 0
+    granted: int = 0  # handed to the DMA engines, or asked of the host
+    sent: int = 0
+
+
+@dataclass(eq=False)
+class Weights:
+    """What one kernel waits for from the host."""
+
+    kernel: int
+    size_bytes: int
+    asked: int = 0
+    arrived: int = 0
+
+
+@dataclass(eq=False)
+class Leg:
+    """One tensor of one inference on its way over one link."""
+
+    tensor: Tensor
+    inference: int
+    last_byte_s: float  # when its last byte is at the link
+
+
+@dataclass(eq=False)
+class Chip:
+    kernels: list[int]
+    parameters: KindParameters
+    place: int = 0
+    inference: int = 0
+    is_running: bool = False
+    waits_for: Weights | None = None
+    free_engines: int = 0
+    ready: deque[tuple[Tensor, int]] = field(default_factory=deque)
+
+
+class SlowSimulator:
+    """One plan on one package; :meth:`run` fills ``completion_s`` and ``chip_end_s``."""
+
+    def __init__(self, graph: Graph, target: Target, plan: Plan, num_rounds: int) -> None:
+        self.graph, self.target, self.plan = graph, target, plan
+        self.costs = Twin(graph, target, plan)
+        self.rounds, self.parameters = num_rounds, target.simulator
+        self.buffers = self.parameters.buffers or float("inf")
+        kinds = [self.parameters.kinds[kind] for kind in target.chip_kind]
+        kernels = [
+            [m for m, k in enumerate(self.costs.kernels) if k.chip == d] for d in range(target.num_chips)
+        ]
+        self.chips = [Chip(mine, kind) for mine, kind in zip(kernels, kinds, strict=True)]
+        for chip in self.chips:
+            chip.free_engines = chip.parameters.dma_engines or 10**9
+        self.tensors = self.make_tensors()
+        self.limit_credit()
+        self.weights = self.streamed_weights()
+        self.queues: dict[int, deque[Leg]] = defaultdict(deque)
+        self.link_is_busy: dict[int, bool] = defaultdict(bool)
+        self.requests: list[tuple[int, int, Tensor | Weights]] = []
+        self.to_leave: dict[tuple[int, int], int] = {}  # first links a tensor has still to leave over
+        self.host_is_sending = False
+        self.host_out_free_s = 0.0
+        each = 2 if self.parameters.buffers else 8
+        self.window = each * sum(bool(chip.kernels) for chip in self.chips) + 4
+        self.admitted = min(self.window, num_rounds)
+        self.open_parts = [
+            sum(bool(c.kernels) for c in self.chips) + sum(not t.readers for t in self.tensors)
+        ] * num_rounds
+        self.events: list[tuple[float, int, Callable[[], None]]] = []
+        self.serial = count()
+        self.now_s = 0.0
+        self.completed = 0
+        self.completion_s = np.zeros(num_rounds)
+        self.chip_end_s = np.zeros((len(self.chips), num_rounds))
+        self.carried: dict[int, list[tuple[int, float]]] = defaultdict(list)  # link -> (bytes, end)
+
+    # ------------------------------------------------------------------ what goes where
+
+    def make_tensors(self) -> list[Tensor]:
+        graph, costs = self.graph, self.costs
+        parts: list[tuple[int, int, list[Reader]]] = []  # tensor, kernel that makes it, where it goes
+        for k in range(graph.num_tensors):
+            if graph.tensor_kind[k] == WEIGHT:
+                continue
+            is_input = bool(graph.tensor_kind[k] == INPUT)
+            maker = -1 if is_input else costs.kernel_of[int(graph.tensor_producer[k])]
+            kernels: dict[int, list[int]] = {}
+            for kernel in (costs.kernel_of[op] for op in costs.touched[k]):
+                if is_input or costs.kernels[kernel].chip != costs.kernels[maker].chip:
+                    kernels.setdefault(costs.kernels[kernel].chip, []).append(kernel)
+            readers = [Reader(chip, min(ms), max(ms)) for chip, ms in kernels.items()]
+            if is_input and not self.parameters.host_multicast:
+                parts += [(k, maker, [reader]) for reader in readers]
+            elif readers:
+                parts.append((k, maker, readers))
+            if not is_input and graph.tensor_is_output[k]:
+                parts.append((k, maker, []))
+        return [
+            self.on_tree(Tensor(i, k, costs.tensor_bytes[k], self.chip_of(maker), maker, readers))
+            for i, (k, maker, readers) in enumerate(parts)
+        ]
+
+    def chip_of(self, kernel: int) -> int:
+        return -1 if kernel < 0 else self.costs.kernels[kernel].chip
+
+    def on_tree(self, tensor: Tensor) -> Tensor:
+        """Lay the routes to all readers over each other."""
+        if tensor.chip < 0:
+            return tensor
+        for reader in tensor.readers:
+            route = self.costs.route(tensor.chip, reader.chip)
+            before = tensor.first_links
+            for link in route:
+                if link not in before:
+                    before.append(link)
+                before = tensor.next_links.setdefault(link, [])
+            tensor.ends_at[route[-1]] = reader
+        return tensor
+
+    def limit_credit(self) -> None:
+        """Take credit from the dependencies that the target's triangle rule forbids."""
+        between = [t for t in self.tensors if t.chip >= 0]
+        after: dict[int, set[int]] = defaultdict(set)
+        for tensor in between:
+            after[tensor.chip] |= {reader.chip for reader in tensor.readers}
+
+        def reaches(a: int, b: int) -> bool:
+            return b in after[a] or any(reaches(c, b) for c in after[a])
+
+        for tensor in between:
+            for reader in tensor.readers:
+                a, b = tensor.chip, reader.chip
+                others = after[a] - {b}
+                forbidden = {
+                    "off": lambda a, b, others: False,
+                    "adjacent": lambda a, b, others: b - a != 1,
+                    "three_chip": lambda a, b, others: any(b in after[c] for c in others),
+                    "longest_path": lambda a, b, others: any(reaches(c, b) for c in others),
+                }[self.target.constraints.triangle]
+                reader.has_credit = not forbidden(a, b, others)
+
+    def streamed_weights(self) -> dict[int, Weights]:
+        """By kernel: the weights it reads that its chip has no room for."""
+        weights: dict[int, Weights] = {}
+        for d, chip in enumerate(self.chips):
+            for kernel, touched in self.streams_of(d, chip.parameters):
+                weights.setdefault(kernel, Weights(kernel, 0)).size_bytes += touched
+        return dict(sorted(weights.items()))
+
+    def streams_of(self, chip: int, parameters: KindParameters) -> list[tuple[int, int]]:
+        """(first kernel, bytes touched) of each weight that streams, the least touched first."""
+        costs, aligned = self.costs, parameters.alignment_bytes
+
+        def stored(k: int) -> int:
+            return -(-costs.tensor_bytes[k] // aligned) * aligned
+
+        here = {}
+        for k in np.flatnonzero(self.graph.tensor_kind == WEIGHT).tolist():
+            reads = {op: size for op, size in costs.touched[k].items() if self.plan.placement[op] == chip}
+            if reads:
+                here[k] = min(costs.kernel_of[op] for op in reads), max(reads.values())
+        plain = costs.tensor_bytes
+        costs.tensor_bytes = [-(-size // aligned) * aligned for size in plain]
+        room = costs.kind(chip).sram_bytes - costs.peak_bytes(chip)
+        costs.tensor_bytes = plain
+        resident = sum(map(stored, here))
+        if resident <= room:
+            return []
+        room -= parameters.stream_buffer_bytes
+        streams = []
+        by_use = sorted(here, key=lambda k: (Fraction(here[k][1], max(plain[k], 1)), -plain[k], k))
+        for k in (k for k in by_use if plain[k]):
+            if resident > room:
+                resident -= stored(k)
+                streams.append(here[k])
+        return streams
+
+    # ------------------------------------------------------------------ running
+
+    def at(self, time_s: float, action: Callable[[], None]) -> None:
+        heappush(self.events, (time_s, next(self.serial), action))
+
+    def run(self) -> None:
+        for tensor in self.tensors:
+            if tensor.chip < 0:
+                self.ask_input(tensor)
+        if self.parameters.weight_prefetch:
+            self.ask_all_weights()
+        else:
+            for chip in self.chips:
+                self.ask_weights_after(chip, len(chip.kernels) - 1)
+        self.serve_host()
+        for chip in self.chips:
+            self.try_start(chip)
+        while self.events:
+            self.now_s, _, action = heappop(self.events)
+            action()
+
+    def try_start(self, chip: Chip) -> None:
+        if chip.is_running or not chip.kernels or chip.inference >= self.admitted:
+            return
+        kernel = chip.kernels[chip.place]
+        for tensor in self.tensors:
+            for reader in tensor.readers:
+                if reader.first == kernel and reader.arrived <= chip.inference:
+                    return
+            if tensor.maker == kernel and tensor.made - tensor.sent >= self.buffers:
+                return
+        chip.is_running = True
+        if kernel in self.weights and not self.parameters.weight_prefetch:
+            self.ask_weights_after(chip, chip.place)
+            self.serve_host()
+        self.at(self.now_s + self.costs.kernels[kernel].seconds, lambda: self.end_kernel(chip))
+
+    def end_kernel(self, chip: Chip) -> None:
+        weights = self.weights.get(chip.kernels[chip.place])
+        if weights is not None and weights.arrived <= chip.inference:
+            chip.waits_for = weights
+            return
+        chip.waits_for, chip.is_running = None, False
+        kernel, inference = chip.kernels[chip.place], chip.inference
+        for tensor in self.tensors:
+            for reader in tensor.readers:
+                if reader.last == kernel:
+                    self.free_buffer(tensor, reader)
+        for tensor in (t for t in self.tensors if t.maker == kernel):
+            tensor.made += 1
+            if tensor.readers:
+                self.grant(tensor)
+            else:
+                self.send_to_host(tensor, chip)
+        chip.place = (chip.place + 1) % len(chip.kernels)
+        if chip.place == 0:
+            self.chip_end_s[self.chips.index(chip), inference] = self.now_s
+            chip.inference += 1
+            self.finish_part(inference)
+        self.try_start(chip)
+
+    def finish_part(self, inference: int) -> None:
+        """A chip or an output is through; after the last the next inference is admitted."""
+        self.open_parts[inference] -= 1
+        if self.open_parts[inference]:
+            return
+        self.completion_s[inference] = self.now_s
+        self.completed += 1
+        if self.admitted == self.rounds:
+            return
+        self.admitted += 1
+        for tensor in self.tensors:
+            if tensor.chip < 0:
+                self.ask_input(tensor)
+        if self.parameters.weight_prefetch:
+            self.ask_all_weights()
+        self.serve_host()
+        for chip in self.chips:
+            self.try_start(chip)
+
+    # ------------------------------------------------------------------ between chips
+
+    def has_room(self, tensor: Tensor) -> bool:
+        return all(r.freed + self.buffers > tensor.granted for r in tensor.readers if r.has_credit)
+
+    def free_buffer(self, tensor: Tensor, reader: Reader) -> None:
+        reader.freed += 1
+        if tensor.chip < 0:
+            self.ask_input(tensor)
+            self.serve_host()
+        elif reader.has_credit:
+            self.grant(tensor)
+        else:
+            for link, end in tensor.ends_at.items():
+                if end is reader:
+                    self.serve_link(link)
+
+    def grant(self, tensor: Tensor) -> None:
+        chip = self.chips[tensor.chip]
+        while tensor.granted < tensor.made and self.has_room(tensor):
+            tensor.granted += 1
+            chip.ready.append((tensor, tensor.granted - 1))
+        self.start_engines(chip)
+
+    def start_engines(self, chip: Chip) -> None:
+        while chip.free_engines and chip.ready:
+            chip.free_engines -= 1
+            tensor, inference = chip.ready.popleft()
+            begin_s = self.now_s + chip.parameters.dma_setup_s
+            self.to_leave[tensor.number, inference] = len(tensor.first_links)
+            for link in tensor.first_links:
+                self.enter_at(begin_s, link, Leg(tensor, inference, begin_s))
+
+    def enter_at(self, time_s: float, link: int, leg: Leg) -> None:
+        def enter() -> None:
+            self.queues[link].append(leg)
+            self.serve_link(link)
+
+        self.at(time_s, enter)
+
+    def serve_link(self, link: int) -> None:
+        """Send the head of the queue, if the link is free and the reader may take it."""
+        if self.link_is_busy[link] or not self.queues[link]:
+            return
+        leg = self.queues[link][0]
+        tensor, inference = leg.tensor, leg.inference
+        reader = tensor.ends_at.get(link)
+        if reader is not None:
+            if not reader.has_credit and reader.landing - reader.freed >= self.buffers:
+                return
+            reader.landing += 1
+        self.queues[link].popleft()
+        self.link_is_busy[link] = True
+        s_per_byte = self.s_per_byte(link)
+        latency_s = 0.0 if self.costs.is_free(link) else float(self.target.topology.latency_s[link])
+        packet_bytes = min(tensor.size_bytes, self.parameters.packet_bytes)
+        free_s = self.now_s + tensor.size_bytes * s_per_byte
+        end_s = max(free_s, leg.last_byte_s)
+        for following in tensor.next_links[link]:
+            first_s = self.now_s + packet_bytes * s_per_byte + latency_s
+            self.enter_at(first_s, following, Leg(tensor, inference, end_s + latency_s))
+        if reader is not None:
+            self.at(end_s + latency_s, lambda: self.arrive(reader))
+        if link in tensor.first_links:
+            self.at(end_s, lambda: self.leave_chip(leg))
+        self.at(free_s, lambda: self.free_link(link, tensor))
+
+    def free_link(self, link: int, tensor: Tensor) -> None:
+        self.link_is_busy[link] = False
+        self.carried[link].append((tensor.size_bytes, self.now_s))
+        self.serve_link(link)
+
+    def leave_chip(self, leg: Leg) -> None:
+        tensor, chip = leg.tensor, self.chips[leg.tensor.chip]
+        self.to_leave[tensor.number, leg.inference] -= 1
+        if not self.to_leave[tensor.number, leg.inference]:
+            tensor.sent += 1
+            chip.free_engines += 1
+            self.start_engines(chip)
+            self.try_start(chip)
+
+    def arrive(self, reader: Reader) -> None:
+        reader.arrived += 1
+        self.try_start(self.chips[reader.chip])
+
+    # ------------------------------------------------------------------ the host
+
+    def ask_input(self, tensor: Tensor) -> None:
+        while tensor.granted < self.admitted and self.has_room(tensor):
+            heappush(self.requests, (tensor.granted, tensor.number, tensor))
+            tensor.granted += 1
+
+    def ask_weights(self, weights: Weights) -> None:
+        heappush(self.requests, (weights.asked, len(self.tensors) + weights.kernel, weights))
+        weights.asked += 1
+
+    def ask_all_weights(self) -> None:
+        for weights in self.weights.values():
+            while weights.asked < self.admitted:
+                self.ask_weights(weights)
+
+    def ask_weights_after(self, chip: Chip, place: int) -> None:
+        """The next that stream, of this inference or the next one."""
+        for kernel in chip.kernels[place + 1 :] + chip.kernels[: place + 1]:
+            if kernel in self.weights:
+                if self.weights[kernel].asked < self.rounds:
+                    self.ask_weights(self.weights[kernel])
+                return
+
+    def serve_host(self) -> None:
+        if self.host_is_sending or not self.requests:
+            return
+        self.host_is_sending = True
+        inference, _, subject = heappop(self.requests)
+        seconds = subject.size_bytes * self.s_per_byte(self.costs.num_links)
+        self.at(self.now_s + seconds, lambda: self.served(subject, inference))
+
+    def served(self, subject: Tensor | Weights, inference: int) -> None:
+        self.host_is_sending = False
+        self.carried[self.costs.num_links].append((subject.size_bytes, self.now_s))
+        self.serve_host()
+        if isinstance(subject, Weights):
+            subject.arrived += 1
+            for chip in (c for c in self.chips if c.waits_for is subject):
+                self.end_kernel(chip)
+        else:
+            for reader in subject.readers:
+                self.arrive(reader)
+
+    def send_to_host(self, tensor: Tensor, chip: Chip) -> None:
+        inference = tensor.made - 1
+        start_s = max(self.now_s + chip.parameters.dma_setup_s, self.host_out_free_s)
+        self.host_out_free_s = start_s + tensor.size_bytes * self.s_per_byte(self.costs.num_links + 1)
+
+        def taken() -> None:
+            tensor.sent += 1
+            self.carried[self.costs.num_links + 1].append((tensor.size_bytes, self.now_s))
+            self.finish_part(inference)
+            self.try_start(chip)
+
+        self.at(self.host_out_free_s, taken)
+
+    def link_end_s(self) -> NDArray[np.float64]:
+        """[L + 2, rounds] when each link has carried so many inferences' bytes; 0: never."""
+        end_s = np.zeros((self.costs.num_links + 2, self.rounds))
+        for link in range(len(end_s)):
+            share = sum(tensor.size_bytes for tensor in self.tensors if self.crosses(tensor, link))
+            if link == self.costs.num_links:
+                share += sum(weights.size_bytes for weights in self.weights.values())
+            done = 0
+            for size_bytes, time_s in self.carried[link]:
+                before, done = done, done + size_bytes
+                if share and done // share > before // share:
+                    rest_s = (done % share) * self.s_per_byte(link)
+                    end_s[link, done // share - 1] = time_s - rest_s
+        return end_s
+
+    def crosses(self, tensor: Tensor, link: int) -> bool:
+        if link == self.costs.num_links:
+            return tensor.chip < 0
+        if link == self.costs.num_links + 1:
+            return not tensor.readers
+        return link in tensor.next_links
+
+    def s_per_byte(self, link: int) -> float:
+        if link == self.costs.num_links:
+            return 1.0 / self.target.host_in_bytes_per_s
+        if link == self.costs.num_links + 1:
+            return 1.0 / self.target.host_out_bytes_per_s
+        header = self.parameters.packet_header_bytes / max(self.parameters.packet_bytes, 1)
+        return self.costs.seconds_per_byte(link) * (1 + header)
+
+    def stopped(self) -> list[tuple[int, int, int]]:
+        """(link, tensor, inference) at the head of each queue, once nothing moves any more."""
+        return [
+            (link, queue[0].tensor.tensor, queue[0].inference)
+            for link, queue in sorted(self.queues.items())
+            if queue
+        ]
