@@ -35,14 +35,15 @@ def genetic_search(
     Args:
       cost: of a genome; infinite where it decodes to no valid plan.
       num_keys: keys of a genome, each in [0, 1).
-      first: a genome to start with among the random ones.
+      first: [num_keys] or [F, num_keys] genomes to start with among the random ones.
       population: genomes of a generation.
     """
     rng = np.random.default_rng(seed)
     size = min(population, evaluations)
     genomes = rng.random((size, num_keys))
     if first is not None:
-        genomes[0] = first
+        known = np.atleast_2d(first)[:size]
+        genomes[: len(known)] = known
     costs = np.array([cost(genome) for genome in genomes])
     left = evaluations - size
     elites, mutants = max(1, int(size * ELITE_SHARE)), int(size * MUTANT_SHARE)

@@ -11,16 +11,17 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.agents.op_quantities import bytes_out, standardise
 from go_opt.env import CostTables, depth, height, list_schedule
 from go_opt.env.kernels import number_kernels
-from go_opt.graph import NO_PRODUCER, Graph
+from go_opt.graph import Graph
 
 
 def fixed_orders(graph: Graph, fusion_group: NDArray[np.int32]) -> Iterator[tuple[str, NDArray[np.int32]]]:
     """``(name, order)`` of the depth-first-come and the critical-path-first list schedules."""
     kernel_of = _kernels(graph, fusion_group)
-    yield "depth order", list_schedule(graph, kernel_of, -_largest(kernel_of, depth(graph)))
-    yield "height order", list_schedule(graph, kernel_of, _largest(kernel_of, height(graph)))
+    yield "depth order", list_schedule(graph, kernel_of, -largest_by_kernel(kernel_of, depth(graph)))
+    yield "height order", list_schedule(graph, kernel_of, largest_by_kernel(kernel_of, height(graph)))
 
 
 def random_orders(
@@ -36,37 +37,27 @@ def random_orders(
 
 def kernel_features(graph: Graph, tables: CostTables, kernel_of: NDArray[np.int32]) -> NDArray[np.float64]:
     """[M, 6] standardised: position, depth, height, log seconds, log bytes out, fan-out."""
-    num_ops = graph.num_ops
-    produced = graph.tensor_producer != NO_PRODUCER
-    out_bytes = np.bincount(
-        graph.tensor_producer[produced], weights=tables.tensor_bytes[produced], minlength=num_ops
-    )
     columns = np.stack(
         [
-            np.arange(num_ops, dtype=np.float64),
+            np.arange(graph.num_ops, dtype=np.float64),
             depth(graph),
             height(graph),
             np.log(tables.op_s.min(axis=0) + 1e-9),
-            np.log1p(out_bytes),
+            np.log1p(bytes_out(tables)),
             np.diff(graph.successors[0]).astype(np.float64),
         ],
         axis=1,
     )
-    by_kernel = np.stack([_largest(kernel_of, column) for column in columns.T], axis=1)
-    spread = by_kernel.std(axis=0)
-    # What all kernels share says nothing; scaled up, its rounding would.
-    spread[spread <= 1e-12 * np.abs(by_kernel).max(axis=0)] = 0.0
-    standardised: NDArray[np.float64] = (by_kernel - by_kernel.mean(axis=0)) / np.where(
-        spread > 0, spread, 1.0
-    )
-    return standardised
+    by_kernel = np.stack([largest_by_kernel(kernel_of, column) for column in columns.T], axis=1)
+    return standardise(by_kernel)[0]
 
 
 def _kernels(graph: Graph, fusion_group: NDArray[np.int32]) -> NDArray[np.int32]:
     return number_kernels(np.arange(graph.num_ops, dtype=np.int32), fusion_group)
 
 
-def _largest(kernel_of: NDArray[np.int32], values: NDArray[np.float64]) -> NDArray[np.float64]:
+def largest_by_kernel(kernel_of: NDArray[np.int32], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[M] the largest of ``values`` [N] over the ops of each kernel."""
     largest = np.full(int(kernel_of.max()) + 1, -np.inf)
     np.maximum.at(largest, kernel_of, values)
     return largest

@@ -1,0 +1,33 @@
+"""A storage order that depends on the graph alone, not on how its ops happen to be stored.
+
+Attention over segments depends on which ops share a segment. So the policy reads ops in an
+order of its own: by depth, which makes it topological; within a depth by what the ops are.
+Names break the ties that are left, between ops alike in depth, height and every feature.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env import depth, height
+from go_opt.graph import Graph
+
+
+def canonical_order(graph: Graph, op_type: NDArray[np.int32], sizes: NDArray) -> NDArray[np.int32]:
+    """[N] the ops of ``graph``, the same sequence for every permutation of its storage.
+
+    Args:
+      op_type: [N] row of the type's embedding.
+      sizes: [N, 3] flops, bytes out and weight bytes, all exact.
+    """
+    num_readers = np.diff(graph.successors[0])
+    num_producers = np.diff(graph.predecessors[0])
+    keys = (depth(graph), -height(graph), op_type, *sizes.T, num_readers, num_producers, _name_rank(graph))
+    return np.lexsort(keys[::-1]).astype(np.int32)
+
+
+def _name_rank(graph: Graph) -> NDArray[np.int32]:
+    rank = np.empty(graph.num_ops, dtype=np.int32)
+    rank[sorted(range(graph.num_ops), key=graph.op_names.__getitem__)] = np.arange(graph.num_ops)
+    return rank

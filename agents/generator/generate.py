@@ -1,0 +1,213 @@
+"""Random branchy graphs with ops and sizes like those of the zoo's training graphs.
+
+Distributions, each drawn once per graph where nothing else is said:
+
+* family: all of :data:`FAMILIES` alike; ops: log-uniform in 50 … 2,000;
+* activations: a base size log-uniform in 6,000 … 400,000 elements (the middle 80 % of the
+  training graphs' medians) times the structure's octaves; one matrix op in seven widens or
+  narrows by 4;
+* matrix ops: a share of 0.15 … 0.5 of the ops that read one result; an inner dimension
+  log-uniform in 64 … 2,000, and weights log-uniform in 4,000 … 2,400,000 elements (the same
+  middles), each op within an octave of them; FLOPs are 2 x elements x inner dimension;
+* data movement: a share of 0 … 0.25; the rest are vector ops, of types in proportion to a
+  Dirichlet draw around how often the training graphs have them;
+* joins: where all sizes agree element-wise, or a product of two results; else a concatenation;
+* first ops: a matrix op, or in one graph of five look-ups in tables of 100,000 … 20,000,000
+  elements.
+
+Everything is scaled down where one chip could not hold the activations of the whole graph,
+so a slicing of the default order fits always.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.agents.generator.structures import FAMILIES, Dag, Rng, draw_structure, log_uniform
+from go_opt.frontends.op_costs import OpSignature, op_cost
+from go_opt.graph import Graph
+from go_opt.graph_builder import GraphBuilder
+
+FEWEST_OPS: Final = 50
+MOST_OPS: Final = 2000
+DTYPE: Final = "bfloat16"
+# Half the memory of a chip of mcm-6x6, in elements of 2 bytes: the other half is for the graph's
+# input and output, which are held twice, and for kernels that hold more at once.
+MOST_LIVE_ELEMENTS: Final = 8_000_000
+
+# Op types by how often the training graphs have them, a graph's ops adding up to one.
+UNARY: Final = {
+    "Add": 12.0, "Mul": 7.0, "Relu": 3.0, "LayerNormalization": 2.9, "Sigmoid": 2.8, "Div": 1.8,
+    "Softmax": 1.6, "Gelu": 1.5, "Sub": 1.4, "Tanh": 1.1, "InstanceNormalization": 0.7, "Max": 1.5,
+}  # fmt: skip
+JOINS: Final = {"Add": 25.0, "Mul": 13.0, "Sub": 1.4, "Max": 3.1, "MatMul": 4.0}
+MOVES: Final = {"Transpose": 7.7, "Slice": 2.6, "Pad": 0.5, "Gather": 4.9}
+MATRIX: Final = {"MatMul": 14.7, "Conv": 9.5}
+READ_A_VECTOR: Final = ("Add", "Mul", "Div", "Sub")  # unary here: their other side is a small weight
+
+
+def generate_graph(seed: int, *, family: str | None = None, num_ops: int | None = None) -> Graph:
+    """The graph of that seed; ``family`` and ``num_ops`` are drawn where they are not given."""
+    rng = np.random.default_rng(seed)
+    drawn_family = list(FAMILIES)[int(rng.integers(len(FAMILIES)))]
+    drawn_ops = log_uniform(rng, FEWEST_OPS, MOST_OPS)
+    family, num_ops = family or drawn_family, num_ops or drawn_ops
+    dag = draw_structure(rng, family, num_ops)
+    style = _draw_style(rng)
+    ops = _draw_ops(rng, style, dag)
+    return _build(rng, f"{family}_{num_ops}_{seed}", style, dag, ops)
+
+
+@dataclass(frozen=True, eq=False)
+class _Style:
+    """What the ops of one graph have in common."""
+
+    base_elements: float
+    inner: float
+    weight_elements: float
+    matrix_share: float
+    move_share: float
+    looks_up: bool
+    unary: NDArray[np.float64]  # shares of UNARY
+    joins: NDArray[np.float64]  # shares of JOINS
+    moves: NDArray[np.float64]  # shares of MOVES
+    matrix: str
+
+
+@dataclass(frozen=True)
+class _DrawnOp:
+    op_type: str
+    elements: float  # of its result, before scaling
+    is_fixed: bool  # False: its size is a join's, the next op must bring it back
+
+
+def _draw_style(rng: Rng) -> _Style:
+    return _Style(
+        base_elements=log_uniform(rng, 6e3, 4e5),
+        inner=log_uniform(rng, 64, 2000),
+        weight_elements=log_uniform(rng, 4e3, 2.4e6),
+        matrix_share=rng.uniform(0.15, 0.5),
+        move_share=rng.uniform(0.0, 0.25),
+        looks_up=bool(rng.random() < 0.2),
+        unary=_draw_shares(rng, UNARY),
+        joins=_draw_shares(rng, JOINS),
+        moves=_draw_shares(rng, MOVES),
+        matrix=_pick(rng, MATRIX, _shares(MATRIX)),
+    )
+
+
+def _draw_shares(rng: Rng, weights: dict[str, float]) -> NDArray[np.float64]:
+    shares: NDArray[np.float64] = rng.dirichlet(len(weights) * _shares(weights))
+    return shares
+
+
+def _shares(weights: dict[str, float]) -> NDArray[np.float64]:
+    return np.array(list(weights.values()), dtype=np.float64) / sum(weights.values())
+
+
+def _draw_ops(rng: Rng, style: _Style, dag: Dag) -> list[_DrawnOp]:
+    """Types and sizes, in order: an op's size follows from what it reads."""
+    ops: list[_DrawnOp] = []
+    for parents, octave, group in zip(dag.parents, dag.octave, dag.weight_group, strict=True):
+        wanted = style.base_elements * 2.0**octave
+        read = [ops[parent] for parent in parents]
+        if not read:
+            ops.append(_DrawnOp("Gather" if style.looks_up else style.matrix, wanted, True))
+        elif group >= 0:
+            ops.append(_DrawnOp(style.matrix, wanted, True))
+        elif len(read) > 1:
+            ops.append(_join(rng, style, read))
+        else:
+            has_size = read[0].is_fixed and octave == dag.octave[parents[0]]
+            ops.append(_step(rng, style, read[0], wanted, has_size))
+    return ops
+
+
+def _join(rng: Rng, style: _Style, read: list[_DrawnOp]) -> _DrawnOp:
+    sizes = {op.elements for op in read}
+    if len(sizes) > 1 or (len(read) > 2 and rng.random() < 0.5):
+        return _DrawnOp("Concat", sum(op.elements for op in read), False)
+    op_type = "Sum" if len(read) > 2 else _pick(rng, JOINS, style.joins)
+    return _DrawnOp(op_type, read[0].elements, read[0].is_fixed)
+
+
+def _step(rng: Rng, style: _Style, read: _DrawnOp, wanted: float, has_size: bool) -> _DrawnOp:
+    """An op that reads one result; one of the wrong size is brought back by a matrix op."""
+    draw = rng.random()
+    if not has_size or draw < style.matrix_share:
+        is_odd = rng.random() < 1.0 / 7.0
+        return _DrawnOp(
+            style.matrix, wanted * float(rng.choice([0.25, 4.0])) if is_odd else wanted, not is_odd
+        )
+    if draw < style.matrix_share + style.move_share:
+        return _DrawnOp(_pick(rng, MOVES, style.moves), read.elements, True)
+    return _DrawnOp(_pick(rng, UNARY, style.unary), read.elements, True)
+
+
+def _pick(rng: Rng, names: dict[str, float], shares: NDArray[np.float64]) -> str:
+    return list(names)[int(rng.choice(len(names), p=shares))]
+
+
+def _build(rng: Rng, name: str, style: _Style, dag: Dag, ops: list[_DrawnOp]) -> Graph:
+    live = _most_live(dag, [op.elements for op in ops])
+    scale = min(1.0, MOST_LIVE_ELEMENTS / live)
+    sizes = [max(1, round(op.elements * scale)) for op in ops]
+    owner = _weight_owners(dag)
+    inner = np.rint(style.inner * 2.0 ** rng.uniform(-1, 1, len(ops)))[owner]
+    matrix_weight = np.rint(style.weight_elements * 2.0 ** rng.uniform(-1, 1, len(ops)))
+    builder = GraphBuilder(name)
+    for i, (op, parents) in enumerate(zip(ops, dag.parents, strict=True)):
+        reads: list[tuple[str, int | None]] = [(f"t{parent}", None) for parent in parents]
+        if not parents:
+            builder.add_tensor(f"input{i}", sizes[i], DTYPE, "input")
+            reads.append((f"input{i}", None))
+        weight_elements = 0
+        if op.op_type in MATRIX and len(parents) < 2:
+            weight_elements = int(matrix_weight[i])
+        elif not parents:
+            weight_elements = log_uniform(rng, 1e5, 2e7)
+        elif op.op_type in READ_A_VECTOR and len(parents) == 1:
+            weight_elements = round(style.inner)
+        if weight_elements:
+            if owner[i] == i:
+                builder.add_tensor(f"w{i}", weight_elements, DTYPE, "weight")
+            # A look-up touches the rows it returns.
+            reads.append((f"w{owner[i]}", sizes[i] if op.op_type == "Gather" else None))
+        shapes = tuple((sizes[parent],) for parent in parents) or ((sizes[i],),)
+        cost = op_cost(OpSignature(op.op_type, shapes, ((sizes[i],),), {}))
+        builder.add_op(
+            f"op{i}",
+            op.op_type,
+            cost.op_class,
+            flops=2.0 * sizes[i] * inner[i] if op.op_type in MATRIX else cost.flops,
+            dtype=DTYPE,
+            reads=reads,
+            writes=[(f"t{i}", sizes[i], DTYPE)],
+        )
+    builder.mark_output(f"t{len(ops) - 1}")
+    return builder.build()
+
+
+def _weight_owners(dag: Dag) -> list[int]:
+    """[N] the first op of each op's weight group; itself where it shares with none."""
+    first: dict[int, int] = {}
+    return [first.setdefault(group, i) if group >= 0 else i for i, group in enumerate(dag.weight_group)]
+
+
+def _most_live(dag: Dag, elements: list[float]) -> float:
+    """Most elements alive at once in the order of the ops; first and last results count throughout."""
+    last = list(range(len(elements)))
+    for op, parents in enumerate(dag.parents):
+        for parent in parents:
+            last[parent] = op
+    change = np.zeros(len(elements) + 1)
+    np.add.at(change, np.arange(len(elements)), elements)
+    np.add.at(change, np.array(last) + 1, -np.array(elements))
+    held = (
+        sum(size for size, parents in zip(elements, dag.parents, strict=True) if not parents) + elements[-1]
+    )
+    return float(np.cumsum(change).max()) + 2.0 * held

@@ -1,0 +1,10 @@
+"""The learned network of the policy. Importing this package imports JAX and Flax."""
+
+from go_opt.agents.networks.policy_network import (
+    PolicyConfig,
+    PolicyOutput,
+    initial_parameters,
+    policy_outputs,
+)
+
+__all__ = ["PolicyConfig", "PolicyOutput", "initial_parameters", "policy_outputs"]

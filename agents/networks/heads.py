@@ -1,0 +1,106 @@
+"""Policy heads: recurrent attention over the tasks placement, schedule and fusion.
+
+GO (Zhou et al., NeurIPS 2020): the tasks are decided one after the other,
+each seeing what those before it made of the ops. From H of the encoder, for each task
+
+    A = FC(MHA(H)),    H = LN(concat(A, H)),
+
+and the task's decision is read from its H, which still holds the op's own features. The
+attention is the segmented one: no cost above linear.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from go_opt.agents.networks.attention import NO_CHANCE, AttentionSizes, SegmentedAttention, by_segments
+from go_opt.agents.networks.conditioning import Conditioning
+from go_opt.agents.networks.initialisation import ZERO_INITIALISED
+
+
+class Proposal(NamedTuple):
+    """What one round proposes. Axes: ``N`` ops, ``D`` chips."""
+
+    placement_logits: jax.Array  # [N, D] padded chips at NO_CHANCE
+    cut_score: jax.Array  # [N] of a cut right before the op in the order
+    schedule_key: jax.Array  # [N] mean priority, higher is earlier
+    fusion_key: jax.Array  # [N] mean priority
+
+
+class TaskAttention(nnx.Module):
+    """H of the next task from H of the last, wider by what the attention adds."""
+
+    def __init__(
+        self, width: int, added: int, graph_width: int, sizes: AttentionSizes, *, rngs: nnx.Rngs
+    ) -> None:
+        self.sizes = sizes
+        self.condition = Conditioning(graph_width, width, rngs=rngs)
+        self.attention = SegmentedAttention(width, added, sizes.num_heads, rngs=rngs)
+        self.dense = nnx.Linear(added, added, rngs=rngs)
+        self.norm = nnx.LayerNorm(width + added, rngs=rngs)
+
+    def __call__(self, ops: jax.Array, op_mask: jax.Array, graph: jax.Array) -> jax.Array:
+        """[N, width + added] of ``ops`` [N, width] and the graph's embedding [graph_width]."""
+
+        def of_segments(ops: jax.Array, memory: jax.Array, mask: jax.Array) -> jax.Array:
+            attended = self.attention(self.condition(ops, graph), self.condition(memory, graph), mask)
+            added = nnx.relu(self.dense(attended))
+            joined: jax.Array = self.norm(jnp.concatenate([added, ops], axis=-1))
+            return joined
+
+        return by_segments(of_segments, ops, op_mask, self.sizes)
+
+
+class TaskHeads(nnx.Module):
+    """The proposals of one round."""
+
+    def __init__(self, width: int, sizes: AttentionSizes, *, rngs: nnx.Rngs) -> None:
+        added = width // 2
+        self.norm = nnx.LayerNorm(width, rngs=rngs)
+        self.placement = TaskAttention(width, added, width, sizes, rngs=rngs)
+        self.schedule = TaskAttention(width + added, added, width, sizes, rngs=rngs)
+        self.fusion = TaskAttention(width + 2 * added, added, width, sizes, rngs=rngs)
+        readout = partial(nnx.Linear, kernel_init=ZERO_INITIALISED, rngs=rngs)
+        self.op_readout = readout(width + added, added)
+        self.cut_readout = readout(width + added, 1)
+        self.schedule_readout = readout(width + 2 * added, 1)
+        self.fusion_readout = readout(width + 3 * added, 1)
+
+    def __call__(
+        self, ops: jax.Array, op_mask: jax.Array, chips: jax.Array, chip_mask: jax.Array, graph: jax.Array
+    ) -> Proposal:
+        """From ``ops`` [N, width], ``chips`` [D, width / 2] and the graph's embedding [width]."""
+        for_placement = self.placement(self.norm(ops), op_mask, graph)
+        for_schedule = self.schedule(for_placement, op_mask, graph)
+        for_fusion = self.fusion(for_schedule, op_mask, graph)
+        return Proposal(
+            placement_logits=placement_logits(self.op_readout(for_placement), chips, chip_mask),
+            cut_score=self.cut_readout(for_placement)[:, 0],
+            schedule_key=self.schedule_readout(for_schedule)[:, 0],
+            fusion_key=self.fusion_readout(for_fusion)[:, 0],
+        )
+
+
+def placement_logits(ops: jax.Array, chips: jax.Array, chip_mask: jax.Array) -> jax.Array:
+    """[N, D] ``ops · chips / √M`` of embeddings [N, M] and [D, M]: any number of chips."""
+    logits = ops @ chips.T / jnp.sqrt(jnp.float32(chips.shape[-1]))
+    return jnp.where(chip_mask[None, :], logits, NO_CHANCE)
+
+
+def undecided(num_ops: int, chip_mask: jax.Array) -> Proposal:
+    """Before the first round: every chip as likely as any other, no cut, no priority."""
+    none = jnp.zeros(num_ops)
+    uniform = jnp.where(chip_mask[None, :], jnp.zeros((num_ops, 1)), NO_CHANCE)
+    return Proposal(uniform, none, none, none)
+
+
+def expectation(decisions: Proposal, chips: jax.Array) -> jax.Array:
+    """[N, M + 3] the expected chip embedding, of ``chips`` [D, M], and the bounded scores of each op."""
+    expected_chip = nnx.softmax(decisions.placement_logits) @ chips
+    scores = jnp.stack([decisions.cut_score, decisions.schedule_key, decisions.fusion_key], axis=-1)
+    return jnp.concatenate([expected_chip, jnp.tanh(scores)], axis=-1)

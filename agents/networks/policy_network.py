@@ -1,0 +1,180 @@
+"""The policy network: encoder, refinement rounds, heads.
+
+GO's network (Zhou et al., "Transferable graph optimizers for ML compilers", NeurIPS 2020)
+with what transfer to other packages asks for: chips are embedded by what they are, so
+their number is free. Refinement: round r sees the expectation of what round r - 1 decided,
+so that one pass serves all samples of a graph; within a round all ops decide at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from go_opt.agents.features import NUM_EXPLORED, OP_COLUMNS
+from go_opt.agents.networks.attention import AttentionSizes, SegmentedAttention, by_segments
+from go_opt.agents.networks.conditioning import Conditioning, GraphEmbedding
+from go_opt.agents.networks.graphsage import GraphSageLayer
+from go_opt.agents.networks.heads import Proposal, TaskHeads, expectation, undecided
+from go_opt.agents.networks.initialisation import ZERO_INITIALISED, numpy_parameters
+from go_opt.agents.op_types import NUM_OP_TYPES
+from go_opt.agents.padding import LEAST_OPS, PaddedGraph
+from go_opt.agents.target_features import CHIP_COLUMNS, GLOBAL_COLUMNS
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """Sizes of the network; ``segment_ops`` and ``chunk_segments`` are powers of two."""
+
+    width: int = 128  # features of an op
+    graphsage_layers: int = 4
+    attention_layers: int = 2
+    num_heads: int = 4
+    segment_ops: int = 64  # an op attends to up to twice as many
+    chunk_segments: int = 16  # computed at a time; fewer take less memory
+    rounds: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("segment_ops", "chunk_segments"):
+            size = getattr(self, name)
+            if size < 1 or size & (size - 1):
+                raise ValueError(f"{name} must be a power of two, not {size}.")
+        if self.segment_ops > LEAST_OPS:
+            raise ValueError(f"segment_ops must be at most {LEAST_OPS}, the smallest bucket.")
+        if self.width % (2 * self.num_heads):
+            raise ValueError("width must be a multiple of twice num_heads: the heads halve it.")
+
+    @property
+    def attention(self) -> AttentionSizes:
+        """Sizes of every attention layer."""
+        return AttentionSizes(self.num_heads, self.segment_ops, self.chunk_segments)
+
+
+class PolicyOutput(NamedTuple):
+    """Proposals for a padded graph. Axes: ``N`` ops, ``D`` chips, ``F`` exploration features."""
+
+    placement_logits: jax.Array  # [N, D] padded chips at NO_CHANCE, padded ops 0
+    cut_score: jax.Array  # [N] of a cut right before the op in the order
+    schedule_key: jax.Array  # [N] mean priority, higher is earlier
+    fusion_key: jax.Array  # [N] mean priority
+    exploration_log_std: jax.Array  # [2, F] of the noise along each direction: schedule, fusion
+
+
+class AttentionBlock(nnx.Module):
+    """Conditioned attention and a feed-forward layer, residuals around their normalised inputs.
+
+    The order of normalising is of Xiong et al., "On layer normalization in the transformer
+    architecture", ICML 2020.
+    """
+
+    def __init__(self, width: int, sizes: AttentionSizes, *, rngs: nnx.Rngs) -> None:
+        self.sizes = sizes
+        self.condition = Conditioning(width, width, rngs=rngs)
+        self.attention_norm = nnx.LayerNorm(width, rngs=rngs)
+        self.attention = SegmentedAttention(width, width, sizes.num_heads, rngs=rngs)
+        self.dense_norm = nnx.LayerNorm(width, rngs=rngs)
+        self.widen = nnx.Linear(width, 2 * width, rngs=rngs)
+        self.narrow = nnx.Linear(2 * width, width, rngs=rngs)
+
+    def __call__(self, ops: jax.Array, op_mask: jax.Array, graph: jax.Array) -> jax.Array:
+        """[N, width] of ``ops`` [N, width] and the graph's embedding [width]."""
+
+        def conditioned(ops: jax.Array) -> jax.Array:
+            return self.condition(self.attention_norm(ops), graph)
+
+        def of_segments(ops: jax.Array, memory: jax.Array, mask: jax.Array) -> jax.Array:
+            ops = ops + self.attention(conditioned(ops), conditioned(memory), mask)
+            return ops + self.narrow(nnx.relu(self.widen(self.dense_norm(ops))))
+
+        return by_segments(of_segments, ops, op_mask, self.sizes)
+
+
+class PolicyNetwork(nnx.Module):
+    """All decisions about all ops of a graph, proposed at once."""
+
+    def __init__(self, config: PolicyConfig, *, rngs: nnx.Rngs) -> None:
+        width, chip_width = config.width, config.width // 2
+        self.config = config
+        self.op_type = nnx.Embed(NUM_OP_TYPES, width // 2, rngs=rngs)
+        self.embed = nnx.Linear(width // 2 + len(OP_COLUMNS), width, rngs=rngs)
+        self.graphsage = nnx.List([GraphSageLayer(width, rngs=rngs) for _ in range(config.graphsage_layers)])
+        self.graph = GraphEmbedding(width, len(GLOBAL_COLUMNS), rngs=rngs)
+        self.chip_hidden = nnx.Linear(len(CHIP_COLUMNS), width, rngs=rngs)
+        self.chip_condition = Conditioning(width, width, rngs=rngs)
+        # No bias: one shared by all chips would change no probability.
+        self.chip = nnx.Linear(width, chip_width, use_bias=False, rngs=rngs)
+        self.decided = nnx.Linear(chip_width + 3, width, rngs=rngs)
+        self.blocks = nnx.List(
+            [AttentionBlock(width, config.attention, rngs=rngs) for _ in range(config.attention_layers)]
+        )
+        self.heads = TaskHeads(width, config.attention, rngs=rngs)
+        self.exploration = nnx.Linear(width, 2 * NUM_EXPLORED, kernel_init=ZERO_INITIALISED, rngs=rngs)
+
+    def __call__(self, padded: PaddedGraph) -> PolicyOutput:
+        ops, graph = self._encode(padded)
+        chips = self._embed_chips(padded, graph)
+        decisions = self._refine(padded, ops, chips, graph)
+        is_op = padded.op_mask
+        return PolicyOutput(
+            placement_logits=jnp.where(is_op[:, None], decisions.placement_logits, 0.0),
+            cut_score=jnp.where(is_op, decisions.cut_score, 0.0),
+            schedule_key=jnp.where(is_op, decisions.schedule_key, 0.0),
+            fusion_key=jnp.where(is_op, decisions.fusion_key, 0.0),
+            exploration_log_std=self.exploration(graph).reshape(2, NUM_EXPLORED),
+        )
+
+    def _encode(self, padded: PaddedGraph) -> tuple[jax.Array, jax.Array]:
+        """[N, width] ops that know their neighbourhood, and [width] the graph."""
+        is_op = padded.op_mask
+        # Whatever the padding holds, NaN included, ends here.
+        kinds = self.op_type(jnp.where(is_op, padded.op_type, 0))
+        columns = jnp.where(is_op[:, None], padded.ops, 0.0)
+        ops = nnx.relu(self.embed(jnp.concatenate([kinds, columns], axis=-1)))
+        for layer in self.graphsage:
+            ops = layer(ops, padded)
+        return ops, self.graph(ops, is_op, padded.package)
+
+    def _embed_chips(self, padded: PaddedGraph, graph: jax.Array) -> jax.Array:
+        """[D, width / 2]."""
+        columns = jnp.where(padded.chip_mask[:, None], padded.chips, 0.0)
+        return self.chip(self.chip_condition(nnx.relu(self.chip_hidden(columns)), graph))
+
+    def _refine(self, padded: PaddedGraph, ops: jax.Array, chips: jax.Array, graph: jax.Array) -> Proposal:
+        """The decisions of the last round."""
+
+        def one_round(last: Proposal, _: None) -> tuple[Proposal, None]:
+            return self._decide(padded, ops, chips, graph, last), None
+
+        first = undecided(len(ops), padded.chip_mask)
+        return jax.lax.scan(one_round, first, length=self.config.rounds)[0]
+
+    def _decide(
+        self, padded: PaddedGraph, ops: jax.Array, chips: jax.Array, graph: jax.Array, last: Proposal
+    ) -> Proposal:
+        """One round, conditioned on the expectation of the ``last``."""
+        ops = ops + self.decided(expectation(last, chips))
+        for block in self.blocks:
+            ops = block(ops, padded.op_mask, graph)
+        return self.heads(ops, padded.op_mask, chips, padded.chip_mask, graph)
+
+
+def initial_parameters(config: PolicyConfig, seed: int) -> nnx.State:
+    """Parameters to train from, the same for the same ``seed``: the uniform policy."""
+    return numpy_parameters(partial(_build, config), seed)
+
+
+@partial(jax.jit, static_argnames="config")
+def policy_outputs(config: PolicyConfig, parameters: nnx.State, padded: PaddedGraph) -> PolicyOutput:
+    """The network of ``config`` with ``parameters`` on a padded graph; compiled once for each bucket."""
+    graphdef, _ = nnx.split(nnx.eval_shape(partial(_build, config)))
+    return nnx.merge(graphdef, parameters)(padded)
+
+
+def _build(config: PolicyConfig) -> PolicyNetwork:
+    """For its structure; the parameters it draws are never computed."""
+    return PolicyNetwork(config, rngs=nnx.Rngs(0))

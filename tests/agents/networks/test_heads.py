@@ -1,0 +1,42 @@
+"""Logits as products of embeddings, and what a round tells the next."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from go_opt.agents.networks.attention import NO_CHANCE
+from go_opt.agents.networks.conditioning import Conditioning
+from go_opt.agents.networks.heads import Proposal, expectation, placement_logits, undecided
+
+CHIPS = jnp.array([[2.0, 0, 0, 0], [0, 4, 0, 0], [7, 7, 7, 7]])
+CHIP_MASK = jnp.array([True, True, False])
+
+
+def test_logits_by_hand() -> None:
+    # Products 2 and 12 over the root of the width, 4; the third chip is padding.
+    logits = placement_logits(jnp.array([[1.0, 3, 5, 5]]), CHIPS, CHIP_MASK)
+    np.testing.assert_allclose(logits, [[1, 6, NO_CHANCE]])
+
+
+def test_expectation_by_hand() -> None:
+    # Three to one for the second chip: [0.5, 3, 0, 0].
+    logits = jnp.array([[0.0, np.log(3.0), NO_CHANCE]], jnp.float32)
+    decided = Proposal(logits, jnp.array([0.5]), jnp.array([-1.0]), jnp.array([100.0]))
+    np.testing.assert_allclose(
+        expectation(decided, CHIPS), [[0.5, 3, 0, 0, np.tanh(0.5), np.tanh(-1), 1]], atol=1e-6
+    )
+
+
+def test_undecided_is_the_mean_of_the_real_chips() -> None:
+    told = expectation(undecided(2, CHIP_MASK), CHIPS)
+    np.testing.assert_allclose(told, [[1, 2, 0, 0, 0, 0, 0]] * 2)
+
+
+def test_conditioning_scales_features_and_begins_at_one() -> None:
+    layer = Conditioning(2, 3, rngs=nnx.Rngs(0))
+    ops, graph = jnp.array([[1.0, 2, 3]]), jnp.array([1.0, 10])
+    np.testing.assert_array_equal(layer(ops, graph), ops)
+    layer.scale.kernel[...] = jnp.array([[1.0, 0, 0], [0, 1, 0]])
+    np.testing.assert_array_equal(layer(ops, graph), [[2, 22, 3]])
