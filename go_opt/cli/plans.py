@@ -12,7 +12,7 @@ import typer
 
 from go_opt.env.metrics import Fidelity
 from go_opt.errors import InvalidInputError
-from go_opt.result import Decide, Objective
+from go_opt.result import Decide, Objective, Step
 
 if TYPE_CHECKING:
     from go_opt.env import Target
@@ -138,10 +138,18 @@ def verify(
 
 def _search(graph: Graph, target: Target, options: dict[str, Any]) -> OptimizeResult:
     from go_opt import api
+    from go_opt.cli.interrupt import InterruptAsks
     from go_opt.report.progress import SearchProgress, announce_compilation
 
     announce_compilation()
-    return api.optimize(graph, target, on_step=SearchProgress().on_step, **options)
+    progress = SearchProgress()
+    with InterruptAsks() as interrupt:
+
+        def on_step(step: Step) -> None:
+            interrupt.on_step(step)
+            progress.on_step(step)
+
+        return api.optimize(graph, target, on_step=on_step, should_stop=interrupt.is_asked, **options)
 
 
 def _ask_server(address: str, graph: Graph, target: str, options: dict[str, Any]) -> OptimizeResult:
