@@ -24,10 +24,10 @@ from go_opt.env.simulator.package import (
     SPAN,
     STAGE,
     STREAM,
+    UNBOUNDED,
     Package,
 )
 from go_opt.env.simulator.plumbing import Streams, lay_hops, lay_plumbing
-from go_opt.env.simulator.steady import UNBOUNDED
 
 
 class Setting(NamedTuple):

@@ -18,6 +18,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 NONE: Final = -1
+UNBOUNDED: Final = 1 << 40  # stands for "no limit" where counters are compared
 # Inferences that enter at once where the rest keep a pace: what comes round to the same link again
 # then always finds it busy with another one.
 LEAD: Final = 3

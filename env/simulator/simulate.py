@@ -16,8 +16,8 @@ from go_opt.env.simulator.assembly import Setting, assemble, rounds_limit
 from go_opt.env.simulator.credit import RULES
 from go_opt.env.simulator.engine import DEADLOCK, STEADY, run
 from go_opt.env.simulator.memory import FITS
-from go_opt.env.simulator.package import CHIP_FLOW, HOST_OUT, NONE
-from go_opt.env.simulator.steady import UNBOUNDED, average_step_s, slowest_step_s
+from go_opt.env.simulator.package import NONE, UNBOUNDED
+from go_opt.env.simulator.steady import average_step_s, slowest_step_s
 from go_opt.env.simulator_parameters import UNLIMITED
 from go_opt.env.target import Target
 from go_opt.graph import Graph
@@ -120,7 +120,8 @@ def _simulate(tables, setting, kernel_of, placement, b, out):
             out.stream_bytes[b, plan.kernel_chip[held.weight_reader[pair]]] += held.weight_touched[pair]
     for kernel in range(len(plan.kernel_s)):
         out.compute_s[b, plan.kernel_chip[kernel]] += plan.kernel_s[kernel]
-    _link_seconds(package, out.link_s[b])
+    for link in range(len(package.links)):
+        out.link_s[b, link] = package.links[link].round_bytes * package.links[link].s_per_byte
     if fit.outcome != FITS:
         out.outcome[b] = fit.outcome
         out.culprit[b, 0] = fit.chip
@@ -152,19 +153,6 @@ def _simulate(tables, setting, kernel_of, placement, b, out):
     for inference in range(last + 1 - over, last + 1):
         out.stall_s[b] += package.stall_s[:, inference] / over
         out.link_wait_s[b] += package.link_wait_s[:, inference] / over
-
-
-@njit(cache=True, nogil=True)
-def _link_seconds(package, link_s):
-    num_links = len(package.links)
-    for i in range(len(package.flows)):
-        flow = package.flows[i]
-        for hop in range(flow.hop_begin, flow.hop_end):
-            link = package.hops[hop].link
-            link_s[link] += flow.size_bytes * package.links[link].s_per_byte
-        if flow.kind != CHIP_FLOW:
-            link = num_links - 1 if flow.kind == HOST_OUT else num_links - 2
-            link_s[link] += flow.size_bytes * package.links[link].s_per_byte
 
 
 @njit(cache=True, nogil=True)

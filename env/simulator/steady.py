@@ -7,7 +7,6 @@ from go_opt.env.simulator.package import engine_njit
 MAX_PERIOD = 16
 # Times are sums of floats: differences of equal steps agree to about this much of the time.
 TOLERANCE = 1e-9
-UNBOUNDED = 1 << 40  # stands for "no limit" where counters are compared
 
 
 @engine_njit
