@@ -40,11 +40,7 @@ def transformers_graph(
     model: str, config: str, settings: Mapping[str, Any], inputs: Mapping[str, NDArray]
 ) -> Graph:
     """A model class of ``transformers`` under a configuration class with ``settings``."""
-    import transformers
-
-    # The fused attention exports as the same products, plus guards against rows that are all masked.
-    sizes = getattr(transformers, config)(attn_implementation="eager", **settings)
-    return torch_graph(getattr(transformers, model)(sizes), inputs)
+    return torch_graph(_network(model, config, settings), inputs)
 
 
 def called_graph(
@@ -58,13 +54,17 @@ def called_graph(
 
     It stands in for the network's own ``forward``, which it finds at the network's class.
     """
-    import transformers
-
-    network = getattr(transformers, model)(
-        getattr(transformers, config)(attn_implementation="eager", **settings)
-    )
+    network = _network(model, config, settings)
     network.forward = MethodType(call, network)
     return torch_graph(network, inputs)
+
+
+def _network(model: str, config: str, settings: Mapping[str, Any]) -> Any:
+    import transformers
+
+    # The fused attention exports as the same products, plus guards against rows that are all masked.
+    sizes = getattr(transformers, config)(attn_implementation="eager", **settings)
+    return getattr(transformers, model)(sizes)
 
 
 def torch_graph(network: Any, inputs: Mapping[str, NDArray]) -> Graph:
