@@ -23,7 +23,6 @@ from go_opt.env import CostTables, Target, cost_tables, depth, height
 from go_opt.graph import OP_CLASSES, Graph
 from go_opt.solver import placement_problem
 
-# The columns that also span the exploration of keys: what orders may sensibly be sorted by.
 STANDARDISED: Final = (
     "log flops",
     "log bytes out",
@@ -47,7 +46,9 @@ OP_COLUMNS: Final = (
     "share of chips that may run it",
     *OP_CLASSES,
 )
-NUM_EXPLORED: Final = len(STANDARDISED)  # F, columns of the exploration features
+# What orders and kernels may sensibly be decided by: keys are perturbed along these columns.
+EXPLORED: Final = (*STANDARDISED, *OP_CLASSES)
+NUM_EXPLORED: Final = len(EXPLORED)  # F, columns of the exploration features
 
 _SCALE_OF_LOGS: Final = 10.0  # natural logs of sizes go to 30
 
@@ -59,7 +60,7 @@ class GraphFeatures:
     row_op: NDArray[np.int32]  # [N] op that row i is about
     op_type: NDArray[np.int32]  # [N] row of the embedding table, below NUM_OP_TYPES
     ops: NDArray[np.float32]  # [N, len(OP_COLUMNS)]
-    exploration: NDArray[np.float32]  # [N, F] directions to perturb keys in, variance 1 in all
+    exploration: NDArray[np.float32]  # [N, F] directions to perturb keys in: variance 1 in all, and classes
     edge_src: NDArray[np.int32]  # [E] row of the producer
     edge_dst: NDArray[np.int32]  # [E] row of the reader, ascending, then by producer
     chips: NDArray[np.float32]  # [D, len(CHIP_COLUMNS)]
@@ -88,12 +89,13 @@ def graph_features(graph: Graph, target: Target) -> GraphFeatures:
     standardised, mean, spread = standardise(quantities)
     edge_src, edge_dst = _row_edges(graph, row_op)
     levels = quantities[:, 6:]  # depth, height, position, cumulative seconds
+    classes = np.eye(len(OP_CLASSES))[graph.op_class[row_op]]
     ops = np.concatenate(
         [
             standardised,
             levels / np.maximum(levels.max(axis=0), 1e-30) * 2 - 1,
             _chip_columns(graph, target, tables, row_op),
-            np.eye(len(OP_CLASSES))[graph.op_class[row_op]],
+            classes,
         ],
         axis=1,
     )
@@ -102,7 +104,7 @@ def graph_features(graph: Graph, target: Target) -> GraphFeatures:
         row_op=row_op,
         op_type=op_type[row_op],
         ops=ops.astype(np.float32),
-        exploration=(standardised / np.sqrt(NUM_EXPLORED)).astype(np.float32),
+        exploration=np.hstack([standardised / np.sqrt(len(STANDARDISED)), classes]).astype(np.float32),
         edge_src=edge_src,
         edge_dst=edge_dst,
         chips=chip_features(tables, target).astype(np.float32),

@@ -22,4 +22,6 @@ def reward(
       valid: [B] True where the plan is valid.
       reference_s: the same of the compiler's greedy heuristic.
     """
-    return np.where(valid, np.log(reference_s / interval_s), INVALID_REWARD)
+    rewards = np.full(len(interval_s), INVALID_REWARD)
+    rewards[valid] = np.log(reference_s / interval_s[valid])
+    return rewards

@@ -1,7 +1,8 @@
 """go-opt: where each op of an ML graph runs, in which order, and which ops are fused.
 
-The doors are :func:`load`, :func:`target`, :func:`optimize`, :func:`evaluate`,
-:func:`verify` and :func:`timeline`. Importing this package is light; JAX and gRPC load on first use.
+The doors are :func:`load`, :func:`target`, :func:`optimize`, :func:`evaluate`, :func:`verify`,
+:func:`timeline`, :func:`pretrain` and :func:`finetune`. Importing this
+package is light; JAX and gRPC load on first use.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from go_opt.result import OptimizeResult as OptimizeResult
     from go_opt.service.client import Client as Client
     from go_opt.solver import Violation as Violation
+    from go_opt.training import TrainingResult as TrainingResult
+    from go_opt.training import finetune as finetune
+    from go_opt.training import pretrain as pretrain
 
 _DOORS = {
     "Client": "go_opt.service.client",
@@ -44,13 +48,16 @@ _DOORS = {
     "Plan": "go_opt.plan",
     "Target": "go_opt.env",
     "Timeline": "go_opt.env.timeline",
+    "TrainingResult": "go_opt.training",
     "Violation": "go_opt.solver",
     "evaluate": "go_opt.api",
+    "finetune": "go_opt.training",
     "from_jax": "go_opt.frontends",
     "from_networkx": "go_opt.frontends",
     "from_onnx": "go_opt.frontends",
     "load": "go_opt.api",
     "optimize": "go_opt.api",
+    "pretrain": "go_opt.training",
     "target": "go_opt.api",
     "timeline": "go_opt.api",
     "to_networkx": "go_opt.frontends",

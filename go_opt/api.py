@@ -15,6 +15,7 @@ from go_opt.frontends.graph_like import as_graph
 from go_opt.graph import Graph, Precision
 from go_opt.optimizer import optimize_request
 from go_opt.plan import Plan
+from go_opt.policies import find_policy
 from go_opt.result import Decide, Objective, OptimizeResult, Request, Step, check_seed
 from go_opt.solver import Violation
 from go_opt.solver import verify as verify_plan
@@ -95,23 +96,27 @@ def optimize(
         what the lower bound must hold for.
       fidelity: ``simulated`` has the simulator judge what the methods propose; no bound is
         proven of it.
-      constraints, policy: none are served by this version.
+      constraints: none are served by this version.
+      policy: ``default`` is the one that ships, a path one of your own, None or ``"none"``
+        none. It takes part where the budget leaves room, and runs in a process of its own.
       on_step: called after every method of the portfolio.
       should_stop: asked after every evaluation; stopping keeps what was reached.
 
     Raises:
       InvalidInputError: an argument is out of range.
+      PolicyError: the policy's file is missing, malformed or of another version.
       InfeasibleError: no valid plan; the message names op, demand and limit.
     """
     if constraints:
         raise InvalidInputError("constraints are not supported by this version.", field="constraints")
-    if policy not in ("default", "none", None):
-        raise InvalidInputError(
-            f"policy {str(policy)!r}: no policy is shipped with this version.", field="policy"
-        )
     request = Request(objective, budget_s, max_evaluations, seed, decide, relays, replication, fidelity)
     return optimize_request(
-        as_graph(graph), _as_target(target), request, on_step=on_step, should_stop=should_stop
+        as_graph(graph),
+        _as_target(target),
+        request,
+        policy=find_policy(policy),
+        on_step=on_step,
+        should_stop=should_stop,
     )
 
 

@@ -38,6 +38,10 @@ class PlanError(InvalidInputError):
     """A plan is malformed, or belongs to another graph or target."""
 
 
+class PolicyError(InvalidInputError):
+    """A policy or checkpoint file is malformed or of another version."""
+
+
 class InfeasibleError(GoOptError, ValueError):
     """No valid plan exists or was found; the message names op, demand and limit."""
 
@@ -46,5 +50,11 @@ class InfeasibleError(GoOptError, ValueError):
 
 class ServiceError(GoOptError, ConnectionError):
     """A remote go-opt service is unreachable or failed."""
+
+    exit_code = 4
+
+
+class EnvironmentFailedError(GoOptError, RuntimeError):
+    """The environment failed or answered nonsense; the message says which and at which batch."""
 
     exit_code = 4

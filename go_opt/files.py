@@ -1,7 +1,8 @@
-"""Reading and writing text files: whole or not at all, errors in one sentence."""
+"""Reading and writing files: whole or not at all, errors in one sentence."""
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import secrets
@@ -30,7 +31,16 @@ def read_json(path: str | Path, what: str, error: type[InvalidInputError] = Inva
 
 
 def write_atomically(path: str | Path, text: str) -> None:
-    """Write a text file so that a reader sees the old content or the new, never a part.
+    """Write a text file as UTF-8; see :func:`write_bytes_atomically`."""
+    try:
+        data = text.encode("utf-8")
+    except UnicodeEncodeError as cause:
+        raise _unwritable(repr(str(path)), "written", cause) from None
+    write_bytes_atomically(path, data)
+
+
+def write_bytes_atomically(path: str | Path, data: bytes) -> None:
+    """Write a file so that a reader sees the old content or the new, never a part.
 
     Raises:
       InvalidInputError: the place cannot be written to.
@@ -38,28 +48,55 @@ def write_atomically(path: str | Path, text: str) -> None:
     target = Path(path)
     try:
         if target.exists() and not target.is_file():
-            target.write_text(text, encoding="utf-8")  # a device or a pipe is written to, not replaced
+            target.write_bytes(data)  # a device or a pipe is written to, not replaced
         else:
-            _replace(target, text)
+            _replace(target, data)
     except (OSError, ValueError) as cause:  # ValueError: a null byte in the path
-        reason = getattr(cause, "strerror", None) or cause
-        raise InvalidInputError(f"{str(path)!r} cannot be written: {reason}.", field="path") from None
+        raise _unwritable(repr(str(path)), "written", cause) from None
 
 
-def _replace(target: Path, text: str) -> None:
+def remove_temporaries(path: str | Path) -> None:
+    """Remove what writers of ``path`` left behind that were killed; none may be at work."""
+    target = Path(path)
+    for temporary in target.parent.glob(f"{glob.escape(_temporary_stem(target))}*.tmp"):
+        temporary.unlink(missing_ok=True)
+
+
+def make_folder(path: str | Path) -> None:
+    """Make a folder and those above it, where they do not exist.
+
+    Raises:
+      InvalidInputError: it cannot be made.
+    """
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as cause:
+        raise _unwritable(f"folder {str(path)!r}", "made", cause) from None
+
+
+def _replace(target: Path, data: bytes) -> None:
     # In the same folder, since os.replace is atomic within one file system only.
-    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
+    temporary = target.with_name(f"{_temporary_stem(target)}{secrets.token_hex(6)}.tmp")
     mode = target.stat().st_mode & 0o777 if target.exists() else 0o666
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def _temporary_stem(target: Path) -> str:
+    return f".{target.name[:100]}."
+
+
+def _unwritable(what: str, done: str, cause: OSError | ValueError) -> InvalidInputError:
+    reason = getattr(cause, "strerror", None) or cause
+    return InvalidInputError(f"{what} cannot be {done}: {reason}.", field="path")
 
 
 def _refuse_constant(name: str) -> Any:

@@ -1,8 +1,8 @@
 """The portfolio: methods in turn, the best verified plan first, until nothing is left to try.
 
 It is anytime: the greedy and the sliced plan stand within milliseconds, everything after
-only improves on them, and stopping keeps what was reached. The sequence of methods
-depends on the request alone, so equal seeds and evaluation budgets give equal answers.
+only improves on them, and stopping keeps what was reached. Counted in evaluations, the sequence
+of methods depends on request and policy alone: equal seeds and budgets give equal answers.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from go_opt.env import Metrics, Target, cost_tables, evaluate_plan, loop_roles
 from go_opt.env.op_memory import op_that_runs_nowhere, why_no_plan
 from go_opt.errors import InfeasibleError
 from go_opt.graph import Graph
 from go_opt.plan import Plan
-from go_opt.portfolio import Proposal, proposals
+from go_opt.policies import expect_question
+from go_opt.portfolio import Proposal, policy_takes_part, proposals
 from go_opt.result import OPTIMAL_GAP, OptimizeResult, Request, Status, Step
 from go_opt.solver import Bound, latency_bound, throughput_bound, verify
 from go_opt.warm_up import warm_up
@@ -28,16 +30,25 @@ def optimize_request(
     target: Target,
     request: Request,
     *,
+    policy: Path | None = None,
     on_step: Callable[[Step], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> OptimizeResult:
     """Answer ``request``; ``on_step`` sees every step, ``should_stop`` is asked before each.
 
+    Args:
+      policy: the file of the policy that takes part where the request leaves room for it.
+
     Raises:
       InfeasibleError: no valid plan was found; the message names op, demand and limit.
+      PolicyError: the file is malformed.
     """
-    warm_up(request.fidelity)
-    search = Search(graph, target, request, on_step)
+    if policy is not None and policy_takes_part(graph, target, request):
+        expect_question()
+    else:
+        policy = None
+    warm_up(request.fidelity, policy=policy is not None)
+    search = Search(graph, target, request, policy, on_step)
     try:
         for proposal in proposals(search):
             if proposal is not None:
@@ -70,9 +81,14 @@ class Search:
     """Evaluates proposals, keeps the best valid plan and the history."""
 
     def __init__(
-        self, graph: Graph, target: Target, request: Request, on_step: Callable[[Step], None]
+        self,
+        graph: Graph,
+        target: Target,
+        request: Request,
+        policy: Path | None,
+        on_step: Callable[[Step], None],
     ) -> None:
-        self.graph, self.target, self.request = graph, target, request
+        self.graph, self.target, self.request, self.policy = graph, target, request, policy
         self.best: OptimizeResult | None = None
         self.last_interval_s = 0.0  # of the proposal before, by the analytical model
         self.is_exhausted = False  # whether every method had its turn
@@ -152,8 +168,12 @@ class Search:
         limit = self.request.max_evaluations
         if limit is not None and len(self._history) >= limit:
             return True
-        is_late = time.monotonic() - self._started_s >= self.request.time_limit_s
-        return self.best is not None and (is_late or self.best.status == "OPTIMAL")
+        return self.best is not None and (self.is_late or self.best.status == "OPTIMAL")
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() - self._started_s >= self.request.time_limit_s
 
     def result(self) -> OptimizeResult:
         if self.best is None:

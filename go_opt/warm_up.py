@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import islice
 
 import numpy as np
 
 from go_opt.agents import fixed_orders
-from go_opt.env import cost_tables, evaluate_plan, greedy_fusion, load_target, loop_roles
+from go_opt.agents.features import NUM_EXPLORED
+from go_opt.agents.instance import instance
+from go_opt.agents.outputs import Outputs
+from go_opt.agents.proposals import Advice, policy_plans
+from go_opt.env import Target, cost_tables, evaluate_plan, greedy_fusion, load_target, loop_roles
 from go_opt.env.metrics import Fidelity
 from go_opt.graph import Graph
 from go_opt.graph_builder import GraphBuilder
@@ -16,8 +21,11 @@ from go_opt.solver import slice_order
 
 
 @cache
-def warm_up(fidelity: Fidelity) -> None:
-    """Run every kernel of the common path once, on a graph of three ops; the simulator's where asked for."""
+def warm_up(fidelity: Fidelity, *, policy: bool = False) -> None:
+    """Run every kernel of the common path once, on a graph of three ops.
+
+    The simulator's, and those that make plans of what a policy says, where asked for.
+    """
     graph, target = _three_ops(), load_target("mcm-2x2")
     tables = cost_tables(graph, target)
     group = greedy_fusion(loop_roles(graph), np.arange(graph.num_ops, dtype=np.int32))
@@ -37,6 +45,16 @@ def warm_up(fidelity: Fidelity) -> None:
         )
         evaluate_plan(graph, target, plan)
         evaluate_plan(graph, target, plan, fidelity=fidelity)
+    if policy:
+        for _ in islice(policy_plans(_neutral_advice(graph, target), instance(graph, target), seed=0), 7):
+            pass  # one of each kind
+
+
+def _neutral_advice(graph: Graph, target: Target) -> Advice:
+    neutral = np.zeros(graph.num_ops)
+    logits, log_std = np.zeros((graph.num_ops, target.num_chips)), np.zeros((2, NUM_EXPLORED))
+    outputs = Outputs(logits, neutral, neutral, neutral, log_std)
+    return Advice(outputs, np.ones((graph.num_ops, NUM_EXPLORED), dtype=np.float32))
 
 
 def _three_ops() -> Graph:

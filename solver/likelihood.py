@@ -11,8 +11,9 @@ the log-weight of all ways to cover the kernels before cut j with d + 1 chips. `
 falls, so the starts that may end at j are a stretch that only grows: one running sum
 ``C[d][i]`` a chip serves all j, O(D M) in all. Walking back from the last cut,
 ``C[d]`` is also the distribution function of the cut before it: a sample is one binary
-search a chip, and exact. With the maximum for the sum the same recurrence gives the most
-likely cuts (Viterbi).
+search a chip, and exact. Carrying the probabilities of all cuts back instead of one draw
+gives the marginals (the forward-backward algorithm). With the maximum for the sum the same
+recurrence gives the most likely cuts (Viterbi).
 
 A kernel without mass on a chip splits that chip's stretch in two; where every slicing
 holds one, see :func:`likelihood_slicing`. Axes: ``M`` kernels, ``D`` chips, ``L`` levels (chips
@@ -27,7 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.errors import InfeasibleError, InvalidInputError
-from go_opt.solver.likelihood_kernels import run_filter, run_likeliest, sum_log_probs, walk_back
+from go_opt.solver.likelihood_kernels import (
+    run_filter,
+    run_likeliest,
+    run_marginals,
+    sum_log_probs,
+    walk_back,
+)
 from go_opt.solver.sequence import KernelSequence
 
 # Where no slicing has mass, a kernel on a chip without mass counts as exp(-1000): slicings
@@ -81,16 +88,7 @@ def likelihood_slicing(
     Raises:
       InfeasibleError: no slicing uses ``min_chips`` chips, or none on chips that can run it.
     """
-    kernel_log_probs = _by_kernel(sequence, log_probs)
-    kernel_log_probs[~sequence.can_run[chip_kind].T] = -np.inf
-    found = cut_filter(sequence.reach, kernel_log_probs, min_chips=min_chips)
-    has_mass = found.log_total > -np.inf
-    if not has_mass:
-        is_massless = np.isneginf(kernel_log_probs) & sequence.can_run[chip_kind].T
-        kernel_log_probs[is_massless] = ZERO_MASS
-        found = cut_filter(sequence.reach, kernel_log_probs, min_chips=min_chips)
-        if found.log_total == -np.inf:
-            raise InfeasibleError("no slicing of this order puts every op on a chip kind that can run it.")
+    found, kernel_log_probs, has_mass = sequence_filter(sequence, log_probs, chip_kind, min_chips=min_chips)
     if num_samples == 0:
         chips_used, cuts = most_likely_cuts(sequence.reach, kernel_log_probs, min_chips=min_chips)
     else:
@@ -100,8 +98,31 @@ def likelihood_slicing(
         chips_used=chips_used,
         cuts=cuts,
         log_prob=log_prob(found, cuts),
-        has_mass=bool(has_mass),
+        has_mass=has_mass,
     )
+
+
+def sequence_filter(
+    sequence: KernelSequence,
+    log_probs: NDArray[np.float64],
+    chip_kind: NDArray[np.int32],
+    *,
+    min_chips: int = 1,
+) -> tuple[CutFilter, NDArray[np.float64], bool]:
+    """The filter of a sequence, the rows [M, D] it ran on, and whether any slicing has mass.
+
+    Arguments and errors as for :func:`likelihood_slicing`.
+    """
+    can_run = sequence.can_run[chip_kind].T
+    rows = np.where(can_run, sum_by_kernel(sequence.kernel_of, log_probs), -np.inf)
+    found = cut_filter(sequence.reach, rows, min_chips=min_chips)
+    if found.log_total > -np.inf:
+        return found, rows, True
+    rows[np.isneginf(rows) & can_run] = ZERO_MASS
+    found = cut_filter(sequence.reach, rows, min_chips=min_chips)
+    if found.log_total == -np.inf:
+        raise InfeasibleError("no slicing of this order puts every op on a chip kind that can run it.")
+    return found, rows, False
 
 
 def cut_filter(reach: NDArray[np.int64], log_probs: NDArray[np.float64], *, min_chips: int = 1) -> CutFilter:
@@ -173,6 +194,18 @@ def log_prob(cut_filter: CutFilter, cuts: NDArray[np.int64]) -> NDArray[np.float
     return result
 
 
+def cut_marginals(cut_filter: CutFilter) -> NDArray[np.float64]:
+    """[M, L] probability that each kernel lies on each chip: the gradient of ``log_total``.
+
+    That is with respect to the rows that the filter ran on; chips from L on get no kernel.
+    """
+    if cut_filter.log_total == -np.inf:
+        raise InvalidInputError("no slicing has any mass to have marginals of.", field="log_probs")
+    by_level = np.empty(cut_filter.cumulative.shape)
+    run_marginals(cut_filter, by_level)
+    return by_level.T
+
+
 def chip_of_kernel(cuts: NDArray[np.int64]) -> NDArray[np.int32]:
     """[S, M] the segment each kernel lies in."""
     num_kernels = int(cuts[0, -1])
@@ -181,16 +214,15 @@ def chip_of_kernel(cuts: NDArray[np.int64]) -> NDArray[np.int32]:
     return np.cumsum(starts[:, :num_kernels], axis=1, dtype=np.int32)
 
 
-def _by_kernel(sequence: KernelSequence, log_probs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[M, D] sums over the ops of each kernel."""
-    if log_probs.ndim != 2 or len(log_probs) != len(sequence.kernel_of):
+def sum_by_kernel(kernel_of: NDArray[np.int32], log_probs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[M, D] sums of ``log_probs`` [N, D] over the ops of each kernel; ``kernel_of`` is [N]."""
+    if log_probs.ndim != 2 or len(log_probs) != len(kernel_of):
         raise InvalidInputError(
-            f"log_probs has shape {log_probs.shape}, must have a row for each of "
-            f"{len(sequence.kernel_of)} ops.",
+            f"log_probs has shape {log_probs.shape}, must have a row for each of {len(kernel_of)} ops.",
             field="log_probs",
         )
-    by_kernel = np.argsort(sequence.kernel_of, kind="stable")
-    starts = np.searchsorted(sequence.kernel_of[by_kernel], np.arange(sequence.num_kernels))
+    by_kernel = np.argsort(kernel_of, kind="stable")
+    starts = np.flatnonzero(np.diff(kernel_of[by_kernel], prepend=-1))
     return np.add.reduceat(np.asarray(log_probs, dtype=np.float64)[by_kernel], starts, axis=0)
 
 

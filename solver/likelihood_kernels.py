@@ -133,6 +133,62 @@ def walk_back(cut_filter, share, uniforms, chips_used, cuts):
 
 
 @njit(cache=True, nogil=True)
+def run_marginals(cut_filter, marginals):
+    """Fill ``marginals`` [L, M]: kernel m lies on a chip whose segment starts by m and ends after it.
+
+    ``begun`` is the probability that the segment starts at each cut, ``ended`` that it ends
+    there. An end j shares its probability among its starts i in proportion to
+    ``exp(entering[i])``, ``exp(running[last])`` in all. ``shared`` adds up, over the ends from j
+    on, their probability times the share of all starts up to ``last``: a probability itself, and
+    as ``last`` falls it is scaled down, so nothing overflows whatever the scale of the rows.
+    """
+    num_kernels = cut_filter.cumulative.shape[1]
+    num_starts = cut_filter.num_starts
+    begun = np.zeros(num_kernels)
+    ended = np.zeros(num_kernels + 1)
+    for level in range(len(cut_filter.end) - 1, -1, -1):
+        running = cut_filter.cumulative[level]
+        sums = cut_filter.prefix[level]
+        begins = cut_filter.stretch[level]
+        ended[:num_kernels] = begun
+        ended[num_kernels] = np.exp(cut_filter.end[level] - cut_filter.log_total)
+        begun[:] = 0.0
+        shared = 0.0
+        scale = 0.0
+        for j in range(num_kernels, 0, -1):
+            last = num_starts[j] - 1
+            if last < begins[j]:
+                shared = 0.0
+                continue
+            if j < num_kernels and begins[j] != begins[j + 1]:
+                shared = 0.0
+            if shared > 0.0 and running[last] != scale:
+                shared *= np.exp(running[last] - scale)
+            shared += ended[j]
+            scale = running[last]
+            if shared == 0.0:
+                continue
+            for i in range(max(num_starts[j - 1], begins[j]), num_starts[j]):
+                entering = _reached_before(cut_filter, level, i) - sums[i]
+                begun[i] = shared * np.exp(entering - scale)
+        inside = 0.0
+        for m in range(num_kernels):
+            inside += begun[m] - ended[m]
+            marginals[level, m] = max(inside, 0.0) if begins[m + 1] <= m else 0.0
+
+
+@njit(cache=True, nogil=True)
+def _reached_before(cut_filter, level, cut):
+    """``reached`` of ``run_filter``: log-weight of ``level`` chips holding the kernels before ``cut``."""
+    if level == 0:
+        return 0.0 if cut == 0 else -np.inf
+    last = cut_filter.num_starts[cut] - 1
+    if last < cut_filter.stretch[level - 1, cut]:
+        return -np.inf
+    return cut_filter.prefix[level - 1, cut] + cut_filter.cumulative[level - 1, last]
+
+
+@njit(cache=True, nogil=True)
 def sum_log_probs(cut_filter, cuts, result):
     """Segment by segment: what its chip gives its kernels."""
     num_kernels = cut_filter.cumulative.shape[1]

@@ -10,6 +10,8 @@ so that training on many graphs at once does not average their policies. Here c_
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -33,12 +35,15 @@ class GraphEmbedding(nnx.Module):
 
 
 class Conditioning(nnx.Module):
-    """Scales each feature of the ops by what the graph is."""
+    """Scales each feature of the ops by what the graph is; without superposition, leaves it."""
 
-    def __init__(self, graph_width: int, width: int, *, rngs: nnx.Rngs) -> None:
-        self.scale = nnx.Linear(graph_width, width, kernel_init=ZERO_INITIALISED, rngs=rngs)
+    def __init__(self, graph_width: int, width: int, *, superposition: bool, rngs: nnx.Rngs) -> None:
+        linear = partial(nnx.Linear, kernel_init=ZERO_INITIALISED, rngs=rngs)
+        self.scale = linear(graph_width, width) if superposition else None
 
     def __call__(self, ops: jax.Array, graph: jax.Array) -> jax.Array:
         """[…, width] of ``ops`` […, width] and the embedding ``graph`` [graph_width]."""
+        if self.scale is None:
+            return ops
         scale = 1.0 + self.scale(graph)
         return ops * scale.reshape((1,) * (ops.ndim - 1) + scale.shape)

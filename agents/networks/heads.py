@@ -36,10 +36,17 @@ class TaskAttention(nnx.Module):
     """H of the next task from H of the last, wider by what the attention adds."""
 
     def __init__(
-        self, width: int, added: int, graph_width: int, sizes: AttentionSizes, *, rngs: nnx.Rngs
+        self,
+        width: int,
+        added: int,
+        graph_width: int,
+        sizes: AttentionSizes,
+        *,
+        superposition: bool,
+        rngs: nnx.Rngs,
     ) -> None:
         self.sizes = sizes
-        self.condition = Conditioning(graph_width, width, rngs=rngs)
+        self.condition = Conditioning(graph_width, width, superposition=superposition, rngs=rngs)
         self.attention = SegmentedAttention(width, added, sizes.num_heads, rngs=rngs)
         self.dense = nnx.Linear(added, added, rngs=rngs)
         self.norm = nnx.LayerNorm(width + added, rngs=rngs)
@@ -59,12 +66,20 @@ class TaskAttention(nnx.Module):
 class TaskHeads(nnx.Module):
     """The proposals of one round."""
 
-    def __init__(self, width: int, sizes: AttentionSizes, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, width: int, sizes: AttentionSizes, *, superposition: bool, rngs: nnx.Rngs) -> None:
         added = width // 2
+        attention = partial(
+            TaskAttention,
+            added=added,
+            graph_width=width,
+            sizes=sizes,
+            superposition=superposition,
+            rngs=rngs,
+        )
         self.norm = nnx.LayerNorm(width, rngs=rngs)
-        self.placement = TaskAttention(width, added, width, sizes, rngs=rngs)
-        self.schedule = TaskAttention(width + added, added, width, sizes, rngs=rngs)
-        self.fusion = TaskAttention(width + 2 * added, added, width, sizes, rngs=rngs)
+        self.placement = attention(width)
+        self.schedule = attention(width + added)
+        self.fusion = attention(width + 2 * added)
         readout = partial(nnx.Linear, kernel_init=ZERO_INITIALISED, rngs=rngs)
         self.op_readout = readout(width + added, added)
         self.cut_readout = readout(width + added, 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,17 +27,21 @@ from go_opt.agents.padding import LEAST_OPS, PaddedGraph
 from go_opt.agents.target_features import CHIP_COLUMNS, GLOBAL_COLUMNS
 
 
+TYPICAL_OPS: Final = 256.0  # a graph of this size has the logits that the heads give it
+
+
 @dataclass(frozen=True)
 class PolicyConfig:
     """Sizes of the network; ``segment_ops`` and ``chunk_segments`` are powers of two."""
 
-    width: int = 128  # features of an op
+    width: int = 64  # features of an op
     graphsage_layers: int = 4
     attention_layers: int = 2
     num_heads: int = 4
     segment_ops: int = 64  # an op attends to up to twice as many
     chunk_segments: int = 16  # computed at a time; fewer take less memory
     rounds: int = 2
+    superposition: bool = True  # whether the graph scales what the layers read
 
     def __post_init__(self) -> None:
         for name in ("segment_ops", "chunk_segments"):
@@ -72,9 +76,9 @@ class AttentionBlock(nnx.Module):
     architecture", ICML 2020.
     """
 
-    def __init__(self, width: int, sizes: AttentionSizes, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, width: int, sizes: AttentionSizes, *, superposition: bool, rngs: nnx.Rngs) -> None:
         self.sizes = sizes
-        self.condition = Conditioning(width, width, rngs=rngs)
+        self.condition = Conditioning(width, width, superposition=superposition, rngs=rngs)
         self.attention_norm = nnx.LayerNorm(width, rngs=rngs)
         self.attention = SegmentedAttention(width, width, sizes.num_heads, rngs=rngs)
         self.dense_norm = nnx.LayerNorm(width, rngs=rngs)
@@ -105,14 +109,17 @@ class PolicyNetwork(nnx.Module):
         self.graphsage = nnx.List([GraphSageLayer(width, rngs=rngs) for _ in range(config.graphsage_layers)])
         self.graph = GraphEmbedding(width, len(GLOBAL_COLUMNS), rngs=rngs)
         self.chip_hidden = nnx.Linear(len(CHIP_COLUMNS), width, rngs=rngs)
-        self.chip_condition = Conditioning(width, width, rngs=rngs)
+        self.chip_condition = Conditioning(width, width, superposition=config.superposition, rngs=rngs)
         # No bias: one shared by all chips would change no probability.
         self.chip = nnx.Linear(width, chip_width, use_bias=False, rngs=rngs)
         self.decided = nnx.Linear(chip_width + 3, width, rngs=rngs)
         self.blocks = nnx.List(
-            [AttentionBlock(width, config.attention, rngs=rngs) for _ in range(config.attention_layers)]
+            [
+                AttentionBlock(width, config.attention, superposition=config.superposition, rngs=rngs)
+                for _ in range(config.attention_layers)
+            ]
         )
-        self.heads = TaskHeads(width, config.attention, rngs=rngs)
+        self.heads = TaskHeads(width, config.attention, superposition=config.superposition, rngs=rngs)
         self.exploration = nnx.Linear(width, 2 * NUM_EXPLORED, kernel_init=ZERO_INITIALISED, rngs=rngs)
 
     def __call__(self, padded: PaddedGraph) -> PolicyOutput:
@@ -121,7 +128,9 @@ class PolicyNetwork(nnx.Module):
         decisions = self._refine(padded, ops, chips, graph)
         is_op = padded.op_mask
         return PolicyOutput(
-            placement_logits=jnp.where(is_op[:, None], decisions.placement_logits, 0.0),
+            # Slicing adds up the logits of all ops: so a sum is as sharp in graphs of all sizes.
+            placement_logits=jnp.where(is_op[:, None], decisions.placement_logits, 0.0)
+            * (TYPICAL_OPS / is_op.sum(dtype=jnp.float32)),
             cut_score=jnp.where(is_op, decisions.cut_score, 0.0),
             schedule_key=jnp.where(is_op, decisions.schedule_key, 0.0),
             fusion_key=jnp.where(is_op, decisions.fusion_key, 0.0),

@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 
 import typer
 
-from go_opt.cli import listing, plans, serving, tracing
+from go_opt.cli import listing, plans, serving, tracing, training
 from go_opt.errors import GoOptError
 
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it
@@ -26,6 +26,8 @@ app.command("optimize")(plans.optimize)
 app.command("evaluate")(plans.evaluate)
 app.command("verify")(plans.verify)
 app.command("trace")(tracing.trace)
+app.command("pretrain")(training.pretrain)
+app.command("finetune")(training.finetune)
 app.command("serve")(serving.serve)
 app.add_typer(listing.targets_app, name="targets")
 app.add_typer(listing.zoo_app, name="zoo")
@@ -49,7 +51,7 @@ def main() -> NoReturn:
         is_help = type(error).__name__ == "NoArgsIsHelpError"
         code = _show_help(error.format_message()) if is_help else _fail(error.format_message(), 2)
     except (KeyboardInterrupt, typer.Abort):
-        code = _fail("interrupted before there was a plan.", INTERRUPTED)
+        code = _fail("interrupted before there was anything to keep.", INTERRUPTED)
     except BrokenPipeError:
         _drop_output()  # its reader went away
         code = 1

@@ -1,12 +1,16 @@
-"""Ctrl-C during a search: stop and keep what was reached."""
+"""Ctrl-C during a search or a training: stop and keep what was reached."""
 
 from __future__ import annotations
 
 import math
+import os
 import signal
 from types import FrameType, TracebackType
+from typing import Final
 
 from go_opt.result import Step
+
+_STDERR: Final = 2
 
 
 class InterruptAsks:
@@ -40,3 +44,33 @@ class InterruptAsks:
         if self._is_asked or not self._has_plan:
             raise KeyboardInterrupt
         self._is_asked = True
+
+
+class StopOnSignals:
+    """Ctrl-C and SIGTERM ask a training to stop after its running step; a second one stops it at once."""
+
+    def __init__(self) -> None:
+        self.signal_number: int | None = None  # the one that came
+
+    def __enter__(self) -> StopOnSignals:
+        self._before = {
+            number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def is_asked(self) -> bool:
+        """Whether to stop."""
+        return self.signal_number is not None
+
+    def _ask(self, signal_number: int, frame: FrameType | None) -> None:
+        if self.signal_number is not None:
+            raise KeyboardInterrupt
+        self.signal_number = signal_number
+        # Not by print: the signal may have come in the middle of one.
+        os.write(_STDERR, b"stopping after this step; once more stops at once.\n")

@@ -31,6 +31,13 @@ PlanTargetOption = Annotated[
     str | None, typer.Option("--target", help="Target name or .toml file; by default the plan's own.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+PrecisionOption = Annotated[
+    Literal["native", "as-is"],
+    typer.Option("--precision", help="Cost floats in the target's type, or as they are."),
+]
+DimOption = Annotated[
+    list[str] | None, typer.Option("--dim", metavar="NAME=VALUE", help="Bind a symbolic dimension.")
+]
 
 
 def optimize(
@@ -43,13 +50,11 @@ def optimize(
     ] = None,
     max_evaluations: Annotated[int | None, typer.Option(help="Plans to evaluate at most.")] = None,
     seed: Annotated[int, typer.Option(help="Same seed and evaluations, same answer.")] = 0,
-    precision: Annotated[
-        Literal["native", "as-is"], typer.Option(help="Cost floats in the target's type, or as they are.")
-    ] = "native",
-    dim: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Bind a symbolic dimension.")
-    ] = None,
-    policy: Annotated[str, typer.Option(help="default or none.")] = "default",
+    precision: PrecisionOption = "native",
+    dim: DimOption = None,
+    policy: Annotated[
+        str, typer.Option(metavar="NAME|PATH", help="default, none, or a policy file of your own.")
+    ] = "default",
     decide: Annotated[Decide, typer.Option(help="placement: one kernel per op, default order.")] = "all",
     fidelity: Annotated[
         Fidelity, typer.Option(help="What judges the plans; no bound is proven of simulated ones.")
@@ -78,7 +83,7 @@ def optimize(
     }
     check_writable(out)
     on = api.target(target)
-    graph = api.load(model, dims=_dims(dim or []), precision=precision)
+    graph = api.load(model, dims=parse_dims(dim or []), precision=precision)
     result = _ask_server(server, graph, target, options) if server else _search(graph, on, options)
     if out is not None:
         from go_opt.plan_json import save_plan
@@ -171,7 +176,8 @@ def load_with_plan(model: str, plan: Path, target: str | None) -> tuple[Graph, T
     return graph, api.target(target or loaded.target), loaded
 
 
-def _dims(bindings: list[str]) -> dict[str, int]:
+def parse_dims(bindings: list[str]) -> dict[str, int]:
+    """Values of symbolic dimensions from ``NAME=VALUE``."""
     dims = {}
     for binding in bindings:
         match = _BINDING.fullmatch(binding)

@@ -14,12 +14,14 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from go_opt.errors import (
+    EnvironmentFailedError,
     GoOptError,
     GraphError,
     InfeasibleError,
     InvalidInputError,
     ModelError,
     PlanError,
+    PolicyError,
     ServiceError,
     TargetError,
 )
@@ -44,8 +46,11 @@ TABLE: Final = (
     Row("INVALID_MODEL", ModelError, code_pb2.INVALID_ARGUMENT),
     Row("INVALID_TARGET", TargetError, code_pb2.INVALID_ARGUMENT),
     Row("INVALID_PLAN", PlanError, code_pb2.INVALID_ARGUMENT),
+    Row("INVALID_POLICY", PolicyError, code_pb2.INVALID_ARGUMENT),
     Row("INFEASIBLE", InfeasibleError, code_pb2.FAILED_PRECONDITION),
     Row("UNAVAILABLE", ServiceError, code_pb2.UNAVAILABLE),
+    # Not ABORTED or INTERNAL: what failed lies behind the service, and may be back for another call.
+    Row("ENVIRONMENT_FAILED", EnvironmentFailedError, code_pb2.UNAVAILABLE),
 )
 
 

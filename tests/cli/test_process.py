@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from go_opt.agents.networks import PolicyConfig, initial_parameters
+from go_opt.agents.policy import Policy
+from go_opt.agents.policy_file import save_policy
 from tests.cli.conftest import graph_file
 
 # A shell that starts tests in the background may have them ignore SIGINT, and their children too.
@@ -24,8 +27,8 @@ main()
 LONG_SEARCH = ("optimize", "zoo:nasnet_mobile", "--max-evaluations", "1000000000")
 
 
-def start(env: dict[str, str], cwd: Path, *args: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", RUN, *args]
+def start(env: dict[str, str], cwd: Path, *args: str, code: str = RUN) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code, *args]
     return subprocess.Popen(
         command, env=env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -124,3 +127,33 @@ except SystemExit as end:
     assert end.code == 0
 """
     assert not imported_after(code, user_env) & {"jax", "grpc", "onnx", "networkx"}
+
+
+# Says when the policy is asked, which is once there is a plan.
+RUN_ASKING = """
+import sys
+from go_opt import portfolio
+ask = portfolio.ask_policy
+def noted(*question):
+    print("asked", file=sys.stderr)
+    return ask(*question)
+portfolio.ask_policy = noted
+"""
+
+
+def test_ctrl_c_while_the_policy_loads(user_env: dict[str, str], tmp_path: Path) -> None:
+    config = PolicyConfig(width=8, graphsage_layers=1, attention_layers=1, num_heads=2, rounds=1)
+    save_policy(tmp_path / "policy", Policy(config, initial_parameters(config, 0)), {})
+    # Nothing is kept from an earlier run, so it compiles as well.
+    env = {**user_env, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    args = (*LONG_SEARCH, "--policy", "policy", "--json")
+    with start(env, tmp_path, *args, code=RUN_ASKING + RUN) as process:
+        assert process.stderr is not None
+        assert "asked\n" in process.stderr
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert err == ""
+    answer = json.loads(out)
+    assert answer["status"] == "FEASIBLE"
+    assert answer["evaluations"] < 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -35,8 +36,16 @@ def test_undecided_is_the_mean_of_the_real_chips() -> None:
 
 
 def test_conditioning_scales_features_and_begins_at_one() -> None:
-    layer = Conditioning(2, 3, rngs=nnx.Rngs(0))
+    layer = Conditioning(2, 3, superposition=True, rngs=nnx.Rngs(0))
+    assert layer.scale is not None
     ops, graph = jnp.array([[1.0, 2, 3]]), jnp.array([1.0, 10])
     np.testing.assert_array_equal(layer(ops, graph), ops)
     layer.scale.kernel[...] = jnp.array([[1.0, 0, 0], [0, 1, 0]])
     np.testing.assert_array_equal(layer(ops, graph), [[2, 22, 3]])
+
+
+def test_without_superposition_features_are_left_as_they_are() -> None:
+    layer = Conditioning(2, 3, superposition=False, rngs=nnx.Rngs(0))
+    assert not jax.tree.leaves(nnx.state(layer, nnx.Param))
+    ops = jnp.array([[1.0, 2, 3]])
+    np.testing.assert_array_equal(layer(ops, jnp.array([1.0, 10])), ops)

@@ -185,6 +185,21 @@ def test_degenerate_graphs_have_answers_and_gradients(build: Callable[[], Graph]
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(of_parameters))
 
 
+def test_superposition_adds_nothing_but_scales_that_begin_at_one() -> None:
+    _, padded = padded_of(graph_of(100), small_mcm(3))
+    plain = replace(SMALL, superposition=False)
+    shared = dict(nnx.to_flat_state(trained_parameters(plain)))
+    with_scales = dict(nnx.to_flat_state(initial_parameters(SMALL, 0)))
+    assert all(path[-2] == "scale" for path in with_scales.keys() - shared.keys())
+    assert len(with_scales) - len(shared) == 2 * (1 + SMALL.attention_layers + 3)  # kernels and biases
+    parameters = nnx.from_flat_state(list((with_scales | shared).items()))
+    conditioned = policy_outputs(SMALL, parameters, padded)
+    for output, expected in zip(
+        conditioned, policy_outputs(plain, nnx.from_flat_state(list(shared.items())), padded), strict=True
+    ):
+        np.testing.assert_allclose(output, expected, atol=1e-6)
+
+
 def test_same_input_same_answer() -> None:
     features, padded = padded_of(graph_of(100), small_mcm(3))
     first, again = answer(features, padded), answer(features, padded)

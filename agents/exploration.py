@@ -1,0 +1,87 @@
+"""Keys perturbed in feature space, and their density.
+
+    key = mean + Φ (σ ⊙ ε),    Φ [N, F] the exploration features, ε Gaussian,
+
+is a Gaussian on the subspace that Φ spans. With U an orthonormal basis of it and y = Uᵀ key,
+G = Uᵀ Φ, the density is that of y: normal with mean Uᵀ mean and covariance C = G diag(σ²) Gᵀ.
+Directions along which Φ hardly varies are left out of U, so that C is well conditioned.
+Low rank on purpose: independent noise on each op's key makes orders that cut badly, and
+teaches nothing about how to order another graph.
+
+Axes: ``N`` ops, ``F`` features, ``K`` dimensions of the subspace, ``S`` draws.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Directions with a smaller share of the largest singular value are not told apart.
+_LEAST_SHARE: Final = 0.03
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class KeySpace:
+    """The subspace that keys of one graph are explored in."""
+
+    features: Array  # Φ [N, F]
+    basis: Array  # U [N, K], orthonormal columns
+
+    @property
+    def projected(self) -> Array:
+        """G [K, F]."""
+        return self.basis.T @ self.features
+
+
+@dataclass(frozen=True, eq=False)
+class KeyDensity:
+    """Log-density of drawn keys under a mean and a spread, and its gradient."""
+
+    log_density: Array  # [S]
+    entropy: float
+    to_mean: Array  # [S, N] d log density / d mean
+    to_log_std: Array  # [S, F] d log density / d log σ
+    entropy_to_log_std: Array  # [F] d entropy / d log σ
+
+
+def key_space(features: NDArray[np.floating]) -> KeySpace:
+    """The subspace of ``features`` [N, F] (in the graph's own order of ops)."""
+    columns = np.asarray(features, dtype=np.float64)
+    left, singular, _ = np.linalg.svd(columns, full_matrices=False)
+    return KeySpace(columns, left[:, singular > _LEAST_SHARE * singular[0]])
+
+
+def antithetic_normals(rng: np.random.Generator, num_draws: int, num_features: int) -> Array:
+    """ε [S, F] in pairs of opposite sign, the last one alone where S is odd."""
+    half = rng.standard_normal(((num_draws + 1) // 2, num_features))
+    return np.stack([half, -half], axis=1).reshape(-1, num_features)[:num_draws]
+
+
+def draw_keys(space: KeySpace, mean: Array, log_std: Array, normals: Array) -> Array:
+    """Keys [S, N] of ``mean`` [N] and ``log_std`` [F] at ``normals`` [S, F]."""
+    return mean + (normals * np.exp(log_std)) @ space.features.T
+
+
+def key_density(space: KeySpace, mean: Array, log_std: Array, keys: Array) -> KeyDensity:
+    """The density of ``keys`` [S, N] under ``mean`` [N] and ``log_std`` [F]."""
+    projected = space.projected
+    variance = np.exp(2.0 * log_std)
+    covariance = (projected * variance) @ projected.T
+    precision = np.linalg.inv(covariance)
+    offset = (keys - mean) @ space.basis  # [S, K]
+    pull = offset @ precision
+    log_det = float(np.linalg.slogdet(covariance)[1])
+    constant = len(covariance) * np.log(2.0 * np.pi)
+    spread = variance * np.einsum("kf,kl,lf->f", projected, precision, projected)
+    return KeyDensity(
+        log_density=-0.5 * ((offset * pull).sum(axis=1) + log_det + constant),
+        entropy=0.5 * (log_det + constant + len(covariance)),
+        to_mean=pull @ space.basis.T,
+        to_log_std=variance * (pull @ projected) ** 2 - spread,
+        entropy_to_log_std=spread,
+    )

@@ -1,0 +1,121 @@
+"""Plans that a policy proposes in a search: one pass of its network, then endless draws.
+
+Half of the drawn keys are the policy's, and half the prior's: around zero with a spread of one
+along every feature, structured keys that nothing was learned for
+(:mod:`go_opt.agents.exploration`). So a policy that misjudges a graph costs at most half of
+the proposals. Draws come in antithetic pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.agents.decoding import Decisions, Mode, decode, schedule
+from go_opt.agents.exploration import KeySpace, antithetic_normals, draw_keys, key_space
+from go_opt.agents.features import GraphFeatures, graph_features
+from go_opt.agents.instance import Instance
+from go_opt.agents.outputs import Outputs
+from go_opt.agents.padding import rows_to_ops
+from go_opt.env import Target
+from go_opt.errors import InfeasibleError
+from go_opt.graph import Graph
+
+PLACEMENTS_AT_A_TIME: Final = 8  # they share one filter over the order
+
+Array = NDArray[np.float64]
+
+
+class Advice(NamedTuple):
+    """What a policy says of one graph on one target."""
+
+    outputs: Outputs
+    directions: NDArray[np.float32]  # [N, F] that keys are perturbed along
+
+
+class PolicyPlan(NamedTuple):
+    """An order and its kernels, to be sliced at the least cost where no placement is given."""
+
+    method: str
+    order: NDArray[np.int32]  # [N]
+    fusion_group: NDArray[np.int32]  # [N]
+    placement: NDArray[np.int32] | None  # [N]
+
+
+def advice(policy: Callable[[GraphFeatures], Outputs], graph: Graph, target: Target) -> Advice:
+    """What ``policy`` says of ``graph`` on ``target``, in one pass."""
+    features = graph_features(graph, target)
+    return Advice(policy(features), rows_to_ops(features, features.exploration))
+
+
+def policy_plans(advised: Advice, instance: Instance, seed: int) -> Iterator[PolicyPlan]:
+    """Endless plans, the same for the same ``seed``.
+
+    First the policy's means and the likeliest slicing of the default order by its logits.
+    Then rounds of a pair of the policy's keys, a pair of the prior's, and a slicing drawn.
+    """
+    outputs = advised.outputs
+    group, order = schedule(instance, outputs.schedule_key, outputs.fusion_key)
+    yield PolicyPlan("policy", order, group, None)
+    drawn: Iterator[PolicyPlan]
+    try:
+        yield next(_placements(instance, outputs, "slice_likeliest", seed=0, draws=1))
+        drawn = _drawn_placements(instance, outputs, seed)
+    except InfeasibleError:  # chip kinds that exclude ops leave the default order no slicing
+        drawn = iter(())
+    rng = np.random.default_rng(seed)
+    space = key_space(advised.directions)
+    nothing = np.zeros(instance.graph.num_ops)
+    prior = outputs._replace(
+        schedule_key=nothing,
+        fusion_key=nothing,
+        exploration_log_std=np.zeros_like(outputs.exploration_log_std),
+    )
+    while True:
+        own = _pair("policy: order and kernels", instance, space, outputs, rng)
+        other = _pair("structured keys: order and kernels", instance, space, prior, rng)
+        for pair in zip(own, other, strict=True):
+            yield from pair
+        yield from islice(drawn, 1)
+
+
+def _pair(
+    method: str, instance: Instance, space: KeySpace, outputs: Outputs, rng: np.random.Generator
+) -> Iterator[PolicyPlan]:
+    """Two draws of opposite noise."""
+    schedule_log_std, fusion_log_std = outputs.exploration_log_std
+    normals = antithetic_normals(rng, 2, len(schedule_log_std))
+    schedule_key = draw_keys(space, outputs.schedule_key, schedule_log_std, normals)
+    # Of its own noise: kernels that always went with the opposite order would be half of what is possible.
+    normals = antithetic_normals(rng, 2, len(fusion_log_std))
+    fusion_key = draw_keys(space, outputs.fusion_key, fusion_log_std, normals)
+    for i in range(2):
+        group, order = schedule(instance, schedule_key[i], fusion_key[i])
+        yield PolicyPlan(method, order, group, None)
+
+
+def _drawn_placements(instance: Instance, outputs: Outputs, seed: int) -> Iterator[PolicyPlan]:
+    rng = np.random.default_rng((seed, 1))
+    while True:
+        yield from _placements(
+            instance,
+            outputs,
+            "slice_sampled",
+            seed=int(rng.integers(2**31)),
+            draws=PLACEMENTS_AT_A_TIME,
+        )
+
+
+def _placements(
+    instance: Instance, outputs: Outputs, mode: Mode, *, seed: int, draws: int
+) -> Iterator[PolicyPlan]:
+    """Slicings of the default order and kernels by the policy's logits: they may stream weights."""
+    neutral = np.zeros((1, instance.graph.num_ops))
+    decisions = Decisions(neutral, neutral, outputs.placement_logits, outputs.cut_score)
+    decoded = decode(instance, decisions, mode, seed=seed, draws=draws)
+    for placement, order, group in zip(decoded.placement, decoded.order, decoded.fusion_group, strict=True):
+        yield PolicyPlan("policy: placement", order, group, placement)

@@ -1,0 +1,56 @@
+"""A graph on a target, with everything training asks of it, computed once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from go_opt.agents.cheapest import cheapest_slicing
+from go_opt.agents.exploration import KeySpace, key_space
+from go_opt.agents.features import GraphFeatures, graph_features
+from go_opt.agents.instance import Instance, instance
+from go_opt.agents.padding import Bucket, smallest_bucket
+from go_opt.env import Target, evaluate_batch
+from go_opt.graph import Graph
+from go_opt.solver import greedy_slicing
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One graph on one target."""
+
+    instance: Instance
+    features: GraphFeatures
+    key_space: KeySpace
+    bucket: Bucket
+    reference_s: (
+        float  # interval of the greedy plan by the analytical model; see :func:`reference_interval_s`
+    )
+
+
+def case(graph: Graph, target: Target) -> Case:
+    """Cost, describe and measure ``graph`` on ``target``."""
+    on_target = instance(graph, target)
+    features = graph_features(graph, target)
+    by_op = np.empty_like(features.exploration)
+    by_op[features.row_op] = features.exploration
+    return Case(
+        on_target, features, key_space(by_op), smallest_bucket(features), reference_interval_s(on_target)
+    )
+
+
+def reference_interval_s(on_target: Instance) -> float:
+    """What rewards are measured from: the greedy plan's interval, where it fits in memory.
+
+    Else that of the default order's slicing, or of everything on one chip a second long: a
+    constant takes no part in what is learnt, for advantages are within a graph.
+    """
+    order, group = on_target.order, on_target.fusion_group
+    greedy = greedy_slicing(on_target.tables, order, group, adjacent=on_target.is_adjacent)
+    terms = evaluate_batch(on_target.tables, greedy.placement[None], order[None], group[None])
+    if terms.fits[0]:
+        return float(terms.interval_s[0])
+    sliced_s = cheapest_slicing(on_target, order, group).interval_s
+    return sliced_s if math.isfinite(sliced_s) else 1.0

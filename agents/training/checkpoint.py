@@ -1,0 +1,97 @@
+"""The whole state of a training run in one file, so that it resumes exactly, whenever it was killed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.agents.tensor_file import Arrays, TensorFormat, load_tensors, save_tensors
+from go_opt.errors import PolicyError
+from go_opt.files import make_folder, remove_temporaries
+
+FILE_NAME: Final = "checkpoint.safetensors"
+FORMAT: Final = TensorFormat("go-opt checkpoint", 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A run between two steps."""
+
+    request: Mapping[str, Any]  # what was asked for, JSON
+    progress: Mapping[str, Any]  # how far it is, JSON
+    arrays: Arrays  # parameters, optimiser, best parameters; see to_arrays
+
+
+def save_checkpoint(folder: str | Path, checkpoint: Checkpoint) -> None:
+    """Write the checkpoint of the run in ``folder``, which is made where there is none.
+
+    A kill at any moment leaves the last checkpoint or this one. One process writes to a folder.
+
+    Raises:
+      PolicyError: request or progress is no JSON, or an array is of a type the file cannot hold.
+      InvalidInputError: the place cannot be written to.
+    """
+    make_folder(folder)
+    path = Path(folder) / FILE_NAME
+    record = {"request": dict(checkpoint.request), "progress": dict(checkpoint.progress)}
+    save_tensors(path, FORMAT, record, checkpoint.arrays)
+    remove_temporaries(path)
+
+
+def load_checkpoint(folder: str | Path) -> Checkpoint | None:
+    """The checkpoint of the run in ``folder``; None where there is none.
+
+    Raises:
+      PolicyError: it is of another version, or not all of it is there.
+    """
+    path = Path(folder) / FILE_NAME
+    if not os.path.exists(path):
+        return None
+    record, arrays = load_tensors(path, FORMAT)
+    request, progress = record.get("request"), record.get("progress")
+    if not isinstance(request, dict) or not isinstance(progress, dict):
+        raise PolicyError(f"{FORMAT.name} file {str(path)!r} lacks the request or the progress of its run.")
+    return Checkpoint(request, progress, arrays)
+
+
+def to_arrays(prefix: str, tree: Any) -> dict[str, NDArray[Any]]:
+    """The leaves of a JAX pytree, all arrays, by ``prefix`` and path in it; types and bits are kept."""
+    return {name: np.asarray(leaf) for name, leaf in _named_leaves(prefix, tree)[0]}
+
+
+def from_arrays(prefix: str, arrays: Arrays, like: Any) -> Any:
+    """The inverse of :func:`to_arrays`: ``like`` with NumPy arrays for its leaves.
+
+    Args:
+      like: of the structure wanted, its leaves of the shapes and types wanted.
+
+    Raises:
+      PolicyError: ``arrays`` holds another structure, shape or type under ``prefix``.
+    """
+    named_leaves, structure = _named_leaves(prefix, like)
+    wanted = dict(named_leaves)
+    saved = {name: array for name, array in arrays.items() if name.startswith(f"{prefix}/")}
+    for name in sorted(wanted.keys() ^ saved.keys()):
+        fault = "lacks" if name in wanted else "holds what this run has no use for:"
+        raise PolicyError(f"the checkpoint {fault} {name!r}.")
+    for name, leaf in wanted.items():
+        array = saved[name]
+        if array.shape != leaf.shape or array.dtype != leaf.dtype:
+            raise PolicyError(
+                f"the checkpoint holds {name!r} as {array.dtype}{list(array.shape)}, "
+                f"this run needs {leaf.dtype}{list(leaf.shape)}."
+            )
+    return jax.tree_util.tree_unflatten(structure, [saved[name] for name in wanted])
+
+
+def _named_leaves(prefix: str, tree: Any) -> tuple[list[tuple[str, Any]], Any]:
+    """``prefix/path`` and leaf of each leaf, and the structure of the tree."""
+    by_path, structure = jax.tree_util.tree_flatten_with_path(tree)
+    return [(f"{prefix}/{jax.tree_util.keystr(path)}", leaf) for path, leaf in by_path], structure

@@ -1,0 +1,82 @@
+"""What pretraining learns on: the zoo beside generated graphs, on packages of all sizes and rates.
+
+Every step's graphs follow from the seed and the number of the step alone, so a run that was
+interrupted goes on with the very graphs it would have had. Graphs of one step are of one
+bucket: the first is drawn freely, the others among those of its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from go_opt.agents.generator import generate_graph
+from go_opt.agents.padding import Bucket
+from go_opt.agents.training.cases import Case, case
+from go_opt.agents.training.variation import Variation, varied_target
+from go_opt.env import Target
+from go_opt.errors import InvalidInputError
+from go_opt.graph import Graph
+
+LEAST_OPS: Final = 50
+LEAST_BUCKET_OPS: Final = 256  # smaller graphs share it: each further bucket costs seconds of compilation
+MOST_CHIPS: Final = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Curriculum:
+    """Distributions of graphs and targets."""
+
+    graphs: tuple[Graph, ...]
+    target: Target
+    generated_share: float = 0.5  # of the graphs of a step
+    plain_share: float = 0.5  # of the targets: as given; the others have other chips and rates
+    most_ops: int = 2048  # of generated graphs
+
+    def __post_init__(self) -> None:
+        if not self.graphs and self.generated_share < 1.0:
+            raise InvalidInputError("no graphs are given, and not all are generated.", field="graphs")
+
+    def draw(self, seed: int, step: int, number: int) -> tuple[list[Case], Bucket]:
+        """``number`` cases of one step, and the bucket that holds them all."""
+        rng = np.random.default_rng((seed, step))
+        first = self._draw_graph(rng, range(LEAST_OPS, self.most_ops + 1))
+        sizes = same_size(first.num_ops, self.most_ops)
+        graphs = [first, *(self._draw_graph(rng, sizes) for _ in range(number - 1))]
+        cases = [case(graph, self._draw_target(rng)) for graph in graphs]
+        return cases, common_bucket(cases)
+
+    def _draw_graph(self, rng: np.random.Generator, sizes: range) -> Graph:
+        """Of ``sizes`` ops."""
+        known = [graph for graph in self.graphs if graph.num_ops in sizes]
+        if known and rng.random() >= self.generated_share:
+            return known[int(rng.integers(len(known)))]
+        num_ops = int(np.exp(rng.uniform(np.log(sizes.start), np.log(sizes.stop - 1))))
+        return generate_graph(int(rng.integers(2**31)), num_ops=num_ops)
+
+    def _draw_target(self, rng: np.random.Generator) -> Target:
+        if rng.random() < self.plain_share:
+            return self.target
+        chips = int(np.exp2(rng.uniform(2.0, np.log2(MOST_CHIPS))))
+        link, compute, sram = np.exp2(rng.uniform((-1.5, -1.0, -0.5), (2.5, 1.0, 1.0))).tolist()
+        return varied_target(self.target, Variation(chips, link, compute, sram))
+
+
+def common_bucket(cases: Sequence[Case]) -> Bucket:
+    """The least bucket that holds all ``cases``."""
+    ops, edges, chips = (max(sizes) for sizes in zip(*(case.bucket for case in cases), strict=True))
+    ops = max(ops, LEAST_BUCKET_OPS)
+    # Edges go in steps of twice the ops, chips in one: buckets that hardly differ compile apart.
+    return Bucket(ops, max(edges, 2 * ops), max(chips, MOST_CHIPS))
+
+
+def same_size(num_ops: int, most_ops: int) -> range:
+    """Numbers of ops that share the bucket of ``num_ops``."""
+    size = LEAST_BUCKET_OPS
+    while size < num_ops:
+        size *= 2
+    least = LEAST_OPS if size == LEAST_BUCKET_OPS else size // 2 + 1
+    return range(least, max(min(size, most_ops), num_ops) + 1)

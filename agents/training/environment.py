@@ -1,0 +1,243 @@
+"""What answers how good plans are, behind one interface: a model, a simulator, a service, hardware.
+
+A trainer opens one session for a graph on a target and asks it batch by batch. Environments
+are foreign code: they are used through :func:`open_session`, the one place where what fails
+or answers nonsense becomes an :class:`~go_opt.errors.EnvironmentFailedError`.
+
+Axes: ``B`` plans, ``N`` ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import count
+from types import TracebackType
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.agents.baselines import Evaluate
+from go_opt.agents.baselines.harness import Plans
+from go_opt.env import Target, cost_tables, evaluate_batch, evaluate_plans
+from go_opt.env.cost import CostTables
+from go_opt.env.metrics import Fidelity, check_fidelity
+from go_opt.errors import EnvironmentFailedError, GoOptError, InvalidInputError
+from go_opt.graph import Graph
+
+MAX_REASON_CHARS: Final = 300  # of a foreign error within our sentence
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluations:
+    """What an environment answers to a batch of plans."""
+
+    interval_s: NDArray[np.float64]  # [B] seconds; infinite where invalid
+    valid: NDArray[np.bool_]  # [B] True where activations fit every chip, and the plan runs
+
+
+class Session(Protocol):
+    """A graph on a target, ready to be evaluated; several threads may ask at once."""
+
+    def evaluate(self, placement: Plans, order: Plans, fusion_group: Plans) -> Evaluations:
+        """Evaluate the plans ([B, N] each), in their order."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the session holds; nothing is asked afterwards."""
+        ...
+
+
+class Environment(Protocol):
+    """What answers how good plans are: the analytical model, the simulator, a service, hardware."""
+
+    def open(self, graph: Graph, target: Target) -> Session:
+        """Get ready to evaluate plans of ``graph`` on ``target``."""
+        ...
+
+
+@dataclass(frozen=True)
+class LocalEnvironment:
+    """The analytical model or the simulator in this process.
+
+    ``workers`` threads share each batch, those of all sessions together; the answers are the
+    same for any number of them.
+    """
+
+    fidelity: Fidelity = "analytical"
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        check_fidelity(self.fidelity)
+        if self.workers < 1:
+            raise InvalidInputError(f"workers is {self.workers}, must be at least 1.", field="workers")
+
+    def open(self, graph: Graph, target: Target) -> Session:
+        if self.fidelity == "simulated":
+            evaluate = partial(_simulated, graph, target)
+        else:
+            evaluate = partial(_analytical, cost_tables(graph, target))
+        return _LocalSession(evaluate if self.workers == 1 else partial(self._shared, evaluate))
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.workers, thread_name_prefix="evaluate")
+
+    def _shared(self, evaluate: _Evaluator, *plans: Plans) -> Evaluations:
+        """What ``evaluate`` says of ``plans``, cut into a part for each worker."""
+        num_parts = max(1, min(len(plans[0]), self.workers))
+        parts = list(self._pool.map(evaluate, *(np.array_split(array, num_parts) for array in plans)))
+        return Evaluations(
+            np.concatenate([part.interval_s for part in parts]),
+            np.concatenate([part.valid for part in parts]),
+        )
+
+
+class CheckedSession:
+    """A session held to its contract: plans and answers have the shapes they must have,
+    and every valid plan has an interval, positive and finite. Closes as a context manager.
+    """
+
+    def __init__(self, session: Session, name: str, num_ops: int) -> None:
+        self._session = session
+        self._name = name  # begins the sentence of an error
+        self._num_ops = num_ops
+        self._batches = count(1)
+        self._is_open = True
+
+    def evaluate(self, placement: Plans, order: Plans, fusion_group: Plans) -> Evaluations:
+        """Evaluate the plans ([B, N] each), in their order; the arrays answered are the caller's.
+
+        Raises:
+          EnvironmentFailedError: the environment failed or answered nonsense.
+          InvalidInputError: the plans are not of ``N`` ops each, or not equally many.
+        """
+        self._check_plans(placement, order, fusion_group)
+        batch = next(self._batches)
+        if not self._is_open:
+            raise EnvironmentFailedError(f"{self._name} was closed before batch {batch}.")
+        try:
+            answer = self._session.evaluate(placement, order, fusion_group)
+            interval_s = np.asarray(answer.interval_s).astype(np.float64, casting="same_kind")
+            valid = np.asarray(answer.valid).astype(np.bool_, casting="no")
+        except Exception as cause:
+            raise EnvironmentFailedError(
+                f"{self._name} failed at batch {batch}: {_reason(cause)}."
+            ) from cause
+        if nonsense := _nonsense(interval_s, valid, len(placement)):
+            raise EnvironmentFailedError(f"{self._name} answered nonsense at batch {batch}: {nonsense}.")
+        return Evaluations(np.where(valid, interval_s, np.inf), valid)
+
+    def close(self) -> None:
+        """Close the session; once closed, do nothing.
+
+        Raises:
+          EnvironmentFailedError: the environment failed.
+        """
+        if not self._is_open:
+            return
+        self._is_open = False
+        try:
+            self._session.close()
+        except Exception as cause:
+            raise EnvironmentFailedError(f"{self._name} failed to close: {_reason(cause)}.") from cause
+
+    def __enter__(self) -> CheckedSession:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except EnvironmentFailedError:
+            if kind is None:  # else what failed first is what the caller must see
+                raise
+
+    def _check_plans(self, placement: Plans, order: Plans, fusion_group: Plans) -> None:
+        shape = (len(placement), self._num_ops)
+        fields = {"placement": placement, "order": order, "fusion_group": fusion_group}
+        for field, array in fields.items():
+            if array.shape != shape:
+                raise InvalidInputError(f"{field} has shape {array.shape}, must be {shape}.", field=field)
+
+
+def open_session(environment: Environment, graph: Graph, target: Target) -> CheckedSession:
+    """Open ``environment`` for a graph on a target; close what it returns.
+
+    Raises:
+      EnvironmentFailedError: the environment cannot be opened.
+    """
+    name = f"{type(environment).__name__} for {graph.name!r} on {target.name!r}"
+    try:
+        session = environment.open(graph, target)
+    except Exception as cause:
+        raise EnvironmentFailedError(f"{name} cannot be opened: {_reason(cause)}.") from cause
+    return CheckedSession(session, name, graph.num_ops)
+
+
+def environment_name(environment: Environment) -> str:
+    """What tells one kind of environment from another, for records: a fidelity, or a class."""
+    if isinstance(environment, LocalEnvironment):
+        return environment.fidelity
+    return type(environment).__name__
+
+
+def as_evaluator(session: Session) -> Evaluate:
+    """The session as the harness of the baselines asks it: intervals, infinite where invalid."""
+
+    def evaluate(placement: Plans, order: Plans, fusion_group: Plans) -> NDArray[np.float64]:
+        return session.evaluate(placement, order, fusion_group).interval_s
+
+    return evaluate
+
+
+_Evaluator = Callable[..., Evaluations]  # (placement, order, fusion_group), [B, N] each
+
+
+@dataclass(frozen=True, eq=False)
+class _LocalSession:
+    _evaluate: _Evaluator
+
+    def evaluate(self, placement: Plans, order: Plans, fusion_group: Plans) -> Evaluations:
+        # A kernel compiles once more for arrays of any other type or layout.
+        plans = (np.require(array, np.int32, ["C", "A", "W"]) for array in (placement, order, fusion_group))
+        return self._evaluate(*plans)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _analytical(tables: CostTables, placement: Plans, order: Plans, fusion_group: Plans) -> Evaluations:
+    terms = evaluate_batch(tables, placement, order, fusion_group)
+    return Evaluations(np.where(terms.fits, terms.interval_s, np.inf), terms.fits)
+
+
+def _simulated(
+    graph: Graph, target: Target, placement: Plans, order: Plans, fusion_group: Plans
+) -> Evaluations:
+    costs = evaluate_plans(graph, target, placement, order, fusion_group, fidelity="simulated")
+    return Evaluations(np.where(costs.valid, costs.interval_s, np.inf), costs.valid)
+
+
+def _reason(cause: Exception) -> str:
+    """A foreign error within a sentence: one line, without a full stop."""
+    text = " ".join(str(cause).split()).rstrip(".")
+    if not isinstance(cause, GoOptError):
+        text = f"{type(cause).__name__}: {text}" if text else type(cause).__name__
+    return text if len(text) <= MAX_REASON_CHARS else f"{text[:MAX_REASON_CHARS]}…"
+
+
+def _nonsense(interval_s: NDArray[np.float64], valid: NDArray[np.bool_], num_plans: int) -> str:
+    """What is wrong with an answer; empty where nothing is."""
+    for field, array in (("interval_s", interval_s), ("valid", valid)):
+        if array.shape != (num_plans,):
+            return f"{field} has shape {array.shape}, must be ({num_plans},)"
+    is_bad = valid & ~((interval_s > 0) & (interval_s < np.inf))
+    if is_bad.any():
+        plan = int(np.argmax(is_bad))
+        return f"interval_s of plan {plan} is {interval_s[plan]}, must be positive and finite where valid"
+    return ""

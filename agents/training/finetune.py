@@ -1,0 +1,105 @@
+"""Finetuning: a policy made better on one graph, and the best plan met on the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from go_opt.agents.policy import Policy
+from go_opt.agents.policy_file import parameters_digest, save_policy
+from go_opt.agents.training.cases import case
+from go_opt.agents.training.curriculum import common_bucket
+from go_opt.agents.training.environment import Environment, environment_name
+from go_opt.agents.training.job import Job, Progress, Trained
+from go_opt.agents.training.lessons import Lesson
+from go_opt.agents.training.pretrain import POLICY_NAME
+from go_opt.agents.training.run import run
+from go_opt.agents.training.settings import Settings
+from go_opt.agents.training.step import Step
+from go_opt.env import Target
+from go_opt.errors import InvalidInputError
+from go_opt.graph import Graph
+
+
+def finetuning_settings(lessons: Sequence[Lesson] = Settings().lessons) -> Settings:
+    """What suits some hundred samples of one graph."""
+    settings = Settings(graphs_per_step=len(jax.devices()))
+    small = tuple(replace(lesson, samples=16, best_of=4) for lesson in lessons)
+    return replace(settings, lessons=small, epochs=4, warm_up_updates=4)
+
+
+@dataclass(frozen=True, eq=False)
+class FinetuneRequest:
+    """A graph, the policy to start from, and for how long."""
+
+    graph: Graph
+    target: Target
+    policy: Policy
+    samples: int = 200  # evaluations; rounded up to whole steps
+    seed: int = 0
+    settings: Settings = field(default_factory=finetuning_settings)
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise InvalidInputError(f"samples is {self.samples}, must be 1 or more.", field="samples")
+
+    @property
+    def steps(self) -> int:
+        """Steps that take at least so many samples."""
+        return math.ceil(self.samples / (self.settings.graphs_per_step * self.settings.samples_per_graph))
+
+    def to_json(self) -> dict[str, Any]:
+        """What tells this request from others, as plain values."""
+        return {
+            "task": "finetune",
+            "graph": {"name": self.graph.name, "fingerprint": self.graph.fingerprint},
+            "target": {"name": self.target.name, "fingerprint": self.target.fingerprint},
+            "policy": parameters_digest(self.policy),
+            "samples": self.samples,
+            "seed": self.seed,
+            "settings": self.settings.to_json(),
+            "network": asdict(self.policy.config),
+        }
+
+
+def finetune(
+    request: FinetuneRequest,
+    folder: str | Path,
+    environment: Environment,
+    *,
+    workers: int = 1,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_step: Callable[[Step], None] = lambda step: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Trained:
+    """Train on one graph; checkpoint, metrics and ``policy.safetensors`` are in ``folder``.
+
+    Raises:
+      InvalidInputError: the request makes no sense, or the folder is another run's.
+      EnvironmentFailedError: the environment failed; the checkpoint of the last step is there.
+    """
+    settings = request.settings
+    record = request.to_json() | {"environment": environment_name(environment)}
+    only = case(request.graph, request.target)
+    cases, bucket = [only] * settings.graphs_per_step, common_bucket([only])
+    job = Job(
+        request=record,
+        config=request.policy.config,
+        settings=settings,
+        parameters=request.policy.parameters,
+        draw=lambda step: (cases, bucket),
+        environment=environment,
+        steps=request.steps,
+        seed=request.seed,
+        workers=workers,
+    )
+    trained = run(job, folder, on_progress=on_progress, on_step=on_step, should_stop=should_stop)
+    if jax.process_index() == 0:
+        card = {"request": record, "steps": trained.step, "samples": trained.samples}
+        save_policy(Path(folder) / POLICY_NAME, trained.policy, card)
+    return trained

@@ -1,0 +1,77 @@
+"""What is trained, on what and for how long; and what a run reports and leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flax import nnx
+from numpy.typing import NDArray
+
+from go_opt.agents.networks import PolicyConfig
+from go_opt.agents.padding import Bucket
+from go_opt.agents.policy import Policy
+from go_opt.agents.training.cases import Case
+from go_opt.agents.training.environment import Environment
+from go_opt.agents.training.settings import Settings
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One run of training. The same job gives the same policy, interrupted or not."""
+
+    request: dict[str, Any]  # JSON that tells this job from others; a folder goes on with its own alone
+    config: PolicyConfig
+    settings: Settings
+    parameters: nnx.State  # to start from
+    draw: Callable[[int], tuple[list[Case], Bucket]]  # the graphs of a step, from its number alone
+    environment: Environment
+    steps: int
+    seed: int
+    validation: Sequence[Case] = ()  # with some, the policy kept is the best on them; else the last
+    validate_every: int = 100  # steps
+    workers: int = 1  # threads that play the graphs of a step
+
+
+@dataclass(frozen=True, eq=False)
+class BestPlan:
+    """The fastest plan met, of any graph: of use where there is only one."""
+
+    interval_s: float
+    placement: NDArray[np.int32]  # [N]
+    order: NDArray[np.int32]  # [N]
+    fusion_group: NDArray[np.int32]  # [N]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is, after each step."""
+
+    step: int
+    steps: int
+    samples: int  # evaluations so far, validation left out
+    reward: float  # mean of the step, log times faster than greedy
+    best_interval_s: float  # of any plan so far
+    score: float | None  # last validation
+    best_score: float | None
+    samples_per_s: float
+    left_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What a run left behind."""
+
+    policy: Policy  # the best on validation, else the last
+    best_plan: BestPlan | None
+    step: int
+    steps: int
+    samples: int
+    best_score: float | None
+
+    @property
+    def is_complete(self) -> bool:
+        """False where the run was stopped before its last step."""
+        return self.step == self.steps

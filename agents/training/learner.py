@@ -1,0 +1,173 @@
+"""The network's side of PPO: a forward pass, then a backward pass from gradients of its outputs.
+
+Between the two stand the solver and the environment, which JAX does not see: a program with
+a call-back could not be cached on disk. Graphs of a step are stacked in one bucket and
+divided among the devices JAX sees, on every host that takes part; parameters are on all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from go_opt.agents.networks import PolicyConfig, PolicyOutput, policy_outputs
+from go_opt.agents.padding import Bucket, PaddedGraph, pad
+from go_opt.agents.policy import Outputs, Policy, to_ops, to_rows
+from go_opt.agents.training.cases import Case
+from go_opt.agents.training.settings import Settings
+from go_opt.errors import InvalidInputError
+
+# Read-outs whose outputs only matter relative to each other.
+_DECAYED: Final = ("schedule_readout", "fusion_readout")
+
+
+@dataclass(frozen=True, eq=False)
+class LearnerState:
+    """What an update changes."""
+
+    parameters: nnx.State
+    optimizer: Any  # optax state
+
+
+class Learner:
+    """Runs and updates the network on batches of graphs of one bucket."""
+
+    def __init__(self, config: PolicyConfig, settings: Settings, updates: int) -> None:
+        """``updates``: gradient steps of the whole run, over which the learning rate falls."""
+        self.config = config
+        self._optimizer = optimizer(settings, updates)
+        self._largest_gradient = settings.largest_gradient
+        self._mesh = Mesh(np.array(jax.devices()), ("graphs",))
+        if settings.graphs_per_step % self._mesh.size:
+            raise InvalidInputError(
+                f"graphs_per_step is {settings.graphs_per_step}, must be a multiple of the "
+                f"{self._mesh.size} devices.",
+                field="graphs_per_step",
+            )
+
+    def start(self, parameters: nnx.State) -> LearnerState:
+        """A fresh optimiser for ``parameters``."""
+        return self.place(LearnerState(parameters, self._optimizer.init(parameters)))
+
+    def place(self, state: LearnerState) -> LearnerState:
+        """``state`` on all devices."""
+        placed = jax.device_put((state.parameters, state.optimizer), self._on_all)
+        return LearnerState(*placed)
+
+    def outputs(self, state: LearnerState, cases: Sequence[Case], bucket: Bucket) -> list[Outputs]:
+        """What the policy says of each of this host's ``cases``."""
+        padded = self._divided(_stacked([pad(case.features, bucket) for case in cases]))
+        rows = _local(_forward(self.config, state.parameters, padded))
+        return [
+            to_ops(case.features, PolicyOutput(*(output[i] for output in rows)))
+            for i, case in enumerate(cases)
+        ]
+
+    def update(
+        self, state: LearnerState, cases: Sequence[Case], bucket: Bucket, gradients: Sequence[Outputs]
+    ) -> tuple[LearnerState, float]:
+        """The state after one step down ``gradients`` of the loss, by output; the gradient's norm."""
+        padded = self._divided(_stacked([pad(case.features, bucket) for case in cases]))
+        rows = [to_rows(case.features, g, bucket) for case, g in zip(cases, gradients, strict=True)]
+        parameters, optimizer_state, norm = _update(
+            self.config, self._optimizer, self._largest_gradient, state.parameters, state.optimizer, padded,
+            self._divided(_stacked(rows)),
+        )  # fmt: skip
+        return LearnerState(parameters, optimizer_state), float(norm)
+
+    def policy(self, state: LearnerState) -> Policy:
+        """The policy as it is now, on one device."""
+        return Policy(self.config, jax.tree.map(np.asarray, state.parameters))
+
+    @cached_property
+    def _on_all(self) -> NamedSharding:
+        return NamedSharding(self._mesh, PartitionSpec())  # type: ignore[no-untyped-call]
+
+    def _divided(self, tree: Any) -> Any:
+        """Leading axes divided among the devices; each host gives its own part."""
+        sharding = NamedSharding(self._mesh, PartitionSpec("graphs"))  # type: ignore[no-untyped-call]
+        return jax.tree.map(partial(jax.make_array_from_process_local_data, sharding), tree)
+
+
+@lru_cache(maxsize=4)  # an equal one would have the update compiled again
+def optimizer(settings: Settings, updates: int) -> optax.GradientTransformation:
+    """AdamW whose rate rises for some updates, then falls linearly."""
+
+    def is_decayed(parameters: nnx.State) -> Any:
+        return jax.tree_util.tree_map_with_path(
+            lambda path, _: any(name in jax.tree_util.keystr(path) for name in _DECAYED), parameters
+        )
+
+    # Adam's first steps move every parameter by the whole rate, whatever the gradient's size.
+    first = settings.learning_rate / (settings.warm_up_updates + 1)
+    rise = optax.linear_schedule(first, settings.learning_rate, settings.warm_up_updates)
+    fall = optax.linear_schedule(
+        settings.learning_rate, settings.last_learning_rate, max(1, updates - settings.warm_up_updates)
+    )
+    rate = optax.join_schedules([rise, fall], [settings.warm_up_updates])
+    return optax.adamw(rate, weight_decay=settings.weight_decay, mask=is_decayed)
+
+
+@partial(jax.jit, static_argnums=0)
+def _forward(config: PolicyConfig, parameters: nnx.State, padded: PaddedGraph) -> PolicyOutput:
+    outputs: PolicyOutput = jax.vmap(lambda graph: policy_outputs(config, parameters, graph))(padded)
+    return outputs
+
+
+# The old state is not donated: a run goes back to it where the environment fails.
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _update(
+    config: PolicyConfig,
+    optimizer: optax.GradientTransformation,
+    largest_gradient: float,
+    parameters: nnx.State,
+    optimizer_state: Any,
+    padded: PaddedGraph,
+    gradients: PolicyOutput,
+) -> tuple[nnx.State, Any, jax.Array]:
+    """A step along the network's gradients, pulled back from those of its outputs.
+
+    Each graph's is clipped by its own norm before the mean is taken: log-probabilities are
+    sums over ops, and large graphs would drown the others.
+    """
+
+    def linear(parameters: nnx.State, graph: PaddedGraph, gradient: PolicyOutput) -> jax.Array:
+        outputs = policy_outputs(config, parameters, graph)
+        # Padded chips hold a logit of -1e9 and a gradient of zero.
+        products = jax.tree.map(
+            lambda output, g: jnp.sum(jnp.where(g == 0, 0.0, output) * g), outputs, gradient
+        )
+        return jnp.sum(jnp.stack(jax.tree.leaves(products)))
+
+    by_graph = jax.vmap(jax.grad(linear), in_axes=(None, 0, 0))(parameters, padded, gradients)
+    norms = jax.vmap(_norm)(by_graph)
+    share = jnp.minimum(1.0, largest_gradient / norms) / len(norms)
+    gradient = jax.tree.map(lambda leaf: jnp.tensordot(share, leaf, axes=1), by_graph)
+    updates, optimizer_state = optimizer.update(gradient, optimizer_state, parameters)
+    return optax.apply_updates(parameters, updates), optimizer_state, norms.mean()
+
+
+def _norm(tree: nnx.State) -> jax.Array:
+    return jnp.sqrt(jnp.sum(jnp.stack([jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)])))
+
+
+def _stacked(trees: Sequence[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+
+
+def _local(rows: PolicyOutput) -> list[np.ndarray]:
+    """This host's rows of each output, in order."""
+    local = []
+    for output in rows:
+        shards = sorted(output.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+        local.append(np.concatenate([np.asarray(shard.data) for shard in shards]))
+    return local

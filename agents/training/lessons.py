@@ -1,0 +1,55 @@
+"""What one graph is played for: which tasks the policy decides, and how they become plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from go_opt.agents.decoding import DRAWING, MODES, Mode
+from go_opt.errors import InvalidInputError
+
+Task = Literal["placement", "schedule", "fusion"]
+TASKS: Final[tuple[Task, ...]] = get_args(Task)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A decoder, the tasks it hears the policy on (the rest stays at its default), and a batch."""
+
+    mode: Mode
+    tasks: tuple[Task, ...]
+    samples: int = 32  # that share one pass of the network
+    best_of: int = 8  # k: what the best of is raised
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise InvalidInputError(
+                f"mode is {self.mode!r}, must be one of {', '.join(MODES)}.", field="mode"
+            )
+        if not self.tasks or not set(self.tasks) <= set(TASKS):
+            raise InvalidInputError(f"tasks must be some of {', '.join(TASKS)}.", field="tasks")
+        if not self.draws_keys and self.mode not in DRAWING:
+            raise InvalidInputError(
+                f"tasks must hold schedule or fusion: {self.mode} draws nothing else.", field="tasks"
+            )
+        if not 1 <= self.best_of <= self.samples:
+            raise InvalidInputError(
+                f"best_of is {self.best_of}, must be 1 to {self.samples}, the samples.", field="best_of"
+            )
+
+    @property
+    def name(self) -> str:
+        """Decoder and tasks, for reports."""
+        return f"{self.mode}:{'+'.join(self.tasks)}"
+
+    @property
+    def draws_keys(self) -> bool:
+        """Whether each sample has an order or kernels of its own."""
+        return "schedule" in self.tasks or "fusion" in self.tasks
+
+
+# The exact slicer places, the policy orders and fuses.
+ORDER_AND_FUSION: Final = Lesson("slice_cheapest", ("schedule", "fusion"))
+# Rewards are a black box: nothing reads costs.
+PLACEMENT: Final = Lesson("slice_sampled", ("placement",))
+JOINT: Final = Lesson("slice_sampled", TASKS)

@@ -1,0 +1,147 @@
+"""Pretraining: one policy for many graphs and packages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import jax
+
+from go_opt.agents.networks import PolicyConfig, initial_parameters
+from go_opt.agents.policy_file import save_policy
+from go_opt.agents.training.cases import case
+from go_opt.agents.training.curriculum import LEAST_OPS, Curriculum
+from go_opt.agents.training.environment import Environment, environment_name
+from go_opt.agents.training.job import Job, Progress, Trained
+from go_opt.agents.training.metric_log import read_metric
+from go_opt.agents.training.run import run
+from go_opt.agents.training.settings import Settings
+from go_opt.env import Target
+from go_opt.errors import InvalidInputError
+from go_opt.graph import Graph
+
+POLICY_NAME: Final = "policy.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class PretrainRequest:
+    """What to learn from, and for how long."""
+
+    graphs: Sequence[Graph]
+    validation: Sequence[Graph]  # what the policy that is kept does best on; none: the last is kept
+    target: Target
+    samples: int = 20_000  # evaluations, validation left out; rounded up to whole steps
+    seed: int = 0
+    settings: Settings = field(default_factory=Settings)
+    config: PolicyConfig = field(default_factory=PolicyConfig)
+    generated_share: float = 0.5  # of the graphs of a step
+    plain_share: float = 0.6  # of the targets: as given
+    most_ops: int = 512  # of generated graphs
+    validate_every: int = 100  # steps
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise InvalidInputError(f"samples is {self.samples}, must be 1 or more.", field="samples")
+        for name in ("generated_share", "plain_share"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise InvalidInputError(f"{name} is {getattr(self, name)}, must be 0 to 1.", field=name)
+        if self.most_ops < LEAST_OPS:
+            raise InvalidInputError(
+                f"most_ops is {self.most_ops}, must be {LEAST_OPS} or more.", field="most_ops"
+            )
+        if self.validate_every < 1:
+            raise InvalidInputError(
+                f"validate_every is {self.validate_every}, must be 1 or more.", field="validate_every"
+            )
+        for graph in self.graphs:
+            if not LEAST_OPS <= graph.num_ops <= self.most_ops:
+                raise InvalidInputError(
+                    f"graph {graph.name!r} has {graph.num_ops} ops, pretraining takes {LEAST_OPS} to "
+                    f"{self.most_ops} (most_ops).",
+                    field="graphs",
+                )
+
+    @property
+    def steps(self) -> int:
+        """Steps that take at least so many samples."""
+        return math.ceil(self.samples / (self.settings.graphs_per_step * self.settings.samples_per_graph))
+
+    def to_json(self) -> dict[str, Any]:
+        """What tells this request from others, as plain values."""
+        return {
+            "task": "pretrain",
+            "graphs": _named(self.graphs),
+            "validation": _named(self.validation),
+            "target": {"name": self.target.name, "fingerprint": self.target.fingerprint},
+            "samples": self.samples,
+            "seed": self.seed,
+            "generated_share": self.generated_share,
+            "plain_share": self.plain_share,
+            "most_ops": self.most_ops,
+            "validate_every": self.validate_every,
+            "settings": self.settings.to_json(),
+            "network": asdict(self.config),
+        }
+
+
+def pretrain(
+    request: PretrainRequest,
+    folder: str | Path,
+    environment: Environment,
+    *,
+    workers: int = 1,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Trained:
+    """Train, and leave checkpoint, metrics and ``policy.safetensors`` in ``folder``.
+
+    A folder that holds a part of the same request is gone on with.
+
+    Raises:
+      InvalidInputError: the request makes no sense, or the folder is another run's.
+      EnvironmentFailedError: the environment failed; the checkpoint of the last step is there.
+    """
+    settings = request.settings
+    record = request.to_json() | {"environment": environment_name(environment)}
+    curriculum = Curriculum(
+        tuple(request.graphs), request.target, request.generated_share, request.plain_share, request.most_ops
+    )
+    job = Job(
+        request=record,
+        config=request.config,
+        settings=settings,
+        parameters=initial_parameters(request.config, request.seed),
+        draw=lambda step: curriculum.draw(request.seed, step, settings.graphs_per_step),
+        environment=environment,
+        steps=request.steps,
+        seed=request.seed,
+        validation=[case(graph, request.target) for graph in request.validation],
+        validate_every=request.validate_every,
+        workers=workers,
+    )
+    trained = run(job, folder, on_progress=on_progress, should_stop=should_stop)
+    if jax.process_index() == 0:
+        curve = read_metric(folder, "validation")
+        save_policy(Path(folder) / POLICY_NAME, trained.policy, _card(record, trained, curve))
+    return trained
+
+
+def _card(record: Mapping[str, Any], trained: Trained, curve: Sequence[tuple[int, float]]) -> dict[str, Any]:
+    """Where the policy is from, for whoever finds the file."""
+    return {
+        "request": record,
+        "steps": trained.step,
+        "of_steps": trained.steps,
+        "samples": trained.samples,
+        "validation": "mean log speed-up over greedy, best of 16 proposals, mean of the lessons",
+        "validation_best": trained.best_score,
+        "validation_curve": [[step, round(value, 4)] for step, value in curve],
+    }
+
+
+def _named(graphs: Sequence[Graph]) -> dict[str, str]:
+    """Fingerprints by name."""
+    return {graph.name: graph.fingerprint for graph in graphs}

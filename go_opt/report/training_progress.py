@@ -1,0 +1,99 @@
+"""A training for people: its progress on stderr, once a second, and what it left behind."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from go_opt.report.units import format_duration
+
+if TYPE_CHECKING:
+    from go_opt.agents.training.job import Progress
+    from go_opt.training import TrainingResult
+
+_QUIET_S: Final = 1.0
+
+
+class TrainingProgress:
+    """A line a second, and one for the last step: what is learnt, how fast, and how long to go."""
+
+    def __init__(self, *, of_one_graph: bool, is_quiet: bool = False) -> None:
+        """``of_one_graph``: intervals compare, so the best one is shown. ``is_quiet``: say nothing."""
+        self._of_one_graph = of_one_graph
+        self._is_quiet = is_quiet
+        self._has_started = False
+        self._next_s = -math.inf
+
+    def on_start(self) -> None:
+        """Before the first step, which takes longest; later calls do nothing."""
+        if not self._has_started:
+            self._has_started = True
+            self._say("compiling the network, once for each size of graph; then it comes from the cache ...")
+
+    def on_progress(self, progress: Progress) -> None:
+        """After each step."""
+        now_s = time.monotonic()
+        if now_s >= self._next_s or progress.step == progress.steps:
+            self._next_s = now_s + _QUIET_S
+            self._say(progress_line(progress, of_one_graph=self._of_one_graph))
+
+    def _say(self, line: str) -> None:
+        if not self._is_quiet:
+            print(line, file=sys.stderr, flush=True)
+
+
+def progress_line(progress: Progress, *, of_one_graph: bool) -> str:
+    """``step 3/7  96 samples  reward 0.412  best 100.4 us  85.1 samples/s  2 s left``."""
+    parts = [
+        f"step {progress.step}/{progress.steps}",
+        f"{progress.samples} samples",
+        f"reward {progress.reward:.3f}",
+    ]
+    if of_one_graph:
+        parts.append(f"best {format_duration(progress.best_interval_s)}")
+    elif progress.score is not None and progress.best_score is not None:
+        parts.append(f"validation {progress.score:.3f} (best {progress.best_score:.3f})")
+    parts += [f"{progress.samples_per_s:.1f} samples/s", f"{format_time_left(progress.left_s)} left"]
+    return "  ".join(parts)
+
+
+def format_time_left(seconds: float) -> str:
+    """``42 s``, ``7 min``, ``1 h 05 min``: no finer than it can be foretold."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def trained_to_dict(result: TrainingResult) -> dict[str, Any]:
+    """The answer to ``pretrain`` and ``finetune`` as JSON types."""
+    return {
+        "folder": str(result.folder),
+        "steps": result.step,
+        "samples": result.samples,
+        "best_score": result.best_score,
+        "best_interval_s": result.best_interval_s,
+        "reference_interval_s": result.reference_interval_s,
+        "complete": result.is_complete,
+    }
+
+
+def print_trained(result: TrainingResult) -> None:
+    """What was reached, against greedy, and where it is."""
+    state = "complete" if result.is_complete else "to be gone on with"
+    print(f"{state}: {result.step} of {result.steps} steps, {result.samples} samples")
+    if result.best_score is not None:
+        print(f"validation  {math.exp(result.best_score):.3f}x the greedy heuristic, best of 16 proposals")
+    if result.best_interval_s is not None:
+        print(f"best        {format_duration(result.best_interval_s)}, {_against_greedy(result)}")
+    if result.plan_file is not None:
+        print(f"plan        {result.plan_file}")
+    print(f"policy      {result.policy_file}")
+
+
+def _against_greedy(result: TrainingResult) -> str:
+    if result.best_interval_s is None or result.reference_interval_s is None:
+        return "greedy finds no valid plan"
+    return f"{result.reference_interval_s / result.best_interval_s:.3f}x the greedy heuristic"

@@ -1,0 +1,257 @@
+"""The doors to training: pretrain a policy on many graphs, finetune one on a graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from go_opt.env import Target
+from go_opt.env.metrics import Fidelity
+from go_opt.errors import InfeasibleError
+from go_opt.graph import Graph
+from go_opt.plan import Plan
+from go_opt.plan_json import save_plan
+from go_opt.result import check_seed
+from go_opt.solver import greedy_slicing, verify
+from go_opt.training_inputs import (
+    SplitOrNone,
+    as_any_graph,
+    as_environment,
+    as_lessons,
+    as_policy,
+    as_target,
+    check_folder,
+    of_any_host,
+    zoo_graphs,
+)
+
+# JAX loads where a door is opened, not where this is imported.
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from go_opt.agents.networks import PolicyConfig
+    from go_opt.agents.policy import Policy
+    from go_opt.agents.training.environment import Environment
+    from go_opt.agents.training.job import BestPlan, Progress, Trained
+
+PLAN_NAME: Final = "plan.json"
+MOST_VALIDATION_OPS: Final = 1200  # validation costs as much as some steps
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingResult:
+    """What a run left in its folder."""
+
+    folder: Path
+    policy: Policy  # the best on validation, else the last
+    policy_file: Path
+    step: int
+    steps: int  # of the whole run
+    samples: int  # evaluations so far, validation left out
+    best_score: float | None  # on validation: mean log speed-up over greedy
+    # Of finetuning:
+    plan: Plan | None = None  # the best met, verified
+    plan_file: Path | None = None
+    best_interval_s: float | None = None  # of the plan, by the environment
+    reference_interval_s: float | None = None  # of the greedy plan, by the environment; None if invalid
+
+    @property
+    def is_complete(self) -> bool:
+        """False where the run was stopped before its last step."""
+        return self.step == self.steps
+
+
+def pretrain(
+    folder: str | Path,
+    *,
+    graphs: Sequence[Graph | nx.DiGraph | str | Path] = (),
+    split: SplitOrNone | None = None,
+    validation: Sequence[Graph | nx.DiGraph | str | Path] | None = None,
+    target: Target | str | Path = "mcm-6x6",
+    samples: int = 20_000,
+    seed: int = 0,
+    environment: Fidelity | Environment = "analytical",
+    lessons: Sequence[str] = (),
+    workers: int = 1,
+    generated_share: float = 0.5,
+    most_ops: int = 512,
+    graphs_per_step: int = 4,
+    network: PolicyConfig | None = None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> TrainingResult:
+    """Train one policy for many graphs and packages like ``target``.
+
+    ``folder`` gets ``policy.safetensors``, the checkpoint and the metrics. Where it holds a
+    part of the same run, that is gone on with, and ends as it would have without the stop.
+
+    Args:
+      graphs: to learn from, beside the split's and the generated ones.
+      split: of the zoo, also learnt from as far as its graphs have at most ``most_ops`` ops;
+        ``train`` where no ``graphs`` are given, else ``none``.
+      validation: the policy kept is the best on these; by default the zoo's validation split.
+      samples: evaluations, validation left out; rounded up to whole steps.
+      environment: what evaluates plans: ``analytical``, ``simulated`` or one of your own.
+      lessons: what is learnt: ``order`` (and kernels, for the exact slicer), ``placement``
+        (by its own cuts), ``joint`` (all at once); by default order and placement.
+      workers: threads that decode and evaluate the graphs of a step.
+      generated_share: of the graphs of a step, 0 to 1.
+      graphs_per_step: a multiple of the devices.
+      on_progress: called after every step.
+      should_stop: asked before every step; stopping keeps what was reached.
+
+    Raises:
+      InvalidInputError: an argument is out of range, or the folder is another run's.
+      PolicyError: the checkpoint in the folder is malformed or of another version.
+      EnvironmentFailedError: the environment failed; the checkpoint of the last step is there.
+    """
+    check_seed(seed)
+    check_folder(folder)
+    on = as_target(target)
+    chosen = [as_any_graph(graph) for graph in graphs]
+    chosen += zoo_graphs(split or ("none" if chosen else "train"), on, most_ops)
+    held_out = zoo_graphs("validation", on, MOST_VALIDATION_OPS) if validation is None else validation
+
+    from go_opt.agents.compilation_cache import enable_compilation_cache
+    from go_opt.agents.networks import PolicyConfig
+    from go_opt.agents.training.pretrain import PretrainRequest
+    from go_opt.agents.training.pretrain import pretrain as run
+    from go_opt.agents.training.settings import Settings
+
+    enable_compilation_cache()
+    request = PretrainRequest(
+        graphs=chosen,
+        validation=[as_any_graph(graph) for graph in held_out],
+        target=on,
+        samples=samples,
+        seed=seed,
+        settings=Settings(lessons=as_lessons(lessons), graphs_per_step=graphs_per_step),
+        config=network or PolicyConfig(),
+        generated_share=generated_share,
+        most_ops=most_ops,
+    )
+    trained = run(
+        request,
+        folder,
+        as_environment(environment, workers),
+        workers=workers,
+        on_progress=on_progress,
+        should_stop=of_any_host(should_stop),
+    )
+    return _result(folder, trained)
+
+
+def finetune(
+    graph: Graph | nx.DiGraph | str | Path,
+    folder: str | Path,
+    *,
+    target: Target | str | Path = "mcm-6x6",
+    policy: Policy | str | Path | None = "default",
+    samples: int = 200,
+    seed: int = 0,
+    environment: Fidelity | Environment = "analytical",
+    lessons: Sequence[str] = (),
+    workers: int = 1,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> TrainingResult:
+    """Make a policy better on one graph, and keep the best plan met on the way.
+
+    ``folder`` gets ``policy.safetensors``, ``plan.json``, the checkpoint and the metrics, and
+    is gone on with as by :func:`pretrain`, where the other arguments are explained.
+
+    Args:
+      policy: to start from: ``default`` is the one that ships, a path one of your own, None or
+        ``"none"`` an untrained one.
+
+    Raises:
+      InvalidInputError: an argument is out of range, or the folder is another run's.
+      InfeasibleError: the environment took a plan for valid that the verifier refuses.
+      PolicyError: the policy or the checkpoint in the folder is malformed or of another version.
+      EnvironmentFailedError: the environment failed; the checkpoint of the last step is there.
+    """
+    check_seed(seed)
+    check_folder(folder)
+    on = as_target(target)
+    learnt = as_any_graph(graph)
+
+    import jax
+
+    from go_opt.agents.compilation_cache import enable_compilation_cache
+    from go_opt.agents.training.finetune import FinetuneRequest, finetuning_settings
+    from go_opt.agents.training.finetune import finetune as run
+
+    enable_compilation_cache()
+    answers = as_environment(environment, workers)
+    request = FinetuneRequest(
+        learnt, on, as_policy(policy, seed), samples, seed, finetuning_settings(as_lessons(lessons))
+    )
+    trained = run(
+        request,
+        folder,
+        answers,
+        workers=workers,
+        on_progress=on_progress,
+        should_stop=of_any_host(should_stop),
+    )
+    best = trained.best_plan
+    if best is None:
+        return _result(folder, trained)
+    plan, plan_file = _verified(learnt, on, best), Path(folder) / PLAN_NAME
+    if jax.process_index() == 0:
+        save_plan(plan, plan_file)
+    return _result(
+        folder,
+        trained,
+        plan=plan,
+        plan_file=plan_file,
+        best_interval_s=best.interval_s,
+        reference_interval_s=_greedy_interval_s(learnt, on, answers),
+    )
+
+
+def _result(folder: str | Path, trained: Trained, **of_one_graph: Any) -> TrainingResult:
+    from go_opt.agents.training.pretrain import POLICY_NAME
+
+    return TrainingResult(
+        folder=Path(folder),
+        policy=trained.policy,
+        policy_file=Path(folder) / POLICY_NAME,
+        step=trained.step,
+        steps=trained.steps,
+        samples=trained.samples,
+        best_score=trained.best_score,
+        **of_one_graph,
+    )
+
+
+def _verified(graph: Graph, target: Target, best: BestPlan) -> Plan:
+    plan = Plan.create(
+        graph,
+        target.source,
+        target.fingerprint,
+        placement=best.placement,
+        order=best.order,
+        fusion_group=best.fusion_group,
+        provenance="policy: finetuned",
+    )
+    violations = verify(graph, target, plan)
+    if violations:
+        raise InfeasibleError(f"the best plan met is not valid: {violations[0].message}")
+    return plan
+
+
+def _greedy_interval_s(graph: Graph, target: Target, environment: Environment) -> float | None:
+    """Of the compiler's greedy plan, by the environment; None where it is not valid."""
+    from go_opt.agents.instance import instance
+    from go_opt.agents.training.environment import open_session
+
+    on_target = instance(graph, target)
+    order, group = on_target.order, on_target.fusion_group
+    greedy = greedy_slicing(on_target.tables, order, group, adjacent=on_target.is_adjacent)
+    with open_session(environment, graph, target) as session:
+        interval_s = float(session.evaluate(greedy.placement[None], order[None], group[None]).interval_s[0])
+    return interval_s if math.isfinite(interval_s) else None

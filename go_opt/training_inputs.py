@@ -1,0 +1,105 @@
+"""What the doors to training take: graphs, a policy, lessons, an environment, a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from go_opt.api import load
+from go_opt.env import Target, load_target, load_zoo, zoo_entries
+from go_opt.env.metrics import Fidelity
+from go_opt.env.zoo import SPLITS, Split
+from go_opt.errors import InvalidInputError, PolicyError
+from go_opt.files import make_folder
+from go_opt.frontends.graph_like import as_graph
+from go_opt.graph import Graph
+from go_opt.policies import find_policy
+
+# JAX loads where it is needed, not where this is imported.
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from go_opt.agents.policy import Policy
+    from go_opt.agents.training.environment import Environment
+    from go_opt.agents.training.lessons import Lesson
+
+SplitOrNone = Split | Literal["none"]
+
+
+def zoo_graphs(split: SplitOrNone, target: Target, most_ops: int) -> list[Graph]:
+    """The zoo's graphs of a split with at most ``most_ops`` ops: those made for ``target``, if any."""
+    if split not in (*SPLITS, "none"):
+        raise InvalidInputError(
+            f"split must be one of {', '.join(SPLITS)}, none, not {split!r}.", field="split"
+        )
+    fitting = [entry for entry in zoo_entries() if entry.split == split and entry.ops <= most_ops]
+    made_for_target = [entry for entry in fitting if entry.target == target.name]
+    return [load_zoo(entry.name) for entry in made_for_target or fitting]
+
+
+def check_folder(folder: str | Path) -> None:
+    """Make the folder of a run; raise where it cannot be made or written to."""
+    make_folder(folder)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InvalidInputError(f"folder {str(folder)!r} cannot be written to.", field="folder")
+
+
+def as_any_graph(graph: Graph | nx.DiGraph | str | Path) -> Graph:
+    """A graph from what the doors take for one: itself, a networkx graph, or what ``load`` reads."""
+    return load(graph) if isinstance(graph, str | Path) else as_graph(graph)
+
+
+def as_target(target: Target | str | Path) -> Target:
+    """A target from itself, a name or a path."""
+    return target if isinstance(target, Target) else load_target(target)
+
+
+def as_environment(environment: Fidelity | Environment, workers: int) -> Environment:
+    """Your own as it is; a fidelity with ``workers`` threads."""
+    from go_opt.agents.training.environment import LocalEnvironment
+
+    return LocalEnvironment(environment, workers) if isinstance(environment, str) else environment
+
+
+def as_lessons(names: Iterable[str]) -> tuple[Lesson, ...]:
+    """The lessons of these names; the default ones for none."""
+    from go_opt.agents.training.settings import LESSONS, Settings
+
+    lessons = []
+    for name in names:
+        if name not in LESSONS:
+            raise InvalidInputError(
+                f"lesson must be one of {', '.join(LESSONS)}, not {name!r}.", field="lessons"
+            )
+        lessons.append(LESSONS[name])
+    return tuple(lessons) or Settings().lessons
+
+
+def as_policy(policy: Policy | str | Path | None, seed: int) -> Policy:
+    """The policy of a file or a name; an untrained one of ``seed`` for none."""
+    from go_opt.agents.networks import PolicyConfig, initial_parameters
+    from go_opt.agents.policy import Policy
+    from go_opt.agents.policy_file import load_policy
+
+    if isinstance(policy, Policy):
+        return policy
+    if policy is None or policy == "none":
+        config = PolicyConfig()
+        return Policy(config, initial_parameters(config, seed))
+    path = find_policy("default") if policy == "default" else policy
+    if path is None:
+        raise PolicyError("no policy is shipped with this version; give a file, or none.", field="policy")
+    return load_policy(path)
+
+
+def of_any_host(should_stop: Callable[[], bool]) -> Callable[[], bool]:
+    """All hosts stop before the same step, for a step needs every one of them."""
+    import jax
+    import numpy as np
+    from jax.experimental import multihost_utils
+
+    if jax.process_count() == 1:
+        return should_stop
+    return lambda: bool(np.any(multihost_utils.process_allgather(np.array(should_stop()))))

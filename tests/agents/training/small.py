@@ -1,0 +1,96 @@
+"""A network, graphs and a learner as small as they come, shared so that each compiles once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import jax
+import numpy as np
+from flax import nnx
+from numpy.typing import NDArray
+
+from go_opt.agents.features import NUM_EXPLORED
+from go_opt.agents.generator import generate_graph
+from go_opt.agents.networks import PolicyConfig, initial_parameters
+from go_opt.agents.outputs import Outputs
+from go_opt.agents.padding import Bucket
+from go_opt.agents.training.cases import Case, case
+from go_opt.agents.training.environment import Evaluations
+from go_opt.agents.training.learner import Learner, LearnerState
+from go_opt.agents.training.lessons import TASKS, Lesson
+from go_opt.agents.training.settings import Settings
+from go_opt.env import load_target
+
+# One segment holds a graph: gradients stop at the one before, slopes do not.
+CONFIG = PolicyConfig(width=16, graphsage_layers=1, attention_layers=1, num_heads=2, segment_ops=64, rounds=1)
+BUCKET = Bucket(128, 128, 8)
+
+ORDER = Lesson("slice_cheapest", ("schedule", "fusion"), samples=8, best_of=3)
+PLACEMENT = Lesson("slice_sampled", ("placement",), samples=8, best_of=3)
+ADJACENT = Lesson("sample_adjacent", ("placement", "schedule"), samples=8, best_of=3)
+JOINT = Lesson("slice_sampled", TASKS, samples=8, best_of=3)
+LESSONS = (ORDER, PLACEMENT, ADJACENT, JOINT)
+# A constant rate that learns in a few steps, and no clip but where a test asks for it.
+SETTINGS = Settings(
+    lessons=LESSONS,
+    graphs_per_step=2,
+    learning_rate=0.01,
+    last_learning_rate=0.01,
+    warm_up_updates=0,
+    largest_gradient=1e4,
+)
+
+
+@lru_cache
+def small_learner() -> Learner:
+    return Learner(CONFIG, SETTINGS, updates=1)
+
+
+def gradient_of(state: LearnerState) -> nnx.State:
+    """The gradient that the first update of a state followed: a tenth of it is Adam's first moment."""
+    gradient: nnx.State = jax.tree.map(
+        lambda moment: np.asarray(moment, np.float64) / 0.1, state.optimizer[0].mu
+    )
+    return gradient
+
+
+@lru_cache
+def small_case(seed: int) -> Case:
+    """Side by side branches, whose order matters: 50 ops and more on four chips."""
+    return case(generate_graph(seed, family="towers", num_ops=50 + seed), load_target("mcm-2x2"))
+
+
+def trained_parameters(seed: int = 0, scale: float = 0.3) -> nnx.State:
+    """As after training: nothing is zero any more; the larger the scale, the surer of itself."""
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda leaf: leaf + np.float32(scale) * rng.standard_normal(leaf.shape, dtype=np.float32),
+        initial_parameters(CONFIG, seed),
+    )
+
+
+def random_outputs(rng: np.random.Generator, of: Case, scale: float = 1.0) -> Outputs:
+    """What a network might say."""
+    num_ops, num_chips = of.features.num_ops, of.features.num_chips
+    shapes = ((num_ops, num_chips), (num_ops,), (num_ops,), (num_ops,), (2, NUM_EXPLORED))
+    return Outputs(*(scale * rng.standard_normal(shape) for shape in shapes))
+
+
+Plans = NDArray[np.int32]
+
+
+class Answers:
+    """A session that answers what a function of placement and order [B, N] says, and keeps what was asked."""
+
+    def __init__(self, interval_s: Callable[[Plans, Plans], NDArray[np.float64]]) -> None:
+        self._interval_s = interval_s
+        self.asked: list[tuple[Plans, Plans, Plans]] = []
+
+    def evaluate(self, placement: Plans, order: Plans, fusion_group: Plans) -> Evaluations:
+        self.asked.append((placement, order, fusion_group))
+        interval_s = self._interval_s(placement, order)
+        return Evaluations(interval_s, np.isfinite(interval_s))
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,97 @@
+"""The environments in this process: by hand, through the baselines' harness, in any layout."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from go_opt.agents.baselines import METHODS, analytical
+from go_opt.agents.baselines.harness import Plans
+from go_opt.agents.instance import instance
+from go_opt.agents.training.environment import LocalEnvironment, as_evaluator, open_session
+from go_opt.env.analytical import _evaluate_batch
+from go_opt.env.metrics import Fidelity
+from go_opt.errors import InvalidInputError
+from tests.strategies import JIT_IS_ON, chip_kind, simulated_kind, simulated_package, small_mcm, toy_graph
+
+US = 1e-6
+
+
+def toy_plans(*placements: list[int]) -> tuple[Plans, Plans, Plans]:
+    """The ops of the toy graph in the order of storage, a kernel each, on these chips."""
+    ops = np.tile(np.arange(6, dtype=np.int32), (len(placements), 1))
+    return np.array(placements, dtype=np.int32), ops, ops
+
+
+def test_toy_by_hand() -> None:
+    # All on one chip: the kernels, 43.4 us. The last op apart: the other five, 29.4 us.
+    # Three and three: x and a, 1000 bytes each, take 10 us each over the link; 25.0 us of kernels.
+    plans = toy_plans([0] * 6, [0, 0, 0, 0, 0, 1], [0, 0, 0, 1, 1, 1])
+    with open_session(LocalEnvironment(), toy_graph(), small_mcm()) as session:
+        answer = session.evaluate(*plans)
+    assert answer.interval_s == pytest.approx([43.4 * US, 29.4 * US, 25.0 * US])
+    assert answer.valid.all()
+
+
+def test_out_of_memory_by_hand() -> None:
+    # Twice ids and out, 4800 bytes, throughout; x, h and a, 1000 each, at op "relu".
+    for sram_bytes, fits in ((7800, True), (7799, False)):
+        session = LocalEnvironment().open(toy_graph(), small_mcm(1, sram_bytes=sram_bytes))
+        answer = session.evaluate(*toy_plans([0] * 6))
+        assert answer.valid.tolist() == [fits]
+        assert np.isfinite(answer.interval_s).tolist() == [fits]
+
+
+def test_the_simulator_by_hand() -> None:
+    # 50 bytes of header on every 100: x and a take 15 us each over the link, which the model
+    # leaves out; to it the kernels of the second chip take longest.
+    kinds = [chip_kind(count=2, simulator=simulated_kind())]
+    simulator = simulated_package(packet_bytes=100, packet_header_bytes=50)
+    graph, target = toy_graph(), small_mcm(kinds=kinds, simulator=simulator)
+    intervals: list[tuple[Fidelity, float]] = [("analytical", 25.0 * US), ("simulated", 30.0 * US)]
+    for fidelity, interval_s in intervals:
+        with open_session(LocalEnvironment(fidelity), graph, target) as session:
+            answer = session.evaluate(*toy_plans([0, 0, 0, 1, 1, 1]))
+        assert answer.interval_s == pytest.approx([interval_s])
+
+
+def test_a_baseline_reaches_the_same_through_a_session() -> None:
+    case = instance(toy_graph(), small_mcm(3))
+    want = METHODS["annealing"].run(case, 64, 0, analytical(case))
+    with open_session(LocalEnvironment(workers=2), case.graph, case.target) as session:
+        got = METHODS["annealing"].run(case, 64, 0, as_evaluator(session))
+    np.testing.assert_array_equal(got.curve_s, want.curve_s)
+
+
+def test_sessions_share_the_workers() -> None:
+    environment = LocalEnvironment(workers=3)
+    before = set(threading.enumerate())
+    for _ in range(3):
+        session = environment.open(toy_graph(), small_mcm())
+        session.evaluate(*toy_plans(*[[0] * 6] * 5))
+    started = set(threading.enumerate()) - before
+    assert 1 <= len(started) <= 3
+    assert all(thread.name.startswith("evaluate") for thread in started)
+
+
+@pytest.mark.skipif(not JIT_IS_ON, reason="the kernels run interpreted")
+def test_plans_of_any_layout_use_the_kernel_that_is_compiled() -> None:
+    placement, order, group = toy_plans([0] * 6, [0, 0, 0, 1, 1, 1])
+    read_only = placement.copy()
+    read_only.setflags(write=False)
+    with open_session(LocalEnvironment(), toy_graph(), small_mcm()) as session:
+        want = session.evaluate(placement, order, group)
+        compiled = len(_evaluate_batch.signatures)
+        for other in (placement.astype(np.int64), np.asfortranarray(placement), read_only):
+            got = session.evaluate(other, order, group)  # type: ignore[arg-type]
+            np.testing.assert_array_equal(got.interval_s, want.interval_s)
+    assert len(_evaluate_batch.signatures) == compiled
+
+
+def test_workers_and_fidelity_are_checked() -> None:
+    with pytest.raises(InvalidInputError, match=r"^workers is 0, must be at least 1\.$"):
+        LocalEnvironment(workers=0)
+    with pytest.raises(InvalidInputError, match="fidelity must be one of analytical, simulated"):
+        LocalEnvironment("hardware")  # type: ignore[arg-type]

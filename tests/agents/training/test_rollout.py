@@ -1,0 +1,191 @@
+"""Episodes: what is drawn, what stays at its default, and what is judged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from go_opt.agents.decoding import DRAWING, MODES, Decisions, decode
+from go_opt.agents.training.environment import LocalEnvironment
+from go_opt.agents.training.lessons import Lesson
+from go_opt.agents.training.rollout import Episodes, decide, play
+from go_opt.env import INVALID_REWARD
+from go_opt.errors import InvalidInputError
+from tests.agents.training.small import (
+    ADJACENT,
+    JOINT,
+    LESSONS,
+    ORDER,
+    PLACEMENT,
+    Answers,
+    Plans,
+    random_outputs,
+    small_case,
+)
+
+CASE = small_case(0)
+OUTPUTS = random_outputs(np.random.default_rng(0), CASE)
+
+
+def all_alike(placement: Plans, order: Plans) -> NDArray[np.float64]:
+    return np.ones(len(placement))
+
+
+def played(lesson: Lesson, seed: int = 0) -> Episodes:
+    return play(CASE, OUTPUTS, lesson, Answers(all_alike), seed)
+
+
+def assert_same(got: Episodes, expected: Episodes) -> None:
+    np.testing.assert_array_equal(got.schedule_key, expected.schedule_key)
+    np.testing.assert_array_equal(got.fusion_key, expected.fusion_key)
+    for name in ("placement", "order", "fusion_group", "drawn", "log_prob"):
+        np.testing.assert_array_equal(getattr(got.decoded, name), getattr(expected.decoded, name))
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
+def test_same_seed_same_episodes(lesson: Lesson) -> None:
+    first = played(lesson)
+    assert_same(played(lesson), first)
+    other = played(lesson, seed=1)
+    assert (other.schedule_key != first.schedule_key).any() or (
+        other.decoded.placement != first.decoded.placement
+    ).any()
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
+def test_what_is_not_decided_does_not_matter(lesson: Lesson) -> None:
+    """Its outputs may be anything: the same episodes."""
+    unheard = random_outputs(np.random.default_rng(1), CASE)
+    said = OUTPUTS._replace(
+        **{
+            field: getattr(unheard, field)
+            for task, fields in {
+                "placement": ("placement_logits", "cut_score"),
+                "schedule": ("schedule_key",),
+                "fusion": ("fusion_key",),
+            }.items()
+            for field in fields
+            if task not in lesson.tasks
+        }
+    )
+    assert_same(play(CASE, said, lesson, Answers(all_alike), 0), played(lesson))
+
+
+def test_what_is_not_decided_stays_at_its_default() -> None:
+    of_placement = played(PLACEMENT)
+    assert not of_placement.schedule_key.any()
+    assert not of_placement.fusion_key.any()
+    np.testing.assert_array_equal(of_placement.decoded.fusion_group[0], CASE.instance.fusion_group)
+    assert (of_placement.decoded.order == of_placement.decoded.order[0]).all()
+    assert len(np.unique(of_placement.decoded.placement, axis=0)) > 1
+    without_fusion = played(ADJACENT)
+    np.testing.assert_array_equal(
+        without_fusion.decoded.fusion_group, np.tile(CASE.instance.fusion_group, (8, 1))
+    )
+    assert len(np.unique(without_fusion.decoded.order, axis=0)) > 1
+
+
+@pytest.mark.parametrize("lesson", [ORDER, JOINT], ids=lambda lesson: lesson.name)
+def test_keys_come_in_pairs_around_the_mean(lesson: Lesson) -> None:
+    """For every draw its mirror image; those of the two tasks are not paired alike."""
+    episodes = played(lesson)
+    partners = []
+    for key, mean in (
+        (episodes.schedule_key, OUTPUTS.schedule_key),
+        (episodes.fusion_key, OUTPUTS.fusion_key),
+    ):
+        apart = np.abs((key - mean)[:, None] + (key - mean)).max(axis=2)
+        assert (np.sort(apart, axis=1)[:, 0] < 1e-9).all()
+        partners.append(apart.argmin(axis=1))
+    assert (partners[0] != partners[1]).any()
+
+
+def test_plans_are_judged_as_they_were_decoded() -> None:
+    """Some are invalid, the others take a second more for each op off chip 0."""
+
+    def interval_s(placement: Plans, order: Plans) -> NDArray[np.float64]:
+        seconds = 1.0 + (placement > 0).sum(axis=1)
+        return np.where(placement.sum(axis=1) % 2, np.inf, seconds)
+
+    session = Answers(interval_s)
+    episodes = play(CASE, OUTPUTS, replace(PLACEMENT, samples=64), session, 0)
+    ((placement, order, fusion_group),) = session.asked
+    np.testing.assert_array_equal(placement, episodes.decoded.placement)
+    np.testing.assert_array_equal(order, episodes.decoded.order)
+    np.testing.assert_array_equal(fusion_group, episodes.decoded.fusion_group)
+    invalid = placement.sum(axis=1) % 2 == 1
+    assert 0 < invalid.sum() < 64
+    np.testing.assert_array_equal(np.isinf(episodes.interval_s), invalid)
+    assert (episodes.reward[invalid] == INVALID_REWARD).all()
+    seconds = 1.0 + (placement > 0).sum(axis=1)
+    expected = np.log(CASE.reference_s / seconds)
+    np.testing.assert_allclose(episodes.reward[~invalid], expected[~invalid])
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
+def test_the_plan_without_exploring_is_of_the_means(lesson: Lesson) -> None:
+    """No keys but the means, and the likeliest chips: nothing is drawn."""
+    mode = {
+        "slice_sampled": "slice_likeliest",
+        "sample_adjacent": "fix_adjacent",
+        "slice_cheapest": "slice_cheapest",
+    }
+    none = np.zeros((1, CASE.features.num_ops))
+    expected = decode(
+        CASE.instance,
+        Decisions(
+            OUTPUTS.schedule_key[None] if "schedule" in lesson.tasks else none,
+            OUTPUTS.fusion_key[None] if "fusion" in lesson.tasks else none,
+            OUTPUTS.placement_logits,
+            OUTPUTS.cut_score,
+        ),
+        mode[lesson.mode],  # type: ignore[arg-type]
+    )
+    decided = decide(CASE, OUTPUTS, lesson)
+    assert decided.placement.shape == (1, CASE.features.num_ops)
+    for name in ("placement", "order", "fusion_group"):
+        np.testing.assert_array_equal(getattr(decided, name), getattr(expected, name))
+
+
+def test_draws_that_hardly_vary_are_the_means() -> None:
+    said = OUTPUTS._replace(exploration_log_std=np.full_like(OUTPUTS.exploration_log_std, -40.0))
+    episodes = play(CASE, said, ORDER, Answers(all_alike), 0)
+    decided = decide(CASE, said, ORDER)
+    np.testing.assert_array_equal(episodes.decoded.order, np.tile(decided.order, (8, 1)))
+    np.testing.assert_array_equal(episodes.decoded.placement, np.tile(decided.placement, (8, 1)))
+
+
+def test_the_reference_is_what_the_environment_says_of_the_greedy_plan() -> None:
+    """So a reward of zero is as fast as the greedy plan."""
+    session = LocalEnvironment().open(CASE.instance.graph, CASE.instance.target)
+    episodes = play(CASE, OUTPUTS, ORDER, session, 0)
+    finite = np.isfinite(episodes.interval_s)
+    assert finite.any()
+    np.testing.assert_allclose(
+        np.exp(episodes.reward[finite]) * episodes.interval_s[finite], CASE.reference_s
+    )
+
+
+@pytest.mark.parametrize("mode", sorted(set(MODES) - set(DRAWING)))
+def test_a_lesson_that_draws_nothing_is_refused(mode: str) -> None:
+    with pytest.raises(InvalidInputError, match=f"{mode} draws nothing"):
+        Lesson(mode, ("placement",))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"mode": "guess", "tasks": ("schedule",)}, "mode"),
+        ({"mode": "sample", "tasks": ()}, "tasks"),
+        ({"mode": "sample", "tasks": ("sleep",)}, "tasks"),
+        ({"mode": "sample", "tasks": ("placement",), "samples": 4, "best_of": 5}, "best_of"),
+        ({"mode": "sample", "tasks": ("placement",), "samples": 0}, "best_of"),
+    ],
+)
+def test_malformed_lessons_are_refused(arguments: dict[str, object], field: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        Lesson(**arguments)  # type: ignore[arg-type]
+    assert caught.value.field == field

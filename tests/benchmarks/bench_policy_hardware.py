@@ -1,0 +1,180 @@
+"""Hardware the policy has not seen: the simulator as a black box, one sample one simulation.
+
+Run: PYTHONPATH=. python tests/benchmarks/bench_policy_hardware.py --policy FILE ... --out LINES [NAME ...]
+
+The policy was pretrained on the analytical model; its rewards here are simulated intervals on
+``mcm-6x6``, and so are those of every rival. *re-evaluated* is the plan that the portfolio
+without a policy finds by the analytical model, simulated once; *annealing from it* goes on from
+there on the simulator. Finetuning decides order and kernels for the slicer, which reads the
+analytical costs, and placements by itself; so does *scratch*. Best simulated interval in
+microseconds after 1, 20 and 200 samples, times faster than *re-evaluated* as geometric means
+over the graphs on which that plan runs, and the share of samples whose plan failed. Medians
+over the seeds (for the policy: training seeds), their range where it is not a point.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from policy_methods import (
+    Failures,
+    Search,
+    checked_row,
+    finetuned,
+    from_scratch,
+    policy_of,
+    searched,
+    zero_shot,
+)
+from policy_runs import (
+    Part,
+    Row,
+    arguments,
+    by_seed,
+    complete_graphs,
+    geometric_mean,
+    graph_names,
+    parts_of,
+    print_table,
+    reached_s,
+    rows_of,
+    spread,
+)
+
+import go_opt
+from go_opt.agents.baselines import Samples
+from go_opt.agents.baselines.black_box import Annealing, _anneal, _problem
+from go_opt.agents.instance import Instance, instance
+from go_opt.agents.training.environment import LocalEnvironment, as_evaluator, open_session
+from go_opt.agents.training.lessons import ORDER_AND_FUSION, PLACEMENT
+
+BUDGETS = (1, 20, 200)
+LESSONS = (ORDER_AND_FUSION, PLACEMENT)
+ANALYTICAL_EVALUATIONS = 64
+ANALYTICAL = "re-evaluated"
+FROM_IT = "annealing from it"
+RANDOM = "random"
+SCRATCH = "scratch"
+RIVALS = (ANALYTICAL, FROM_IT, RANDOM, SCRATCH)
+OF_POLICY = ("zero-shot", "finetuned")
+METHODS = (*RIVALS, *OF_POLICY)
+
+
+def main() -> None:
+    parser = arguments(__doc__, evaluations=BUDGETS[-1])
+    parser.add_argument("--most-ops", type=int, default=800)
+    options = parser.parse_args()
+    names = graph_names(options, options.most_ops)
+    setting = f"{options.evaluations} evaluations"
+    parts = []
+    for name in names:
+        parts += parts_of(name, setting, options, drawn=RIVALS, of_policy=OF_POLICY)
+    report(names, rows_of(parts, partial(work, options.evaluations), options), options)
+
+
+def work(evaluations: int, part: Part) -> Row:
+    case = instance(go_opt.load(f"zoo:{part.graph}"), go_opt.target("mcm-6x6"))
+    with open_session(LocalEnvironment("simulated"), case.graph, case.target) as session:
+        evaluate = Failures(as_evaluator(session))
+        run = searched(search_of(part), case, evaluations, part.seed, evaluate)
+    return checked_row(case, run, "simulated") | {"failed": evaluate.failed}
+
+
+def search_of(part: Part) -> Search | str:
+    if part.method == RANDOM:
+        return RANDOM
+    if part.method in (ANALYTICAL, FROM_IT):
+        return partial(from_analytical, goes_on=part.method == FROM_IT)
+    if part.method == SCRATCH:
+        return from_scratch(LESSONS)
+    return (zero_shot if part.method == "zero-shot" else finetuned)(policy_of(part), LESSONS)
+
+
+def from_analytical(instance: Instance, samples: Samples, seed: int, *, goes_on: bool) -> None:
+    """The portfolio's plan by the analytical model; then annealing with its order and kernels."""
+    found = go_opt.optimize(
+        instance.graph, instance.target, max_evaluations=ANALYTICAL_EVALUATIONS, seed=seed, policy=None
+    )
+    plan = found.plan
+    interval_s = samples.one(plan.placement, plan.order, plan.fusion_group)
+    if not goes_on:
+        return
+    planned = replace(instance, order=plan.order, fusion_group=plan.fusion_group)
+    problem = _problem(planned)
+    units = np.zeros(problem.num_units, dtype=np.int32)
+    units[problem.unit_of_op] = plan.placement
+    rng = np.random.default_rng(seed)
+    _anneal(planned, samples, problem, rng, Annealing(), units, interval_s)
+
+
+def report(names: list[str], rows: dict[Part, Row], options: argparse.Namespace) -> None:
+    methods = [method for method in METHODS if any(part.method == method for part in rows)]
+    found = {
+        name: {method: by_seed(rows, name, method, options.seeds) for method in methods}
+        for name in complete_graphs(rows, names, methods, options.seeds)
+    }
+    if not found:
+        return
+    budgets = [budget for budget in BUDGETS if budget <= options.evaluations]
+    for budget in budgets:
+        print_table(
+            f"Simulated microseconds after {budget} samples",
+            ["graph", *methods],
+            (
+                [
+                    name,
+                    *(
+                        spread([reached_s(row, budget) * 1e6 for row in of_graph[method]], ".1f")
+                        for method in methods
+                    ),
+                ]
+                for name, of_graph in found.items()
+            ),
+        )
+    runs = [
+        of_graph
+        for of_graph in found.values()
+        if all(math.isfinite(base_s(row)) for row in of_graph[ANALYTICAL])
+    ]
+    print_table(
+        f"Times faster than the plan re-evaluated, {len(runs)} of {len(found)} graphs, and failed samples",
+        ["method", *map(str, budgets), "no plan", "failed"],
+        (
+            [
+                method,
+                *(spread(speedups(runs, method, budget), ".3f") for budget in budgets),
+                str(sum(without_plan(of_graph[method]) for of_graph in found.values())),
+                failed_share([row for of_graph in found.values() for row in of_graph[method]]),
+            ]
+            for method in methods
+        ),
+    )
+
+
+def speedups(runs: list[dict[str, list[Row]]], method: str, budget: int) -> list[float]:
+    """For each seed the geometric mean over the graphs; 0 where one has no plan yet."""
+    by_graph = [
+        [base_s(base) / reached_s(row, budget) for base, row in zip(of[ANALYTICAL], of[method], strict=True)]
+        for of in runs
+    ]
+    return [geometric_mean(of_seed) for of_seed in zip(*by_graph, strict=True)]
+
+
+def base_s(row: Row) -> float:
+    return reached_s(row, 1)
+
+
+def without_plan(rows: list[Row]) -> bool:
+    return any(math.isinf(reached_s(row, row["evaluations"])) for row in rows)
+
+
+def failed_share(rows: list[Row]) -> str:
+    return f"{sum(row['failed'] for row in rows) / max(1, sum(row['spent'] for row in rows)):.1%}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""The policy as a method among its rivals: the same harness, the same samples, the same checks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from policy_runs import Part, Row, curve_row
+
+import go_opt
+from go_opt.agents.baselines import METHODS, Evaluate, Method, Run, Samples
+from go_opt.agents.baselines.harness import Plans
+from go_opt.agents.cheapest import cheapest_slicing
+from go_opt.agents.instance import Instance
+from go_opt.agents.networks import PolicyConfig, initial_parameters
+from go_opt.agents.outputs import Outputs
+from go_opt.agents.policy import Policy
+from go_opt.agents.policy_file import load_policy
+from go_opt.agents.proposals import advice, policy_plans
+from go_opt.agents.training.cases import Case, case
+from go_opt.agents.training.environment import Evaluations
+from go_opt.agents.training.finetune import FinetuneRequest, finetune, finetuning_settings
+from go_opt.agents.training.lessons import Lesson
+from go_opt.agents.training.rollout import decide, play
+from go_opt.env import Target
+from go_opt.env.metrics import Fidelity, Metrics
+from go_opt.graph import Graph
+from go_opt.plan import Plan
+from tests.strategies import make_plan
+
+BATCH = 16  # samples of one lesson at a time, before the next lesson has its turn
+BEST_OF = 4
+
+Search = Callable[[Instance, Samples, int], None]
+
+
+def policy_of(part: Part) -> Policy:
+    """The policy of the file that ``part`` names."""
+    return load_policy(part.policy)
+
+
+def zero_shot(policy: Policy, lessons: Sequence[Lesson]) -> Search:
+    """The policy's mean decisions, then draws, the lessons in turn; nothing is learned."""
+
+    def search(instance: Instance, samples: Samples, seed: int) -> None:
+        known = case(instance.graph, instance.target)
+        outputs, session = policy(known.features), Counted(samples)
+        try_means(known, outputs, lessons, session)
+        for turn, lesson in enumerate(itertools.cycle(lessons)):
+            if not samples.left:
+                return
+            few = replace(lesson, samples=min(BATCH, samples.left), best_of=1)
+            play(known, outputs, few, session, int(np.random.default_rng((seed, turn)).integers(2**31)))
+
+    return search
+
+
+def finetuned(policy: Policy, lessons: Sequence[Lesson]) -> Search:
+    """The policy's mean decisions, then finetuning with all samples that are left."""
+
+    def search(instance: Instance, samples: Samples, seed: int) -> None:
+        known, session = case(instance.graph, instance.target), Counted(samples)
+        try_means(known, policy(known.features), lessons, session)
+        if not samples.left:
+            return
+        few = tuple(replace(lesson, samples=BATCH, best_of=BEST_OF) for lesson in lessons)
+        settings = replace(finetuning_settings(), lessons=few)
+        request = FinetuneRequest(instance.graph, instance.target, policy, samples.left, seed, settings)
+        with TemporaryDirectory() as folder:
+            finetune(request, folder, session)
+
+    return search
+
+
+def from_scratch(lessons: Sequence[Lesson]) -> Search:
+    """The same from parameters that know nothing, other ones for each seed."""
+    config = PolicyConfig()
+
+    def search(instance: Instance, samples: Samples, seed: int) -> None:
+        start = Policy(config, initial_parameters(config, seed))
+        finetuned(start, lessons)(instance, samples, seed)
+
+    return search
+
+
+def mixed(policy: Policy) -> Search:
+    """What the policy adds to the portfolio: its own plans and the prior's, half and half."""
+
+    def search(instance: Instance, samples: Samples, seed: int) -> None:
+        plans = policy_plans(advice(policy, instance.graph, instance.target), instance, seed)
+        for plan in itertools.islice(plans, samples.left):
+            placement = plan.placement
+            if placement is None:
+                placement = cheapest_slicing(instance, plan.order, plan.fusion_group).placement
+            samples.one(placement, plan.order, plan.fusion_group)
+
+    return search
+
+
+def try_means(known: Case, outputs: Outputs, lessons: Sequence[Lesson], session: Counted) -> None:
+    """Spend a sample on the mean decision of each lesson, while there are any."""
+    for lesson in lessons:
+        decoded = decide(known, outputs, lesson)
+        session.evaluate(decoded.placement, decoded.order, decoded.fusion_group)
+
+
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """The samples of the harness as an environment, and its session.
+
+    The last batch of a training may ask for more than are left: the rest is answered as
+    invalid, which moves a last update alone, and nothing is drawn after that.
+    """
+
+    samples: Samples
+
+    def open(self, graph: Graph, target: Target) -> Counted:
+        return self
+
+    def evaluate(self, placement: Plans, order: Plans, fusion_group: Plans) -> Evaluations:
+        interval_s = np.full(len(placement), np.inf)
+        left = min(len(placement), self.samples.left)
+        if left:
+            interval_s[:left] = self.samples(placement[:left], order[:left], fusion_group[:left])
+        return Evaluations(interval_s, np.isfinite(interval_s))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Failures:
+    """An evaluator that counts what it was asked, and what was invalid."""
+
+    def __init__(self, evaluate: Evaluate) -> None:
+        self._evaluate = evaluate
+        self.asked = self.failed = 0
+
+    def __call__(self, placement: Plans, order: Plans, fusion_group: Plans) -> np.ndarray:
+        interval_s = self._evaluate(placement, order, fusion_group)
+        self.asked += len(interval_s)
+        self.failed += int(np.isinf(interval_s).sum())
+        return interval_s
+
+
+def searched(
+    search: Search | str,
+    instance: Instance,
+    evaluations: int,
+    seed: int,
+    evaluate: Evaluate | None = None,
+) -> Run:
+    """What a search reaches, or the rival of that name."""
+    method = METHODS[search] if isinstance(search, str) else Method("", "order_slice", search)
+    return method.run(instance, evaluations, seed, evaluate)
+
+
+def checked_row(instance: Instance, run: Run, fidelity: Fidelity = "analytical") -> Row:
+    """The line of a run whose best plan passed the verifier and costs what was reported."""
+    row = curve_row(run.curve_s) | {"spent": run.spent}
+    if run.best is None:
+        assert math.isinf(run.curve_s[-1])
+        return row
+    metrics = checked(instance, plan_of(instance, *run.best), fidelity)
+    assert math.isclose(metrics.interval_s, run.curve_s[-1], rel_tol=1e-9)
+    return row | {"streams": bool(metrics.stream_bytes.any()), "bottleneck": metrics.bottleneck}
+
+
+def checked(instance: Instance, plan: Plan, fidelity: Fidelity = "analytical") -> Metrics:
+    """What ``plan`` costs, if the verifier has nothing against it."""
+    assert go_opt.verify(instance.graph, instance.target, plan) == []
+    metrics = go_opt.evaluate(instance.graph, instance.target, plan, fidelity=fidelity)
+    assert metrics.valid
+    return metrics
+
+
+def plan_of(instance: Instance, placement: np.ndarray, order: np.ndarray, fusion_group: np.ndarray) -> Plan:
+    """As the verifier wants it; [N] each."""
+    return make_plan(instance.graph, instance.target, placement, order=order, fusion_group=fusion_group)

@@ -1,0 +1,185 @@
+"""One contract for every environment a trainer may use."""
+
+from __future__ import annotations
+
+import io
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from go_opt.agents.training.environment import (
+    Environment,
+    Evaluations,
+    LocalEnvironment,
+    Session,
+    as_evaluator,
+    open_session,
+)
+from go_opt.env import Target, evaluate_plan
+from go_opt.env.metrics import Fidelity
+from go_opt.errors import EnvironmentFailedError, InvalidInputError
+from go_opt.graph import Graph
+from go_opt.plan import Plan
+from tests.strategies import random_graph, random_plan, small_mcm
+
+Batch = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]
+
+
+class RemoteEnvironment:
+    """An analytical model that sees of a batch only bytes, as a service does."""
+
+    def open(self, graph: Graph, target: Target) -> Session:
+        return RemoteSession(LocalEnvironment().open(graph, target))
+
+
+class RemoteSession:
+    def __init__(self, served: Session) -> None:
+        self._served = served
+
+    def evaluate(self, *plans: NDArray[np.int32]) -> Evaluations:
+        answer = self._served.evaluate(*unpacked(packed(*plans)))
+        return Evaluations(*unpacked(packed(answer.interval_s, answer.valid)))
+
+    def close(self) -> None:
+        self._served.close()
+
+
+def packed(*arrays: NDArray[Any]) -> list[bytes]:
+    messages = []
+    for array in arrays:
+        np.save(message := io.BytesIO(), array)
+        messages.append(message.getvalue())
+    return messages
+
+
+def unpacked(messages: list[bytes]) -> list[NDArray[Any]]:
+    return [np.load(io.BytesIO(message)) for message in messages]
+
+
+ENVIRONMENTS: dict[str, tuple[Environment, Fidelity]] = {
+    "analytical": (LocalEnvironment(), "analytical"),
+    "analytical, 3 workers": (LocalEnvironment(workers=3), "analytical"),
+    "simulated": (LocalEnvironment("simulated"), "simulated"),
+    "simulated, 3 workers": (LocalEnvironment("simulated", workers=3), "simulated"),
+    "remote": (RemoteEnvironment(), "analytical"),
+}
+
+
+@pytest.fixture(params=ENVIRONMENTS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def environment(name: str) -> Environment:
+    return ENVIRONMENTS[name][0]
+
+
+@pytest.fixture
+def fidelity(name: str) -> Fidelity:
+    return ENVIRONMENTS[name][1]
+
+
+def case(seed: int = 0, num_plans: int = 8) -> tuple[Graph, Target, list[Plan]]:
+    """Plans of which some run out of memory."""
+    rng = np.random.default_rng(seed)
+    target = small_mcm(3, sram_bytes=30_000)
+    graph = random_graph(rng, num_ops=12)
+    return graph, target, [random_plan(rng, graph, target, monotone=True) for _ in range(num_plans)]
+
+
+def stacked(plans: list[Plan]) -> Batch:
+    placement, order, fusion_group = (
+        np.array([getattr(plan, name) for plan in plans], dtype=np.int32)
+        for name in ("placement", "order", "fusion_group")
+    )
+    return placement, order, fusion_group
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_batch_is_answered_plan_by_plan(environment: Environment, fidelity: Fidelity, seed: int) -> None:
+    graph, target, plans = case(seed)
+    with open_session(environment, graph, target) as session:
+        answer = session.evaluate(*stacked(plans))
+    metrics = [evaluate_plan(graph, target, plan, fidelity=fidelity) for plan in plans]
+    np.testing.assert_array_equal(answer.valid, [m.valid for m in metrics], strict=True)
+    intervals_s = [m.interval_s if m.valid else np.inf for m in metrics]
+    np.testing.assert_array_equal(answer.interval_s, intervals_s, strict=True)
+
+
+def test_the_cases_hold_valid_and_invalid_plans() -> None:
+    for fidelity in ("analytical", "simulated"):
+        valid = {
+            evaluate_plan(graph, target, plan, fidelity=fidelity).valid
+            for graph, target, plans in map(case, range(4))
+            for plan in plans
+        }
+        assert valid == {True, False}
+
+
+@pytest.mark.parametrize("num_plans", [0, 1, 2, 7])
+def test_a_batch_is_the_sum_of_its_parts(environment: Environment, num_plans: int) -> None:
+    graph, target, plans = case()
+    whole = stacked(plans)
+    with open_session(environment, graph, target) as session:
+        want = session.evaluate(*whole)
+        got = session.evaluate(*(array[:num_plans] for array in whole))
+    np.testing.assert_array_equal(got.interval_s, want.interval_s[:num_plans], strict=True)
+    np.testing.assert_array_equal(got.valid, want.valid[:num_plans], strict=True)
+
+
+def test_threads_and_sessions_do_not_disturb_each_other(environment: Environment) -> None:
+    cases = [case(seed) for seed in range(3)]
+    sessions = [open_session(environment, graph, target) for graph, target, _ in cases]
+    batches = [stacked(plans) for _, _, plans in cases]
+    alone = [session.evaluate(*batch) for session, batch in zip(sessions, batches, strict=True)]
+    with ThreadPoolExecutor(4) as pool:
+        together = [pool.submit(sessions[i % 3].evaluate, *batches[i % 3]) for i in range(24)]
+    for i, answer in enumerate(together):
+        np.testing.assert_array_equal(answer.result().interval_s, alone[i % 3].interval_s)
+    for session in sessions:
+        session.close()
+
+
+def test_plans_are_left_as_they_are_and_answers_are_the_callers(environment: Environment) -> None:
+    graph, target, plans = case()
+    batch = stacked(plans)
+    before = [array.copy() for array in batch]
+    with open_session(environment, graph, target) as session:
+        first = session.evaluate(*batch)
+        want_s = first.interval_s.copy()
+        first.interval_s[:], first.valid[:] = 0.0, False
+        again = session.evaluate(*batch)
+    np.testing.assert_array_equal(again.interval_s, want_s)
+    for array, was in zip(batch, before, strict=True):
+        np.testing.assert_array_equal(array, was)
+
+
+def test_the_baselines_ask_it_too(environment: Environment) -> None:
+    graph, target, plans = case()
+    with open_session(environment, graph, target) as session:
+        interval_s = as_evaluator(session)(*stacked(plans))
+        np.testing.assert_array_equal(interval_s, session.evaluate(*stacked(plans)).interval_s)
+
+
+def test_plans_of_another_shape_are_refused(environment: Environment) -> None:
+    graph, target, plans = case()
+    placement, order, group = stacked(plans)
+    with open_session(environment, graph, target) as session:
+        with pytest.raises(InvalidInputError, match=r"order has shape \(7, 12\), must be \(8, 12\)\."):
+            session.evaluate(placement, order[1:], group)
+        with pytest.raises(InvalidInputError, match=r"placement has shape \(8, 11\), must be \(8, 12\)\."):
+            session.evaluate(placement[:, 1:], order, group)
+
+
+def test_a_closed_session_says_so(environment: Environment) -> None:
+    graph, target, plans = case()
+    session = open_session(environment, graph, target)
+    session.evaluate(*stacked(plans))
+    session.close()
+    session.close()
+    with pytest.raises(EnvironmentFailedError, match=r"on 'small-mcm' was closed before batch 2\.$"):
+        session.evaluate(*stacked(plans))
