@@ -1,9 +1,9 @@
 """Keys perturbed in feature space, and their density.
 
-    key = mean + Φ (σ ⊙ ε),    Φ [N, F] the exploration features, ε Gaussian,
+    key = mean + Φ (std * ε),    Φ [N, F] the exploration features, ε Gaussian,
 
 is a Gaussian on the subspace that Φ spans. With U an orthonormal basis of it and y = Uᵀ key,
-G = Uᵀ Φ, the density is that of y: normal with mean Uᵀ mean and covariance C = G diag(σ²) Gᵀ.
+G = Uᵀ Φ, the density is that of y: normal with mean Uᵀ mean and covariance C = G diag(std²) Gᵀ.
 Directions along which Φ hardly varies are left out of U, so that C is well conditioned.
 Low rank on purpose: independent noise on each op's key makes orders that cut badly, and
 teaches nothing about how to order another graph.
@@ -45,8 +45,8 @@ class KeyDensity:
     log_density: Array  # [S]
     entropy: float
     to_mean: Array  # [S, N] d log density / d mean
-    to_log_std: Array  # [S, F] d log density / d log σ
-    entropy_to_log_std: Array  # [F] d entropy / d log σ
+    to_log_std: Array  # [S, F] d log density / d log std
+    entropy_to_log_std: Array  # [F] d entropy / d log std
 
 
 def key_space(features: NDArray[np.floating]) -> KeySpace:

@@ -34,6 +34,7 @@ STANDARDISED: Final = (
     "height",
     "position",
     "cumulative seconds",
+    "cumulative weight bytes",
 )
 OP_COLUMNS: Final = (
     *STANDARDISED,
@@ -41,6 +42,7 @@ OP_COLUMNS: Final = (
     "share of height",
     "share of position",
     "share of cumulative seconds",
+    "share of cumulative weight bytes",
     "first chip",
     "last chip",
     "share of chips that may run it",
@@ -88,7 +90,7 @@ def graph_features(graph: Graph, target: Target) -> GraphFeatures:
     quantities = _quantities(graph, tables, sizes, row_op)
     standardised, mean, spread = standardise(quantities)
     edge_src, edge_dst = _row_edges(graph, row_op)
-    levels = quantities[:, 6:]  # depth, height, position, cumulative seconds
+    levels = quantities[:, 6:]  # depth, height, position, what lies before
     classes = np.eye(len(OP_CLASSES))[graph.op_class[row_op]]
     ops = np.concatenate(
         [
@@ -127,6 +129,7 @@ def _quantities(
             height(graph)[row_op],
             np.arange(graph.num_ops),
             np.cumsum(seconds),
+            np.cumsum(sizes[row_op, 2]),
         ]
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import copyreg
+import io
 import logging
 import os
 import pickle
@@ -44,7 +45,7 @@ def find_policy(policy: str | Path | None) -> Path | None:
     if policy == "default":
         return _shipped_policy()
     path = Path(policy).absolute()
-    kind, answer = _process(os.getpid()).ask(path, None)
+    kind, answer = _process(os.getpid()).ask(_request(path, None))
     if kind != "advice":
         raise PolicyError(answer if kind == "refused" else f"policy {str(policy)!r} cannot be run: {answer}")
     return path
@@ -62,16 +63,16 @@ def ask_policy(policy: Path, graph: Graph, target: Target) -> Future[Advice | No
     future raises PolicyError where the file is at fault.
     """
     future: Future[Advice | None] = Future()
-    thread = threading.Thread(
-        target=_ask, args=(future, policy, graph, target), name="go-opt policy", daemon=True
-    )
+    # Pickled here: a graph fills its caches while others use it.
+    request = _request(policy, (graph, target))
+    thread = threading.Thread(target=_ask, args=(future, request), name="go-opt policy", daemon=True)
     thread.start()
     return future
 
 
-def _ask(future: Future[Advice | None], policy: Path, graph: Graph, target: Target) -> None:
+def _ask(future: Future[Advice | None], request: bytes) -> None:
     try:
-        kind, answer = _process(os.getpid()).ask(policy, (graph, target))
+        kind, answer = _process(os.getpid()).ask(request)
         if kind == "refused":
             raise PolicyError(answer)
         if kind == "failed":
@@ -94,6 +95,12 @@ class _Pickler(pickle.Pickler):
     dispatch_table = copyreg.dispatch_table | {MappingProxyType: lambda mapping: (dict, (dict(mapping),))}
 
 
+def _request(policy: Path, question: tuple[Graph, Target] | None) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump((policy, question))
+    return buffer.getvalue()
+
+
 class _PolicyProcess:
     """The process, started when asked and there is none; one question at a time."""
 
@@ -106,11 +113,11 @@ class _PolicyProcess:
             with self._lock, suppress(OSError):  # told when it is asked
                 self._process = self._process or _start()
 
-    def ask(self, policy: Path, question: tuple[Graph, Target] | None) -> tuple[str, Any]:
+    def ask(self, request: bytes) -> tuple[str, Any]:
         """As :func:`go_opt.agents.policy_process.serve`."""
         with self._lock:
             try:
-                return self._exchange(policy, question)
+                return self._exchange(request)
             except (OSError, EOFError, pickle.UnpicklingError) as cause:
                 self._end()
                 return "failed", f"its process ended: {cause or 'no answer'}."
@@ -118,12 +125,12 @@ class _PolicyProcess:
                 self._end()
                 raise
 
-    def _exchange(self, policy: Path, question: tuple[Graph, Target] | None) -> tuple[str, Any]:
+    def _exchange(self, request: bytes) -> tuple[str, Any]:
         if self._process is None:
             self._process = _start()
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        _Pickler(self._process.stdin).dump((policy, question))
+        self._process.stdin.write(request)
         self._process.stdin.flush()
         kind, answer = pickle.load(self._process.stdout)
         return kind, answer

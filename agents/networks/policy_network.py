@@ -26,7 +26,6 @@ from go_opt.agents.op_types import NUM_OP_TYPES
 from go_opt.agents.padding import LEAST_OPS, PaddedGraph
 from go_opt.agents.target_features import CHIP_COLUMNS, GLOBAL_COLUMNS
 
-
 TYPICAL_OPS: Final = 256.0  # a graph of this size has the logits that the heads give it
 
 

@@ -32,8 +32,8 @@ class Curriculum:
 
     graphs: tuple[Graph, ...]
     target: Target
-    generated_share: float = 0.5  # of the graphs of a step
-    plain_share: float = 0.5  # of the targets: as given; the others have other chips and rates
+    generated_share: float = 0.4  # of the graphs of a step
+    plain_share: float = 0.6  # of the targets: as given; the others have other chips and rates
     most_ops: int = 2048  # of generated graphs
 
     def __post_init__(self) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
-from typing import Any, Final
+from functools import cached_property, partial
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,12 +30,26 @@ from go_opt.errors import InvalidInputError
 _DECAYED: Final = ("schedule_readout", "fusion_readout")
 
 
+_ADAM: Final = optax.scale_by_adam()
+
+
+class Descent(NamedTuple):
+    """AdamW's numbers. The compiled update takes them as arguments: one program serves all runs."""
+
+    learning_rate: float
+    last_learning_rate: float
+    warm_up_updates: int
+    updates: int
+    weight_decay: float  # of ``_DECAYED``, times the rate
+    largest_gradient: float  # norm, of each graph's
+
+
 @dataclass(frozen=True, eq=False)
 class LearnerState:
     """What an update changes."""
 
     parameters: nnx.State
-    optimizer: Any  # optax state
+    optimizer: optax.ScaleByAdamState
 
 
 class Learner:
@@ -44,8 +58,14 @@ class Learner:
     def __init__(self, config: PolicyConfig, settings: Settings, updates: int) -> None:
         """``updates``: gradient steps of the whole run, over which the learning rate falls."""
         self.config = config
-        self._optimizer = optimizer(settings, updates)
-        self._largest_gradient = settings.largest_gradient
+        self._descent = Descent(
+            settings.learning_rate,
+            settings.last_learning_rate,
+            settings.warm_up_updates,
+            updates,
+            settings.weight_decay,
+            settings.largest_gradient,
+        )
         self._mesh = Mesh(np.array(jax.devices()), ("graphs",))
         if settings.graphs_per_step % self._mesh.size:
             raise InvalidInputError(
@@ -56,7 +76,7 @@ class Learner:
 
     def start(self, parameters: nnx.State) -> LearnerState:
         """A fresh optimiser for ``parameters``."""
-        return self.place(LearnerState(parameters, self._optimizer.init(parameters)))
+        return self.place(LearnerState(parameters, _ADAM.init(parameters)))
 
     def place(self, state: LearnerState) -> LearnerState:
         """``state`` on all devices."""
@@ -78,11 +98,15 @@ class Learner:
         """The state after one step down ``gradients`` of the loss, by output; the gradient's norm."""
         padded = self._divided(_stacked([pad(case.features, bucket) for case in cases]))
         rows = [to_rows(case.features, g, bucket) for case, g in zip(cases, gradients, strict=True)]
-        parameters, optimizer_state, norm = _update(
-            self.config, self._optimizer, self._largest_gradient, state.parameters, state.optimizer, padded,
+        parameters, adam, norm = _update(
+            self.config,
+            self._descent,
+            state.parameters,
+            state.optimizer,
+            padded,
             self._divided(_stacked(rows)),
-        )  # fmt: skip
-        return LearnerState(parameters, optimizer_state), float(norm)
+        )
+        return LearnerState(parameters, adam), float(norm)
 
     def policy(self, state: LearnerState) -> Policy:
         """The policy as it is now, on one device."""
@@ -98,23 +122,16 @@ class Learner:
         return jax.tree.map(partial(jax.make_array_from_process_local_data, sharding), tree)
 
 
-@lru_cache(maxsize=4)  # an equal one would have the update compiled again
-def optimizer(settings: Settings, updates: int) -> optax.GradientTransformation:
-    """AdamW whose rate rises for some updates, then falls linearly."""
+def learning_rate(descent: Descent, update: jax.Array) -> jax.Array:
+    """Of the update with that number: it rises for some, then falls linearly.
 
-    def is_decayed(parameters: nnx.State) -> Any:
-        return jax.tree_util.tree_map_with_path(
-            lambda path, _: any(name in jax.tree_util.keystr(path) for name in _DECAYED), parameters
-        )
-
-    # Adam's first steps move every parameter by the whole rate, whatever the gradient's size.
-    first = settings.learning_rate / (settings.warm_up_updates + 1)
-    rise = optax.linear_schedule(first, settings.learning_rate, settings.warm_up_updates)
-    fall = optax.linear_schedule(
-        settings.learning_rate, settings.last_learning_rate, max(1, updates - settings.warm_up_updates)
-    )
-    rate = optax.join_schedules([rise, fall], [settings.warm_up_updates])
-    return optax.adamw(rate, weight_decay=settings.weight_decay, mask=is_decayed)
+    Adam's first steps move every parameter by the whole rate, whatever the gradient's size.
+    """
+    rising = descent.learning_rate * (update + 1) / (descent.warm_up_updates + 1)
+    falls = jnp.maximum(1, descent.updates - descent.warm_up_updates)
+    done = jnp.clip((update - descent.warm_up_updates) / falls, 0.0, 1.0)
+    falling = descent.learning_rate + (descent.last_learning_rate - descent.learning_rate) * done
+    return jnp.where(update < descent.warm_up_updates, rising, falling)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -124,16 +141,15 @@ def _forward(config: PolicyConfig, parameters: nnx.State, padded: PaddedGraph) -
 
 
 # The old state is not donated: a run goes back to it where the environment fails.
-@partial(jax.jit, static_argnums=(0, 1, 2))
+@partial(jax.jit, static_argnums=0)
 def _update(
     config: PolicyConfig,
-    optimizer: optax.GradientTransformation,
-    largest_gradient: float,
+    descent: Descent,
     parameters: nnx.State,
-    optimizer_state: Any,
+    adam: optax.ScaleByAdamState,
     padded: PaddedGraph,
     gradients: PolicyOutput,
-) -> tuple[nnx.State, Any, jax.Array]:
+) -> tuple[nnx.State, optax.ScaleByAdamState, jax.Array]:
     """A step along the network's gradients, pulled back from those of its outputs.
 
     Each graph's is clipped by its own norm before the mean is taken: log-probabilities are
@@ -150,10 +166,16 @@ def _update(
 
     by_graph = jax.vmap(jax.grad(linear), in_axes=(None, 0, 0))(parameters, padded, gradients)
     norms = jax.vmap(_norm)(by_graph)
-    share = jnp.minimum(1.0, largest_gradient / norms) / len(norms)
+    share = jnp.minimum(1.0, descent.largest_gradient / norms) / len(norms)
     gradient = jax.tree.map(lambda leaf: jnp.tensordot(share, leaf, axes=1), by_graph)
-    updates, optimizer_state = optimizer.update(gradient, optimizer_state, parameters)
-    return optax.apply_updates(parameters, updates), optimizer_state, norms.mean()
+    rate = learning_rate(descent, adam.count)
+    direction, adam = _ADAM.update(gradient, adam)
+
+    def moved(path: Any, parameter: jax.Array, along: jax.Array) -> jax.Array:
+        is_decayed = any(name in jax.tree_util.keystr(path) for name in _DECAYED)
+        return parameter - rate * (along + (descent.weight_decay * parameter if is_decayed else 0.0))
+
+    return jax.tree_util.tree_map_with_path(moved, parameters, direction), adam, norms.mean()
 
 
 def _norm(tree: nnx.State) -> jax.Array:

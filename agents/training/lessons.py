@@ -50,6 +50,6 @@ class Lesson:
 
 # The exact slicer places, the policy orders and fuses.
 ORDER_AND_FUSION: Final = Lesson("slice_cheapest", ("schedule", "fusion"))
-# Rewards are a black box: nothing reads costs.
-PLACEMENT: Final = Lesson("slice_sampled", ("placement",))
+# Rewards are a black box: nothing reads costs. Its samples share one filter: many cost little.
+PLACEMENT: Final = Lesson("slice_sampled", ("placement",), samples=128, best_of=16)
 JOINT: Final = Lesson("slice_sampled", TASKS)

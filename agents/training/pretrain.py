@@ -33,11 +33,11 @@ class PretrainRequest:
     graphs: Sequence[Graph]
     validation: Sequence[Graph]  # what the policy that is kept does best on; none: the last is kept
     target: Target
-    samples: int = 20_000  # evaluations, validation left out; rounded up to whole steps
+    samples: int = 640_000  # evaluations, validation left out; rounded up to whole steps
     seed: int = 0
     settings: Settings = field(default_factory=Settings)
     config: PolicyConfig = field(default_factory=PolicyConfig)
-    generated_share: float = 0.5  # of the graphs of a step
+    generated_share: float = 0.4  # of the graphs of a step
     plain_share: float = 0.6  # of the targets: as given
     most_ops: int = 512  # of generated graphs
     validate_every: int = 100  # steps

@@ -82,7 +82,7 @@ def trained_to_dict(result: TrainingResult) -> dict[str, Any]:
 
 def print_trained(result: TrainingResult) -> None:
     """What was reached, against greedy, and where it is."""
-    state = "complete" if result.is_complete else "to be gone on with"
+    state = "complete" if result.is_complete else "stopped"
     print(f"{state}: {result.step} of {result.steps} steps, {result.samples} samples")
     if result.best_score is not None:
         print(f"validation  {math.exp(result.best_score):.3f}x the greedy heuristic, best of 16 proposals")

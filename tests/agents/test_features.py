@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from go_opt.agents.features import NUM_EXPLORED, OP_COLUMNS, GraphFeatures, graph_features
+from go_opt.agents.features import NUM_EXPLORED, OP_COLUMNS, STANDARDISED, GraphFeatures, graph_features
 from go_opt.agents.target_features import CHIP_COLUMNS, GLOBAL_COLUMNS
 from go_opt.env import load_target
 from go_opt.graph import Graph
@@ -105,13 +105,15 @@ def test_finite_and_standardised_on_any_graph_and_target(seed: int) -> None:
     graph = random_graph(rng, int(rng.integers(1, 60)), kinds=kind_names(target))
     features = graph_features(graph, target)
     check(features)
-    by_column = features.ops[:, :NUM_EXPLORED].astype(np.float64)
+    by_column = features.ops[:, : len(STANDARDISED)].astype(np.float64)
     np.testing.assert_allclose(by_column.mean(axis=0), 0.0, atol=1e-5)
     spread = by_column.std(axis=0)
     assert all(s == pytest.approx(1, abs=1e-4) or s == 0 for s in spread)
     # Keys of unit normal noise have at most the variance one, less where a column says nothing.
-    explored = (features.exploration.astype(np.float64) ** 2).sum(axis=1).mean()
+    keys, classes = np.split(features.exploration.astype(np.float64), [len(STANDARDISED)], axis=1)
+    explored = (keys**2).sum(axis=1).mean()
     assert explored == pytest.approx((spread > 0).mean(), abs=1e-4)
+    np.testing.assert_array_equal(classes.sum(axis=1), 1.0)
 
 
 @pytest.mark.parametrize("build", DEGENERATE)
@@ -122,7 +124,7 @@ def test_degenerate_graphs(build: Callable[[], Graph], num_chips: int) -> None:
 
 def test_one_op_says_nothing_of_itself() -> None:
     features = graph_features(one_op(), small_mcm(2))
-    np.testing.assert_array_equal(features.exploration, 0.0)
+    np.testing.assert_array_equal(features.exploration[:, : len(STANDARDISED)], 0.0)
 
 
 @settings(max_examples=examples(100))

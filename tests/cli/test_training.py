@@ -39,7 +39,7 @@ def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def finetune(policy: Path, *options: str) -> tuple[str, ...]:
-    return ("finetune", GRAPH, "--policy", str(policy), "--target", "mcm-2x2", "--out", "run", *options)
+    return ("finetune", GRAPH, "--policy", str(policy), "--out", "run", *options)
 
 
 def said(err: list[str]) -> list[str]:

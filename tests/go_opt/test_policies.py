@@ -94,11 +94,11 @@ def test_no_process_no_policy(
 def test_a_process_that_was_killed_is_started_again(
     fresh: policies._PolicyProcess, policy_file: Path
 ) -> None:
-    assert fresh.ask(policy_file, None) == ("advice", None)
+    assert fresh.ask(policies._request(policy_file, None)) == ("advice", None)
     assert fresh._process is not None
     os.kill(fresh._process.pid, signal.SIGKILL)
     assert ask_policy(policy_file, toy_graph(), small_mcm(2)).result() is None
-    assert fresh.ask(policy_file, None) == ("advice", None)
+    assert fresh.ask(policies._request(policy_file, None)) == ("advice", None)
     fresh.end_if_idle(os.getpid())
     assert fresh._process is None
 
@@ -112,9 +112,9 @@ def test_an_answer_that_nobody_took_is_not_the_next_one(
     with monkeypatch.context() as patch:
         patch.setattr(policies.pickle, "load", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            fresh.ask(Path("mine"), None)
+            fresh.ask(policies._request(Path("mine"), None))
     assert fresh._process is None
-    assert fresh.ask(policy_file, None) == ("advice", None)
+    assert fresh.ask(policies._request(policy_file, None)) == ("advice", None)
     fresh.end_if_idle(os.getpid())
 
 

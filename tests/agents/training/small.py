@@ -50,7 +50,7 @@ def small_learner() -> Learner:
 def gradient_of(state: LearnerState) -> nnx.State:
     """The gradient that the first update of a state followed: a tenth of it is Adam's first moment."""
     gradient: nnx.State = jax.tree.map(
-        lambda moment: np.asarray(moment, np.float64) / 0.1, state.optimizer[0].mu
+        lambda moment: np.asarray(moment, np.float64) / 0.1, state.optimizer.mu
     )
     return gradient
 
