@@ -62,15 +62,24 @@ def anneal_from_greedy(
     instance: Instance, samples: Samples, seed: int, constants: Annealing = Annealing()
 ) -> None:
     """Annealing that is given the compiler's greedy plan as its first sample."""
+    order, group = instance.order, instance.fusion_group
+    placement = greedy_slicing(instance.tables, order, group, adjacent=instance.is_adjacent).placement
+    anneal_from(instance, samples, seed, constants, placement, samples.one(placement, order, group))
+
+
+def anneal_from(
+    instance: Instance,
+    samples: Samples,
+    seed: int,
+    constants: Annealing,
+    placement: NDArray[np.int32],
+    interval_s: float,
+) -> None:
+    """Annealing that goes on from ``placement`` [N], which took ``interval_s``."""
     problem = _problem(instance)
-    greedy = greedy_slicing(
-        instance.tables, instance.order, instance.fusion_group, adjacent=instance.is_adjacent
-    )
-    units = np.zeros((1, problem.num_units), dtype=np.int32)
-    units[0, problem.unit_of_op] = greedy.placement
-    interval_s = float(_evaluate(instance, samples, problem, units)[0])
-    rng = np.random.default_rng(seed)
-    _anneal(instance, samples, problem, rng, constants, units[0], interval_s)
+    units = np.zeros(problem.num_units, dtype=np.int32)
+    units[problem.unit_of_op] = placement
+    _anneal(instance, samples, problem, np.random.default_rng(seed), constants, units, interval_s)
 
 
 def _anneal(

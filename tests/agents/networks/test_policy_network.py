@@ -62,7 +62,9 @@ def padded_of(graph: Graph, target: Target) -> tuple[GraphFeatures, PaddedGraph]
 def test_outputs_have_the_shape_of_the_bucket() -> None:
     _, padded = padded_of(graph_of(150), small_mcm(3))
     output = policy_outputs(SMALL, trained_parameters(), padded)
-    assert jax.tree.map(jnp.shape, output) == PolicyOutput((256, 8), (256,), (256,), (256,), (2, NUM_EXPLORED))
+    assert jax.tree.map(jnp.shape, output) == PolicyOutput(
+        (256, 8), (256,), (256,), (256,), (2, NUM_EXPLORED)
+    )
     assert all(leaf.dtype == jnp.float32 for leaf in output)
     for name in OF_OPS:
         np.testing.assert_array_equal(getattr(output, name)[150:], 0.0)
