@@ -9,6 +9,7 @@ the proposals. Draws come in antithetic pairs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -56,17 +57,16 @@ def policy_plans(advised: Advice, instance: Instance, seed: int) -> Iterator[Pol
     """Endless plans, the same for the same ``seed``.
 
     First the policy's means and the likeliest slicing of the default order by its logits.
-    Then rounds of a pair of the policy's keys, a pair of the prior's, and a slicing drawn.
+    Then rounds of a pair of the policy's keys, a pair of the prior's, a slicing and a
+    placement op by op drawn by the logits: the last spreads parallel branches, and weights
+    that do not fit, over chips that no slicing of one order gives them.
     """
     outputs = advised.outputs
     group, order = schedule(instance, outputs.schedule_key, outputs.fusion_key)
     yield PolicyPlan("policy", order, group, None)
-    drawn: Iterator[PolicyPlan]
-    try:
-        yield next(_placements(instance, outputs, "slice_likeliest", seed=0, draws=1))
-        drawn = _drawn_placements(instance, outputs, seed)
-    except InfeasibleError:  # chip kinds that exclude ops leave the default order no slicing
-        drawn = iter(())
+    yield from islice(_drawn_placements(instance, outputs, "slice_likeliest", 1, (seed, 0)), 1)
+    sliced = _drawn_placements(instance, outputs, "slice_sampled", PLACEMENTS_AT_A_TIME, (seed, 1))
+    sampled = _drawn_placements(instance, outputs, "sample_adjacent", PLACEMENTS_AT_A_TIME, (seed, 2))
     rng = np.random.default_rng(seed)
     space = key_space(advised.directions)
     nothing = np.zeros(instance.graph.num_ops)
@@ -80,7 +80,8 @@ def policy_plans(advised: Advice, instance: Instance, seed: int) -> Iterator[Pol
         other = _pair("structured keys: order and kernels", instance, space, prior, rng)
         for pair in zip(own, other, strict=True):
             yield from pair
-        yield from islice(drawn, 1)
+        yield from islice(sliced, 1)
+        yield from islice(sampled, 1)
 
 
 def _pair(
@@ -98,24 +99,19 @@ def _pair(
         yield PolicyPlan(method, order, group, None)
 
 
-def _drawn_placements(instance: Instance, outputs: Outputs, seed: int) -> Iterator[PolicyPlan]:
-    rng = np.random.default_rng((seed, 1))
-    while True:
-        yield from _placements(
-            instance,
-            outputs,
-            "slice_sampled",
-            seed=int(rng.integers(2**31)),
-            draws=PLACEMENTS_AT_A_TIME,
-        )
-
-
-def _placements(
-    instance: Instance, outputs: Outputs, mode: Mode, *, seed: int, draws: int
+def _drawn_placements(
+    instance: Instance, outputs: Outputs, mode: Mode, draws: int, seed: tuple[int, int]
 ) -> Iterator[PolicyPlan]:
-    """Slicings of the default order and kernels by the policy's logits: they may stream weights."""
+    """Placements of the default order and kernels by the policy's logits: they may stream weights.
+
+    None where chip kinds that exclude ops leave the default order no valid one.
+    """
     neutral = np.zeros((1, instance.graph.num_ops))
     decisions = Decisions(neutral, neutral, outputs.placement_logits, outputs.cut_score)
-    decoded = decode(instance, decisions, mode, seed=seed, draws=draws)
-    for placement, order, group in zip(decoded.placement, decoded.order, decoded.fusion_group, strict=True):
-        yield PolicyPlan("policy: placement", order, group, placement)
+    rng = np.random.default_rng(seed)
+    with suppress(InfeasibleError):
+        while True:
+            decoded = decode(instance, decisions, mode, seed=int(rng.integers(2**31)), draws=draws)
+            plans = zip(decoded.placement, decoded.order, decoded.fusion_group, strict=True)
+            for placement, order, group in plans:
+                yield PolicyPlan("policy: placement", order, group, placement)

@@ -96,7 +96,8 @@ def pretrain(
       samples: evaluations, validation left out; rounded up to whole steps.
       environment: what evaluates plans: ``analytical``, ``simulated`` or one of your own.
       lessons: what is learnt: ``order`` (and kernels, for the exact slicer), ``placement``
-        (by its own cuts), ``joint`` (all at once); by default order and placement.
+        (by its own cuts), ``sample`` (placement op by op), ``joint`` (all at once); by default
+        order and placement.
       workers: threads that decode and evaluate the graphs of a step.
       generated_share: of the graphs of a step, 0 to 1.
       graphs_per_step: a multiple of the devices.

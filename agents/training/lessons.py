@@ -52,4 +52,6 @@ class Lesson:
 ORDER_AND_FUSION: Final = Lesson("slice_cheapest", ("schedule", "fusion"))
 # Rewards are a black box: nothing reads costs. Its samples share one filter: many cost little.
 PLACEMENT: Final = Lesson("slice_sampled", ("placement",), samples=128, best_of=16)
+# The same op by op within the solver's domains, as Xie et al.: parallel branches on any chips.
+SAMPLED: Final = Lesson("sample_adjacent", ("placement",))
 JOINT: Final = Lesson("slice_sampled", TASKS)

@@ -38,7 +38,7 @@ LessonOption = Annotated[
         "--lesson",
         metavar="NAME",
         help="What is learnt (repeat): order (and kernels, for the exact slicer), placement (by its own "
-        "cuts), joint (all at once). [default: order, placement]",
+        "cuts), sample (placement op by op), joint (all at once). [default: order, placement]",
     ),
 ]
 WorkersOption = Annotated[int, typer.Option(help="Threads that decode and evaluate the graphs of a step.")]

@@ -19,7 +19,7 @@ from go_opt.plan import Plan
 from go_opt.solver import verify
 from tests.strategies import chip_kind, random_graph, small_mcm, toy_graph
 
-ROUND = ("policy: order and kernels", "structured keys: order and kernels") * 2 + ("policy: placement",)
+ROUND = ("policy: order and kernels", "structured keys: order and kernels") * 2 + ("policy: placement",) * 2
 CHIPS = 3
 
 
@@ -58,7 +58,7 @@ def assert_same(plan: PolicyPlan, other: PolicyPlan) -> None:
 
 
 def test_methods_take_turns(branchy: Instance) -> None:
-    methods = [plan.method for plan in drawn(branchy, seed=0, count=12)]
+    methods = [plan.method for plan in drawn(branchy, seed=0, count=14)]
     assert tuple(methods) == ("policy", "policy: placement", *ROUND, *ROUND)
 
 
@@ -99,7 +99,7 @@ def test_draws_are_antithetic_around_the_mean_and_around_zero(
         return schedule(on, schedule_key, fusion_key)
 
     monkeypatch.setattr(proposals, "schedule", recorded)
-    drawn(branchy, seed=0, count=12)
+    drawn(branchy, seed=0, count=14)
     said = advised(branchy).outputs
     mean, own, prior = np.array(keys[0]), np.array(keys[1::2]), np.array(keys[2::2])
     np.testing.assert_array_equal(mean, [said.schedule_key, said.fusion_key])

@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import math
 import tomllib
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -40,12 +41,12 @@ from policy_runs import (
 
 import go_opt
 from go_opt.agents.instance import instance
-from go_opt.agents.training.lessons import JOINT, PLACEMENT, Lesson
+from go_opt.agents.training.lessons import JOINT, PLACEMENT, SAMPLED, Lesson
 
 REFERENCES = Path(__file__).resolve().parent.parent / "data" / "references.toml"
 LEAST_LOG_GAP = 0.05
 SHARES = (0.5, 0.75, 0.9)
-LESSONS = {"placement": PLACEMENT, "joint": JOINT}
+LESSONS = {"sample+placement": (SAMPLED, PLACEMENT), "placement": (PLACEMENT,), "joint": (JOINT,)}
 RIVALS = ("random", "annealing", "greedy + annealing")
 SCRATCH = "scratch"
 OF_POLICY = ("zero-shot", "finetuned")
@@ -55,7 +56,7 @@ METHODS = (*RIVALS, SCRATCH, *OF_POLICY)
 def main() -> None:
     parser = arguments(__doc__, evaluations=1000)
     parser.add_argument("--most-ops", type=int, default=1700)
-    parser.add_argument("--lesson", choices=LESSONS, default="placement")
+    parser.add_argument("--lesson", choices=LESSONS, default="sample+placement")
     parser.add_argument("--references", type=Path, default=REFERENCES)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
@@ -76,17 +77,17 @@ def main() -> None:
     report(references, rows, options)
 
 
-def work(evaluations: int, lesson: Lesson, part: Part) -> Row:
+def work(evaluations: int, lessons: Sequence[Lesson], part: Part) -> Row:
     case = instance(go_opt.load(f"zoo:{part.graph}"), go_opt.target("mcm-6x6"))
-    return checked_row(case, searched(search_of(part, lesson), case, evaluations, part.seed))
+    return checked_row(case, searched(search_of(part, lessons), case, evaluations, part.seed))
 
 
-def search_of(part: Part, lesson: Lesson) -> Search | str:
+def search_of(part: Part, lessons: Sequence[Lesson]) -> Search | str:
     if part.method in RIVALS:
         return part.method
     if part.method == SCRATCH:
-        return from_scratch([lesson])
-    return (zero_shot if part.method == "zero-shot" else finetuned)(policy_of(part), [lesson])
+        return from_scratch(lessons)
+    return (zero_shot if part.method == "zero-shot" else finetuned)(policy_of(part), lessons)
 
 
 def report(references: dict[str, Row], rows: dict[Part, Row], options: argparse.Namespace) -> None:
