@@ -4,7 +4,7 @@
 
 is a Gaussian on the subspace that Φ spans. With U an orthonormal basis of it and y = Uᵀ key,
 G = Uᵀ Φ, the density is that of y: normal with mean Uᵀ mean and covariance C = G diag(std²) Gᵀ.
-Directions along which Φ hardly varies are left out of U, so that C is well conditioned.
+Directions along which Φ varies little are left out of U: C is well conditioned.
 Low rank on purpose: independent noise on each op's key makes orders that cut badly, and
 teaches nothing about how to order another graph.
 
@@ -19,8 +19,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-# Directions with a smaller share of the largest singular value are not told apart.
-_LEAST_SHARE: Final = 0.03
+# Directions with a smaller share of the largest singular value are drawn, but not scored: a
+# gradient along one is its noise over its variance, and would drown those along the others.
+_LEAST_SHARE: Final = 0.25
 
 Array = NDArray[np.float64]
 
