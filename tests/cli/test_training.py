@@ -120,7 +120,7 @@ REFUSED = {
     "target": ((*PRETRAIN[:4], "moon", *PRETRAIN[5:], "--out", "run"), ("moon",)),
     "samples": ((*PRETRAIN, "--samples", "0", "--out", "run"), ("samples is 0",)),
     "seed": ((*PRETRAIN, "--seed", "-1", "--out", "run"), ("seed",)),
-    "lesson": ((*PRETRAIN, "--lesson", "greed", "--out", "run"), ("lesson", "order, placement, sample, joint")),
+    "lesson": ((*PRETRAIN, "--lesson", "greed", "--out", "run"), ("order, placement, sample, joint",)),
     "workers": ((*PRETRAIN, "--workers", "0", "--out", "run"), ("workers is 0",)),
     "most ops": ((*PRETRAIN, "--most-ops", "9", "--out", "run"), ("most_ops is 9",)),
     "share": ((*PRETRAIN, "--generated-share", "2", "--out", "run"), ("generated_share is 2.0",)),
