@@ -14,6 +14,7 @@ Axes: ``N`` ops, ``F`` features, ``K`` dimensions of the subspace, ``S`` draws.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -33,7 +34,7 @@ class KeySpace:
     features: Array  # Φ [N, F]
     basis: Array  # U [N, K], orthonormal columns
 
-    @property
+    @cached_property
     def projected(self) -> Array:
         """G [K, F]."""
         return self.basis.T @ self.features

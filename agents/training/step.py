@@ -77,11 +77,12 @@ def take_step(
 
     batches = list(executor.map(play_one, range(len(cases))))
     metrics: dict[str, float] = {}
-    for _ in range(settings.epochs):
+    for epoch in range(settings.epochs):
+        if epoch:
+            outputs = learner.outputs(state, cases, bucket)
         learnt = list(executor.map(lambda b, o: _gradient(b, o, settings, entropies), batches, outputs))
         state, norm = learner.update(state, cases, bucket, [gradient for gradient, _ in learnt])
         metrics = _means([each for _, each in learnt]) | {"gradient_norm": norm}
-        outputs = learner.outputs(state, cases, bucket)
     return state, Step(tuple(batches), metrics | _played(batches))
 
 
