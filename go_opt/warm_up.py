@@ -46,7 +46,7 @@ def warm_up(fidelity: Fidelity, *, policy: bool = False) -> None:
         evaluate_plan(graph, target, plan)
         evaluate_plan(graph, target, plan, fidelity=fidelity)
     if policy:
-        for _ in islice(policy_plans(_neutral_advice(graph, target), instance(graph, target), seed=0), 7):
+        for _ in islice(policy_plans(_neutral_advice(graph, target), instance(graph, target), seed=0), 8):
             pass  # one of each kind
 
 
