@@ -48,10 +48,38 @@ class InfeasibleError(GoOptError, ValueError):
     exit_code = 3
 
 
+class NotFoundError(InvalidInputError):
+    """What a request names is not there, or no longer: a session, a job, a policy."""
+
+
+class AlreadyExistsError(InvalidInputError):
+    """The name that a request gives is taken by something else."""
+
+
 class ServiceError(GoOptError, ConnectionError):
     """A remote go-opt service is unreachable or failed."""
 
     exit_code = 4
+
+
+class ExhaustedError(ServiceError):
+    """A service holds as many calls, sessions or jobs as it can; ``retry_s`` says when to try again."""
+
+    def __init__(self, message: str, *, retry_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_s = retry_s
+
+
+class UnauthenticatedError(ServiceError):
+    """A service asks for a token, and the call has none that it knows."""
+
+
+class UnsupportedError(ServiceError):
+    """The service does not serve what was asked for."""
+
+
+class CancelledError(ServiceError):
+    """The call or job was cancelled."""
 
 
 class EnvironmentFailedError(GoOptError, RuntimeError):

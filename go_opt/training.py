@@ -71,7 +71,7 @@ def pretrain(
     split: SplitOrNone | None = None,
     validation: Sequence[Graph | nx.DiGraph | str | Path] | None = None,
     target: Target | str | Path = "mcm-6x6",
-    samples: int = 640_000,
+    samples: int = 768_000,
     seed: int = 0,
     environment: Fidelity | Environment = "analytical",
     lessons: Sequence[str] = (),
@@ -97,7 +97,7 @@ def pretrain(
       environment: what evaluates plans: ``analytical``, ``simulated`` or one of your own.
       lessons: what is learnt: ``order`` (and kernels, for the exact slicer), ``placement``
         (by its own cuts), ``sample`` (placement op by op), ``joint`` (all at once); by default
-        order and placement.
+        order, placement and sample.
       workers: threads that decode and evaluate the graphs of a step.
       generated_share: of the graphs of a step, 0 to 1.
       graphs_per_step: a multiple of the devices.

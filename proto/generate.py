@@ -14,11 +14,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+import google.longrunning
+
 PROTO_DIR: Final = Path(__file__).resolve().parent
 GENERATOR_VERSION: Final = "1.72.1"
-# What is served; environment.proto and training.proto are contracts without stubs so far.
-SERVED: Final = ("graph.proto", "plan.proto", "optimizer.proto")
-SERVICES: Final = ("optimizer.proto",)
+SERVICES: Final = ("optimizer.proto", "environment.proto", "training.proto")
+PROTOS: Final = ("graph.proto", "plan.proto", *SERVICES)
 
 
 def compile_protos(files: tuple[str, ...], services: tuple[str, ...], out: Path) -> None:
@@ -29,12 +30,18 @@ def compile_protos(files: tuple[str, ...], services: tuple[str, ...], out: Path)
 
 def stub_names() -> tuple[str, ...]:
     """File names of the committed stubs."""
-    messages = [name.replace(".proto", suffix) for name in SERVED for suffix in ("_pb2.py", "_pb2.pyi")]
+    messages = [name.replace(".proto", suffix) for name in PROTOS for suffix in ("_pb2.py", "_pb2.pyi")]
     return (*messages, *(name.replace(".proto", "_pb2_grpc.py") for name in SERVICES))
 
 
+def googleapis_dir() -> Path:
+    """Where googleapis-common-protos keeps its ``.proto`` files."""
+    return Path(google.longrunning.__path__[0]).parents[1]
+
+
 def _protoc(files: tuple[str, ...], *outputs: str) -> None:
-    command = [sys.executable, "-m", "grpc_tools.protoc", f"-Igo_opt/proto={PROTO_DIR}"]
+    includes = (f"-Igo_opt/proto={PROTO_DIR}", f"-I{googleapis_dir()}")
+    command = [sys.executable, "-m", "grpc_tools.protoc", *includes]
     subprocess.run([*command, *outputs, *(f"go_opt/proto/{name}" for name in files)], check=True)
 
 
@@ -44,7 +51,7 @@ def main() -> None:
     if found != GENERATOR_VERSION:
         sys.exit(f"generate: needs grpcio-tools {GENERATOR_VERSION}, found {found}.")
     with tempfile.TemporaryDirectory() as folder:
-        compile_protos(SERVED, SERVICES, Path(folder))
+        compile_protos(PROTOS, SERVICES, Path(folder))
         for name in stub_names():
             shutil.copyfile(Path(folder) / "go_opt" / "proto" / name, PROTO_DIR / name)
 

@@ -41,7 +41,7 @@ STATUS_HEURISTIC: Status
 STATUS_INFEASIBLE: Status
 
 class OptimizeRequest(_message.Message):
-    __slots__ = ("graph", "target", "objective", "budget_s", "max_evaluations", "seed", "decide", "no_relays", "no_replication", "no_policy", "fidelity")
+    __slots__ = ("graph", "target", "objective", "budget_s", "max_evaluations", "seed", "decide", "no_relays", "no_replication", "policy", "fidelity")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
@@ -51,7 +51,7 @@ class OptimizeRequest(_message.Message):
     DECIDE_FIELD_NUMBER: _ClassVar[int]
     NO_RELAYS_FIELD_NUMBER: _ClassVar[int]
     NO_REPLICATION_FIELD_NUMBER: _ClassVar[int]
-    NO_POLICY_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
     FIDELITY_FIELD_NUMBER: _ClassVar[int]
     graph: _graph_pb2.Graph
     target: _plan_pb2.Target
@@ -62,9 +62,9 @@ class OptimizeRequest(_message.Message):
     decide: Decide
     no_relays: bool
     no_replication: bool
-    no_policy: bool
+    policy: str
     fidelity: _plan_pb2.Fidelity
-    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., budget_s: _Optional[float] = ..., max_evaluations: _Optional[int] = ..., seed: _Optional[int] = ..., decide: _Optional[_Union[Decide, str]] = ..., no_relays: bool = ..., no_replication: bool = ..., no_policy: bool = ..., fidelity: _Optional[_Union[_plan_pb2.Fidelity, str]] = ...) -> None: ...
+    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., budget_s: _Optional[float] = ..., max_evaluations: _Optional[int] = ..., seed: _Optional[int] = ..., decide: _Optional[_Union[Decide, str]] = ..., no_relays: bool = ..., no_replication: bool = ..., policy: _Optional[str] = ..., fidelity: _Optional[_Union[_plan_pb2.Fidelity, str]] = ...) -> None: ...
 
 class Step(_message.Message):
     __slots__ = ("method", "objective_s", "best_s", "evaluations", "elapsed_s")
@@ -81,7 +81,7 @@ class Step(_message.Message):
     def __init__(self, method: _Optional[str] = ..., objective_s: _Optional[float] = ..., best_s: _Optional[float] = ..., evaluations: _Optional[int] = ..., elapsed_s: _Optional[float] = ...) -> None: ...
 
 class OptimizeResponse(_message.Message):
-    __slots__ = ("plan", "metrics", "objective", "status", "lower_bound_s", "bound_reason", "gap", "method", "history", "evaluations", "wall_s", "reference_s")
+    __slots__ = ("plan", "metrics", "objective", "status", "lower_bound_s", "bound_reason", "gap", "method", "history", "evaluations", "wall_s", "reference_s", "is_cached")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
@@ -94,6 +94,7 @@ class OptimizeResponse(_message.Message):
     EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
     WALL_S_FIELD_NUMBER: _ClassVar[int]
     REFERENCE_S_FIELD_NUMBER: _ClassVar[int]
+    IS_CACHED_FIELD_NUMBER: _ClassVar[int]
     plan: _plan_pb2.Plan
     metrics: _plan_pb2.Metrics
     objective: Objective
@@ -106,15 +107,16 @@ class OptimizeResponse(_message.Message):
     evaluations: int
     wall_s: float
     reference_s: float
-    def __init__(self, plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., metrics: _Optional[_Union[_plan_pb2.Metrics, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., status: _Optional[_Union[Status, str]] = ..., lower_bound_s: _Optional[float] = ..., bound_reason: _Optional[str] = ..., gap: _Optional[float] = ..., method: _Optional[str] = ..., history: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., evaluations: _Optional[int] = ..., wall_s: _Optional[float] = ..., reference_s: _Optional[float] = ...) -> None: ...
+    is_cached: bool
+    def __init__(self, plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., metrics: _Optional[_Union[_plan_pb2.Metrics, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., status: _Optional[_Union[Status, str]] = ..., lower_bound_s: _Optional[float] = ..., bound_reason: _Optional[str] = ..., gap: _Optional[float] = ..., method: _Optional[str] = ..., history: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., evaluations: _Optional[int] = ..., wall_s: _Optional[float] = ..., reference_s: _Optional[float] = ..., is_cached: bool = ...) -> None: ...
 
 class OptimizeUpdate(_message.Message):
-    __slots__ = ("step", "result")
-    STEP_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("improvement", "result")
+    IMPROVEMENT_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
-    step: Step
+    improvement: OptimizeResponse
     result: OptimizeResponse
-    def __init__(self, step: _Optional[_Union[Step, _Mapping]] = ..., result: _Optional[_Union[OptimizeResponse, _Mapping]] = ...) -> None: ...
+    def __init__(self, improvement: _Optional[_Union[OptimizeResponse, _Mapping]] = ..., result: _Optional[_Union[OptimizeResponse, _Mapping]] = ...) -> None: ...
 
 class EvaluateRequest(_message.Message):
     __slots__ = ("graph", "target", "plan", "fidelity", "seed")

@@ -26,7 +26,14 @@ if _version_not_supported:
 
 
 class OptimizerStub(object):
-    """Answers for one graph at a time; keeps no state between calls.
+    """Answers for one graph at a time. Calls are independent of each other; an answer given
+    before for the same graph, target and request may be given again (`is_cached`).
+
+    Every call may also end with
+    UNAUTHENTICATED: the service asks for a token and the call has none that it knows.
+    RESOURCE_EXHAUSTED: the message is larger than 256 MiB, or as many calls wait as the
+    service holds, or holds for one client; a RetryInfo says when to try again.
+    CANCELLED: the caller cancelled; a search stops within 100 ms.
     """
 
     def __init__(self, channel):
@@ -58,7 +65,14 @@ class OptimizerStub(object):
 
 
 class OptimizerServicer(object):
-    """Answers for one graph at a time; keeps no state between calls.
+    """Answers for one graph at a time. Calls are independent of each other; an answer given
+    before for the same graph, target and request may be given again (`is_cached`).
+
+    Every call may also end with
+    UNAUTHENTICATED: the service asks for a token and the call has none that it knows.
+    RESOURCE_EXHAUSTED: the message is larger than 256 MiB, or as many calls wait as the
+    service holds, or holds for one client; a RetryInfo says when to try again.
+    CANCELLED: the caller cancelled; a search stops within 100 ms.
     """
 
     def Optimize(self, request, context):
@@ -70,6 +84,7 @@ class OptimizerServicer(object):
         is not served.
         FAILED_PRECONDITION: no valid plan exists, or none was found.
         DEADLINE_EXCEEDED: the deadline passed before any plan was found.
+        NOT_FOUND: no policy trained by this service has the name `policy`.
         UNAVAILABLE: the service is draining; call another one.
         INTERNAL: a defect of the service.
         """
@@ -78,12 +93,10 @@ class OptimizerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def OptimizeStream(self, request, context):
-        """As Optimize, but sends a step for each method of the portfolio as it ends; the last
-        update holds the answer. Not served yet.
+        """As Optimize, but sends every better plan as it is found; the last update holds the
+        answer, as Optimize sends it. Slow readers miss improvements, never the answer.
 
-        Statuses:
-        UNIMPLEMENTED: this version of the service does not serve it.
-        and those of Optimize.
+        Statuses: those of Optimize.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -144,7 +157,14 @@ def add_OptimizerServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Optimizer(object):
-    """Answers for one graph at a time; keeps no state between calls.
+    """Answers for one graph at a time. Calls are independent of each other; an answer given
+    before for the same graph, target and request may be given again (`is_cached`).
+
+    Every call may also end with
+    UNAUTHENTICATED: the service asks for a token and the call has none that it knows.
+    RESOURCE_EXHAUSTED: the message is larger than 256 MiB, or as many calls wait as the
+    service holds, or holds for one client; a RetryInfo says when to try again.
+    CANCELLED: the caller cancelled; a search stops within 100 ms.
     """
 
     @staticmethod

@@ -33,7 +33,7 @@ class PretrainRequest:
     graphs: Sequence[Graph]
     validation: Sequence[Graph]  # what the policy that is kept does best on; none: the last is kept
     target: Target
-    samples: int = 640_000  # evaluations, validation left out; rounded up to whole steps
+    samples: int = 768_000  # evaluations, validation left out; rounded up to whole steps
     seed: int = 0
     settings: Settings = field(default_factory=Settings)
     config: PolicyConfig = field(default_factory=PolicyConfig)

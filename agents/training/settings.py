@@ -13,7 +13,7 @@ from go_opt.errors import InvalidInputError
 class Settings:
     """PPO and its optimiser. What moves over a run goes linearly from the first value to the last."""
 
-    lessons: tuple[Lesson, ...] = (ORDER_AND_FUSION, PLACEMENT)
+    lessons: tuple[Lesson, ...] = (ORDER_AND_FUSION, PLACEMENT, SAMPLED)
     graphs_per_step: int = 4
     epochs: int = 2  # passes over each batch
     clip: float = 0.2

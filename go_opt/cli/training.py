@@ -38,7 +38,7 @@ LessonOption = Annotated[
         "--lesson",
         metavar="NAME",
         help="What is learnt (repeat): order (and kernels, for the exact slicer), placement (by its own "
-        "cuts), sample (placement op by op), joint (all at once). [default: order, placement]",
+        "cuts), sample (placement op by op), joint (all at once). [default: order, placement, sample]",
     ),
 ]
 WorkersOption = Annotated[int, typer.Option(help="Threads that decode and evaluate the graphs of a step.")]
@@ -54,7 +54,7 @@ def pretrain(
         typer.Option(help="Learn from this split of the zoo. [default: train, none with --graph]"),
     ] = None,
     target: TargetOption = "mcm-6x6",
-    samples: Annotated[int, typer.Option(help="Plans to evaluate, rounded up to whole steps.")] = 640_000,
+    samples: Annotated[int, typer.Option(help="Plans to evaluate, rounded up to whole steps.")] = 768_000,
     seed: SeedOption = 0,
     environment: EnvironmentOption = "analytical",
     lesson: LessonOption = None,

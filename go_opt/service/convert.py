@@ -65,7 +65,7 @@ def request_to_proto(request: Request, *, policy: str | Path | None) -> optimize
         decide=f"DECIDE_{request.decide.upper()}",
         no_relays=not request.relays,
         no_replication=not request.replication,
-        no_policy=policy != "default",
+        policy=str(policy or "none"),
         fidelity=f"FIDELITY_{request.fidelity.upper()}",
     )
 

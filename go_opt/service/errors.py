@@ -6,30 +6,38 @@ A status carries an ``ErrorInfo`` whose reason names the class of the error, and
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import grpc
 from google.protobuf import any_pb2
+from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from go_opt.errors import (
+    AlreadyExistsError,
+    CancelledError,
     EnvironmentFailedError,
+    ExhaustedError,
     GoOptError,
     GraphError,
     InfeasibleError,
     InvalidInputError,
     ModelError,
+    NotFoundError,
     PlanError,
     PolicyError,
     ServiceError,
     TargetError,
+    UnauthenticatedError,
+    UnsupportedError,
 )
 
 DOMAIN: Final = "go_opt"
 # A status travels as HTTP/2 trailers, which peers refuse beyond 8 KiB; the message is sent
 # three times, percent-encoded and in base64.
 MAX_MESSAGE_BYTES: Final = 1000
+_Detail = TypeVar("_Detail", bound=Message)
 
 
 class Row(NamedTuple):
@@ -47,8 +55,14 @@ TABLE: Final = (
     Row("INVALID_TARGET", TargetError, code_pb2.INVALID_ARGUMENT),
     Row("INVALID_PLAN", PlanError, code_pb2.INVALID_ARGUMENT),
     Row("INVALID_POLICY", PolicyError, code_pb2.INVALID_ARGUMENT),
+    Row("NOT_FOUND", NotFoundError, code_pb2.NOT_FOUND),
+    Row("ALREADY_EXISTS", AlreadyExistsError, code_pb2.ALREADY_EXISTS),
     Row("INFEASIBLE", InfeasibleError, code_pb2.FAILED_PRECONDITION),
     Row("UNAVAILABLE", ServiceError, code_pb2.UNAVAILABLE),
+    Row("EXHAUSTED", ExhaustedError, code_pb2.RESOURCE_EXHAUSTED),
+    Row("UNAUTHENTICATED", UnauthenticatedError, code_pb2.UNAUTHENTICATED),
+    Row("UNSUPPORTED", UnsupportedError, code_pb2.UNIMPLEMENTED),
+    Row("CANCELLED", CancelledError, code_pb2.CANCELLED),
     # Not ABORTED or INTERNAL: what failed lies behind the service, and may be back for another call.
     Row("ENVIRONMENT_FAILED", EnvironmentFailedError, code_pb2.UNAVAILABLE),
 )
@@ -59,10 +73,14 @@ def status_from_error(error: GoOptError) -> status_pb2.Status:
     rows = {row.error: row for row in TABLE}
     row = next(rows[base] for base in type(error).__mro__ if base in rows)
     message = _shortened(str(error))
-    details = [error_details_pb2.ErrorInfo(reason=row.reason, domain=DOMAIN)]
+    details: list[Message] = [error_details_pb2.ErrorInfo(reason=row.reason, domain=DOMAIN)]
     if isinstance(error, InvalidInputError):
         violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=message)
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+    if isinstance(error, ExhaustedError):
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromMicroseconds(round(1e6 * error.retry_s))
+        details.append(retry)
     return status_pb2.Status(code=row.code, message=message, details=[_packed(d) for d in details])
 
 
@@ -81,6 +99,9 @@ def error_from_call(error: grpc.RpcError, address: str) -> GoOptError:
         if row is not None and issubclass(row.error, InvalidInputError):
             violations = _detail(status, error_details_pb2.BadRequest()).field_violations
             return row.error(status.message, field=violations[0].field if violations else "")
+        if row is not None and issubclass(row.error, ExhaustedError):
+            delay = _detail(status, error_details_pb2.RetryInfo()).retry_delay
+            return row.error(status.message, retry_s=delay.ToMicroseconds() / 1e6)
         if row is not None:
             return row.error(status.message)
     code, text = error.code(), " ".join((error.details() or "no reason given").split())
@@ -96,7 +117,7 @@ def _status_of(error: grpc.RpcError) -> status_pb2.Status | None:
         return None
 
 
-def _detail(status: status_pb2.Status, empty: error_details_pb2.ErrorInfo) -> error_details_pb2.ErrorInfo:
+def _detail(status: status_pb2.Status, empty: _Detail) -> _Detail:
     """The status's detail of the same type as ``empty``, which is filled; else as it is."""
     for detail in status.details:
         if detail.Is(empty.DESCRIPTOR):
@@ -104,7 +125,7 @@ def _detail(status: status_pb2.Status, empty: error_details_pb2.ErrorInfo) -> er
     return empty
 
 
-def _packed(detail: error_details_pb2.ErrorInfo) -> any_pb2.Any:
+def _packed(detail: Message) -> any_pb2.Any:
     packed = any_pb2.Any()
     packed.Pack(detail)
     return packed

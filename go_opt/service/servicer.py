@@ -147,7 +147,7 @@ class OptimizerServicer:
             graph,
             target,
             should_stop=call.stop.is_set,
-            policy=None if message.no_policy else "default",
+            policy="default" if message.policy in ("", "default") else None,
             **asdict(_within(request, call.deadline_s)),
         )
         return result_to_proto(result)
