@@ -6,51 +6,29 @@ from its last checkpoint ends where it would have ended.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 import jax
 import numpy as np
-from flax import nnx
 
 from go_opt.agents.policy import Policy
 from go_opt.agents.training.cases import Case
-from go_opt.agents.training.checkpoint import (
-    Checkpoint,
-    from_arrays,
-    load_checkpoint,
-    save_checkpoint,
-    to_arrays,
-)
-from go_opt.agents.training.environment import CheckedSession, Environment, open_session
 from go_opt.agents.training.job import BestPlan, Job, Progress, Trained
-from go_opt.agents.training.learner import Learner, LearnerState
+from go_opt.agents.training.learner import Learner
 from go_opt.agents.training.metric_log import MetricLog
+from go_opt.agents.training.run_state import RunState, resumed, save_state
+from go_opt.agents.training.sessions import Sessions
 from go_opt.agents.training.step import Step, take_step
 from go_opt.agents.training.validation import validate
-from go_opt.errors import EnvironmentFailedError, InvalidInputError
+from go_opt.errors import EnvironmentFailedError
 
 CHECKPOINT_EVERY_S: Final = 20.0
-
-
-@dataclass(frozen=True, eq=False)
-class _State:
-    """A run between two steps."""
-
-    learner: LearnerState
-    step: int = 0
-    samples: int = 0
-    score: float | None = None
-    best_score: float | None = None
-    best_parameters: nnx.State | None = None
-    best_plan: BestPlan | None = None
 
 
 def run(
@@ -71,12 +49,12 @@ def run(
       EnvironmentFailedError: after the checkpoint of the last whole step was written.
     """
     learner = Learner(job.config, job.settings, job.steps * job.settings.epochs)
-    state = _resumed(job, learner, folder)
+    state = resumed(job, learner, folder)
     is_first = jax.process_index() == 0
     with (
         MetricLog(folder) if is_first else nullcontext() as log,
         ThreadPoolExecutor(job.workers, thread_name_prefix="play") as executor,
-        _Sessions(job.environment) as sessions,
+        Sessions(job.environment) as sessions,
     ):
         if log is not None:
             log.truncate_after(state.step - 1)
@@ -89,28 +67,28 @@ def run(
                     log.write(state.step - 1, values | clock.rates(state.samples))
                 on_progress(_progress(job, state, values["reward"], clock))
                 if is_first and time.monotonic() - saved_s > CHECKPOINT_EVERY_S:
-                    _save(job, state, folder)
+                    save_state(job, state, folder)
                     saved_s = time.monotonic()
         except EnvironmentFailedError as error:
             if is_first:
-                _save(job, state, folder)
+                save_state(job, state, folder)
             raise EnvironmentFailedError(
                 f"{str(error).rstrip('.')}; training stopped, {str(folder)!r} holds step {state.step} "
                 f"of {job.steps} to go on from."
             ) from error
         if is_first:
-            _save(job, state, folder)
+            save_state(job, state, folder)
     return _trained(job, learner, state)
 
 
 def _advance(
     job: Job,
     learner: Learner,
-    state: _State,
-    sessions: _Sessions,
+    state: RunState,
+    sessions: Sessions,
     executor: ThreadPoolExecutor,
     on_step: Callable[[Step], None],
-) -> tuple[_State, dict[str, float]]:
+) -> tuple[RunState, dict[str, float]]:
     """The state after the next step, and its metrics."""
     cases, bucket = job.draw(state.step)
     cases = _of_this_host(cases)
@@ -138,10 +116,10 @@ def _advance(
     return state, values | {"best_interval_s": _best_interval_s(state), "samples": float(samples)}
 
 
-def _validated(job: Job, learner: Learner, state: _State) -> tuple[_State, dict[str, float]]:
+def _validated(job: Job, learner: Learner, state: RunState) -> tuple[RunState, dict[str, float]]:
     """The state with its score, and with its parameters where none scored better."""
     policy = learner.policy(state.learner)
-    with _Sessions(job.environment) as sessions:
+    with Sessions(job.environment) as sessions:
         score = validate(
             policy, job.validation, sessions.open(job.validation), job.settings.lessons, job.seed
         )
@@ -162,7 +140,7 @@ def _best(known: BestPlan | None, step: Step) -> BestPlan | None:
     return known
 
 
-def _best_interval_s(state: _State) -> float:
+def _best_interval_s(state: RunState) -> float:
     return np.inf if state.best_plan is None else state.best_plan.interval_s
 
 
@@ -172,7 +150,7 @@ def _of_this_host(cases: list[Case]) -> list[Case]:
     return cases[first : first + share]
 
 
-def _trained(job: Job, learner: Learner, state: _State) -> Trained:
+def _trained(job: Job, learner: Learner, state: RunState) -> Trained:
     policy = learner.policy(state.learner)
     if state.best_parameters is not None:
         policy = Policy(job.config, state.best_parameters)
@@ -190,7 +168,7 @@ class _Clock:
         return {"elapsed_s": elapsed_s, "samples_per_s": (samples - self._before) / max(elapsed_s, 1e-9)}
 
 
-def _progress(job: Job, state: _State, reward: float, clock: _Clock) -> Progress:
+def _progress(job: Job, state: RunState, reward: float, clock: _Clock) -> Progress:
     samples_per_s = clock.rates(state.samples)["samples_per_s"]
     left = (job.steps - state.step) * (state.samples / state.step)
     return Progress(
@@ -204,100 +182,3 @@ def _progress(job: Job, state: _State, reward: float, clock: _Clock) -> Progress
         samples_per_s=samples_per_s,
         left_s=left / max(samples_per_s, 1e-9),
     )
-
-
-class _Sessions:
-    """Sessions of the cases of the last step; those of a case that comes again are kept."""
-
-    def __init__(self, environment: Environment) -> None:
-        self._environment = environment
-        self._open: dict[int, tuple[Case, CheckedSession]] = {}
-
-    def __enter__(self) -> _Sessions:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.open([])
-        except EnvironmentFailedError:
-            if kind is None:  # else what failed first is what the caller must see
-                raise
-
-    def open(self, cases: Sequence[Case]) -> list[CheckedSession]:
-        wanted = {id(case) for case in cases}
-        with ExitStack() as closing:  # all, whichever fails
-            for key in self._open.keys() - wanted:
-                closing.callback(self._open.pop(key)[1].close)
-        for case in cases:
-            if id(case) not in self._open:
-                session = open_session(self._environment, case.instance.graph, case.instance.target)
-                self._open[id(case)] = (case, session)
-        return [self._open[id(case)][1] for case in cases]
-
-
-def _save(job: Job, state: _State, folder: str | Path) -> None:
-    arrays = to_arrays("parameters", state.learner.parameters) | to_arrays(
-        "optimizer", state.learner.optimizer
-    )
-    if state.best_parameters is not None:
-        arrays |= to_arrays("best", state.best_parameters)
-    plan = state.best_plan
-    if plan is not None:
-        arrays |= {
-            "plan/placement": plan.placement,
-            "plan/order": plan.order,
-            "plan/fusion": plan.fusion_group,
-        }
-    progress = {
-        "step": state.step,
-        "samples": state.samples,
-        "score": state.score,
-        "best_score": state.best_score,
-        "best_interval_s": None if plan is None else plan.interval_s,
-    }
-    save_checkpoint(folder, Checkpoint(job.request, progress, arrays))
-
-
-def _resumed(job: Job, learner: Learner, folder: str | Path) -> _State:
-    """The state in ``folder``, or that of a fresh run."""
-    fresh = learner.start(job.parameters)
-    found = load_checkpoint(folder)
-    if found is None:
-        return _State(fresh)
-    _check_same(job.request, found.request, folder)
-    arrays = found.arrays
-    progress = found.progress
-    plan = None
-    if progress["best_interval_s"] is not None:
-        plan = BestPlan(
-            progress["best_interval_s"],
-            *(np.array(arrays[f"plan/{name}"]) for name in ("placement", "order", "fusion")),
-        )
-    has_best = progress["best_score"] is not None
-    return _State(
-        learner.place(
-            LearnerState(
-                from_arrays("parameters", arrays, fresh.parameters),
-                from_arrays("optimizer", arrays, fresh.optimizer),
-            )
-        ),
-        step=progress["step"],
-        samples=progress["samples"],
-        score=progress["score"],
-        best_score=progress["best_score"],
-        best_parameters=from_arrays("best", arrays, job.parameters) if has_best else None,
-        best_plan=plan,
-    )
-
-
-def _check_same(request: dict[str, Any], found: Mapping[str, Any], folder: str | Path) -> None:
-    asked = json.loads(json.dumps(request))  # tuples become lists, as in the file
-    for name in asked.keys() | found.keys():
-        if asked.get(name) != found.get(name):
-            raise InvalidInputError(
-                f"{str(folder)!r} holds another run: its {name} is {found.get(name)!r:.80}, "
-                f"not {asked.get(name)!r:.80}; give another folder or the same request.",
-                field="out",
-            )

@@ -1,0 +1,103 @@
+"""A training run between two steps, and its checkpoint: what a run that goes on needs to know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flax import nnx
+
+from go_opt.agents.training.checkpoint import (
+    Checkpoint,
+    from_arrays,
+    load_checkpoint,
+    save_checkpoint,
+    to_arrays,
+)
+from go_opt.agents.training.job import BestPlan, Job
+from go_opt.agents.training.learner import Learner, LearnerState
+from go_opt.errors import InvalidInputError
+
+
+@dataclass(frozen=True, eq=False)
+class RunState:
+    """A run between two steps."""
+
+    learner: LearnerState
+    step: int = 0
+    samples: int = 0
+    score: float | None = None
+    best_score: float | None = None
+    best_parameters: nnx.State | None = None
+    best_plan: BestPlan | None = None
+
+
+def save_state(job: Job, state: RunState, folder: str | Path) -> None:
+    learner = state.learner
+    arrays = to_arrays("parameters", learner.parameters) | to_arrays("average", learner.average)
+    arrays |= to_arrays("optimizer", learner.optimizer)
+    if state.best_parameters is not None:
+        arrays |= to_arrays("best", state.best_parameters)
+    plan = state.best_plan
+    if plan is not None:
+        arrays |= {
+            "plan/placement": plan.placement,
+            "plan/order": plan.order,
+            "plan/fusion": plan.fusion_group,
+        }
+    progress = {
+        "step": state.step,
+        "samples": state.samples,
+        "score": state.score,
+        "best_score": state.best_score,
+        "best_interval_s": None if plan is None else plan.interval_s,
+    }
+    save_checkpoint(folder, Checkpoint(job.request, progress, arrays))
+
+
+def resumed(job: Job, learner: Learner, folder: str | Path) -> RunState:
+    """The state in ``folder``, or that of a fresh run."""
+    fresh = learner.start(job.parameters)
+    found = load_checkpoint(folder)
+    if found is None:
+        return RunState(fresh)
+    _check_same(job.request, found.request, folder)
+    arrays = found.arrays
+    progress = found.progress
+    plan = None
+    if progress["best_interval_s"] is not None:
+        plan = BestPlan(
+            progress["best_interval_s"],
+            *(np.array(arrays[f"plan/{name}"]) for name in ("placement", "order", "fusion")),
+        )
+    has_best = progress["best_score"] is not None
+    return RunState(
+        learner.place(
+            LearnerState(
+                from_arrays("parameters", arrays, fresh.parameters),
+                from_arrays("average", arrays, fresh.average),
+                from_arrays("optimizer", arrays, fresh.optimizer),
+            )
+        ),
+        step=progress["step"],
+        samples=progress["samples"],
+        score=progress["score"],
+        best_score=progress["best_score"],
+        best_parameters=from_arrays("best", arrays, job.parameters) if has_best else None,
+        best_plan=plan,
+    )
+
+
+def _check_same(request: dict[str, Any], found: Mapping[str, Any], folder: str | Path) -> None:
+    asked = json.loads(json.dumps(request))  # tuples become lists, as in the file
+    for name in asked.keys() | found.keys():
+        if asked.get(name) != found.get(name):
+            raise InvalidInputError(
+                f"{str(folder)!r} holds another run: its {name} is {found.get(name)!r:.80}, "
+                f"not {asked.get(name)!r:.80}; give another folder or the same request.",
+                field="out",
+            )
