@@ -9,6 +9,7 @@ Axes: ``B`` plans, ``N`` ops.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,11 +23,13 @@ from numpy.typing import NDArray
 
 from go_opt.agents.baselines import Evaluate
 from go_opt.agents.baselines.harness import Plans
+from go_opt.agents.instance import Instance
 from go_opt.env import Target, cost_tables, evaluate_batch, evaluate_plans
 from go_opt.env.cost import CostTables
 from go_opt.env.metrics import Fidelity, check_fidelity
 from go_opt.errors import EnvironmentFailedError, GoOptError, InvalidInputError
 from go_opt.graph import Graph
+from go_opt.solver import greedy_slicing
 
 MAX_REASON_CHARS: Final = 300  # of a foreign error within our sentence
 
@@ -180,10 +183,19 @@ def open_session(environment: Environment, graph: Graph, target: Target) -> Chec
 
 
 def environment_name(environment: Environment) -> str:
-    """What tells one kind of environment from another, for records: a fidelity, or a class."""
+    """What tells one kind of environment from another, for records: its class and fidelity."""
     if isinstance(environment, LocalEnvironment):
         return environment.fidelity
-    return type(environment).__name__
+    name, fidelity = type(environment).__name__, getattr(environment, "fidelity", None)
+    return name if fidelity is None else f"{name} ({fidelity})"
+
+
+def greedy_interval_s(session: Session, on_target: Instance) -> float:
+    """Of the compiler's greedy plan, by the environment of ``session``; infinite where not valid."""
+    order, group = on_target.order, on_target.fusion_group
+    greedy = greedy_slicing(on_target.tables, order, group, adjacent=on_target.is_adjacent)
+    answer = session.evaluate(greedy.placement[None], order[None], group[None])
+    return float(answer.interval_s[0]) if answer.valid[0] else math.inf
 
 
 def as_evaluator(session: Session) -> Evaluate:

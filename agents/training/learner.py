@@ -30,8 +30,6 @@ from go_opt.errors import InvalidInputError
 _DECAYED: Final = ("schedule_readout", "fusion_readout")
 
 
-# Share of the average that an update keeps, once the run is long: its memory is 100 updates.
-_KEPT: Final = 0.99
 _ADAM: Final = optax.scale_by_adam()
 
 
@@ -50,8 +48,7 @@ class Descent(NamedTuple):
 class LearnerState:
     """What an update changes."""
 
-    parameters: nnx.State  # what proposes during training
-    average: nnx.State  # of the parameters over the last updates: what is kept
+    parameters: nnx.State
     optimizer: optax.ScaleByAdamState
 
 
@@ -79,11 +76,11 @@ class Learner:
 
     def start(self, parameters: nnx.State) -> LearnerState:
         """A fresh optimiser for ``parameters``."""
-        return self.place(LearnerState(parameters, parameters, _ADAM.init(parameters)))
+        return self.place(LearnerState(parameters, _ADAM.init(parameters)))
 
     def place(self, state: LearnerState) -> LearnerState:
         """``state`` on all devices."""
-        placed = jax.device_put((state.parameters, state.average, state.optimizer), self._on_all)
+        placed = jax.device_put((state.parameters, state.optimizer), self._on_all)
         return LearnerState(*placed)
 
     def outputs(self, state: LearnerState, cases: Sequence[Case], bucket: Bucket) -> list[Outputs]:
@@ -101,24 +98,19 @@ class Learner:
         """The state after one step down ``gradients`` of the loss, by output; the gradient's norm."""
         padded = self._divided(_stacked([pad(case.features, bucket) for case in cases]))
         rows = [to_rows(case.features, g, bucket) for case, g in zip(cases, gradients, strict=True)]
-        parameters, average, adam, norm = _update(
+        parameters, adam, norm = _update(
             self.config,
             self._descent,
             state.parameters,
-            state.average,
             state.optimizer,
             padded,
             self._divided(_stacked(rows)),
         )
-        return LearnerState(parameters, average, adam), float(norm)
+        return LearnerState(parameters, adam), float(norm)
 
     def policy(self, state: LearnerState) -> Policy:
-        """The policy as it is to be kept, on one device: the average.
-
-        A single update follows the noise of its few graphs (Polyak & Juditsky, "Acceleration of
-        stochastic approximation by averaging", SIAM J. Control Optim. 1992).
-        """
-        return Policy(self.config, jax.tree.map(np.asarray, state.average))
+        """The policy as it is now, on one device."""
+        return Policy(self.config, jax.tree.map(np.asarray, state.parameters))
 
     @cached_property
     def _on_all(self) -> NamedSharding:
@@ -154,11 +146,10 @@ def _update(
     config: PolicyConfig,
     descent: Descent,
     parameters: nnx.State,
-    average: nnx.State,
     adam: optax.ScaleByAdamState,
     padded: PaddedGraph,
     gradients: PolicyOutput,
-) -> tuple[nnx.State, nnx.State, optax.ScaleByAdamState, jax.Array]:
+) -> tuple[nnx.State, optax.ScaleByAdamState, jax.Array]:
     """A step along the network's gradients, pulled back from those of its outputs.
 
     Each graph's is clipped by its own norm before the mean is taken: log-probabilities are
@@ -184,11 +175,7 @@ def _update(
         is_decayed = any(name in jax.tree_util.keystr(path) for name in _DECAYED)
         return parameter - rate * (along + (descent.weight_decay * parameter if is_decayed else 0.0))
 
-    parameters = jax.tree_util.tree_map_with_path(moved, parameters, direction)
-    # The start counts for little, also in a run of a few updates.
-    kept = jnp.minimum(_KEPT, adam.count / (adam.count + 9.0))
-    average = jax.tree.map(lambda mean, leaf: kept * mean + (1.0 - kept) * leaf, average, parameters)
-    return parameters, average, adam, norms.mean()
+    return jax.tree_util.tree_map_with_path(moved, parameters, direction), adam, norms.mean()
 
 
 def _norm(tree: nnx.State) -> jax.Array:

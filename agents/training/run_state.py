@@ -37,9 +37,8 @@ class RunState:
 
 
 def save_state(job: Job, state: RunState, folder: str | Path) -> None:
-    learner = state.learner
-    arrays = to_arrays("parameters", learner.parameters) | to_arrays("average", learner.average)
-    arrays |= to_arrays("optimizer", learner.optimizer)
+    arrays = to_arrays("parameters", state.learner.parameters)
+    arrays |= to_arrays("optimizer", state.learner.optimizer)
     if state.best_parameters is not None:
         arrays |= to_arrays("best", state.best_parameters)
     plan = state.best_plan
@@ -79,7 +78,6 @@ def resumed(job: Job, learner: Learner, folder: str | Path) -> RunState:
         learner.place(
             LearnerState(
                 from_arrays("parameters", arrays, fresh.parameters),
-                from_arrays("average", arrays, fresh.average),
                 from_arrays("optimizer", arrays, fresh.optimizer),
             )
         ),

@@ -106,20 +106,6 @@ def test_the_padding_has_no_part_in_it() -> None:
     assert norm == pytest.approx(expected_norm, rel=1e-5)
 
 
-def test_what_is_kept_is_the_average_of_the_updates() -> None:
-    """Of the first a tenth stays, of the second two elevenths, of the 1000th a hundredth goes."""
-    learner, gradients = small_learner(), outputs_gradient((1.0, 1.0))
-    state = learner.start(trained_parameters())
-    average = flat(state.average)
-    for number, kept in [(1, 1 / 10), (2, 2 / 11), (1000, 0.99)]:
-        optimizer = state.optimizer._replace(count=jax.numpy.asarray(number - 1, dtype="int32"))
-        state, _ = learner.update(replace(state, optimizer=optimizer), CASES, BUCKET, gradients)
-        average = kept * average + (1 - kept) * flat(state.parameters)
-        np.testing.assert_allclose(flat(state.average), average, atol=1e-6)
-    np.testing.assert_array_equal(flat(learner.policy(state).parameters), flat(state.average))
-    assert np.abs(average - flat(state.parameters)).max() > 1e-4
-
-
 def test_what_was_handed_out_does_not_change() -> None:
     """The parameters that training started from, and policies on the way."""
     learner, parameters = small_learner(), trained_parameters()
