@@ -28,6 +28,12 @@ def compile_protos(files: tuple[str, ...], services: tuple[str, ...], out: Path)
     _protoc(services, f"--grpc_python_out={out}")
 
 
+def compile_descriptors(out: Path, *, comments: bool) -> None:
+    """Write the descriptors of every file, and of what they import, to the file ``out``."""
+    options = ("--include_imports", *(("--include_source_info",) if comments else ()))
+    _protoc(PROTOS, f"--descriptor_set_out={out}", *options)
+
+
 def stub_names() -> tuple[str, ...]:
     """File names of the committed stubs."""
     messages = [name.replace(".proto", suffix) for name in PROTOS for suffix in ("_pb2.py", "_pb2.pyi")]
@@ -40,9 +46,14 @@ def googleapis_dir() -> Path:
 
 
 def _protoc(files: tuple[str, ...], *outputs: str) -> None:
-    includes = (f"-Igo_opt/proto={PROTO_DIR}", f"-I{googleapis_dir()}")
-    command = [sys.executable, "-m", "grpc_tools.protoc", *includes]
-    subprocess.run([*command, *outputs, *(f"go_opt/proto/{name}" for name in files)], check=True)
+    with tempfile.TemporaryDirectory() as folder:
+        # Everywhere but in the Python package the file has the name that its descriptor has.
+        operations = Path(folder) / "google" / "longrunning" / "operations.proto"
+        operations.parent.mkdir(parents=True)
+        shutil.copyfile(googleapis_dir() / "google" / "longrunning" / "operations_proto.proto", operations)
+        includes = (f"-Igo_opt/proto={PROTO_DIR}", f"-I{folder}", f"-I{googleapis_dir()}")
+        command = [sys.executable, "-m", "grpc_tools.protoc", *includes]
+        subprocess.run([*command, *outputs, *(f"go_opt/proto/{name}" for name in files)], check=True)
 
 
 def main() -> None:

@@ -24,31 +24,31 @@ _sym_db = _symbol_database.Default()
 
 from go_opt.proto import graph_pb2 as go__opt_dot_proto_dot_graph__pb2
 from go_opt.proto import plan_pb2 as go__opt_dot_proto_dot_plan__pb2
-from google.longrunning import operations_proto_pb2 as google_dot_longrunning_dot_operations__proto__pb2
+from google.longrunning import operations_pb2 as google_dot_longrunning_dot_operations__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bgo_opt/proto/training.proto\x12\tgo_opt.v1\x1a\x18go_opt/proto/graph.proto\x1a\x17go_opt/proto/plan.proto\x1a)google/longrunning/operations_proto.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"^\n\x13TrainingEnvironment\x12\'\n\x08\x66idelity\x18\x01 \x01(\x0e\x32\x13.go_opt.v1.FidelityH\x00\x12\x11\n\x07\x61\x64\x64ress\x18\x02 \x01(\tH\x00\x42\x0b\n\tselection\"\xda\x02\n\x0fPretrainRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x12\n\nzoo_graphs\x18\x03 \x03(\t\x12 \n\x06graphs\x18\x04 \x03(\x0b\x32\x10.go_opt.v1.Graph\x12!\n\x06target\x18\x05 \x01(\x0b\x32\x11.go_opt.v1.Target\x12\x14\n\x07samples\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12\x0c\n\x04seed\x18\x07 \x01(\x03\x12\x33\n\x0b\x65nvironment\x18\x08 \x01(\x0b\x32\x1e.go_opt.v1.TrainingEnvironment\x12\x0f\n\x07lessons\x18\t \x03(\t\x12\x1c\n\x0fgenerated_share\x18\n \x01(\x01H\x01\x88\x01\x01\x12\x15\n\x08most_ops\x18\x0b \x01(\x05H\x02\x88\x01\x01\x42\n\n\x08_samplesB\x12\n\x10_generated_shareB\x0b\n\t_most_ops\"\x84\x02\n\x0f\x46inetuneRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x13\n\x0b\x66rom_policy\x18\x03 \x01(\t\x12\x1f\n\x05graph\x18\x04 \x01(\x0b\x32\x10.go_opt.v1.Graph\x12!\n\x06target\x18\x05 \x01(\x0b\x32\x11.go_opt.v1.Target\x12\x14\n\x07samples\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12\x0c\n\x04seed\x18\x07 \x01(\x03\x12\x33\n\x0b\x65nvironment\x18\x08 \x01(\x0b\x32\x1e.go_opt.v1.TrainingEnvironment\x12\x0f\n\x07lessons\x18\t \x03(\tB\n\n\x08_samples\"\xc8\x03\n\x10TrainingProgress\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12 \n\x04kind\x18\x02 \x01(\x0e\x32\x12.go_opt.v1.JobKind\x12\"\n\x05state\x18\x03 \x01(\x0e\x32\x13.go_opt.v1.JobState\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstart_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04step\x18\x07 \x01(\x03\x12\r\n\x05steps\x18\x08 \x01(\x03\x12\x0f\n\x07samples\x18\t \x01(\x03\x12\x17\n\x0f\x63heckpoint_step\x18\n \x01(\x03\x12\x0e\n\x06reward\x18\x0b \x01(\x01\x12\x17\n\x0f\x62\x65st_interval_s\x18\x0c \x01(\x01\x12\x17\n\nbest_score\x18\r \x01(\x01H\x00\x88\x01\x01\x12\x15\n\rsamples_per_s\x18\x0e \x01(\x01\x12\x0e\n\x06left_s\x18\x0f \x01(\x01\x12\x10\n\x08\x61ttempts\x18\x10 \x01(\x05\x42\r\n\x0b_best_score\"\xaa\x01\n\x0eTrainingResult\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12-\n\x08progress\x18\x02 \x01(\x0b\x32\x1b.go_opt.v1.TrainingProgress\x12\"\n\tbest_plan\x18\x03 \x01(\x0b\x32\x0f.go_opt.v1.Plan\x12\x17\n\x0f\x62\x65st_interval_s\x18\x04 \x01(\x01\x12\x1c\n\x14reference_interval_s\x18\x05 \x01(\x01*Q\n\x07JobKind\x12\x18\n\x14JOB_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11JOB_KIND_PRETRAIN\x10\x01\x12\x15\n\x11JOB_KIND_FINETUNE\x10\x02*\xb4\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10JOB_STATE_QUEUED\x10\x01\x12\x15\n\x11JOB_STATE_RUNNING\x10\x02\x12\x18\n\x14JOB_STATE_CANCELLING\x10\x03\x12\x17\n\x13JOB_STATE_SUCCEEDED\x10\x04\x12\x14\n\x10JOB_STATE_FAILED\x10\x05\x12\x17\n\x13JOB_STATE_CANCELLED\x10\x06\x32\x98\x01\n\x08Training\x12\x45\n\x08Pretrain\x12\x1a.go_opt.v1.PretrainRequest\x1a\x1d.google.longrunning.Operation\x12\x45\n\x08\x46inetune\x12\x1a.go_opt.v1.FinetuneRequest\x1a\x1d.google.longrunning.Operationb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bgo_opt/proto/training.proto\x12\tgo_opt.v1\x1a\x18go_opt/proto/graph.proto\x1a\x17go_opt/proto/plan.proto\x1a#google/longrunning/operations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"^\n\x13TrainingEnvironment\x12\'\n\x08\x66idelity\x18\x01 \x01(\x0e\x32\x13.go_opt.v1.FidelityH\x00\x12\x11\n\x07\x61\x64\x64ress\x18\x02 \x01(\tH\x00\x42\x0b\n\tselection\"\xda\x02\n\x0fPretrainRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x12\n\nzoo_graphs\x18\x03 \x03(\t\x12 \n\x06graphs\x18\x04 \x03(\x0b\x32\x10.go_opt.v1.Graph\x12!\n\x06target\x18\x05 \x01(\x0b\x32\x11.go_opt.v1.Target\x12\x14\n\x07samples\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12\x0c\n\x04seed\x18\x07 \x01(\x03\x12\x33\n\x0b\x65nvironment\x18\x08 \x01(\x0b\x32\x1e.go_opt.v1.TrainingEnvironment\x12\x0f\n\x07lessons\x18\t \x03(\t\x12\x1c\n\x0fgenerated_share\x18\n \x01(\x01H\x01\x88\x01\x01\x12\x15\n\x08most_ops\x18\x0b \x01(\x05H\x02\x88\x01\x01\x42\n\n\x08_samplesB\x12\n\x10_generated_shareB\x0b\n\t_most_ops\"\x84\x02\n\x0f\x46inetuneRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x13\n\x0b\x66rom_policy\x18\x03 \x01(\t\x12\x1f\n\x05graph\x18\x04 \x01(\x0b\x32\x10.go_opt.v1.Graph\x12!\n\x06target\x18\x05 \x01(\x0b\x32\x11.go_opt.v1.Target\x12\x14\n\x07samples\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12\x0c\n\x04seed\x18\x07 \x01(\x03\x12\x33\n\x0b\x65nvironment\x18\x08 \x01(\x0b\x32\x1e.go_opt.v1.TrainingEnvironment\x12\x0f\n\x07lessons\x18\t \x03(\tB\n\n\x08_samples\"\xc8\x03\n\x10TrainingProgress\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12 \n\x04kind\x18\x02 \x01(\x0e\x32\x12.go_opt.v1.JobKind\x12\"\n\x05state\x18\x03 \x01(\x0e\x32\x13.go_opt.v1.JobState\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstart_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04step\x18\x07 \x01(\x03\x12\r\n\x05steps\x18\x08 \x01(\x03\x12\x0f\n\x07samples\x18\t \x01(\x03\x12\x17\n\x0f\x63heckpoint_step\x18\n \x01(\x03\x12\x0e\n\x06reward\x18\x0b \x01(\x01\x12\x17\n\x0f\x62\x65st_interval_s\x18\x0c \x01(\x01\x12\x17\n\nbest_score\x18\r \x01(\x01H\x00\x88\x01\x01\x12\x15\n\rsamples_per_s\x18\x0e \x01(\x01\x12\x0e\n\x06left_s\x18\x0f \x01(\x01\x12\x10\n\x08\x61ttempts\x18\x10 \x01(\x05\x42\r\n\x0b_best_score\"\xaa\x01\n\x0eTrainingResult\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12-\n\x08progress\x18\x02 \x01(\x0b\x32\x1b.go_opt.v1.TrainingProgress\x12\"\n\tbest_plan\x18\x03 \x01(\x0b\x32\x0f.go_opt.v1.Plan\x12\x17\n\x0f\x62\x65st_interval_s\x18\x04 \x01(\x01\x12\x1c\n\x14reference_interval_s\x18\x05 \x01(\x01*Q\n\x07JobKind\x12\x18\n\x14JOB_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11JOB_KIND_PRETRAIN\x10\x01\x12\x15\n\x11JOB_KIND_FINETUNE\x10\x02*\xb4\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10JOB_STATE_QUEUED\x10\x01\x12\x15\n\x11JOB_STATE_RUNNING\x10\x02\x12\x18\n\x14JOB_STATE_CANCELLING\x10\x03\x12\x17\n\x13JOB_STATE_SUCCEEDED\x10\x04\x12\x14\n\x10JOB_STATE_FAILED\x10\x05\x12\x17\n\x13JOB_STATE_CANCELLED\x10\x06\x32\x98\x01\n\x08Training\x12\x45\n\x08Pretrain\x12\x1a.go_opt.v1.PretrainRequest\x1a\x1d.google.longrunning.Operation\x12\x45\n\x08\x46inetune\x12\x1a.go_opt.v1.FinetuneRequest\x1a\x1d.google.longrunning.Operationb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'go_opt.proto.training_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_JOBKIND']._serialized_start=1509
-  _globals['_JOBKIND']._serialized_end=1590
-  _globals['_JOBSTATE']._serialized_start=1593
-  _globals['_JOBSTATE']._serialized_end=1773
-  _globals['_TRAININGENVIRONMENT']._serialized_start=169
-  _globals['_TRAININGENVIRONMENT']._serialized_end=263
-  _globals['_PRETRAINREQUEST']._serialized_start=266
-  _globals['_PRETRAINREQUEST']._serialized_end=612
-  _globals['_FINETUNEREQUEST']._serialized_start=615
-  _globals['_FINETUNEREQUEST']._serialized_end=875
-  _globals['_TRAININGPROGRESS']._serialized_start=878
-  _globals['_TRAININGPROGRESS']._serialized_end=1334
-  _globals['_TRAININGRESULT']._serialized_start=1337
-  _globals['_TRAININGRESULT']._serialized_end=1507
-  _globals['_TRAINING']._serialized_start=1776
-  _globals['_TRAINING']._serialized_end=1928
+  _globals['_JOBKIND']._serialized_start=1503
+  _globals['_JOBKIND']._serialized_end=1584
+  _globals['_JOBSTATE']._serialized_start=1587
+  _globals['_JOBSTATE']._serialized_end=1767
+  _globals['_TRAININGENVIRONMENT']._serialized_start=163
+  _globals['_TRAININGENVIRONMENT']._serialized_end=257
+  _globals['_PRETRAINREQUEST']._serialized_start=260
+  _globals['_PRETRAINREQUEST']._serialized_end=606
+  _globals['_FINETUNEREQUEST']._serialized_start=609
+  _globals['_FINETUNEREQUEST']._serialized_end=869
+  _globals['_TRAININGPROGRESS']._serialized_start=872
+  _globals['_TRAININGPROGRESS']._serialized_end=1328
+  _globals['_TRAININGRESULT']._serialized_start=1331
+  _globals['_TRAININGRESULT']._serialized_end=1501
+  _globals['_TRAINING']._serialized_start=1770
+  _globals['_TRAINING']._serialized_end=1922
 # @@protoc_insertion_point(module_scope)

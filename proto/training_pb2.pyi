@@ -1,6 +1,6 @@
 from go_opt.proto import graph_pb2 as _graph_pb2
 from go_opt.proto import plan_pb2 as _plan_pb2
-from google.longrunning import operations_proto_pb2 as _operations_proto_pb2
+from google.longrunning import operations_pb2 as _operations_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper

@@ -4,7 +4,7 @@ import grpc
 import warnings
 
 from go_opt.proto import training_pb2 as go__opt_dot_proto_dot_training__pb2
-from google.longrunning import operations_proto_pb2 as google_dot_longrunning_dot_operations__proto__pb2
+from google.longrunning import operations_pb2 as google_dot_longrunning_dot_operations__pb2
 
 GRPC_GENERATED_VERSION = '1.72.1'
 GRPC_VERSION = grpc.__version__
@@ -46,12 +46,12 @@ class TrainingStub(object):
         self.Pretrain = channel.unary_unary(
                 '/go_opt.v1.Training/Pretrain',
                 request_serializer=go__opt_dot_proto_dot_training__pb2.PretrainRequest.SerializeToString,
-                response_deserializer=google_dot_longrunning_dot_operations__proto__pb2.Operation.FromString,
+                response_deserializer=google_dot_longrunning_dot_operations__pb2.Operation.FromString,
                 _registered_method=True)
         self.Finetune = channel.unary_unary(
                 '/go_opt.v1.Training/Finetune',
                 request_serializer=go__opt_dot_proto_dot_training__pb2.FinetuneRequest.SerializeToString,
-                response_deserializer=google_dot_longrunning_dot_operations__proto__pb2.Operation.FromString,
+                response_deserializer=google_dot_longrunning_dot_operations__pb2.Operation.FromString,
                 _registered_method=True)
 
 
@@ -102,12 +102,12 @@ def add_TrainingServicer_to_server(servicer, server):
             'Pretrain': grpc.unary_unary_rpc_method_handler(
                     servicer.Pretrain,
                     request_deserializer=go__opt_dot_proto_dot_training__pb2.PretrainRequest.FromString,
-                    response_serializer=google_dot_longrunning_dot_operations__proto__pb2.Operation.SerializeToString,
+                    response_serializer=google_dot_longrunning_dot_operations__pb2.Operation.SerializeToString,
             ),
             'Finetune': grpc.unary_unary_rpc_method_handler(
                     servicer.Finetune,
                     request_deserializer=go__opt_dot_proto_dot_training__pb2.FinetuneRequest.FromString,
-                    response_serializer=google_dot_longrunning_dot_operations__proto__pb2.Operation.SerializeToString,
+                    response_serializer=google_dot_longrunning_dot_operations__pb2.Operation.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -144,7 +144,7 @@ class Training(object):
             target,
             '/go_opt.v1.Training/Pretrain',
             go__opt_dot_proto_dot_training__pb2.PretrainRequest.SerializeToString,
-            google_dot_longrunning_dot_operations__proto__pb2.Operation.FromString,
+            google_dot_longrunning_dot_operations__pb2.Operation.FromString,
             options,
             channel_credentials,
             insecure,
@@ -171,7 +171,7 @@ class Training(object):
             target,
             '/go_opt.v1.Training/Finetune',
             go__opt_dot_proto_dot_training__pb2.FinetuneRequest.SerializeToString,
-            google_dot_longrunning_dot_operations__proto__pb2.Operation.FromString,
+            google_dot_longrunning_dot_operations__pb2.Operation.FromString,
             options,
             channel_credentials,
             insecure,
