@@ -1,8 +1,8 @@
 """go-opt: where each op of an ML graph runs, in which order, and which ops are fused.
 
 The doors are :func:`load`, :func:`target`, :func:`optimize`, :func:`evaluate`, :func:`verify`,
-:func:`timeline`, :func:`pretrain` and :func:`finetune`. Importing this
-package is light; JAX and gRPC load on first use.
+:func:`timeline`, :func:`pretrain`, :func:`finetune` and :func:`serve_environment`. Importing
+this package is light; JAX and gRPC load on first use.
 """
 
 from __future__ import annotations
@@ -32,9 +32,15 @@ if TYPE_CHECKING:
     from go_opt.frontends import from_onnx as from_onnx
     from go_opt.frontends import to_networkx as to_networkx
     from go_opt.graph import Graph as Graph
+    from go_opt.hardware import serve_environment as serve_environment
     from go_opt.plan import Plan as Plan
     from go_opt.result import OptimizeResult as OptimizeResult
     from go_opt.service.client import Client as Client
+    from go_opt.service.credentials import Credentials as Credentials
+    from go_opt.service.local_client import LocalClient as LocalClient
+    from go_opt.service.operation import Operation as Operation
+    from go_opt.service.remote_environment import RemoteEnvironment as RemoteEnvironment
+    from go_opt.service.retry import Retry as Retry
     from go_opt.solver import Violation as Violation
     from go_opt.training import TrainingResult as TrainingResult
     from go_opt.training import finetune as finetune
@@ -42,10 +48,15 @@ if TYPE_CHECKING:
 
 _DOORS = {
     "Client": "go_opt.service.client",
+    "Credentials": "go_opt.service.credentials",
     "Graph": "go_opt.graph",
+    "LocalClient": "go_opt.service.local_client",
     "Metrics": "go_opt.env",
+    "Operation": "go_opt.service.operation",
     "OptimizeResult": "go_opt.result",
     "Plan": "go_opt.plan",
+    "Retry": "go_opt.service.retry",
+    "RemoteEnvironment": "go_opt.service.remote_environment",
     "Target": "go_opt.env",
     "Timeline": "go_opt.env.timeline",
     "TrainingResult": "go_opt.training",
@@ -58,6 +69,7 @@ _DOORS = {
     "load": "go_opt.api",
     "optimize": "go_opt.api",
     "pretrain": "go_opt.training",
+    "serve_environment": "go_opt.hardware",
     "target": "go_opt.api",
     "timeline": "go_opt.api",
     "to_networkx": "go_opt.frontends",

@@ -83,6 +83,7 @@ def optimize(
     constraints: Sequence[Any] = (),
     policy: str | Path | None = "default",
     on_step: Callable[[Step], None] = lambda step: None,
+    on_improvement: Callable[[OptimizeResult], None] = lambda result: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> OptimizeResult:
     """The best verified plan the budget allows, with a lower bound and the gap to it.
@@ -100,6 +101,7 @@ def optimize(
       policy: ``default`` is the one that ships, a path one of your own, None or ``"none"``
         none. It takes part where the budget leaves room, and runs in a process of its own.
       on_step: called after every method of the portfolio.
+      on_improvement: called with every better plan, as it would be answered then.
       should_stop: asked after every evaluation; stopping keeps what was reached.
 
     Raises:
@@ -116,6 +118,7 @@ def optimize(
         request,
         policy=find_policy(policy),
         on_step=on_step,
+        on_improvement=on_improvement,
         should_stop=should_stop,
     )
 

@@ -24,7 +24,7 @@ from go_opt.graph import (
 )
 
 # The sum over ops must stay finite and exact enough to compare.
-_MAX_FLOPS = 1e30
+MAX_FLOPS = 1e30
 
 
 @dataclass(slots=True)
@@ -106,9 +106,9 @@ class GraphBuilder:
             raise GraphError(
                 f"op {name!r}: op_class must be one of {', '.join(OP_CLASSES)}, not {op_class!r}."
             )
-        _check_number(f"op {name!r}: flops", flops, _MAX_FLOPS)
+        _check_number(f"op {name!r}: flops", flops, MAX_FLOPS)
         for kind, seconds in measured_s.items():
-            _check_number(f"op {name!r}: measured_s of {kind!r}", seconds, _MAX_FLOPS)
+            _check_number(f"op {name!r}: measured_s of {kind!r}", seconds, MAX_FLOPS)
         op = _Op(
             name,
             op_type,
@@ -234,8 +234,8 @@ class GraphBuilder:
             reader_ptr=_frozen(np.cumsum([0] + [len(row) for row in rows]), np.int64),
             reader_op=_frozen([op for op, _ in flat], np.int32),
             reader_elements=_frozen([touched for _, touched in flat], np.int64),
-            measured_s=_by_kind([op.measured_s for op in ops], np.nan, np.float64),
-            excluded=_by_kind([dict.fromkeys(op.excluded_kinds, True) for op in ops], False, np.bool_),
+            measured_s=by_kind([op.measured_s for op in ops], np.nan, np.float64),
+            excluded=by_kind([dict.fromkeys(op.excluded_kinds, True) for op in ops], False, np.bool_),
             dims=MappingProxyType(self._dims),
             precision=self._precision,
         )
@@ -256,8 +256,9 @@ def _frozen(values: Sequence | NDArray, dtype: type) -> NDArray:
     return array
 
 
-def _by_kind(rows: Sequence[Mapping], missing: float | bool, dtype: type) -> Mapping[str, NDArray]:
-    kinds = sorted({kind for row in rows for kind in row})
+def by_kind(rows: Sequence[Mapping], missing: float | bool, dtype: type) -> Mapping[str, NDArray]:
+    """One column of all ops for each chip kind that a row of an op names."""
+    kinds = sorted({kind for row in rows if row for kind in row})
     return MappingProxyType(
         {kind: _frozen([row.get(kind, missing) for row in rows], dtype) for kind in kinds}
     )

@@ -32,12 +32,14 @@ def optimize_request(
     *,
     policy: Path | None = None,
     on_step: Callable[[Step], None] = lambda step: None,
+    on_improvement: Callable[[OptimizeResult], None] = lambda result: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> OptimizeResult:
     """Answer ``request``; ``on_step`` sees every step, ``should_stop`` is asked before each.
 
     Args:
       policy: the file of the policy that takes part where the request leaves room for it.
+      on_improvement: sees every better plan, as the answer were the search to end there.
 
     Raises:
       InfeasibleError: no valid plan was found; the message names op, demand and limit.
@@ -51,8 +53,8 @@ def optimize_request(
     search = Search(graph, target, request, policy, on_step)
     try:
         for proposal in proposals(search):
-            if proposal is not None:
-                search.consider(proposal)
+            if proposal is not None and search.consider(proposal):
+                on_improvement(search.result())
             if search.is_done() or should_stop():
                 break
         else:
@@ -100,7 +102,8 @@ class Search:
         self._reference_s = math.inf
         self._rejection = ""  # why the first plan is not valid, sizes in memory apart
 
-    def consider(self, proposal: Proposal) -> None:
+    def consider(self, proposal: Proposal) -> bool:
+        """Evaluate the proposal; True where it is the best so far."""
         plan = Plan.create(
             self.graph,
             self.target.source,
@@ -141,6 +144,7 @@ class Search:
                 reference_s=self._reference_s,
             )
         self._on_step(self._history[-1])
+        return is_better
 
     def _evaluate(self, plan: Plan) -> Metrics:
         """At the fidelity asked for; what does not fit by the analytical model is not simulated."""

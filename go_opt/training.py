@@ -15,7 +15,7 @@ from go_opt.graph import Graph
 from go_opt.plan import Plan
 from go_opt.plan_json import save_plan
 from go_opt.result import check_seed
-from go_opt.solver import greedy_slicing, verify
+from go_opt.solver import verify
 from go_opt.training_inputs import (
     SplitOrNone,
     as_any_graph,
@@ -73,7 +73,7 @@ def pretrain(
     target: Target | str | Path = "mcm-6x6",
     samples: int = 768_000,
     seed: int = 0,
-    environment: Fidelity | Environment = "analytical",
+    environment: Fidelity | str | Environment = "analytical",
     lessons: Sequence[str] = (),
     workers: int = 1,
     generated_share: float = 0.4,
@@ -94,7 +94,8 @@ def pretrain(
         ``train`` where no ``graphs`` are given, else ``none``.
       validation: the policy kept is the best on these; by default the zoo's validation split.
       samples: evaluations, validation left out; rounded up to whole steps.
-      environment: what evaluates plans: ``analytical``, ``simulated`` or one of your own.
+      environment: what evaluates plans: ``analytical``, ``simulated``, the ``HOST:PORT`` of an
+        environment service, or one of your own.
       lessons: what is learnt: ``order`` (and kernels, for the exact slicer), ``placement``
         (by its own cuts), ``sample`` (placement op by op), ``joint`` (all at once); by default
         order, placement and sample.
@@ -108,9 +109,11 @@ def pretrain(
       InvalidInputError: an argument is out of range, or the folder is another run's.
       PolicyError: the checkpoint in the folder is malformed or of another version.
       EnvironmentFailedError: the environment failed; the checkpoint of the last step is there.
+      ServiceError: no environment answers at ``HOST:PORT``.
     """
     check_seed(seed)
     check_folder(folder)
+    answers = as_environment(environment, workers)
     on = as_target(target)
     chosen = [as_any_graph(graph) for graph in graphs]
     chosen += zoo_graphs(split or ("none" if chosen else "train"), on, most_ops)
@@ -137,7 +140,7 @@ def pretrain(
     trained = run(
         request,
         folder,
-        as_environment(environment, workers),
+        answers,
         workers=workers,
         on_progress=on_progress,
         should_stop=of_any_host(should_stop),
@@ -153,7 +156,7 @@ def finetune(
     policy: Policy | str | Path | None = "default",
     samples: int = 200,
     seed: int = 0,
-    environment: Fidelity | Environment = "analytical",
+    environment: Fidelity | str | Environment = "analytical",
     lessons: Sequence[str] = (),
     workers: int = 1,
     on_progress: Callable[[Progress], None] = lambda progress: None,
@@ -173,9 +176,11 @@ def finetune(
       InfeasibleError: the environment took a plan for valid that the verifier refuses.
       PolicyError: the policy or the checkpoint in the folder is malformed or of another version.
       EnvironmentFailedError: the environment failed; the checkpoint of the last step is there.
+      ServiceError: no environment answers at ``HOST:PORT``.
     """
     check_seed(seed)
     check_folder(folder)
+    answers = as_environment(environment, workers)
     on = as_target(target)
     learnt = as_any_graph(graph)
 
@@ -186,7 +191,6 @@ def finetune(
     from go_opt.agents.training.finetune import finetune as run
 
     enable_compilation_cache()
-    answers = as_environment(environment, workers)
     request = FinetuneRequest(
         learnt, on, as_policy(policy, seed), samples, seed, finetuning_settings(as_lessons(lessons))
     )
@@ -248,11 +252,8 @@ def _verified(graph: Graph, target: Target, best: BestPlan) -> Plan:
 def _greedy_interval_s(graph: Graph, target: Target, environment: Environment) -> float | None:
     """Of the compiler's greedy plan, by the environment; None where it is not valid."""
     from go_opt.agents.instance import instance
-    from go_opt.agents.training.environment import open_session
+    from go_opt.agents.training.environment import greedy_interval_s, open_session
 
-    on_target = instance(graph, target)
-    order, group = on_target.order, on_target.fusion_group
-    greedy = greedy_slicing(on_target.tables, order, group, adjacent=on_target.is_adjacent)
     with open_session(environment, graph, target) as session:
-        interval_s = float(session.evaluate(greedy.placement[None], order[None], group[None]).interval_s[0])
+        interval_s = greedy_interval_s(session, instance(graph, target))
     return interval_s if math.isfinite(interval_s) else None

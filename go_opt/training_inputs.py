@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from go_opt.api import load
 from go_opt.env import Target, load_target, load_zoo, zoo_entries
@@ -56,11 +56,29 @@ def as_target(target: Target | str | Path) -> Target:
     return target if isinstance(target, Target) else load_target(target)
 
 
-def as_environment(environment: Fidelity | Environment, workers: int) -> Environment:
-    """Your own as it is; a fidelity with ``workers`` threads."""
+def as_environment(environment: str | Environment, workers: int) -> Environment:
+    """Your own as it is; a fidelity with ``workers`` threads; a service at ``HOST:PORT``.
+
+    Raises:
+      ServiceError: nothing listens there.
+    """
     from go_opt.agents.training.environment import LocalEnvironment
 
-    return LocalEnvironment(environment, workers) if isinstance(environment, str) else environment
+    if not isinstance(environment, str):
+        return environment
+    if environment in get_args(Fidelity):
+        return LocalEnvironment(cast(Fidelity, environment), workers)
+    if ":" not in environment:
+        raise InvalidInputError(
+            f"environment must be {', '.join(get_args(Fidelity))} or HOST:PORT, not {environment[:100]!r}.",
+            field="environment",
+        )
+    # gRPC loads where it is needed.
+    from go_opt.service.remote_environment import RemoteEnvironment
+
+    remote = RemoteEnvironment(environment)
+    remote.connect()
+    return remote
 
 
 def as_lessons(names: Iterable[str]) -> tuple[Lesson, ...]:

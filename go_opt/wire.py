@@ -6,6 +6,8 @@ A message from outside is checked by the rules that hold everywhere: those of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 import numpy as np
@@ -14,6 +16,7 @@ from go_opt.dtypes import DTYPES
 from go_opt.errors import GraphError, InvalidInputError, PlanError
 from go_opt.graph import ACTIVATION, NO_PRODUCER, OP_CLASSES, TENSOR_KINDS, Graph, Precision
 from go_opt.graph_builder import GraphBuilder
+from go_opt.graph_columns import graph_from_columns
 from go_opt.plan import Plan
 from go_opt.plan_fields import checked_dims, clone_from_fields, plan_from_fields, relay_from_fields
 from go_opt.tensor_order import with_tensor_order
@@ -29,6 +32,15 @@ _PRECISION_NUMBER: Final[dict[str, Any]] = {name: 1 + i for i, name in enumerate
 
 def graph_to_proto(graph: Graph) -> graph_pb2.Graph:
     """The message of a graph; :func:`graph_from_proto` gives the same graph back."""
+    from go_opt.proto import graph_pb2
+
+    message = graph_pb2.Graph()
+    message.CopyFrom(_message(graph))  # it is the caller's to change
+    return message
+
+
+@lru_cache(maxsize=2)  # a compiler asks again and again about the same graph
+def _message(graph: Graph) -> graph_pb2.Graph:
     from go_opt.proto import graph_pb2
 
     message = graph_pb2.Graph(
@@ -83,22 +95,20 @@ def graph_from_proto(message: graph_pb2.Graph) -> Graph:
       GraphError: one sentence that names the op, tensor or field at fault.
     """
     try:
-        return _build_graph(message)
+        precision = _precision(message.precision, GraphError)
+        dims = checked_dims(message.dims, "graph", GraphError)
+        return graph_from_columns(message, precision, dims) or _built_graph(message, precision, dims)
     except GraphError:
         raise
     except InvalidInputError as error:
         raise GraphError(str(error), field=error.field) from None
 
 
-def _build_graph(message: graph_pb2.Graph) -> Graph:
+def _built_graph(message: graph_pb2.Graph, precision: Precision, dims: Mapping[str, int]) -> Graph:
     op_names = [op.name for op in message.ops]
     writes: list[list[tuple[str, int, str]]] = [[] for _ in op_names]
     reads: list[list[tuple[str, int | None]]] = [[] for _ in op_names]
-    builder = GraphBuilder(
-        message.name,
-        precision=_precision(message.precision, GraphError),
-        dims=checked_dims(message.dims, "graph", GraphError),
-    )
+    builder = GraphBuilder(message.name, precision=precision, dims=dims)
     for tensor in message.tensors:
         name, elements = tensor.name, tensor.elements
         if tensor.HasField("producer"):

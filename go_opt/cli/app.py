@@ -9,8 +9,8 @@ from typing import Final, NoReturn
 
 import typer
 
-from go_opt.cli import listing, plans, serving, tracing, training
-from go_opt.errors import GoOptError
+from go_opt.cli import jobs, listing, plans, serving, tracing, training
+from go_opt.errors import GoOptError, ServiceError
 
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it
 
@@ -29,6 +29,7 @@ app.command("trace")(tracing.trace)
 app.command("pretrain")(training.pretrain)
 app.command("finetune")(training.finetune)
 app.command("serve")(serving.serve)
+app.add_typer(jobs.jobs_app, name="jobs")
 app.add_typer(listing.targets_app, name="targets")
 app.add_typer(listing.zoo_app, name="zoo")
 
@@ -45,7 +46,9 @@ def main() -> NoReturn:
         if code == INTERRUPTED:  # what recent versions of typer make of Ctrl-C
             raise KeyboardInterrupt
     except GoOptError as error:
-        code = _fail(str(error), error.exit_code)
+        # A service names the request, by which its log is searched.
+        notes = getattr(error, "__notes__", ()) if isinstance(error, ServiceError) else ()
+        code = _fail("".join([str(error), *(f" ({note})" for note in notes)]), error.exit_code)
     except _UsageError as error:  # type: ignore[misc]
         # A bare `go-opt` comes as an error too; its message is the help text.
         is_help = type(error).__name__ == "NoArgsIsHelpError"

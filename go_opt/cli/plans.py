@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
+from go_opt.cli.connection import Connection, with_connection
+from go_opt.cli.searching import ask_server, search
 from go_opt.env.metrics import Fidelity
 from go_opt.errors import InvalidInputError
-from go_opt.result import Decide, Objective, Step
+from go_opt.result import Decide, Objective
 
 if TYPE_CHECKING:
     from go_opt.env import Target
@@ -40,6 +42,7 @@ DimOption = Annotated[
 ]
 
 
+@with_connection
 def optimize(
     model: ModelArgument,
     target: Annotated[str, typer.Option(help="Target name or .toml file.")] = "mcm-6x6",
@@ -63,7 +66,8 @@ def optimize(
     no_replication: Annotated[bool, typer.Option("--no-replication", help="One chip per stage.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
     as_json: JsonOption = False,
-    server: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Ask a go-opt service.")] = None,
+    *,
+    connection: Connection,
 ) -> None:
     """Find a plan for MODEL and say how far from the best possible it can be."""
     from go_opt import api
@@ -82,9 +86,13 @@ def optimize(
         "policy": policy,
     }
     check_writable(out)
+    connection.refuse_without_server()
     on = api.target(target)
     graph = api.load(model, dims=parse_dims(dim or []), precision=precision)
-    result = _ask_server(server, graph, target, options) if server else _search(graph, on, options)
+    if connection.server is not None:
+        result = ask_server(connection, graph, target, options)
+    else:
+        result = search(graph, on, options)
     if out is not None:
         from go_opt.plan_json import save_plan
 
@@ -92,6 +100,7 @@ def optimize(
     _show_result(graph, on, result, as_json=as_json)
 
 
+@with_connection
 def evaluate(
     model: ModelArgument,
     plan: PlanArgument,
@@ -103,12 +112,20 @@ def evaluate(
         int | None, typer.Option(help="Draw the noise of a simulated measurement; none by default.")
     ] = None,
     as_json: JsonOption = False,
+    *,
+    connection: Connection,
 ) -> None:
     """Cost PLAN for MODEL: interval, latency, bottleneck, every chip and link."""
     from go_opt import api
 
+    connection.refuse_without_server()
     graph, on, loaded = load_with_plan(model, plan, target)
-    metrics = api.evaluate(graph, on, loaded, fidelity=fidelity, seed=seed)
+    if connection.server is not None:
+        with connection.client() as client:
+            named = target or loaded.target
+            metrics = client.evaluate(graph, named, loaded, fidelity=fidelity, seed=seed)
+    else:
+        metrics = api.evaluate(graph, on, loaded, fidelity=fidelity, seed=seed)
     if as_json:
         from go_opt.result_json import metrics_to_dict
 
@@ -139,29 +156,6 @@ def verify(
         typer.echo(f"valid: {graph.num_ops} ops on {loaded.chips_used} chips of {on.name}.")
     if violations:
         raise typer.Exit(INVALID_PLAN)
-
-
-def _search(graph: Graph, target: Target, options: dict[str, Any]) -> OptimizeResult:
-    from go_opt import api
-    from go_opt.cli.interrupt import InterruptAsks
-    from go_opt.report.progress import SearchProgress, announce_compilation
-
-    announce_compilation()
-    progress = SearchProgress()
-    with InterruptAsks() as interrupt:
-
-        def on_step(step: Step) -> None:
-            interrupt.on_step(step)
-            progress.on_step(step)
-
-        return api.optimize(graph, target, on_step=on_step, should_stop=interrupt.is_asked, **options)
-
-
-def _ask_server(address: str, graph: Graph, target: str, options: dict[str, Any]) -> OptimizeResult:
-    from go_opt.service.client import Client
-
-    with Client(address) as client:
-        return client.optimize(graph, target, **options)
 
 
 def load_with_plan(model: str, plan: Path, target: str | None) -> tuple[Graph, Target, Plan]:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn
 
 import typer
 
+from go_opt.cli.connection import Connection, with_connection
 from go_opt.cli.interrupt import StopOnSignals
+from go_opt.cli.jobs import folder_here, name_at_service, submit
 from go_opt.cli.plans import DimOption, JsonOption, ModelArgument, PrecisionOption, parse_dims
-from go_opt.env.metrics import Fidelity
 from go_opt.errors import InvalidInputError
 from go_opt.service.address import parse_address
 
@@ -24,13 +25,22 @@ SplitName = Literal["train", "validation", "test", "none"]
 SIGNALLED: Final = 128  # added to the signal's number, as shells report it
 
 OutOption = Annotated[
-    Path,
+    Path | None,
     typer.Option("--out", "-o", help="Folder of the run; one that holds a part of this run is gone on with."),
 ]
+NameOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="With --server: what the policy is called there.")
+]
+WaitOption = Annotated[bool, typer.Option("--wait", help="With --server: follow the job to its end.")]
 TargetOption = Annotated[str, typer.Option(help="Target name or .toml file.")]
 SeedOption = Annotated[int, typer.Option(help="Same seed, same policy.")]
 EnvironmentOption = Annotated[
-    Fidelity, typer.Option("--environment", help="What evaluates plans: the model or the simulator.")
+    str,
+    typer.Option(
+        "--environment",
+        metavar="analytical|simulated|HOST:PORT",
+        help="What evaluates plans: the model, the simulator, or a service, such as your own hardware.",
+    ),
 ]
 LessonOption = Annotated[
     list[str] | None,
@@ -44,8 +54,10 @@ LessonOption = Annotated[
 WorkersOption = Annotated[int, typer.Option(help="Threads that decode and evaluate the graphs of a step.")]
 
 
+@with_connection
 def pretrain(
-    out: OutOption,
+    context: typer.Context,
+    out: OutOption = None,
     graph: Annotated[
         list[str] | None, typer.Option("--graph", metavar="MODEL", help="Learn from this graph (repeat).")
     ] = None,
@@ -67,18 +79,42 @@ def pretrain(
     ] = None,
     hosts: Annotated[int | None, typer.Option(help="Number of hosts.")] = None,
     host: Annotated[int | None, typer.Option(help="Number of this host, from 0.")] = None,
+    name: NameOption = None,
+    wait: WaitOption = False,
     as_json: JsonOption = False,
+    *,
+    connection: Connection,
 ) -> None:
     """Train one policy for many graphs and packages."""
+    if connection.server is not None:
+        policy = name_at_service(context, name)
+        submit(
+            connection,
+            lambda client: client.pretrain(
+                policy,
+                graphs=graph or [],
+                target=target,
+                samples=samples,
+                seed=seed,
+                environment=environment,
+                lessons=lesson or [],
+                generated_share=generated_share,
+                most_ops=most_ops,
+            ),
+            wait=wait,
+            as_json=as_json,
+        )
+        return
+    folder = folder_here(out, context, connection)
     from go_opt import training
     from go_opt.training_inputs import check_folder
 
-    check_folder(out)
+    check_folder(folder)
     is_first = _join_hosts(coordinator, hosts, host)
 
     def train(**watched: Any) -> TrainingResult:
         return training.pretrain(
-            out,
+            folder,
             graphs=graph or [],
             split=split,
             target=target,
@@ -96,9 +132,11 @@ def pretrain(
     _run(train, as_json=as_json, is_first=is_first, of_one_graph=False)
 
 
+@with_connection
 def finetune(
+    context: typer.Context,
     model: ModelArgument,
-    out: OutOption,
+    out: OutOption = None,
     policy: Annotated[
         str, typer.Option(metavar="NAME|PATH", help="To start from: default, none (untrained), or a file.")
     ] = "default",
@@ -110,20 +148,46 @@ def finetune(
     precision: PrecisionOption = "native",
     dim: DimOption = None,
     workers: WorkersOption = 1,
+    name: NameOption = None,
+    wait: WaitOption = False,
     as_json: JsonOption = False,
+    *,
+    connection: Connection,
 ) -> None:
     """Make a policy better on MODEL, and keep the best plan met on the way."""
-    from go_opt import api, training
+    from go_opt import api
+
+    if connection.server is not None:
+        named = name_at_service(context, name)
+        graph = api.load(model, dims=parse_dims(dim or []), precision=precision)
+        submit(
+            connection,
+            lambda client: client.finetune(
+                named,
+                graph,
+                from_policy=policy,
+                target=target,
+                samples=samples,
+                seed=seed,
+                environment=environment,
+                lessons=lesson or [],
+            ),
+            wait=wait,
+            as_json=as_json,
+        )
+        return
+    from go_opt import training
     from go_opt.training_inputs import check_folder
 
-    check_folder(out)
+    folder = folder_here(out, context, connection)
+    check_folder(folder)
     on = api.target(target)
     graph = api.load(model, dims=parse_dims(dim or []), precision=precision)
 
     def train(**watched: Any) -> TrainingResult:
         return training.finetune(
             graph,
-            out,
+            folder,
             target=on,
             policy=policy,
             samples=samples,

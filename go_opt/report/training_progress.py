@@ -11,6 +11,7 @@ from go_opt.report.units import format_duration
 
 if TYPE_CHECKING:
     from go_opt.agents.training.job import Progress
+    from go_opt.service.operation import JobProgress
     from go_opt.training import TrainingResult
 
 _QUIET_S: Final = 1.0
@@ -32,7 +33,7 @@ class TrainingProgress:
             self._has_started = True
             self._say("compiling the network, once for each size of graph; then it comes from the cache ...")
 
-    def on_progress(self, progress: Progress) -> None:
+    def on_progress(self, progress: Progress | JobProgress) -> None:
         """After each step."""
         now_s = time.monotonic()
         if now_s >= self._next_s or progress.step == progress.steps:
@@ -44,7 +45,7 @@ class TrainingProgress:
             print(line, file=sys.stderr, flush=True)
 
 
-def progress_line(progress: Progress, *, of_one_graph: bool) -> str:
+def progress_line(progress: Progress | JobProgress, *, of_one_graph: bool) -> str:
     """``step 3/7  96 samples  reward 0.412  best 100.4 us  85.1 samples/s  2 s left``."""
     parts = [
         f"step {progress.step}/{progress.steps}",

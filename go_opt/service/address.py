@@ -37,17 +37,17 @@ class Address:
             return False
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str, *, field: str = "address") -> Address:
     """The address of a text such as ``127.0.0.1:50051`` or ``[::1]:50051``."""
     match = _HOST_PORT.fullmatch(text)
     if match is None or int(match["port"]) > 65535:
         raise InvalidInputError(
-            f"address must be HOST:PORT, such as {DEFAULT_ADDRESS}, not {text[:100]!r}.", field="address"
+            f"{field} must be HOST:PORT, such as {DEFAULT_ADDRESS}, not {text[:100]!r}.", field=field
         )
     return Address(match["ipv6"] or match["host"], int(match["port"]))
 
 
-def check_free(address: Address) -> None:
+def check_free(address: Address, *, field: str = "address") -> None:
     """Raise where nothing can listen at the address, with the system's reason.
 
     gRPC itself reports a busy port as several lines of its log.
@@ -63,4 +63,4 @@ def check_free(address: Address) -> None:
             probe.listen(1)
     except OSError as error:
         reason = error.strerror or error
-        raise InvalidInputError(f"cannot listen on {address}: {reason}.", field="address") from None
+        raise InvalidInputError(f"cannot listen on {address}: {reason}.", field=field) from None

@@ -2,85 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Generator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
-
-import grpc
+from typing import TYPE_CHECKING, Final, Unpack
 
 from go_opt.env import Metrics, Target
 from go_opt.env.metrics import Fidelity, check_fidelity
-from go_opt.errors import InvalidInputError, ServiceError
 from go_opt.frontends.graph_like import as_graph
 from go_opt.graph import Graph
 from go_opt.plan import Plan
 from go_opt.proto import optimizer_pb2, optimizer_pb2_grpc
-from go_opt.result import Decide, Objective, OptimizeResult, Request, check_seed
-from go_opt.service.address import Address, parse_address
-from go_opt.service.channel import MESSAGE_OPTIONS
+from go_opt.result import OptimizeResult, check_seed
+from go_opt.service.client_training import CALL_TIMEOUT_S, RemoteJobs, TrainingClient
+from go_opt.service.connection import Connection
 from go_opt.service.convert import (
     metrics_from_proto,
     request_to_proto,
     result_from_proto,
     target_to_proto,
 )
-from go_opt.service.errors import error_from_call
+from go_opt.service.credentials import Credentials
+from go_opt.service.retry import Retry
+from go_opt.service.search_options import SearchOptions, read_options
 from go_opt.wire import graph_to_proto, plan_to_proto
 
 if TYPE_CHECKING:
     import networkx as nx
 
-CONNECT_TIMEOUT_S: Final = 4.0
+# Beyond a search's own budget: it may have to wait for its turn.
+_QUEUE_S: Final = 600.0
+# The first simulation after an install compiles for half a minute.
+_EVALUATE_TIMEOUT_S: Final = 300.0
 
 
-class Client:
+class Client(TrainingClient):
     """A connection to a service, to be used in a ``with`` statement or closed.
 
-    Its methods raise what the same call raises in process, and :class:`ServiceError`
-    where the service cannot be reached or fails.
+    Its methods raise what the same call raises in process, and :class:`ServiceError` or a
+    subclass where the service cannot be reached or fails; the error's notes name the request.
+    Several threads may share a client.
 
     Args:
       address: ``HOST:PORT``.
-      timeout_s: the deadline of each call, which also caps its budget; None waits on.
+      timeout_s: the deadline of each call, retries included; it also caps a search's budget.
+        By default 10 min beyond the budget (none for a search that only evaluations limit),
+        5 min for an evaluation, 1 min for others.
+      credentials: how it proves who it is and knows the service; by default neither.
+      retry: how often a call is tried while the service is not there or has no room.
     """
 
-    def __init__(self, address: str, *, timeout_s: float | None = None) -> None:
-        if timeout_s is not None and not timeout_s > 0:
-            raise InvalidInputError(f"timeout_s must be above zero, not {timeout_s}.", field="timeout_s")
-        self._address = parse_address(address)
-        self._timeout_s = timeout_s
-        self._channel = grpc.insecure_channel(str(self._address), options=_options(self._address))
-        self._stub = optimizer_pb2_grpc.OptimizerStub(self._channel)  # type: ignore[no-untyped-call]
-        self._connect(CONNECT_TIMEOUT_S if timeout_s is None else min(timeout_s, CONNECT_TIMEOUT_S))
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout_s: float | None = None,
+        credentials: Credentials | None = None,
+        retry: Retry | None = None,
+    ) -> None:
+        self._connection = Connection(address, credentials=credentials, retry=retry, timeout_s=timeout_s)
+        channel = self._connection.channel
+        self._stub = optimizer_pb2_grpc.OptimizerStub(channel)  # type: ignore[no-untyped-call]
+        self._jobs = RemoteJobs(self._connection)
 
     def optimize(
         self,
         graph: Graph | nx.DiGraph,
         target: str | Path | Target = "mcm-6x6",
         *,
-        objective: Objective = "throughput",
-        budget_s: float | None = None,
-        max_evaluations: int | None = None,
-        seed: int = 0,
-        decide: Decide = "all",
-        relays: bool = True,
-        replication: bool = True,
-        fidelity: Fidelity = "analytical",
-        constraints: Sequence[Any] = (),
-        policy: str | Path | None = "default",
+        request_id: str | None = None,
+        **options: Unpack[SearchOptions],
     ) -> OptimizeResult:
-        """As :func:`go_opt.optimize`; constraints and policies of your own stay in process.
+        """As :func:`go_opt.optimize`; constraints and policy files of your own stay in process.
 
-        ``target`` is a name, the path of a file, whose text is sent, or a shipped target.
+        Args:
+          target: a name, the path of a file, whose text is sent, or a shipped target.
+          request_id: the name of the call in the service's log; by default a new one.
+          options: those of :class:`SearchOptions`.
         """
-        if constraints:
-            raise InvalidInputError("a service takes no constraints yet.", field="constraints")
-        request = Request(objective, budget_s, max_evaluations, seed, decide, relays, replication, fidelity)
-        message = request_to_proto(request, policy=policy)
-        message.target.CopyFrom(target_to_proto(target))
-        message.graph.CopyFrom(graph_to_proto(as_graph(graph)))
-        return result_from_proto(self._call(self._stub.Optimize, message))
+        message, limit_s = _search(graph, target, options)
+        answer = self._connection.call(self._stub.Optimize, message, timeout_s=limit_s, name=request_id)
+        return result_from_proto(answer)
+
+    def optimize_stream(
+        self,
+        graph: Graph | nx.DiGraph,
+        target: str | Path | Target = "mcm-6x6",
+        *,
+        request_id: str | None = None,
+        **options: Unpack[SearchOptions],
+    ) -> Generator[OptimizeResult, None, None]:
+        """As :meth:`optimize`, but every better plan as it is found; the last one is the answer.
+
+        The others have no history. The search starts with the first ``next``; closing the
+        generator cancels it.
+        """
+        message, limit_s = _search(graph, target, options)
+        updates = self._connection.stream(
+            self._stub.OptimizeStream, message, timeout_s=limit_s, name=request_id
+        )
+        return _results(updates)
 
     def evaluate(
         self,
@@ -90,6 +112,7 @@ class Client:
         *,
         fidelity: Fidelity = "analytical",
         seed: int | None = None,
+        request_id: str | None = None,
     ) -> Metrics:
         """As :func:`go_opt.evaluate`."""
         check_fidelity(fidelity)
@@ -101,16 +124,22 @@ class Client:
             fidelity=f"FIDELITY_{fidelity.upper()}",
             seed=seed,
         )
-        return metrics_from_proto(self._call(self._stub.Evaluate, message).metrics)
+        answer = self._connection.call(
+            self._stub.Evaluate, message, timeout_s=_EVALUATE_TIMEOUT_S, name=request_id
+        )
+        return metrics_from_proto(answer.metrics)
 
-    def list_targets(self) -> tuple[str, ...]:
+    def list_targets(self, *, request_id: str | None = None) -> tuple[str, ...]:
         """Names of the targets that ship with the service."""
-        response = self._call(self._stub.ListTargets, optimizer_pb2.ListTargetsRequest())
-        return tuple(target.name for target in response.targets)
+        message = optimizer_pb2.ListTargetsRequest()
+        answer = self._connection.call(
+            self._stub.ListTargets, message, timeout_s=CALL_TIMEOUT_S, name=request_id
+        )
+        return tuple(target.name for target in answer.targets)
 
     def close(self) -> None:
         """Close the connection; calls under way are cancelled."""
-        self._channel.close()
+        self._connection.close()
 
     def __enter__(self) -> Client:
         return self
@@ -120,33 +149,23 @@ class Client:
     ) -> None:
         self.close()
 
-    def _connect(self, timeout_s: float) -> None:
-        ready = grpc.channel_ready_future(self._channel)
-        try:
-            ready.result(timeout=timeout_s)
-        except grpc.FutureTimeoutError:
-            ready.cancel()
-            self.close()
-            raise ServiceError(
-                f"no go-opt service answers at {self._address} (waited {timeout_s:g} s)."
-            ) from None
 
-    def _call(self, method: Callable[..., Any], message: Any) -> Any:
-        try:
-            return method(message, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            raise error_from_call(error, str(self._address)) from None
+def _search(
+    graph: Graph | nx.DiGraph, target: str | Path | Target, options: SearchOptions
+) -> tuple[optimizer_pb2.OptimizeRequest, float | None]:
+    """What is asked, and how long to wait for the answer."""
+    request, policy = read_options(options)
+    message = request_to_proto(request, policy=policy)
+    message.target.CopyFrom(target_to_proto(target))
+    message.graph.CopyFrom(graph_to_proto(as_graph(graph)))
+    return message, request.time_limit_s + _QUEUE_S if math.isfinite(request.time_limit_s) else None
 
 
-def _options(address: Address) -> tuple[tuple[str, int], ...]:
-    return (
-        *MESSAGE_OPTIONS,
-        # A machine that vanishes during a search sends nothing; without pings we wait forever.
-        ("grpc.keepalive_time_ms", 30_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
-        ("grpc.http2.max_pings_without_data", 0),
-        # A proxy has no way to this machine's own loopback.
-        ("grpc.enable_http_proxy", int(not address.is_loopback)),
-        # Connect at once when a service that is being started comes up.
-        ("grpc.max_reconnect_backoff_ms", 500),
-    )
+def _results(
+    updates: Generator[optimizer_pb2.OptimizeUpdate, None, None],
+) -> Generator[OptimizeResult, None, None]:
+    try:
+        for update in updates:
+            yield result_from_proto(getattr(update, update.WhichOneof("update") or "result"))
+    finally:
+        updates.close()

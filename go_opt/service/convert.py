@@ -51,12 +51,12 @@ def target_from_proto(message: plan_pb2.Target) -> Target:
     return load_target(name)
 
 
-def request_to_proto(request: Request, *, policy: str | Path | None) -> optimizer_pb2.OptimizeRequest:
-    """The message of a request, without its graph and target."""
-    if policy not in ("default", "none", None):
-        raise InvalidInputError(
-            f"policy must be 'default' or 'none' for a service, not {str(policy)!r}.", field="policy"
-        )
+def request_to_proto(request: Request, *, policy: str | None) -> optimizer_pb2.OptimizeRequest:
+    """The message of a request, without its graph and target.
+
+    Args:
+      policy: ``"default"``, ``"none"`` or None, or the name of one that the service trained.
+    """
     return optimizer_pb2.OptimizeRequest(
         objective=f"OBJECTIVE_{request.objective.upper()}",
         budget_s=request.budget_s,
@@ -65,7 +65,7 @@ def request_to_proto(request: Request, *, policy: str | Path | None) -> optimize
         decide=f"DECIDE_{request.decide.upper()}",
         no_relays=not request.relays,
         no_replication=not request.replication,
-        policy=str(policy or "none"),
+        policy=policy or "none",
         fidelity=f"FIDELITY_{request.fidelity.upper()}",
     )
 

@@ -93,21 +93,28 @@ def internal_status() -> status_pb2.Status:
 def error_from_call(error: grpc.RpcError, address: str) -> GoOptError:
     """The error that the service at ``address`` raised, or a ServiceError where it gave none."""
     status = _status_of(error)
-    if status is not None:
-        rows = {row.reason: row for row in TABLE}
-        row = rows.get(_detail(status, error_details_pb2.ErrorInfo()).reason)
-        if row is not None and issubclass(row.error, InvalidInputError):
-            violations = _detail(status, error_details_pb2.BadRequest()).field_violations
-            return row.error(status.message, field=violations[0].field if violations else "")
-        if row is not None and issubclass(row.error, ExhaustedError):
-            delay = _detail(status, error_details_pb2.RetryInfo()).retry_delay
-            return row.error(status.message, retry_s=delay.ToMicroseconds() / 1e6)
-        if row is not None:
-            return row.error(status.message)
+    raised = None if status is None else error_from_status(status)
+    if raised is not None:
+        return raised
     code, text = error.code(), " ".join((error.details() or "no reason given").split())
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return ServiceError(f"the service at {address} did not answer within the time limit of the call.")
     return ServiceError(f"the service at {address} failed with {code.name}: {text.rstrip('.')}.")
+
+
+def error_from_status(status: status_pb2.Status) -> GoOptError | None:
+    """The error that a status was made of; None where go-opt made it of none."""
+    rows = {row.reason: row for row in TABLE}
+    row = rows.get(_detail(status, error_details_pb2.ErrorInfo()).reason)
+    if row is None:
+        return None
+    if issubclass(row.error, InvalidInputError):
+        violations = _detail(status, error_details_pb2.BadRequest()).field_violations
+        return row.error(status.message, field=violations[0].field if violations else "")
+    if issubclass(row.error, ExhaustedError):
+        delay = _detail(status, error_details_pb2.RetryInfo()).retry_delay
+        return row.error(status.message, retry_s=delay.ToMicroseconds() / 1e6)
+    return row.error(status.message)
 
 
 def _status_of(error: grpc.RpcError) -> status_pb2.Status | None:

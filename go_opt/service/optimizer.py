@@ -1,51 +1,173 @@
-"""What a service serves: the optimizer of this process, or another with the same doors."""
+"""Answers requests for plans: :class:`LocalOptimizer` in threads of this process.
+
+:class:`go_opt.service.process_optimizer.ProcessOptimizer` has the same in processes of its own.
+"""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Final, Literal, Protocol
 
-from go_opt.env import Metrics, Target, target_names
-from go_opt.env.metrics import Fidelity
-from go_opt.graph import Graph
-from go_opt.plan import Plan
-from go_opt.result import OptimizeResult
+from go_opt.env import Metrics
+from go_opt.proto import optimizer_pb2
+from go_opt.result import OptimizeResult, Request
+from go_opt.service.answer_cache import AnswerCache, Answers
+from go_opt.service.convert import (
+    fidelity_from_proto,
+    metrics_to_proto,
+    request_from_proto,
+    result_to_proto,
+    target_from_proto,
+)
+from go_opt.service.decoded_graphs import DecodedGraphs
+from go_opt.service.submessage import split_graph
+from go_opt.wire import plan_from_proto
+
+# Of the time left, for the answer's way back: a tenth, but not more than this …
+_MOST_RESERVE_S: Final = 0.2
+# … and what large graphs take to be encoded, sent and decoded.
+_RESERVE_S_PER_BYTE: Final = 2e-8
+
+Policy = Literal["default"] | Path | None  # what takes part in a search
+Improve = Callable[[optimizer_pb2.OptimizeResponse], None]
 
 
 class Optimizer(Protocol):
-    """Finds and evaluates plans; called from several threads at once."""
+    """Answers the requests of ``go_opt.v1.Optimizer``; called from several threads at once."""
 
     def optimize(
-        self, graph: Graph, target: Target, *, should_stop: Callable[[], bool], **options: Any
-    ) -> OptimizeResult:
-        """As :func:`go_opt.optimize`; once ``should_stop`` is true, the best plan so far."""
+        self,
+        request: bytes,
+        *,
+        policy: Policy,
+        stop: threading.Event,
+        deadline_s: float | None = None,
+        on_improvement: Improve | None = None,
+    ) -> optimizer_pb2.OptimizeResponse:
+        """The answer to an ``OptimizeRequest``.
 
-    def evaluate(
-        self, graph: Graph, target: Target, plan: Plan, *, fidelity: Fidelity, seed: int | None
-    ) -> Metrics:
-        """As :func:`go_opt.evaluate`."""
+        Args:
+          policy: the one that takes part, whatever the request calls it.
+          stop: once set, the best plan so far is the answer, if there is one.
+          deadline_s: on the monotonic clock, by when the answer has to be back.
+          on_improvement: called with every better answer as it is found.
+        """
 
-    def list_targets(self) -> tuple[str, ...]:
-        """Names of the targets to list."""
+    def evaluate(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.EvaluateResponse:
+        """The answer to an ``EvaluateRequest``; ``stop`` is set where nobody waits for it."""
+
+    def close(self) -> None:
+        """Free what it holds."""
+
+
+class Doors(Protocol):
+    """What searches and evaluates: :mod:`go_opt.api`, or a stand-in for tests."""
+
+    @property
+    def optimize(self) -> Callable[..., OptimizeResult]:
+        """:func:`go_opt.optimize`."""
+
+    @property
+    def evaluate(self) -> Callable[..., Metrics]:
+        """:func:`go_opt.evaluate`."""
 
 
 class LocalOptimizer:
-    """The optimizer of this process; its doors are those of :mod:`go_opt.api`."""
+    """Searches in the threads it is called from.
+
+    Args:
+      doors: what searches; :mod:`go_opt.api` where none are given.
+      answers: keeps answers for those who ask again.
+    """
+
+    def __init__(self, doors: Doors | None = None, *, answers: Answers | None = None) -> None:
+        self._given_doors = doors
+        self._answers = answers or AnswerCache()
+        self._graphs = DecodedGraphs()
 
     def optimize(
-        self, graph: Graph, target: Target, *, should_stop: Callable[[], bool], **options: Any
-    ) -> OptimizeResult:
+        self,
+        request: bytes,
+        *,
+        policy: Policy,
+        stop: threading.Event,
+        deadline_s: float | None = None,
+        on_improvement: Improve | None = None,
+    ) -> optimizer_pb2.OptimizeResponse:
+        """As :meth:`Optimizer.optimize`."""
         # The search and its kernels load with the first call.
+        from go_opt.service.answer_key import answer_key
+
+        message, graph_bytes = split_graph(optimizer_pb2.OptimizeRequest, request)
+        asked = request_from_proto(message)
+        target = target_from_proto(message.target)
+        graph = self._graphs.get(graph_bytes)
+        key = answer_key(graph, target, asked, policy)
+        known = self._answers.get(key)
+        if known is not None:
+            response = optimizer_pb2.OptimizeResponse(is_cached=True)
+            response.MergeFromString(known)
+            return response
+
+        def improve(result: OptimizeResult) -> None:
+            if on_improvement is not None:
+                on_improvement(result_to_proto(result))
+
+        within = _within(asked, deadline_s, len(request))
+        result = self._doors.optimize(
+            graph,
+            target,
+            policy=policy,
+            on_improvement=improve,
+            should_stop=stop.is_set,
+            **asdict(within),
+        )
+        response = result_to_proto(result)
+        is_cut_short = within != asked and result.wall_s >= within.time_limit_s
+        if not (stop.is_set() or is_cut_short):
+            self._answers.put(key, response.SerializeToString())
+        return response
+
+    def evaluate(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.EvaluateResponse:
+        """As :meth:`Optimizer.evaluate`."""
+        message, graph_bytes = split_graph(optimizer_pb2.EvaluateRequest, request)
+        fidelity = fidelity_from_proto(message.fidelity)
+        target = target_from_proto(message.target)
+        graph = self._graphs.get(graph_bytes)
+        metrics = self._doors.evaluate(
+            graph,
+            target,
+            plan_from_proto(message.plan),
+            fidelity=fidelity,
+            seed=message.seed if message.HasField("seed") else None,
+        )
+        return optimizer_pb2.EvaluateResponse(metrics=metrics_to_proto(metrics))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    @property
+    def _doors(self) -> Doors:
+        if self._given_doors is not None:
+            return self._given_doors
         from go_opt import api
 
-        return api.optimize(graph, target, should_stop=should_stop, **options)
+        return api
 
-    def evaluate(
-        self, graph: Graph, target: Target, plan: Plan, *, fidelity: Fidelity, seed: int | None
-    ) -> Metrics:
-        from go_opt import api
 
-        return api.evaluate(graph, target, plan, fidelity=fidelity, seed=seed)
+def reserve_s(left_s: float, request_bytes: int) -> float:
+    """How long before the deadline a search has to end, for its answer to be back in time."""
+    return min(0.1 * left_s, _MOST_RESERVE_S) + _RESERVE_S_PER_BYTE * request_bytes
 
-    def list_targets(self) -> tuple[str, ...]:
-        return target_names()
+
+def _within(request: Request, deadline_s: float | None, request_bytes: int) -> Request:
+    """The request with its budget capped by the deadline."""
+    if deadline_s is None:
+        return request
+    left_s = deadline_s - time.monotonic()
+    search_s = max(left_s - reserve_s(left_s, request_bytes), 1e-3)
+    return request if search_s >= request.time_limit_s else replace(request, budget_s=search_s)

@@ -1,138 +1,243 @@
-"""Serves ``go_opt.v1.Optimizer`` with health and reflection: :func:`serve`."""
+"""Serves any number of services, with health and reflection: :func:`serve`."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import multiprocessing
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final, NoReturn
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from go_opt.errors import InvalidInputError
 from go_opt.service.address import DEFAULT_ADDRESS, Address, check_free, parse_address
-from go_opt.service.channel import MESSAGE_OPTIONS
-from go_opt.service.optimizer import LocalOptimizer, Optimizer
-from go_opt.service.servicer import SERVICE_NAME, OptimizerServicer
+from go_opt.service.admission import AdmissionLimits
+from go_opt.service.call import Observer
+from go_opt.service.calls import Calls, Drains, Service, Tells
+from go_opt.service.listener import Listener
+from go_opt.service.metrics import Metrics
+from go_opt.service.security import Authentication, Guard, Security
+from go_opt.service.watching import Watching
 
 # Together the 5 s that orchestrators are promised, with a little to spare.
-_FINISH_S: Final = 3.0  # calls under way go on
+_FINISH_S: Final = 2.4  # calls under way go on
 _STOP_S: Final = 1.0  # searches answer the best they have
-_CLOSE_S: Final = 0.5  # answers leave
-_OPTIONS: Final = (
-    *MESSAGE_OPTIONS,
-    # With it on, a second service on a busy port would share its calls and not fail.
-    ("grpc.so_reuseport", 0),
-    # Clients ping while they wait for a search; by default that looks like an attack.
-    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-    ("grpc.http2.max_ping_strikes", 0),
-)
+_SEND_S: Final = 0.3  # answers leave
+_CLOSE_S: Final = 0.4  # services end their processes
+# Python code of a search gives way to the event loop after this long; 5 ms by default.
+_SWITCH_INTERVAL_S: Final = 0.0005
+_log = logging.getLogger(__name__)
+
+
+class _Handlers(list[grpc.GenericRpcHandler]):
+    """Takes the place of a server where generated code adds handlers to it."""
+
+    def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
+        self.extend(handlers)
+
+    def add_registered_method_handlers(self, name: str, handlers: object) -> None:
+        """They are among the generic ones, too."""
 
 
 class Server:
-    """A service that listens; made by :meth:`start` in a running event loop."""
+    """Services that listen; made by :meth:`start` in a running event loop."""
 
-    def __init__(self, server: grpc.aio.Server, servicer: OptimizerServicer, address: Address) -> None:
-        self._server = server
-        self._servicer = servicer
-        self._health = health.aio.HealthServicer()
-        self.address = address
+    def __init__(
+        self,
+        listener: Listener,
+        health_checks: health.aio.HealthServicer,
+        calls: Calls,
+        services: Sequence[Service],
+    ) -> None:
+        self._listener = listener
+        self._health = health_checks
+        self._calls = calls
+        self._services = tuple(services)
+
+    @property
+    def address(self) -> Address:
+        return self._listener.address
 
     @classmethod
-    async def start(cls, address: Address, optimizer: Optimizer, *, workers: int) -> Server:
+    async def start(
+        cls,
+        address: Address,
+        services: Sequence[Service],
+        *,
+        guard: Guard | None = None,
+        workers: int = 1,
+        limits: AdmissionLimits | None = None,
+        observers: Iterable[Observer] = (),
+        metrics: Metrics | None = None,
+    ) -> Server:
         """Listen at ``address``; port 0 takes a free one."""
+        guard = guard or Guard()
         check_free(address)
-        grpc_server = grpc.aio.server(options=_OPTIONS)
-        servicer = OptimizerServicer(optimizer, workers=workers)
-        grpc_server.add_generic_rpc_handlers((servicer.handlers(),))
-        try:
-            port = grpc_server.add_insecure_port(str(address))
-        except RuntimeError:
-            raise InvalidInputError(f"cannot listen on {address}.", field="address") from None
-        server = cls(grpc_server, servicer, Address(address.host, port))
-        await server._announce()
-        await grpc_server.start()
-        return server
+        watching = (*observers, *([] if metrics is None else [metrics]))
+        calls = Calls(workers=workers, limits=limits, client_of=guard.client_of, observers=watching)
+        names = [service.name for service in services]
+        health_checks = health.aio.HealthServicer()
+        for name in ("", *names):
+            await health_checks.set(name, health_pb2.HealthCheckResponse.SERVING)
+        handlers = _Handlers(calls.register(service) for service in services)
+        health_pb2_grpc.add_HealthServicer_to_server(health_checks, handlers)
+        described = reflection.aio.ReflectionServicer((*names, health.SERVICE_NAME, reflection.SERVICE_NAME))
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(described, handlers)
+        if metrics is not None:
+            metrics.watch_lanes(calls.lanes)
+            for service in services:
+                metrics.watch(service.readings() if isinstance(service, Tells) else ())
+        interceptors = [] if guard.tokens is None else [Authentication(guard.tokens, calls)]
+        listener = Listener(address, guard, handlers, interceptors)
+        await listener.start()
+        return cls(listener, health_checks, calls, services)
 
-    async def _announce(self) -> None:
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        for name in ("", SERVICE_NAME):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
-
-    async def stop(self) -> bool:
-        """Drain, then stop listening; False where a search still runs and is cut off."""
+    async def stop(self) -> None:
+        """Drain, then stop listening; what still runs then is cut off."""
         await self._health.enter_graceful_shutdown()
-        await self._servicer.drain(_FINISH_S, _STOP_S)
-        await self._server.stop(_CLOSE_S)
-        return self._servicer.close()
+        drains = [service.drain() for service in self._services if isinstance(service, Drains)]
+        draining = asyncio.gather(self._calls.drain(_FINISH_S, _STOP_S), *drains, return_exceptions=True)
+        await _within(_FINISH_S + _STOP_S + _SEND_S, draining)
+        await self._listener.stop(_SEND_S)
+        self._calls.close()
+        # Not by the loop's own threads, which asyncio waits for without end.
+        pool = ThreadPoolExecutor(len(self._services), thread_name_prefix="go-opt-close")
+        loop = asyncio.get_running_loop()
+        closing = [loop.run_in_executor(pool, service.close) for service in self._services]
+        pool.shutdown(wait=False)
+        await _within(_CLOSE_S, asyncio.gather(*closing, return_exceptions=True))
+
+
+async def _within(limit_s: float, ending: asyncio.Future[list[BaseException | None]]) -> None:
+    """Wait for what ends, within limits; what fails on the way out holds up nothing."""
+    try:
+        ended = await asyncio.wait_for(ending, limit_s)
+    except TimeoutError:
+        _log.warning("a service did not stop within %g s.", limit_s)
+        return
+    for error in ended:
+        if error is not None:
+            _log.error("a service failed to stop.", exc_info=error)
 
 
 def serve(
     address: str = DEFAULT_ADDRESS,
-    insecure: bool = False,
+    services: Callable[[], Sequence[Service]] | None = None,
     *,
-    optimizer: Optimizer | None = None,
+    security: Security | None = None,
+    watching: Watching | None = None,
     workers: int | None = None,
-) -> None:
-    """Serve until SIGTERM or SIGINT, then drain within 5 s and return.
+    limits: AdmissionLimits | None = None,
+) -> NoReturn:
+    """Serve until SIGTERM or SIGINT, then drain and end the process within 5 s.
+
+    The interpreter is not wound up, which takes seconds and waits for every thread. A
+    second signal ends the process at once.
 
     Args:
       address: ``HOST:PORT``; port 0 takes a free one. Printed on stderr once it listens.
-      insecure: allow an address that other machines reach; calls are not encrypted and
-        anyone who reaches the port may call.
+      services: makes them, once all else is known to be right; by default the optimizer of
+        this process.
       workers: searches that run at once, by default one per CPU.
 
     Raises:
-      InvalidInputError: the address is malformed, busy, or needs ``insecure``.
+      InvalidInputError: an address is malformed, busy, or needs TLS or ``insecure``; or a
+        file of the security cannot be used.
     """
+    security, watching = security or Security(), watching or Watching()
     place = parse_address(address)
-    if not (insecure or place.is_loopback):
-        raise InvalidInputError(
-            f"{address} can be reached from other machines and the service has no encryption; "
-            "give --insecure (insecure=True) to serve there all the same.",
-            field="insecure",
-        )
-    finished = asyncio.run(_serve(place, optimizer or LocalOptimizer(), workers or os.cpu_count() or 1))
-    if not finished:
-        # The interpreter would wait for the search's thread, beyond the time promised.
-        logging.shutdown()
-        sys.stderr.flush()
-        os._exit(0)
+    security.check_address(place)
+    with watching.open(security) as watchers:
+        guard = security.load()
+        check_free(place)
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        made = _default_services() if services is None else services()
+        try:
+            asyncio.run(
+                _serve(
+                    place,
+                    made,
+                    guard=guard,
+                    workers=workers or os.cpu_count() or 1,
+                    limits=limits,
+                    observers=watchers.observers,
+                    metrics=watchers.metrics,
+                )
+            )
+        except BaseException:
+            for service in made:
+                service.close()
+            raise
+    _exit(0)
 
 
 @contextmanager
-def serve_in_thread(optimizer: Optimizer | None = None, *, workers: int = 1) -> Iterator[str]:
-    """A service on a free port of this machine, for tests and notebooks; gives its address."""
+def serve_in_thread(
+    services: Sequence[Service] | None = None, *, security: Security | None = None, **options: Any
+) -> Iterator[str]:
+    """Services on a free port of this machine, for tests and notebooks; gives the address.
+
+    Args:
+      services: by default the optimizer of this process.
+      options: of :meth:`Server.start`.
+    """
+    guard = (security or Security()).load()
+    made = _default_services() if services is None else services
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="go-opt service", daemon=True)
     thread.start()
-    place = parse_address("127.0.0.1:0")
-    starting = Server.start(place, optimizer or LocalOptimizer(), workers=workers)
-    server = asyncio.run_coroutine_threadsafe(starting, loop).result()
     try:
-        yield str(server.address)
+        starting = Server.start(parse_address("127.0.0.1:0"), made, guard=guard, **options)
+        server = asyncio.run_coroutine_threadsafe(starting, loop).result()
+        try:
+            yield str(server.address)
+        finally:
+            asyncio.run_coroutine_threadsafe(server.stop(), loop).result()
     finally:
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
 
 
-async def _serve(address: Address, optimizer: Optimizer, workers: int) -> bool:
+def _default_services() -> Sequence[Service]:
+    # The search and its kernels load with them.
+    from go_opt.service.optimizer import LocalOptimizer
+    from go_opt.service.optimizer_service import OptimizerService
+
+    return [OptimizerService(LocalOptimizer())]
+
+
+async def _serve(
+    address: Address, services: Sequence[Service], *, metrics: Metrics | None, **options: Any
+) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def on_signal(number: int) -> None:
+        if stopping.is_set():  # asked twice
+            _exit(128 + number)
+        stopping.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    server = await Server.start(address, optimizer, workers=workers)
+        loop.add_signal_handler(number, on_signal, number)
+    server = await Server.start(address, services, metrics=metrics, **options)
     print(f"listening on {server.address}", file=sys.stderr, flush=True)
+    if metrics is not None:
+        _log.info("metrics on %s.", metrics.address)
     await stopping.wait()
-    return await server.stop()
+    await server.stop()
+
+
+def _exit(code: int) -> NoReturn:
+    for child in multiprocessing.active_children():
+        child.terminate()
+    sys.stderr.flush()
+    os._exit(code)

@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from go_opt.env import target_text
-from go_opt.service import client
+from go_opt.service import connection
 from tests.cli.conftest import Cli, graph_file, mlp_file, node_link_file, onnx_file
 
 
@@ -362,7 +362,7 @@ def test_an_op_that_every_kind_excludes(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_service_that_does_not_answer(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "CONNECT_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT_S", 0.3)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{taken.getsockname()[1]}"

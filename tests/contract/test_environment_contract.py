@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import io
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,83 +11,67 @@ from numpy.typing import NDArray
 
 from go_opt.agents.training.environment import (
     Environment,
-    Evaluations,
     LocalEnvironment,
-    Session,
     as_evaluator,
     open_session,
 )
-from go_opt.env import Target, evaluate_plan
+from go_opt.agents.training.variation import Variation, varied_target
+from go_opt.env import Target, evaluate_plan, load_target
 from go_opt.env.metrics import Fidelity
 from go_opt.errors import EnvironmentFailedError, InvalidInputError
 from go_opt.graph import Graph
 from go_opt.plan import Plan
+from go_opt.service.environment_service import EnvironmentService
+from go_opt.service.remote_environment import RemoteEnvironment
+from go_opt.service.server import serve_in_thread
+from go_opt.solver import verify
 from tests.strategies import random_graph, random_plan, small_mcm
 
 Batch = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]
 
 
-class RemoteEnvironment:
-    """An analytical model that sees of a batch only bytes, as a service does."""
-
-    def open(self, graph: Graph, target: Target) -> Session:
-        return RemoteSession(LocalEnvironment().open(graph, target))
-
-
-class RemoteSession:
-    def __init__(self, served: Session) -> None:
-        self._served = served
-
-    def evaluate(self, *plans: NDArray[np.int32]) -> Evaluations:
-        answer = self._served.evaluate(*unpacked(packed(*plans)))
-        return Evaluations(*unpacked(packed(answer.interval_s, answer.valid)))
-
-    def close(self) -> None:
-        self._served.close()
-
-
-def packed(*arrays: NDArray[Any]) -> list[bytes]:
-    messages = []
-    for array in arrays:
-        np.save(message := io.BytesIO(), array)
-        messages.append(message.getvalue())
-    return messages
-
-
-def unpacked(messages: list[bytes]) -> list[NDArray[Any]]:
-    return [np.load(io.BytesIO(message)) for message in messages]
-
-
-ENVIRONMENTS: dict[str, tuple[Environment, Fidelity]] = {
+LOCAL: dict[str, tuple[Environment, Fidelity]] = {
     "analytical": (LocalEnvironment(), "analytical"),
     "analytical, 3 workers": (LocalEnvironment(workers=3), "analytical"),
     "simulated": (LocalEnvironment("simulated"), "simulated"),
     "simulated, 3 workers": (LocalEnvironment("simulated", workers=3), "simulated"),
-    "remote": (RemoteEnvironment(), "analytical"),
 }
+REMOTE: dict[str, Fidelity] = {"remote analytical": "analytical", "remote simulated": "simulated"}
 
 
-@pytest.fixture(params=ENVIRONMENTS)
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Of a service whose batches hold three plans, so that those of the tests are cut."""
+    with serve_in_thread([EnvironmentService(max_batch_plans=3)], workers=3) as served_at:
+        yield served_at
+
+
+@pytest.fixture(params=[*LOCAL, *REMOTE])
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
-def environment(name: str) -> Environment:
-    return ENVIRONMENTS[name][0]
+def environment(name: str, address: str) -> Environment:
+    return LOCAL[name][0] if name in LOCAL else RemoteEnvironment(address, REMOTE[name])
 
 
 @pytest.fixture
 def fidelity(name: str) -> Fidelity:
-    return ENVIRONMENTS[name][1]
+    return LOCAL[name][1] if name in LOCAL else REMOTE[name]
 
 
 def case(seed: int = 0, num_plans: int = 8) -> tuple[Graph, Target, list[Plan]]:
-    """Plans of which some run out of memory."""
+    """Plans that keep every static rule, of which some run out of memory."""
     rng = np.random.default_rng(seed)
     target = small_mcm(3, sram_bytes=30_000)
     graph = random_graph(rng, num_ops=12)
-    return graph, target, [random_plan(rng, graph, target, monotone=True) for _ in range(num_plans)]
+    plans: list[Plan] = []
+    while len(plans) < num_plans:
+        plan = random_plan(rng, graph, target, monotone=True, fusion="legal")
+        if {violation.constraint for violation in verify(graph, target, plan)} <= {"memory"}:
+            plans.append(plan)
+    return graph, target, plans
 
 
 def stacked(plans: list[Plan]) -> Batch:
@@ -118,6 +101,25 @@ def test_the_cases_hold_valid_and_invalid_plans() -> None:
             for plan in plans
         }
         assert valid == {True, False}
+
+
+@pytest.mark.parametrize("package", ["mcm-2x2", "gpu-4"])
+def test_packages_of_other_rates(environment: Environment, fidelity: Fidelity, package: str) -> None:
+    """As pretraining varies them; no file of such a package exists."""
+    graph = random_graph(np.random.default_rng(3), num_ops=12)
+    target = varied_target(load_target(package), Variation(5, 1.37, 0.61, 1.9))
+    whole = Plan.create(
+        graph,
+        target.source,
+        target.fingerprint,
+        placement=np.zeros(12),
+        order=np.arange(12),
+        fusion_group=np.arange(12),
+        provenance="by hand",
+    )
+    with open_session(environment, graph, target) as session:
+        (interval_s,) = session.evaluate(*stacked([whole])).interval_s
+    assert interval_s == evaluate_plan(graph, target, whole, fidelity=fidelity).interval_s
 
 
 @pytest.mark.parametrize("num_plans", [0, 1, 2, 7])

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -14,6 +19,12 @@ from go_opt.agents.training.environment import Evaluations, LocalEnvironment, Se
 from go_opt.env import Target
 from go_opt.errors import EnvironmentFailedError, ServiceError
 from go_opt.graph import Graph
+from go_opt.proto import environment_pb2, environment_pb2_grpc, plan_pb2
+from go_opt.service.environment_service import EnvironmentService
+from go_opt.service.remote_environment import RemoteEnvironment
+from go_opt.service.retry import Retry
+from go_opt.service.server import serve_in_thread
+from go_opt.service.sessions import SessionLimits
 from tests.strategies import small_mcm, toy_graph
 
 Answer = Callable[[NDArray[np.float64], NDArray[np.bool_]], Any]
@@ -93,6 +104,174 @@ def test_what_fails_is_one_sentence_that_names_the_batch(how: str) -> None:
     assert str(error.value).endswith(".")
     assert "\n" not in str(error.value)
     assert error.value.exit_code == 4
+
+
+@pytest.mark.parametrize("how", [*NONSENSE, *FAILURES])
+def test_a_service_says_the_same_of_what_it_serves(how: str) -> None:
+    answer, reason = (NONSENSE | FAILURES)[how]
+    graph, target, plans = two_plans()
+    did = "answered nonsense" if how in NONSENSE else "failed"
+    # The service's own batch 1 is the greedy plan, so its third is our second.
+    with serve_in_thread([EnvironmentService({"hardware": Bench(answer)})]) as address:
+        sentence = (
+            f"RemoteEnvironment for 'toy' on 'small-mcm' failed at batch 2: the environment at {address} "
+            f"failed: Bench for 'toy' on 'small-mcm' {did} at batch 3: {reason}"
+        )
+        once = RemoteEnvironment(address, retry=Retry(tries=1))
+        with open_session(once, graph, target) as session:
+            session.evaluate(*plans)
+            with pytest.raises(EnvironmentFailedError, match=f"^{re.escape(sentence[:300])}") as error:
+                session.evaluate(*plans)
+            assert "\n" not in str(error.value)
+            assert session.evaluate(*plans).valid.all()  # the session stays open
+
+
+def test_a_fault_that_passes_is_asked_again() -> None:
+    graph, target, plans = two_plans()
+    bench = Bench(raising(RuntimeError("a loose contact.")), fails_at=2)
+    with serve_in_thread([EnvironmentService({"hardware": bench})]) as address:
+        patient = RemoteEnvironment(address, retry=Retry(tries=2, first_s=0.01))
+        with open_session(patient, graph, target) as session:
+            got = session.evaluate(*plans)
+    with open_session(LocalEnvironment(), graph, target) as session:
+        np.testing.assert_array_equal(got.interval_s, session.evaluate(*plans).interval_s)
+
+
+Change = Callable[[environment_pb2.EvaluateBatchResponse], object]
+
+
+class Stranger(environment_pb2_grpc.EnvironmentServicer):  # type: ignore[misc]
+    """Another's service: every answer is right, then changed."""
+
+    def __init__(self, change: Change = lambda answer: None, op_names: tuple[str, ...] = ()) -> None:
+        self._change = change
+        self._op_names = op_names
+
+    def CreateSession(self, request: Any, context: Any) -> Any:
+        return environment_pb2.CreateSessionResponse(
+            session_id="s",
+            max_batch_plans=8,
+            op_names=self._op_names or [op.name for op in request.graph.ops],
+            reference_interval_s=1.0,
+        )
+
+    def Evaluate(self, requests: Any, context: Any) -> Iterator[Any]:
+        for request in requests:
+            answer = environment_pb2.EvaluateBatchResponse(batch_id=request.batch_id)
+            for _ in request.plans:
+                answer.metrics.add(interval_s=1.0, valid=True)
+                answer.rewards.append(0.0)
+            if self._change(answer) != "end":
+                yield answer
+
+    def CloseSession(self, request: Any, context: Any) -> Any:
+        return environment_pb2.CloseSessionResponse()
+
+
+@contextmanager
+def stranger(servicer: Stranger) -> Iterator[str]:
+    with ThreadPoolExecutor(4) as pool:
+        server = grpc.server(pool)
+        environment_pb2_grpc.add_EnvironmentServicer_to_server(servicer, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            server.stop(None).wait()
+
+
+def with_reward(value: float) -> Change:
+    return lambda answer: answer.rewards.__setitem__(1, value)
+
+
+def with_metrics(**fields: Any) -> Change:
+    return lambda answer: answer.metrics[1].CopyFrom(plan_pb2.Metrics(**fields))
+
+
+STRANGE: dict[str, tuple[Change, str]] = {
+    "nan reward": (with_reward(np.nan), "failed at batch 1: the environment at {0} failed: the reward of "
+                   "plan 1 of batch 1 is nan."),
+    "infinite reward": (with_reward(np.inf), "the reward of plan 1 of batch 1 is inf."),
+    "nan interval": (with_metrics(interval_s=np.nan, valid=True), "answered nonsense at batch 1: interval_s "
+                     "of plan 1 is nan, must be positive and finite where valid."),
+    "zero interval": (with_metrics(valid=True), "answered nonsense at batch 1: interval_s of plan 1 is 0.0"),
+    "too few": (lambda answer: answer.rewards.pop(), "it answered 2 metrics and 1 rewards to the 2 plans"),
+    "another batch": (lambda answer: setattr(answer, "batch_id", 7), "it answered batch 7 in place of 1."),
+    "nothing": (lambda answer: "end", "it ended the stream before batch 1."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", STRANGE)
+def test_nonsense_of_another_service(how: str) -> None:
+    change, sentence = STRANGE[how]
+    graph, target, plans = two_plans()
+    with (
+        stranger(Stranger(change)) as address,
+        open_session(RemoteEnvironment(address), graph, target) as session,
+        pytest.raises(EnvironmentFailedError, match=re.escape(sentence.format(address))) as error,
+    ):
+        session.evaluate(*plans)
+    assert str(error.value).startswith("RemoteEnvironment for 'toy' on 'small-mcm' ")
+
+
+def test_a_service_that_holds_another_graph() -> None:
+    graph, target, _ = two_plans()
+    with stranger(Stranger(op_names=("a", "b"))) as address:
+        sentence = f"cannot be opened: the environment at {address} failed: it holds another graph"
+        with pytest.raises(EnvironmentFailedError, match=re.escape(sentence)):
+            open_session(RemoteEnvironment(address), graph, target)
+
+
+def test_nobody_there() -> None:
+    graph, target, _ = two_plans()
+    with serve_in_thread([EnvironmentService()]) as address:
+        pass
+    gone = RemoteEnvironment(address, retry=Retry(tries=2, first_s=0.01))
+    with pytest.raises(
+        EnvironmentFailedError, match=f"cannot be opened: the environment at {address} failed"
+    ):
+        open_session(gone, graph, target)
+
+
+def test_a_service_without_hardware_says_so() -> None:
+    graph, target, _ = two_plans()
+    with serve_in_thread([EnvironmentService()]) as address:
+        sentence = "this environment does not serve hardware, but analytical and simulated"
+        with pytest.raises(EnvironmentFailedError, match=sentence):
+            open_session(RemoteEnvironment(address), graph, target)
+
+
+def test_a_service_that_hangs_is_given_up() -> None:
+    graph, target, plans = two_plans()
+    hangs = Bench(lambda t, v: hang.wait(20), fails_at=2)
+    hang = threading.Event()
+    with serve_in_thread([EnvironmentService({"hardware": hangs})]) as address:
+        hasty = RemoteEnvironment(address, timeout_s=0.5)
+        try:
+            with (
+                open_session(hasty, graph, target) as session,
+                pytest.raises(EnvironmentFailedError, match="did not answer within the time limit"),
+            ):
+                session.evaluate(*plans)
+        finally:
+            hang.set()
+
+
+def test_a_session_that_expired_is_opened_again() -> None:
+    graph, target, plans = two_plans()
+    service = EnvironmentService(limits=SessionLimits(idle_timeout_s=0.5))
+    with serve_in_thread([service]) as address:
+        patient = RemoteEnvironment(address, "analytical", retry=Retry(tries=2, first_s=0.01))
+        with open_session(patient, graph, target) as session:
+            want = session.evaluate(*plans)
+            give_up_s = time.monotonic() + 20
+            while service.num_sessions and time.monotonic() < give_up_s:
+                time.sleep(0.02)
+            assert service.num_sessions == 0
+            got = session.evaluate(*plans)
+        np.testing.assert_array_equal(got.interval_s, want.interval_s)
+        assert service.num_sessions == 0
 
 
 def test_a_long_error_is_cut() -> None:

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from go_opt.errors import GraphError, PlanError
 from go_opt.graph import Graph
 from go_opt.graph_builder import GraphBuilder
+from go_opt.graph_columns import graph_from_columns
 from go_opt.plan import Clone, Plan, Relay
 from go_opt.plan_json import plan_to_dict
 from go_opt.proto import graph_pb2, plan_pb2
-from go_opt.wire import graph_from_proto, graph_to_proto, plan_from_proto, plan_to_proto
+from go_opt.wire import _built_graph, graph_from_proto, graph_to_proto, plan_from_proto, plan_to_proto
 
 ARRAYS = [
     "op_class",
@@ -174,6 +175,34 @@ def test_ops_may_come_in_any_order() -> None:
         if tensor.HasField("producer"):
             tensor.producer = 1 - tensor.producer
     assert_same_graph(graph_from_proto(message), graph_from_proto(small_message()))
+
+
+@settings(deadline=None)
+@given(graphs())
+def test_columns_and_the_builder_make_the_same_graph(graph: Graph) -> None:
+    message = graph_to_proto(graph)
+    by_columns = graph_from_columns(message, graph.precision, graph.dims)
+    assert by_columns is not None  # what a graph is sent as is sorted
+    assert_same_graph(by_columns, _built_graph(message, graph.precision, graph.dims))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_columns_take_nothing_that_the_builder_refuses(data: st.DataObject) -> None:
+    message = small_message()
+    entry = data.draw(st.sampled_from([*message.ops, *message.tensors, message.tensors[W].readers[0]]))
+    field = data.draw(st.sampled_from([f for f in entry.DESCRIPTOR.fields if not f.is_repeated]))
+    if field.type == field.TYPE_STRING:
+        setattr(entry, field.name, data.draw(st.sampled_from(["", "a", "b", "x", "t", "int8"])))
+    elif field.type == field.TYPE_BOOL:
+        setattr(entry, field.name, True)
+    elif data.draw(st.booleans()):
+        entry.ClearField(field.name)
+    else:
+        setattr(entry, field.name, data.draw(st.integers(-3, 9)))
+    by_columns = graph_from_columns(message, "native", {})
+    if by_columns is not None:
+        assert_same_graph(by_columns, _built_graph(message, "native", {}))
 
 
 def test_absent_elements_read_the_whole_tensor() -> None:

@@ -1,21 +1,27 @@
-"""An optimizer without a search, and a service of it on the loopback."""
+"""An optimizer without a search and a service of nothing but calls, on the loopback."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
+from google.protobuf.wrappers_pb2 import BytesValue
 
 from go_opt.env import Metrics, Target, target_names
-from go_opt.errors import InfeasibleError
+from go_opt.errors import GoOptError, InfeasibleError, InvalidInputError
 from go_opt.graph import Graph
 from go_opt.graph_builder import GraphBuilder
 from go_opt.plan import Plan
 from go_opt.result import OptimizeResult, Step
+from go_opt.service.calls import Call, Calls, Emit, Handler, Reading, parsed
+from go_opt.service.optimizer import LocalOptimizer
+from go_opt.service.optimizer_service import OptimizerService
 from go_opt.service.server import serve_in_thread
 
 
@@ -29,7 +35,13 @@ class FakeOptimizer:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def optimize(
-        self, graph: Graph, target: Target, *, should_stop: Callable[[], bool], **options: Any
+        self,
+        graph: Graph,
+        target: Target,
+        *,
+        should_stop: Callable[[], bool],
+        on_improvement: Callable[[OptimizeResult], None] = lambda result: None,
+        **options: Any,
     ) -> OptimizeResult:
         self.asked.append(options)
         if options["seed"] == SEED_DEFECT:
@@ -92,6 +104,74 @@ class FakeOptimizer:
         return target_names()
 
 
+class ToyService:
+    """Every kind of method on ``google.protobuf.BytesValue``; the value picks what happens."""
+
+    name = "toy.Toy"
+
+    def __init__(self) -> None:
+        self.started = threading.Semaphore(0)  # calls that work
+        self.stopped = threading.Event()  # one of them was told to stop
+        self.go_on = threading.Event()
+        self.seen: list[Call] = []
+        self.is_closed = False
+
+    def handlers(self, calls: Calls) -> dict[str, Handler]:
+        return {
+            "Quick": calls.quick(self.work),
+            "Search": calls.search(self.work),
+            "Updates": calls.search_updates(self.updates),
+            "Batches": calls.batches(self.work),
+            "Poll": calls.waiting(self.poll),
+        }
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def work(self, data: bytes, call: Call) -> BytesValue:
+        self.seen.append(call)
+        message = parsed(BytesValue, data)
+        if message.value == b"defect":
+            raise KeyError("a defect")
+        if message.value == b"base":
+            raise GoOptError("of no class that clients know.")
+        if message.value == b"bad":
+            raise InvalidInputError("value is bad.", field="value")
+        if message.value == b"wait":
+            self.started.release()
+            while not self.go_on.wait(0.01) and not call.stop.is_set():
+                pass
+            if call.stop.is_set():
+                self.stopped.set()
+        if message.value == b"deaf":
+            self.started.release()
+            self.go_on.wait()
+        return message
+
+    def updates(self, data: bytes, call: Call, emit: Emit) -> BytesValue:
+        answer = self.work(data, call)
+        if answer.value == b"flood":  # more than any buffer on the way holds
+            for number in range(2000):
+                emit(BytesValue(value=number.to_bytes(4, "big") + bytes(100_000)))
+                if call.stop.is_set():
+                    self.stopped.set()
+                    break
+            return BytesValue(value=b"last")
+        emit(BytesValue(value=b"update"))
+        return answer
+
+    async def poll(self, data: bytes, call: Call) -> BytesValue:
+        self.seen.append(call)
+        message = parsed(BytesValue, data)
+        if message.value == b"wait":
+            self.started.release()
+            await asyncio.sleep(60)
+        return message
+
+    def readings(self) -> list[Reading]:
+        return [Reading("toys", "Toys there are.", lambda: 3)]
+
+
 SEED_DEFECT, SEED_INFEASIBLE, SEED_SLOW = 101, 102, 103
 
 
@@ -102,8 +182,27 @@ def optimizer() -> FakeOptimizer:
 
 @pytest.fixture
 def address(optimizer: FakeOptimizer) -> Iterator[str]:
-    with serve_in_thread(optimizer, workers=2) as served_at:
+    with serve_in_thread([OptimizerService(LocalOptimizer(optimizer))], workers=2) as served_at:
         yield served_at
+
+
+@pytest.fixture
+def toy() -> Iterator[ToyService]:
+    service = ToyService()
+    yield service
+    service.go_on.set()  # no thread outlives its test
+
+
+@pytest.fixture
+def toy_address(toy: ToyService) -> Iterator[str]:
+    with serve_in_thread([toy], workers=2) as served_at:
+        yield served_at
+
+
+@pytest.fixture
+def toy_channel(toy_address: str) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(toy_address) as channel:
+        yield channel
 
 
 @pytest.fixture

@@ -1,19 +1,142 @@
-"""The Python of docs/service.md runs as it stands."""
+"""docs/service.md and the code say the same: its Python runs, its tables are complete."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
+import typer
+from google.protobuf import json_format
+from google.rpc import code_pb2
 
-from go_opt.service.server import serve_in_thread
+from go_opt.cli.app import app
+from go_opt.proto import optimizer_pb2
+from go_opt.service import environment_service, open_calls, server
+from go_opt.service.admission import AdmissionLimits
+from go_opt.service.channel import MAX_MESSAGE_BYTES
+from go_opt.service.errors import MAX_MESSAGE_BYTES as MAX_ERROR_BYTES
+from go_opt.service.errors import TABLE
+from go_opt.service.jobs.scheduler import JobLimits
+from go_opt.service.metrics import Metrics
+from go_opt.service.retry import Retry
+from go_opt.service.sessions import SessionLimits
+from go_opt.wire import graph_from_proto
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "service.md"
+TEXT = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+
+
+def section(title: str) -> str:
+    """What stands below a heading."""
+    (found,) = re.findall(rf"^##+ {title}\n(.*?)(?=^## |\Z)", TEXT, re.DOTALL | re.MULTILINE)
+    return str(found)
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of all tables, without their heads."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    heads = {i for i, line in enumerate(lines) if line.startswith("|---")}
+    return [row for i, row in enumerate(cells) if i not in heads and i + 1 not in heads]
 
 
 def test_the_python_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text("utf-8"), re.DOTALL)
-    with serve_in_thread() as address:
-        exec(compile(code.replace("127.0.0.1:50051", address), str(DOCUMENT), "exec"), {})
+    (code,) = [block for language, block in BLOCKS if language == "python"]
+    with server.serve_in_thread() as address:
+        exec(compile(code.replace("127.0.0.1:50051", address), "service.md", "exec"), {})
     assert "gap" in capsys.readouterr().out
+
+
+def test_every_command_line_is_understood() -> None:
+    shown = [
+        line.split("  #")[0]
+        for _, block in BLOCKS
+        for line in block.splitlines()
+        if line.startswith("go-opt ")
+    ]
+    assert len(shown) > 5
+    for line in shown:
+        name, *arguments = shlex.split(line)[1:]
+        command: Any = COMMANDS[name]
+        if hasattr(command, "commands"):
+            command, arguments = command.commands[arguments[0]], arguments[1:]
+        command.make_context(name, arguments)
+
+
+def test_the_options_of_serve_are_complete() -> None:
+    told = {option for row in rows(section("Run it")) for option in re.findall(r"`(--[a-z-]+)`", row[0])}
+    assert told == {option for parameter in COMMANDS["serve"].params for option in parameter.opts} - {
+        "--help"
+    }
+
+
+def test_the_defaults_of_serve_are_right() -> None:
+    parameters = {option: p for p in COMMANDS["serve"].params for option in p.opts}
+    for options, default, _ in rows(section("Run it")):
+        for option in re.findall(r"`(--[a-z-]+)`", options):
+            value = parameters[option].default
+            if default.strip("`") != str(value):
+                assert default in ("none", "off", "CPUs", "1 with `--data-dir`"), option
+                assert not value, option
+
+
+def test_the_table_of_statuses_is_complete() -> None:
+    told = {row[0].strip("`"): row for row in rows(section("Statuses"))}
+    raised: dict[str, str] = {}
+    for status, _, errors, _ in rows(section("Statuses")):
+        raised[status.strip("`")] = raised.get(status.strip("`"), "") + errors
+    for row in TABLE:
+        assert f"`{row.error.__name__}`" in raised[code_pb2.Code.Name(row.code)], row.reason
+        code = told[code_pb2.Code.Name(row.code)][3]
+        assert code == str(row.error.exit_code), row.reason
+    assert set(told) <= {code.name for code in grpc.StatusCode}
+    assert f"end after {MAX_ERROR_BYTES} bytes" in TEXT
+
+
+def test_the_table_of_metrics_is_complete() -> None:
+    metrics = Metrics()
+    metrics.watch_lanes(())
+    told = {
+        re.sub(r"_total$", "", name)
+        for row in rows(section("Watch it"))
+        for name in re.findall(r"`(go_opt_\w+)`", row[0])
+    }
+    assert told == {family.name for family in metrics.registry.collect() if family.name.startswith("go_opt_")}
+
+
+def test_the_limits_are_right() -> None:
+    told = {row[0]: row[1] for row in rows(section("Limits"))}
+    calls, sessions = AdmissionLimits(), SessionLimits()
+    assert f"{MAX_MESSAGE_BYTES >> 20} MiB" in told["message"]
+    assert f"{calls.waiting};" in told["calls that wait for a worker"]
+    assert calls.waiting_per_client * 4 == calls.waiting
+    assert calls.waiting_bytes == sessions.held_bytes == 1 << 30
+    assert told["calls open"] == f"{open_calls._MAX_OPEN}, of one client {open_calls._MAX_OPEN_PER_CLIENT}"
+    assert f"{sessions.sessions}, of one client {sessions.sessions_per_client}" in told["sessions"]
+    assert f"after {sessions.idle_timeout_s / 60:g} min" in told["sessions"]
+    assert f"{environment_service.MAX_BATCH_PLANS} plans" in told["a batch"]
+    assert f"{environment_service._MAX_BATCH_OPS:,} ops" in told["a batch"]
+    assert f"{JobLimits().waiting} more wait" in told["jobs"]
+    assert JobLimits().vain_starts == 5
+    assert "after five starts" in TEXT
+    assert Retry().tries == 8
+    assert "eight times" in TEXT
+    assert f"have {server._FINISH_S:g} s to end by themselves" in TEXT
+
+
+def test_the_request_of_the_shell_example_is_a_request() -> None:
+    (data,) = re.findall(r"-d '(\{.*?\n\})'", TEXT, re.DOTALL)
+    request = json_format.Parse(data, optimizer_pb2.OptimizeRequest())
+    assert graph_from_proto(request.graph).num_ops == 2
+
+
+def test_links_lead_somewhere() -> None:
+    folder = Path(__file__).parents[2] / "docs"
+    for path in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", TEXT):
+        if not path.startswith("http"):
+            assert (folder / path).exists(), path

@@ -1,10 +1,10 @@
-"""The service over the loopback: answers, errors, health, reflection, deadlines."""
+"""The optimizer service over the loopback: answers, improvements, errors, deadlines."""
 
 from __future__ import annotations
 
 import logging
 import socket
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,21 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from go_opt.env import load_target
+from go_opt.env import load_target, load_zoo
 from go_opt.errors import InfeasibleError, InvalidInputError, PlanError, ServiceError, TargetError
 from go_opt.graph import Graph
 from go_opt.plan_json import plan_to_dict
-from go_opt.proto import optimizer_pb2
+from go_opt.policies import find_policy as find_shipped_policy
+from go_opt.proto import optimizer_pb2, optimizer_pb2_grpc
 from go_opt.service.client import Client
+from go_opt.service.optimizer import LocalOptimizer
+from go_opt.service.optimizer_service import OptimizerService, no_policies
 from go_opt.service.server import serve, serve_in_thread
 from go_opt.wire import graph_to_proto
 
 SEED_DEFECT, SEED_INFEASIBLE, SEED_SLOW = 101, 102, 103  # as in conftest.py
-METHODS = ("Optimize", "Evaluate", "ListTargets")
+SHIPPED_POLICY = find_shipped_policy("default")
+METHODS = ("Optimize", "OptimizeStream", "Evaluate", "ListTargets")
 
 
 def raw(channel: grpc.Channel, method: str) -> Any:
@@ -97,20 +101,6 @@ def test_a_name_opens_no_file_of_the_service(address: str, graph: Graph, name: s
         raw(channel, "Optimize")(request.SerializeToString())
     assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert error.value.details().startswith("unknown target")
-
-
-def test_local_mistakes_are_refused_before_anything_is_sent(address: str, graph: Graph) -> None:
-    with Client(address) as client:
-        with pytest.raises(InvalidInputError, match="constraints"):
-            client.optimize(graph, "mcm-6x6", constraints=("pin",))
-        with pytest.raises(InvalidInputError, match="policy"):
-            client.optimize(graph, "mcm-6x6", policy="mine.ckpt")
-        with pytest.raises(InvalidInputError, match="budget"):
-            client.optimize(graph, "mcm-6x6", budget_s=0)
-        with pytest.raises(TargetError, match="cannot be read"):
-            client.optimize(graph, "missing.toml")
-    with pytest.raises(InvalidInputError, match="timeout_s"):
-        Client(address, timeout_s=0)
 
 
 def test_fidelity_and_seed_arrive(address: str, optimizer: Any, graph: Graph) -> None:
@@ -185,14 +175,6 @@ def test_health_and_reflection(address: str) -> None:
     assert b"OptimizeRequest" in b"".join(described.file_descriptor_response.file_descriptor_proto)
 
 
-def test_what_is_not_served_says_so(address: str) -> None:
-    with grpc.insecure_channel(address) as channel:
-        stream = channel.unary_stream("/go_opt.v1.Optimizer/OptimizeStream")
-        with pytest.raises(grpc.RpcError) as error:
-            list(stream(b""))
-    assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(METHODS), st.binary(max_size=100))
 def test_any_bytes_are_answered_or_refused(address: str, method: str, data: bytes) -> None:
@@ -242,13 +224,6 @@ def test_a_malformed_address_is_refused(address: str) -> None:
         assert error.value.field == "address"
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:50051", "example.org:50051"])
-def test_an_open_address_needs_the_flag(address: str) -> None:
-    with pytest.raises(InvalidInputError, match="--insecure") as error:
-        serve(address)
-    assert error.value.field == "insecure"
-
-
 def test_a_busy_port_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -259,16 +234,75 @@ def test_a_busy_port_is_refused() -> None:
 
 
 def test_two_services_never_share_a_port(optimizer: Any) -> None:
-    with serve_in_thread(optimizer) as address, pytest.raises(InvalidInputError, match="cannot listen"):
+    services = [OptimizerService(LocalOptimizer(optimizer))]
+    with serve_in_thread(services) as address, pytest.raises(InvalidInputError, match="cannot listen"):
         serve(address)
 
 
-def test_an_unreachable_service_is_one_sentence() -> None:
-    start_s = time.monotonic()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))  # bound and not listening: nothing answers
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-        with pytest.raises(ServiceError, match=f"no go-opt service answers at {address}") as error:
-            Client(address, timeout_s=1)
-    assert error.value.exit_code == 4
-    assert time.monotonic() - start_s < 3
+@pytest.fixture(scope="module")
+def stub() -> Iterator[optimizer_pb2_grpc.OptimizerStub]:
+    """Of a service that really searches, and knows one policy by name."""
+
+    def find_policy(name: str) -> Path:
+        return SHIPPED_POLICY if name == "mine" else no_policies(name)
+
+    service = OptimizerService(LocalOptimizer(), find_policy=find_policy)
+    with serve_in_thread([service], workers=2) as address, grpc.insecure_channel(address) as channel:
+        yield optimizer_pb2_grpc.OptimizerStub(channel)
+
+
+def searched(**fields: Any) -> optimizer_pb2.OptimizeRequest:
+    request = optimizer_pb2.OptimizeRequest(graph=graph_to_proto(load_zoo("bert_base")), **fields)
+    request.target.name = "mcm-6x6"
+    return request
+
+
+def test_improvements_are_better_each_time_and_the_result_is_last(stub: Any) -> None:
+    request = searched(max_evaluations=15, policy="none")
+    *improvements, last = stub.OptimizeStream(request)
+    assert all(update.WhichOneof("update") == "improvement" for update in improvements)
+    found = [update.improvement for update in improvements]
+    reached_s = [response.metrics.interval_s for response in found]
+    assert reached_s == sorted(set(reached_s), reverse=True)
+    assert not any(response.history for response in found)
+    assert last.result.metrics.interval_s <= reached_s[-1]
+    assert (last.result.evaluations, len(last.result.history)) == (15, 15)
+    answer = stub.Optimize(request)  # of the cache: the stream's
+    assert answer.is_cached
+    answer.is_cached = False
+    assert answer == last.result
+
+
+def test_a_cached_answer_needs_no_improvements(stub: Any) -> None:
+    request = searched(max_evaluations=4, seed=1, policy="none")
+    answer = stub.Optimize(request)
+    (update,) = stub.OptimizeStream(request)
+    assert update.result.is_cached
+    assert update.result.plan == answer.plan
+
+
+def test_a_stream_that_its_caller_leaves_stops(address: str, optimizer: Any, graph: Graph) -> None:
+    request = optimizer_pb2.OptimizeRequest(graph=graph_to_proto(graph), seed=SEED_SLOW)
+    request.target.name = "gpu-2"
+    with grpc.insecure_channel(address) as channel:
+        stream = channel.unary_stream("/go_opt.v1.Optimizer/OptimizeStream")(request.SerializeToString())
+        assert optimizer.started.wait(10)
+        stream.cancel()
+        assert optimizer.stopped.wait(5)
+
+
+def test_a_policy_goes_by_its_name(stub: Any) -> None:
+    by_name = stub.Optimize(searched(max_evaluations=2, policy="mine"))
+    assert not by_name.is_cached
+    # The shipped one has the same content: the same question.
+    assert stub.Optimize(searched(max_evaluations=2, policy="default")).is_cached
+    assert stub.Optimize(searched(max_evaluations=2)).is_cached
+
+
+@pytest.mark.parametrize("policy", ["missing", "/etc/passwd", "../policy.safetensors", "Default", "x" * 5000])
+@pytest.mark.parametrize("method", ["Optimize", "OptimizeStream"])
+def test_a_name_that_no_policy_has_is_not_found(stub: Any, method: str, policy: str) -> None:
+    with pytest.raises(grpc.RpcError) as error:
+        list(getattr(stub, method)(searched(policy=policy)))
+    assert error.value.code() is grpc.StatusCode.NOT_FOUND
+    assert error.value.details().startswith("no policy has the name")

@@ -1,11 +1,13 @@
-"""One contract for the doors in process and for a service over the loopback."""
+"""One contract for clients: in process, and of services plain, encrypted, and with known clients only."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import grpc
 import networkx as nx
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 
 from go_opt import api
-from go_opt.env import Metrics, load_target, parse_target
+from go_opt.env import Metrics, load_target, parse_target, target_names
 from go_opt.errors import (
     GoOptError,
     GraphError,
@@ -27,28 +29,13 @@ from go_opt.graph_builder import GraphBuilder
 from go_opt.plan import Plan
 from go_opt.plan_json import plan_to_dict
 from go_opt.proto import graph_pb2, optimizer_pb2, optimizer_pb2_grpc
-from go_opt.service.client import Client
+from go_opt.result import OptimizeResult
 from go_opt.service.errors import error_from_call
-from go_opt.service.server import serve_in_thread
 from go_opt.wire import graph_from_proto, graph_to_proto
 
-TARGETS = Path(__file__).parents[2] / "env" / "targets"
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with serve_in_thread() as served_at:
-        yield served_at
-
-
-@pytest.fixture(params=["in process", "loopback gRPC"])
-def doors(request: pytest.FixtureRequest, address: str) -> Iterator[Any]:
-    """What has the methods ``optimize`` and ``evaluate``."""
-    if request.param == "in process":
-        yield api
-        return
-    with Client(address) as client:
-        yield client
+TARGETS: Final = Path(__file__).parents[2] / "env" / "targets"
+# A search that only a stop ends soon.
+ENDLESS: Final = {"budget_s": 60.0, "policy": None}
 
 
 @pytest.fixture
@@ -87,6 +74,15 @@ def assert_same_metrics(actual: Metrics, expected: Metrics) -> None:
             np.testing.assert_array_equal(got, want, err_msg=name, strict=isinstance(want, np.ndarray))
 
 
+def ask_once(client: Any, *question: Any, **options: Any) -> OptimizeResult:
+    return client.optimize(*question, **options)
+
+
+def ask_for_all(client: Any, *question: Any, **options: Any) -> OptimizeResult:
+    *_, answer = client.optimize_stream(*question, **options)
+    return answer
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -95,14 +91,17 @@ def assert_same_metrics(actual: Metrics, expected: Metrics) -> None:
         {"objective": "latency"},
         {"decide": "placement", "relays": False, "replication": False, "policy": None},
         {"fidelity": "simulated"},
+        {"max_evaluations": 30},  # the shipped policy takes part
     ],
     ids=repr,
 )
-@pytest.mark.parametrize("target", ["mcm-6x6", "gpu-4"])
-def test_the_same_question_has_the_same_answer(doors: Any, target: str, options: dict[str, Any]) -> None:
-    graph = chain(12)
-    got = doors.optimize(graph, target, max_evaluations=30, **options)
-    want = api.optimize(graph, target, max_evaluations=30, **options)
+@pytest.mark.parametrize("ask", [ask_once, ask_for_all], ids=["optimize", "stream"])
+def test_the_same_question_has_the_same_answer(
+    client: Any, ask: Callable[..., OptimizeResult], options: dict[str, Any]
+) -> None:
+    graph, options = chain(12), {"max_evaluations": 12, **options}
+    got = ask(client, graph, "mcm-6x6", **options)
+    want = api.optimize(graph, "mcm-6x6", **options)
     assert plan_to_dict(got.plan) == plan_to_dict(want.plan)
     assert_same_metrics(got.metrics, want.metrics)
     for name in ("objective", "status", "lower_bound_s", "bound_reason", "gap", "method"):
@@ -114,27 +113,60 @@ def test_the_same_question_has_the_same_answer(doors: Any, target: str, options:
     ]
 
 
-def test_a_target_is_a_name_a_path_or_an_object(doors: Any, mine: Path) -> None:
+def test_a_stream_gets_better_and_ends_with_the_answer(client: Any) -> None:
+    updates = list(client.optimize_stream(chain(24), "mcm-6x6", seed=3, max_evaluations=12, policy=None))
+    *improvements, answer = updates
+    assert improvements
+    intervals = [update.metrics.interval_s for update in improvements]
+    assert intervals == sorted(set(intervals), reverse=True)
+    assert intervals[-1] == answer.metrics.interval_s
+    assert plan_to_dict(improvements[-1].plan) == plan_to_dict(answer.plan)
+    assert {len(update.history) for update in improvements} == {0}
+    assert len(answer.history) == answer.evaluations
+
+
+def test_who_closes_a_stream_ends_its_search(client: Any) -> None:
+    graph, start_s = chain(40), time.monotonic()
+    with closing(client.optimize_stream(graph, "mcm-6x6", **ENDLESS)) as updates:
+        assert next(updates).metrics.valid
+    # One search runs at a time, so this one would wait for a minute.
+    assert client.evaluate(graph, "mcm-6x6", on_chips(graph, [0] * 40)).interval_s > 0
+    assert time.monotonic() - start_s < 30
+
+
+def test_nothing_is_asked_of_a_stream_that_nobody_reads(client: Any) -> None:
+    client.optimize_stream(chain(40), "mcm-6x6", **ENDLESS).close()
+
+
+def test_the_targets_that_ship(client: Any) -> None:
+    assert client.list_targets() == target_names()
+
+
+def test_a_call_may_be_given_a_name(client: Any) -> None:
+    assert client.list_targets(request_id="ci-1234")
+
+
+def test_a_target_is_a_name_a_path_or_an_object(client: Any, mine: Path) -> None:
     graph = chain(6)
-    by_name = doors.optimize(graph, "mcm-2x2", max_evaluations=5)
-    by_object = doors.optimize(graph, load_target("mcm-2x2"), max_evaluations=5)
+    by_name = client.optimize(graph, "mcm-2x2", max_evaluations=5)
+    by_object = client.optimize(graph, load_target("mcm-2x2"), max_evaluations=5)
     assert plan_to_dict(by_name.plan) == plan_to_dict(by_object.plan)
-    by_path = doors.optimize(graph, mine, max_evaluations=5)
+    by_path = client.optimize(graph, mine, max_evaluations=5)
     assert plan_to_dict(by_path.plan) == plan_to_dict(api.optimize(graph, mine, max_evaluations=5).plan)
-    assert_same_metrics(doors.evaluate(graph, str(mine), by_path.plan), by_path.metrics)
+    assert_same_metrics(client.evaluate(graph, str(mine), by_path.plan), by_path.metrics)
 
 
-def test_a_plan_costs_the_same(doors: Any) -> None:
+def test_a_plan_costs_the_same(client: Any) -> None:
     graph = chain(12)
     plan = api.optimize(graph, "mcm-6x6", max_evaluations=5).plan
-    assert_same_metrics(doors.evaluate(graph, "mcm-6x6", plan), api.evaluate(graph, "mcm-6x6", plan))
+    assert_same_metrics(client.evaluate(graph, "mcm-6x6", plan), api.evaluate(graph, "mcm-6x6", plan))
 
 
 @pytest.mark.parametrize("seed", [None, 0, 7])
-def test_a_simulated_plan_costs_the_same(doors: Any, seed: int | None) -> None:
+def test_a_simulated_plan_costs_the_same(client: Any, seed: int | None) -> None:
     graph = chain(12)
     plan = api.optimize(graph, "mcm-6x6", max_evaluations=5).plan
-    got = doors.evaluate(graph, "mcm-6x6", plan, fidelity="simulated", seed=seed)
+    got = client.evaluate(graph, "mcm-6x6", plan, fidelity="simulated", seed=seed)
     want = api.evaluate(graph, "mcm-6x6", plan, fidelity="simulated", seed=seed)
     assert got.simulation is not None
     assert_same_metrics(got, want)
@@ -143,25 +175,25 @@ def test_a_simulated_plan_costs_the_same(doors: Any, seed: int | None) -> None:
 
 
 @pytest.mark.parametrize("fidelity", ["analytical", "simulated"])
-def test_a_plan_that_breaks_a_constraint_is_an_answer(doors: Any, fidelity: str) -> None:
+def test_a_plan_that_breaks_a_constraint_is_an_answer(client: Any, fidelity: str) -> None:
     graph = chain(4)
     backwards = on_chips(graph, [3, 2, 1, 0])
-    metrics = doors.evaluate(graph, "mcm-6x6", backwards, fidelity=fidelity)
+    metrics = client.evaluate(graph, "mcm-6x6", backwards, fidelity=fidelity)
     assert not metrics.valid
     assert metrics.reason == api.evaluate(graph, "mcm-6x6", backwards, fidelity=fidelity).reason
 
 
-def test_a_fidelity_or_a_seed_out_of_range(doors: Any) -> None:
+def test_a_fidelity_or_a_seed_out_of_range(client: Any) -> None:
     graph = chain(4)
     plan = on_chips(graph, [0, 0, 0, 0])
     message = "fidelity must be one of analytical, simulated, not 'hardware'"
     with pytest.raises(InvalidInputError, match=message):
-        doors.evaluate(graph, "mcm-6x6", plan, fidelity="hardware")
+        client.evaluate(graph, "mcm-6x6", plan, fidelity="hardware")
     with pytest.raises(InvalidInputError, match=message):
-        doors.optimize(graph, "mcm-6x6", fidelity="hardware")
+        client.optimize(graph, "mcm-6x6", fidelity="hardware")
     for seed in (-1, 2**63):
         with pytest.raises(InvalidInputError, match="seed must be between"):
-            doors.evaluate(graph, "mcm-6x6", plan, fidelity="simulated", seed=seed)
+            client.evaluate(graph, "mcm-6x6", plan, fidelity="simulated", seed=seed)
 
 
 def on_chips(graph: Graph, chips: list[int]) -> Plan:
@@ -235,14 +267,14 @@ REFUSED: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_bad_input_raises_the_same_error(doors: Any, tmp_path: Path, case: str) -> None:
+def test_bad_input_raises_the_same_error(client: Any, tmp_path: Path, case: str) -> None:
     call, error_class, names = REFUSED[case]
     (tmp_path / "bad.toml").write_text("name = [", "utf-8")
     (tmp_path / "empty.toml").write_text("", "utf-8")
     with pytest.raises(GoOptError) as here:
         call(api, tmp_path)
     with pytest.raises(GoOptError) as error:
-        call(doors, tmp_path)
+        call(client, tmp_path)
     assert type(error.value) is type(here.value) is error_class
     assert str(error.value) == str(here.value)
     assert names in str(error.value)

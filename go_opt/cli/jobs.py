@@ -1,0 +1,182 @@
+"""Training jobs of a service: ``jobs list|get|wait|cancel|delete``, and how to start one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from go_opt.cli.connection import Connection, with_connection
+from go_opt.cli.plans import JsonOption, check_writable
+from go_opt.errors import InvalidInputError
+from go_opt.service.address import DEFAULT_ADDRESS
+
+if TYPE_CHECKING:
+    from go_opt.service.client import Client
+    from go_opt.service.operation import JobResult, Operation
+
+INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it
+_POLL_S: Final = 1.0
+_OF_THIS_MACHINE: Final = ("out", "split", "workers", "graphs_per_step", "coordinator", "hosts", "host")
+
+jobs_app = typer.Typer(
+    help=f"The training jobs of a service, by default of {DEFAULT_ADDRESS}.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="As list and pretrain print it.")]
+
+
+@jobs_app.command("list")
+@with_connection
+def list_jobs(as_json: JsonOption = False, *, connection: Connection) -> None:
+    """Name the jobs, done ones too, and say how far they are."""
+    from go_opt.report.jobs import job_to_dict, jobs_table
+
+    with connection.client() as client:
+        operations = client.list_operations()
+    if as_json:
+        typer.echo(json.dumps([job_to_dict(operation) for operation in operations], allow_nan=False))
+    else:
+        from go_opt.report.tables import console
+
+        console().print(jobs_table(operations))
+
+
+@jobs_app.command("get")
+@with_connection
+def get_job(name: NameArgument, as_json: JsonOption = False, *, connection: Connection) -> None:
+    """Say how far a job is."""
+    from go_opt.report.jobs import job_lines, job_to_dict
+
+    with connection.client() as client:
+        operation = client.operation(name)
+    if as_json:
+        typer.echo(json.dumps(job_to_dict(operation), allow_nan=False))
+    else:
+        _echo(job_lines(operation))
+
+
+@jobs_app.command("wait")
+@with_connection
+def wait_for_job(
+    name: NameArgument,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the best plan of a finetuning to this file.")
+    ] = None,
+    as_json: JsonOption = False,
+    *,
+    connection: Connection,
+) -> None:
+    """Show a job's progress until it is done; Ctrl-C leaves it running."""
+    check_writable(out)
+    with connection.client() as client:
+        operation = client.operation(name)
+        if out is not None and operation.latest.kind != "finetune":
+            raise InvalidInputError(f"--out: {name} is a pretraining and makes no plan.", field="out")
+        result = _follow(operation, connection)
+    if out is not None and result.plan is not None:
+        from go_opt.plan_json import save_plan
+
+        save_plan(result.plan, out)
+    _show_result(operation, result, as_json=as_json)
+
+
+@jobs_app.command("cancel")
+@with_connection
+def cancel_job(name: NameArgument, *, connection: Connection) -> None:
+    """Ask a job to end; the policy as far as it was trained is kept."""
+    with connection.client() as client:
+        client.operation(name).cancel()
+
+
+@jobs_app.command("delete")
+@with_connection
+def delete_job(name: NameArgument, *, connection: Connection) -> None:
+    """Forget a job that is done, and its policy."""
+    with connection.client() as client:
+        client.operation(name).delete()
+
+
+def submit(
+    connection: Connection, start: Callable[[Client], Operation], *, wait: bool, as_json: bool
+) -> None:
+    """Start a job and print its name; follow it to its end where asked to."""
+    from go_opt.report.jobs import job_to_dict
+
+    with connection.client() as client:
+        operation = start(client)
+        if wait:
+            typer.echo(operation.name, err=True)
+            _show_result(operation, _follow(operation, connection), as_json=as_json)
+        elif as_json:
+            typer.echo(json.dumps(job_to_dict(operation), allow_nan=False))
+        else:
+            typer.echo(operation.name)
+
+
+def name_at_service(context: typer.Context, name: str | None) -> str:
+    """The policy's name; raises where options of a run on this machine are given."""
+    _refuse_given(context, _OF_THIS_MACHINE, "is of a training on this machine, not at a service")
+    if name is None:
+        raise InvalidInputError("--server needs --name, what the policy is called there.", field="name")
+    return name
+
+
+def folder_here(out: Path | None, context: typer.Context, connection: Connection) -> Path:
+    """The folder of the run; raises where options of a service are given."""
+    connection.refuse_without_server()
+    _refuse_given(context, ("name", "wait"), "needs --server")
+    if out is None:
+        raise InvalidInputError("--out is missing, the folder of the run.", field="out")
+    return out
+
+
+def _follow(operation: Operation, connection: Connection) -> JobResult:
+    from go_opt.report.training_progress import TrainingProgress
+
+    progress = TrainingProgress(of_one_graph=operation.latest.kind == "finetune")
+    shown = 0
+    try:
+        while True:
+            job = operation.wait(_POLL_S)
+            if job.step > shown:
+                shown = job.step
+                progress.on_progress(job)
+            if job.is_done:
+                return operation.result()
+    except KeyboardInterrupt:
+        server = connection.server or DEFAULT_ADDRESS
+        typer.echo(
+            f"go-opt: {operation.name} goes on; "
+            f"`go-opt jobs wait {operation.name} --server {server}` comes back to it.",
+            err=True,
+        )
+        sys.exit(INTERRUPTED)  # not by typer, which takes 130 for an interruption of its own
+
+
+def _refuse_given(context: typer.Context, names: Iterable[str], reason: str) -> None:
+    """Raise where one of the options is on the command line."""
+    for name in names:
+        source: Any = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise InvalidInputError(f"--{name.replace('_', '-')} {reason}.", field=name)
+
+
+def _show_result(operation: Operation, result: JobResult, *, as_json: bool) -> None:
+    from go_opt.report.jobs import job_result_to_dict, result_lines
+
+    if as_json:
+        typer.echo(json.dumps(job_result_to_dict(operation, result), allow_nan=False))
+    else:
+        _echo(result_lines(result))
+
+
+def _echo(lines: Iterable[str]) -> None:
+    for line in lines:
+        typer.echo(line)

@@ -1,0 +1,148 @@
+"""The door for one's own hardware: anything that measures a plan, served as an environment."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from go_opt.agents.baselines.harness import Plans
+from go_opt.agents.training.environment import Evaluations
+from go_opt.env import Target
+from go_opt.errors import EnvironmentFailedError, InvalidInputError
+from go_opt.graph import Graph
+from go_opt.plan import Plan
+from go_opt.service.address import DEFAULT_ADDRESS
+
+# gRPC loads where something is served, not where this is imported.
+if TYPE_CHECKING:
+    from go_opt.service.security import Security
+    from go_opt.service.sessions import SessionLimits
+    from go_opt.service.watching import Watching
+
+
+class Hardware(Protocol):
+    """What measures plans."""
+
+    def evaluate(self, graph: Graph, target: Target, plan: Plan) -> float | None:
+        """Seconds between two inferences in steady state; None where this plan does not run.
+
+        An exception says that the hardware itself failed.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class HardwareEnvironment:
+    """Hardware as an environment: an :class:`~go_opt.agents.training.environment.Environment`.
+
+    Args:
+      repeats: measurements of each plan, of which the median counts.
+      at_once: plans measured at the same time, each in a thread of its own.
+    """
+
+    hardware: Hardware
+    repeats: int = 1
+    at_once: int = 1
+    _free: threading.Semaphore = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("repeats", "at_once"):
+            if getattr(self, name) < 1:
+                raise InvalidInputError(f"{name} is {getattr(self, name)}, must be at least 1.", field=name)
+        object.__setattr__(self, "_free", threading.Semaphore(self.at_once))
+
+    def open(self, graph: Graph, target: Target) -> HardwareSession:
+        """Get ready to measure plans of ``graph`` on ``target``."""
+        return HardwareSession(self, graph, target)
+
+    def measured_s(self, graph: Graph, target: Target, plan: Plan) -> float | None:
+        """The median of the measurements; None where the plan does not run."""
+        measured = []
+        for _ in range(self.repeats):
+            with self._free:
+                seconds = self.hardware.evaluate(graph, target, plan)
+            if seconds is None:
+                return None
+            if not 0 < seconds < math.inf:
+                raise EnvironmentFailedError(f"a plan was measured to take {seconds} s.")
+            measured.append(float(seconds))
+        return statistics.median(measured)
+
+
+@dataclass(frozen=True, eq=False)
+class HardwareSession:
+    """A graph on a target, to be measured."""
+
+    environment: HardwareEnvironment
+    graph: Graph
+    target: Target
+
+    def evaluate(self, placement: Plans, order: Plans, fusion_group: Plans) -> Evaluations:
+        """Measure the plans ([B, N] each), one after the other."""
+        measured = [
+            self.environment.measured_s(self.graph, self.target, self._plan(*rows))
+            for rows in zip(placement, order, fusion_group, strict=True)
+        ]
+        return Evaluations(
+            np.array([math.inf if seconds is None else seconds for seconds in measured], dtype=np.float64),
+            np.array([seconds is not None for seconds in measured], dtype=np.bool_),
+        )
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _plan(self, placement: Plans, order: Plans, fusion_group: Plans) -> Plan:
+        return Plan.create(
+            self.graph,
+            self.target.source,
+            self.target.fingerprint,
+            placement=placement,
+            order=order,
+            fusion_group=fusion_group,
+            provenance="to be measured",
+        )
+
+
+def serve_environment(
+    hardware: Hardware,
+    address: str = DEFAULT_ADDRESS,
+    *,
+    repeats: int = 1,
+    at_once: int = 1,
+    insecure: bool = False,
+    security: Security | None = None,
+    watching: Watching | None = None,
+    limits: SessionLimits | None = None,
+) -> None:
+    """Serve ``hardware`` as ``go_opt.v1.Environment`` until SIGTERM or SIGINT.
+
+    Args:
+      address: ``HOST:PORT``; port 0 takes a free one. Printed on stderr once it listens.
+      repeats: measurements of each plan, of which the median counts.
+      at_once: plans measured at the same time, each in a thread of its own.
+      insecure: allow an address that other machines reach; short for a ``security`` of that alone.
+      security: certificates and tokens.
+      watching: metrics and logs.
+      limits: of the sessions that clients may hold.
+
+    Raises:
+      InvalidInputError: an argument is out of range, or the address busy or not allowed.
+    """
+    from go_opt.service.environment_service import EnvironmentService
+    from go_opt.service.security import Security
+    from go_opt.service.server import serve
+
+    if security is not None and insecure:
+        raise InvalidInputError("give insecure with the security, not beside it.", field="insecure")
+    environment = HardwareEnvironment(hardware, repeats, at_once)
+    serve(
+        address,
+        lambda: [EnvironmentService({"hardware": environment}, limits=limits)],
+        security=security or Security(insecure=insecure),
+        watching=watching,
+        workers=at_once,
+    )

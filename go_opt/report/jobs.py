@@ -1,0 +1,116 @@
+"""Training jobs of a service for people and for programs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from rich.table import Table
+
+from go_opt.report.training_progress import format_time_left
+from go_opt.report.units import format_duration
+from go_opt.result_json import finite
+from go_opt.service.operation import JobProgress, JobResult, Operation
+
+
+def job_to_dict(operation: Operation) -> dict[str, Any]:
+    """A job as it was when it was last asked, as JSON types."""
+    job = operation.latest
+    return {
+        "name": operation.name,
+        "policy": job.policy,
+        "kind": job.kind,
+        "state": job.state,
+        "step": job.step,
+        "steps": job.steps,
+        "samples": job.samples,
+        "checkpoint_step": job.checkpoint_step,
+        "reward": finite(job.reward),
+        "best_interval_s": finite(job.best_interval_s),
+        "best_score": job.best_score,
+        "samples_per_s": job.samples_per_s,
+        "left_s": finite(job.left_s),
+        "attempts": job.attempts,
+        "created": _iso(job.created),
+        "started": _iso(job.started),
+        "ended": _iso(job.ended),
+    }
+
+
+def job_result_to_dict(operation: Operation, result: JobResult) -> dict[str, Any]:
+    """A job that is done, as JSON types, without its plan."""
+    return {
+        **job_to_dict(operation),
+        "best_interval_s": result.best_interval_s,
+        "reference_interval_s": result.reference_interval_s,
+    }
+
+
+def jobs_table(operations: Sequence[Operation]) -> Table:
+    """One row a job."""
+    table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
+    for name in ("operation", "policy", "kind", "state", "step", "samples", "left", "created"):
+        is_number = name in ("step", "samples", "left")
+        table.add_column(name, justify="right" if is_number else "left", no_wrap=True)
+    for operation in operations:
+        job = operation.latest
+        table.add_row(
+            operation.name,
+            job.policy,
+            job.kind,
+            job.state,
+            f"{job.step}/{job.steps}" if job.steps else "-",
+            str(job.samples),
+            format_time_left(job.left_s) if _is_running(job) else "-",
+            f"{job.created:%Y-%m-%d %H:%M:%S} UTC",
+        )
+    return table
+
+
+def job_lines(operation: Operation) -> list[str]:
+    """What ``jobs get`` says of a job."""
+    job = operation.latest
+    lines = [
+        f"{operation.name}: {job.kind} of {job.policy!r}, {job.state}",
+        f"step        {job.step} of {job.steps}, {job.samples} samples, checkpoint at {job.checkpoint_step}",
+    ]
+    if job.kind == "finetune" and math.isfinite(job.best_interval_s):
+        lines.append(f"best        {format_duration(job.best_interval_s)}")
+    if job.best_score is not None:
+        lines.append(
+            f"validation  {math.exp(job.best_score):.3f}x the greedy heuristic, best of 16 proposals"
+        )
+    if _is_running(job):
+        lines.append(f"speed       {job.samples_per_s:.1f} samples/s, {format_time_left(job.left_s)} left")
+    times = {"created": job.created, "started": job.started, "ended": job.ended}
+    said = [f"{name} {time:%Y-%m-%d %H:%M:%S} UTC" for name, time in times.items() if time is not None]
+    return [*lines, f"times       {', '.join(said)}, attempt {job.attempts}"]
+
+
+def result_lines(result: JobResult) -> list[str]:
+    """What a job that is done made."""
+    job = result.progress
+    lines = [f"complete: {job.step} of {job.steps} steps, {job.samples} samples"]
+    if job.best_score is not None:
+        lines.append(
+            f"validation  {math.exp(job.best_score):.3f}x the greedy heuristic, best of 16 proposals"
+        )
+    if result.best_interval_s is not None:
+        reference_s = result.reference_interval_s
+        against = (
+            "greedy finds no valid plan"
+            if reference_s is None
+            else f"{reference_s / result.best_interval_s:.3f}x the greedy heuristic"
+        )
+        lines.append(f"best        {format_duration(result.best_interval_s)}, {against}")
+    return [*lines, f"policy      {result.policy}"]
+
+
+def _is_running(job: JobProgress) -> bool:
+    return job.state == "RUNNING" and job.step > 0
+
+
+def _iso(time: datetime | None) -> str | None:
+    return None if time is None else time.isoformat()

@@ -1,0 +1,222 @@
+"""Who may run now, who waits and who is refused: bounded, and fair between clients."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from go_opt.errors import ExhaustedError, InvalidInputError, ServiceError
+
+_FIRST_SERVICE_S: Final = 1.0  # taken for granted before any call has run
+_NEWEST_SHARE: Final = 0.1  # of the last call in the running mean
+_TURN: Final = 2
+_RETRY_RANGE_S: Final = (0.1, 60.0)
+
+
+@dataclass(frozen=True)
+class AdmissionLimits:
+    """How much may wait; a call beyond is refused at once."""
+
+    waiting: int = 256
+    waiting_per_client: int = 64
+    waiting_bytes: int = 2**30  # of requests that were read and have not started
+
+    @classmethod
+    def of(cls, waiting: int) -> AdmissionLimits:
+        """The limits by the number of calls that may wait, a quarter of them of one client."""
+        if waiting < 0:
+            raise InvalidInputError(f"--max-waiting is {waiting}, must be 0 or more.", field="max_waiting")
+        return cls(waiting, -(-waiting // 4))
+
+
+class _State(Enum):
+    READING = auto()  # its message is on the way; counted as waiting
+    WAITING = auto()
+    RUNNING = auto()
+    GONE = auto()
+
+
+class Admission:
+    """Slots for work, given to waiting calls one client after the other.
+
+    A free slot goes to the client with the fewest calls running; among equals, to the one
+    that was served longest ago. All methods belong to the thread of one event loop.
+
+    Args:
+      slots: calls that run at once.
+      clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        slots: int,
+        limits: AdmissionLimits | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.slots = slots
+        self.limits = limits or AdmissionLimits()
+        self.clock = clock
+        self.refused = 0
+        self.waiting = 0  # those whose request is still read included
+        self.waiting_bytes = 0
+        self.running = 0
+        self._queues: dict[str, deque[Ticket]] = {}
+        self._waiting_of: Counter[str] = Counter()
+        self._running_of: Counter[str] = Counter()
+        self._turns = 0
+        self._last_turn: dict[str, int] = {}  # of clients that wait or run
+        self._service_s = _FIRST_SERVICE_S
+        self._is_closed = False
+
+    def ticket(self, client: str) -> Ticket:
+        """A place among those that wait.
+
+        Raises:
+          ExhaustedError: no more calls may wait, of this client or at all.
+          ServiceError: the service is draining.
+        """
+        if self._is_closed:
+            raise _draining()
+        limits = self.limits
+        # Idle slots are as good as places in the queue.
+        if self.waiting >= limits.waiting + self.slots - self.running:
+            raise self._refusal(f"{self.waiting} calls wait already, the limit is {limits.waiting}")
+        if self._waiting_of[client] >= limits.waiting_per_client + self.slots - self.running:
+            raise self._refusal(
+                f"{self._waiting_of[client]} calls of this client wait already, "
+                f"the limit is {limits.waiting_per_client}"
+            )
+        self.waiting += 1
+        self._waiting_of[client] += 1
+        # Who is new comes after all but the one served last; coming back often gains nothing.
+        self._last_turn.setdefault(client, self._turns - _TURN // 2)
+        return Ticket(self, client)
+
+    def close(self) -> None:
+        """Refuse what waits and what still comes; what runs goes on."""
+        self._is_closed = True
+        for queue in list(self._queues.values()):
+            for ticket in list(queue):
+                ticket.refuse(_draining())
+
+    def _enqueue(self, ticket: Ticket) -> None:
+        if self._is_closed:
+            raise _draining()
+        # A single message may be as large as the transport lets through, whatever the limit.
+        if self.waiting_bytes and self.waiting_bytes + ticket.size_bytes > self.limits.waiting_bytes:
+            raise self._refusal(
+                f"requests of {self.waiting_bytes} bytes wait already, "
+                f"the limit is {self.limits.waiting_bytes}"
+            )
+        self.waiting_bytes += ticket.size_bytes
+        self._queues.setdefault(ticket.client, deque()).append(ticket)
+        ticket.state = _State.WAITING
+        self._grant()
+
+    def _dequeue(self, ticket: Ticket) -> None:
+        queue = self._queues[ticket.client]
+        queue.remove(ticket)
+        if not queue:
+            del self._queues[ticket.client]
+        self.waiting_bytes -= ticket.size_bytes
+
+    def _grant(self) -> None:
+        while self._queues and self.running < self.slots and not self._is_closed:
+            client = min(self._queues, key=self._precedence)
+            ticket = self._queues[client][0]
+            self._dequeue(ticket)
+            self.running += 1
+            self._running_of[client] += 1
+            self._turns += _TURN
+            self._last_turn[client] = self._turns
+            self._leave_waiting(client)
+            ticket.start(self.clock())
+
+    def _precedence(self, client: str) -> tuple[int, int]:
+        return self._running_of[client], self._last_turn[client]
+
+    def _leave_waiting(self, client: str) -> None:
+        self.waiting -= 1
+        self._decrement(self._waiting_of, client)
+
+    def _finish(self, client: str, service_s: float) -> None:
+        self._service_s += _NEWEST_SHARE * (service_s - self._service_s)
+        self.running -= 1
+        self._decrement(self._running_of, client)
+        self._grant()
+
+    def _decrement(self, counts: Counter[str], client: str) -> None:
+        """Clients come and go: those without calls leave nothing behind."""
+        counts[client] -= 1
+        if not counts[client]:
+            del counts[client]
+        if not (self._waiting_of[client] or self._running_of[client]):
+            self._last_turn.pop(client, None)
+
+    def _refusal(self, reason: str) -> ExhaustedError:
+        self.refused += 1
+        least_s, most_s = _RETRY_RANGE_S
+        retry_s = min(max(self._service_s * (self.waiting + 1) / self.slots, least_s), most_s)
+        return ExhaustedError(f"{reason}; try again in {retry_s:.1f} s.", retry_s=retry_s)
+
+
+class Ticket:
+    """One call's way through an :class:`Admission`; to be released whatever happens."""
+
+    def __init__(self, admission: Admission, client: str) -> None:
+        self.client = client
+        self.size_bytes = 0
+        self.state = _State.READING
+        self._admission = admission
+        self._turn: asyncio.Future[None] | None = None
+        self._start_s = 0.0
+
+    async def granted(self, size_bytes: int) -> None:
+        """Wait for a slot with a request of this size.
+
+        Raises:
+          ExhaustedError: requests of too many bytes wait already.
+          ServiceError: the service is draining.
+        """
+        self.size_bytes = size_bytes
+        self._turn = asyncio.get_running_loop().create_future()
+        self._admission._enqueue(self)
+        await self._turn
+
+    def start(self, now_s: float) -> None:
+        """The slot is this ticket's."""
+        self.state, self._start_s = _State.RUNNING, now_s
+        self._settle(None)
+
+    def refuse(self, error: ServiceError) -> None:
+        """It waits in vain."""
+        self.release()
+        self._settle(error)
+
+    def release(self) -> None:
+        """Give back what the ticket holds, a place or a slot; once more is no harm."""
+        state, self.state = self.state, _State.GONE
+        if state is _State.RUNNING:
+            self._admission._finish(self.client, self._admission.clock() - self._start_s)
+        elif state is not _State.GONE:
+            if state is _State.WAITING:
+                self._admission._dequeue(self)
+            self._admission._leave_waiting(self.client)
+
+    def _settle(self, error: ServiceError | None) -> None:
+        if self._turn is None or self._turn.done():  # its caller left in this very moment
+            return
+        if error is None:
+            self._turn.set_result(None)
+        else:
+            self._turn.set_exception(error)
+
+
+def _draining() -> ServiceError:
+    return ServiceError("the service is draining.")

@@ -1,0 +1,127 @@
+"""The services of ``go-opt serve``, put together."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from go_opt.errors import InvalidInputError
+from go_opt.proto import training_pb2
+from go_opt.service.address import parse_address
+from go_opt.service.call import Reading
+from go_opt.service.calls import Service
+from go_opt.service.environment_service import EnvironmentService
+from go_opt.service.jobs.data_directory import DataDirectory
+from go_opt.service.jobs.local_runner import LocalRunner
+from go_opt.service.jobs.manager import JobManager
+from go_opt.service.jobs.runner import Runner
+from go_opt.service.jobs.scheduler import JobLimits
+from go_opt.service.operations_service import OperationsService
+from go_opt.service.optimizer_service import OptimizerService, no_policies
+from go_opt.service.process_optimizer import ProcessOptimizer
+from go_opt.service.training_service import TrainingService
+
+RunnerName = Literal["local", "ray"]
+_RUNNING: Final = training_pb2.JOB_STATE_RUNNING
+_QUEUED: Final = training_pb2.JOB_STATE_QUEUED
+_MOST_COUNTED: Final = 1000
+_JOBS_GRACE_S: Final = 2.5  # for the running step of a job, of the time a drain has
+
+
+@dataclass(frozen=True)
+class Plant:
+    """What serves.
+
+    Args:
+      workers: processes that search; by default one per CPU.
+      data_dir: keeps training jobs and the policies they made; without one there are none.
+      jobs: training jobs that run at once; with 0 none are taken.
+      runner: where jobs run: processes of this machine, or a Ray cluster.
+      environments: ``HOST:PORT`` of the environments that jobs may name.
+    """
+
+    workers: int | None = None
+    data_dir: Path | None = None
+    jobs: int | None = None
+    runner: RunnerName = "local"
+    environments: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise InvalidInputError(f"--workers is {self.workers}, must be 1 or more.", field="workers")
+        if self.jobs is not None and self.jobs < 0:
+            raise InvalidInputError(f"--jobs is {self.jobs}, must be 0 or more.", field="jobs")
+        if self.jobs and self.data_dir is None:
+            raise InvalidInputError("--jobs needs --data-dir, which keeps them.", field="jobs")
+        for address in self.environments:
+            parse_address(address, field="allow_environment")
+
+    @property
+    def slots(self) -> int:
+        """Searches at once."""
+        return self.workers or os.cpu_count() or 1
+
+    def services(self) -> Sequence[Service]:
+        """All of them, at work; each is to be closed."""
+        manager = None if self.data_dir is None else self._manager(self.data_dir)
+        optimizer = ProcessOptimizer(self.slots)
+        find_policy = no_policies if manager is None else manager.find_policy
+        takes_jobs = manager is not None and self.jobs != 0
+        return (
+            OptimizerService(optimizer, find_policy=find_policy),
+            _Environment(),
+            TrainingService(manager if takes_jobs else None, environments=self.environments),
+            _Operations(manager),
+        )
+
+    def _manager(self, data_dir: Path) -> JobManager:
+        limits = JobLimits(running=1 if self.jobs is None else self.jobs)
+        return JobManager(DataDirectory(data_dir), self._runner(), limits)
+
+    def _runner(self) -> Runner:
+        if self.runner == "local":
+            return LocalRunner()
+        from go_opt.service.jobs.ray_runner import RayRunner
+
+        return RayRunner()
+
+
+class _Environment(EnvironmentService):
+    """Tells the metrics of its sessions."""
+
+    def readings(self) -> Sequence[Reading]:
+        return [Reading("environment_sessions", "Sessions that are open.", lambda: self.num_sessions)]
+
+
+class _Operations(OperationsService):
+    """Closes the jobs, whose running steps may end while calls are drained, and tells of them."""
+
+    def __init__(self, manager: JobManager | None) -> None:
+        super().__init__(manager)
+        self._manager = manager
+
+    def readings(self) -> Sequence[Reading]:
+        return [
+            Reading("jobs_running", "Training jobs that run.", lambda: self._count(_RUNNING)),
+            Reading("jobs_queued", "Training jobs that wait.", lambda: self._count(_QUEUED)),
+        ]
+
+    async def drain(self) -> None:
+        pool = ThreadPoolExecutor(1, thread_name_prefix="go-opt-jobs")
+        closing = asyncio.get_running_loop().run_in_executor(pool, self.close)
+        pool.shutdown(wait=False)
+        await closing
+
+    def close(self) -> None:
+        manager, self._manager = self._manager, None
+        if manager is not None:
+            manager.close(_JOBS_GRACE_S)
+
+    def _count(self, state: int) -> int:
+        manager = self._manager
+        return 0 if manager is None else len(manager.page(None, state, _MOST_COUNTED))

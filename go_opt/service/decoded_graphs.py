@@ -1,0 +1,61 @@
+"""Graphs decoded before: a compiler asks again and again about the same one."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from go_opt.errors import GraphError
+from go_opt.graph import Graph
+from go_opt.proto import graph_pb2
+from go_opt.wire import graph_from_proto
+
+_MAX_BYTES: Final = 32 * 2**20  # of messages; a graph takes about as much as its message
+
+
+class DecodedGraphs:
+    """Decodes messages of graphs and keeps the last, by digest; for several threads."""
+
+    def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._graphs: OrderedDict[bytes, tuple[Graph, int]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, data: bytes) -> Graph:
+        """The validated graph of a message's bytes.
+
+        Raises:
+          GraphError: one sentence that names the op, tensor or field at fault.
+        """
+        digest = hashlib.sha256(data).digest()
+        with self._lock:
+            if digest in self._graphs:
+                self._graphs.move_to_end(digest)
+                return self._graphs[digest][0]
+        graph = _decoded(data)
+        self._keep(digest, graph, len(data))
+        return graph
+
+    def _keep(self, digest: bytes, graph: Graph, size_bytes: int) -> None:
+        if size_bytes > self._max_bytes:
+            return
+        with self._lock:
+            if digest in self._graphs:  # another thread was faster
+                return
+            self._graphs[digest] = graph, size_bytes
+            self._bytes += size_bytes
+            while self._bytes > self._max_bytes:
+                self._bytes -= self._graphs.popitem(last=False)[1][1]
+
+
+def _decoded(data: bytes) -> Graph:
+    try:
+        message = graph_pb2.Graph.FromString(data)
+    except DecodeError:
+        raise GraphError("the graph is no go_opt.v1.Graph message.", field="graph") from None
+    return graph_from_proto(message)

@@ -1,0 +1,118 @@
+"""A training job as it is stored, and the messages made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from google.longrunning import operations_pb2
+from google.protobuf.timestamp_pb2 import Timestamp
+from google.rpc import status_pb2
+
+from go_opt.errors import NotFoundError
+from go_opt.proto import training_pb2
+from go_opt.proto.training_pb2 import JobKind, JobState
+
+QUEUED: Final = training_pb2.JOB_STATE_QUEUED
+RUNNING: Final = training_pb2.JOB_STATE_RUNNING
+CANCELLING: Final = training_pb2.JOB_STATE_CANCELLING
+SUCCEEDED: Final = training_pb2.JOB_STATE_SUCCEEDED
+FAILED: Final = training_pb2.JOB_STATE_FAILED
+CANCELLED: Final = training_pb2.JOB_STATE_CANCELLED
+ENDED: Final = (SUCCEEDED, FAILED, CANCELLED)
+_PREFIX: Final = "operations/"
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """What is asked for."""
+
+    kind: JobKind
+    policy: str
+    request_id: str  # empty: none
+    request: bytes  # PretrainRequest or FinetuneRequest
+    start_policy: bytes | None = None  # the file of the policy to start from; None: an untrained one
+
+
+@dataclass(frozen=True)
+class Job:
+    """What became of it so far. Times are of the wall clock, to be shown and not to reckon with."""
+
+    number: int  # in order of creation
+    id: str
+    kind: JobKind
+    policy: str
+    state: JobState
+    created_ns: int
+    started_ns: int | None = None
+    ended_ns: int | None = None
+    attempts: int = 0
+    vain_starts: int = 0  # in a row, since the checkpoint last got further
+    progress: bytes = b""  # TrainingProgress, as far as the job's process knows it
+    result: bytes | None = None  # TrainingResult, likewise
+    error: bytes | None = None  # google.rpc.Status
+
+    @property
+    def is_ended(self) -> bool:
+        return self.state in ENDED
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What a job came to in its process."""
+
+    progress: training_pb2.TrainingProgress
+    result: training_pb2.TrainingResult | None = None  # None: it was stopped before its last step
+
+
+def checkpoint_step(progress: bytes) -> int:
+    """What a TrainingProgress says that the checkpoint holds."""
+    step: int = training_pb2.TrainingProgress.FromString(progress).checkpoint_step
+    return step
+
+
+def job_id(name: str) -> str:
+    """The job of an operation's name."""
+    if not name.startswith(_PREFIX):
+        raise NotFoundError(f"no operation {name[:100]!r}: names begin with {_PREFIX!r}.", field="name")
+    return name.removeprefix(_PREFIX)
+
+
+def no_such_job(job: str) -> NotFoundError:
+    """What to raise for a job that is not there."""
+    return NotFoundError(f"no operation {(_PREFIX + job)[:100]!r}, or it was deleted.", field="name")
+
+
+def operation(job: Job) -> operations_pb2.Operation:
+    """The operation of a job."""
+    message = operations_pb2.Operation(name=_PREFIX + job.id, done=job.is_ended)
+    progress = _progress(job)
+    message.metadata.Pack(progress)
+    if job.result is not None:
+        result = training_pb2.TrainingResult.FromString(job.result)
+        result.policy = job.policy
+        result.progress.CopyFrom(progress)
+        message.response.Pack(result)
+    elif job.is_ended and job.error is not None:
+        message.error.CopyFrom(status_pb2.Status.FromString(job.error))
+    return message
+
+
+def _progress(job: Job) -> training_pb2.TrainingProgress:
+    message: training_pb2.TrainingProgress = training_pb2.TrainingProgress.FromString(job.progress)
+    message.policy, message.kind, message.state = job.policy, job.kind, job.state
+    message.attempts = job.attempts
+    for field, time_ns in (
+        (message.create_time, job.created_ns),
+        (message.start_time, job.started_ns),
+        (message.end_time, job.ended_ns),
+    ):
+        if time_ns is not None:
+            field.CopyFrom(_timestamp(time_ns))
+    return message
+
+
+def _timestamp(time_ns: int) -> Timestamp:
+    timestamp = Timestamp()
+    timestamp.FromNanoseconds(time_ns)
+    return timestamp

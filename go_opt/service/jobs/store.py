@@ -1,0 +1,187 @@
+"""Jobs in an embedded SQLite database: what was stored once survives whatever comes."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final
+
+from go_opt.errors import AlreadyExistsError, InvalidInputError, ServiceError
+from go_opt.service.jobs.job import QUEUED, Job, NewJob, no_such_job
+
+FILE_NAME: Final = "jobs.sqlite3"
+VERSION: Final = 1
+_MOST_LOG_BYTES: Final = 64 * 2**20  # kept of the write-ahead log once it was larger
+_SCHEMA: Final = """
+CREATE TABLE jobs (
+  number INTEGER PRIMARY KEY AUTOINCREMENT,
+  id TEXT NOT NULL UNIQUE,
+  kind INTEGER NOT NULL,
+  policy TEXT NOT NULL UNIQUE,
+  request_id TEXT UNIQUE,
+  request BLOB NOT NULL,
+  start_policy BLOB,
+  state INTEGER NOT NULL,
+  created_ns INTEGER NOT NULL,
+  started_ns INTEGER,
+  ended_ns INTEGER,
+  attempts INTEGER NOT NULL DEFAULT 0,
+  vain_starts INTEGER NOT NULL DEFAULT 0,
+  progress BLOB NOT NULL DEFAULT x'',
+  result BLOB,
+  error BLOB
+);
+CREATE INDEX jobs_by_state ON jobs (state, number);
+"""
+_COLUMNS: Final = ", ".join(field.name for field in fields(Job))
+
+
+class JobStore:
+    """The jobs of one service; several threads may use it at once.
+
+    Args:
+      path: of the database, which is made where there is none.
+
+    Raises:
+      InvalidInputError: what is there is damaged, no such database or of another version;
+        it is left as it is.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._lock = threading.Lock()
+        with _one_sentence(Path(path)):
+            if Path(path).exists():
+                _check(Path(path))
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            for setting in (
+                "journal_mode = WAL",
+                "synchronous = FULL",
+                f"journal_size_limit = {_MOST_LOG_BYTES}",
+            ):
+                self._connection.execute(f"PRAGMA {setting}")
+            if not _version(self._connection):
+                self._connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+
+    def create(self, new: NewJob) -> Job:
+        """Store a job that is to be run; durable once this returns.
+
+        Raises:
+          AlreadyExistsError: its policy or request id is another job's.
+        """
+        row = (secrets.token_hex(8), new.kind, new.policy, new.request_id or None, new.request)
+        try:
+            self._execute(
+                "INSERT INTO jobs (id, kind, policy, request_id, request, start_policy, state, created_ns) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, new.start_policy, QUEUED, time.time_ns()),
+            )
+        except sqlite3.IntegrityError as error:
+            if "jobs.request_id" in str(error):
+                raise AlreadyExistsError(
+                    f"request_id {new.request_id[:100]!r} is that of another request.", field="request_id"
+                ) from None
+            raise AlreadyExistsError(
+                f"policy {new.policy!r} is that of another job.", field="policy"
+            ) from None
+        return self.job(row[0])
+
+    def find(self, *, policy: str = "", request_id: str = "") -> Job | None:
+        """The job with this policy or this request id."""
+        jobs = self._jobs("policy = ? OR request_id = ?", (policy, request_id or None))
+        return jobs[0] if jobs else None
+
+    def job(self, job_id: str) -> Job:
+        """The job; NotFoundError where there is none."""
+        jobs = self._jobs("id = ?", (job_id,))
+        if not jobs:
+            raise no_such_job(job_id)
+        return jobs[0]
+
+    def request(self, job_id: str) -> NewJob:
+        """What was asked for."""
+        rows = self._execute(
+            "SELECT kind, policy, coalesce(request_id, ''), request, start_policy FROM jobs WHERE id = ?",
+            (job_id,),
+        )
+        if not rows:
+            raise no_such_job(job_id)
+        return NewJob(*rows[0])
+
+    def in_states(self, states: Iterable[int]) -> list[Job]:
+        """Jobs in these states, oldest first."""
+        wanted = tuple(states)
+        return self._jobs(f"state IN ({', '.join('?' * len(wanted))}) ORDER BY number", wanted)
+
+    def page(self, before: int | None, state: int | None, size: int) -> list[Job]:
+        """At most ``size`` jobs of a state or all, newest first, older than number ``before``."""
+        return self._jobs(
+            "(?1 IS NULL OR number < ?1) AND (?2 IS NULL OR state = ?2) ORDER BY number DESC LIMIT ?3",
+            (before, state, size),
+        )
+
+    def update(self, job_id: str, **values: Any) -> None:
+        """Set columns of a job; durable once this returns."""
+        columns = ", ".join(f"{name} = ?" for name in values)
+        self._execute(f"UPDATE jobs SET {columns} WHERE id = ?", (*values.values(), job_id))
+
+    def delete(self, job_id: str) -> None:
+        """Forget a job."""
+        self._execute("DELETE FROM jobs WHERE id = ?", (job_id,))
+
+    def close(self) -> None:
+        """Close the database."""
+        with self._lock:
+            self._connection.close()
+
+    def _jobs(self, where: str, values: Sequence[Any]) -> list[Job]:
+        return [Job(*row) for row in self._execute(f"SELECT {_COLUMNS} FROM jobs WHERE {where}", values)]
+
+    def _execute(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        try:
+            with self._lock:
+                return self._connection.execute(statement, values).fetchall()
+        except sqlite3.IntegrityError:
+            raise
+        except sqlite3.Error as error:
+            raise ServiceError(f"the service cannot store or read its jobs: {error}.") from error
+
+
+def _check(path: Path) -> None:
+    """Look at a database without a write; raise where it is not to be used."""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        version = _version(connection)
+        (answer,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if answer != "ok":
+        raise sqlite3.DatabaseError(f"it is damaged ({' '.join(answer.split())})")
+    if version not in (0, VERSION):
+        raise InvalidInputError(
+            f"job store {str(path)!r} is of version {version}, this go-opt reads version {VERSION}.",
+            field="data",
+        )
+    if not version and tables:
+        raise sqlite3.DatabaseError("it is another program's database")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    assert isinstance(version, int)
+    return version
+
+
+@contextmanager
+def _one_sentence(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError, ValueError) as cause:
+        if isinstance(cause, InvalidInputError):
+            raise
+        raise InvalidInputError(
+            f"job store {str(path)!r} cannot be used: {cause}; it was left as it is.", field="data"
+        ) from None

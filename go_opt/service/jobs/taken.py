@@ -1,0 +1,50 @@
+"""A job that a manager has taken up: its attempt, how far that is, and telling it to stop."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+from go_opt.service.jobs.job import Job, checkpoint_step
+from go_opt.service.jobs.runner import Attempt
+
+
+class Taken:
+    """A job that a thread of the manager has taken; guarded by the manager's lock."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job  # as it was started
+        self.progress = job.progress
+        self.stored_s = -math.inf
+        self._attempt: Attempt | None = None
+        self._is_stopping = False
+        self._grace_s = 0.0
+        self._kill: threading.Timer | None = None
+
+    @property
+    def vain_starts(self) -> int:
+        """None where the checkpoint got further."""
+        got_further = checkpoint_step(self.progress) > checkpoint_step(self.job.progress)
+        return 0 if got_further else self.job.vain_starts
+
+    def started(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        if self._is_stopping:
+            self.stop(self._grace_s)
+
+    def stop(self, grace_s: float) -> None:
+        """Stop after the running step; kill after this time."""
+        self._is_stopping, self._grace_s = True, grace_s
+        if self._attempt is None:
+            return
+        self._attempt.stop()
+        if self._kill is not None:
+            self._kill.cancel()
+        self._kill = threading.Timer(grace_s, self._attempt.kill)
+        self._kill.daemon = True
+        self._kill.start()
+
+    def ended(self) -> None:
+        self._attempt = None
+        if self._kill is not None:
+            self._kill.cancel()

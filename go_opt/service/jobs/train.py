@@ -1,0 +1,144 @@
+"""Training as a job: from its request to what it left, by the doors of :mod:`go_opt.training`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from go_opt import training
+from go_opt.errors import InfeasibleError
+from go_opt.proto import training_pb2
+from go_opt.service.convert_training import finetune_options, pretrain_options
+from go_opt.service.jobs.job import Trained
+from go_opt.service.jobs.runner import OnProgress
+from go_opt.wire import plan_to_proto
+
+if TYPE_CHECKING:
+    from go_opt.agents.training.job import Progress
+
+
+def train_job(
+    kind: int,
+    request: bytes,
+    *,
+    start_file: Path | None,
+    folder: Path,
+    on_progress: OnProgress,
+    should_stop: Callable[[], bool],
+) -> Trained:
+    """Train, or go on with what ``folder`` holds of this job.
+
+    Args:
+      start_file: the policy that finetuning starts from; None: an untrained one.
+
+    Raises:
+      InfeasibleError: finetuning met no valid plan.
+      EnvironmentFailedError, PolicyError, InvalidInputError: as by ``go_opt.training``.
+    """
+    watched = _Watched(folder, on_progress, should_stop)
+    try:
+        result = _train(kind, request, start_file, folder, watched)
+    except _StoppedBeforeStartError:
+        return Trained(training_pb2.TrainingProgress())
+    progress = training_pb2.TrainingProgress(
+        step=result.step,
+        steps=result.steps,
+        samples=result.samples,
+        checkpoint_step=result.step,
+        best_score=result.best_score,
+    )
+    if not result.is_complete:
+        return Trained(progress)
+    if kind == training_pb2.JOB_KIND_PRETRAIN:
+        return Trained(progress, training_pb2.TrainingResult())
+    return Trained(progress, _finetuned(result))
+
+
+def _train(
+    kind: int, request: bytes, start_file: Path | None, folder: Path, watched: _Watched
+) -> training.TrainingResult:
+    watch: dict[str, Any] = {"on_progress": watched.on_progress, "should_stop": watched.should_stop}
+    watched.should_stop()  # before JAX loads
+    if kind == training_pb2.JOB_KIND_PRETRAIN:
+        options = pretrain_options(training_pb2.PretrainRequest.FromString(request))
+        return training.pretrain(folder, **options, **watch)
+    options = finetune_options(training_pb2.FinetuneRequest.FromString(request))
+    return training.finetune(options.pop("graph"), folder, policy=start_file, **options, **watch)
+
+
+def _finetuned(result: training.TrainingResult) -> training_pb2.TrainingResult:
+    if result.plan is None:
+        raise InfeasibleError(f"none of the {result.samples} plans met is valid.")
+    reference_s = result.reference_interval_s
+    return training_pb2.TrainingResult(
+        best_plan=plan_to_proto(result.plan),
+        best_interval_s=result.best_interval_s,
+        reference_interval_s=math.inf if reference_s is None else reference_s,
+    )
+
+
+class _StoppedBeforeStartError(Exception):
+    """Told to stop, and there is nothing to keep."""
+
+
+class _Watched:
+    """Passes on progress, with what the checkpoint in the folder holds, and the wish to stop."""
+
+    def __init__(self, folder: Path, on_progress: OnProgress, should_stop: Callable[[], bool]) -> None:
+        self._folder = folder
+        self._on_progress, self._should_stop = on_progress, should_stop
+        self._checkpoint = _Checkpoint(folder)
+        self._has_step = self._checkpoint.exists()
+
+    def should_stop(self) -> bool:
+        is_asked = self._should_stop()
+        if is_asked and not self._has_step:
+            raise _StoppedBeforeStartError
+        return is_asked
+
+    def on_progress(self, progress: Progress) -> None:
+        self._has_step = True
+        self._on_progress(
+            training_pb2.TrainingProgress(
+                step=progress.step,
+                steps=progress.steps,
+                samples=progress.samples,
+                checkpoint_step=self._checkpoint.step(),
+                reward=progress.reward,
+                best_interval_s=progress.best_interval_s,
+                best_score=progress.best_score,
+                samples_per_s=progress.samples_per_s,
+                left_s=progress.left_s,
+            )
+        )
+
+
+class _Checkpoint:
+    """The step that a run's checkpoint holds; read again where the file is another."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._version: tuple[int, int] | None = None
+        self._step = 0
+
+    def exists(self) -> bool:
+        return self._stat() is not None
+
+    def step(self) -> int:
+        from go_opt.agents.training.checkpoint import load_checkpoint
+
+        version = self._stat()
+        if version != self._version:
+            checkpoint = load_checkpoint(self._folder)
+            self._step = 0 if checkpoint is None else checkpoint.progress["step"]
+            self._version = version
+        return self._step
+
+    def _stat(self) -> tuple[int, int] | None:
+        try:
+            status = (self._folder / "checkpoint.safetensors").stat()
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_mtime_ns

@@ -1,0 +1,85 @@
+"""The service ``go_opt.v1.Optimizer``: plans for graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from google.protobuf.message import Message
+
+from go_opt.env import load_target, target_names
+from go_opt.errors import NotFoundError
+from go_opt.proto import optimizer_pb2
+from go_opt.service.calls import Call, Calls, Emit, Handler, parsed
+from go_opt.service.convert import target_summary
+from go_opt.service.optimizer import Optimizer, Policy
+from go_opt.service.submessage import split_graph
+
+SERVICE_NAME: Final = optimizer_pb2.DESCRIPTOR.services_by_name["Optimizer"].full_name
+
+
+def no_policies(name: str) -> Path:
+    """Finds none: for a service that trains none."""
+    raise NotFoundError(f"no policy has the name {name[:80]!r}.", field="policy")
+
+
+class OptimizerService:
+    """Serves an :class:`Optimizer`.
+
+    Args:
+      find_policy: the file of the policy that has a name; raises NotFoundError. A name of a
+        request comes here and never becomes a path.
+    """
+
+    name = SERVICE_NAME
+
+    def __init__(self, optimizer: Optimizer, *, find_policy: Callable[[str], Path] = no_policies) -> None:
+        self._optimizer = optimizer
+        self._find_policy = find_policy
+
+    def handlers(self, calls: Calls) -> Mapping[str, Handler]:
+        """The methods, made by ``calls``."""
+        return {
+            "Optimize": calls.search(self._optimize),
+            "OptimizeStream": calls.search_updates(self._optimize_stream),
+            "Evaluate": calls.search(self._evaluate),
+            "ListTargets": calls.quick(self._list_targets),
+        }
+
+    def close(self) -> None:
+        """End the optimizer."""
+        self._optimizer.close()
+
+    def _optimize(self, data: bytes, call: Call) -> Message:
+        return self._optimizer.optimize(
+            data, policy=self._policy(data), stop=call.stop, deadline_s=call.deadline_s
+        )
+
+    def _optimize_stream(self, data: bytes, call: Call, emit: Emit) -> Message:
+        def improve(response: optimizer_pb2.OptimizeResponse) -> None:
+            response.ClearField("history")
+            emit(optimizer_pb2.OptimizeUpdate(improvement=response))
+
+        result = self._optimizer.optimize(
+            data,
+            policy=self._policy(data),
+            stop=call.stop,
+            deadline_s=call.deadline_s,
+            on_improvement=improve,
+        )
+        return optimizer_pb2.OptimizeUpdate(result=result)
+
+    def _evaluate(self, data: bytes, call: Call) -> Message:
+        return self._optimizer.evaluate(data, stop=call.stop)
+
+    def _list_targets(self, data: bytes, call: Call) -> Message:
+        parsed(optimizer_pb2.ListTargetsRequest, data)
+        targets = [target_summary(load_target(name)) for name in target_names()]
+        return optimizer_pb2.ListTargetsResponse(targets=targets)
+
+    def _policy(self, data: bytes) -> Policy:
+        name = split_graph(optimizer_pb2.OptimizeRequest, data)[0].policy
+        if name in ("", "default"):
+            return "default"
+        return None if name == "none" else self._find_policy(name)
