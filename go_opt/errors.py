@@ -56,6 +56,10 @@ class AlreadyExistsError(InvalidInputError):
     """The name that a request gives is taken by something else."""
 
 
+class PreconditionError(GoOptError, ValueError):
+    """What a request asks for cannot be done as things stand, but later perhaps."""
+
+
 class ServiceError(GoOptError, ConnectionError):
     """A remote go-opt service is unreachable or failed."""
 

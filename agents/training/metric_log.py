@@ -103,9 +103,12 @@ class MetricLog:
 
 
 def read_metric(folder: str | Path, name: str) -> list[tuple[int, float]]:
-    """Step and value of every line that has the metric ``name``, null left out."""
-    lines = (Path(folder) / FILE_NAME).read_text("utf-8").splitlines()
-    records = [json.loads(line) for line in lines]
+    """Step and value of every line that has the metric ``name``, null left out.
+
+    None where no step was taken yet.
+    """
+    path = Path(folder) / FILE_NAME
+    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
     return [(record["step"], record[name]) for record in records if record.get(name) is not None]
 
 

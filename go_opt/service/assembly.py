@@ -74,7 +74,7 @@ class Plant:
         takes_jobs = manager is not None and self.jobs != 0
         return (
             OptimizerService(optimizer, find_policy=find_policy),
-            _Environment(),
+            EnvironmentService(),
             TrainingService(manager if takes_jobs else None, environments=self.environments),
             _Operations(manager),
         )
@@ -89,13 +89,6 @@ class Plant:
         from go_opt.service.jobs.ray_runner import RayRunner
 
         return RayRunner()
-
-
-class _Environment(EnvironmentService):
-    """Tells the metrics of its sessions."""
-
-    def readings(self) -> Sequence[Reading]:
-        return [Reading("environment_sessions", "Sessions that are open.", lambda: self.num_sessions)]
 
 
 class _Operations(OperationsService):

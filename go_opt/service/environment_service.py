@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -27,7 +27,7 @@ from go_opt.errors import CancelledError, ExhaustedError, GoOptError, Unsupporte
 from go_opt.graph import Graph
 from go_opt.plan import Plan
 from go_opt.proto import environment_pb2, plan_pb2
-from go_opt.service.calls import Call, Calls, Handler, parsed
+from go_opt.service.calls import Call, Calls, Handler, Reading, parsed
 from go_opt.service.convert import target_from_proto
 from go_opt.service.convert_environment import (
     PlanBatch,
@@ -70,10 +70,11 @@ class EnvironmentService:
         self._max_batch_plans = max_batch_plans
         self.sessions: Sessions[EvaluationSession] = Sessions(limits or SessionLimits())
 
-    @property
-    def num_sessions(self) -> int:
-        """Sessions that are open."""
-        return self.sessions.num_sessions
+    def readings(self) -> Sequence[Reading]:
+        """What it tells of itself."""
+        return [
+            Reading("environment_sessions", "Sessions that are open.", lambda: self.sessions.num_sessions)
+        ]
 
     def handlers(self, calls: Calls) -> Mapping[str, Handler]:
         """Its methods by name."""

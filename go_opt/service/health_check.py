@@ -53,7 +53,7 @@ def check(
     Raises:
       ServiceError: it does not serve, or does not answer in time.
     """
-    options = [("grpc.enable_http_proxy", 0)]
+    options: list[tuple[str, int | str]] = [("grpc.enable_http_proxy", 0)]
     if server_name is not None:
         options.append(("grpc.ssl_target_name_override", server_name))
     if credentials is None:

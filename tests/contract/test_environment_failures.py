@@ -266,12 +266,12 @@ def test_a_session_that_expired_is_opened_again() -> None:
         with open_session(patient, graph, target) as session:
             want = session.evaluate(*plans)
             give_up_s = time.monotonic() + 20
-            while service.num_sessions and time.monotonic() < give_up_s:
+            while service.sessions.num_sessions and time.monotonic() < give_up_s:
                 time.sleep(0.02)
-            assert service.num_sessions == 0
+            assert service.sessions.num_sessions == 0
             got = session.evaluate(*plans)
         np.testing.assert_array_equal(got.interval_s, want.interval_s)
-        assert service.num_sessions == 0
+        assert service.sessions.num_sessions == 0
 
 
 def test_a_long_error_is_cut() -> None:

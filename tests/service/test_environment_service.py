@@ -278,11 +278,11 @@ REFUSED: dict[str, tuple[dict[str, Any], type[GoOptError], grpc.StatusCode, str]
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_session_that_cannot_be_opened(stub: Any, service: EnvironmentService, case: str) -> None:
     fields, error_class, code, words = REFUSED[case]
-    before = service.num_sessions
+    before = service.sessions.num_sessions
     error, got = refusal(lambda: stub.CreateSession(creation(**fields)))
     assert (type(error), got) == (error_class, code)
     assert words in str(error)
-    assert service.num_sessions == before
+    assert service.sessions.num_sessions == before
 
 
 def test_no_fidelity_is_the_analytical(stub: Any) -> None:
@@ -294,9 +294,9 @@ def test_no_fidelity_is_the_analytical(stub: Any) -> None:
 
 
 def test_limits_of_sessions(stub: Any, service: EnvironmentService) -> None:
-    assert service.num_sessions == 0
+    assert service.sessions.num_sessions == 0
     opened = [stub.CreateSession(creation()) for _ in range(3)]
-    assert service.num_sessions == 3
+    assert service.sessions.num_sessions == 3
     error, code = refusal(lambda: stub.CreateSession(creation()))
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert isinstance(error, ExhaustedError)

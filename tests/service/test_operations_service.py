@@ -142,7 +142,7 @@ def test_waiting_ends_in_time(served: Served, timeout_s: float | None, deadline_
 def test_deleting_a_job_that_runs(served: Served) -> None:
     name = served.waiting_job()
     code, error = refusal(served.delete, name)
-    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
     assert "has not ended" in str(error)
     assert not served.get(name).done
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from go_opt.errors import ExhaustedError, InvalidInputError, NotFoundError, ServiceError
+from go_opt.errors import ExhaustedError, NotFoundError, PreconditionError, ServiceError
 from go_opt.proto import training_pb2
 from go_opt.service.jobs.data_directory import DataDirectory
 from go_opt.service.jobs.job import CANCELLED, QUEUED, SUCCEEDED, Job, NewJob
@@ -85,9 +85,7 @@ class JobManager:
         """Forget a job that has ended, with its policy and all its files."""
         with self._scheduler.changed:
             if not self._store.job(job_id).is_ended:
-                raise InvalidInputError(
-                    f"operations/{job_id} has not ended; cancel it, or wait for its end.", field="name"
-                )
+                raise PreconditionError(f"operations/{job_id} has not ended; cancel it, or wait for its end.")
             with self._directory.removing(job_id):
                 self._store.delete(job_id)
         self._scheduler.watchers.notify(job_id)

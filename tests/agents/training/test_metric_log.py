@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from go_opt.agents.training.metric_log import FILE_NAME, TENSORBOARD_FOLDER, MetricLog
+from go_opt.agents.training.metric_log import FILE_NAME, TENSORBOARD_FOLDER, MetricLog, read_metric
 from go_opt.errors import InvalidInputError
 
 
@@ -88,6 +88,10 @@ def test_lines_that_are_dropped(tmp_path: Path, line: str) -> None:
 def test_nothing_to_truncate(tmp_path: Path) -> None:
     MetricLog(tmp_path).truncate_after(0)
     assert not (tmp_path / FILE_NAME).exists()
+
+
+def test_a_run_without_a_step_has_no_metrics(tmp_path: Path) -> None:
+    assert read_metric(tmp_path, "reward") == []
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
