@@ -158,7 +158,7 @@ def test_any_value_in_any_field_is_accepted_or_refused_in_one_sentence() -> None
 
 
 def test_text_that_is_no_toml() -> None:
-    with pytest.raises(TargetError, match=r"target 'mine' is not valid TOML: Invalid value") as caught:
+    with pytest.raises(TargetError, match=r"target 'mine': not valid TOML: Invalid value") as caught:
         parse_target("name =", "mine")
     assert_one_sentence(caught.value)
 

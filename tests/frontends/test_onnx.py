@@ -264,10 +264,10 @@ def test_five_thousand_nodes_load_in_three_seconds() -> None:
     proto = model(
         nodes, [info("x", [8, 64])], [info(last, [8, 64])], [weight("w", [64, 64]), weight("b", [64])]
     )
-    start_s = time.perf_counter()
+    start_s = time.process_time()  # others may be at work
     graph = from_onnx(proto)
     assert graph.num_ops == 5000
-    assert time.perf_counter() - start_s < 3.0
+    assert time.process_time() - start_s < 3.0
 
 
 def test_zero_sized_tensors_are_fine() -> None:

@@ -1,0 +1,17 @@
+"""``go-opt`` with another program for its jobs, and no long waits: ``serve.py PROGRAM ARGUMENTS``."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+
+if __name__ == "__main__":
+    from go_opt.cli.app import main
+    from go_opt.service import assembly
+    from go_opt.service.jobs import scheduler
+    from go_opt.service.jobs.local_runner import LocalRunner
+
+    command = (sys.executable, "-P", sys.argv.pop(1))
+    assembly.LocalRunner = partial(LocalRunner, command)  # type: ignore[assignment, misc]
+    scheduler._RETRY_RANGE_S, scheduler._STORE_AGAIN_S = (0.1, 0.1), 0.1  # type: ignore[misc]
+    main()

@@ -1,0 +1,64 @@
+"""kill -9 of what works for a service: a worker in the middle of a call, a policy's process, both."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import go_opt
+from go_opt.errors import ServiceError
+from tests.service.faults.served import Served, serving
+from tests.service.jobs.conftest import eventually
+
+GRAPH = go_opt.load("zoo:bert_base")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("service")) as service:
+        yield service
+
+
+def kill(served: Served, kind: str) -> None:
+    for pid in served.processes(kind):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_worker_in_mid_call(served: Served) -> None:
+    with served.client() as client:
+        stream = client.optimize_stream(GRAPH, budget_s=60, policy="none")
+        next(stream)
+        kill(served, "optimizer_process")  # that of the call, and the spare
+        with pytest.raises(ServiceError, match="the process of this call ended by SIGKILL; .* try again"):
+            for _ in stream:
+                pass
+        assert client.optimize(GRAPH, max_evaluations=2).plan is not None
+    eventually(lambda: served.reading("lane_running") == 0)
+    eventually(lambda: len(served.processes("optimizer_process")) == 2)
+
+
+def test_a_client_that_tries_again_does_not_notice(served: Served) -> None:
+    with served.client(retry=go_opt.Retry()) as client, ThreadPoolExecutor() as pool:
+        answer = pool.submit(client.optimize, GRAPH, budget_s=3, policy="none", seed=7)
+        eventually(lambda: served.reading("lane_running", lane="search") == 1)
+        kill(served, "optimizer_process")
+        assert answer.result().plan is not None
+
+
+def test_the_process_of_a_policy(served: Served) -> None:
+    with served.client() as client:
+        stream = client.optimize_stream(GRAPH, budget_s=8, seed=8)
+        next(stream)
+        eventually(lambda: bool(served.processes("policy_process")))
+        kill(served, "policy_process")
+        *_, last = stream
+        assert last.history
+        assert not served.processes("policy_process")
+        assert "UNAVAILABLE" not in served.log().rpartition("OptimizeStream")[2]
+        found = client.optimize(GRAPH, budget_s=2, seed=9)
+        assert found.plan is not None

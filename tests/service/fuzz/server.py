@@ -1,0 +1,29 @@
+"""The services of ``go-opt serve`` in a process of their own: ``python -m tests.service.fuzz.server DATA``.
+
+Only training is left out: its jobs run :mod:`tests.service.jobs.fake_job`.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from go_opt.service.assembly import Plant
+from go_opt.service.jobs.local_runner import LocalRunner
+from go_opt.service.jobs.runner import Runner
+from go_opt.service.server import serve
+
+_FAKE_JOB = Path(__file__).parents[1] / "jobs" / "fake_job.py"
+_WORKERS = 1
+
+
+@dataclass(frozen=True)
+class _FuzzedPlant(Plant):
+    def _runner(self) -> Runner:
+        return LocalRunner((sys.executable, "-P", str(_FAKE_JOB)))
+
+
+if __name__ == "__main__":
+    plant = _FuzzedPlant(workers=_WORKERS, data_dir=Path(sys.argv[1]))
+    serve("127.0.0.1:0", plant.services, workers=plant.slots)
