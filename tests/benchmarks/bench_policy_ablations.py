@@ -28,14 +28,14 @@ from go_opt.agents.exploration import KeySpace
 from go_opt.agents.networks import PolicyConfig
 from go_opt.agents.training.cases import Case, case
 from go_opt.agents.training.environment import LocalEnvironment, open_session
-from go_opt.agents.training.lessons import JOINT, ORDER_AND_FUSION, PLACEMENT, TASKS, Lesson
+from go_opt.agents.training.lessons import JOINT, ORDER_AND_FUSION, PLACEMENT, SAMPLED, TASKS, Lesson
 from go_opt.agents.training.pretrain import PretrainRequest, pretrain
 from go_opt.agents.training.settings import Settings
 from go_opt.agents.training.validation import validate
 from go_opt.env import load_zoo, zoo_entries
 from go_opt.graph import Graph
 
-LESSONS = {"order": ORDER_AND_FUSION, "placement": PLACEMENT, "joint": JOINT}
+LESSONS = {"order": ORDER_AND_FUSION, "placement": PLACEMENT, "sample": SAMPLED, "joint": JOINT}
 BASE = "as it is"
 DECODERS = {
     "SLICE": JOINT,
@@ -70,6 +70,7 @@ VARIANTS = {
     "mean, not best of k": Variant(lessons=of_mean(Settings().lessons)),
     "order alone": Variant(lessons=(ORDER_AND_FUSION,)),
     "placement alone": Variant(lessons=(PLACEMENT,)),
+    "sample alone": Variant(lessons=(SAMPLED,)),
     "joint alone": Variant(lessons=(JOINT,)),
 }
 
