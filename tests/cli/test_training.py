@@ -48,13 +48,13 @@ def said(err: list[str]) -> list[str]:
 
 
 def test_finetune_to_the_end_and_once_more(cli: Cli, small_policy: Path, tmp_path: Path) -> None:
-    command = finetune(small_policy, "--samples", "40", "--json")
+    command = finetune(small_policy, "--samples", "60", "--json")
     first = cli(*command)
     assert said(first.err) == []
-    assert any(line.startswith("step 2/2  64 samples  reward ") for line in first.err)
+    assert any(line.startswith("step 2/2  96 samples  reward ") for line in first.err)
     answer = first.json
     assert answer["folder"] == "run"
-    assert (answer["steps"], answer["samples"], answer["complete"]) == (2, 64, True)
+    assert (answer["steps"], answer["samples"], answer["complete"]) == (2, 96, True)
     assert answer["best_score"] is None
     assert 0 < answer["best_interval_s"] < 2 * answer["reference_interval_s"]
     again = cli(*command)
@@ -63,7 +63,7 @@ def test_finetune_to_the_end_and_once_more(cli: Cli, small_policy: Path, tmp_pat
     assert evaluated["interval_s"] == answer["best_interval_s"]
     assert cli("verify", GRAPH, "run/plan.json").code == 0
     table = cli(*command[:-1]).out
-    assert table.startswith("complete: 2 of 2 steps, 64 samples\n")
+    assert table.startswith("complete: 2 of 2 steps, 96 samples\n")
     assert "x the greedy heuristic" in table
     assert "run/policy.safetensors" in table
     lines = (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()
