@@ -8,7 +8,7 @@ from go_opt.env.metrics import Metrics
 from go_opt.env.priority_fusion import priority_fusion
 from go_opt.env.reward import INVALID_REWARD, reward
 from go_opt.env.schedule import depth, height, list_schedule
-from go_opt.env.target import Target, load_target, parse_target, target_names, target_text
+from go_opt.env.target import Target, load_target, parse_target, shipped_target, target_names, target_text
 from go_opt.env.zoo import ZooEntry, load_zoo, zoo_entries
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "parse_target",
     "priority_fusion",
     "reward",
+    "shipped_target",
     "target_names",
     "target_text",
     "zoo_entries",

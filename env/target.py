@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -25,7 +24,7 @@ from go_opt.env.simulator_parameters import (
     read_kind,
     read_package,
 )
-from go_opt.env.toml_table import TomlTable
+from go_opt.env.toml_table import TomlTable, parse_toml
 from go_opt.env.topology import TOPOLOGIES, Topology, build_topology
 from go_opt.errors import InvalidInputError, TargetError
 
@@ -131,6 +130,17 @@ def _shipped(name: str) -> Target:
     return parse_target(target_text(name), name)
 
 
+def shipped_target(name: str) -> Target:
+    """A shipped target by name; no file of that name is looked for.
+
+    Raises:
+      TargetError: no target of that name ships with go-opt.
+    """
+    if name not in target_names():
+        raise _unknown(name)
+    return _shipped(name)
+
+
 def load_target(name_or_path: str | Path) -> Target:
     """A shipped target by name, or one of your own by the path of its TOML file.
 
@@ -154,23 +164,21 @@ def target_text(name_or_path: str | Path) -> str:
             raise TargetError(
                 f"target file {name[:200]!r} cannot be read: {reason}.", field="target"
             ) from None
+    raise _unknown(name)
+
+
+def _unknown(name: str) -> TargetError:
     near = difflib.get_close_matches(name[:40], target_names(), n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(near)}" if near else f"known: {', '.join(target_names())}"
-    raise TargetError(
-        f"unknown target {name[:80]!r}; {hint}, or give the path of a .toml file.", field="target"
-    )
+    return TargetError(f"unknown target {name[:80]!r}; {hint}, or give a .toml file.", field="target")
 
 
 def parse_target(text: str, source: str) -> Target:
     """A target from the text of a TOML file; ``source`` names it in errors."""
     try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise TargetError(f"target {source!r} is not valid TOML: {error}.", field="target") from None
-    try:
-        return _build(data, source)
+        return _build(parse_toml(text), source)
     except InvalidInputError as error:
-        raise TargetError(f"target {source!r}: {error}", field=error.field) from None
+        raise TargetError(f"target {source[:200]!r}: {error}", field=error.field) from None
 
 
 def _build(data: dict[str, Any], source: str) -> Target:

@@ -4,11 +4,33 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
+import tomllib
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
 from go_opt.dtypes import DTYPES, dtype_code
 from go_opt.errors import TargetError
+from go_opt.fields import shown
+
+MAX_CHARS: Final = 2**20
+_MOST_DOTS: Final = 200
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables of a text from anywhere; TargetError where it is none, or takes long to read."""
+    if len(text) > MAX_CHARS:
+        raise TargetError(f"a text of {len(text)} characters, the limit is {MAX_CHARS}.", field="target")
+    # The parser takes time with the square of a key's parts. Dots of texts and numbers count too.
+    if any(line.count(".") > _MOST_DOTS for line in re.split(r"[\n=,]", text)):
+        raise TargetError(f"a key, or a text in one piece, has more than {_MOST_DOTS} dots.", field="target")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise TargetError(f"not valid TOML: {error}.", field="target") from None
+    except (RecursionError, ValueError):  # depth, and an integer of thousands of digits
+        raise TargetError("not valid TOML: nested too deep, or a number too long.", field="target") from None
 
 
 class TomlTable:
@@ -28,9 +50,7 @@ class TomlTable:
         return default
 
     def _fail(self, key: str, must: str, value: Any) -> TargetError:
-        return TargetError(
-            f"{self._path}{key} must be {must}, not {repr(value)[:60]}.", field=self._path + key
-        )
+        return TargetError(f"{self._path}{key} must be {must}, not {shown(value)}.", field=self._path + key)
 
     def text(self, key: str, default: str | None = None) -> str:
         value = self._get(key, default)
@@ -58,9 +78,13 @@ class TomlTable:
 
     def _number(self, key: str, default: float | None) -> float:
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        number = math.nan
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            with suppress(OverflowError):  # an integer larger than any float
+                number = float(value)
+        if not math.isfinite(number):
             raise self._fail(key, "a finite number", value)
-        return float(value)
+        return number
 
     def positive(self, key: str, default: float | None = None) -> float:
         value = self._number(key, default)
@@ -76,7 +100,7 @@ class TomlTable:
 
     def count(self, key: str) -> int:
         value = self._get(key)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**62:
+        if not _is_count(value):
             raise self._fail(key, "a whole number of 1 or more", value)
         return value
 
@@ -89,7 +113,9 @@ class TomlTable:
     def counts(self, key: str, length: int) -> tuple[int, ...]:
         value = self._get(key)
         is_list = isinstance(value, list) and len(value) == length
-        if not is_list or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in value):
+        if not is_list or any(
+            isinstance(v, bool) or not isinstance(v, int) or not 1 <= v < 2**62 for v in value
+        ):
             raise self._fail(key, f"a list of {length} whole numbers of 1 or more", value)
         return tuple(value)
 
@@ -135,3 +161,7 @@ class TomlTable:
                 near = difflib.get_close_matches(key, self._read, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else "."
                 raise TargetError(f"unknown field {self._path}{key}{hint}", field=self._path + key)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**62

@@ -77,7 +77,8 @@ class Topology:
         routes: list[list[int] | None] = [None] * self.num_chips
         routes[source] = []
         queue = deque([source])
-        while queue:
+        left = self.num_chips - 1  # in a dense package most links lead to chips that are reached already
+        while queue and left:
             chip = queue.popleft()
             route = routes[chip]
             assert route is not None
@@ -85,6 +86,7 @@ class Topology:
                 neighbour = int(self.link_to[link])
                 if routes[neighbour] is None:
                     routes[neighbour] = [*route, link]
+                    left -= 1
                     queue.append(neighbour)
         return [route or [] for route in routes]
 

@@ -67,9 +67,12 @@ class ServiceError(GoOptError, ConnectionError):
 
 
 class ExhaustedError(ServiceError):
-    """A service holds as many calls, sessions or jobs as it can; ``retry_s`` says when to try again."""
+    """More calls, sessions, jobs or plans than a service takes.
 
-    def __init__(self, message: str, *, retry_s: float = 1.0) -> None:
+    ``retry_s`` says when to try again; None: the same request is always too much.
+    """
+
+    def __init__(self, message: str, *, retry_s: float | None = 1.0) -> None:
         super().__init__(message)
         self.retry_s = retry_s
 

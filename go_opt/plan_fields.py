@@ -94,10 +94,15 @@ def int_array(field: str, values: object, low: int, high: int) -> NDArray[np.int
     """Integers between ``low`` and ``high``; a bool or a float is not an integer."""
     if not isinstance(values, list | tuple) or not set(map(type, values)) <= {int}:
         raise _error(field, "must hold integers only")
-    if values and not (low <= min(values) and max(values) <= high):
+    try:
+        array = np.array(values, dtype=np.int64)
+        is_within = not len(array) or (low <= array.min() and array.max() <= high)
+    except OverflowError:
+        is_within = False
+    if not is_within:
         i, value = next((i, v) for i, v in enumerate(values) if not low <= v <= high)
         raise _error(field, f"must hold integers between {low} and {high}, not {shown(value)} at {i}")
-    return _read_only(np.array(values, dtype=np.int32))
+    return _read_only(array.astype(np.int32))
 
 
 def text(field: str, value: object) -> str:

@@ -7,7 +7,6 @@ A message from outside is checked by the rules that hold everywhere: those of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 import numpy as np
@@ -32,15 +31,6 @@ _PRECISION_NUMBER: Final[dict[str, Any]] = {name: 1 + i for i, name in enumerate
 
 def graph_to_proto(graph: Graph) -> graph_pb2.Graph:
     """The message of a graph; :func:`graph_from_proto` gives the same graph back."""
-    from go_opt.proto import graph_pb2
-
-    message = graph_pb2.Graph()
-    message.CopyFrom(_message(graph))  # it is the caller's to change
-    return message
-
-
-@lru_cache(maxsize=2)  # a compiler asks again and again about the same graph
-def _message(graph: Graph) -> graph_pb2.Graph:
     from go_opt.proto import graph_pb2
 
     message = graph_pb2.Graph(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from go_opt.errors import PolicyError
 from go_opt.files import make_folder, remove_temporaries
 
 FILE_NAME: Final = "checkpoint.safetensors"
-FORMAT: Final = TensorFormat("go-opt checkpoint", 1)
+FORMAT: Final = TensorFormat("go-opt checkpoint", 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +43,8 @@ def save_checkpoint(folder: str | Path, checkpoint: Checkpoint) -> None:
     make_folder(folder)
     path = Path(folder) / FILE_NAME
     record = {"request": dict(checkpoint.request), "progress": dict(checkpoint.progress)}
-    save_tensors(path, FORMAT, record, checkpoint.arrays)
+    digest = _digest(record, checkpoint.arrays)
+    save_tensors(path, FORMAT, record | {"digest": digest}, checkpoint.arrays)
     remove_temporaries(path)
 
 
@@ -49,7 +52,7 @@ def load_checkpoint(folder: str | Path) -> Checkpoint | None:
     """The checkpoint of the run in ``folder``; None where there is none.
 
     Raises:
-      PolicyError: it is of another version, or not all of it is there.
+      PolicyError: it is of another version, damaged, or not all of it is there.
     """
     path = Path(folder) / FILE_NAME
     if not os.path.exists(path):
@@ -58,6 +61,8 @@ def load_checkpoint(folder: str | Path) -> Checkpoint | None:
     request, progress = record.get("request"), record.get("progress")
     if not isinstance(request, dict) or not isinstance(progress, dict):
         raise PolicyError(f"{FORMAT.name} file {str(path)!r} lacks the request or the progress of its run.")
+    if record.get("digest") != _digest({"request": request, "progress": progress}, arrays):
+        raise PolicyError(f"{FORMAT.name} file {str(path)!r} is damaged: its digest is of other content.")
     return Checkpoint(request, progress, arrays)
 
 
@@ -89,6 +94,16 @@ def from_arrays(prefix: str, arrays: Arrays, like: Any) -> Any:
                 f"this run needs {leaf.dtype}{list(leaf.shape)}."
             )
     return jax.tree_util.tree_unflatten(structure, [saved[name] for name in wanted])
+
+
+def _digest(record: Mapping[str, Any], arrays: Arrays) -> str:
+    """Of what a checkpoint holds, as it is read: a run that goes on from a flipped bit ends elsewhere."""
+    as_read = json.loads(json.dumps(record, default=str))
+    hashed = hashlib.blake2b(json.dumps(as_read, sort_keys=True).encode(), digest_size=16)
+    for name, array in sorted(arrays.items()):
+        hashed.update(f"{name} {array.dtype} {array.shape}".encode())
+        hashed.update(np.asarray(array, order="C").tobytes())
+    return hashed.hexdigest()
 
 
 def _named_leaves(prefix: str, tree: Any) -> tuple[list[tuple[str, Any]], Any]:

@@ -85,13 +85,13 @@ class Admission:
             raise _draining()
         limits = self.limits
         # Idle slots are as good as places in the queue.
-        if self.waiting >= limits.waiting + self.slots - self.running:
-            raise self._refusal(f"{self.waiting} calls wait already, the limit is {limits.waiting}")
         if self._waiting_of[client] >= limits.waiting_per_client + self.slots - self.running:
             raise self._refusal(
                 f"{self._waiting_of[client]} calls of this client wait already, "
                 f"the limit is {limits.waiting_per_client}"
             )
+        if self.waiting >= limits.waiting + self.slots - self.running and not self._make_room(client):
+            raise self._full()
         self.waiting += 1
         self._waiting_of[client] += 1
         # Who is new comes after all but the one served last; coming back often gains nothing.
@@ -104,6 +104,14 @@ class Admission:
         for queue in list(self._queues.values()):
             for ticket in list(queue):
                 ticket.refuse(_draining())
+
+    def _make_room(self, client: str) -> bool:
+        """Refuse the last call of the client with the most, if this one would still have fewer."""
+        greediest = max(self._queues, key=self._waiting_of.__getitem__, default=client)
+        if self._waiting_of[greediest] <= self._waiting_of[client] + 1:
+            return False
+        self._queues[greediest][-1].refuse(self._full())
+        return True
 
     def _enqueue(self, ticket: Ticket) -> None:
         if self._is_closed:
@@ -158,6 +166,9 @@ class Admission:
             del counts[client]
         if not (self._waiting_of[client] or self._running_of[client]):
             self._last_turn.pop(client, None)
+
+    def _full(self) -> ExhaustedError:
+        return self._refusal(f"{self.waiting} calls wait already, the limit is {self.limits.waiting}")
 
     def _refusal(self, reason: str) -> ExhaustedError:
         self.refused += 1

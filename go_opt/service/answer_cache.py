@@ -27,11 +27,18 @@ class AnswerCache:
         self._lock = threading.Lock()
         self._answers: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
+        self.hits = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the answers kept."""
+        return self._bytes
 
     def get(self, key: str) -> bytes | None:
         """The answer kept under the key, if there is one."""
         with self._lock:
             if key in self._answers:
+                self.hits += 1
                 self._answers.move_to_end(key)
             return self._answers.get(key)
 

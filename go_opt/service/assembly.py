@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ class Plant:
         takes_jobs = manager is not None and self.jobs != 0
         return (
             OptimizerService(optimizer, find_policy=find_policy),
-            EnvironmentService(),
+            _Environment(),
             TrainingService(manager if takes_jobs else None, environments=self.environments),
             _Operations(manager),
         )
@@ -89,6 +90,24 @@ class Plant:
         from go_opt.service.jobs.ray_runner import RayRunner
 
         return RayRunner()
+
+
+class _Environment(EnvironmentService):
+    """Loads the kernels of the model while nobody waits for them yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loading = threading.Thread(target=_load_kernels, name="go-opt-kernels", daemon=True)
+        self._loading.start()
+
+    def is_ready(self) -> bool:
+        return not self._loading.is_alive()
+
+
+def _load_kernels() -> None:
+    from go_opt.warm_up import warm_up
+
+    warm_up("analytical")
 
 
 class _Operations(OperationsService):

@@ -52,3 +52,4 @@ class Reading(NamedTuple):
     name: str  # of the metric, without "go_opt_"
     help: str  # one sentence
     read: Callable[[], float]  # called from any thread, at once
+    is_total: bool = False  # only ever grows

@@ -22,11 +22,26 @@ from go_opt.errors import GoOptError, InvalidInputError
 from go_opt.service.admission import AdmissionLimits
 from go_opt.service.call import Call, Observer, Outcome, Reading
 from go_opt.service.lane import Lane, Work
+from go_opt.service.message_parts import check_parts
 from go_opt.service.open_calls import OpenCalls
 from go_opt.service.peer import peer_host
 from go_opt.service.updates import Updates
+from go_opt.service.wire_format import broken_field
 
-__all__ = ["Call", "Calls", "Drains", "Emit", "Handler", "Reading", "Service", "Tells", "Work", "parsed"]
+__all__ = [
+    "Call",
+    "Calls",
+    "Drains",
+    "Emit",
+    "Handler",
+    "Prepares",
+    "Reading",
+    "Service",
+    "Tells",
+    "Work",
+    "not_a_message",
+    "parsed",
+]
 
 _QUICK_THREADS: Final = 4
 _M = TypeVar("_M", bound=Message)
@@ -66,6 +81,14 @@ class Drains(Protocol):
 
 
 @runtime_checkable
+class Prepares(Protocol):
+    """A service that answers late until it has loaded what it needs."""
+
+    def is_ready(self) -> bool:
+        """Whether it has; asked from the event loop, so it answers at once."""
+
+
+@runtime_checkable
 class Tells(Protocol):
     """A service that has numbers for the metrics."""
 
@@ -74,12 +97,21 @@ class Tells(Protocol):
 
 
 def parsed(message_type: type[_M], data: bytes) -> _M:
-    """The message of the bytes; InvalidInputError where they are none."""
+    """The message of the bytes; InvalidInputError where they are none, or of too many parts."""
+    check_parts(message_type, data)
     try:
         message: _M = message_type.FromString(data)
     except DecodeError:
-        raise InvalidInputError(f"the request is no {message_type.DESCRIPTOR.full_name} message.") from None
+        raise not_a_message(message_type, data) from None
     return message
+
+
+def not_a_message(message_type: type[Message], data: bytes) -> InvalidInputError:
+    """What to raise for bytes that are no such message."""
+    return InvalidInputError(
+        f"the request is no {message_type.DESCRIPTOR.full_name} message.",
+        field=broken_field(message_type, data),
+    )
 
 
 class Calls:
@@ -213,6 +245,7 @@ class Calls:
                 await _send(context, await running, outcome)
             finally:
                 running.cancel()
+                del running  # an error in it would hold this frame, and the request
 
         await self._open.lead(method, context, answer)
 

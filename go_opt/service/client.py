@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Unpack
+
+import grpc
 
 from go_opt.env import Metrics, Target
 from go_opt.env.metrics import Fidelity, check_fidelity
 from go_opt.frontends.graph_like import as_graph
 from go_opt.graph import Graph
 from go_opt.plan import Plan
-from go_opt.proto import optimizer_pb2, optimizer_pb2_grpc
+from go_opt.proto import optimizer_pb2
 from go_opt.result import OptimizeResult, check_seed
 from go_opt.service.client_training import CALL_TIMEOUT_S, RemoteJobs, TrainingClient
 from go_opt.service.connection import Connection
@@ -31,6 +34,7 @@ from go_opt.wire import graph_to_proto, plan_to_proto
 if TYPE_CHECKING:
     import networkx as nx
 
+_SERVICE: Final = optimizer_pb2.DESCRIPTOR.services_by_name["Optimizer"].full_name
 # Beyond a search's own budget: it may have to wait for its turn.
 _QUEUE_S: Final = 600.0
 # The first simulation after an install compiles for half a minute.
@@ -62,8 +66,7 @@ class Client(TrainingClient):
         retry: Retry | None = None,
     ) -> None:
         self._connection = Connection(address, credentials=credentials, retry=retry, timeout_s=timeout_s)
-        channel = self._connection.channel
-        self._stub = optimizer_pb2_grpc.OptimizerStub(channel)  # type: ignore[no-untyped-call]
+        self._methods = _Methods(self._connection.channel)
         self._jobs = RemoteJobs(self._connection)
 
     def optimize(
@@ -81,8 +84,8 @@ class Client(TrainingClient):
           request_id: the name of the call in the service's log; by default a new one.
           options: those of :class:`SearchOptions`.
         """
-        message, limit_s = _search(graph, target, options)
-        answer = self._connection.call(self._stub.Optimize, message, timeout_s=limit_s, name=request_id)
+        request, limit_s = _search(graph, target, options)
+        answer = self._connection.call(self._methods.optimize, request, timeout_s=limit_s, name=request_id)
         return result_from_proto(answer)
 
     def optimize_stream(
@@ -98,9 +101,9 @@ class Client(TrainingClient):
         The others have no history. The search starts with the first ``next``; closing the
         generator cancels it.
         """
-        message, limit_s = _search(graph, target, options)
+        request, limit_s = _search(graph, target, options)
         updates = self._connection.stream(
-            self._stub.OptimizeStream, message, timeout_s=limit_s, name=request_id
+            self._methods.optimize_stream, request, timeout_s=limit_s, name=request_id
         )
         return _results(updates)
 
@@ -118,22 +121,21 @@ class Client(TrainingClient):
         check_fidelity(fidelity)
         check_seed(seed)
         message = optimizer_pb2.EvaluateRequest(
-            graph=graph_to_proto(graph),
             target=target_to_proto(target),
             plan=plan_to_proto(plan),
             fidelity=f"FIDELITY_{fidelity.upper()}",
             seed=seed,
         )
+        request = _graph_alone(graph) + message.SerializeToString()
         answer = self._connection.call(
-            self._stub.Evaluate, message, timeout_s=_EVALUATE_TIMEOUT_S, name=request_id
+            self._methods.evaluate, request, timeout_s=_EVALUATE_TIMEOUT_S, name=request_id
         )
         return metrics_from_proto(answer.metrics)
 
     def list_targets(self, *, request_id: str | None = None) -> tuple[str, ...]:
         """Names of the targets that ship with the service."""
-        message = optimizer_pb2.ListTargetsRequest()
         answer = self._connection.call(
-            self._stub.ListTargets, message, timeout_s=CALL_TIMEOUT_S, name=request_id
+            self._methods.list_targets, b"", timeout_s=CALL_TIMEOUT_S, name=request_id
         )
         return tuple(target.name for target in answer.targets)
 
@@ -150,15 +152,43 @@ class Client(TrainingClient):
         self.close()
 
 
+class _Methods:
+    """Those of the service; they take requests as bytes."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        def path(method: str) -> str:
+            return f"/{_SERVICE}/{method}"
+
+        self.optimize = channel.unary_unary(
+            path("Optimize"), response_deserializer=optimizer_pb2.OptimizeResponse.FromString
+        )
+        self.optimize_stream = channel.unary_stream(
+            path("OptimizeStream"), response_deserializer=optimizer_pb2.OptimizeUpdate.FromString
+        )
+        self.evaluate = channel.unary_unary(
+            path("Evaluate"), response_deserializer=optimizer_pb2.EvaluateResponse.FromString
+        )
+        self.list_targets = channel.unary_unary(
+            path("ListTargets"), response_deserializer=optimizer_pb2.ListTargetsResponse.FromString
+        )
+
+
+@lru_cache(maxsize=2)  # a compiler asks again and again about the same graph
+def _graph_alone(graph: Graph) -> bytes:
+    """Any request with nothing but its graph, in all of them field 1; the rest is appended."""
+    data: bytes = optimizer_pb2.OptimizeRequest(graph=graph_to_proto(graph)).SerializeToString()
+    return data
+
+
 def _search(
     graph: Graph | nx.DiGraph, target: str | Path | Target, options: SearchOptions
-) -> tuple[optimizer_pb2.OptimizeRequest, float | None]:
+) -> tuple[bytes, float | None]:
     """What is asked, and how long to wait for the answer."""
     request, policy = read_options(options)
     message = request_to_proto(request, policy=policy)
     message.target.CopyFrom(target_to_proto(target))
-    message.graph.CopyFrom(graph_to_proto(as_graph(graph)))
-    return message, request.time_limit_s + _QUEUE_S if math.isfinite(request.time_limit_s) else None
+    data = _graph_alone(as_graph(graph)) + message.SerializeToString()
+    return data, request.time_limit_s + _QUEUE_S if math.isfinite(request.time_limit_s) else None
 
 
 def _results(

@@ -9,11 +9,12 @@ from typing import Final, TypeVar, get_args
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from go_opt.env import Metrics, Target, load_target, parse_target, target_names
+from go_opt.env import Metrics, Target, load_target, parse_target, shipped_target, target_names
 from go_opt.env.metrics import STALL_CAUSES, Fidelity, Simulation
 from go_opt.errors import InvalidInputError, TargetError
 from go_opt.proto import optimizer_pb2, plan_pb2
 from go_opt.result import Decide, Objective, OptimizeResult, Request, Status, Step
+from go_opt.service.request_part import request_part
 from go_opt.wire import plan_from_proto, plan_to_proto
 
 # An enum's number is the place of its name here; 0, "unspecified", reads as the default.
@@ -42,13 +43,11 @@ def target_to_proto(target: str | Path | Target) -> plan_pb2.Target:
 
 
 def target_from_proto(message: plan_pb2.Target) -> Target:
-    """The target of a message; a name never opens a file of the service."""
-    if message.WhichOneof("selection") == "toml":
-        return parse_target(message.toml, message.toml_source or "inline")
-    name = message.name
-    if name not in target_names() and (Path(name).suffix == ".toml" or "/" in name or _exists(name)):
-        raise TargetError(f"unknown target {name!r}; send the text of a file as `toml`.", field="target")
-    return load_target(name)
+    """The target of a message, `target` of a request; no file but the shipped ones is looked at."""
+    with request_part("target"):
+        if message.WhichOneof("selection") == "toml":
+            return parse_target(message.toml, message.toml_source or "inline")
+        return shipped_target(message.name)
 
 
 def request_to_proto(request: Request, *, policy: str | None) -> optimizer_pb2.OptimizeRequest:
@@ -212,13 +211,6 @@ def target_summary(target: Target) -> optimizer_pb2.TargetSummary:
         power_w=target.power_w,
         fingerprint=target.fingerprint,
     )
-
-
-def _exists(name: str) -> bool:
-    try:
-        return Path(name).exists()
-    except (OSError, ValueError):  # a name too long for a file, or with a null byte
-        return True
 
 
 def _named(field: str, names: tuple[_Name, ...], number: int) -> _Name:

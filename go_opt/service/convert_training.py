@@ -11,10 +11,11 @@ from go_opt.agents.training.curriculum import LEAST_OPS
 from go_opt.env import Target, load_target, load_zoo
 from go_opt.errors import InvalidInputError
 from go_opt.graph import Graph
-from go_opt.proto import training_pb2
+from go_opt.proto import graph_pb2, training_pb2
 from go_opt.result import check_seed
 from go_opt.service.address import parse_address
 from go_opt.service.convert import fidelity_from_proto, target_from_proto
+from go_opt.service.request_part import request_part
 from go_opt.training_inputs import as_lessons
 from go_opt.wire import graph_from_proto
 
@@ -90,7 +91,8 @@ def finetune_options(message: training_pb2.FinetuneRequest) -> dict[str, Any]:
     options = _common_options(message, MOST_FINETUNE_SAMPLES)
     if not message.HasField("graph"):
         raise InvalidInputError("graph is missing.", field="graph")
-    return options | {"graph": graph_from_proto(message.graph)}
+    with request_part("graph", graph_pb2.Graph):
+        return options | {"graph": graph_from_proto(message.graph)}
 
 
 def _common_options(message: _Request, most_samples: int) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from google.protobuf.message import DecodeError
 from go_opt.errors import GraphError
 from go_opt.graph import Graph
 from go_opt.proto import graph_pb2
+from go_opt.service.message_parts import check_parts
+from go_opt.service.request_part import request_part
 from go_opt.wire import graph_from_proto
 
 _MAX_BYTES: Final = 32 * 2**20  # of messages; a graph takes about as much as its message
@@ -54,8 +56,10 @@ class DecodedGraphs:
 
 
 def _decoded(data: bytes) -> Graph:
-    try:
-        message = graph_pb2.Graph.FromString(data)
-    except DecodeError:
-        raise GraphError("the graph is no go_opt.v1.Graph message.", field="graph") from None
-    return graph_from_proto(message)
+    with request_part("graph", graph_pb2.Graph):
+        check_parts(graph_pb2.Graph, data)
+        try:
+            message = graph_pb2.Graph.FromString(data)
+        except DecodeError:
+            raise GraphError("the graph is no go_opt.v1.Graph message.") from None
+        return graph_from_proto(message)

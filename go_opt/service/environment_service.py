@@ -26,7 +26,7 @@ from go_opt.env.evaluation import out_of_memory_reason
 from go_opt.errors import CancelledError, ExhaustedError, GoOptError, UnsupportedError
 from go_opt.graph import Graph
 from go_opt.plan import Plan
-from go_opt.proto import environment_pb2, plan_pb2
+from go_opt.proto import environment_pb2, graph_pb2, plan_pb2
 from go_opt.service.calls import Call, Calls, Handler, Reading, parsed
 from go_opt.service.convert import target_from_proto
 from go_opt.service.convert_environment import (
@@ -35,6 +35,7 @@ from go_opt.service.convert_environment import (
     ServedFidelity,
     fidelity_from_number,
 )
+from go_opt.service.request_part import request_part
 from go_opt.service.sessions import SessionLimits, Sessions
 from go_opt.solver import verify
 from go_opt.solver.plan_rules import plan_rules
@@ -92,9 +93,12 @@ class EnvironmentService:
         request = parsed(environment_pb2.CreateSessionRequest, data)
         environment = self._environment(request.fidelity)
         target = target_from_proto(request.target)
-        graph = graph_from_proto(request.graph)
+        with request_part("graph", graph_pb2.Graph):
+            graph = graph_from_proto(request.graph)
+        # The routes of a small text may be large.
+        held_bytes = len(data) + sum(table.nbytes for table in target.topology.routes)
         session_id, session = self.sessions.open(
-            call.client, len(data), lambda: EvaluationSession(environment, graph, target)
+            call.client, held_bytes, lambda: EvaluationSession(environment, graph, target)
         )
         if call.stop.is_set():  # nobody will ever learn its id
             self.sessions.remove(session_id, call.client)
@@ -117,7 +121,8 @@ class EnvironmentService:
             if len(request.plans) > most_plans:
                 raise ExhaustedError(
                     f"batch {request.batch_id}: plans has {len(request.plans)} entries, "
-                    f"the limit is {most_plans}."
+                    f"the limit is {most_plans}.",
+                    retry_s=None,
                 )
             metrics, rewards = session.answer(request)
         return environment_pb2.EvaluateBatchResponse(

@@ -73,13 +73,15 @@ TABLE: Final = (
 def status_from_error(error: GoOptError) -> status_pb2.Status:
     """The status of an error; a subclass that is not in the table counts as its base."""
     rows = {row.error: row for row in TABLE}
-    row = next(rows[base] for base in type(error).__mro__ if base in rows)
+    row = next((rows[base] for base in type(error).__mro__ if base in rows), None)
+    if row is None:  # an error of no class at all
+        return internal_status()
     message = _shortened(str(error))
     details: list[Message] = [error_details_pb2.ErrorInfo(reason=row.reason, domain=DOMAIN)]
     if isinstance(error, InvalidInputError):
         violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=message)
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
-    if isinstance(error, ExhaustedError):
+    if isinstance(error, ExhaustedError) and error.retry_s is not None:
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromMicroseconds(round(1e6 * error.retry_s))
         details.append(retry)
@@ -114,8 +116,9 @@ def error_from_status(status: status_pb2.Status) -> GoOptError | None:
         violations = _detail(status, error_details_pb2.BadRequest()).field_violations
         return row.error(status.message, field=violations[0].field if violations else "")
     if issubclass(row.error, ExhaustedError):
-        delay = _detail(status, error_details_pb2.RetryInfo()).retry_delay
-        return row.error(status.message, retry_s=delay.ToMicroseconds() / 1e6)
+        retry = _detail(status, error_details_pb2.RetryInfo())
+        delay_s = retry.retry_delay.ToMicroseconds() / 1e6 if retry.HasField("retry_delay") else None
+        return row.error(status.message, retry_s=delay_s)
     return row.error(status.message)
 
 

@@ -55,7 +55,11 @@ class Lane:
                 loop.call_soon_threadsafe(ticket.release)
 
         future.add_done_callback(release)
-        return await asyncio.wrap_future(future)
+        try:
+            return await asyncio.wrap_future(future)
+        finally:
+            # An error in it would hold this frame, and the request, until garbage is collected.
+            del future
 
     def close(self) -> None:
         """Drop what has not started; threads that run cannot be stopped."""

@@ -73,8 +73,7 @@ class Metrics:
 
     def watch(self, readings: Iterable[Reading]) -> None:
         """Report what services tell of themselves."""
-        for reading in readings:
-            Gauge(f"go_opt_{reading.name}", reading.help, registry=self.registry).set_function(reading.read)
+        self.registry.register(_ReadingCollector(tuple(readings)))
 
     @contextmanager
     def served(self, address: Address) -> Iterator[Address]:
@@ -88,6 +87,16 @@ class Metrics:
             server.shutdown()
             server.server_close()
             thread.join()
+
+
+class _ReadingCollector(Collector):
+    def __init__(self, readings: tuple[Reading, ...]) -> None:
+        self._readings = readings
+
+    def collect(self) -> Iterable[Metric]:
+        for reading in self._readings:
+            family = CounterMetricFamily if reading.is_total else GaugeMetricFamily
+            yield family(f"go_opt_{reading.name}", reading.help, value=reading.read())
 
 
 class _LaneCollector(Collector):

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
 from go_opt.env import Metrics
-from go_opt.proto import optimizer_pb2
+from go_opt.proto import optimizer_pb2, plan_pb2
 from go_opt.result import OptimizeResult, Request
 from go_opt.service.answer_cache import AnswerCache, Answers
+from go_opt.service.call import Reading
 from go_opt.service.convert import (
     fidelity_from_proto,
     metrics_to_proto,
@@ -24,6 +25,7 @@ from go_opt.service.convert import (
     target_from_proto,
 )
 from go_opt.service.decoded_graphs import DecodedGraphs
+from go_opt.service.request_part import request_part
 from go_opt.service.submessage import split_graph
 from go_opt.wire import plan_from_proto
 
@@ -59,6 +61,12 @@ class Optimizer(Protocol):
 
     def evaluate(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.EvaluateResponse:
         """The answer to an ``EvaluateRequest``; ``stop`` is set where nobody waits for it."""
+
+    def is_ready(self) -> bool:
+        """Whether calls would be answered without waiting for anything to load."""
+
+    def readings(self) -> Sequence[Reading]:
+        """What it tells of itself."""
 
     def close(self) -> None:
         """Free what it holds."""
@@ -138,14 +146,25 @@ class LocalOptimizer:
         fidelity = fidelity_from_proto(message.fidelity)
         target = target_from_proto(message.target)
         graph = self._graphs.get(graph_bytes)
+        with request_part("plan", plan_pb2.Plan):
+            plan = plan_from_proto(message.plan)
+            plan.check_belongs_to(graph, target.fingerprint)
         metrics = self._doors.evaluate(
             graph,
             target,
-            plan_from_proto(message.plan),
+            plan,
             fidelity=fidelity,
             seed=message.seed if message.HasField("seed") else None,
         )
         return optimizer_pb2.EvaluateResponse(metrics=metrics_to_proto(metrics))
+
+    def is_ready(self) -> bool:
+        """The search and its kernels load with the first call."""
+        return True
+
+    def readings(self) -> Sequence[Reading]:
+        """As :meth:`Optimizer.readings`."""
+        return ()
 
     def close(self) -> None:
         """Nothing is held."""

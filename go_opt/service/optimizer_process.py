@@ -132,8 +132,8 @@ def _policy(text: str | None) -> Policy:
 
 def _resident_bytes() -> int:
     """0 where the system does not tell."""
-    with suppress(OSError):
-        return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError), open("/proc/self/statm", "rb") as numbers:
+        return int(numbers.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
 
 

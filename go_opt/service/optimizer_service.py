@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from google.protobuf.message import Message
 
 from go_opt.env import load_target, target_names
-from go_opt.errors import NotFoundError
+from go_opt.errors import NotFoundError, PolicyError
 from go_opt.proto import optimizer_pb2
-from go_opt.service.calls import Call, Calls, Emit, Handler, parsed
+from go_opt.service.calls import Call, Calls, Emit, Handler, Reading, parsed
 from go_opt.service.convert import target_summary
 from go_opt.service.optimizer import Optimizer, Policy
 from go_opt.service.submessage import split_graph
@@ -47,27 +48,31 @@ class OptimizerService:
             "ListTargets": calls.quick(self._list_targets),
         }
 
+    def is_ready(self) -> bool:
+        """Whether it answers without loading anything first."""
+        return self._optimizer.is_ready()
+
+    def readings(self) -> Sequence[Reading]:
+        """What the optimizer tells of itself."""
+        return self._optimizer.readings()
+
     def close(self) -> None:
         """End the optimizer."""
         self._optimizer.close()
 
     def _optimize(self, data: bytes, call: Call) -> Message:
-        return self._optimizer.optimize(
-            data, policy=self._policy(data), stop=call.stop, deadline_s=call.deadline_s
-        )
+        with self._policy(data) as policy:
+            return self._optimizer.optimize(data, policy=policy, stop=call.stop, deadline_s=call.deadline_s)
 
     def _optimize_stream(self, data: bytes, call: Call, emit: Emit) -> Message:
         def improve(response: optimizer_pb2.OptimizeResponse) -> None:
             response.ClearField("history")
             emit(optimizer_pb2.OptimizeUpdate(improvement=response))
 
-        result = self._optimizer.optimize(
-            data,
-            policy=self._policy(data),
-            stop=call.stop,
-            deadline_s=call.deadline_s,
-            on_improvement=improve,
-        )
+        with self._policy(data) as policy:
+            result = self._optimizer.optimize(
+                data, policy=policy, stop=call.stop, deadline_s=call.deadline_s, on_improvement=improve
+            )
         return optimizer_pb2.OptimizeUpdate(result=result)
 
     def _evaluate(self, data: bytes, call: Call) -> Message:
@@ -78,8 +83,15 @@ class OptimizerService:
         targets = [target_summary(load_target(name)) for name in target_names()]
         return optimizer_pb2.ListTargetsResponse(targets=targets)
 
-    def _policy(self, data: bytes) -> Policy:
+    @contextmanager
+    def _policy(self, data: bytes) -> Iterator[Policy]:
+        """The policy of a request; what its file is at fault for is told of its name, not its place."""
         name = split_graph(optimizer_pb2.OptimizeRequest, data)[0].policy
-        if name in ("", "default"):
-            return "default"
-        return None if name == "none" else self._find_policy(name)
+        if name in ("", "default", "none"):
+            yield None if name == "none" else "default"
+            return
+        path = self._find_policy(name)
+        try:
+            yield path
+        except PolicyError as error:
+            raise PolicyError(str(error).replace(repr(str(path)), repr(name)), field="policy") from None

@@ -10,13 +10,15 @@ import itertools
 import math
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 from google.rpc import status_pb2
 
-from go_opt.errors import CancelledError, GoOptError
+from go_opt.errors import CancelledError
 from go_opt.proto import optimizer_pb2
 from go_opt.service.answer_cache import AnswerCache
+from go_opt.service.call import Reading
 from go_opt.service.calls import parsed
 from go_opt.service.convert import request_from_proto
 from go_opt.service.errors import error_from_status
@@ -81,6 +83,22 @@ class ProcessOptimizer:
             call = _WorkerCall(worker, next(self._numbers), self._answers, stop, None)
             call.send("evaluate", request)
             return parsed(optimizer_pb2.EvaluateResponse, call.outcome())
+
+    def is_ready(self) -> bool:
+        """As :meth:`go_opt.service.optimizer.Optimizer.is_ready`."""
+        return self._pool.is_ready()
+
+    def readings(self) -> Sequence[Reading]:
+        """As :meth:`go_opt.service.optimizer.Optimizer.readings`."""
+        answers, pool = self._answers, self._pool
+        return (
+            Reading("optimizer_cached_answers", "Answers given again.", lambda: answers.hits, True),
+            Reading("optimizer_cache_bytes", "Size of the answers kept.", lambda: answers.size_bytes),
+            Reading("optimizer_workers_replaced", "Workers started anew.", lambda: pool.replaced, True),
+            Reading(
+                "optimizer_workers_deaf", "Of these, ended while they searched.", lambda: pool.deaf, True
+            ),
+        )
 
     def wait_until_ready(self, timeout_s: float) -> bool:
         """Whether all workers have loaded everything within the time; calls need not wait for it."""
@@ -150,6 +168,7 @@ class _WorkerCall:
 
     def _best_so_far(self) -> bytes:
         """What there is, where the worker does not listen: it is not free, so its pool ends it."""
+        self._worker.is_deaf = True
         if self._best is None:
             raise CancelledError("the call was cancelled.")
         return self._best
@@ -162,4 +181,4 @@ class _WorkerCall:
         if frame.kind == "failed":
             raise _WorkerFailedError(frame.body.decode())
         error = error_from_status(status_pb2.Status.FromString(frame.body))
-        raise error or GoOptError("a worker refused the call.")
+        raise error or _WorkerFailedError("a worker refused the call with a status of no class.")

@@ -33,7 +33,7 @@ class SessionLimits:
 
     sessions: int = 256
     sessions_per_client: int = 128  # a pretraining holds one for each graph of its validation
-    held_bytes: int = 2**30  # of all that was sent to open them
+    held_bytes: int = 2**30  # of what was sent to open them, and of the routes of their targets
     idle_timeout_s: float = 900.0  # a session without calls for this long is closed
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class Sessions(Generic[_S]):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that were sent to open them."""
+        """Bytes that they hold, as they told when they were opened."""
         with self._lock:
             return sum(entry.size_bytes for entry in self._entries.values())
 

@@ -35,8 +35,9 @@ class Worker:
             )
         _put_behind_service(self._process.pid)
         self._connection = Connection(ours.detach())
-        self._is_ready = False
+        self.has_loaded = False  # as far as is known
         self.is_free = True  # takes a call, now or once it is ready
+        self.is_deaf = False  # did not end a search that it was told to
 
     @property
     def pid(self) -> int:
@@ -51,9 +52,9 @@ class Worker:
         Raises:
           ServiceError: it ended.
         """
-        if not self._is_ready:
-            self._is_ready = self.receive(timeout_s) is not None
-        return self._is_ready
+        if not self.has_loaded:
+            self.has_loaded = self.receive(timeout_s) is not None
+        return self.has_loaded
 
     def send(self, kind: str, body: bytes = b"", **values: Any) -> None:
         """Raises ServiceError where the process ended."""

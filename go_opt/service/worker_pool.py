@@ -30,6 +30,8 @@ class WorkerPool:
         # possible have started a policy's process.
         self._idle = [Worker() for _ in range(size + _SPARES)]
         self._is_closed = False
+        self.replaced = 0  # workers that ended, for whatever reason, and were started anew
+        self.deaf = 0  # of these, ended in the middle of a search
 
     @contextmanager
     def worker(self, stop: threading.Event) -> Iterator[Worker]:
@@ -46,6 +48,13 @@ class WorkerPool:
             yield worker
         finally:
             self._give_back(worker)
+
+    def is_ready(self) -> bool:
+        """Whether as many workers as may work at once have loaded everything."""
+        with self._changed:
+            self._drop_dead()
+            lent = sum(worker.has_loaded for worker in self._lent)
+            return lent + sum(map(_is_ready, self._idle)) >= self._size
 
     def wait_until_ready(self, timeout_s: float) -> bool:
         """Whether all workers that are not lent have loaded everything within the time."""
@@ -104,6 +113,8 @@ class WorkerPool:
 
     def _replace(self, worker: Worker) -> None:
         """End a worker and start another, in a thread: the end of a large one takes its time."""
+        self.replaced += 1
+        self.deaf += worker.is_deaf
         worker.end()
 
         def replace() -> None:

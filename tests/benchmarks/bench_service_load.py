@@ -25,7 +25,7 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ def service(folder: Path, tokens: Path) -> Iterator[tuple[int, str, str]]:
         process = subprocess.Popen(command, stderr=stderr)
     try:
         address, metrics = (_told(log, words) for words in ("listening on ", "metrics on "))
+        _told(log, "ready.")
         yield process.pid, address, metrics.rstrip(".")
         process.terminate()
         assert process.wait(10) == 0
@@ -101,23 +102,23 @@ async def _serve_echo() -> None:
     await server.wait_for_termination()
 
 
-def row(name: str, answers: list[dict[str, Any]], seconds: float) -> None:
-    took_s = [answer["end_s"] - answer["start_s"] for answer in answers]
-    p50, p99 = np.quantile(took_s, [0.5, 0.99]) if took_s else (np.nan, np.nan)
-    refused = sum(answer["refused"] for answer in answers)
-    print(
-        f"| {name} | {len(answers):,} | {len(answers) / seconds:.1f} | {p50:.2f} | {p99:.2f} | {refused:,} |"
-    )
-
-
-def print_answers(answers: list[dict[str, Any]], seconds: float) -> None:
-    print("| | answers | a second | p50, s | p99, s | refused before |")
+def print_answers(told: dict[str, Any], seconds: float) -> None:
+    print("| | answers | a second | p50, s | p99, s | p50 alone, s |")
     print("|---|---:|---:|---:|---:|---:|")
-    row("all", answers, seconds)
-    for size in SIZES:
-        row(f"{size} ops", [answer for answer in answers if answer["size"] == size], seconds)
-    for kind in KINDS:
-        row(kind, [answer for answer in answers if answer["kind"] == kind], seconds)
+    rows: dict[str, Callable[[dict[str, Any]], bool]] = {"all": lambda answer: True}
+    rows |= {f"{size} ops": lambda answer, size=size: answer["size"] == size for size in SIZES}
+    rows |= {kind: lambda answer, kind=kind: answer["kind"] == kind for kind in KINDS}
+    for name, belongs in rows.items():
+        took_s, alone_s = (
+            [answer["end_s"] - answer["start_s"] for answer in told[which] if belongs(answer)]
+            for which in ("answers", "alone")
+        )
+        p50, p99 = np.quantile(took_s or [np.nan], [0.5, 0.99])
+        alone = np.median(alone_s or [np.nan])
+        print(
+            f"| {name} | {len(took_s):,} | {len(took_s) / seconds:.1f} "
+            f"| {p50:.2f} | {p99:.2f} | {alone:.2f} |"
+        )
 
 
 def print_fairness(answers: list[dict[str, Any]]) -> None:
@@ -139,11 +140,11 @@ def print_health(took_s: list[float], seconds: float) -> None:
     assert p99 <= 1e3 * MOST_HEALTH_S, "health takes too long"
 
 
-def print_memory(watch: Watch) -> None:
+def print_memory(watch: Watch, seconds: float) -> None:
     for role in ("front", "workers", "policy"):
-        seconds, megabytes = watch.series(role, WARM_S)
+        times_s, megabytes = watch.series(role, WARM_S, seconds)
         first, _, last = (third.mean() for third in np.array_split(megabytes, 3))
-        slope = np.polyfit(seconds, megabytes, 1)[0] * 60
+        slope = np.polyfit(times_s, megabytes, 1)[0] * 60
         print(
             f"- memory, {role}: {first:.0f} MB in the first third, {last:.0f} MB in the last, "
             f"{slope:+.1f} MB a minute, at most {megabytes.max():.0f} MB"
@@ -195,19 +196,20 @@ def run(seconds: float) -> None:
     report(told, watch, echo_watch, seconds)
     print_readings(readings)
     print_health(health_s, seconds)
-    print_memory(watch)
+    print_memory(watch, seconds)
 
 
 def report(told: dict[str, Any], watch: Watch, echo_watch: Watch, seconds: float) -> None:
-    answers = [answer for answer in told["answers"] if answer["end_s"] <= seconds]
-    print_answers(answers, seconds)
+    calls = len(told["answers"])
+    answers = told["answers"] = [answer for answer in told["answers"] if answer["end_s"] <= seconds]
+    print_answers(told, seconds)
     print()
     statuses = told["statuses"]
     print(f"- statuses: {', '.join(f'{count:,} {code}' for code, count in statuses.items())}")
     print(f"- {told['verified']} answers of a sample verified")
     cpu_s = {**watch.cpu_s(), "clients": told["cpu_s"]}
     print(f"- CPUs at work: {', '.join(f'{s / watch.times_s[-1]:.2f} {who}' for who, s in cpu_s.items())}")
-    front_ms = 1e3 * cpu_s["front"] / len(told["answers"])
+    front_ms = 1e3 * cpu_s["front"] / calls
     echo_ms = 1e3 * echo_watch.cpu_s()["front"] / told["echoes"]
     ratio = told["echoes"] / ECHO_S * seconds / len(answers)
     print(

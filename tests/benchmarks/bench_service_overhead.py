@@ -125,8 +125,7 @@ def print_codec(name: str, graph: Graph) -> None:
     """Microseconds for each op, of processor time, of the graph as a message."""
     data = graph_to_proto(graph).SerializeToString()
     steps = {
-        "encode": lambda: graph_to_proto(replace(graph)),  # not seen before
-        "encode again": lambda: graph_to_proto(graph),
+        "encode": lambda: graph_to_proto(graph),
         "decode": lambda: graph_from_proto(graph_pb2.Graph.FromString(data)),
     }
     assert graph_from_proto(graph_pb2.Graph.FromString(data)).fingerprint == graph.fingerprint

@@ -28,6 +28,7 @@ from go_opt.service.convert import result_from_proto
 CLIENTS = 64
 DEADLINE_S = 120.0
 SAMPLED = 5  # every fifth answer of a client is verified
+ALONE_S = 30.0  # one client asks an idle service
 ECHO_S = 15.0
 # Else all clients of a process share a connection.
 OPTIONS = (*MESSAGE_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
@@ -158,15 +159,18 @@ def _retry_s(error: grpc.aio.AioRpcError) -> float | None:
     return None
 
 
-async def load(every: list[Subject], options: argparse.Namespace, log: Log) -> None:
+async def load(
+    address: str, tokens: list[str], every: list[Subject], seconds: float, *, greedy_calls: int = 1
+) -> Log:
     """All clients at once; the first has several calls open, the others one each."""
-    tokens = [line.split()[1] for line in options.tokens.read_text().splitlines()]
-    clients = [Client(i, options.service, tokens[i], every, log) for i in range(len(tokens))]
+    log = Log()
+    clients = [Client(i, address, tokens[i], every, log) for i in range(len(tokens))]
     since_s = time.monotonic()
-    runs = [client.run(since_s, options.seconds) for client in clients]
-    runs += [clients[0].run(since_s, options.seconds) for _ in range(options.greedy_calls - 1)]
+    runs = [client.run(since_s, seconds) for client in clients]
+    runs += [clients[0].run(since_s, seconds) for _ in range(greedy_calls - 1)]
     await asyncio.gather(*runs)
     await asyncio.gather(*(client.close() for client in clients))
+    return log
 
 
 async def echo(address: str, log: Log) -> int:
@@ -218,19 +222,24 @@ def main() -> None:
     parser.add_argument("--greedy-calls", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     options = parser.parse_args()
-    every, log = subjects(), Log()
+    every = subjects()
+    tokens = [line.split()[1] for line in options.tokens.read_text().splitlines()]
     print("ready", flush=True)
     sys.stdin.readline()
     cpu_s = time.process_time()
-    asyncio.run(load(every, options, log))
+    log = asyncio.run(
+        load(options.service, tokens, every, options.seconds, greedy_calls=options.greedy_calls)
+    )
     cpu_s = time.process_time() - cpu_s
     print("loaded", flush=True)
     sys.stdin.readline()
+    alone = asyncio.run(load(options.service, tokens[:1], every, ALONE_S))
     echoes = asyncio.run(echo(options.echo, log))
     for ask, data in log.sample:
         check(ask, data)
     told = {
         "answers": [asdict(answer) for answer in log.answers],
+        "alone": [asdict(answer) for answer in alone.answers],
         "statuses": log.statuses,
         "unexplained": log.unexplained,
         "verified": len(log.sample),

@@ -52,11 +52,14 @@ class Watch:
             total[role] += seconds - self._first_cpu_s[role, pid]
         return dict(total)
 
-    def series(self, role: str, from_s: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def series(
+        self, role: str, from_s: float, to_s: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Seconds and MB of all processes of a role."""
-        seconds = np.array(self.times_s)
+        times_s = np.array(self.times_s)
         megabytes = np.array([look.get(role, 0) for look in self.rss_bytes]) / 1e6
-        return seconds[seconds >= from_s], megabytes[seconds >= from_s]
+        looks = (from_s <= times_s) & (times_s <= to_s)
+        return times_s[looks], megabytes[looks]
 
     def _run(self) -> None:
         while True:

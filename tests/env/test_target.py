@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 
 import networkx as nx
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from go_opt.dtypes import DTYPES
-from go_opt.env import evaluate_plan, load_target, parse_target, target_names, target_text
+from go_opt.env import evaluate_plan, load_target, parse_target, shipped_target, target_names, target_text
 from go_opt.env.topology import Topology
 from go_opt.errors import TargetError
 from tests.env.numpy_twin import shortest_route
@@ -161,6 +162,46 @@ def test_text_that_is_no_toml() -> None:
     with pytest.raises(TargetError, match=r"target 'mine': not valid TOML: Invalid value") as caught:
         parse_target("name =", "mine")
     assert_one_sentence(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a = " + "[" * 10_000, "nested too deep"),
+        ("a = " + "{a=" * 10_000, "nested too deep"),
+        ("a = " + "9" * 5000, "a number too long"),
+        ("a." * 20_000 + "a = 1", "more than 200 dots"),  # the parser would take seconds
+        ("[" + "a." * 20_000 + "a]", "more than 200 dots"),
+        ("#" * (2**20 + 1), "a text of 1048577 characters, the limit is 1048576"),
+    ],
+    ids=["arrays", "tables", "digits", "key", "header", "size"],
+)
+def test_text_that_a_parser_chokes_on(text: str, reason: str) -> None:
+    with pytest.raises(TargetError, match=reason) as caught:
+        parse_target(text, "mine")
+    assert_one_sentence(caught.value)
+
+
+@pytest.mark.parametrize("key", ["in_bytes_per_s", "count"])
+@pytest.mark.parametrize("value", ["0x" + "f" * 6000, "9" * 400])
+def test_a_number_larger_than_any_float(key: str, value: str) -> None:
+    text = re.sub(rf"(?m)\b{key} = \S+?(?=[,}}\s])", f"{key} = {value}", target_toml(num_chips=2))
+    assert value in text
+    with pytest.raises(TargetError, match=f"{key} must be .*, not an integer of") as caught:
+        parse_target(text, "mine")
+    assert_one_sentence(caught.value)
+
+
+def test_no_file_is_looked_for_where_only_shipped_targets_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").write_text(target_toml(num_chips=2), "utf-8")
+    assert load_target("mine").num_chips == 2
+    for name in ("mine", "mind", str(tmp_path / "mine"), "a\0b", "x" * 10_000):
+        with pytest.raises(TargetError, match=r"unknown target .*; .*, or give a \.toml file"):
+            shipped_target(name)
+    assert shipped_target("gpu-2") is load_target("gpu-2")
 
 
 def test_unknown_name_names_near_misses() -> None:

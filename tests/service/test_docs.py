@@ -15,8 +15,10 @@ from google.rpc import code_pb2
 
 from go_opt.cli.app import app
 from go_opt.proto import optimizer_pb2
-from go_opt.service import assembly, environment_service, open_calls, operations_service, server
+from go_opt.service import environment_service, open_calls, operations_service, server
 from go_opt.service.admission import AdmissionLimits
+from go_opt.service.assembly import Plant
+from go_opt.service.calls import Tells
 from go_opt.service.channel import MAX_MESSAGE_BYTES
 from go_opt.service.errors import MAX_MESSAGE_BYTES as MAX_ERROR_BYTES
 from go_opt.service.errors import TABLE
@@ -103,8 +105,10 @@ def test_the_table_of_statuses_is_complete() -> None:
 def test_the_table_of_metrics_is_complete() -> None:
     metrics = Metrics()
     metrics.watch_lanes(())
-    for service in (environment_service.EnvironmentService(), assembly._Operations(None)):
-        metrics.watch(service.readings())
+    for service in Plant(workers=1).services():
+        if isinstance(service, Tells):
+            metrics.watch(service.readings())
+        service.close()
     told = {
         re.sub(r"_total$", "", name)
         for row in rows(section("Watch it"))

@@ -220,6 +220,7 @@ def test_too_many_plans(stub: Any, opened: environment_pb2.CreateSessionResponse
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert isinstance(error, ExhaustedError)
     assert str(error) == "batch 7: plans has 5 entries, the limit is 4."
+    assert error.retry_s is None  # it is too large at any time
 
 
 def test_a_session_that_is_not_there(stub: Any, opened: environment_pb2.CreateSessionResponse) -> None:
@@ -305,9 +306,11 @@ def test_limits_of_sessions(stub: Any, service: EnvironmentService) -> None:
         stub.CloseSession(environment_pb2.CloseSessionRequest(session_id=each.session_id))
     big = graph_to_proto(GRAPH)
     big.ops[0].name = "x" * 20_000
-    error, code = refusal(lambda: stub.CreateSession(creation(graph=big)))
-    assert "bytes" in str(error)
-    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    routed = plan_pb2.Target(toml=target_toml(num_chips=100, topology="all_to_all"))
+    for fields in ({"graph": big}, {"target": routed}):
+        error, code = refusal(lambda: stub.CreateSession(creation(**fields)))  # noqa: B023
+        assert "bytes" in str(error)
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 class Greedy:

@@ -8,7 +8,7 @@ from google.rpc import code_pb2, status_pb2
 from grpc_status import rpc_status
 
 from go_opt import errors
-from go_opt.errors import GoOptError, GraphError, InvalidInputError, ServiceError
+from go_opt.errors import ExhaustedError, GoOptError, GraphError, InvalidInputError, ServiceError
 from go_opt.service.errors import (
     MAX_MESSAGE_BYTES,
     TABLE,
@@ -55,6 +55,18 @@ def test_round_trip_keeps_class_message_and_field(row: Row) -> None:
     assert type(back) is row.error
     assert str(back) == str(error)
     assert getattr(back, "field", None) == getattr(error, "field", None)
+
+
+@pytest.mark.parametrize("retry_s", [0.5, None])
+def test_when_to_try_again_is_kept(retry_s: float | None) -> None:
+    status = status_from_error(ExhaustedError("it is full.", retry_s=retry_s))
+    back = error_from_call(FailedCall(status), "host:1")
+    assert isinstance(back, ExhaustedError)
+    assert back.retry_s == retry_s
+
+
+def test_an_error_of_no_class_is_a_defect() -> None:
+    assert status_from_error(GoOptError("of no class.")) == internal_status()
 
 
 def test_a_subclass_that_is_not_in_the_table_counts_as_its_base() -> None:

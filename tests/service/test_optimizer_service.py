@@ -190,7 +190,8 @@ def test_broken_requests_are_answered_or_refused(address: str, graph: Graph, dat
     for _ in range(data.draw(st.integers(1, 3))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     code = code_of(address, "Optimize", bytes(whole))
-    assert code in (grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT)
+    # One byte makes the graph the name of a policy.
+    assert code in (grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
 
 
 def test_a_message_beyond_grpcs_own_limit_passes(address: str, graph: Graph) -> None:

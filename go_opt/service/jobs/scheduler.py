@@ -15,7 +15,7 @@ from google.rpc import code_pb2, status_pb2
 from go_opt.errors import CancelledError, ServiceError
 from go_opt.proto import training_pb2
 from go_opt.service.errors import status_from_error
-from go_opt.service.jobs.data_directory import DataDirectory, sync_folder
+from go_opt.service.jobs.data_directory import DataDirectory, is_out_of_space, sync_folder
 from go_opt.service.jobs.job import CANCELLED, CANCELLING, FAILED, QUEUED, RUNNING, SUCCEEDED, Job
 from go_opt.service.jobs.runner import JobSpec, Runner
 from go_opt.service.jobs.taken import Taken
@@ -24,6 +24,7 @@ from go_opt.service.jobs.watchers import Watchers
 _STORE_EVERY_S: Final = 1.0  # progress
 _STORE_AGAIN_S: Final = 2.0  # after the store failed
 _RETRY_RANGE_S: Final = (2.0, 300.0)  # four times as long after each start in vain
+_FULL_DISK_RETRY_S: Final = 15.0
 _log = logging.getLogger(__name__)
 
 
@@ -159,14 +160,15 @@ class Scheduler:
                     taken.ended()
         except (OSError, ServiceError) as error:
             reason = getattr(error, "strerror", None) or str(error).rstrip(".")
-            return _status(code_pb2.ABORTED, f"the job cannot be run: {reason}.")
+            code = code_pb2.UNAVAILABLE if is_out_of_space(error) else code_pb2.ABORTED
+            return _status(code, f"the job cannot be run: {reason}.")
         except Exception:  # of a runner: the job is to be tried again, the thread to go on
             _log.exception("job %s: its runner failed.", job_id)
             last = None
         if last is None:
             return _status(code_pb2.INTERNAL, "the job's process ended before its time.")
         if last.HasField("error") and last.error.code == code_pb2.UNAVAILABLE:
-            return _status(code_pb2.ABORTED, last.error.message)
+            return last.error
         return last
 
     def _on_progress(self, taken: Taken, progress: training_pb2.TrainingProgress) -> None:
@@ -219,9 +221,11 @@ class Scheduler:
     def _put_back(self, taken: Taken, job: Job, reason: status_pb2.Status) -> None:
         """Have a job that was cut off taken up again."""
         vain_starts = taken.vain_starts
-        if self.is_closing:
+        # One that is cancelled is not to wait for room: without it, only the policy is lost.
+        waits_for_room = reason.code == code_pb2.UNAVAILABLE and job.state != CANCELLING
+        if self.is_closing or waits_for_room:  # no fault of the job
             vain_starts = max(vain_starts - 1, 0)
-        else:
+        if not self.is_closing:
             _log.warning(
                 "job %s was cut off in attempt %d: %s See what it printed in %s.",
                 job.id,
@@ -229,9 +233,8 @@ class Scheduler:
                 reason.message,
                 self._directory.folder(job.id),
             )
-            least_s, most_s = _RETRY_RANGE_S
             if vain_starts < self._limits.vain_starts:
-                delay_s = min(least_s * 4 ** max(vain_starts - 1, 0), most_s)
+                delay_s = _FULL_DISK_RETRY_S if waits_for_room else _delay_s(vain_starts)
                 self._due_s[job.id] = time.monotonic() + delay_s
         self._store.update(
             job.id,
@@ -257,6 +260,11 @@ class Scheduler:
         self._store.update(job_id, state=state, **ended)
         self._due_s.pop(job_id, None)
         self.watchers.notify(job_id)
+
+
+def _delay_s(vain_starts: int) -> float:
+    least_s, most_s = _RETRY_RANGE_S
+    return min(least_s * 4.0 ** max(vain_starts - 1, 0), most_s)
 
 
 def _status(code: int, message: str) -> status_pb2.Status:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -35,11 +36,18 @@ CREATE TABLE jobs (
   vain_starts INTEGER NOT NULL DEFAULT 0,
   progress BLOB NOT NULL DEFAULT x'',
   result BLOB,
-  error BLOB
+  error BLOB,
+  digest BLOB NOT NULL
 );
 CREATE INDEX jobs_by_state ON jobs (state, number);
 """
 _COLUMNS: Final = ", ".join(field.name for field in fields(Job))
+# What the digest of a row is of: SQLite notices damage to its pages, not to what stands in them.
+_DIGESTED: Final = tuple(
+    name
+    for name in (*(field.name for field in fields(Job)), "request_id", "request", "start_policy")
+    if name != "number"
+)
 
 
 class JobStore:
@@ -59,6 +67,7 @@ class JobStore:
             if Path(path).exists():
                 _check(Path(path))
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._connection.create_function("digest", -1, _digest)
             for setting in (
                 "journal_mode = WAL",
                 "synchronous = FULL",
@@ -74,12 +83,25 @@ class JobStore:
         Raises:
           AlreadyExistsError: its policy or request id is another job's.
         """
-        row = (secrets.token_hex(8), new.kind, new.policy, new.request_id or None, new.request)
+        values: dict[str, Any] = {
+            "id": secrets.token_hex(8),
+            "kind": new.kind,
+            "policy": new.policy,
+            "request_id": new.request_id or None,
+            "request": new.request,
+            "start_policy": new.start_policy,
+            "state": QUEUED,
+            "created_ns": time.time_ns(),
+            "attempts": 0,
+            "vain_starts": 0,
+            "progress": b"",
+        }
+        content = ", ".join(f":{name}" if name in values else "NULL" for name in _DIGESTED)
         try:
             self._execute(
-                "INSERT INTO jobs (id, kind, policy, request_id, request, start_policy, state, created_ns) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (*row, new.start_policy, QUEUED, time.time_ns()),
+                f"INSERT INTO jobs ({', '.join(values)}, digest) "
+                f"VALUES ({', '.join(f':{name}' for name in values)}, digest({content}))",
+                values,
             )
         except sqlite3.IntegrityError as error:
             if "jobs.request_id" in str(error):
@@ -89,7 +111,7 @@ class JobStore:
             raise AlreadyExistsError(
                 f"policy {new.policy!r} is that of another job.", field="policy"
             ) from None
-        return self.job(row[0])
+        return self.job(values["id"])
 
     def find(self, *, policy: str = "", request_id: str = "") -> Job | None:
         """The job with this policy or this request id."""
@@ -127,8 +149,11 @@ class JobStore:
 
     def update(self, job_id: str, **values: Any) -> None:
         """Set columns of a job; durable once this returns."""
-        columns = ", ".join(f"{name} = ?" for name in values)
-        self._execute(f"UPDATE jobs SET {columns} WHERE id = ?", (*values.values(), job_id))
+        columns = ", ".join(f"{name} = :{name}" for name in values)
+        content = ", ".join(f":{name}" if name in values else name for name in _DIGESTED)
+        self._execute(
+            f"UPDATE jobs SET {columns}, digest = digest({content}) WHERE id = :id", {**values, "id": job_id}
+        )
 
     def delete(self, job_id: str) -> None:
         """Forget a job."""
@@ -142,7 +167,7 @@ class JobStore:
     def _jobs(self, where: str, values: Sequence[Any]) -> list[Job]:
         return [Job(*row) for row in self._execute(f"SELECT {_COLUMNS} FROM jobs WHERE {where}", values)]
 
-    def _execute(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def _execute(self, statement: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
         try:
             with self._lock:
                 return self._connection.execute(statement, values).fetchall()
@@ -158,15 +183,30 @@ def _check(path: Path) -> None:
         version = _version(connection)
         (answer,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if answer != "ok":
-        raise sqlite3.DatabaseError(f"it is damaged ({' '.join(answer.split())})")
-    if version not in (0, VERSION):
-        raise InvalidInputError(
-            f"job store {str(path)!r} is of version {version}, this go-opt reads version {VERSION}.",
-            field="data",
-        )
-    if not version and tables:
-        raise sqlite3.DatabaseError("it is another program's database")
+        if answer != "ok":
+            raise sqlite3.DatabaseError(f"it is damaged ({' '.join(answer.split())})")
+        if version not in (0, VERSION):
+            raise InvalidInputError(
+                f"job store {str(path)!r} is of version {version}, this go-opt reads version {VERSION}.",
+                field="data",
+            )
+        if not version and tables:
+            raise sqlite3.DatabaseError("it is another program's database")
+        connection.create_function("digest", -1, _digest)
+        damaged = f"SELECT id FROM jobs WHERE digest IS NOT digest({', '.join(_DIGESTED)})"
+        row = connection.execute(damaged).fetchone() if version else None
+        if row is not None:
+            raise sqlite3.DatabaseError(f"it is damaged (job {row[0]})")
+
+
+def _digest(*values: str | bytes | int | float | None) -> bytes:
+    """Of values of SQL, each with its type and length."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for value in values:
+        data = value if isinstance(value, bytes) else str(value).encode()
+        hashed.update(f"{type(value).__name__} {len(data)} ".encode())
+        hashed.update(data)
+    return hashed.digest()
 
 
 def _version(connection: sqlite3.Connection) -> int:

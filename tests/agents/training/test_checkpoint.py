@@ -128,6 +128,12 @@ def test_a_checkpoint_that_is_none(tmp_path: Path) -> None:
     save_tensors(path, TensorFormat(FORMAT.name, FORMAT.version + 1), {}, {})
     with pytest.raises(PolicyError, match=f"is of version {FORMAT.version + 1}"):
         load_checkpoint(tmp_path)
+    save_checkpoint(tmp_path, Checkpoint({"seed": 1}, {"step": 3}, to_arrays("x", np.zeros(9))))
+    whole = path.read_bytes()
+    for at in (whole.index(b'step\\": 3') + 8, len(whole) - 5):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(PolicyError, match="is damaged: its digest is of other content"):
+            load_checkpoint(tmp_path)
     save_tensors(path, FORMAT, {"request": {}}, {})
     with pytest.raises(PolicyError, match="lacks the request or the progress"):
         load_checkpoint(tmp_path)

@@ -14,4 +14,5 @@ if __name__ == "__main__":
     command = (sys.executable, "-P", sys.argv.pop(1))
     assembly.LocalRunner = partial(LocalRunner, command)  # type: ignore[assignment, misc]
     scheduler._RETRY_RANGE_S, scheduler._STORE_AGAIN_S = (0.1, 0.1), 0.1  # type: ignore[misc]
+    scheduler._FULL_DISK_RETRY_S = 0.1  # type: ignore[misc]
     main()

@@ -24,7 +24,7 @@ ROOT: Final = Path(__file__).parents[3]
 HERE: Final = Path(__file__).parent
 FAKE_JOB: Final = ROOT / "tests/service/jobs/fake_job.py"
 START_S: Final = 120.0  # far more than a service needs on a busy machine
-PATIENCE_S: Final = 400.0  # a process that trains takes seconds on a machine of its own, minutes on a busy one
+PATIENCE_S: Final = 400.0  # a process that trains takes seconds, and minutes on a busy machine
 _MARK: Final = "GO_OPT_TEST_SERVICE"  # in the environment of a service, which its processes inherit
 
 
@@ -103,7 +103,7 @@ class Served:
         """As a power cut would, but for the machine; all its processes end by themselves."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
-        eventually(lambda: not self.processes(), 30)
+        eventually(lambda: not self.processes(), START_S)  # a policy's ends what it compiles
 
     def ends_within_s(self) -> float:
         """How long it takes to end after SIGTERM."""

@@ -15,7 +15,13 @@ import pytest
 from google.longrunning import operations_pb2
 
 import go_opt
-from go_opt.proto import environment_pb2, environment_pb2_grpc, optimizer_pb2, optimizer_pb2_grpc
+from go_opt.proto import (
+    environment_pb2,
+    environment_pb2_grpc,
+    graph_pb2,
+    optimizer_pb2,
+    optimizer_pb2_grpc,
+)
 from go_opt.wire import graph_to_proto
 from tests.service.big_graph import repeated
 from tests.service.faults.served import HERE, Served, serving
@@ -23,7 +29,8 @@ from tests.service.jobs import fake_job
 from tests.service.jobs.conftest import eventually
 
 GRAPH = graph_to_proto(go_opt.load("zoo:bert_base"))
-ROUNDS = 6
+LARGE = repeated(GRAPH, 30)  # some 10,000 ops: a search of minutes
+ROUNDS = 4
 # Buffers of a few kB: what a client on a slow line has.
 NARROW = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 8192))
 
@@ -50,8 +57,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield service
 
 
-def request(**fields: Any) -> optimizer_pb2.OptimizeRequest:
-    message = optimizer_pb2.OptimizeRequest(graph=GRAPH, **fields)
+def request(graph: graph_pb2.Graph, **fields: Any) -> optimizer_pb2.OptimizeRequest:
+    message = optimizer_pb2.OptimizeRequest(graph=graph, policy="none", **fields)
     message.target.name = "mcm-6x6"
     return message
 
@@ -64,10 +71,10 @@ def write_requests(served: Served, folder: Path) -> list[str]:
         create = environment_pb2.CreateSessionRequest(graph=GRAPH)
         create.target.name = "mcm-6x6"
         session = environment.CreateSession(create)
-        plan = optimizer_pb2_grpc.OptimizerStub(channel).Optimize(request(max_evaluations=2)).plan
+        plan = optimizer_pb2_grpc.OptimizerStub(channel).Optimize(request(GRAPH, max_evaluations=2)).plan
     batch = environment_pb2.EvaluateBatchRequest(session_id=session.session_id, plans=[plan] * 100)
     messages = {
-        "go_opt.v1.Optimizer.OptimizeStream": request(budget_s=600, policy="none"),
+        "go_opt.v1.Optimizer.OptimizeStream": request(LARGE, budget_s=600),
         "go_opt.v1.Environment.Evaluate": batch,
         "google.longrunning.Operations.WaitOperation": operations_pb2.WaitOperationRequest(name=job.name),
     }
@@ -78,8 +85,7 @@ def write_requests(served: Served, folder: Path) -> list[str]:
 
 def test_clients_that_are_killed(served: Served, tmp_path: Path) -> None:
     files = write_requests(served, tmp_path)
-    before, batches = None, served.reading("lane_running", lane="batch")
-    assert batches == 0
+    before = None
     for number in range(ROUNDS):
         command = [sys.executable, str(HERE / "vanishing.py"), served.address, *files]
         with subprocess.Popen(command) as client:
@@ -104,8 +110,7 @@ def test_clients_that_are_killed(served: Served, tmp_path: Path) -> None:
 
 
 def test_readers_that_stand_still(served: Served) -> None:
-    message = request(budget_s=2, policy="none", seed=5)
-    message.graph.CopyFrom(repeated(GRAPH, 30))
+    message = request(LARGE, budget_s=2)
     channel = grpc.insecure_channel(served.address, options=NARROW)
     with channel:
         before = held(served.process.pid)
@@ -121,5 +126,5 @@ def test_readers_that_stand_still(served: Served) -> None:
         *improvements, last = stream
         assert [update.WhichOneof("update") for update in improvements] == ["improvement"] * len(improvements)
         assert last.result.history
-        assert len(last.result.plan.placement) == len(message.graph.ops)
+        assert len(last.result.plan.placement) == len(LARGE.ops)
     eventually(lambda: served.reading("calls_open") == 0)

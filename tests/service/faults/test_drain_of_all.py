@@ -16,7 +16,8 @@ from go_opt.errors import ServiceError
 from go_opt.proto import environment_pb2, environment_pb2_grpc
 from go_opt.result import OptimizeResult
 from go_opt.service.client import Client
-from go_opt.wire import graph_to_proto
+from go_opt.wire import graph_from_proto, graph_to_proto
+from tests.service.big_graph import repeated
 from tests.service.faults.served import folder_of, serving
 from tests.service.jobs import fake_job
 from tests.service.jobs.conftest import eventually
@@ -24,12 +25,11 @@ from tests.service.jobs.conftest import eventually
 GRAPH = go_opt.load("zoo:bert_base")
 
 
-def streamed(client: Client) -> list[OptimizeResult]:
-    return list(client.optimize_stream(GRAPH, budget_s=60, seed=1))
+LARGE = graph_from_proto(repeated(graph_to_proto(GRAPH), 30))  # a search of minutes
 
 
 def searched(client: Client) -> OptimizeResult:
-    return client.optimize(GRAPH, budget_s=60, seed=2)
+    return client.optimize(GRAPH, budget_s=60)
 
 
 def open_until(
@@ -54,14 +54,18 @@ def test_all_ends_well_within_5_s(tmp_path: Path) -> None:
             drained = threading.Event()
             batches = environment.Evaluate(open_until(drained, batch))
             next(batches)
-            stream, search = pool.submit(streamed, client), pool.submit(searched, client)
+            stream = client.optimize_stream(LARGE, budget_s=600, policy="none")
+            first = next(stream)
+            search = pool.submit(searched, client)
             poll = operations_pb2_grpc.OperationsStub(channel).WaitOperation.future(
                 operations_pb2.WaitOperationRequest(name=job.name)
             )
             eventually(lambda: served.reading("lane_running", lane="search") == 2)
             eventually(lambda: served.reading("calls_open") == 4)
             assert served.ends_within_s() < 5
-            assert stream.result()[-1].history
+            *_, last = (first, *stream)
+            assert last.history
+            assert last.metrics.interval_s <= first.metrics.interval_s
             assert search.result().plan is not None
             assert poll.code() is grpc.StatusCode.UNAVAILABLE
             with pytest.raises(grpc.RpcError) as cut:

@@ -25,18 +25,31 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def kill(served: Served, kind: str) -> None:
-    for pid in served.processes(kind):
+    """Kill all of a kind, and wait until the last has ended."""
+    killed = served.processes(kind)
+    for pid in killed:
         os.kill(pid, signal.SIGKILL)
+    eventually(lambda: all(map(has_ended, killed)))
+
+
+def has_ended(pid: int) -> bool:
+    """Also where its parent has not asked yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
 
 
 def test_a_worker_in_mid_call(served: Served) -> None:
     with served.client() as client:
-        stream = client.optimize_stream(GRAPH, budget_s=60, policy="none")
+        stream = client.optimize_stream(GRAPH, budget_s=60)
         next(stream)
         kill(served, "optimizer_process")  # that of the call, and the spare
-        with pytest.raises(ServiceError, match="the process of this call ended by SIGKILL; .* try again"):
+        with pytest.raises(ServiceError, match=r"the process of this call ended by SIGKILL; .* try again"):
             for _ in stream:
                 pass
+    # The spare may still be on its way out, and be given to a call that is then told the same.
+    with served.client(retry=go_opt.Retry()) as client:
         assert client.optimize(GRAPH, max_evaluations=2).plan is not None
     eventually(lambda: served.reading("lane_running") == 0)
     eventually(lambda: len(served.processes("optimizer_process")) == 2)
@@ -44,7 +57,7 @@ def test_a_worker_in_mid_call(served: Served) -> None:
 
 def test_a_client_that_tries_again_does_not_notice(served: Served) -> None:
     with served.client(retry=go_opt.Retry()) as client, ThreadPoolExecutor() as pool:
-        answer = pool.submit(client.optimize, GRAPH, budget_s=3, policy="none", seed=7)
+        answer = pool.submit(client.optimize, GRAPH, budget_s=3, seed=7)
         eventually(lambda: served.reading("lane_running", lane="search") == 1)
         kill(served, "optimizer_process")
         assert answer.result().plan is not None
@@ -58,7 +71,6 @@ def test_the_process_of_a_policy(served: Served) -> None:
         kill(served, "policy_process")
         *_, last = stream
         assert last.history
-        assert not served.processes("policy_process")
         assert "UNAVAILABLE" not in served.log().rpartition("OptimizeStream")[2]
         found = client.optimize(GRAPH, budget_s=2, seed=9)
         assert found.plan is not None

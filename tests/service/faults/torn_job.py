@@ -1,4 +1,4 @@
-"""A small job that trains for real; where ``GO_OPT_TEST_TEARS`` says so, its third checkpoint never gets whole."""
+"""A small job that trains for real; with ``GO_OPT_TEST_TEARS`` its third checkpoint never gets whole."""
 
 from __future__ import annotations
 

@@ -137,7 +137,8 @@ def _fill(draw: Draw, message: Message, field: FieldDescriptor, depth: int) -> N
             part.CopyFrom(draw(messages(type(part), depth - 1)))
     elif field.is_repeated:
         values = draw(st.lists(_scalars(field), min_size=1, max_size=4))
-        getattr(message, field.name).extend(values * draw(st.sampled_from(_SIZES)))
+        is_text = field.cpp_type == FieldDescriptor.CPPTYPE_STRING  # which may be long already
+        getattr(message, field.name).extend(values * draw(st.sampled_from(_SIZES[:4] if is_text else _SIZES)))
     else:
         setattr(message, field.name, draw(_scalars(field)))
 
@@ -190,7 +191,7 @@ def _scalars(field: FieldDescriptor) -> st.SearchStrategy[Any]:
 def _integers(bits: int) -> tuple[int, ...]:
     edges = (0, 1, 2, 3, 4, 5, 63, 64, 1000, 2**16, 2**53, 2**53 + 1, 2**62, 2**bits - 2, 2**bits - 1)
     limit = 2**bits
-    return tuple(n for edge in edges for n in (edge, -edge) if -limit <= n < limit) + (-limit,)
+    return (-limit, *(n for edge in edges for n in (edge, -edge) if -limit <= n < limit))
 
 
 def _texts() -> st.SearchStrategy[str]:

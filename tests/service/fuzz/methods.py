@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from go_opt.proto import environment_pb2, optimizer_pb2, training_pb2
 
-_FILES: Final = (optimizer_pb2, environment_pb2, training_pb2, operations_pb2, health_pb2, reflection_pb2)
+_MODULES: Final = (optimizer_pb2, environment_pb2, training_pb2, operations_pb2, health_pb2, reflection_pb2)
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,9 @@ class Method:
 
 
 def _methods() -> Iterator[Method]:
-    for file in _FILES:
-        for service in (
-            descriptor_pool.Default().FindFileByName(file.DESCRIPTOR.name).services_by_name.values()
-        ):
+    pool = descriptor_pool.Default()
+    for file in (pool.FindFileByName(module.DESCRIPTOR.name) for module in _MODULES):
+        for service in file.services_by_name.values():
             for method in service.methods:
                 request = message_factory.GetMessageClass(method.input_type)
                 yield Method(f"/{service.full_name}/{method.name}", request, method.client_streaming)

@@ -30,7 +30,6 @@ class Outcome:
     code: str
     text: str
     fields: tuple[str, ...]  # of BadRequest
-    has_retry: bool
     replies: tuple[bytes, ...]
     wall_s: float
 
@@ -48,15 +47,13 @@ def call(channel: grpc.Channel, method: Method, requests: Sequence[bytes], timeo
     except grpc.RpcError:
         pass
     fields: list[str] = []
-    has_retry = False
     status = rpc_status.from_call(rpc) if rpc.code() is not grpc.StatusCode.OK else None
     for detail in status.details if status is not None else ():
-        bad, retry = error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
+        bad = error_details_pb2.BadRequest()
         if detail.Unpack(bad):
             fields.extend(violation.field for violation in bad.field_violations)
-        has_retry |= detail.Unpack(retry)
     wall_s = time.monotonic() - start_s
-    return Outcome(rpc.code().name, rpc.details() or "", tuple(fields), has_retry, tuple(replies), wall_s)
+    return Outcome(rpc.code().name, rpc.details() or "", tuple(fields), tuple(replies), wall_s)
 
 
 def fault(method: Method, requests: Sequence[bytes], outcome: Outcome, timeout_s: float) -> str:
@@ -88,7 +85,7 @@ def _has_field(kind: type[Message], data: bytes, path: str) -> bool:
         message = kind.FromString(data)
     except DecodeError:
         message = None
-    if message is None and path == kind.DESCRIPTOR.full_name:  # no message, no fields
+    if path == kind.DESCRIPTOR.full_name:  # the request as a whole, such as bytes that are none
         return True
     descriptor = kind.DESCRIPTOR
     for part in path.split("."):

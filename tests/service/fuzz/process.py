@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -33,27 +33,16 @@ class FuzzedProcess:
 
     def resident_bytes(self) -> int:
         """Of the service alone: its workers are replaced as they grow."""
-        fields = Path(f"/proc/{self.process.pid}/statm").read_text("ascii").split()
-        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+        return _resident_bytes(self.process.pid)
 
-    def num_children(self) -> int:
+    def children_bytes(self) -> list[int]:
+        """The resident memory of each of its workers and jobs."""
         tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        return sum(len(task.read_text("ascii").split()) for task in tasks)
-
-    def largest_child_bytes(self) -> int:
-        """The resident memory of the largest of its workers and jobs."""
-        pids = [
-            p
-            for t in Path(f"/proc/{self.process.pid}/task").glob("*/children")
-            for p in t.read_text("ascii").split()
-        ]
-        sizes = [0]
-        for pid in pids:
-            try:
-                sizes.append(int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1]))
-            except OSError:  # it has just ended
-                continue
-        return max(sizes) * os.sysconf("SC_PAGE_SIZE")
+        sizes = []
+        for pid in [pid for task in tasks for pid in task.read_text("ascii").split()]:
+            with suppress(OSError):  # it has just ended
+                sizes.append(_resident_bytes(pid))
+        return sizes
 
     def num_open_files(self) -> int:
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
@@ -96,6 +85,11 @@ def fuzzed_process() -> Iterator[FuzzedProcess]:
                 process.wait(_END_S)
             finally:
                 process.kill()
+
+
+def _resident_bytes(pid: int | str) -> int:
+    pages = Path(f"/proc/{pid}/statm").read_text("ascii").split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _address(process: subprocess.Popen[str], log: Path) -> str:

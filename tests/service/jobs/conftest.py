@@ -58,5 +58,6 @@ def managed(folder: Path, **limits: float) -> Iterator[JobManager]:
 def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that was cut off is not waited with."""
     monkeypatch.setattr(scheduler, "_RETRY_RANGE_S", (0.01, 0.01))
+    monkeypatch.setattr(scheduler, "_FULL_DISK_RETRY_S", 0.01)
     monkeypatch.setattr(scheduler, "_STORE_EVERY_S", 0.01)
     monkeypatch.setattr(scheduler, "_STORE_AGAIN_S", 0.05)

@@ -31,7 +31,7 @@ from tests.service.jobs.conftest import eventually, managed, new_job
 
 data = Path(sys.argv[1]) / "data"
 ballast = data.parent / "ballast"
-scheduler._RETRY_RANGE_S, scheduler._STORE_AGAIN_S = (0.1, 0.1), 0.1
+scheduler._FULL_DISK_RETRY_S, scheduler._STORE_AGAIN_S = 0.1, 0.1
 warned = []
 logging.getLogger(scheduler.__name__).addFilter(lambda record: warned.append(record.getMessage()))
 
@@ -59,7 +59,7 @@ with managed(data, running=0) as jobs:
 shutil.rmtree(data)
 
 # A job that cannot write goes on when it can, and ends as it would have.
-with managed(data, vain_starts=1000) as jobs:
+with managed(data) as jobs:
     job_id = jobs.create(new_job(fake_job.WAITS)).id
     folder = data / "jobs" / job_id
     eventually((folder / fake_job.STANDS).exists)

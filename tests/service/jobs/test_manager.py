@@ -185,12 +185,21 @@ def test_the_environment_fails(tmp_path: Path) -> None:
         assert isinstance(error_from_status(status(job)), EnvironmentFailedError)
 
 
-def test_the_disk_of_a_job_is_full(tmp_path: Path) -> None:
+def test_a_job_outlasts_a_full_disk(tmp_path: Path) -> None:
     with managed(tmp_path, vain_starts=2) as jobs:
-        job = ended(jobs, jobs.create(new_job(fake_job.DISK_IS_FULL)).id)
-        assert (job.state, job.attempts) == (FAILED, 3)
-        assert status(job).code == code_pb2.ABORTED
-        assert status(job).message.endswith("'step' cannot be written: No space left on device.")
+        job_id = jobs.create(new_job(fake_job.DISK_IS_FULL)).id
+        eventually(lambda: jobs.job(job_id).attempts > 4)
+        assert jobs.job(job_id).vain_starts < 2
+        (folder_of(tmp_path, job_id) / fake_job.GO).touch()
+        assert ended(jobs, job_id).state == SUCCEEDED
+
+
+def test_a_job_is_cancelled_on_a_full_disk(tmp_path: Path) -> None:
+    with managed(tmp_path, vain_starts=2) as jobs:
+        job_id = jobs.create(new_job(fake_job.DISK_IS_FULL)).id
+        eventually(lambda: jobs.job(job_id).attempts > 1)
+        jobs.cancel(job_id)
+        assert ended(jobs, job_id).state == CANCELLED
 
 
 def test_the_disk_of_the_store_is_full(tmp_path: Path) -> None:

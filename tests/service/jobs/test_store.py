@@ -105,6 +105,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "header": overwrite(0),
     "first page": overwrite(100),
     "a later page": overwrite(2 * 4096),
+    "a letter in a row": lambda data: data.replace(b"policy-33", b"policy-3s"),
     "half of it": lambda data: data[: len(data) // 2 + 100],
     "text": lambda data: b"no database at all, but some text of a few words",
 }
