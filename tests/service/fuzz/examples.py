@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any, Final
 
@@ -77,7 +76,7 @@ class Examples:
             for request in (finetune, _with(finetune, policy="waits", request_id="s", seed=WAITS))
         ]
         inline = _with(optimize, target=plan_pb2.Target(toml=text, toml_source="mine.toml"), fidelity=2)
-        self.of_method: Mapping[str, tuple[Message, ...]] = {
+        self.of_method: dict[str, tuple[Message, ...]] = {
             "go_opt.v1.Optimizer/Optimize": (optimize, inline),
             "go_opt.v1.Optimizer/OptimizeStream": (optimize, inline),
             "go_opt.v1.Optimizer/Evaluate": (
@@ -124,13 +123,14 @@ class Examples:
                 operations_pb2.DeleteOperationRequest(name="operations/" + "0" * 32),
             ),
             "grpc.health.v1.Health/Check": (health_pb2.HealthCheckRequest(service="go_opt.v1.Optimizer"),),
-            "grpc.health.v1.Health/List": (health_pb2.HealthListRequest(),),
             "grpc.health.v1.Health/Watch": (health_pb2.HealthCheckRequest(),),
             "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": (
                 reflection_pb2.ServerReflectionRequest(file_containing_symbol="go_opt.v1.Graph"),
                 reflection_pb2.ServerReflectionRequest(list_services="*"),
             ),
         }
+        if hasattr(health_pb2, "HealthListRequest"):  # newer than the oldest release supported
+            self.of_method |= {"grpc.health.v1.Health/List": (health_pb2.HealthListRequest(),)}
 
     def ask(self, method: str, request: Message) -> bytes:
         """The answer to a request that nothing is wrong with."""
