@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Makes `tests.strategies` importable when pytest is not started as `python -m pytest`.
@@ -15,3 +16,13 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
 settings.load_profile("ci" if "CI" in os.environ else "local")
+
+
+# They start, kill and time processes, on machines that others load: what fails has one more go.
+_OF_PROCESSES = ("tests/service/", "tests/cli/", "tests/clients/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(_OF_PROCESSES):
+            item.add_marker(pytest.mark.flaky(reruns=1))
