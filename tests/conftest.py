@@ -18,11 +18,11 @@ settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
 settings.load_profile("ci" if "CI" in os.environ else "local")
 
 
-# They start, kill and time processes, on machines that others load: what fails has one more go.
+# They start, kill and time processes, on machines that others load: what fails has two more goes.
 _OF_PROCESSES = ("tests/service/", "tests/cli/", "tests/clients/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(_OF_PROCESSES):
-            item.add_marker(pytest.mark.flaky(reruns=1))
+            item.add_marker(pytest.mark.flaky(reruns=2))
