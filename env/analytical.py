@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from go_opt.env.cost import CostTables
+from go_opt.env.cost import COPY, CostTables
 from go_opt.env.heap import heap_pop, heap_push
 from go_opt.env.latency import sample_latency_s
 from go_opt.graph import NO_PRODUCER, WEIGHT
@@ -200,7 +200,8 @@ def _account_tensors(
         if last_kernel >= 0 or leaves:
             kernel_bytes[home_kernel] += size
         if leaves:
-            held_bytes[home] += 2 * size
+            if tables.tensor_kind[k] != COPY:
+                held_bytes[home] += 2 * size
         elif last_kernel >= 0:
             born_bytes[home_kernel] += size
             dead_bytes[last_kernel] += size

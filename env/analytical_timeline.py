@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from go_opt.env.cost import cost_tables
 from go_opt.env.evaluation import evaluate_plan
+from go_opt.env.relays import expand_plan
 from go_opt.env.simulator.memory import FITS
 from go_opt.env.simulator.package import CHIP_FLOW, HOST_IN, NONE, STREAM, Package
 from go_opt.env.simulator.timeline import make_ready, timeline_of_spans
@@ -27,6 +28,7 @@ _Row = tuple[bool, int, int, int, float, float]  # of package.SPAN
 
 def analytical_timeline(graph: Graph, target: Target, plan: Plan, inferences: int) -> Timeline:
     """Each of the ``inferences`` as its latency adds up; empty where memory does not suffice."""
+    graph, plan = expand_plan(graph, target, plan)
     traced = make_ready(graph, target, plan, inferences, without=EFFECTS)
     metrics = evaluate_plan(graph, target, plan)
     rows: list[_Row] = []

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.dtypes import DTYPE_CODE, IS_FLOATING, costed_dtype, size_bytes
+from go_opt.env.relays import COPY_TYPE
 from go_opt.env.shapes import shaped_op_seconds
 from go_opt.env.simulator_parameters import EFFECTS, SimulatorParameters
 from go_opt.env.target import Target
 from go_opt.env.topology import Topology
-from go_opt.graph import MATRIX, NO_PRODUCER, WEIGHT, Graph
+from go_opt.graph import MATRIX, NO_PRODUCER, TENSOR_KINDS, WEIGHT, Graph
+
+# What a relay writes, a kind beside those of the graph: it shares the double buffer of what it reads.
+COPY: Final = len(TENSOR_KINDS)
 
 
 class CostTables(NamedTuple):
@@ -28,7 +32,7 @@ class CostTables(NamedTuple):
     measured_s: NDArray[np.float64]  # [Q, N] seconds the op costs exactly, NaN: none
     can_run: NDArray[np.bool_]  # [Q, N] True where the kind may run the op
     tensor_bytes: NDArray[np.int64]  # [K] in the type the tensor is costed in
-    tensor_kind: NDArray[np.int8]  # [K]
+    tensor_kind: NDArray[np.int8]  # [K] as in the graph, or COPY
     tensor_producer: NDArray[np.int32]  # [K]
     tensor_is_output: NDArray[np.bool_]  # [K]
     weight_by_size: NDArray[np.int32]  # [W] the weights, the largest first, then by index
@@ -97,7 +101,7 @@ def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParam
         measured_s=_per_kind(graph.measured_s, target, graph.num_ops, np.nan),
         can_run=_per_kind(graph.excluded, target, graph.num_ops, 0.0) == 0.0,
         tensor_bytes=sizes,
-        tensor_kind=graph.tensor_kind.copy(),
+        tensor_kind=_tensor_kind(graph),
         tensor_producer=graph.tensor_producer.copy(),
         tensor_is_output=graph.tensor_is_output.copy(),
         weight_by_size=_by_size(np.flatnonzero(graph.tensor_kind == WEIGHT), sizes),
@@ -123,6 +127,13 @@ def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParam
         host_in_s_per_byte=1.0 / target.host_in_bytes_per_s,
         host_out_s_per_byte=1.0 / target.host_out_bytes_per_s,
     )
+
+
+def _tensor_kind(graph: Graph) -> NDArray[np.int8]:
+    kind = graph.tensor_kind.copy()
+    copies = [op for op, op_type in enumerate(graph.op_types) if op_type == COPY_TYPE]
+    kind[np.isin(graph.tensor_producer, copies)] = COPY
+    return kind
 
 
 def _by_size(tensors: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int32]:

@@ -76,6 +76,11 @@ class Graph:
         return MappingProxyType({name: i for i, name in enumerate(self.op_names)})
 
     @cached_property
+    def tensor_index(self) -> Mapping[str, int]:
+        """Tensor name -> index."""
+        return MappingProxyType({name: i for i, name in enumerate(self.tensor_names)})
+
+    @cached_property
     def reader_tensor(self) -> NDArray[np.int32]:
         """[R] the tensor each read is of (the row of each CSR entry)."""
         counts = np.diff(self.reader_ptr)

@@ -1,22 +1,30 @@
 """The verifier: checks any plan from the definitions, in plain NumPy.
 
 It shares no code with the solver, the slicer or the compiled environment; only the
-fusion rule and the routes are read from where they are defined.
+fusion rule, the routes and what relays and clones mean are read from where they are
+defined. A plan with relays and clones keeps the rules of placement if the plan without, of
+the graph with copies and clones as ops, does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.cycles import cycle_text
 from go_opt.dtypes import costed_dtype, size_bytes
 from go_opt.env.fusion import is_one_loop, loop_roles
+from go_opt.env.relays import COPY_TYPE, expand_plan
 from go_opt.env.target import Target
 from go_opt.graph import NO_PRODUCER, WEIGHT, Graph
 from go_opt.plan import Plan
+from go_opt.solver.user_constraints import UserConstraint
+from go_opt.solver.verify_constraints import broken_constraints
+from go_opt.solver.verify_copies import broken_by_copies, shape_of_copies
 
 
 @dataclass(frozen=True)
@@ -27,30 +35,36 @@ class Violation:
     message: str
 
 
-def verify(graph: Graph, target: Target, plan: Plan) -> list[Violation]:
-    """Every rule ``plan`` breaks, each with its first offender; empty means valid.
+def verify(
+    graph: Graph, target: Target, plan: Plan, constraints: Sequence[UserConstraint] = ()
+) -> list[Violation]:
+    """Every rule and constraint ``plan`` breaks, each with its first offender; empty means valid.
 
     Raises:
       PlanError: the plan was made for another graph or target.
+      InvalidInputError: a constraint is about no op or chip there is.
     """
     plan.check_belongs_to(graph, target.fingerprint)
     shape = list(_shape(graph, target, plan))
     if shape:
         return shape
-    found = [
-        *_order(graph, plan),
-        *_fusion(graph, plan),
-        *_kinds(graph, target, plan),
-        *_not_served(plan),
-        *_dataflow(graph, target, plan),
-        *_no_skip(target, plan),
-        *_triangle(graph, target, plan),
+    copies = list(starmap(Violation, broken_by_copies(graph, target, plan)))
+    found = [*_order(graph, plan), *_fusion(graph, plan), *_replication(plan), *copies]
+    if copies:  # what the plan means is open, and how much of it there is
+        return found
+    placed, placed_plan = expand_plan(graph, target, plan)
+    found += [
+        *_kinds(placed, target, placed_plan),
+        *_dataflow(placed, target, placed_plan),
+        *_no_skip(target, placed_plan),
+        *_triangle(placed, target, placed_plan),
+        *starmap(Violation, broken_constraints(graph, target, plan, constraints, placed, placed_plan)),
     ]
     # Memory is defined by the order of kernels, so it is judged where that is sound.
     return (
         found
         if any(v.constraint in ("order", "fusion") for v in found)
-        else [*found, *_memory(graph, target, plan)]
+        else [*found, *_memory(placed, target, placed_plan)]
     )
 
 
@@ -67,6 +81,7 @@ def _shape(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
         yield Violation("shape", f"op {graph.op_names[op]!r} is on chip {chip}; chips are 0 to {last}.")
     if not np.array_equal(np.sort(plan.order), np.arange(graph.num_ops)):
         yield Violation("shape", "order is not a permutation of the ops.")
+    yield from starmap(Violation, shape_of_copies(graph, target, plan))
 
 
 def _order(graph: Graph, plan: Plan) -> Iterator[Violation]:
@@ -93,12 +108,13 @@ def _fusion(graph: Graph, plan: Plan) -> Iterator[Violation]:
         return
     roles = loop_roles(graph)
     ends = np.append(starts[1:], len(group))
-    for start, end in zip(starts, ends, strict=True):
+    is_fused = ends - starts > 1
+    for start, end in zip(starts[is_fused], ends[is_fused], strict=True):
         ops = plan.order[start:end]
         if (plan.placement[ops] != plan.placement[ops[0]]).any():
             yield Violation("fusion", f"the kernel of op {graph.op_names[ops[0]]!r} lies on several chips.")
             return
-        if end - start > 1 and not is_one_loop(roles, ops):
+        if not is_one_loop(roles, ops):
             yield Violation("fusion", f"the kernel of op {graph.op_names[ops[0]]!r} is not one loop nest.")
             return
 
@@ -118,25 +134,38 @@ def _kinds(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
             )
 
 
-def _not_served(plan: Plan) -> Iterator[Violation]:
+def _replication(plan: Plan) -> Iterator[Violation]:
     if (plan.replication != 1).any():
         yield Violation("replication", "replicated stages are not evaluated by this version.")
-    if plan.relays or plan.clones:
-        yield Violation("relays", "relays and clones are not evaluated by this version.")
 
 
 def _dataflow(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
     source, reader = plan.placement[graph.edge_src], plan.placement[graph.edge_dst]
-    if target.constraints.acyclic:
+    if target.constraints.acyclic and not target.goes_forward:
+        yield from _chip_cycle(target, source, reader)
+    if target.goes_forward:
         backward = np.flatnonzero(source > reader)
         if len(backward):
             yield _edge_violation("acyclic", "flows back", graph, plan, backward[0])
             return
-    for a, b in np.unique(np.stack([source, reader], axis=1), axis=0):
-        if not target.topology.has_route(int(a), int(b)):
+    for pair in np.unique(source * np.int64(target.num_chips) + reader).tolist():
+        a, b = divmod(pair, target.num_chips)
+        if not target.topology.has_route(a, b):
             edge = np.flatnonzero((source == a) & (reader == b))[0]
             yield _edge_violation("route", "has no route", graph, plan, edge)
             return
+
+
+def _chip_cycle(target: Target, source: NDArray[np.int32], reader: NDArray[np.int32]) -> Iterator[Violation]:
+    """Chips that wait for each other, where any order of the chips would do."""
+    waits = {chip: set(reader[source == chip].tolist()) - {chip} for chip in range(target.num_chips)}
+    left = set(waits)
+    while free := {chip for chip in left if not waits[chip] & left}:
+        left -= free
+    if left:
+        names = [f"chip {chip}" for chip in range(target.num_chips)]
+        cycle = cycle_text([sorted(waits[chip]) for chip in range(target.num_chips)], left, names)
+        yield Violation("acyclic", f"results go around in a circle of chips: {cycle}.")
 
 
 def _edge_violation(constraint: str, what: str, graph: Graph, plan: Plan, edge: int) -> Violation:
@@ -222,7 +251,10 @@ def peak_activation_bytes(graph: Graph, target: Target, plan: Plan) -> NDArray[n
     leaves = graph.tensor_is_output.copy()
     leaves[tensor[enters & (producer != NO_PRODUCER)]] = True
     produced = graph.tensor_producer != NO_PRODUCER
-    np.add.at(held, plan.placement[graph.tensor_producer[leaves & produced]], 2 * size[leaves & produced])
+    # What a relay writes shares the double buffer of what it reads.
+    is_copy = np.array([op_type == COPY_TYPE for op_type in graph.op_types])[graph.tensor_producer]
+    buffered = leaves & produced & ~is_copy
+    np.add.at(held, plan.placement[graph.tensor_producer[buffered]], 2 * size[buffered])
     last = np.full(graph.num_tensors, -1, dtype=np.int64)
     np.maximum.at(last, tensor, kernel_of[reader])
     first = np.where(produced, kernel_of[graph.tensor_producer], -1)

@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.env.cost import COPY
 from go_opt.env.simulator.package import NONE
 from go_opt.env.simulator.sram import place_buffers
 from go_opt.graph import NO_PRODUCER, WEIGHT
@@ -93,6 +94,8 @@ def holdings(tables, kernel_of, kernel_chip, alignment):
                 border_bytes[chip] += BORDER_BUFFERS * aligned(tables.tensor_bytes[k], alignment[chip])
                 leaves = True
         if home == NONE:
+            continue
+        if leaves and tables.tensor_kind[k] == COPY:
             continue
         if leaves:
             border_bytes[home_chip] += BORDER_BUFFERS * aligned(tables.tensor_bytes[k], alignment[home_chip])

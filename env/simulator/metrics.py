@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env.metrics import Metrics, Simulation
+from go_opt.env.relays import expand_plan
 from go_opt.env.simulator.package import NONE, STREAM_WAIT
 from go_opt.env.simulator.simulate import (
     DEADLOCKED,
@@ -34,6 +35,7 @@ def simulate_plan(
 
     A plan that does not run has an infinite interval, ``valid`` False and the reason.
     """
+    graph, plan = expand_plan(graph, target, plan)
     batch = simulate_batch(
         graph, target, plan.placement[None], plan.order[None], plan.fusion_group[None], without=without
     )

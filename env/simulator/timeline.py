@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from go_opt.env.kernels import number_kernels
 from go_opt.env.metrics import Fidelity, Metrics
+from go_opt.env.relays import expand_plan
 from go_opt.env.simulator.assembly import Assembly, assemble
 from go_opt.env.simulator.engine import DEADLOCK, run
 from go_opt.env.simulator.memory import FITS
@@ -36,6 +37,7 @@ class Traced(NamedTuple):
 
 def simulated_timeline(graph: Graph, target: Target, plan: Plan, inferences: int) -> Timeline:
     """The timeline of the first ``inferences``, or up to a deadlock; empty where memory does not suffice."""
+    graph, plan = expand_plan(graph, target, plan)
     traced = make_ready(graph, target, plan, inferences)
     package = traced.assembly.package
     is_deadlocked = False

@@ -5,8 +5,9 @@ graph, the target's fields and the plan. Readings of the design where it leaves 
 
 * A kernel reads a tensor from outside once; the widest read among its ops counts.
 * A tensor is sent whole, whatever its readers touch.
-* A tensor that enters or leaves a chip is held, twice, during the whole interval; the
-  others from the place of their producer's kernel to that of their last reader's.
+* A tensor that enters or leaves a chip is held, twice, during the whole interval; what a
+  relay sends on is held as what it reads. The others are held from the place of their
+  producer's kernel to that of their last reader's.
 * A streamed weight leaves the memory entirely and costs the bytes touched on its chip.
 * Latency: a transfer takes the latencies of its hops plus its bytes over the slowest
   link, without contention; inputs set out for each chip at once.
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 
 from go_opt.dtypes import DTYPE_BITS, DTYPES
 from go_opt.env import Target
+from go_opt.env.relays import COPY_TYPE
 from go_opt.env.target import ChipKind
 from go_opt.graph import ACTIVATION, INPUT, MATRIX, WEIGHT, Graph
 from go_opt.plan import Plan
@@ -226,6 +228,8 @@ class Twin:
             readers_here = [op for op in self.touched[k] if self.plan.placement[op] == chip]
             if self.graph.tensor_kind[k] == INPUT or self.home(k) != chip:
                 held += 2 * self.tensor_bytes[k] if readers_here else 0
+            elif self.is_relayed(k):
+                continue  # in the buffer of what the copy reads
             elif self.graph.tensor_is_output[k] or self.reader_chips(k) - {chip}:
                 held += 2 * self.tensor_bytes[k]
             elif self.is_stored(k):
@@ -233,6 +237,11 @@ class Twin:
                 for place in range(min(places), max(places) + 1):
                     live[place] += self.tensor_bytes[k]
         return held + max(live, default=0)
+
+    def is_relayed(self, tensor: int) -> bool:
+        """Whether a relay's copy sends it on."""
+        copies = self.graph.op_types[int(self.graph.tensor_producer[tensor])] == COPY_TYPE
+        return copies and bool(self.reader_chips(tensor) - {self.home(tensor)})
 
     def place(self, op: int) -> int:
         return self.kernels[self.kernel_of[op]].place

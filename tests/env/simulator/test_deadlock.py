@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from go_opt.env import Target, parse_target
-from go_opt.env.relays import with_relays
 from go_opt.env.simulator import simulate_plan
 from go_opt.graph import Graph
 from go_opt.graph_builder import GraphBuilder
@@ -65,9 +66,9 @@ def test_a_detour_deadlocks_and_a_relay_does_not(length: int) -> None:
     assert metrics.interval_s == float("inf")
     assert f"deadlock: link {length}->{length + 1} is stopped by tensor 'skip'" in metrics.reason
 
-    relayed, relayed_plan = with_relays(graph, target, plan, [Relay("skip", tuple(range(1, length + 1)))])
-    assert verify(relayed, target, relayed_plan) == []
-    metrics = simulate_plan(relayed, target, relayed_plan)
+    relayed = replace(plan, relays=(Relay("skip", tuple(range(1, length + 1))),))
+    assert verify(graph, target, relayed) == []
+    metrics = simulate_plan(graph, target, relayed)
     assert metrics.valid, metrics.reason
 
 

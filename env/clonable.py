@@ -1,0 +1,46 @@
+"""Which ops a plan may clone (design section 8): those that can be had anywhere for next to nothing.
+
+An op is *clonable* where it and all its ancestors are no matrix ops, and together are at most
+``MAX_CONE_OPS`` ops that read graph inputs and small weights alone: attention masks, position
+encodings, casts and broadcasts of inputs. The rule is narrow on purpose. A clone takes a
+tensor off every link, so a lower bound has to forget what clonable ops send
+(:mod:`go_opt.solver.bound_problem`); were every cheap op clonable, it would forget all.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.graph import MATRIX, NO_PRODUCER, WEIGHT, Graph
+
+MAX_CONE_OPS: Final = 32
+MAX_WEIGHT_ELEMENTS: Final = 2**20  # of each weight a clonable op reads: no embedding table
+
+
+@lru_cache(maxsize=16)
+def clonable_ops(graph: Graph) -> NDArray[np.bool_]:
+    """[N] True where a plan may hold clones of the op."""
+    cones: dict[int, frozenset[int]] = {}
+    read_ptr, reads = graph.op_reads
+    for op in range(graph.num_ops):
+        read = graph.reader_tensor[reads[read_ptr[op] : read_ptr[op + 1]]]
+        producers = graph.tensor_producer[read]
+        above = producers[producers != NO_PRODUCER].tolist()
+        weights = read[graph.tensor_kind[read] == WEIGHT]
+        if (
+            graph.op_class[op] == MATRIX
+            or (graph.tensor_elements[weights] > MAX_WEIGHT_ELEMENTS).any()
+            or not all(producer in cones for producer in above)
+        ):
+            continue
+        cone = frozenset({op}).union(*(cones[producer] for producer in above))
+        if len(cone) <= MAX_CONE_OPS:
+            cones[op] = cone
+    is_clonable = np.zeros(graph.num_ops, dtype=np.bool_)
+    is_clonable[list(cones)] = True
+    is_clonable.flags.writeable = False
+    return is_clonable
