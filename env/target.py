@@ -67,7 +67,7 @@ class ChipKind:
 class Constraints:
     """Which static constraints hold (design section 6)."""
 
-    acyclic: bool
+    acyclic: bool  # on a ring or a chain to no lower chip; elsewhere the chips have some such order
     no_skip: NoSkip
     triangle: Triangle
 
@@ -94,6 +94,11 @@ class Target:
     @property
     def num_chips(self) -> int:
         return sum(kind.count for kind in self.kinds)
+
+    @property
+    def goes_forward(self) -> bool:
+        """Whether the chips' order is given and results go to no lower chip."""
+        return self.constraints.acyclic and self.topology.is_ring
 
     @cached_property
     def chip_kind(self) -> NDArray[np.int32]:
@@ -224,9 +229,10 @@ def _build(data: dict[str, Any], source: str) -> Target:
             "constraints.triangle needs constraints.acyclic: it judges forward dependencies.",
             field="constraints.triangle",
         )
-    if constraints.acyclic and topology.kind not in ("ring", "chain"):
+    if constraints.triangle != "off" and not topology.is_ring:
         raise TargetError(
-            f"constraints.acyclic needs a ring or a chain, not {topology.kind}.", field="constraints.acyclic"
+            f"constraints.triangle needs a ring or a chain, not {topology.kind}.",
+            field="constraints.triangle",
         )
     return target
 

@@ -85,7 +85,7 @@ MISTAKES = [
     ("[constraints]", "[constrains]", "constraints", "constraints is missing"),
     ('kind = "ring"', 'kind = "torus"', "topology.kind", "must be one of ring, chain, mesh2d"),
     ('kind = "ring"', 'kind = "mesh2d"', "topology.columns", "topology.columns is missing"),
-    ('kind = "ring"', 'kind = "all_to_all"', "constraints.acyclic", "acyclic needs a ring or a chain"),
+    ('kind = "ring"', 'kind = "all_to_all"', "constraints.triangle", "triangle needs a ring or a chain"),
     ("rate_bytes_per_s = 16e9", "rate_bytes_per_s = 0", "topology.rate_bytes_per_s", "above zero"),
     ("rate_bytes_per_s = 16e9", "rate_bytes_per_s = inf", "topology.rate_bytes_per_s", "a finite number"),
     ("latency_s = 0.2e-6", "latency_s = nan", "topology.latency_s", "a finite number, not nan"),
