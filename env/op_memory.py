@@ -1,13 +1,22 @@
-"""Why nothing fits: the op with the largest demand, and the limit it meets."""
+"""Why nothing fits: the op with the largest demand, the limit it meets, and what would fit."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.env.cost import cost_tables
+from go_opt.env.cost import CostTables, cost_tables
+from go_opt.env.peak_memory import Held, peak_memory
 from go_opt.env.target import Target
 from go_opt.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
+from go_opt.plan import Plan
+
+_MOST_NAMED: Final = 3  # tensors that a sentence names
 
 
 def op_activation_bytes(graph: Graph, target: Target) -> NDArray[np.int64]:
@@ -16,8 +25,7 @@ def op_activation_bytes(graph: Graph, target: Target) -> NDArray[np.int64]:
     Those it reads and writes; inputs and outputs, which cross the chip's border, twice.
     """
     tables = cost_tables(graph, target)
-    crosses = (tables.tensor_kind == INPUT) | tables.tensor_is_output
-    held_bytes = tables.tensor_bytes * np.where(crosses, 2, 1)
+    held_bytes = _held_bytes(tables)
     demand = np.zeros(graph.num_ops, dtype=np.int64)
     is_activation = tables.tensor_kind[tables.reader_tensor] != WEIGHT
     read = tables.reader_tensor[is_activation]
@@ -30,7 +38,10 @@ def op_activation_bytes(graph: Graph, target: Target) -> NDArray[np.int64]:
 
 
 def op_that_runs_nowhere(graph: Graph, target: Target) -> str:
-    """One sentence on an op that no chip can run or hold, with demand and limit; empty if there is none."""
+    """One sentence on an op that no chip can run or hold; empty if there is none.
+
+    It has the demand, the limit, the tensors to blame and what would fit.
+    """
     nowhere = np.flatnonzero(~cost_tables(graph, target).can_run.any(axis=0))
     if len(nowhere):
         return f"op {graph.op_names[nowhere[0]]!r} is excluded from every chip kind of {target.name}."
@@ -38,27 +49,86 @@ def op_that_runs_nowhere(graph: Graph, target: Target) -> str:
     if needed <= limit:
         return ""
     return (
-        f"op {op!r} fits no chip of {target.name} as a kernel of its own: "
-        f"its activations need {needed} bytes, the limit is {limit} bytes."
+        f"op {graph.op_names[op]!r} fits no chip of {target.name} as a kernel of its own: "
+        f"its activations need {needed} bytes ({_named(_held_by(graph, target, op))}), "
+        f"the limit is {limit} bytes; {_what_would_fit(graph, target, op, needed, limit)}."
     )
 
 
-def why_no_plan(graph: Graph, target: Target, rejection: str) -> str:
+def why_no_plan(graph: Graph, target: Target, rejection: str, closest: Plan | None = None) -> str:
     """One sentence on why no plan was found though each op alone would fit.
 
-    ``rejection`` is the rule the first plan that fits its memory breaks, if there was one.
+    Args:
+      rejection: the rule the first plan that fits its memory breaks, if there was one.
+      closest: of the plans that do not fit their memory, the one that exceeds it least.
     """
     if rejection:
         return f"no valid plan was found on {target.name}; the first one that fits breaks a rule: {rejection}"
-    op, needed, limit = _largest_demand(graph, target)
+    if closest is None:
+        op, needed, limit = _largest_demand(graph, target)
+        return (
+            f"no valid plan was found on {target.name}: activations do not fit; the largest op "
+            f"{graph.op_names[op]!r} needs {needed} bytes ({_named(_held_by(graph, target, op))}) of "
+            f"{limit} bytes, before what its neighbours keep alive."
+        )
+    peaks = [peak_memory(graph, target, closest, int(chip)) for chip in np.unique(closest.placement)]
+    peak = max(peaks, key=lambda peak: peak.peak_bytes - int(target.chip_sram_bytes[peak.chip]))
+    limit = int(target.chip_sram_bytes[peak.chip])
+    at = f" at op {peak.ops[0]!r}" if peak.ops else ""
     return (
-        f"no valid plan was found on {target.name}: activations do not fit; the largest op {op!r} "
-        f"needs {needed} bytes of {limit} bytes, before what its neighbours keep alive."
+        f"no valid plan was found on {target.name}: activations do not fit; the plan that comes closest "
+        f"needs {peak.peak_bytes} bytes on chip {peak.chip}{at} ({_named(peak.held)}), the limit is "
+        f"{limit} bytes; chips with {max(peak.peak_bytes for peak in peaks)} bytes would hold that plan."
     )
 
 
-def _largest_demand(graph: Graph, target: Target) -> tuple[str, int, int]:
+def _held_by(graph: Graph, target: Target, op: int) -> list[Held]:
+    """The activations that an op reads and writes as a kernel of its own, most bytes first."""
+    tables = cost_tables(graph, target)
+    read_ptr, reads = graph.op_reads
+    out_ptr, outputs = graph.op_outputs
+    read = tables.reader_tensor[reads[read_ptr[op] : read_ptr[op + 1]]]
+    tensors = [*read[tables.tensor_kind[read] != WEIGHT], *outputs[out_ptr[op] : out_ptr[op + 1]]]
+    held_bytes, crosses = _held_bytes(tables), _crosses(tables)
+    held = [Held(graph.tensor_names[k], int(held_bytes[k]), bool(crosses[k])) for k in tensors]
+    return sorted(held, key=lambda one: -one.held_bytes)
+
+
+def _named(held: Sequence[Held]) -> str:
+    """The largest tensors with their bytes: ``'x' 400 in two buffers, 'y' 100 and 3 more``."""
+    named = [
+        f"{one.tensor!r} {one.held_bytes}{' in two buffers' if one.crosses else ''}"
+        for one in held[:_MOST_NAMED]
+    ]
+    more = f" and {len(held) - _MOST_NAMED} more" if len(held) > _MOST_NAMED else ""
+    return ", ".join(named) + more
+
+
+def _what_would_fit(graph: Graph, target: Target, op: int, needed: int, limit: int) -> str:
+    """Changes under which no op alone needs more than there is; each is computed, none is guessed."""
+    fits = [f"a chip with {needed} bytes"]
+    if graph.precision == "as-is":
+        native = _largest_demand(replace(graph, precision="native"), target)[1]
+        if native <= limit:
+            fits.append(f"the native precision ({native} bytes)")
+    # Bytes grow with tensors: as large a share of each as fits of the sum.
+    share = math.floor(100 * limit / needed) / 100
+    fits.append(f"tensors of at most {share:g} times these sizes, as of a smaller batch")
+    return f"what would fit: {', or '.join(fits)}"
+
+
+def _crosses(tables: CostTables) -> NDArray[np.bool_]:
+    """[K] True for inputs and outputs, which cross the chip's border wherever their ops run."""
+    return (tables.tensor_kind == INPUT) | tables.tensor_is_output
+
+
+def _held_bytes(tables: CostTables) -> NDArray[np.int64]:
+    """[K] bytes of a tensor beside an op that reads or writes it, at least."""
+    return tables.tensor_bytes * np.where(_crosses(tables), 2, 1)
+
+
+def _largest_demand(graph: Graph, target: Target) -> tuple[int, int, int]:
     """The op with the most activations, its demand and the largest memory, in bytes."""
     demand = op_activation_bytes(graph, target)
     op = int(np.argmax(demand))
-    return graph.op_names[op], int(demand[op]), int(target.chip_sram_bytes.max())
+    return op, int(demand[op]), int(target.chip_sram_bytes.max())

@@ -49,6 +49,7 @@ class Plan:
     target: str  # name or path the target was loaded by
     dims: Mapping[str, int] = field(default_factory=dict)
     precision: Precision = "native"
+    model: str = ""  # path or zoo:NAME the graph was loaded by; empty where it came from elsewhere
 
     @staticmethod
     def create(
@@ -89,7 +90,8 @@ class Plan:
         if self.graph_fingerprint != graph.fingerprint:
             raise PlanError(
                 f"the plan is of another graph (plan {self.graph_fingerprint[:12]}, "
-                f"graph {graph.name!r} {graph.fingerprint[:12]}).",
+                f"graph {graph.name!r} {graph.fingerprint[:12]}); a plan made with measured costs "
+                "is judged with the same costs.",
                 field="graph_fingerprint",
             )
         if self.target_fingerprint != target_fingerprint:

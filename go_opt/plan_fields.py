@@ -37,6 +37,7 @@ def plan_from_fields(
     target: object,
     dims: object,
     precision: object,
+    model: object = "",
 ) -> Plan:
     """The plan of these fields; an ``object`` is of a type not yet known.
 
@@ -64,6 +65,7 @@ def plan_from_fields(
         target=text("target", target),
         dims=checked_dims(dims, "plan", PlanError),
         precision=_precision(precision),
+        model=text("model", model),
     )
 
 

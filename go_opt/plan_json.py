@@ -26,7 +26,8 @@ _FIELDS: Final = (
     "dims",
     "precision",
 )
-_ALL_FIELDS: Final = frozenset({"format", "relays", "clones", *_FIELDS})
+_REQUIRED: Final = frozenset({"format", "relays", "clones", *_FIELDS})
+_OPTIONAL: Final = frozenset({"model"})  # files of version 0.1.0 lack it
 _Row = TypeVar("_Row")
 
 
@@ -47,6 +48,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "target": plan.target,
         "dims": dict(plan.dims),
         "precision": plan.precision,
+        "model": plan.model,
     }
 
 
@@ -58,10 +60,10 @@ def plan_from_dict(data: object) -> Plan:
     """
     if not isinstance(data, Mapping):
         raise PlanError("plan: must be a JSON object.")
-    for name in sorted(_ALL_FIELDS - set(data)):
+    for name in sorted(_REQUIRED - set(data)):
         raise PlanError(f"plan: {name} is missing.", field=name)
     for name in data:
-        if name not in _ALL_FIELDS:
+        if name not in _REQUIRED | _OPTIONAL:
             raise PlanError(f"plan: unknown field {str(name)[:40]!r}.", field=str(name)[:40])
     if data["format"] != FORMAT:
         raise PlanError(f"plan: format must be {FORMAT!r}.", field="format")
@@ -69,6 +71,7 @@ def plan_from_dict(data: object) -> Plan:
         relays=_rows("relays", data["relays"], ("tensor", "chips"), relay_from_fields),
         clones=_rows("clones", data["clones"], ("op", "chip"), clone_from_fields),
         **{name: data[name] for name in _FIELDS},
+        **{name: data[name] for name in _OPTIONAL & set(data)},
     )
 
 

@@ -149,6 +149,7 @@ def plan_to_proto(plan: Plan) -> plan_pb2.Plan:
         target=plan.target,
         dims=dict(plan.dims),
         precision=_PRECISION_NUMBER[plan.precision],
+        model=plan.model,
     )
 
 
@@ -172,6 +173,7 @@ def plan_from_proto(message: plan_pb2.Plan) -> Plan:
         target=message.target,
         dims=message.dims,
         precision=_precision(message.precision, PlanError),
+        model=message.model,
     )
 
 

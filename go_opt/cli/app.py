@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 
 import typer
 
-from go_opt.cli import jobs, listing, plans, serving, tracing, training
+from go_opt.cli import bench, explaining, jobs, listing, plans, serving, tracing, training
 from go_opt.errors import GoOptError, ServiceError
 
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it
@@ -25,7 +25,9 @@ app = typer.Typer(
 app.command("optimize")(plans.optimize)
 app.command("evaluate")(plans.evaluate)
 app.command("verify")(plans.verify)
+app.command("explain")(explaining.explain)
 app.command("trace")(tracing.trace)
+app.command("bench")(bench.bench)
 app.command("pretrain")(training.pretrain)
 app.command("finetune")(training.finetune)
 app.command("serve")(serving.serve)

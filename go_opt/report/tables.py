@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -37,7 +38,7 @@ def print_result(console: Console, graph: Graph, target: Target, result: Optimiz
     )
     lines = [
         f"{graph.name} on {target.name}: {graph.num_ops} ops on {result.plan.chips_used} of "
-        f"{target.num_chips} chips, {_num_kernels(result.plan)} kernels",
+        f"{target.num_chips} chips, {_num_kernels(result.plan)} kernels{_copies_text(result.plan)}",
         f"interval    {format_duration(metrics.interval_s)} ({metrics.throughput_per_s:.6g} inferences/s), "
         f"{against}",
         f"latency     {format_duration(metrics.latency_s)}, alone {format_duration(metrics.makespan_s)}",
@@ -61,25 +62,28 @@ def print_metrics(console: Console, target: Target, plan: Plan, metrics: Metrics
         if math.isfinite(metrics.interval_s)
         else f"does not run, {validity}"
     )
-    console.print(Text(summary), soft_wrap=True)
+    console.print(Text(summary + _copies_text(plan)), soft_wrap=True)
 
 
 def chips_table(target: Target, plan: Plan, metrics: Metrics) -> Table:
     """One row a chip in use; loads in percent of the interval, the bottleneck marked."""
     table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
-    for name in ("chip", "ops", "compute", "load", "", "sends", "load", "weights", "activations", "streamed"):
-        table.add_column(name, justify="left" if name in ("", "chip") else "right", no_wrap=True)
     ops = np.bincount(plan.placement, minlength=target.num_chips)
+    copies = _copies_by_chip(target, plan)
+    names = ("compute", "load", "", "sends", "load", "weights", "activations", "streamed")
+    for name in ("chip", "ops", *copies, *names):
+        table.add_column(name, justify="left" if name in ("", "chip") else "right", no_wrap=True)
     sent_s = np.zeros(target.num_chips)
     leaves = target.topology.link_from
     has_source = leaves >= 0
     np.maximum.at(sent_s, leaves[has_source], metrics.link_s[: len(leaves)][has_source])
-    for chip in np.flatnonzero(ops):
+    for chip in np.flatnonzero(sum(copies.values(), start=ops)):
         load, sent = (seconds / metrics.interval_s if metrics.interval_s else 0.0
                       for seconds in (metrics.compute_s[chip], sent_s[chip]))  # fmt: skip
         table.add_row(
             str(chip),
             str(ops[chip]),
+            *(str(number[chip] or "-") for number in copies.values()),
             format_duration(metrics.compute_s[chip]),
             f"{load:.0%}",
             _bar(load),
@@ -93,8 +97,24 @@ def chips_table(target: Target, plan: Plan, metrics: Metrics) -> Table:
     for name, seconds in zip(target.link_names[-2:], metrics.link_s[-2:], strict=True):
         load = seconds / metrics.interval_s if metrics.interval_s else 0.0
         style = "bold" if metrics.bottleneck == name else None
-        table.add_row(name, "", format_duration(seconds), f"{load:.0%}", _bar(load), style=style)
+        blank = [""] * (1 + len(copies))
+        table.add_row(name, *blank, format_duration(seconds), f"{load:.0%}", _bar(load), style=style)
     return table
+
+
+def _copies_by_chip(target: Target, plan: Plan) -> dict[str, NDArray[np.int64]]:
+    """By what there is of them, relays and clones: their number on each chip [D]."""
+    chips = {
+        "relays": [chip for relay in plan.relays for chip in relay.chips],
+        "clones": [clone.chip for clone in plan.clones],
+    }
+    return {name: np.bincount(on, minlength=target.num_chips) for name, on in chips.items() if on}
+
+
+def _copies_text(plan: Plan) -> str:
+    relays = sum(len(relay.chips) for relay in plan.relays)
+    named = ((relays, "relay"), (len(plan.clones), "clone"))
+    return "".join(f", {number} {name}{'s' * (number > 1)}" for number, name in named if number)
 
 
 def history_table(result: OptimizeResult) -> Table:

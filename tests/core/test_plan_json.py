@@ -32,6 +32,7 @@ GOOD: dict[str, Any] = {
     "target": "mcm-6x6",
     "dims": {"batch": 8},
     "precision": "as-is",
+    "model": "zoo:resnet50",
 }
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -98,6 +99,8 @@ BAD: list[tuple[str, Any]] = [
     ("dims", {"batch": 2**63}),
     ("precision", "exact"),
     ("precision", {}),
+    ("model", None),
+    ("model", 3),
 ]
 
 
@@ -109,7 +112,12 @@ def test_malformed_field_is_named(field: str, value: Any) -> None:
     assert error.value.field
 
 
-@pytest.mark.parametrize("field", GOOD)
+def test_older_files_have_no_model() -> None:
+    plan = plan_from_dict({name: value for name, value in GOOD.items() if name != "model"})
+    assert plan.model == ""
+
+
+@pytest.mark.parametrize("field", [name for name in GOOD if name != "model"])
 def test_missing_field_is_named(field: str) -> None:
     data = copy.deepcopy(GOOD)
     del data[field]

@@ -242,6 +242,7 @@ def plans(draw: st.DrawFn) -> Plan:
         "op_provenance": np.zeros(num_ops, dtype=np.int32),
         "dims": draw(st.dictionaries(NAMES, st.integers(0, 2**63 - 1), max_size=2)),
         "precision": draw(st.sampled_from(["native", "as-is"])),
+        "model": draw(NAMES),
     }
     return Plan(**values)
 

@@ -1,0 +1,6 @@
+"""Explanations: why a plan costs what it costs, and why an op is where it is."""
+
+from go_opt.explanations.of_op import OpExplanation, explain_op
+from go_opt.explanations.whole import PlanExplanation, explain_plan
+
+__all__ = ["OpExplanation", "PlanExplanation", "explain_op", "explain_plan"]

@@ -1,0 +1,227 @@
+"""What loads each chip and link: kernels by what binds them, tensors by the links they cross.
+
+Everything is taken apart from the same cost tables that :func:`go_opt.env.evaluate_batch`
+sums, so the parts of a term add up to it. Axes: ``N`` ops, ``K`` tensors, ``M`` kernels,
+``R`` reads, ``D`` chips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.csr import row_pointers
+from go_opt.env.cost import CostTables
+from go_opt.env.kernels import number_kernels
+from go_opt.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
+from go_opt.plan import Plan
+
+
+@dataclass(frozen=True, eq=False)
+class Loads:
+    """A plan without relays and clones on its cost tables; see ``expand_plan`` for others."""
+
+    graph: Graph
+    tables: CostTables
+    plan: Plan
+
+    @cached_property
+    def kernel_of(self) -> NDArray[np.int32]:
+        """[N] kernel of each op, numbered along the order."""
+        return number_kernels(self.plan.order, self.plan.fusion_group)
+
+    @cached_property
+    def kernel_chip(self) -> NDArray[np.int32]:
+        """[M] where its first op is; of an illegal plan the others may be elsewhere."""
+        chip = np.empty(int(self.kernel_of.max()) + 1, dtype=np.int32)
+        backwards = self.plan.order[::-1]
+        chip[self.kernel_of[backwards]] = self.plan.placement[backwards]
+        return chip
+
+    @cached_property
+    def op_chip(self) -> NDArray[np.int32]:
+        """[N] chip of each op's kernel."""
+        return self.kernel_chip[self.kernel_of]
+
+    @cached_property
+    def members(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """CSR over kernels: their ops, in execution order."""
+        return row_pointers(self.kernel_of[self.plan.order], len(self.kernel_chip)), self.plan.order
+
+    @cached_property
+    def _kind(self) -> NDArray[np.int32]:
+        return self.tables.chip_kind[self.kernel_chip]
+
+    @cached_property
+    def compute_s(self) -> NDArray[np.float64]:
+        """[M] flops over peak rates, of ops without a measured cost."""
+        kind = self.tables.chip_kind[self.plan.placement]
+        op_s = self.tables.op_s[kind, np.arange(self.graph.num_ops)]
+        return self._per_kernel(np.where(np.isnan(self._op_measured_s), op_s, 0.0))
+
+    @cached_property
+    def measured_s(self) -> NDArray[np.float64]:
+        """[M] measured seconds."""
+        return self._per_kernel(np.nan_to_num(self._op_measured_s))
+
+    @cached_property
+    def _op_measured_s(self) -> NDArray[np.float64]:
+        kind = self.tables.chip_kind[self.plan.placement]
+        return self.tables.measured_s[kind, np.arange(self.graph.num_ops)]
+
+    @cached_property
+    def is_modelled(self) -> NDArray[np.bool_]:
+        """[M] False where all ops of the kernel cost what was measured."""
+        return self._per_kernel(np.isnan(self._op_measured_s)) > 0
+
+    @cached_property
+    def sram_s(self) -> NDArray[np.float64]:
+        """[M] bytes moved over SRAM bandwidth."""
+        return self.moved_bytes * self.tables.sram_s_per_byte[self._kind]
+
+    @cached_property
+    def overhead_s(self) -> NDArray[np.float64]:
+        """[M]"""
+        return np.where(self.is_modelled, self.tables.kernel_overhead_s[self._kind], 0.0)
+
+    @cached_property
+    def kernel_s(self) -> NDArray[np.float64]:
+        """[M] ``max(compute, SRAM) + overhead``, or what was measured."""
+        modelled_s = np.maximum(self.compute_s, self.sram_s) + self.overhead_s
+        return np.where(self.is_modelled, modelled_s, 0.0) + self.measured_s
+
+    @cached_property
+    def moved_bytes(self) -> NDArray[np.int64]:
+        """[M] read from outside the kernel, once a tensor, and written to outside it."""
+        tables, kernel_of = self.tables, self.kernel_of
+        is_outside = self._reader_kernel != self._home_kernel[tables.reader_tensor]
+        # The widest read of each tensor by each kernel comes first.
+        by_read = np.lexsort((-tables.read_bytes, tables.reader_tensor, self._reader_kernel))
+        by_read = by_read[is_outside[by_read]]
+        pairs = np.stack([self._reader_kernel[by_read], tables.reader_tensor[by_read]], axis=1)
+        is_first = np.concatenate([[True], (pairs[1:] != pairs[:-1]).any(axis=1)])[: len(pairs)]
+        moved = np.zeros(len(self.kernel_chip), dtype=np.int64)
+        np.add.at(moved, pairs[is_first, 0], tables.read_bytes[by_read][is_first])
+        is_stored = tables.tensor_is_output.copy()
+        is_stored[tables.reader_tensor[is_outside]] = True
+        written = is_stored & (tables.tensor_producer != NO_PRODUCER)
+        np.add.at(moved, kernel_of[tables.tensor_producer[written]], tables.tensor_bytes[written])
+        return moved
+
+    @cached_property
+    def home_chip(self) -> NDArray[np.int64]:
+        """[K] chip of the producer; -1 for weights and inputs."""
+        producer = self.tables.tensor_producer
+        return np.where(producer == NO_PRODUCER, -1, self.op_chip[producer])
+
+    @cached_property
+    def farthest_hops(self) -> NDArray[np.int64]:
+        """[K] links on the ring from a tensor's producer to its farthest reader."""
+        tables = self.tables
+        home = self.home_chip[tables.reader_tensor]
+        hops = (self.op_chip[tables.reader_op] - home) % tables.num_chips
+        farthest = np.zeros(len(tables.tensor_kind), dtype=np.int64)
+        np.maximum.at(farthest, tables.reader_tensor[home >= 0], hops[home >= 0])
+        return farthest
+
+    def on_link(self, link: int) -> NDArray[np.int64]:
+        """The tensors that load a link, most bytes first."""
+        tables = self.tables
+        if tables.is_ring:
+            from_home = (link - self.home_chip) % tables.num_chips
+            loads = (self.home_chip >= 0) & (from_home < self.farthest_hops)
+        else:
+            loads = np.zeros(len(tables.tensor_kind), dtype=np.bool_)
+            for k, chip in self._crossings:
+                pair = self.home_chip[k] * tables.num_chips + chip
+                route = tables.route_link[tables.route_ptr[pair] : tables.route_ptr[pair + 1]]
+                loads[k] |= link in route
+        return self._most_bytes_first(np.flatnonzero(loads))
+
+    def behind_link(self, k: int, link: int) -> Iterator[int]:
+        """The readers of tensor ``k`` that it reaches over ``link``."""
+        tables, home = self.tables, int(self.home_chip[k])
+        for op in self.readers(k):
+            chip = int(self.op_chip[op])
+            if tables.is_ring:
+                is_behind = (link - home) % tables.num_chips < (chip - home) % tables.num_chips
+            else:
+                pair = home * tables.num_chips + chip
+                is_behind = link in tables.route_link[tables.route_ptr[pair] : tables.route_ptr[pair + 1]]
+            if is_behind:
+                yield op
+
+    @cached_property
+    def _crossings(self) -> list[tuple[int, int]]:
+        """Tensors and chips that they are sent to."""
+        tables = self.tables
+        chip = self.op_chip[tables.reader_op]
+        home = self.home_chip[tables.reader_tensor]
+        is_sent = (home >= 0) & (home != chip)
+        pairs = np.unique(np.stack([tables.reader_tensor[is_sent], chip[is_sent]], axis=1), axis=0)
+        return [(int(k), int(d)) for k, d in pairs]
+
+    def readers(self, k: int) -> list[int]:
+        """The ops that read a tensor."""
+        ptr = self.tables.reader_ptr
+        return [int(op) for op in self.tables.reader_op[ptr[k] : ptr[k + 1]]]
+
+    def weight_bytes(self, op: int) -> int:
+        """Of the weights that an op reads."""
+        read_ptr, reads = self.graph.op_reads
+        tensors = self.graph.reader_tensor[reads[read_ptr[op] : read_ptr[op + 1]]]
+        is_weight = self.tables.tensor_kind[tensors] == WEIGHT
+        return int(self.tables.tensor_bytes[tensors[is_weight]].sum())
+
+    def inputs(self) -> NDArray[np.int64]:
+        """The inputs, most bytes first."""
+        return self._most_bytes_first(np.flatnonzero(self.tables.tensor_kind == INPUT))
+
+    def outputs(self) -> NDArray[np.int64]:
+        """The graph's results, most bytes first."""
+        is_sent = self.tables.tensor_is_output & (self.tables.tensor_producer != NO_PRODUCER)
+        return self._most_bytes_first(np.flatnonzero(is_sent))
+
+    def streamed(self, chip: int, peak_bytes: int) -> list[tuple[int, int]]:
+        """``(weight, bytes touched)`` that stream to ``chip``, by the rule of ``_stream_weights``.
+
+        The least touched per stored byte first, then the larger, then the lower index,
+        until what stays fits beside ``peak_bytes`` of activations.
+        """
+        tables = self.tables
+        is_here = (self.op_chip[tables.reader_op] == chip) & (
+            tables.tensor_kind[tables.reader_tensor] == WEIGHT
+        )
+        touched = np.zeros(len(tables.tensor_kind), dtype=np.int64)
+        np.maximum.at(touched, tables.reader_tensor[is_here], tables.read_bytes[is_here])
+        weights = np.unique(tables.reader_tensor[is_here])
+        stored = tables.tensor_bytes[weights]
+        excess = int(stored.sum()) + peak_bytes - int(tables.sram_bytes[chip])
+        weights = weights[stored > 0]
+        share = touched[weights] / tables.tensor_bytes[weights]
+        streamed = []
+        for k in weights[np.lexsort((weights, -tables.tensor_bytes[weights], share))].tolist():
+            if excess <= 0:
+                break
+            streamed.append((k, int(touched[k])))
+            excess -= int(tables.tensor_bytes[k])
+        return streamed
+
+    @cached_property
+    def _reader_kernel(self) -> NDArray[np.int32]:
+        return self.kernel_of[self.tables.reader_op]
+
+    @cached_property
+    def _home_kernel(self) -> NDArray[np.int64]:
+        producer = self.tables.tensor_producer
+        return np.where(producer == NO_PRODUCER, -1, self.kernel_of[producer])
+
+    def _per_kernel(self, per_op: NDArray) -> NDArray[np.float64]:
+        return np.bincount(self.kernel_of, per_op, len(self.kernel_chip)).astype(np.float64)
+
+    def _most_bytes_first(self, tensors: NDArray[np.int64]) -> NDArray[np.int64]:
+        return tensors[np.argsort(-self.tables.tensor_bytes[tensors], kind="stable")]

@@ -1,0 +1,201 @@
+"""What it would take, and cost, to run an op on another chip: the plan with it moved, costed exactly.
+
+A kernel moves whole. Where dataflow is acyclic what it reads from must not stand behind it,
+nor its readers before it, so those on the way move along, and so on: its *closure*. Tensors
+that then pass chips take the relays that the triangle rule asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env import Target, evaluate_batch
+from go_opt.env.evaluation import out_of_memory_reason
+from go_opt.env.expanded_tables import plan_tables
+from go_opt.explanations.terms import Place
+from go_opt.graph import Graph
+from go_opt.plan import Clone, Plan
+from go_opt.solver import PlacementProblem, broken_rules, placement_problem, verify
+from go_opt.solver.problem import TRIANGLE_OFF
+from go_opt.solver.relays import needed_relays, relays_of_arrays
+from go_opt.solver.rule_check import RULE_NAMES
+from go_opt.solver.user_constraints import UserConstraint
+
+MOST_MOVES: Final = 256  # of a neighbourhood
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The interval of a plan, and the term that binds it."""
+
+    interval_s: float
+    bottleneck: str
+    bottleneck_bytes: int  # that a link carries; 0 of a chip
+
+
+@dataclass(frozen=True)
+class Move:
+    """An op on another chip."""
+
+    chip: int
+    ops_along: int  # that must move too, beside those of its own kernel
+    blocker: Place | None  # the one of them that is most in the way; None where none must
+    reads_blocker: bool  # whether the op reads ``blocker``, rather than the other way round
+    relays: int  # copies on chips that the plan then has
+    forbidden: str  # the rule that the plan then breaks, one sentence; empty where it is legal
+    cost: Cost  # of the plan then, also where it is forbidden
+
+
+def plan_cost(graph: Graph, target: Target, plan: Plan) -> tuple[Cost, str]:
+    """What a plan costs, and why it does not fit its memory; empty where it does."""
+    tables, placement, order, group = plan_tables(graph, target, plan)
+    terms = evaluate_batch(tables, placement[None], order[None], group[None])
+    binding = int(terms.bottleneck[0])
+    link = binding - target.num_chips
+    per_byte = (*tables.link_s_per_byte, tables.host_in_s_per_byte, tables.host_out_s_per_byte)
+    carried = terms.link_s[0][link] / per_byte[link] if link >= 0 and per_byte[link] > 0 else 0.0
+    cost = Cost(float(terms.interval_s[0]), target.bottleneck_name(binding), round(carried))
+    return cost, out_of_memory_reason(target, terms.peak_bytes[0])
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """The moves by one step of the kernels that make up the binding terms."""
+
+    tried: int
+    legal: int
+    best_op: str  # that the best of the legal ones moves; empty where none is legal
+    best: Move | None
+
+
+class _Edge(NamedTuple):
+    blocker: int  # the op at its other end
+    op_reads: bool  # whether the op at hand reads it
+
+
+class Mover:
+    """Moves ops of one plan, everything else staying where it is."""
+
+    def __init__(
+        self, graph: Graph, target: Target, plan: Plan, constraints: Sequence[UserConstraint] = ()
+    ) -> None:
+        self.graph, self.target, self.plan, self._constraints = graph, target, plan, constraints
+        # Relays keep the triangle rule.
+        problem: PlacementProblem = placement_problem(graph, target, plan.fusion_group)
+        self._problem = problem._replace(triangle=TRIANGLE_OFF)
+        self._unit_chip = np.empty(problem.num_units, dtype=np.int32)
+        self._unit_chip[problem.unit_of_op] = plan.placement
+
+    def move(self, op: int, chip: int) -> Move:
+        """The plan with the kernel of ``op`` on ``chip``, and with it what must follow."""
+        problem = self._problem
+        unit = int(problem.unit_of_op[op])
+        unit_chip = self._moved(unit, chip)
+        placement = unit_chip[problem.unit_of_op]
+        plan = self._plan(placement)
+        cost, excess = plan_cost(self.graph, self.target, plan)
+        ops_along = int(((placement != self.plan.placement) & (problem.unit_of_op != unit)).sum())
+        edge = self._tightest_edge(unit, chip) if ops_along else None
+        return Move(
+            chip=chip,
+            ops_along=ops_along,
+            blocker=None if edge is None else self._place(edge.blocker),
+            reads_blocker=edge is not None and edge.op_reads,
+            relays=sum(len(relay.chips) for relay in plan.relays),
+            forbidden=self._forbidden(plan, unit_chip) or excess,
+            cost=cost,
+        )
+
+    def around(self, ops: Iterable[int]) -> Neighbourhood:
+        """Every move of the kernels of ``ops`` by one chip; to any where chips have no order."""
+        tried, legal = 0, []
+        units = dict.fromkeys(int(self._problem.unit_of_op[op]) for op in ops)
+        first_op = {unit: op for op, unit in reversed(list(enumerate(self._problem.unit_of_op.tolist())))}
+        for unit in units:
+            chip, num_chips = int(self._unit_chip[unit]), self.target.num_chips
+            beside = (chip - 1, chip + 1) if self._problem.acyclic else range(num_chips)
+            for to in beside:
+                if to != chip and 0 <= to < num_chips and tried < MOST_MOVES:
+                    move = self.move(first_op[unit], to)
+                    tried += 1
+                    legal += [] if move.forbidden else [(move, self.graph.op_names[first_op[unit]])]
+        best, op = min(legal, key=lambda pair: pair[0].cost.interval_s, default=(None, ""))
+        return Neighbourhood(tried, len(legal), op, best)
+
+    def _forbidden(self, plan: Plan, unit_chip: NDArray[np.int32]) -> str:
+        """The first rule that a plan breaks, one sentence; its relays keep the triangle rule."""
+        rule = RULE_NAMES[broken_rules(self._problem, unit_chip[None])[0]]
+        if rule == "no_skip":
+            empty = np.setdiff1d(np.arange(self.target.num_chips), unit_chip)[0]
+            return f"chip {empty} would run no op."
+        if rule != "none" or self._constraints:
+            violations = verify(self.graph, self.target, plan, self._constraints)
+            return violations[0].message if violations else ""
+        return ""
+
+    def _moved(self, unit: int, chip: int) -> NDArray[np.int32]:
+        """[U] chips with ``unit`` and its closure moved."""
+        problem, moved = self._problem, self._unit_chip.copy()
+        moved[unit] = chip
+        stack = [unit] if problem.acyclic else []
+        while stack:
+            at = stack.pop()
+            for after in self._row(problem.successor_ptr, problem.successor, at):
+                if moved[after] < chip <= moved[at]:
+                    moved[after] = chip
+                    stack.append(int(after))
+            for before in self._row(problem.predecessor_ptr, problem.predecessor, at):
+                if moved[before] > chip >= moved[at]:
+                    moved[before] = chip
+                    stack.append(int(before))
+        return moved
+
+    def _tightest_edge(self, unit: int, chip: int) -> _Edge:
+        """Of the edges that stretch when ``unit`` moves to ``chip``, the one that allows least."""
+        unit_of_op, graph = self._problem.unit_of_op, self.graph
+        is_up = chip > self._unit_chip[unit]
+        ends = (graph.edge_src, graph.edge_dst) if is_up else (graph.edge_dst, graph.edge_src)
+        edges = np.flatnonzero((unit_of_op[ends[0]] == unit) & (unit_of_op[ends[1]] != unit))
+        beyond = ends[1][edges]
+        there = self.plan.placement[beyond]
+        return _Edge(int(beyond[np.argmin(there) if is_up else np.argmax(there)]), op_reads=not is_up)
+
+    def _plan(self, placement: NDArray[np.int32]) -> Plan:
+        """The plan on another placement, with the relays that its triangle rule needs."""
+        clones = _useful_clones(self.graph, placement, self.plan.clones)
+        moved = replace(self.plan, placement=placement, clones=clones, relays=())
+        triangle = self.target.constraints.triangle
+        if triangle == "off":
+            return moved
+        tables, with_clones, _, _ = plan_tables(self.graph, self.target, moved)
+        return replace(
+            moved, relays=relays_of_arrays(self.graph, *needed_relays(tables, with_clones, triangle))
+        )
+
+    def _place(self, op: int) -> Place:
+        return Place(self.graph.op_names[op], int(self.plan.placement[op]))
+
+    @staticmethod
+    def _row(ptr: NDArray[np.int64], entry: NDArray[np.int32], unit: int) -> NDArray[np.int32]:
+        return entry[ptr[unit] : ptr[unit + 1]]
+
+
+def _useful_clones(
+    graph: Graph, placement: NDArray[np.int32], clones: tuple[Clone, ...]
+) -> tuple[Clone, ...]:
+    """The clones that something on their chip reads, beside no original."""
+    ptr, reader = graph.successors
+    chips_of: dict[int, set[int]] = {}
+    # From the last op back, so that clones read by clones are judged after those.
+    for clone in sorted(clones, key=lambda clone: -graph.op_index[clone.op]):
+        op = graph.op_index[clone.op]
+        readers = reader[ptr[op] : ptr[op + 1]].tolist()
+        is_read = any(placement[r] == clone.chip or clone.chip in chips_of.get(r, ()) for r in readers)
+        if is_read and placement[op] != clone.chip:
+            chips_of.setdefault(op, set()).add(clone.chip)
+    return tuple(clone for clone in clones if clone.chip in chips_of.get(graph.op_index[clone.op], ()))

@@ -1,0 +1,238 @@
+"""The terms of the interval taken apart: kernels of chips, tensors of links and of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env import Metrics, Target
+from go_opt.env.relays import COPY_TYPE, clone_name, relay_name
+from go_opt.explanations.loads import Loads
+from go_opt.graph import INPUT, Graph
+from go_opt.plan import Plan
+
+BoundBy = Literal["compute", "SRAM", "overhead", "measured"]
+Role = Literal["activation", "input", "output", "weight"]
+
+
+@dataclass(frozen=True)
+class KernelPart:
+    """A kernel's share of its chip's time: ``max(compute_s, sram_s) + overhead_s``, or what was measured."""
+
+    ops: tuple[str, ...]  # in execution order
+    chip: int
+    seconds: float
+    bound_by: BoundBy  # the largest of its parts
+    compute_s: float
+    sram_s: float
+    overhead_s: float
+    measured_s: float
+    flops: float
+    moved_bytes: int  # between the kernel and SRAM
+
+
+@dataclass(frozen=True)
+class Place:
+    """An op and the chip it runs on."""
+
+    op: str
+    chip: int
+
+
+@dataclass(frozen=True)
+class TensorPart:
+    """A tensor's share of a link's or the host's time."""
+
+    tensor: str
+    role: Role
+    link: str  # as ``Target.link_names`` has it
+    size_bytes: int
+    seconds: float
+    source: Place | None  # its producer; None: the host
+    readers: tuple[Place, ...]  # those it reaches this way, copies on the way left out
+
+
+@dataclass(frozen=True)
+class Term:
+    """One term of the interval: what keeps a chip, a link or the host's link busy."""
+
+    name: str  # as ``Metrics.bottleneck`` has it
+    seconds: float
+    kernels: tuple[KernelPart, ...]  # the longest first
+    tensors: tuple[TensorPart, ...]  # the longest first
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all tensors."""
+        return sum(part.size_bytes for part in self.tensors)
+
+
+class Terms:
+    """All terms of a plan, by chip and by link."""
+
+    def __init__(self, target: Target, loads: Loads, metrics: Metrics, names: Mapping[str, str]) -> None:
+        """``names`` of copies of tensors are those of what they copy."""
+        self.target, self.loads, self.metrics, self._names = target, loads, metrics, names
+
+    def total_s(self) -> NDArray[np.float64]:
+        """[D + L] each term's seconds: chips, then links, host in and host out.
+
+        Where transfers and compute do not overlap, a chip's term holds its transfers and
+        links have no term of their own: those are zero.
+        """
+        if self.loads.tables.overlap:
+            return np.concatenate([self.metrics.compute_s, self.metrics.link_s])
+        chip_s = [
+            self.metrics.compute_s[chip] + sum(part.seconds for part in self._transfers(chip))
+            for chip in range(self.target.num_chips)
+        ]
+        return np.concatenate([chip_s, np.zeros(len(self.metrics.link_s))])
+
+    def term(self, index: int) -> Term:
+        """The term of a chip, or at ``D + link`` of a link, taken apart."""
+        name = self.target.bottleneck_name(index)
+        if index >= self.target.num_chips:
+            parts = self.link(index - self.target.num_chips)
+            return Term(name, float(self.metrics.link_s[index - self.target.num_chips]), (), parts)
+        kernels = self.kernels(index)
+        tensors = () if self.loads.tables.overlap else self._transfers(index)
+        seconds = float(self.metrics.compute_s[index]) + sum(part.seconds for part in tensors)
+        return Term(name, seconds, kernels, tensors)
+
+    def kernels(self, chip: int) -> tuple[KernelPart, ...]:
+        """The kernels of a chip, the longest first."""
+        here = np.flatnonzero(self.loads.kernel_chip == chip)
+        longest = here[np.argsort(-self.loads.kernel_s[here], kind="stable")]
+        return tuple(self.kernel(int(kernel)) for kernel in longest)
+
+    def kernel(self, kernel: int) -> KernelPart:
+        """One kernel, and what binds it."""
+        loads = self.loads
+        ptr, members = loads.members
+        ops = members[ptr[kernel] : ptr[kernel + 1]]
+        seconds: dict[BoundBy, float] = {"measured": float(loads.measured_s[kernel])}
+        if loads.is_modelled[kernel]:
+            compute_s, sram_s = float(loads.compute_s[kernel]), float(loads.sram_s[kernel])
+            seconds |= {"compute": compute_s, "SRAM": sram_s, "overhead": float(loads.overhead_s[kernel])}
+        return KernelPart(
+            ops=tuple(loads.graph.op_names[op] for op in ops),
+            chip=int(loads.kernel_chip[kernel]),
+            seconds=float(loads.kernel_s[kernel]),
+            bound_by=max(seconds, key=lambda part: seconds[part]),
+            compute_s=seconds.get("compute", 0.0),
+            sram_s=seconds.get("SRAM", 0.0),
+            overhead_s=seconds.get("overhead", 0.0),
+            measured_s=seconds["measured"],
+            flops=float(loads.graph.op_flops[ops].sum()),
+            moved_bytes=int(loads.moved_bytes[kernel]),
+        )
+
+    def streamed(self, chip: int) -> tuple[TensorPart, ...]:
+        """The weights that stream to a chip, most bytes first."""
+        weights = self.loads.streamed(chip, int(self.metrics.peak_bytes[chip]))
+        parts = [self._host_in(k, touched, [chip]) for k, touched in weights]
+        return tuple(sorted(parts, key=lambda part: -part.size_bytes))
+
+    def link(self, link: int) -> tuple[TensorPart, ...]:
+        """What loads a link, host in and host out included, most bytes first."""
+        loads = self.loads
+        if link < len(loads.tables.link_s_per_byte):
+            return tuple(self._crossing(int(k), link) for k in loads.on_link(link))
+        if self.target.link_names[link] == "host out":
+            return tuple(self._host_out(int(k)) for k in loads.outputs())
+        chips = np.flatnonzero(self.metrics.stream_bytes)
+        weights = [part for chip in chips for part in self.streamed(int(chip))]
+        inputs = [self._host_in(int(k), int(loads.tables.tensor_bytes[k]), None) for k in loads.inputs()]
+        return tuple(sorted([*inputs, *weights], key=lambda part: -part.size_bytes))
+
+    def _transfers(self, chip: int) -> tuple[TensorPart, ...]:
+        """What a chip that pays for transfers sends, gets and passes on, each link for itself."""
+        loads, tables = self.loads, self.loads.tables
+        if not tables.pays_transfers[tables.chip_kind[chip]]:
+            return ()
+        links = np.flatnonzero((tables.link_from == chip) | (tables.link_to == chip))
+        parts = [part for link in links for part in self.link(int(link))]
+        for k in loads.inputs():
+            if (loads.op_chip[loads.readers(int(k))] == chip).any():
+                parts.append(self._host_in(int(k), int(tables.tensor_bytes[k]), [chip]))
+        parts += [self._host_out(int(k)) for k in loads.outputs() if loads.home_chip[k] == chip]
+        parts += self.streamed(chip)
+        return tuple(sorted(parts, key=lambda part: -part.seconds))
+
+    def _crossing(self, k: int, link: int) -> TensorPart:
+        loads = self.loads
+        size = int(loads.tables.tensor_bytes[k])
+        readers = tuple(place for op in loads.behind_link(k, link) for place in self.final_readers(op))
+        seconds = size * float(loads.tables.link_s_per_byte[link])
+        return TensorPart(
+            self.tensor_name(k),
+            "activation",
+            self.target.link_names[link],
+            size,
+            seconds,
+            self.source(k),
+            readers,
+        )
+
+    def _host_in(self, k: int, size: int, chips: list[int] | None) -> TensorPart:
+        loads = self.loads
+        readers = [(op, int(loads.op_chip[op])) for op in loads.readers(k)]
+        places = tuple(self._place(op) for op, chip in readers if chips is None or chip in chips)
+        role: Role = "input" if loads.tables.tensor_kind[k] == INPUT else "weight"
+        seconds = size * loads.tables.host_in_s_per_byte
+        return TensorPart(self.tensor_name(k), role, "host in", size, seconds, None, places)
+
+    def _host_out(self, k: int) -> TensorPart:
+        size = int(self.loads.tables.tensor_bytes[k])
+        seconds = size * self.loads.tables.host_out_s_per_byte
+        return TensorPart(self.tensor_name(k), "output", "host out", size, seconds, self.source(k), ())
+
+    def final_readers(self, op: int) -> Iterator[Place]:
+        """The reader itself, or where it only copies, the readers of the copy."""
+        if self.loads.graph.op_types[op] != COPY_TYPE:
+            yield self._place(op)
+            return
+        out_ptr, outputs = self.loads.graph.op_outputs
+        for k in outputs[out_ptr[op] : out_ptr[op + 1]]:
+            for reader in self.loads.readers(int(k)):
+                yield from self.final_readers(reader)
+
+    def tensor_name(self, k: int) -> str:
+        """The name of a tensor; of a copy or of what a clone writes, that of the original."""
+        name = self.loads.graph.tensor_names[k]
+        return self._names.get(name, name)
+
+    def source(self, k: int) -> Place:
+        """The op that produces a tensor, not those that copy it."""
+        return self._place(self._way(k)[-1])
+
+    def copied_on(self, k: int) -> tuple[int, ...]:
+        """The chips that copy a tensor on its way here, the first first."""
+        return tuple(int(self.loads.op_chip[op]) for op in reversed(self._way(k)[:-1]))
+
+    def _way(self, k: int) -> list[int]:
+        """The ops that copied a tensor, the last first, and the one that computed it."""
+        graph = self.loads.graph
+        read_ptr, reads = graph.op_reads
+        way = [int(graph.tensor_producer[k])]
+        while graph.op_types[way[-1]] == COPY_TYPE:
+            way.append(int(graph.tensor_producer[graph.reader_tensor[reads[read_ptr[way[-1]]]]]))
+        return way
+
+    def _place(self, op: int) -> Place:
+        return Place(self.loads.graph.op_names[op], int(self.loads.op_chip[op]))
+
+
+def original_names(graph: Graph, plan: Plan) -> dict[str, str]:
+    """Of the tensors that relays and clones of ``plan`` write, the ones they stand for."""
+    names = {relay_name(relay.tensor, chip): relay.tensor for relay in plan.relays for chip in relay.chips}
+    out_ptr, outputs = graph.op_outputs
+    for clone in plan.clones:
+        op = graph.op_index[clone.op]
+        for k in outputs[out_ptr[op] : out_ptr[op + 1]]:
+            names[clone_name(graph.tensor_names[k], clone.chip)] = graph.tensor_names[k]
+    return names

@@ -1,0 +1,74 @@
+"""What a plan would cost on a slightly better package, by costing it again there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from go_opt.env import Metrics, Target, evaluate_batch
+from go_opt.env.cost import CostTables
+from go_opt.plan import Plan
+
+FASTER: Final = 1.1  # ten percent
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """One change of the package: the interval of the same plan then, and what binds it."""
+
+    change: str
+    interval_s: float
+    bottleneck: str
+
+
+def what_ifs(
+    target: Target, tables: CostTables, plan: Plan, metrics: Metrics, binding: Sequence[int]
+) -> tuple[WhatIf, ...]:
+    """Every change that shortens the interval, the most helpful first; ``binding`` are the terms at fault.
+
+    The plan stays as it is: another plan may make more of the change, never less.
+    """
+    found: list[WhatIf] = []
+    for change, changed in _changes(target, tables, metrics, binding):
+        terms = evaluate_batch(changed, plan.placement[None], plan.order[None], plan.fusion_group[None])
+        interval_s = float(terms.interval_s[0])
+        what_if = WhatIf(change, interval_s, target.bottleneck_name(int(terms.bottleneck[0])))
+        # Changes of one kind grow from one to the next: those that add nothing are left out.
+        is_more = not found or (interval_s, what_if.bottleneck) != (
+            found[-1].interval_s,
+            found[-1].bottleneck,
+        )
+        if interval_s < metrics.interval_s and is_more:
+            found.append(what_if)
+    return tuple(sorted(found, key=lambda what_if: what_if.interval_s))
+
+
+def _changes(
+    target: Target, tables: CostTables, metrics: Metrics, binding: Sequence[int]
+) -> Iterator[tuple[str, CostTables]]:
+    links = [i - target.num_chips for i in binding]
+    links = [link for link in links if 0 <= link < target.topology.num_links]
+    if links:
+        seconds = tables.link_s_per_byte.copy()
+        seconds[links] /= FASTER
+        names = ", ".join(target.link_names[link] for link in links)
+        yield f"10 % more bandwidth on {names}", tables._replace(link_s_per_byte=seconds)
+    for more, times in (("10 % more", FASTER), ("twice the", 2.0)):
+        faster_links = tables._replace(link_s_per_byte=tables.link_s_per_byte / times)
+        yield f"{more} bandwidth on every link", faster_links
+    faster_host = tables._replace(
+        host_in_s_per_byte=tables.host_in_s_per_byte / FASTER,
+        host_out_s_per_byte=tables.host_out_s_per_byte / FASTER,
+    )
+    yield "10 % more bandwidth of the host", faster_host
+    yield "10 % higher compute rates", tables._replace(op_s=tables.op_s / FASTER)
+    yield "10 % more SRAM bandwidth", tables._replace(sram_s_per_byte=tables.sram_s_per_byte / FASTER)
+    yield "half the overhead per kernel", tables._replace(kernel_overhead_s=tables.kernel_overhead_s / 2.0)
+    if metrics.stream_bytes.any():
+        # Peak and all weights together are more than any chip needs at once.
+        weights = int(tables.tensor_bytes[tables.weight_by_size].sum())
+        roomy = np.maximum(tables.sram_bytes, metrics.peak_bytes + weights)
+        yield "memory for all weights, so that none stream", tables._replace(sram_bytes=roomy)

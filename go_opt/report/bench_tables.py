@@ -1,0 +1,106 @@
+"""Standings for people, and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+
+from go_opt.bench.matches import Record
+from go_opt.bench.standings import OPEN_GAP, Cell, Standings
+from go_opt.report.units import format_duration, format_ratio
+
+
+def rows_table(standings: Standings) -> Table:
+    """One row a graph: medians over seeds, least and most where they differ."""
+    table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
+    table.add_column("graph", no_wrap=True)
+    for name in ("ops", *standings.methods, "bound", "gap", "rival / ours"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("best rival", no_wrap=True)
+    for row in standings.rows:
+        table.add_row(
+            row.graph,
+            str(row.ops),
+            *(format_cell(row.cells.get(method)) for method in standings.methods),
+            format_duration(row.bound_s or math.inf),
+            format_ratio(row.gap),
+            _factor(row.ratio),
+            row.best_rival or "-",
+        )
+    return table
+
+
+def tallies_table(standings: Standings) -> Table:
+    """One row a method: how it stands against the hero, how soon it is done."""
+    table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
+    table.add_column("method", no_wrap=True)
+    for name in ("geometric mean", "wins", "ties", "losses", "time to best", "evaluations"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for tally in standings.tallies:
+        is_hero = tally.against == standings.hero
+        counts = ("-",) * 3 if is_hero else (str(tally.wins), str(tally.ties), str(tally.losses))
+        table.add_row(
+            tally.against,
+            "-" if is_hero else _factor(tally.ratio),
+            *counts,
+            format_duration(tally.time_to_best_s),
+            f"{tally.evaluations:.0f}" if math.isfinite(tally.evaluations) else "-",
+        )
+    return table
+
+
+def summary_lines(standings: Standings) -> Iterator[str]:
+    """What the tables amount to."""
+    best = standings.against_best
+    if best is None:
+        return
+    yield (
+        f"{standings.hero} against the best rival of each graph: geometric mean {_factor(best.ratio)}, "
+        f"{best.wins} wins, {best.ties} ties, {best.losses} losses"
+    )
+    yield (
+        f"where bound and best rival differ by more than {OPEN_GAP:.0%}: {_factor(standings.open_ratio)} "
+        f"on {standings.open_graphs} graphs"
+    )
+
+
+def format_cell(cell: Cell | None) -> str:
+    """``100.4 us``, or ``100.4 us (99.8 us-101 us)`` where seeds differ."""
+    if cell is None:
+        return "-"
+    text = format_duration(cell.interval_s)
+    if cell.least_s == cell.most_s:
+        return text
+    return f"{text} ({format_duration(cell.least_s)}-{format_duration(cell.most_s)})"
+
+
+def format_record(record: Record) -> str:
+    """A line of progress."""
+    match = record.match
+    what = record.error or (
+        f"{format_duration(record.interval_s)} after {format_duration(record.time_to_best_s)}, "
+        f"{record.evaluations} evaluations in {record.wall_s:.2f} s"
+    )
+    return f"{match.graph}, {match.method}, seed {match.seed}: {what}"
+
+
+def standings_to_dict(standings: Standings) -> dict[str, Any]:
+    """Everything in the tables; None stands for what is not finite."""
+    data: dict[str, Any] = _finite(asdict(standings))
+    return data
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _factor(ratio: float) -> str:
+    return f"{ratio:.3f}" if math.isfinite(ratio) else "-"

@@ -1,0 +1,262 @@
+"""Explanations as text: a plan as a whole, what binds first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from go_opt.env.peak_memory import Held
+from go_opt.explanations import PlanExplanation
+from go_opt.explanations.blocks import Blocks
+from go_opt.explanations.moves import Neighbourhood
+from go_opt.report.term_lines import binding_lines
+from go_opt.report.units import format_bytes, format_duration, format_ratio
+from go_opt.report.wording import (
+    MOST_LINES,
+    MOST_NAMES,
+    counted,
+    listed,
+    long_cell,
+    named_chips,
+    named_place,
+    short,
+    table_of,
+)
+from go_opt.result import OPTIMAL_GAP
+from go_opt.solver import Violation
+
+MOST_LINKS: Final = 64  # rows of the table of links
+_LEAST_GAIN: Final = 5e-4  # worth a line
+
+
+def print_plan_explanation(console: Console, told: PlanExplanation) -> None:
+    """What binds, what comes next, what would help; then chip by chip and link by link."""
+    for line in (*violation_lines(told.violations), *summary_lines(told)):
+        console.print(Text(line), soft_wrap=True)
+    console.print()
+    console.print(_chips_table(told))
+    console.print()
+    console.print(_links_table(told))
+    rest = [*_memory_lines(told), *_copies_lines(told), *_blocks_lines(told.blocks), *_origin_lines(told)]
+    for line in rest:
+        console.print(Text(line), soft_wrap=True)
+
+
+def violation_lines(violations: Sequence[Violation]) -> Iterator[str]:
+    """A line for each rule broken: all else is to be read with that in mind."""
+    return (f"INVALID, {violation.constraint}: {violation.message}" for violation in violations)
+
+
+def summary_lines(told: PlanExplanation) -> Iterator[str]:
+    """The answer before the tables."""
+    metrics, interval_s = told.metrics, told.metrics.interval_s
+    yield (
+        f"{told.graph} on {told.target}: {told.num_ops} ops in {told.num_kernels} kernels on "
+        f"{told.chips_used} of {told.num_chips} chips"
+    )
+    yield (
+        f"interval {format_duration(interval_s)} ({metrics.throughput_per_s:.6g} inferences/s), "
+        f"latency {format_duration(metrics.latency_s)}"
+    )
+    yield ""
+    together = " together" if len(told.binding) > 1 else ""
+    names = listed([term.name for term in told.binding], MOST_LINES)
+    yield f"What binds{together}: {names}, {format_duration(interval_s)}"
+    yield from (f"  {line}" for line in binding_lines(told.binding))
+    yield from _next_lines(told)
+    yield ""
+    yield from _help_lines(told)
+    if told.moves is not None:
+        yield f"  {_moves_line(told.moves, interval_s)}"
+    yield ""
+    yield _bound_line(told)
+
+
+def _next_lines(told: PlanExplanation) -> Iterator[str]:
+    if not told.next_terms:
+        return
+    interval_s = told.metrics.interval_s
+    listed = [
+        f"{name} {format_duration(seconds)} ({seconds / interval_s - 1.0:.1%})"
+        for name, seconds in told.next_terms[:4]
+    ]
+    yield f"Next: {', '.join(listed)}"
+
+
+def _help_lines(told: PlanExplanation) -> Iterator[str]:
+    interval_s = told.metrics.interval_s
+    yield "What would help, with this plan as it is:"
+    helpful = [w for w in told.what_ifs if w.interval_s < interval_s * (1.0 - _LEAST_GAIN)]
+    for what_if in helpful:
+        gain = what_if.interval_s / interval_s - 1.0
+        then = (
+            "which still binds" if what_if.bottleneck in _names(told) else f"then {what_if.bottleneck} binds"
+        )
+        yield f"  {what_if.change}: {format_duration(what_if.interval_s)} ({gain:.1%}), {then}"
+    if not helpful:
+        yield "  none of faster links, compute, memory or host by itself"
+    if told.next_terms:
+        name, seconds = told.next_terms[0]
+        most = f"{interval_s / seconds - 1.0:.1%}"
+        yield f"  beyond {most} of speed for what binds, {name} binds instead"
+
+
+def _names(told: PlanExplanation) -> set[str]:
+    return {term.name for term in told.binding}
+
+
+def _moves_line(moves: Neighbourhood, interval_s: float) -> str:
+    tried = f"moving one of these kernels: of {counted(moves.tried, 'move')} tried, {moves.legal} legal"
+    if moves.best is None:
+        return tried
+    change = moves.best.cost.interval_s / interval_s - 1.0
+    best = f"the best, `{short(moves.best_op)}` to chip {moves.best.chip},"
+    if abs(change) < _LEAST_GAIN:
+        return f"{tried}, {best} leaves the interval as it is"
+    verb = "shortens" if change < 0 else "lengthens"
+    to = f"{format_duration(moves.best.cost.interval_s)} ({change:+.1%})"
+    return f"{tried}, {best} {verb} the interval to {to}"
+
+
+def _bound_line(told: PlanExplanation) -> str:
+    bound = told.bound
+    if bound is None or bound.seconds <= 0:
+        return "Bound: none is proven"
+    gap = told.metrics.interval_s / bound.seconds - 1.0
+    if gap <= OPTIMAL_GAP:
+        reached = "this plan reaches it"
+    elif gap < 1.0:
+        reached = f"this plan is {format_ratio(gap)} above"
+    else:
+        reached = f"this plan takes {gap + 1.0:.3g} times that"
+    return f"Bound: no plan has an interval below {format_duration(bound.seconds)}, {reached}: {bound.reason}"
+
+
+def _chips_table(told: PlanExplanation) -> Table:
+    """One row a chip: where its time goes, its dearest kernel, what its memory holds."""
+    table = table_of(
+        ("chip", "ops", "kernels", "busy", "load", "compute", "SRAM", "overhead", "memory", "weights",
+         "activations", "streamed", "dearest kernel")
+    )  # fmt: skip
+    interval_s = told.metrics.interval_s
+    for use in told.chips:
+        table.add_row(
+            str(use.chip),
+            str(use.ops),
+            str(use.kernels),
+            format_duration(use.busy_s),
+            f"{use.busy_s / interval_s:.0%}" if interval_s else "-",
+            _part(use.compute_s + use.measured_s),
+            _part(use.sram_s),
+            _part(use.overhead_s),
+            f"{use.memory_share:.0%}",
+            format_bytes(use.weight_bytes),
+            format_bytes(use.peak_bytes),
+            format_bytes(use.stream_bytes) if use.stream_bytes else "-",
+            long_cell(f"{format_duration(use.dearest.seconds)} `{short(use.dearest.ops[0])}`"),
+        )
+    table.caption = f"{told.idle_share:.0%} of the time of all {told.num_chips} chips is idle"
+    table.caption_justify = "left"
+    return table
+
+
+def _links_table(told: PlanExplanation) -> Table:
+    """One row a link: what it carries, and the largest of it."""
+    table = table_of(("link", "busy", "load", "carries", "tensors", "largest", "which is"))
+    interval_s = told.metrics.interval_s
+    fullest = sorted(told.links, key=lambda use: -use.seconds)[:MOST_LINKS]
+    for use in (use for use in told.links if use in fullest):
+        table.add_row(
+            use.name,
+            format_duration(use.seconds),
+            f"{use.seconds / interval_s:.0%}" if interval_s else "-",
+            format_bytes(use.size_bytes),
+            str(use.tensors),
+            format_bytes(use.largest.size_bytes),
+            long_cell(f"`{short(use.largest.tensor)}`"),
+        )
+    if len(told.links) > len(fullest):
+        table.caption = f"and {len(told.links) - len(fullest)} links that carry less"
+    return table
+
+
+def _memory_lines(told: PlanExplanation) -> Iterator[str]:
+    peak = told.fullest
+    use = next(use for use in told.chips if use.chip == peak.chip)
+    at = f" at `{short(peak.ops[0])}`" if peak.ops else ""
+    named = [f"{_held(held)} of `{short(held.tensor)}`" for held in peak.held]
+    yield ""
+    yield (
+        f"Fullest memory: chip {peak.chip}, {use.memory_share:.0%} of {format_bytes(use.sram_bytes)}: "
+        f"{format_bytes(use.weight_bytes)} of weights and {format_bytes(peak.peak_bytes)} of activations{at}"
+        f"{': ' if named else ''}{listed(named, MOST_NAMES)}"
+    )
+    if not told.streamed:
+        return
+    yield "Weights that stream from the host each inference, since they do not fit beside the activations:"
+    for chip, weights in told.streamed[:MOST_LINES]:
+        names = listed([f"`{short(part.tensor)}`" for part in weights], MOST_NAMES)
+        yield f"  chip {chip}: {format_bytes(sum(part.size_bytes for part in weights))} of {names}"
+    if len(told.streamed) > MOST_LINES:
+        yield f"  and {len(told.streamed) - MOST_LINES} more chips"
+
+
+def _held(held: Held) -> str:
+    return f"{format_bytes(held.held_bytes)}{' in two buffers' if held.crosses else ''}"
+
+
+def _copies_lines(told: PlanExplanation) -> Iterator[str]:
+    if told.relays:
+        total_s = sum(relay.seconds for relay in told.relays)
+        yield ""
+        yield (
+            f"Relays, copies of tensors on chips that they would pass, which the triangle rule forbids: "
+            f"{counted(len(told.relays), 'tensor')}, {format_duration(total_s)} on all chips"
+        )
+        for relay in told.relays[:MOST_LINES]:
+            way = f"from chip {relay.source.chip} over {named_chips(relay.chips)}"
+            yield (
+                f"  {format_bytes(relay.size_bytes)} of `{short(relay.tensor)}` {way} "
+                f"to {named_place(relay.farthest)}: {format_duration(relay.seconds)}"
+            )
+        if len(told.relays) > MOST_LINES:
+            yield f"  and {len(told.relays) - MOST_LINES} more"
+    if told.clones:
+        yield ""
+        yield "Clones, ops computed once more where they are read rather than sent there:"
+        for clone in told.clones[:MOST_LINES]:
+            yield (
+                f"  `{short(clone.op)}` (chip {clone.original_chip}) on chip {clone.chip}, "
+                f"{format_duration(clone.seconds)}, "
+                f"for {listed([f'`{short(op)}`' for op in clone.read_by], MOST_NAMES)}"
+            )
+        if len(told.clones) > MOST_LINES:
+            yield f"  and {len(told.clones) - MOST_LINES} more"
+
+
+def _blocks_lines(blocks: Sequence[Blocks]) -> Iterator[str]:
+    if not blocks:
+        return
+    yield ""
+    yield "Identical blocks:"
+    for row in blocks:
+        repeat = row.repeat
+        used = sorted({chip for chips in row.chips for chip in chips})
+        per_chip = repeat.blocks / len(used)
+        yield (
+            f"  {repeat.blocks} of {counted(repeat.ops_per_block, 'op')}, `{short(row.name)}`, "
+            f"on {named_chips(used)}: {per_chip:.3g} a chip"
+        )
+
+
+def _origin_lines(told: PlanExplanation) -> Iterator[str]:
+    yield ""
+    yield "Placed by: " + ", ".join(f"{name} ({counted(ops, 'op')})" for name, ops in told.provenance)
+
+
+def _part(seconds: float) -> str:
+    return format_duration(seconds) if seconds else "-"

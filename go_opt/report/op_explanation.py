@@ -1,0 +1,135 @@
+"""Explanations as text: one op, and every other chip in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from go_opt.explanations import OpExplanation
+from go_opt.explanations.moves import Cost, Move
+from go_opt.explanations.of_op import Read, Written
+from go_opt.report.explanation import violation_lines
+from go_opt.report.units import format_bytes, format_duration
+from go_opt.report.wording import counted, long_cell, named_chips, named_place, named_places, short, table_of
+
+
+def print_op_explanation(console: Console, told: OpExplanation) -> None:
+    """What the op is and costs, whom it is tied to, and why it is not elsewhere."""
+    for line in (*violation_lines(told.violations), *_op_lines(told)):
+        console.print(Text(line), soft_wrap=True)
+    if told.moves:
+        console.print(_moves_table(told))
+
+
+def _op_lines(told: OpExplanation) -> Iterator[str]:
+    work = f", {told.flops / 1e6:.4g} MFLOP" if told.flops else ""
+    yield f"`{told.op}` ({told.op_type}, {told.op_class}, {told.dtype}{work})"
+    also = f", and once more on {named_chips(told.clones)}" if told.clones else ""
+    yield f"runs on chip {told.chip}{also}; placed by {told.provenance!r}"
+    yield from _kernel_lines(told)
+    yield "reads"
+    yield from (f"  {_read(read)}" for read in told.reads)
+    yield "writes"
+    yield from (f"  {_written(written)}" for written in told.writes)
+    if told.violations:
+        return
+    only = "only " if len(told.free_chips) == 1 else ""
+    yield (
+        f"With all other kernels where they are, {only}{named_chips(told.free_chips)} can run it. "
+        f"The interval is {format_duration(told.cost.interval_s)}, and {_binds(told.cost)} binds"
+        f"{'. Elsewhere:' if told.moves else '.'}"
+    )
+
+
+def _kernel_lines(told: OpExplanation) -> Iterator[str]:
+    kernel = told.kernel
+    parts = {
+        "compute": format_duration(kernel.compute_s),
+        f"SRAM traffic of {format_bytes(kernel.moved_bytes)}": format_duration(kernel.sram_s),
+        "overhead": format_duration(kernel.overhead_s),
+    }
+    costs = ", ".join(f"{seconds} {name}" for name, seconds in parts.items())
+    costs = "measured" if kernel.bound_by == "measured" else f"{kernel.bound_by} binds: {costs}"
+    yield (
+        f"kernel {told.place_on_chip} of {told.kernels_on_chip} on the chip: "
+        f"{format_duration(kernel.seconds)} of its {format_duration(told.chip_busy_s)}, {costs}"
+    )
+    mates = [f"`{short(op)}`" for op in kernel.ops if op != told.op]
+    if mates:
+        yield f"  one kernel with {', '.join(mates)}"
+
+
+def _read(read: Read) -> str:
+    size = format_bytes(read.size_bytes)
+    if read.source is None:
+        return f"{size} of {read.kind} `{short(read.tensor)}`"
+    relayed = f", relayed on {named_chips(read.relayed_on)}" if read.relayed_on else ""
+    inside = ", in the same kernel: no traffic" if read.is_in_kernel else ""
+    return f"{size} of `{short(read.tensor)}` from {named_place(read.source)}{relayed}{inside}"
+
+
+def _written(written: Written) -> str:
+    to = [named_places(written.readers)] if written.readers else []
+    to += ["the host"] if written.is_output else []
+    return (
+        f"{format_bytes(written.size_bytes)} of `{short(written.tensor)}` to {' and '.join(to) or 'no one'}"
+    )
+
+
+def _moves_table(told: OpExplanation) -> Table:
+    """One row a chip; chips side by side of which the same is to be said share one."""
+    table = table_of(("chip", "ops along", "interval", "change", "then binds", "because"))
+    for row in _alike(told.chip, told.moves):
+        first, last = row[0], row[-1]
+        table.add_row(
+            _from_to(str(first.chip), str(last.chip)),
+            _from_to(str(first.ops_along or "-"), str(last.ops_along or "-")),
+            _from_to(format_duration(first.cost.interval_s), format_duration(last.cost.interval_s)),
+            _change(told, first),
+            _binds(first.cost) if len(row) == 1 else "",
+            long_cell(_because(told, first)),
+        )
+    return table
+
+
+def _alike(own_chip: int, moves: Sequence[Move]) -> list[list[Move]]:
+    """Chips side by side that are forbidden for the same reason, all others alone."""
+
+    def reason(move: Move) -> tuple[object, ...]:
+        # The rule's sentence may name the chip at hand: that alone is no other reason.
+        rule = move.forbidden.replace(f"chip {move.chip}", "it")
+        return (rule, move.blocker, move.chip < own_chip) if move.forbidden else (move.chip,)
+
+    return [list(row) for _, row in groupby(moves, key=reason)]
+
+
+def _from_to(first: str, last: str) -> str:
+    return first if first == last else f"{first} to {last}"
+
+
+def _change(told: OpExplanation, move: Move) -> str:
+    if move.forbidden:
+        return "forbidden"
+    change = move.cost.interval_s / told.cost.interval_s - 1.0
+    return "none" if abs(change) < 5e-5 else f"{change:+.1%}"
+
+
+def _binds(cost: Cost) -> str:
+    carried = f" with {format_bytes(cost.bottleneck_bytes)}" if cost.bottleneck_bytes else ""
+    return f"{cost.bottleneck}{carried}"
+
+
+def _because(told: OpExplanation, move: Move) -> str:
+    reasons = []
+    if move.forbidden:
+        reasons.append(move.forbidden.rstrip("."))
+    elif move.relays > told.relays:
+        reasons.append(f"takes {counted(move.relays - told.relays, 'more relay')}")
+    if move.blocker is not None:
+        tie = "its kernel reads" if move.reads_blocker else "its kernel is read by"
+        reasons.append(f"{tie} {named_place(move.blocker)}")
+    return "; ".join(reasons)

@@ -1,0 +1,74 @@
+"""What fills a chip's memory: by hand, and against the peak that the analytical model counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+
+from go_opt.env import evaluate_plan
+from go_opt.env.peak_memory import Held, PeakMemory, peak_memory
+from go_opt.plan import Clone, Relay
+from tests.strategies import (
+    examples,
+    kind_names,
+    make_plan,
+    random_graph,
+    random_plan,
+    random_target,
+    seeds,
+    small_mcm,
+    toy_graph,
+)
+
+
+def test_one_chip_by_hand() -> None:
+    graph, target = toy_graph(), small_mcm(1)
+    # The input and the output cross the border. While relu runs there are x, h and a.
+    assert peak_memory(graph, target, make_plan(graph, target, [0] * 6), 0) == PeakMemory(
+        chip=0,
+        peak_bytes=800 + 4000 + 3000,
+        ops=("relu",),
+        held=(
+            Held("out", 4000, crosses=True),
+            Held("x", 1000, crosses=False),
+            Held("h", 1000, crosses=False),
+            Held("a", 1000, crosses=False),
+            Held("ids", 800, crosses=True),
+        ),
+    )
+
+
+def test_what_only_crosses_is_held_throughout() -> None:
+    graph, target = toy_graph(), small_mcm(6)
+    peak = peak_memory(graph, target, make_plan(graph, target, range(6)), 1)
+    assert peak == PeakMemory(1, 4000, (), (Held("x", 2000, crosses=True), Held("h", 2000, crosses=True)))
+
+
+def test_relays_and_clones() -> None:
+    graph, target = toy_graph(), small_mcm(3, triangle="adjacent")
+    plan = make_plan(graph, target, [0, 1, 1, 1, 2, 2])
+    relayed = replace(plan, relays=(Relay("x", (1,)),))
+    # The copy of x on chip 1 leaves from the buffer in which x came.
+    assert peak_memory(graph, target, relayed, 1).held[:2] == (
+        Held("x", 2000, crosses=True),
+        Held("s", 2000, crosses=True),
+    )
+    cloned = replace(plan, clones=(Clone("embed", 2),))
+    names = [held.tensor for held in peak_memory(graph, target, cloned, 2).held]
+    assert sorted(names) == ["ids", "out", "s", "x/clone 2", "y"]
+
+
+@settings(max_examples=examples(150))
+@given(seeds)
+def test_the_tensors_add_up_to_the_peak_of_the_model(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    target = random_target(rng)
+    graph = random_graph(rng, int(rng.integers(1, 25)), kinds=kind_names(target))
+    plan = random_plan(rng, graph, target)
+    metrics = evaluate_plan(graph, target, plan)
+    for chip in range(target.num_chips):
+        peak = peak_memory(graph, target, plan, chip)
+        assert peak.peak_bytes == metrics.peak_bytes[chip]
+        assert sum(held.held_bytes for held in peak.held) == peak.peak_bytes
