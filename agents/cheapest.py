@@ -3,62 +3,98 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.agents.instance import Instance
 from go_opt.env import evaluate_batch
-from go_opt.solver import greedy_slicing, slice_order, slice_order_resident
+from go_opt.env.expanded_tables import Copies, expanded_tables
+from go_opt.solver import (
+    Passing,
+    greedy_slicing,
+    slice_order,
+    slice_order_relayed,
+    slice_order_relayed_resident,
+    slice_order_resident,
+)
+from go_opt.solver.relays import needed_relays
+from go_opt.solver.segment_rules import SegmentRules
 
 # A plan this much slower than its cuts streams weights.
 STREAMS: Final = 1.0 + 1e-6
+
+IntArray = NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
 class CheapestSlicing:
     """A placement along an order, and what the analytical model says of it."""
 
-    placement: NDArray[np.int32]  # [N]
+    placement: IntArray  # [N]
     interval_s: float
     fits: bool  # False: no slicing of the order fits in memory, this is the greedy one
 
 
-def cheapest_slicing(
-    instance: Instance, order: NDArray[np.int32], fusion_group: NDArray[np.int32]
-) -> CheapestSlicing:
-    """The cheapest slicing, or the cheapest that streams no weights where that is faster."""
-    tables, adjacent = instance.tables, instance.is_adjacent
-    slicing = slice_order(tables, order, fusion_group, adjacent=adjacent, min_chips=instance.min_chips)
-    if slicing is None:
-        greedy = greedy_slicing(tables, order, fusion_group, adjacent=adjacent)
-        return CheapestSlicing(greedy.placement, math.inf, fits=False)
-    best = CheapestSlicing(
-        slicing.placement, _interval_s(instance, slicing.placement, order, fusion_group), True
-    )
-    if best.interval_s <= slicing.interval_s * STREAMS or instance.min_chips > 1:
-        return best
-    resident = slice_order_resident(
-        tables,
-        order,
-        fusion_group,
-        adjacent=adjacent,
-        at_least_s=slicing.interval_s,
-        at_most_s=best.interval_s,
-    )
-    if resident is None:
-        return best
-    interval_s = _interval_s(instance, resident.placement, order, fusion_group)
-    return CheapestSlicing(resident.placement, interval_s, True) if interval_s < best.interval_s else best
+@dataclass(frozen=True, eq=False)
+class Slicer:
+    """The cheapest slicing of an order, or the cheapest that streams no weights where that is faster."""
+
+    instance: Instance
+    passing: Passing
+    rules: SegmentRules = field(default_factory=SegmentRules)
+
+    def __call__(
+        self, order: IntArray, fusion_group: IntArray, at_most_s: float = math.inf
+    ) -> CheapestSlicing | None:
+        """``None`` where no slicing whose cuts take ``at_most_s`` or less fits in memory."""
+        min_chips = self.instance.min_chips
+        args = (self.instance.tables, order, fusion_group)
+        slicing = self._slice(*args, min_chips=min_chips, at_most_s=at_most_s)
+        if slicing is None:
+            return None
+        best = self._evaluated(slicing.placement, order, fusion_group)
+        if best.interval_s <= slicing.interval_s * STREAMS or min_chips > 1:
+            return best
+        at_most_s = min(at_most_s, best.interval_s)
+        slicing = self._slice_resident(*args, at_least_s=slicing.interval_s, at_most_s=at_most_s)
+        if slicing is None:
+            return best
+        resident = self._evaluated(slicing.placement, order, fusion_group)
+        return min(best, resident, key=lambda plan: plan.interval_s)
+
+    @property
+    def _slice(self) -> Any:
+        if self.passing == "relayed":
+            return partial(slice_order_relayed, **self.rules)
+        return partial(slice_order, adjacent=self.passing == "adjacent", **self.rules)
+
+    @property
+    def _slice_resident(self) -> Any:
+        if self.passing == "relayed":
+            return partial(slice_order_relayed_resident, **self.rules)
+        return partial(slice_order_resident, adjacent=self.passing == "adjacent", **self.rules)
+
+    def _evaluated(self, placement: IntArray, order: IntArray, fusion_group: IntArray) -> CheapestSlicing:
+        tables, triangle = self.instance.tables, self.instance.target.constraints.triangle
+        plan = (placement, order, fusion_group)
+        if self.passing == "relayed":
+            nothing = np.zeros(0, np.int32)
+            copies = Copies(*needed_relays(tables, placement, triangle), nothing, nothing)
+            expanded = expanded_tables(tables, *plan, copies)
+            tables, plan = expanded[0], expanded[1:]
+        terms = evaluate_batch(tables, *(row[None] for row in plan))
+        return CheapestSlicing(placement, float(terms.interval_s[0]) if terms.fits[0] else math.inf, True)
 
 
-def _interval_s(
-    instance: Instance,
-    placement: NDArray[np.int32],
-    order: NDArray[np.int32],
-    fusion_group: NDArray[np.int32],
-) -> float:
-    terms = evaluate_batch(instance.tables, placement[None], order[None], fusion_group[None])
-    return float(terms.interval_s[0]) if terms.fits[0] else math.inf
+def cheapest_slicing(instance: Instance, order: IntArray, fusion_group: IntArray) -> CheapestSlicing:
+    """The best slicing without relays; the greedy one where no slicing fits in memory."""
+    passing: Passing = "adjacent" if instance.is_adjacent else "free"
+    best = Slicer(instance, passing)(order, fusion_group)
+    if best is not None:
+        return best
+    greedy = greedy_slicing(instance.tables, order, fusion_group, adjacent=instance.is_adjacent)
+    return CheapestSlicing(greedy.placement, math.inf, fits=False)

@@ -8,7 +8,8 @@ parallelism for neural networks", ICML 2024.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Generator
 from typing import Final
 
 import numpy as np
@@ -17,8 +18,11 @@ from numpy.typing import NDArray
 ELITE_SHARE: Final = 0.2
 MUTANT_SHARE: Final = 0.15
 ELITE_BIAS: Final = 0.7  # chance that a child takes a key from its elite parent
+POPULATION: Final = 64
 
 Keys = NDArray[np.float64]
+# Yields new genomes [B, num_keys] and the cost of the worst elite; is sent their costs [B].
+Generations = Generator[tuple[Keys, float], NDArray[np.float64], None]
 
 
 def genetic_search(
@@ -28,7 +32,7 @@ def genetic_search(
     evaluations: int,
     seed: int,
     first: Keys | None = None,
-    population: int = 64,
+    population: int = POPULATION,
 ) -> tuple[float, Keys]:
     """The least cost and its keys after ``evaluations`` calls of ``cost``.
 
@@ -38,27 +42,41 @@ def genetic_search(
       first: [num_keys] or [F, num_keys] genomes to start with among the random ones.
       population: genomes of a generation.
     """
+    evolution = generations(num_keys, seed=seed, first=first, population=min(population, evaluations))
+    genomes, _ = next(evolution)
+    best_cost, best = math.inf, genomes[0]
+    while evaluations > 0:
+        costs = np.array([cost(genome) for genome in genomes[:evaluations]])
+        evaluations -= len(costs)
+        least = int(np.argmin(costs))
+        if costs[least] < best_cost:
+            best_cost, best = float(costs[least]), genomes[least].copy()
+        if evaluations > 0:
+            genomes, _ = evolution.send(costs)
+    return best_cost, best
+
+
+def generations(
+    num_keys: int, *, seed: int, first: Keys | None = None, population: int = POPULATION
+) -> Generations:
+    """Endless generations of genomes; arguments as for :func:`genetic_search`.
+
+    Whoever costs no less than the worst elite does not become one: its cost need not be known.
+    """
     rng = np.random.default_rng(seed)
-    size = min(population, evaluations)
-    genomes = rng.random((size, num_keys))
+    genomes = rng.random((population, num_keys))
     if first is not None:
-        known = np.atleast_2d(first)[:size]
+        known = np.atleast_2d(first)[:population]
         genomes[: len(known)] = known
-    costs = np.array([cost(genome) for genome in genomes])
-    left = evaluations - size
-    elites, mutants = max(1, int(size * ELITE_SHARE)), int(size * MUTANT_SHARE)
-    while left > 0:
+    costs = yield genomes, math.inf
+    elites, mutants = max(1, int(population * ELITE_SHARE)), int(population * MUTANT_SHARE)
+    while True:
         by_cost = np.argsort(costs, kind="stable")
         genomes, costs = genomes[by_cost], costs[by_cost]
-        num_new = min(size - elites, left)
-        born = np.concatenate(
-            [rng.random((mutants, num_keys)), _children(rng, genomes, elites, size - elites - mutants)]
-        )[:num_new]
-        genomes[elites : elites + num_new] = born
-        costs[elites : elites + num_new] = [cost(genome) for genome in born]
-        left -= num_new
-    best = int(np.argmin(costs))
-    return float(costs[best]), genomes[best]
+        children = _children(rng, genomes, elites, population - elites - mutants)
+        born = np.concatenate([rng.random((mutants, num_keys)), children])
+        genomes[elites:] = born
+        costs[elites:] = yield born, float(costs[elites - 1])
 
 
 def _children(rng: np.random.Generator, genomes: Keys, elites: int, number: int) -> Keys:

@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 from go_opt.csr import row_pointers
 from go_opt.env.cost import CostTables
 from go_opt.graph import NO_PRODUCER, WEIGHT
-from go_opt.solver.sequence import KernelSequence
+from go_opt.solver.sequence import KernelSequence, unique_pairs
 
 
 class SegmentMemory(NamedTuple):
     """Tensors by kernel. Axes: ``M`` kernels, ``K`` tensors, ``D`` chips.
 
-    The weights are those that must be resident; none where weights may stream.
+    The weights are those that must be resident; none where weights may stream. Where tensors
+    are relayed, every tensor that crosses a segment's start has one double buffer in it, read
+    there or not: ``entering_bytes`` holds them and ``read`` does not.
     """
 
     write_ptr: NDArray[np.int64]  # [M + 1]
@@ -31,24 +33,30 @@ class SegmentMemory(NamedTuple):
     weight_ptr: NDArray[np.int64]  # [M + 1]
     weight_bytes: NDArray[np.int64]  # [...] weights each kernel reads
     weight_next: NDArray[np.int64]  # [...] next kernel that reads the same weight, M: none
+    entering_bytes: NDArray[np.int64]  # [M] a segment holds throughout that starts here
     sram_bytes: NDArray[np.int64]  # [D]
 
 
 def segment_memory(
-    tables: CostTables, sequence: KernelSequence, *, weights_may_stream: bool
+    tables: CostTables, sequence: KernelSequence, *, weights_may_stream: bool, relayed: bool = False
 ) -> SegmentMemory:
     """What the memory of segments of ``sequence`` depends on.
 
-    Weights that no chip can hold stream in any case and never count.
+    Weights that no chip can hold stream in any case and never count. ``relayed``: tensors
+    that pass a chip are copied there.
     """
     kernel_of, num_kernels = sequence.kernel_of, sequence.num_kernels
     producer = tables.tensor_producer
     home = np.where(producer == NO_PRODUCER, -1, kernel_of[producer]).astype(np.int64)
     tensor, reader = tables.reader_tensor, kernel_of[tables.reader_op].astype(np.int64)
     is_activation = (tables.tensor_kind[tensor] != WEIGHT) & (reader != home[tensor])
-    pairs = _unique_pairs(reader[is_activation], tensor[is_activation])
+    pairs = unique_pairs(reader[is_activation], tensor[is_activation])
     last = np.full(len(home), -1, dtype=np.int64)
     np.maximum.at(last, pairs[:, 1], pairs[:, 0])
+    entering_bytes = np.zeros(num_kernels, dtype=np.int64)
+    if relayed:
+        pairs = pairs[home[pairs[:, 1]] < 0]
+        entering_bytes = 2 * sequence.crossing_bytes[:-1]
     stored = np.flatnonzero((home >= 0) & ((last >= 0) | tables.tensor_is_output))
     stored = stored[np.argsort(home[stored], kind="stable")]
     return SegmentMemory(
@@ -61,6 +69,7 @@ def segment_memory(
         last,
         tables.tensor_is_output,
         *_weight_reads(tables, reader, num_kernels, weights_may_stream),
+        entering_bytes,
         tables.sram_bytes,
     )
 
@@ -130,7 +139,7 @@ def grow_segment(memory, start, end, usage):
             usage.total[2] += memory.weight_bytes[i]
     usage.total[0] = held
     usage.total[1] = most
-    return held + most + usage.total[2]
+    return held + most + usage.total[2] + memory.entering_bytes[start]
 
 
 def _weight_reads(
@@ -140,14 +149,10 @@ def _weight_reads(
     tensor = tables.reader_tensor
     fits_somewhere = tables.tensor_bytes[tensor] <= tables.sram_bytes.max()
     counts = (tables.tensor_kind[tensor] == WEIGHT) & fits_somewhere & (not weights_may_stream)
-    by_tensor = _unique_pairs(tensor[counts], reader[counts])
+    by_tensor = unique_pairs(tensor[counts], reader[counts])
     following = np.full(len(by_tensor), num_kernels, dtype=np.int64)
     is_same = by_tensor[1:, 0] == by_tensor[:-1, 0]
     following[:-1][is_same] = by_tensor[1:, 1][is_same]
     by_kernel = np.argsort(by_tensor[:, 1], kind="stable")
     size = tables.tensor_bytes[by_tensor[by_kernel, 0]]
     return row_pointers(by_tensor[:, 1], num_kernels), size, following[by_kernel]
-
-
-def _unique_pairs(a: NDArray, b: NDArray) -> NDArray[np.int64]:
-    return np.unique(np.stack([a, b], axis=1).astype(np.int64), axis=0).reshape(-1, 2)

@@ -31,6 +31,7 @@ class KernelSequence(NamedTuple):
     again_before: NDArray[np.int64]  # [A] … the reader before each,
     again_bytes: NDArray[np.int64]  # [A] … and the bytes one segment with both pays once
     input_bytes: int  # all inputs, each once
+    adjacent: bool  # whether every edge may span at most one chip
 
     @property
     def num_kernels(self) -> int:
@@ -71,6 +72,7 @@ def kernel_sequence(
         outputs,
         *again,
         input_bytes=int(tables.tensor_bytes[is_input].sum()),
+        adjacent=adjacent,
     )
 
 
@@ -79,13 +81,21 @@ def _repeated_input_reads(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Consecutive pairs of kernels that read the same input, sorted by the later one."""
     is_input = tables.tensor_kind[tables.reader_tensor] == INPUT
-    reads = np.stack([tables.reader_tensor[is_input], kernel_of[tables.reader_op[is_input]]], axis=1)
-    reads = np.unique(reads, axis=0).astype(np.int64).reshape(-1, 2)
+    reads = unique_pairs(tables.reader_tensor[is_input], kernel_of[tables.reader_op[is_input]])
     is_again = reads[1:, 0] == reads[:-1, 0]
     kernel, before = reads[1:, 1][is_again], reads[:-1, 1][is_again]
     size = tables.tensor_bytes[reads[1:, 0][is_again]]
     by_kernel = np.argsort(kernel, kind="stable")
     return kernel[by_kernel], before[by_kernel], size[by_kernel]
+
+
+def unique_pairs(a: NDArray[np.integer], b: NDArray[np.integer]) -> NDArray[np.int64]:
+    """[P, 2] the pairs of ``a`` and ``b``, none of them negative, each once and ascending."""
+    if len(a) == 0:
+        return np.zeros((0, 2), dtype=np.int64)
+    # As one number each: sorting rows takes several times as long.
+    above = np.int64(b.max()) + 1
+    return np.stack(np.divmod(np.unique(a.astype(np.int64) * above + b), above), axis=1)
 
 
 @njit(cache=True, nogil=True)

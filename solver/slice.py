@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env.cost import CostTables
 from go_opt.solver.greedy import greedy_cuts
-from go_opt.solver.segment_memory import segment_memory, segments_fit
+from go_opt.solver.segment_memory import SegmentMemory, segment_memory, segments_fit
+from go_opt.solver.segment_rules import SegmentRules
 from go_opt.solver.sequence import KernelSequence, kernel_sequence
-from go_opt.solver.slicing import (
+from go_opt.solver.slicing import cheapest_cuts
+from go_opt.solver.slicing_general import cheapest_cuts_general
+from go_opt.solver.slicing_problem import (
     SliceProblem,
-    cheapest_cuts,
+    is_allowed,
+    least_s,
     one_chip_s,
     slice_problem,
     slicing_cost_s,
 )
-from go_opt.solver.slicing_general import cheapest_cuts_general
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +46,9 @@ def slice_order(
     min_chips: int = 1,
     max_chips: int | None = None,
     at_most_s: float = math.inf,
+    **rules: Unpack[SegmentRules],
 ) -> Slicing | None:
-    """The cheapest slicing of ``order`` whose activations fit; ``None`` where none does.
+    """The cheapest slicing of ``order`` whose activations fit; ``None`` where there is none.
 
     Args:
       order: [N] a topological order; the ops of each group stand next to each other.
@@ -49,22 +56,15 @@ def slice_order(
       adjacent: whether every edge may span at most one chip (the triangle rule holds).
       min_chips: use no fewer chips than this.
       max_chips: use no more chips than this; all by default.
-      at_most_s: where memory is tight, do not look for slicings slower than this.
+      at_most_s: do not look for slicings slower than this.
+      rules: what the user asks of segments (``allowed``, ``colocated``, ``rising``).
     """
     sequence = kernel_sequence(tables, order, fusion_group, adjacent=adjacent)
-    problem = slice_problem(tables, sequence)
-    chips = min(max_chips or tables.num_chips, tables.num_chips, sequence.num_kernels)
-    memory = segment_memory(tables, sequence, weights_may_stream=True)
-    lower_s = problem.floor_s
-    if problem.chips_are_alike and min_chips == 1:
-        # Leaving memory out relaxes the problem: a relaxed optimum that fits is the optimum.
-        cuts = cheapest_cuts(problem, chips)
-        if segments_fit(memory, cuts):
-            return _slicing(sequence, problem, cuts)
-        lower_s = slicing_cost_s(problem, cuts)
-    upper_s = min(at_most_s, one_chip_s(problem))
-    best = cheapest_cuts_general(problem, memory, chips, lower_s, upper_s, min_chips=min_chips)
-    return None if best is None else _slicing(sequence, problem, best)
+    problem = slice_problem(tables, sequence, **rules)
+    memory = partial(segment_memory, tables, sequence, weights_may_stream=True)
+    chips = most_chips(tables, sequence, max_chips)
+    cuts = cheapest_that_fits(problem, memory, cheapest_cuts, min_chips, chips, at_most_s)
+    return None if cuts is None else sliced(sequence, problem, cuts)
 
 
 def slice_order_resident(
@@ -75,6 +75,7 @@ def slice_order_resident(
     adjacent: bool,
     at_least_s: float,
     at_most_s: float,
+    **rules: Unpack[SegmentRules],
 ) -> Slicing | None:
     """The cheapest slicing of ``order`` that streams no weights but those no chip can hold.
 
@@ -82,11 +83,11 @@ def slice_order_resident(
     ``at_least_s``, and ``at_most_s``; other arguments as for :func:`slice_order`.
     """
     sequence = kernel_sequence(tables, order, fusion_group, adjacent=adjacent)
-    problem = slice_problem(tables, sequence)
+    problem = slice_problem(tables, sequence, **rules)
     memory = segment_memory(tables, sequence, weights_may_stream=False)
-    chips = min(tables.num_chips, sequence.num_kernels)
+    chips = most_chips(tables, sequence, None)
     best = cheapest_cuts_general(problem, memory, chips, at_least_s, at_most_s)
-    return None if best is None else _slicing(sequence, problem, best)
+    return None if best is None else sliced(sequence, problem, best)
 
 
 def greedy_slicing(
@@ -95,9 +96,42 @@ def greedy_slicing(
     """The greedy compiler heuristic along ``order``, made valid by the adjacent rule."""
     sequence = kernel_sequence(tables, order, fusion_group, adjacent=adjacent)
     problem = slice_problem(tables, sequence)
-    return _slicing(sequence, problem, greedy_cuts(problem, tables.num_chips))
+    return sliced(sequence, problem, greedy_cuts(problem, tables.num_chips))
 
 
-def _slicing(sequence: KernelSequence, problem: SliceProblem, cuts: NDArray[np.int64]) -> Slicing:
+def cheapest_that_fits(
+    problem: SliceProblem,
+    memory: Callable[[], SegmentMemory],
+    cheapest: Callable[[SliceProblem, int, float], NDArray[np.int64] | None],
+    min_chips: int,
+    max_chips: int,
+    at_most_s: float,
+) -> NDArray[np.int64] | None:
+    """Cuts of the cheapest slicing, by ``cheapest`` where chips are alike and have memory for all.
+
+    Leaving memory out, and what chips may not hold, relaxes the problem: a relaxed optimum that
+    keeps to them is the optimum, and any is a lower bound.
+    """
+    if not problem.kinds_are_alike:
+        lower_s, cuts = least_s(problem, max_chips), None
+    else:
+        cuts = cheapest(problem, max_chips, at_most_s)
+        if cuts is None:
+            return None
+        lower_s = slicing_cost_s(problem, cuts)
+    held = memory()
+    if cuts is not None and min_chips < len(cuts) and is_allowed(problem, cuts) and segments_fit(held, cuts):
+        return cuts
+    upper_s = min(at_most_s, one_chip_s(problem))
+    return cheapest_cuts_general(problem, held, max_chips, lower_s, upper_s, min_chips=min_chips)
+
+
+def most_chips(tables: CostTables, sequence: KernelSequence, max_chips: int | None) -> int:
+    """Chips a slicing may use: no more than there are kernels."""
+    return min(max_chips or tables.num_chips, tables.num_chips, sequence.num_kernels)
+
+
+def sliced(sequence: KernelSequence, problem: SliceProblem, cuts: NDArray[np.int64]) -> Slicing:
+    """The slicing with segments between ``cuts``."""
     chip_of_kernel = np.repeat(np.arange(len(cuts) - 1, dtype=np.int32), np.diff(cuts))
     return Slicing(chip_of_kernel[sequence.kernel_of], cuts, slicing_cost_s(problem, cuts))

@@ -8,12 +8,16 @@ from go_opt.graph import Graph
 from go_opt.graph_builder import GraphBuilder
 
 
-def branchy_graph(num_ops: int, seed: int = 0) -> Graph:
-    """A stack of residual blocks of random width: matrix ops with weights, element-wise ops."""
+def branchy_graph(num_ops: int, seed: int = 0, far_reads: float = 0.0) -> Graph:
+    """A stack of residual blocks of random width: matrix ops with weights, element-wise ops.
+
+    Args:
+      far_reads: share of the blocks whose end reads that of any block before it.
+    """
     rng = np.random.default_rng(seed)
     builder = GraphBuilder(f"branchy_{num_ops}")
     builder.add_tensor("x", 50_000, "bfloat16", "input")
-    tail, ops = "x", 0
+    tail, ops, tails = "x", 0, []
     while ops < num_ops:
         ends = []
         for _ in range(int(rng.integers(1, 4))):
@@ -23,7 +27,10 @@ def branchy_graph(num_ops: int, seed: int = 0) -> Graph:
                     end, ops = _add_op(builder, rng, ops, [end]), ops + 1
             ends.append(end)
         if ops < num_ops:
-            tail, ops = _add_op(builder, rng, ops, sorted({tail, *ends})), ops + 1
+            reads_far = far_reads > 0 and tails and rng.random() < far_reads
+            far = [tails[rng.integers(len(tails))]] if reads_far else []
+            tail, ops = _add_op(builder, rng, ops, sorted({tail, *ends, *far})), ops + 1
+            tails.append(tail)
     builder.mark_output(f"t{num_ops - 1}")
     return builder.build()
 

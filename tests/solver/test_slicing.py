@@ -22,8 +22,9 @@ from go_opt.plan import Plan
 from go_opt.solver import Slicing, slice_order, slice_order_resident, verify
 from go_opt.solver.segment_memory import segment_memory
 from go_opt.solver.sequence import kernel_sequence
-from go_opt.solver.slicing import cheapest_cuts, one_chip_s, slice_problem, slicing_cost_s
+from go_opt.solver.slicing import cheapest_cuts
 from go_opt.solver.slicing_general import cheapest_cuts_general
+from go_opt.solver.slicing_problem import one_chip_s, slice_problem, slicing_cost_s
 from tests.solver.brute_force import (
     all_slicings,
     evaluate_placements,

@@ -1,0 +1,112 @@
+"""Rivals that cut an order: greedy, one slicing, and slicing + random-key genetic order search.
+
+The last is the strongest published one: Archer et al., "Pipeline parallelism for neural
+networks", ICML 2024.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.agents.baselines.order_slice import FUSION_RANGE
+from go_opt.agents.cheapest import STREAMS
+from go_opt.agents.decoding import schedule
+from go_opt.agents.genetic import Keys, genetic_search
+from go_opt.agents.rivals.trial import Trial
+from go_opt.env import list_schedule
+from go_opt.env.kernels import number_kernels
+from go_opt.solver import greedy_slicing, slice_order, slice_order_resident
+from go_opt.solver.relay_slicing import slice_order_relayed, slice_order_relayed_resident
+
+GENOMES: Final = 10_000  # of a genetic search, where neither time nor evaluations end it before
+
+
+def greedy(trial: Trial, seed: int) -> None:
+    """Equal shares of the work along the default order; cuts move on where the adjacent rule asks.
+
+    With relays it may cut anywhere: both are tried.
+    """
+    problem = trial.problem
+    for adjacent in (True, False) if problem.passing == "relayed" else (problem.is_adjacent,):
+        cuts = greedy_slicing(problem.instance.tables, problem.order, problem.kernels, adjacent=adjacent)
+        trial.one(cuts.placement, problem.order, problem.kernels)
+
+
+def slice_default(trial: Trial, seed: int) -> None:
+    """The cheapest slicing of the default order and kernels."""
+    slice_along(trial, trial.problem.order)
+
+
+def genetic(trial: Trial, seed: int) -> None:
+    """Genetic search for the order of the default kernels, the default order in its first generation."""
+    problem = trial.problem
+    num_kernels = int(problem.kernels.max()) + 1
+
+    def interval_s(keys: Keys) -> float:
+        return slice_along(trial, list_schedule(problem.graph, problem.kernels, keys))
+
+    place = number_kernels(problem.order, problem.kernels)
+    first = np.empty(num_kernels)
+    first[problem.kernels] = 1.0 - (place + 1.0) / (num_kernels + 1.0)
+    genetic_search(interval_s, num_kernels, evaluations=GENOMES, seed=seed, first=first)
+
+
+def genetic_with_fusion(trial: Trial, seed: int) -> None:
+    """Genetic search for priorities of order and fusion at once, the defaults among the first."""
+    problem = trial.problem
+    num_ops = problem.graph.num_ops
+    if problem.decide == "placement":
+        trial.notes.append("kernels are fixed")
+        return
+
+    def interval_s(keys: Keys) -> float:
+        fusion_priority = (2.0 * keys[num_ops:] - 1.0) * FUSION_RANGE
+        kernels, order = schedule(problem.instance, keys[:num_ops], fusion_priority)
+        return slice_along(trial, order, kernels)
+
+    falling = 1.0 - np.arange(1, num_ops + 1) / (num_ops + 1.0)
+    first = np.concatenate([falling, np.full(num_ops, 0.5)])
+    genetic_search(interval_s, 2 * num_ops, evaluations=GENOMES, seed=seed, first=first)
+
+
+def slice_along(trial: Trial, order: NDArray[np.int32], kernels: NDArray[np.int32] | None = None) -> float:
+    """Interval_s of the cheapest slicing of ``order``; each plan it takes is an evaluation.
+
+    Where weights stream, the cheapest slicing that keeps them resident is a second plan.
+
+    Args:
+      kernels: [N] contiguous in ``order``; the default ones where none are given.
+    """
+    problem = trial.problem
+    kernels = problem.kernels if kernels is None else kernels
+    given = (problem.instance.tables, order, kernels)
+    min_chips = problem.instance.min_chips
+    if problem.passing == "relayed":
+        cheapest, resident = slice_order_relayed, slice_order_relayed_resident
+    else:
+        cheapest = partial(slice_order, adjacent=problem.is_adjacent)
+        resident = partial(slice_order_resident, adjacent=problem.is_adjacent)
+    slicing = cheapest(*given, min_chips=min_chips)
+    if slicing is None:
+        trial.count_miss()
+        return math.inf
+    reached_s = _evaluate(trial, slicing.placement, order, kernels)
+    if reached_s <= slicing.interval_s * STREAMS or min_chips > 1:
+        return reached_s
+    slicing = resident(*given, at_least_s=slicing.interval_s, at_most_s=reached_s)
+    return (
+        reached_s if slicing is None else min(reached_s, _evaluate(trial, slicing.placement, order, kernels))
+    )
+
+
+def _evaluate(
+    trial: Trial, placement: NDArray[np.int32], order: NDArray[np.int32], kernels: NDArray[np.int32]
+) -> float:
+    """Where only placement is open, the default order stays; a chip's ops are what matters of it."""
+    problem = trial.problem
+    return trial.one(placement, problem.order if problem.decide == "placement" else order, kernels)

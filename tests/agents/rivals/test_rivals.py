@@ -1,0 +1,143 @@
+"""Every rival: verified plans, exact counts, the same for the same seed; optimal where it must be."""
+
+from __future__ import annotations
+
+import math
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from go_opt.agents.generator import generate_graph
+from go_opt.agents.rivals import RIVALS, Limits, Problem, Rival, compete, pose
+from go_opt.env import evaluate_plan, load_target
+from go_opt.solver import verify
+from tests.agents.rivals.cases import Clock, best_by_brute_force_s, random_problem, toy_problem
+from tests.strategies import examples, random_graph, random_target, seeds
+
+EVALUATIONS = 12
+EXACT = ("cp-sat", "down-sets")
+
+
+def playable() -> list:
+    """Those of a missing extra are skipped."""
+    return [
+        pytest.param(
+            rival,
+            id=rival.name,
+            marks=[
+                pytest.mark.skipif(bool(rival.needs) and find_spec(rival.needs) is None, reason=rival.needs)
+            ],
+        )
+        for rival in RIVALS.values()
+    ]
+
+
+def check(rival: Rival, problem: Problem, seed: int):
+    outcome = compete(rival, problem, Limits(evaluations=EVALUATIONS), seed, Clock())
+    assert outcome.evaluations <= EVALUATIONS
+    assert [p.evaluations for p in outcome.curve] == sorted({p.evaluations for p in outcome.curve})
+    assert (np.diff([p.interval_s for p in outcome.curve]) < 0).all()
+    if outcome.plan is None:
+        assert math.isinf(outcome.interval_s)
+        return outcome
+    assert verify(problem.graph, problem.target, outcome.plan) == []
+    metrics = evaluate_plan(problem.graph, problem.target, outcome.plan)
+    assert metrics.valid
+    assert metrics.interval_s == outcome.interval_s == outcome.curve[-1].interval_s
+    return outcome
+
+
+@pytest.mark.parametrize("relays", [False, True])
+@pytest.mark.parametrize("rival", playable())
+@settings(max_examples=examples(6))
+@given(seed=seeds)
+def test_plans_are_verified_and_runs_repeat(rival: Rival, relays: bool, seed: int) -> None:
+    problem = random_problem(seed, relays=relays)
+    outcome, again = (check(rival, problem, seed) for _ in range(2))
+    assert outcome.curve == again.curve
+    assert outcome.plan is not None
+
+
+@pytest.mark.parametrize("rival", playable())
+@settings(max_examples=examples(6))
+@given(seed=seeds)
+def test_other_targets_and_tight_memory(rival: Rival, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    target = random_target(rng, acyclic=None)
+    check(rival, pose(random_graph(rng, int(rng.integers(1, 12))), target, relays=bool(seed % 2)), seed)
+
+
+@pytest.mark.parametrize("rival", playable())
+def test_only_placement_open(rival: Rival) -> None:
+    problem = pose(generate_graph(3, num_ops=30), load_target("mcm-2x2"), relays=True, decide="placement")
+    outcome = check(rival, problem, 0)
+    if outcome.notes == ("kernels are fixed",):
+        return
+    assert outcome.plan is not None
+    assert len(np.unique(outcome.plan.fusion_group)) == 30
+    assert outcome.plan.order.tolist() == list(range(30))
+
+
+@pytest.mark.parametrize("relays", [False, True])
+@pytest.mark.parametrize("rival", playable())
+def test_the_toy_is_solved(rival: Rival, relays: bool) -> None:
+    if rival.name == "greedy":
+        pytest.skip("no search")
+    problem = toy_problem(relays=relays)
+    outcome = compete(rival, problem, Limits(evaluations=200), 0, Clock())
+    best_s = best_by_brute_force_s(problem)
+    if rival.name == "genetic-fusion":  # other kernels than the default ones are better still
+        assert outcome.interval_s < best_s
+    else:
+        assert outcome.interval_s == pytest.approx(best_s)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("relays", [False, True])
+@pytest.mark.parametrize("rival", [p for p in playable() if p.id in EXACT])
+@settings(max_examples=examples(15))
+@given(seed=seeds)
+def test_exact_ones_are_as_good_as_brute_force(rival: Rival, relays: bool, overlap: bool, seed: int) -> None:
+    # In the adjacent form every tensor is relayed wherever it passes, as in the model.
+    rules = {"overlap": overlap, "triangle": "adjacent"}
+    problem = random_problem(seed, relays=relays, max_ops=7, max_chips=4, **rules)
+    outcome = compete(rival, problem, Limits(evaluations=1000), seed, Clock())
+    best_s = best_by_brute_force_s(problem)
+    assert outcome.bound_s <= best_s * (1 + 1e-9)
+    if rival.name == "cp-sat":
+        assert outcome.interval_s <= best_s * (1 + 1e-5)  # ticks are rounded down
+        assert outcome.bound_s >= best_s * (1 - 1e-5)
+        assert "optimal" in outcome.notes
+    elif not relays and overlap:
+        assert outcome.interval_s <= best_s * (1 + 1e-9)
+
+
+def test_weights_that_do_not_fit_stream_in_the_model_too() -> None:
+    # Two chips of 25 kB; the embedding alone is 20 kB, of which 400 bytes are touched.
+    pytest.importorskip("ortools")
+    problem = toy_problem(num_chips=2, sram_bytes=25_000, host_in_bytes_per_s=1e8)
+    outcome = compete(RIVALS["cp-sat"], problem, Limits(evaluations=1000), 0, Clock())
+    best_s = best_by_brute_force_s(problem)
+    assert outcome.bound_s <= best_s * (1 + 1e-9)
+    assert outcome.interval_s == pytest.approx(best_s)
+
+
+def test_relays_let_rivals_pass_chips() -> None:
+    # Without relays the residual keeps everything between its ends on two chips.
+    strict, relayed = (
+        compete(RIVALS["slice"], toy_problem(relays=relays, num_chips=6), Limits(evaluations=9), 0, Clock())
+        for relays in (False, True)
+    )
+    assert relayed.interval_s <= strict.interval_s
+
+
+def test_a_model_that_takes_too_long_to_build_is_given_up() -> None:
+    pytest.importorskip("ortools")
+    # Every look at the clock takes 0.3 s: there is time for the slicing, not for the model.
+    outcome = compete(RIVALS["cp-sat"], toy_problem(), Limits(budget_s=2.0), 0, Clock(step_s=0.3))
+    sliced = compete(RIVALS["slice"], toy_problem(), Limits(evaluations=9), 0, Clock())
+    assert outcome.interval_s == sliced.interval_s
+    assert outcome.notes == ()
+    assert outcome.wall_s < 4.0

@@ -1,0 +1,140 @@
+"""Searches over orders: genetic, and seeded by slicing without the triangle rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+
+import go_opt
+from go_opt.agents.cheapest import Slicer
+from go_opt.agents.genetic import genetic_search
+from go_opt.agents.instance import Instance, instance
+from go_opt.agents.order_search import OrderPlan, genetic_orders, order_keys
+from go_opt.agents.orders import fixed_orders
+from go_opt.agents.seeded import order_along, seeded_orders
+from go_opt.env import list_schedule
+from go_opt.graph_builder import GraphBuilder
+from go_opt.plan import Plan
+from go_opt.solver import Passing, verify
+from go_opt.solver.relays import needed_relays, relays_of_arrays
+from tests.strategies import small_mcm, toy_graph
+
+EVALUATIONS = 150
+
+
+@pytest.fixture(scope="module")
+def branchy() -> Instance:
+    """Two chains side by side, stored in turn: a cut crosses both, 20 us of link.
+
+    One after the other they take 12 us, their 24 ops of 3 us on six chips.
+    """
+    b = GraphBuilder("two chains")
+    for i in range(12):
+        for chain in "ab":
+            reads = [(f"{chain}{i - 1}", None)] if i else []
+            b.add_op(
+                f"op {chain}{i}", "Relu", "vector", flops=0, dtype="int8", reads=reads,
+                writes=[(f"{chain}{i}", 1000, "int8")], measured_s={"chip": 3e-6},
+            )  # fmt: skip
+    return instance(b.build(), small_mcm(6))
+
+
+def best_s(plans: Iterator[OrderPlan | None]) -> float:
+    return min(plan.interval_s for plan in islice(plans, EVALUATIONS) if plan is not None)
+
+
+@pytest.mark.parametrize("passing", ["adjacent", "relayed"])
+def test_genetic_search_starts_with_the_default_order_and_repeats_itself(
+    branchy: Instance, passing: Passing
+) -> None:
+    slicer, group = Slicer(branchy, passing), branchy.fusion_group
+    plans = list(islice(genetic_orders(slicer, group, seed=1), EVALUATIONS))
+    default = slicer(branchy.order, group)
+    assert default is not None
+    assert plans[0] is not None
+    assert plans[0].interval_s == pytest.approx(default.interval_s)
+    assert plans[0].order.tolist() == branchy.order.tolist()
+    again = list(islice(genetic_orders(slicer, group, seed=1), EVALUATIONS))
+    reached = [None if plan is None else plan.interval_s for plan in plans]
+    assert reached == [None if plan is None else plan.interval_s for plan in again]
+    assert default.interval_s == pytest.approx(20e-6)
+    assert min(s for s in reached if s is not None) < 20e-6
+
+
+def test_plans_are_valid_and_cost_what_they_say(branchy: Instance) -> None:
+    strict, relayed, group = Slicer(branchy, "adjacent"), Slicer(branchy, "relayed"), branchy.fusion_group
+    orders = [branchy.order, *(order for _, order in fixed_orders(branchy.graph, group))]
+    searches = (
+        genetic_orders(strict, group, seed=0),
+        seeded_orders(strict, group, orders, seed=0),
+        genetic_orders(relayed, group, seed=0),
+    )
+    triangle = branchy.target.constraints.triangle
+    for plans in searches:
+        for found in filter(None, islice(plans, EVALUATIONS)):
+            plan = Plan.create(
+                branchy.graph,
+                branchy.target.source,
+                branchy.target.fingerprint,
+                placement=found.placement,
+                order=found.order,
+                fusion_group=found.fusion_group,
+                provenance="test",
+            )
+            relays = needed_relays(branchy.tables, found.placement, triangle)
+            plan = replace(plan, relays=relays_of_arrays(branchy.graph, *relays))
+            assert verify(branchy.graph, branchy.target, plan) == []
+            metrics = go_opt.evaluate(branchy.graph, branchy.target, plan)
+            assert metrics.interval_s == pytest.approx(found.interval_s, rel=1e-9)
+
+
+def test_refusing_who_cannot_be_an_elite_costs_nothing(branchy: Instance) -> None:
+    # Without structured orders both start with the default order and the same random keys.
+    slicer, group = Slicer(branchy, "adjacent"), branchy.fusion_group
+
+    def interval_s(keys):
+        sliced = slicer(list_schedule(branchy.graph, group, keys), group)
+        return math.inf if sliced is None else sliced.interval_s
+
+    first = order_keys(branchy.order, group)
+    plain = [
+        genetic_search(interval_s, len(first), evaluations=EVALUATIONS, seed=seed, first=first)[0]
+        for seed in range(3)
+    ]
+    quick = [best_s(genetic_orders(slicer, group, seed=seed)) for seed in range(3)]
+    assert np.median(quick) <= np.median(plain) * 1.01
+
+
+def test_seeds_are_among_the_first(branchy: Instance) -> None:
+    slicer, group = Slicer(branchy, "adjacent"), branchy.fusion_group
+    orders = [order for _, order in fixed_orders(branchy.graph, group)]
+    seeded = [plan for plan in islice(seeded_orders(slicer, group, orders, seed=0), 40) if plan is not None]
+    best = min(seeded, key=lambda plan: plan.interval_s)
+    second = next(islice(genetic_orders(slicer, group, seed=0, seeds=[best.order]), 1, None))
+    assert second is not None
+    assert second.interval_s == pytest.approx(best.interval_s, rel=1e-9)
+
+
+def test_seeded_orders_repeat_themselves(branchy: Instance) -> None:
+    slicer, group = Slicer(branchy, "adjacent"), branchy.fusion_group
+    one, two = ([*islice(seeded_orders(slicer, group, [branchy.order], seed=7), 20)] for _ in range(2))
+    assert [plan and plan.placement.tolist() for plan in one] == [
+        plan and plan.placement.tolist() for plan in two
+    ]
+
+
+def test_order_along_keeps_kernels_together() -> None:
+    order, group = np.arange(6, dtype=np.int32), np.array([0, 1, 1, 2, 3, 4], dtype=np.int32)
+    placement = np.array([0, 1, 1, 0, 1, 2], dtype=np.int32)
+    assert order_along(placement, order, group).tolist() == [0, 3, 1, 2, 4, 5]
+
+
+def test_nothing_that_fits_is_no_plan() -> None:
+    case = instance(toy_graph(), small_mcm(2, sram_bytes=1999))
+    slicer = Slicer(case, "relayed")
+    assert list(islice(genetic_orders(slicer, case.fusion_group, seed=0), 70)) == [None] * 70

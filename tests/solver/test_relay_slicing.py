@@ -1,0 +1,215 @@
+"""Slicing with relays, and with ops that chips may not hold, against all slicings and the evaluator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from numpy.typing import NDArray
+
+from go_opt.env import CostTables, cost_tables, evaluate_batch
+from go_opt.env.expanded_tables import Copies, expanded_tables
+from go_opt.solver import slice_order, slice_order_relayed, slice_order_relayed_resident
+from go_opt.solver.op_constraints import op_constraints
+from go_opt.solver.relay_slicing import cheapest_relayed_cuts
+from go_opt.solver.relay_terms import relay_terms
+from go_opt.solver.relays import needed_relays
+from go_opt.solver.segment_memory import (
+    SegmentMemory,
+    segment_memory,
+    segment_peaks_bytes,
+    segment_usage,
+)
+from go_opt.solver.segment_rules import SegmentRules, segment_rules
+from go_opt.solver.sequence import kernel_sequence
+from go_opt.solver.slicing_general import cheapest_cuts_general
+from go_opt.solver.slicing_problem import one_chip_s, slice_problem, slicing_cost_s
+from go_opt.solver.user_constraints import Colocate, CutAfter, Pin
+from tests.solver.brute_force import held_weight_bytes, plenty_of_memory
+from tests.solver.test_slicing import Case, least, reached
+from tests.strategies import examples, random_graph, random_order, random_target, seeds, small_mcm, toy_graph
+
+IntArray = NDArray[np.int32]
+
+
+class Slicings:
+    """Every slicing of a random short sequence, with a relay of every tensor on every chip it passes."""
+
+    def __init__(self, seed: int, **fields: object) -> None:
+        self.case = Case(seed, **fields)
+        self.case.adjacent = False
+        self.placements = self.case.slicings()
+        tables = self.case.tables
+        plenty = [self._evaluate(plenty_of_memory(tables), row) for row in self.placements]
+        self.interval_s = np.array([interval_s for interval_s, _ in plenty])
+        self.peak_bytes = np.array([peak for _, peak in plenty]).reshape(-1, tables.num_chips)
+
+    @property
+    def fits(self) -> NDArray[np.bool_]:
+        return (self.peak_bytes <= self.case.tables.sram_bytes).all(axis=1)
+
+    def _evaluate(self, tables: CostTables, placement: IntArray) -> tuple[float, NDArray[np.int64]]:
+        nothing = np.zeros(0, np.int32)
+        copies = Copies(*needed_relays(tables, placement, "adjacent"), nothing, nothing)
+        expanded, *plan = expanded_tables(tables, placement, self.case.order, self.case.group, copies)
+        terms = evaluate_batch(expanded, *(row[None] for row in plan))
+        return float(terms.interval_s[0]), terms.peak_bytes[0]
+
+
+@settings(max_examples=examples(120), deadline=None)
+@given(seed=seeds)
+def test_relayed_slicing_is_the_least_of_all_slicings(seed: int) -> None:
+    all_of, at_most = Slicings(seed), np.random.default_rng(seed).uniform(0.9, 1.1)
+    case, best_s = all_of.case, least(all_of.interval_s[all_of.fits])
+    got = slice_order_relayed(case.tables, case.order, case.group)
+    assert reached(got) == pytest.approx(best_s, rel=1e-9, abs=0)
+    if np.isfinite(best_s) and best_s > 0:
+        within = slice_order_relayed(case.tables, case.order, case.group, at_most_s=best_s * at_most)
+        assert (within is not None) == (at_most >= 1.0)
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(seed=seeds)
+def test_fewer_and_more_chips_may_be_asked_for(seed: int) -> None:
+    all_of = Slicings(seed)
+    case = all_of.case
+    used = all_of.placements.max(axis=1, initial=0) + 1
+    for bound in range(1, case.target.num_chips + 1):
+        few = slice_order_relayed(case.tables, case.order, case.group, max_chips=bound)
+        many = slice_order_relayed(case.tables, case.order, case.group, min_chips=bound)
+        assert reached(few) == pytest.approx(
+            least(all_of.interval_s[all_of.fits & (used <= bound)]), rel=1e-9, abs=0
+        )
+        assert reached(many) == pytest.approx(
+            least(all_of.interval_s[all_of.fits & (used >= bound)]), rel=1e-9, abs=0
+        )
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(seed=seeds)
+def test_resident_relayed_slicing_is_the_least_that_keeps_its_weights(seed: int) -> None:
+    all_of = Slicings(seed)
+    case = all_of.case
+    held = np.array([held_weight_bytes(case.tables, row) for row in all_of.placements])
+    fits = (all_of.peak_bytes + held.reshape(all_of.peak_bytes.shape) <= case.tables.sram_bytes).all(axis=1)
+    got = slice_order_relayed_resident(case.tables, case.order, case.group, at_least_s=0.0, at_most_s=1.0)
+    assert reached(got) == pytest.approx(least(all_of.interval_s[fits]), rel=1e-9, abs=0)
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(seed=seeds)
+def test_segments_keep_to_what_the_user_asks(seed: int) -> None:
+    all_of = Slicings(seed)
+    case, rng = all_of.case, np.random.default_rng(seed)
+    asked = random_rules(rng, case)
+    keeps = keep_rules(all_of.placements, asked)
+    got = slice_order_relayed(case.tables, case.order, case.group, **asked)
+    assert reached(got) == pytest.approx(least(all_of.interval_s[keeps & all_of.fits]), rel=1e-9, abs=0)
+    for adjacent in (False, True):
+        case.adjacent = adjacent
+        placements = case.slicings()
+        placements = placements[keep_rules(placements, asked)]
+        fits = case.evaluate(case.tables, placements).fits
+        seconds = case.evaluate(plenty_of_memory(case.tables), placements).interval_s
+        got = slice_order(case.tables, case.order, case.group, adjacent=adjacent, **asked)
+        assert reached(got) == pytest.approx(least(seconds[fits]), rel=1e-9, abs=0)
+
+
+def random_rules(rng: np.random.Generator, case: Case) -> SegmentRules:
+    """Chips that may not hold an op, ops that share a chip, and edges that may not."""
+    num_ops, graph = case.graph.num_ops, case.graph
+    rules = SegmentRules()
+    if rng.random() < 0.6:
+        rules["allowed"] = rng.random((case.target.num_chips, num_ops)) < 0.85
+    if rng.random() < 0.5:
+        rules["colocated"] = [rng.integers(0, num_ops, 2) for _ in range(2)]
+    if rng.random() < 0.5 and graph.num_edges:
+        edges = rng.integers(0, graph.num_edges, 2)
+        rules["rising"] = np.stack([graph.edge_src[edges], graph.edge_dst[edges]])
+    return rules
+
+
+def keep_rules(placements: IntArray, rules: SegmentRules) -> NDArray[np.bool_]:
+    """[B] True where a placement ([B, N]) keeps the rules."""
+    kept = np.ones(len(placements), dtype=np.bool_)
+    allowed, rising = rules.get("allowed"), rules.get("rising")
+    if allowed is not None:
+        kept &= allowed[placements, np.arange(placements.shape[1])].all(axis=1)
+    if rising is not None:
+        kept &= (placements[:, rising[1]] > placements[:, rising[0]]).all(axis=1)
+    for ops in rules.get("colocated", ()):
+        kept &= (placements[:, ops] == placements[:, ops[:1]]).all(axis=1)
+    return kept
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(seed=seeds)
+def test_the_fast_relayed_slicer_agrees_with_the_general_one(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    num_kernels = int(rng.integers(1, 201 if examples(20) == 20 else 31))
+    target = random_target(rng, topology="ring", num_chips=int(rng.integers(1, 40)), num_kinds=1)
+    graph = random_graph(rng, num_kernels)
+    tables = plenty_of_memory(cost_tables(graph, target))
+    order = random_order(rng, graph)
+    sequence = kernel_sequence(tables, order, order, adjacent=False)
+    relays = relay_terms(tables, sequence.kernel_of, num_kernels)
+    problem = slice_problem(tables, sequence, relays=relays)
+    memory = segment_memory(tables, sequence, weights_may_stream=True, relayed=True)
+    chips = min(target.num_chips, num_kernels)
+    fast = cheapest_relayed_cuts(tables, problem, chips, np.inf)
+    general = cheapest_cuts_general(problem, memory, chips, problem.floor_s, one_chip_s(problem))
+    assert fast is not None
+    assert general is not None
+    assert slicing_cost_s(problem, fast) == pytest.approx(slicing_cost_s(problem, general), rel=1e-9, abs=0)
+
+
+# Kernels of the toy graph take 3.4, 9, 6, 5, 6 and 14 us, and links, ten times as fast as elsewhere,
+# bind nowhere. Strict, embed, which writes x, and add, which reads it, lie at most one chip apart: relu,
+# mix and add on one take 17 us. A relay of x takes 2 + 1 us: relu and mix take 14 us with it.
+@pytest.mark.parametrize(("relayed", "interval_us"), [(False, 17.0), (True, 14.0)])
+def test_toy_by_hand(relayed: bool, interval_us: float) -> None:
+    target = small_mcm(4, link_bytes_per_s=1e9)
+    tables, order = cost_tables(toy_graph(), target), np.arange(6, dtype=np.int32)
+    if relayed:
+        slicing = slice_order_relayed(tables, order, order)
+    else:
+        slicing = slice_order(tables, order, order, adjacent=True)
+    assert reached(slicing) == pytest.approx(interval_us * 1e-6)
+
+
+def test_a_relay_needs_its_buffer_by_hand() -> None:
+    # Chip 1 runs relu: h and a twice, 4000 bytes, and x twice while it is relayed.
+    target = small_mcm(4, link_bytes_per_s=1e9, sram_bytes=100_000)
+    tables, order = cost_tables(toy_graph(), target), np.arange(6, dtype=np.int32)
+    sequence = kernel_sequence(tables, order, order, adjacent=False)
+    memory = segment_memory(tables, sequence, weights_may_stream=True, relayed=True)
+    assert _segment_bytes(memory, 2, 3) == 6000
+    free = segment_memory(tables, sequence, weights_may_stream=True)
+    assert _segment_bytes(free, 2, 3) == 4000
+
+
+def _segment_bytes(memory: SegmentMemory, start: int, end: int) -> int:
+    cuts = np.array([0, start, end, 6], dtype=np.int64)
+    return int(segment_peaks_bytes(memory, cuts, segment_usage(memory))[1])
+
+
+def test_no_chip_for_an_op_leaves_no_slicing() -> None:
+    tables, order = cost_tables(toy_graph(), small_mcm(3)), np.arange(6, dtype=np.int32)
+    allowed = np.ones((3, 6), dtype=np.bool_)
+    allowed[:, 2] = False
+    assert slice_order_relayed(tables, order, order, allowed=allowed) is None
+    assert slice_order(tables, order, order, adjacent=True, allowed=allowed) is None
+
+
+def test_rules_of_constraints_by_hand() -> None:
+    # Cut after dense, so h and x cross; mix and add share a chip, and no cut falls between them.
+    graph, target = toy_graph(), small_mcm(4, link_bytes_per_s=1e9)
+    asked = op_constraints(graph, target, [CutAfter("dense"), Colocate(["mix", "add"]), Pin("logits", 2)])
+    rules = segment_rules(asked)
+    assert rules["rising"].tolist() == [[1], [2]]
+    tables, order = cost_tables(graph, target), np.arange(6, dtype=np.int32)
+    slicing = slice_order_relayed(tables, order, order, **rules)
+    assert slicing is not None
+    # relu to add 17 us, logits 14 us, embed and dense 12.4 us: the only way with logits on chip 2.
+    assert slicing.placement.tolist() == [0, 0, 1, 1, 1, 2]
+    assert slicing.interval_s == pytest.approx(17e-6)
