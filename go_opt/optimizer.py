@@ -19,9 +19,21 @@ from go_opt.errors import InfeasibleError
 from go_opt.graph import Graph
 from go_opt.plan import Plan
 from go_opt.policies import expect_question
-from go_opt.portfolio import Proposal, policy_takes_part, proposals
+from go_opt.portfolio import policy_takes_part, proposals
+from go_opt.proposal import IntArray, Proposal, passing_of
 from go_opt.result import OPTIMAL_GAP, OptimizeResult, Request, Status, Step
-from go_opt.solver import Bound, latency_bound, throughput_bound, verify
+from go_opt.solver import (
+    Bound,
+    clones_of_arrays,
+    latency_bound,
+    needed_relays,
+    relays_of_arrays,
+    throughput_bound,
+    verify,
+)
+from go_opt.solver.constrained_plans import constrained_tables
+from go_opt.solver.op_constraints import op_constraints
+from go_opt.solver.segment_rules import SegmentRules, segment_rules
 from go_opt.warm_up import warm_up
 
 
@@ -74,9 +86,9 @@ def lower_bound(graph: Graph, target: Target, request: Request) -> Bound:
     is_open = request.decide == "all"
     if request.objective == "latency":
         return latency_bound(graph, tables, roles, fusion_is_open=is_open)
-    return throughput_bound(
-        graph, tables, roles, fusion_is_open=is_open, replication_is_open=is_open and request.replication
-    )
+    # A stage is replicated over consecutive chips, which not every target has.
+    replicates = is_open and request.replication and target.goes_forward
+    return throughput_bound(graph, tables, roles, fusion_is_open=is_open, replication_is_open=replicates)
 
 
 class Search:
@@ -91,41 +103,38 @@ class Search:
         on_step: Callable[[Step], None],
     ) -> None:
         self.graph, self.target, self.request, self.policy = graph, target, request, policy
+        self.asked = op_constraints(graph, target, request.constraints)
+        self.tables = constrained_tables(self.asked) if request.constraints else cost_tables(graph, target)
+        self.rules = segment_rules(self.asked) if request.constraints else SegmentRules()
+        self.passing = passing_of(target, request)
         self.best: OptimizeResult | None = None
         self.last_interval_s = 0.0  # of the proposal before, by the analytical model
         self.is_exhausted = False  # whether every method had its turn
-        self.misses = 0  # proposals in a row without a better plan
+        self.wishes: list[IntArray] = []  # placements that were proposed and break a constraint
         self._on_step = on_step
         self._started_s = time.monotonic()
         self._bound = lower_bound(graph, target, request)
         self._history: list[Step] = []
         self._reference_s = math.inf
         self._rejection = ""  # why the first plan is not valid, sizes in memory apart
+        self._closest: tuple[int, Plan] | None = None  # of plans that do not fit: by how many bytes
 
     def consider(self, proposal: Proposal) -> bool:
         """Evaluate the proposal; True where it is the best so far."""
-        plan = Plan.create(
-            self.graph,
-            self.target.source,
-            self.target.fingerprint,
-            placement=proposal.placement,
-            order=proposal.order,
-            fusion_group=proposal.fusion_group,
-            provenance=proposal.method,
-        )
+        plan = self._plan(proposal)
         metrics = self._evaluate(plan)
         reached_s = metrics.makespan_s if self.request.objective == "latency" else metrics.interval_s
-        best_s = self.best_s
-        is_better = metrics.valid and reached_s < best_s
-        violations = verify(self.graph, self.target, plan) if is_better else []
+        is_better = metrics.valid and reached_s < self.best_s
+        violations = verify(self.graph, self.target, plan, self.request.constraints) if is_better else []
         if violations:
             is_better, reached_s = False, math.inf
             self._rejection = self._rejection or violations[0].message
+            if self.request.constraints:
+                self.wishes.append(plan.placement)
         if not metrics.valid:
             reached_s = math.inf
         if proposal.method == "greedy":
             self._reference_s = reached_s
-        self.misses = 0 if is_better else self.misses + 1
         self._record(proposal.method, reached_s)
         if is_better:
             gap = _gap(reached_s, self._bound.seconds)
@@ -146,10 +155,51 @@ class Search:
         self._on_step(self._history[-1])
         return is_better
 
+    def _plan(self, proposal: Proposal) -> Plan:
+        plan = Plan.create(
+            self.graph,
+            self.target.source,
+            self.target.fingerprint,
+            placement=proposal.placement,
+            order=proposal.order,
+            fusion_group=proposal.fusion_group,
+            provenance=proposal.method,
+        )
+        copies = proposal.copies
+        if copies is not None:
+            return replace(
+                plan,
+                relays=relays_of_arrays(self.graph, copies.relay_tensor, copies.relay_chip),
+                clones=clones_of_arrays(self.graph, copies.clone_op, copies.clone_chip),
+            )
+        if self.passing != "relayed":
+            return plan
+        pairs = needed_relays(self.tables, plan.placement, self.target.constraints.triangle)
+        return replace(plan, relays=relays_of_arrays(self.graph, *pairs))
+
+    def raise_bound(self, bound: Bound) -> None:
+        """A lower bound was proven; the larger one counts, for the best plan too."""
+        if bound.seconds <= self._bound.seconds:
+            return
+        self._bound = bound
+        if self.best is not None:
+            gap = _gap(self.best_s, bound.seconds)
+            self.best = replace(
+                self.best,
+                status=_status(self.request, gap),
+                lower_bound_s=bound.seconds,
+                bound_reason=bound.reason,
+                gap=gap,
+            )
+
     def _evaluate(self, plan: Plan) -> Metrics:
         """At the fidelity asked for; what does not fit by the analytical model is not simulated."""
         metrics = evaluate_plan(self.graph, self.target, plan)
         self.last_interval_s = metrics.interval_s
+        if self.best is None and not metrics.valid:
+            excess = int((metrics.peak_bytes - self.target.chip_sram_bytes).max())
+            if self._closest is None or excess < self._closest[0]:
+                self._closest = excess, plan
         if self.request.fidelity == "analytical" or not metrics.valid:
             return metrics
         metrics = evaluate_plan(self.graph, self.target, plan, fidelity=self.request.fidelity)
@@ -158,7 +208,6 @@ class Search:
 
     def count_miss(self, method: str) -> None:
         """A method looked and found nothing better; it costs as much as an evaluation."""
-        self.misses += 1
         self._record(method, math.inf)
         self._on_step(self._history[-1])
 
@@ -192,10 +241,16 @@ class Search:
 
     def _why_no_plan(self) -> str:
         nowhere = op_that_runs_nowhere(self.graph, self.target)
-        reason = nowhere or why_no_plan(self.graph, self.target, self._rejection)
+        closest = None if self._closest is None else self._closest[1]
+        reason = nowhere or why_no_plan(self.graph, self.target, self._rejection, closest)
         if nowhere or self.is_exhausted:
             return reason
         return f"stopped after {len(self._history)} evaluations: {reason}"
+
+    @property
+    def best_plan(self) -> Plan | None:
+        """The best valid plan so far."""
+        return None if self.best is None else self.best.plan
 
     @property
     def best_s(self) -> float:

@@ -2,67 +2,33 @@
 
 from __future__ import annotations
 
-import math
+import time
 from collections.abc import Iterator
-from concurrent.futures import Future, wait
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.agents import fixed_orders, random_orders
-from go_opt.agents.instance import instance
-from go_opt.agents.proposals import Advice, PolicyPlan, policy_plans
-from go_opt.env import CostTables, Target, cost_tables, greedy_fusion, loop_roles
+from go_opt.agents import fixed_orders
+from go_opt.env import Target, greedy_fusion, loop_roles
+from go_opt.env.fusion import ALONE
+from go_opt.errors import InfeasibleError
 from go_opt.graph import Graph
+from go_opt.guesses import guesses, until_heard
+from go_opt.improvement import improvements
+from go_opt.order_turns import order_turns
 from go_opt.policies import ask_policy
-from go_opt.result import OPTIMAL_GAP, Request
-from go_opt.solver import earliest_finish_placement, greedy_slicing, slice_order, slice_order_resident
+from go_opt.proposal import IntArray, Proposal, SearchState, has_static_constraints
+from go_opt.result import Request
+from go_opt.slices import slices
+from go_opt.solver import Bound, earliest_finish_placement, greedy_slicing
+from go_opt.solver.constrained_fusion import constrained_fusion
+from go_opt.solver.constrained_plans import constrained_starts
+from go_opt.solver.star_plans import serves_star, star_plan
 
-# Random orders stop after this many in a row without a better plan, budget or not; a policy
-# that takes turns with them gets as many turns.
-PATIENCE: Final = 32
 # What the policy needs to get a word in, and the largest graph that is worth waiting for it.
 LEAST_EVALUATIONS: Final = 16
 LEAST_BUDGET_S: Final = 2.0
 MOST_OPS: Final = 60_000
-_POLL_S: Final = 0.02
-
-IntArray = NDArray[np.int32]
-
-
-@dataclass(frozen=True, eq=False)
-class Proposal:
-    """A plan a method proposes, not yet evaluated."""
-
-    method: str
-    placement: IntArray  # [N]
-    order: IntArray  # [N]
-    fusion_group: IntArray  # [N]
-
-
-class SearchState(Protocol):
-    """What proposals depend on beside the request: how the ones before fared."""
-
-    graph: Graph
-    target: Target
-    request: Request
-    policy: Path | None  # the file of the policy that takes part
-    last_interval_s: float  # of the proposal before, by the analytical model
-    misses: int  # proposals in a row without a better plan
-
-    @property
-    def best_s(self) -> float:
-        """Objective of the best valid plan so far; infinite before the first."""
-
-    @property
-    def is_late(self) -> bool:
-        """Whether the time is up."""
-
-    def count_miss(self, method: str) -> None:
-        """A method looked and found nothing better; it costs as much as an evaluation."""
 
 
 def policy_takes_part(graph: Graph, target: Target, request: Request) -> bool:
@@ -72,7 +38,7 @@ def policy_takes_part(graph: Graph, target: Target, request: Request) -> bool:
     """
     return (
         request.decide == "all"
-        and (request.objective == "throughput" or not _has_static_constraints(target))
+        and (request.objective == "throughput" or not has_static_constraints(target))
         and graph.num_ops <= MOST_OPS
         and (request.max_evaluations is None or request.max_evaluations >= LEAST_EVALUATIONS)
         and request.time_limit_s >= LEAST_BUDGET_S
@@ -86,131 +52,101 @@ def proposals(search: SearchState) -> Iterator[Proposal | None]:
     that the caller can stop there too.
     """
     graph, target, request = search.graph, search.target, search.request
-    tables = cost_tables(graph, target)
     default_order = np.arange(graph.num_ops, dtype=np.int32)
     one_each = default_order
-    fused = greedy_fusion(loop_roles(graph), default_order)
+    fused = constrained_fusion(search.asked, default_order, greedy_fusion(loop_roles(graph), default_order))
     decided = one_each if request.decide == "placement" else fused
-    greedy = greedy_slicing(tables, default_order, decided, adjacent=_is_adjacent(target))
-    yield Proposal("greedy", greedy.placement, default_order, decided)
-    yield from _slices(search, "slice: default order", default_order, decided)
+    yield from _greedy(search, default_order, decided)
+    yield from slices(search, "slice: default order", default_order, decided)
+    if search.asked.constraints:
+        yield from _constrained(search, default_order, decided)
     # From here on the first plan cannot be delayed any more.
     asked = None if search.policy is None else ask_policy(search.policy, graph, target)
-    if not _has_static_constraints(target):
+    if serves_star(search.asked) and request.objective == "throughput":
+        yield from _star(search, decided)
+    if not has_static_constraints(target):
         yield from _one_kind(target, default_order, decided)
-        yield from _earliest_finish("default order", tables, default_order, decided)
+        yield from _earliest_finish(search, "default order", default_order, decided)
     if request.decide == "placement":
+        yield from _in_turn(search, improvements(search), order_turns(search, one_each))
         return
-    if not _has_static_constraints(target):
-        for name, order in fixed_orders(graph, fused):
-            yield from _earliest_finish(name, tables, order, fused)
     for name, order in fixed_orders(graph, fused):
-        yield from _slices(search, f"slice: {name}", order, fused)
-    yield from _slices(search, "slice: default order, unfused", default_order, one_each)
-    yield from _guesses(search, tables, fused, asked)
+        if not has_static_constraints(target):
+            yield from _earliest_finish(search, name, order, fused)
+    for name, order in fixed_orders(graph, fused):
+        yield from slices(search, f"slice: {name}", order, fused)
+    yield from slices(search, "slice: default order, unfused", default_order, one_each)
+    if asked is not None and request.max_evaluations is not None:
+        # Counted in evaluations, whose turn it is may not depend on how long the policy takes.
+        yield from until_heard(search, asked)
+    yield from _in_turn(
+        search, improvements(search), guesses(search, fused, asked), order_turns(search, fused)
+    )
 
 
-def _guesses(
-    search: SearchState, tables: CostTables, fused: IntArray, asked: Future[Advice | None] | None
-) -> Iterator[Proposal | None]:
-    """Random orders, and the policy's plans in turn with them as soon as it has been heard.
+def _in_turn(search: SearchState, *methods: Iterator[Proposal | None]) -> Iterator[Proposal | None]:
+    """The methods in turn, as long as any has something to propose.
 
-    Counted in evaluations, its turns begin at once, however long that takes: the same
-    seed gives the same answer. In time, random orders go first, while they have patience.
+    Counted in evaluations, one of each; in time, whichever has had the least of it.
     """
-    graph, request = search.graph, search.request
-    is_counted = request.max_evaluations is not None
-    patience, plans = PATIENCE, None
-    for order in random_orders(graph, tables, fused, request.seed):
-        if asked is not None and (is_counted or asked.done() or search.misses >= patience):
-            yield from _until_heard(search, asked)
-            advised = asked.result() if asked.done() else None
-            if advised is not None:
-                plans = policy_plans(advised, instance(graph, search.target), request.seed)
-                patience, search.misses = 2 * PATIENCE, 0
-            asked = None
-        if not is_counted and search.misses >= patience:
-            return
-        if plans is not None:
-            yield from _policy_plan(search, tables, next(plans))
-        yield from _slices(search, "slice: random order", order, fused)
+    is_counted = search.request.max_evaluations is not None
+    used = [0.0] * len(methods)
+    left = list(range(len(methods)))
+    while left:
+        turn = min(left, key=used.__getitem__)
+        started_s = time.monotonic()
+        try:
+            # The evaluation of what is proposed is its method's as well.
+            yield next(methods[turn])
+        except StopIteration:
+            left.remove(turn)
+        used[turn] += 1.0 if is_counted else time.monotonic() - started_s
 
 
-def _until_heard(search: SearchState, asked: Future[Advice | None]) -> Iterator[None]:
-    """Wait for the policy while there is time."""
-    while not asked.done() and not search.is_late:
-        wait([asked], timeout=_POLL_S)
-        yield None
+def _greedy(search: SearchState, order: IntArray, group: IntArray) -> Iterator[Proposal]:
+    is_adjacent = search.target.constraints.triangle != "off"
+    slicing = greedy_slicing(search.tables, order, group, adjacent=is_adjacent)
+    yield Proposal("greedy", slicing.placement, order, group)
 
 
-def _policy_plan(search: SearchState, tables: CostTables, plan: PolicyPlan) -> Iterator[Proposal | None]:
-    """A policy's plan as it is; where only order and kernels are given, placed for the objective."""
-    if plan.placement is not None:
-        yield Proposal(plan.method, plan.placement, plan.order, plan.fusion_group)
-    elif search.request.objective == "latency":
-        placement = earliest_finish_placement(tables, plan.order, plan.fusion_group, tables.num_chips)
-        yield Proposal(plan.method, placement, plan.order, plan.fusion_group)
-    else:
-        yield from _slices(search, plan.method, plan.order, plan.fusion_group)
+def _constrained(search: SearchState, order: IntArray, group: IntArray) -> Iterator[Proposal]:
+    """Placements of the propagation engine, close to the best plan so far; a proof where there are none."""
+    is_open = search.request.decide == "all"
+    starts = constrained_starts(
+        search.asked,
+        order,
+        group,
+        passing=search.passing,
+        guides=search.wishes,
+        fusion_is_open=is_open,
+        seed=search.request.seed % 2**31,
+    )
+    if not len(starts.placement) and search.best_plan is None:
+        raise InfeasibleError(starts.why_none())
+    for placement, along, kernels in zip(starts.placement, starts.order, starts.fusion_group, strict=True):
+        yield Proposal("constraints", placement, along if is_open else order, kernels)
 
 
-def _slices(search: SearchState, method: str, order: IntArray, fused: IntArray) -> Iterator[Proposal | None]:
-    """The cheapest slicing; for latency on 1, 2, 4 … chips; if it streams weights, one that does not."""
-    target, tables = search.target, cost_tables(search.graph, search.target)
-    counts = [target.num_chips]
-    if search.request.objective == "latency" and target.constraints.no_skip != "all":
-        counts += [2**i for i in range(target.num_chips.bit_length()) if 2**i < target.num_chips]
-    adjacent = _is_adjacent(target)
-    at_most_s = search.best_s if search.request.objective == "throughput" else math.inf
-    slicing = None
-    for chips in counts:
-        slicing = slice_order(
-            tables,
-            order,
-            fused,
-            adjacent=adjacent,
-            min_chips=target.num_chips if target.constraints.no_skip == "all" else 1,
-            max_chips=chips,
-            at_most_s=at_most_s,
-        )
-        if slicing is None:
-            search.count_miss(method)
-            yield None
-        else:
-            yield Proposal(method, slicing.placement, order, fused)
-    if slicing is None or target.constraints.no_skip == "all":
+def _star(search: SearchState, group: IntArray) -> Iterator[Proposal]:
+    """Chips of any kinds around a host: exact, or the best along a few orders."""
+    plan = star_plan(search.asked, group, seed=search.request.seed)
+    if plan is None:
         return
-    if search.last_interval_s > slicing.interval_s * (1.0 + OPTIMAL_GAP):
-        # Streaming made the plan slower than its cuts: try cuts that keep the weights resident.
-        slicing = slice_order_resident(
-            tables,
-            order,
-            fused,
-            adjacent=adjacent,
-            at_least_s=slicing.interval_s,
-            at_most_s=min(search.best_s, search.last_interval_s),
-        )
-        if slicing is not None:
-            yield Proposal(f"{method}, weights resident", slicing.placement, order, fused)
+    order = np.arange(search.graph.num_ops, dtype=np.int32)
+    are_fixed = search.request.decide == "placement" or (loop_roles(search.graph).role == ALONE).all()
+    if plan.lower_bound_s > 0 and are_fixed:
+        search.raise_bound(Bound(plan.lower_bound_s, f"all {plan.down_sets} down-sets were looked at"))
+    yield Proposal("down-sets", plan.placement, order, group)
 
 
-def _is_adjacent(target: Target) -> bool:
-    return target.constraints.triangle != "off"
-
-
-def _has_static_constraints(target: Target) -> bool:
-    rules = target.constraints
-    return rules.acyclic or rules.no_skip != "off" or rules.triangle != "off"
-
-
-def _one_kind(target: Target, order: IntArray, fused: IntArray) -> Iterator[Proposal]:
+def _one_kind(target: Target, order: IntArray, group: IntArray) -> Iterator[Proposal]:
     """Everything on one chip, of each kind in turn: no transfers at all."""
     for kind, description in enumerate(target.kinds):
         chip = int(np.argmax(target.chip_kind == kind))
         placement = np.full(len(order), chip, dtype=np.int32)
-        yield Proposal(f"one {description.name}", placement, order, fused)
+        yield Proposal(f"one {description.name}", placement, order, group)
 
 
-def _earliest_finish(name: str, tables: CostTables, order: IntArray, fused: IntArray) -> Iterator[Proposal]:
-    placement = earliest_finish_placement(tables, order, fused, tables.num_chips)
-    yield Proposal(f"earliest finish: {name}", placement, order, fused)
+def _earliest_finish(search: SearchState, name: str, order: IntArray, group: IntArray) -> Iterator[Proposal]:
+    placement = earliest_finish_placement(search.tables, order, group, search.tables.num_chips)
+    yield Proposal(f"earliest finish: {name}", placement, order, group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 
@@ -15,9 +16,9 @@ from go_opt.agents.proposals import Advice, policy_plans
 from go_opt.env import Target, cost_tables, evaluate_plan, greedy_fusion, load_target, loop_roles
 from go_opt.env.metrics import Fidelity
 from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
 from go_opt.plan import Plan
-from go_opt.solver import slice_order
+from go_opt.solver import needed_relays, relays_of_arrays, slice_order, slice_order_relayed
+from go_opt.three_ops import three_ops
 
 
 @cache
@@ -26,25 +27,30 @@ def warm_up(fidelity: Fidelity, *, policy: bool = False) -> None:
 
     The simulator's, and those that make plans of what a policy says, where asked for.
     """
-    graph, target = _three_ops(), load_target("mcm-2x2")
+    graph, target = three_ops(), load_target("mcm-2x2")
     tables = cost_tables(graph, target)
-    group = greedy_fusion(loop_roles(graph), np.arange(graph.num_ops, dtype=np.int32))
+    one_each = np.arange(graph.num_ops, dtype=np.int32)
+    group = greedy_fusion(loop_roles(graph), one_each)
     for _, order in fixed_orders(graph, group):
         # The second time memory is so tight that the general slicer has to look as well.
-        slice_order(tables, order, group, adjacent=True)
         tight = tables._replace(sram_bytes=np.full(target.num_chips, 15, dtype=np.int64))
-        slice_order(tight, order, group, adjacent=True)
-        plan = Plan.create(
-            graph,
-            target.source,
-            target.fingerprint,
-            placement=np.zeros(graph.num_ops),
-            order=order,
-            fusion_group=group,
-            provenance="warm up",
-        )
-        evaluate_plan(graph, target, plan)
-        evaluate_plan(graph, target, plan, fidelity=fidelity)
+        for of_tables in (tables, tight):
+            slice_order(of_tables, order, group, adjacent=True)
+            slice_order_relayed(of_tables, order, group)
+        for placement, kernels in ((np.zeros(3, np.int32), group), (one_each, one_each)):
+            plan = Plan.create(
+                graph,
+                target.source,
+                target.fingerprint,
+                placement=placement,
+                order=order,
+                fusion_group=kernels,
+                provenance="warm up",
+            )
+            relays = needed_relays(tables, plan.placement, target.constraints.triangle)
+            plan = replace(plan, relays=relays_of_arrays(graph, *relays))
+            evaluate_plan(graph, target, plan)
+            evaluate_plan(graph, target, plan, fidelity=fidelity)
     if policy:
         for _ in islice(policy_plans(_neutral_advice(graph, target), instance(graph, target), seed=0), 8):
             pass  # one of each kind
@@ -55,20 +61,3 @@ def _neutral_advice(graph: Graph, target: Target) -> Advice:
     logits, log_std = np.zeros((graph.num_ops, target.num_chips)), np.zeros((2, NUM_EXPLORED))
     outputs = Outputs(logits, neutral, neutral, neutral, log_std)
     return Advice(outputs, np.ones((graph.num_ops, NUM_EXPLORED), dtype=np.float32))
-
-
-def _three_ops() -> Graph:
-    builder = GraphBuilder("warm up")
-    builder.add_tensor("t0", 1, "float32", "input")
-    for i in range(3):
-        builder.add_op(
-            f"op{i}",
-            "Relu",
-            "vector",
-            flops=1,
-            dtype="float32",
-            reads=[(f"t{i}", None)],
-            writes=[(f"t{i + 1}", 1, "float32")],
-        )
-    builder.mark_output("t3")
-    return builder.build()

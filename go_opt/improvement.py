@@ -1,0 +1,242 @@
+"""Rounds that improve the best plan: annealing on its placement, and the search for a proof beside it.
+
+A round is so many moves of one or two chains of annealing and so many expansions of the
+refinement, on two threads that wait for each other: what comes out follows from the seed and
+the number of rounds, not from which thread was faster. Each part of a round counts as one
+evaluation. Chains start again from the best plan, twice as long each time; their end is
+polished and gets clones.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Protocol
+
+import numpy as np
+
+from go_opt.env import cost_tables, greedy_fusion, load_target, loop_roles
+from go_opt.env.clonable import clonable_ops
+from go_opt.kernel_cache import are_compiled, wait_until_compiled
+from go_opt.plan import Plan
+from go_opt.proposal import IntArray, Proposal, SearchState
+from go_opt.result import Request
+from go_opt.solver import Annealing, Bound, Refinement, improve_with_clones, placement_problem
+from go_opt.solver.annealing import HOT
+from go_opt.solver.joint_floors import joint_refinement_problem
+from go_opt.solver.polish import fused_within_chips, polish
+from go_opt.solver.refinement_problem import RefinementProblem, refinement_problem
+from go_opt.three_ops import three_ops
+
+MOVES: Final = 16_384  # of a chain in a round
+EXPANSIONS: Final = 64  # of the refinement in a round
+EXACT_ROUNDS: Final = 8  # of the refinement alone, before the first chain
+FIRST_ROUNDS: Final = 8  # of the first chain
+# Chains stop after this many in a row that gained nothing, and so many rounds at least.
+BARREN_CHAINS: Final = 2
+LEAST_ROUNDS: Final = 56
+_POLL_S: Final = 0.002
+SECOND_HOT: Final = 0.03  # temperature of the second chain, which stays near the best plan
+
+
+def improvements(search: SearchState) -> Iterator[Proposal | None]:
+    """Proposals of every round, ``None`` for a part that found nothing better.
+
+    Ends when chains gain nothing any more; at once where the rounds do not serve the problem.
+    """
+    if not _serves(search):
+        return
+    yield from _until_compiled(search)
+    exact = _exact_searches(search)
+    for _ in range(EXACT_ROUNDS):
+        # Most graphs are solved in the first rounds: no chain is needed then.
+        for part in exact:
+            if not part.is_over:
+                part.run()
+                yield from part.proposals(search)
+    with ThreadPoolExecutor(2) as threads:
+        rounds, barren, made = FIRST_ROUNDS, 0, 0
+        for restart in itertools.count():
+            start = search.best_plan
+            if start is None or (barren >= BARREN_CHAINS and made >= LEAST_ROUNDS):
+                return
+            before_s = search.best_s
+            chains = [_Chain(search, start, rounds, (restart, number)) for number in range(2)]
+            for _ in range(rounds):
+                made += 1
+                open_parts = [part for part in exact if not part.is_over]
+                beside = open_parts[made % len(open_parts)] if open_parts else chains[1]
+                pair: tuple[_Part, ...] = (chains[0], beside)
+                for part, ran in [(part, threads.submit(part.run)) for part in pair]:
+                    ran.result()
+                    yield from part.proposals(search)
+            yield from _polished(search)
+            yield from _with_clones(search)
+            barren = 0 if search.best_s < before_s else barren + 1
+            rounds *= 2
+
+
+def _exact_searches(search: SearchState) -> list[_Refining]:
+    """The proof, where the problem as asked has one; and the best placement of the default kernels.
+
+    The proof leaves out memory and the triangle rule, so relays cost nothing there.
+    """
+    graph, request, roles = search.graph, search.request, loop_roles(search.graph)
+    default = np.arange(graph.num_ops, dtype=np.int32)
+    is_open = request.decide == "all"
+    kernels = greedy_fusion(roles, default) if is_open else default
+    best = refinement_problem(graph, search.tables, kernels, passing=search.passing)
+    if is_open and request.replication:
+        return [_Refining(best, proves=False)]
+    tables = cost_tables(graph, search.target)
+    may_clone = clonable_ops(graph) if search.passing == "relayed" else None
+    if is_open:
+        relaxed = joint_refinement_problem(graph, tables, roles, may_clone=may_clone)
+    else:
+        relaxed = refinement_problem(graph, tables, passing="free", may_clone=may_clone)
+    return [_Refining(relaxed, proves=True), _Refining(best, proves=False)]
+
+
+def _until_compiled(search: SearchState) -> Iterator[None]:
+    """A search short of time goes on without the rounds until their kernels are there."""
+    if search.request.max_evaluations is not None:
+        wait_until_compiled()
+    while not are_compiled():
+        time.sleep(_POLL_S)
+        yield None
+
+
+class _Part(Protocol):
+    """One half of a round."""
+
+    def run(self) -> None:
+        """A round's share, in a thread of its own."""
+
+    def proposals(self, search: SearchState) -> Iterator[Proposal | None]:
+        """What came of it."""
+
+
+class _Chain:
+    """Annealing from a plan; its kernels and their order stay."""
+
+    def __init__(self, search: SearchState, start: Plan, rounds: int, number: tuple[int, int]) -> None:
+        self._start = start
+        self._reached_s = np.inf
+        self._annealing = Annealing(
+            search.tables,
+            placement_problem(search.graph, search.target, start.fusion_group),
+            start.order,
+            start.fusion_group,
+            start.placement,
+            passing=search.passing,
+            moves=rounds * MOVES,
+            seed=int(np.random.default_rng((search.request.seed, *number)).integers(2**31)),
+            hot=SECOND_HOT if number[1] else HOT,
+        )
+
+    def run(self) -> None:
+        self._annealing.run(MOVES)
+
+    def proposals(self, search: SearchState) -> Iterator[Proposal | None]:
+        best = self._annealing.best
+        if best.objective_s < min(self._reached_s, search.best_s):
+            self._reached_s = best.objective_s
+            yield Proposal("annealing", best.placement, self._start.order, self._start.fusion_group)
+        else:
+            search.count_miss("annealing")
+            yield None
+
+
+class _Refining:
+    """Interval-state refinement: exact but for memory; a proof where its problem is a relaxation."""
+
+    def __init__(self, problem: RefinementProblem, *, proves: bool) -> None:
+        self._refinement, self._proves = Refinement(problem), proves
+        self._method = "proof" if proves else "refinement"
+        self._told_s = 0.0
+        self._proposed: IntArray | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self._refinement.is_optimal
+
+    def run(self) -> None:
+        self._refinement.run(EXPANSIONS)
+
+    def proposals(self, search: SearchState) -> Iterator[Proposal | None]:
+        bound_s = self._refinement.lower_bound_s
+        if self._proves and bound_s > self._told_s:
+            self._told_s = bound_s
+            search.raise_bound(Bound(bound_s, self._refinement.reason))
+        placement = self._refinement.placement
+        if placement is None or placement is self._proposed:
+            search.count_miss(self._method)
+            yield None
+            return
+        self._proposed = placement
+        yield _fused(search, self._method, placement[self._refinement.problem.unit_of_op])
+
+
+def _with_clones(search: SearchState) -> Iterator[Proposal | None]:
+    """The best plan with clones; every placement that was looked at counts."""
+    plan = search.best_plan
+    if plan is None or search.passing != "relayed":
+        return
+    triangle = search.target.constraints.triangle
+    is_clonable = clonable_ops(search.graph)
+    cloned = improve_with_clones(
+        search.tables, is_clonable, triangle, plan.placement, plan.order, plan.fusion_group
+    )
+    for _ in range(cloned.evaluations - 1):
+        search.count_miss("clones")
+        yield None
+    yield Proposal("clones", plan.placement, plan.order, plan.fusion_group, cloned.copies)
+
+
+def _polished(search: SearchState) -> Iterator[Proposal | None]:
+    """The best plan with other orders and kernels on its chips."""
+    plan = search.best_plan
+    if plan is None or search.request.decide == "placement":
+        return
+    better = polish(search.graph, search.target, search.tables, plan.placement, plan.order, plan.fusion_group)
+    for _ in range(better.evaluations - 1):
+        search.count_miss("polish")
+        yield None
+    yield Proposal("polish", plan.placement, better.order, better.fusion_group)
+
+
+def _fused(search: SearchState, method: str, placement: IntArray) -> Proposal:
+    """A placement with an order chip by chip and, where they are open, its kernels fused on each chip."""
+    default = np.arange(search.graph.num_ops, dtype=np.int32)
+    if search.request.decide == "placement":
+        return Proposal(method, placement, default, default)
+    order = np.argsort(placement, kind="stable").astype(np.int32)
+    return Proposal(method, placement, order, fused_within_chips(search.graph, order, placement))
+
+
+def _serves(search: SearchState) -> bool:
+    """Whether placements are chains of down-sets along a ring, the interval is asked for, and ops can run."""
+    return (
+        search.request.objective == "throughput"
+        and search.target.goes_forward
+        and bool(search.tables.can_run.any(axis=0).all())
+    )
+
+
+def compile_kernels() -> None:
+    """Run the kernels of the rounds once, as a search does, on a small graph."""
+    from go_opt.optimizer import Search
+
+    graph, order = three_ops(), np.arange(3, dtype=np.int32)
+    search = Search(graph, load_target("mcm-2x2"), Request(decide="placement"), None, lambda step: None)
+    search.consider(Proposal("three ops", np.zeros_like(order), order, order))
+    assert search.best_plan is not None, "any chip holds three ops"
+    parts: list[_Part] = [*_exact_searches(search), _Chain(search, search.best_plan, 1, (0, 0))]
+    for part in parts:
+        part.run()
+        for _ in part.proposals(search):
+            pass
+    for _ in itertools.chain(_polished(search), _with_clones(search)):
+        pass

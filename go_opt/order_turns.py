@@ -1,0 +1,59 @@
+"""Search over orders for the slicer: what the triangle rule leaves of free slicings, then genetic search."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Final
+
+import numpy as np
+
+from go_opt.agents import fixed_orders, random_orders
+from go_opt.agents.cheapest import Slicer
+from go_opt.agents.instance import instance
+from go_opt.agents.order_search import OrderPlan, genetic_orders
+from go_opt.agents.seeded import seeded_orders
+from go_opt.proposal import IntArray, Proposal, SearchState
+
+RANDOM_SEEDS: Final = 4  # random orders that free slicings are projected along, beside the fixed ones
+# A search short of time ends after this many orders in a row without a better plan.
+PATIENCE: Final = 1000
+
+
+def order_turns(search: SearchState, group: IntArray) -> Iterator[Proposal | None]:
+    """One for each order tried; serves throughput along a ring."""
+    if search.request.objective != "throughput" or not search.target.goes_forward:
+        return
+    misses, best_s = 0, search.best_s
+    for method, plan in _plans(search, group):
+        misses, best_s = (misses + 1, best_s) if search.best_s == best_s else (0, search.best_s)
+        if misses > PATIENCE and search.request.max_evaluations is None:
+            return
+        if plan is None or plan.interval_s >= search.best_s:
+            search.count_miss(method)
+            yield None
+        elif search.request.decide == "placement":
+            default = np.arange(search.graph.num_ops, dtype=np.int32)
+            yield Proposal(method, plan.placement, default, plan.fusion_group)
+        else:
+            yield Proposal(method, plan.placement, plan.order, plan.fusion_group)
+
+
+def _plans(search: SearchState, group: IntArray) -> Iterator[tuple[str, OrderPlan | None]]:
+    graph, seed = search.graph, search.request.seed
+    slicer = Slicer(instance(graph, search.target), search.passing, search.rules)
+    best: OrderPlan | None = None
+    if search.passing == "adjacent":
+        orders = chain(
+            [np.arange(graph.num_ops, dtype=np.int32)],
+            (order for _, order in fixed_orders(graph, group)),
+            islice(random_orders(graph, search.tables, group, seed), RANDOM_SEEDS),
+        )
+        for plan in seeded_orders(slicer, group, orders, seed=seed):
+            yield "slice: projected order", plan
+            if plan is not None and plan.interval_s < (math.inf if best is None else best.interval_s):
+                best = plan
+    seeds = [] if best is None else [best.order]
+    for plan in genetic_orders(slicer, group, seed=seed, seeds=seeds):
+        yield "slice: genetic order", plan

@@ -1,0 +1,79 @@
+"""What the methods of the portfolio propose, and what they may ask of the search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env import CostTables, Target
+from go_opt.env.expanded_tables import Copies
+from go_opt.graph import Graph
+from go_opt.plan import Plan
+from go_opt.result import Request
+from go_opt.solver import Bound
+from go_opt.solver.op_constraints import OpConstraints
+from go_opt.solver.passing import Passing
+from go_opt.solver.segment_rules import SegmentRules
+
+IntArray = NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Proposal:
+    """A plan a method proposes, not yet evaluated."""
+
+    method: str
+    placement: IntArray  # [N]
+    order: IntArray  # [N]
+    fusion_group: IntArray  # [N]
+    copies: Copies | None = None  # None: the relays the rules ask for, and no clones
+
+
+class SearchState(Protocol):
+    """What proposals depend on beside the request: how the ones before fared."""
+
+    graph: Graph
+    target: Target
+    request: Request
+    policy: Path | None  # the file of the policy that takes part
+    asked: OpConstraints  # the user's constraints
+    tables: CostTables  # by which methods place: chips that may not hold an op cannot run it
+    rules: SegmentRules  # what the constraints ask of slices
+    passing: Passing  # what becomes of a tensor that passes a chip
+    last_interval_s: float  # of the proposal before, by the analytical model
+    wishes: list[IntArray]  # placements ([N] each) that were proposed and break a constraint
+
+    @property
+    def best_s(self) -> float:
+        """Objective of the best valid plan so far; infinite before the first."""
+
+    @property
+    def best_plan(self) -> Plan | None:
+        """The best valid plan so far."""
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is up."""
+
+    def count_miss(self, method: str) -> None:
+        """A method looked and found nothing better; it costs as much as an evaluation."""
+
+    def raise_bound(self, bound: Bound) -> None:
+        """A lower bound was proven; the larger one counts."""
+
+
+def passing_of(target: Target, request: Request) -> Passing:
+    """What becomes of a tensor that passes a chip, in plans for ``request``."""
+    if target.constraints.triangle == "off":
+        return "free"
+    return "relayed" if request.relays else "adjacent"
+
+
+def has_static_constraints(target: Target) -> bool:
+    """Whether not every placement is valid, memory apart."""
+    rules = target.constraints
+    return rules.acyclic or rules.no_skip != "off" or rules.triangle != "off"

@@ -1,0 +1,76 @@
+"""Proposals of the slicer: the cheapest cuts of an order, with relays and without."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+from go_opt.env import cost_tables
+from go_opt.proposal import IntArray, Proposal, SearchState
+from go_opt.result import OPTIMAL_GAP
+from go_opt.solver import (
+    Slicing,
+    slice_order,
+    slice_order_relayed,
+    slice_order_relayed_resident,
+    slice_order_resident,
+)
+
+_RELAYED: Final = ", relayed"
+
+
+def slices(search: SearchState, method: str, order: IntArray, group: IntArray) -> Iterator[Proposal | None]:
+    """The cheapest slicings of ``order``: where relays are open, those that need none first."""
+    yield from _cheapest(search, method, order, group, is_relayed=False)
+    if search.passing == "relayed":
+        yield from _cheapest(search, method + _RELAYED, order, group, is_relayed=True)
+
+
+def widest_slices(
+    search: SearchState, method: str, order: IntArray, group: IntArray
+) -> Iterator[Proposal | None]:
+    """The same in one go: with relays where they are open."""
+    is_relayed = search.passing == "relayed"
+    yield from _cheapest(search, method, order, group, is_relayed=is_relayed)
+
+
+def _cheapest(
+    search: SearchState, method: str, order: IntArray, group: IntArray, *, is_relayed: bool
+) -> Iterator[Proposal | None]:
+    """The cheapest slicing; for latency on 1, 2, 4 … chips; if it streams weights, one that does not."""
+    target, tables = search.target, cost_tables(search.graph, search.target)
+    is_adjacent = target.constraints.triangle != "off"
+    needs_all = target.constraints.no_skip == "all"
+    counts = [target.num_chips]
+    if search.request.objective == "latency" and not needs_all:
+        counts += [2**i for i in range(target.num_chips.bit_length()) if 2**i < target.num_chips]
+    cut: Callable[..., Slicing | None] = partial(slice_order, adjacent=is_adjacent)
+    resident: Callable[..., Slicing | None] = partial(slice_order_resident, adjacent=is_adjacent)
+    if is_relayed:
+        cut, resident = slice_order_relayed, slice_order_relayed_resident
+    at_most_s = search.best_s if search.request.objective == "throughput" else math.inf
+    slicing = None
+    for chips in counts:
+        min_chips = target.num_chips if needs_all else 1
+        limits = {"min_chips": min_chips, "max_chips": chips, "at_most_s": at_most_s}
+        slicing = cut(tables, order, group, **limits, **search.rules)
+        if slicing is None:
+            search.count_miss(method)
+            yield None
+        else:
+            yield Proposal(method, slicing.placement, order, group)
+    if slicing is None or needs_all:
+        return
+    if search.last_interval_s > slicing.interval_s * (1.0 + OPTIMAL_GAP):
+        # Streaming made the plan slower than its cuts: try cuts that keep the weights resident.
+        resident: Callable[..., Slicing | None] = (
+            slice_order_relayed_resident
+            if is_relayed
+            else partial(slice_order_resident, adjacent=is_adjacent)
+        )
+        at_most_s = min(search.best_s, search.last_interval_s)
+        slicing = resident(tables, order, group, at_least_s=slicing.interval_s, at_most_s=at_most_s)
+        if slicing is not None:
+            yield Proposal(f"{method}, weights resident", slicing.placement, order, group)
