@@ -15,18 +15,25 @@ from go_opt.agents.instance import instance
 from go_opt.agents.order_search import OrderPlan, genetic_orders
 from go_opt.agents.seeded import seeded_orders
 from go_opt.proposal import IntArray, Proposal, SearchState
+from go_opt.slices import RELAYED
+from go_opt.solver import Passing
 
 RANDOM_SEEDS: Final = 4  # random orders that free slicings are projected along, beside the fixed ones
 # A search short of time ends after this many orders in a row without a better plan.
 PATIENCE: Final = 1000
 
 
-def order_turns(search: SearchState, group: IntArray) -> Iterator[Proposal | None]:
-    """One for each order tried; serves throughput along a ring."""
+def order_turns(search: SearchState, group: IntArray, passing: Passing) -> Iterator[Proposal | None]:
+    """One for each order tried; serves throughput along a ring.
+
+    Args:
+      passing: of the slices. Those without relays are worth a turn of their own where relays
+        are open: what streams least is not what passes least.
+    """
     if search.request.objective != "throughput" or not search.target.goes_forward:
         return
     misses, best_s = 0, search.best_s
-    for method, plan in _plans(search, group):
+    for method, plan in _plans(search, group, passing):
         misses, best_s = (misses + 1, best_s) if search.best_s == best_s else (0, search.best_s)
         if misses > PATIENCE and search.request.max_evaluations is None:
             return
@@ -40,11 +47,11 @@ def order_turns(search: SearchState, group: IntArray) -> Iterator[Proposal | Non
             yield Proposal(method, plan.placement, plan.order, plan.fusion_group)
 
 
-def _plans(search: SearchState, group: IntArray) -> Iterator[tuple[str, OrderPlan | None]]:
+def _plans(search: SearchState, group: IntArray, passing: Passing) -> Iterator[tuple[str, OrderPlan | None]]:
     graph, seed = search.graph, search.request.seed
-    slicer = Slicer(instance(graph, search.target), search.passing, search.rules)
+    slicer = Slicer(instance(graph, search.target), passing, search.rules)
     best: OrderPlan | None = None
-    if search.passing == "adjacent":
+    if passing == "adjacent":
         orders = chain(
             [np.arange(graph.num_ops, dtype=np.int32)],
             (order for _, order in fixed_orders(graph, group)),
@@ -56,4 +63,4 @@ def _plans(search: SearchState, group: IntArray) -> Iterator[tuple[str, OrderPla
                 best = plan
     seeds = [] if best is None else [best.order]
     for plan in genetic_orders(slicer, group, seed=seed, seeds=seeds):
-        yield "slice: genetic order", plan
+        yield "slice: genetic order" + (RELAYED if passing == "relayed" else ""), plan

@@ -20,7 +20,7 @@ from go_opt.policies import ask_policy
 from go_opt.proposal import IntArray, Proposal, SearchState, has_static_constraints
 from go_opt.result import Request
 from go_opt.slices import slices
-from go_opt.solver import Bound, earliest_finish_placement, greedy_slicing
+from go_opt.solver import Bound, Passing, earliest_finish_placement, greedy_slicing
 from go_opt.solver.constrained_fusion import constrained_fusion
 from go_opt.solver.constrained_plans import constrained_starts
 from go_opt.solver.star_plans import serves_star, star_plan
@@ -68,7 +68,7 @@ def proposals(search: SearchState) -> Iterator[Proposal | None]:
         yield from _one_kind(target, default_order, decided)
         yield from _earliest_finish(search, "default order", default_order, decided)
     if request.decide == "placement":
-        yield from _in_turn(search, improvements(search), order_turns(search, one_each))
+        yield from _in_turn(search, improvements(search), *_order_searches(search, one_each))
         return
     for name, order in fixed_orders(graph, fused):
         if not has_static_constraints(target):
@@ -79,9 +79,8 @@ def proposals(search: SearchState) -> Iterator[Proposal | None]:
     if asked is not None and request.max_evaluations is not None:
         # Counted in evaluations, whose turn it is may not depend on how long the policy takes.
         yield from until_heard(search, asked)
-    yield from _in_turn(
-        search, improvements(search), guesses(search, fused, asked), order_turns(search, fused)
-    )
+    searches = _order_searches(search, fused)
+    yield from _in_turn(search, improvements(search), guesses(search, fused, asked), *searches)
 
 
 def _in_turn(search: SearchState, *methods: Iterator[Proposal | None]) -> Iterator[Proposal | None]:
@@ -101,6 +100,12 @@ def _in_turn(search: SearchState, *methods: Iterator[Proposal | None]) -> Iterat
         except StopIteration:
             left.remove(turn)
         used[turn] += 1.0 if is_counted else time.monotonic() - started_s
+
+
+def _order_searches(search: SearchState, group: IntArray) -> list[Iterator[Proposal | None]]:
+    """Over orders sliced with relays, where they are open, and without."""
+    passings: set[Passing] = {search.passing} if search.passing == "free" else {"adjacent", search.passing}
+    return [order_turns(search, group, passing) for passing in sorted(passings, reverse=True)]
 
 
 def _greedy(search: SearchState, order: IntArray, group: IntArray) -> Iterator[Proposal]:

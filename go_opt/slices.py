@@ -18,14 +18,14 @@ from go_opt.solver import (
     slice_order_resident,
 )
 
-_RELAYED: Final = ", relayed"
+RELAYED: Final = ", relayed"
 
 
 def slices(search: SearchState, method: str, order: IntArray, group: IntArray) -> Iterator[Proposal | None]:
     """The cheapest slicings of ``order``: where relays are open, those that need none first."""
     yield from _cheapest(search, method, order, group, is_relayed=False)
     if search.passing == "relayed":
-        yield from _cheapest(search, method + _RELAYED, order, group, is_relayed=True)
+        yield from _cheapest(search, method + RELAYED, order, group, is_relayed=True)
 
 
 def widest_slices(
