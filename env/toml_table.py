@@ -40,9 +40,11 @@ class TomlTable:
         if not isinstance(data, Mapping):
             raise TargetError(f"{path.rstrip('.')} must be a table.", field=path.rstrip("."))
         self._data, self._path, self._read = data, path, set[str]()
+        self._known = set[str]()  # fields that it may have
 
     def _get(self, key: str, default: Any = None) -> Any:
         self._read.add(key)
+        self._known.add(key)
         if key in self._data:
             return self._data[key]
         if default is None:
@@ -106,9 +108,10 @@ class TomlTable:
 
     def natural(self, key: str) -> int:
         value = self._get(key)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**62:
+        if not _is_natural(value):
             raise self._fail(key, "a whole number of 0 or more", value)
-        return value
+        number: int = value
+        return number
 
     def counts(self, key: str, length: int) -> tuple[int, ...]:
         value = self._get(key)
@@ -119,7 +122,21 @@ class TomlTable:
             raise self._fail(key, f"a list of {length} whole numbers of 1 or more", value)
         return tuple(value)
 
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self._get(key)
+        texts = value if isinstance(value, list) else [value]
+        if not texts or not all(isinstance(text, str) and text for text in texts):
+            raise self._fail(key, "a non-empty text, or a list of such", value)
+        return tuple(texts)
+
+    def naturals(self, key: str) -> tuple[int, ...]:
+        value = self._get(key)
+        if not isinstance(value, list) or not value or not all(_is_natural(item) for item in value):
+            raise self._fail(key, "a list of whole numbers of 0 or more", value)
+        return tuple(value)
+
     def has(self, key: str) -> bool:
+        self._known.add(key)
         return key in self._data
 
     def table(self, key: str) -> TomlTable:
@@ -158,10 +175,14 @@ class TomlTable:
         """Raise for a field that nothing read: a misspelt one must not be ignored."""
         for key in self._data:
             if key not in self._read:
-                near = difflib.get_close_matches(key, self._read, n=1)
+                near = difflib.get_close_matches(key, sorted(self._known), n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else "."
                 raise TargetError(f"unknown field {self._path}{key}{hint}", field=self._path + key)
 
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**62
+
+
+def _is_natural(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62

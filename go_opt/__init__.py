@@ -1,8 +1,9 @@
 """go-opt: where each op of an ML graph runs, in which order, and which ops are fused.
 
 The doors are :func:`load`, :func:`target`, :func:`optimize`, :func:`evaluate`, :func:`verify`,
-:func:`timeline`, :func:`pretrain`, :func:`finetune` and :func:`serve_environment`. Importing
-this package is light; JAX and gRPC load on first use.
+:func:`timeline`, :func:`pretrain`, :func:`finetune` and :func:`serve_environment`; constraints
+are :class:`Pin`, :class:`Forbid`, :class:`Colocate`, :class:`CutAfter`, :class:`ChipLimit`.
+Importing this package is light; JAX and gRPC load on first use.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from go_opt.api import target as target
     from go_opt.api import timeline as timeline
     from go_opt.api import verify as verify
+    from go_opt.constraint_file import load_constraints as load_constraints
     from go_opt.env import Metrics as Metrics
     from go_opt.env import Target as Target
     from go_opt.env.timeline import Timeline as Timeline
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from go_opt.frontends import to_networkx as to_networkx
     from go_opt.graph import Graph as Graph
     from go_opt.hardware import serve_environment as serve_environment
+    from go_opt.measured_costs import with_measured_costs as with_measured_costs
     from go_opt.plan import Plan as Plan
     from go_opt.result import OptimizeResult as OptimizeResult
     from go_opt.service.client import Client as Client
@@ -41,19 +44,29 @@ if TYPE_CHECKING:
     from go_opt.service.operation import Operation as Operation
     from go_opt.service.remote_environment import RemoteEnvironment as RemoteEnvironment
     from go_opt.service.retry import Retry as Retry
+    from go_opt.solver import ChipLimit as ChipLimit
+    from go_opt.solver import Colocate as Colocate
+    from go_opt.solver import CutAfter as CutAfter
+    from go_opt.solver import Forbid as Forbid
+    from go_opt.solver import Pin as Pin
     from go_opt.solver import Violation as Violation
     from go_opt.training import TrainingResult as TrainingResult
     from go_opt.training import finetune as finetune
     from go_opt.training import pretrain as pretrain
 
 _DOORS = {
+    "ChipLimit": "go_opt.solver",
     "Client": "go_opt.service.client",
+    "Colocate": "go_opt.solver",
     "Credentials": "go_opt.service.credentials",
+    "CutAfter": "go_opt.solver",
+    "Forbid": "go_opt.solver",
     "Graph": "go_opt.graph",
     "LocalClient": "go_opt.service.local_client",
     "Metrics": "go_opt.env",
     "Operation": "go_opt.service.operation",
     "OptimizeResult": "go_opt.result",
+    "Pin": "go_opt.solver",
     "Plan": "go_opt.plan",
     "Retry": "go_opt.service.retry",
     "RemoteEnvironment": "go_opt.service.remote_environment",
@@ -67,6 +80,7 @@ _DOORS = {
     "from_networkx": "go_opt.frontends",
     "from_onnx": "go_opt.frontends",
     "load": "go_opt.api",
+    "load_constraints": "go_opt.constraint_file",
     "optimize": "go_opt.api",
     "pretrain": "go_opt.training",
     "serve_environment": "go_opt.hardware",
@@ -74,6 +88,7 @@ _DOORS = {
     "timeline": "go_opt.api",
     "to_networkx": "go_opt.frontends",
     "verify": "go_opt.api",
+    "with_measured_costs": "go_opt.measured_costs",
 }
 
 __all__ = sorted(_DOORS)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from go_opt.constraint_file import as_constraints
 from go_opt.env import Metrics, Target, evaluate_plan, load_target, load_zoo
 from go_opt.env.metrics import Fidelity, check_fidelity
 from go_opt.env.timeline import Timeline
@@ -19,6 +20,7 @@ from go_opt.policies import find_policy
 from go_opt.result import Decide, Objective, OptimizeResult, Request, Step, check_seed
 from go_opt.solver import Violation
 from go_opt.solver import verify as verify_plan
+from go_opt.solver.user_constraints import UserConstraint
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -80,7 +82,7 @@ def optimize(
     relays: bool = True,
     replication: bool = True,
     fidelity: Fidelity = "analytical",
-    constraints: Sequence[Any] = (),
+    constraints: Sequence[UserConstraint] | str | Path = (),
     policy: str | Path | None = "default",
     on_step: Callable[[Step], None] = lambda step: None,
     on_improvement: Callable[[OptimizeResult], None] = lambda result: None,
@@ -97,7 +99,7 @@ def optimize(
         what the lower bound must hold for.
       fidelity: ``simulated`` has the simulator judge what the methods propose; no bound is
         proven of it.
-      constraints: none are served by this version.
+      constraints: what plans must keep (:class:`go_opt.Pin`, …), or the path of a TOML file of them.
       policy: ``default`` is the one that ships, a path one of your own, None or ``"none"``
         none. It takes part where the budget leaves room, and runs in a process of its own.
       on_step: called after every method of the portfolio.
@@ -109,9 +111,17 @@ def optimize(
       PolicyError: the policy's file is missing, malformed or of another version.
       InfeasibleError: no valid plan; the message names op, demand and limit.
     """
-    if constraints:
-        raise InvalidInputError("constraints are not supported by this version.", field="constraints")
-    request = Request(objective, budget_s, max_evaluations, seed, decide, relays, replication, fidelity)
+    request = Request(
+        objective,
+        budget_s,
+        max_evaluations,
+        seed,
+        decide,
+        relays,
+        replication,
+        fidelity,
+        as_constraints(constraints),
+    )
     return optimize_request(
         as_graph(graph),
         _as_target(target),
@@ -130,17 +140,19 @@ def evaluate(
     *,
     fidelity: Fidelity = "analytical",
     seed: int | None = None,
+    constraints: Sequence[UserConstraint] | str | Path = (),
 ) -> Metrics:
     """Cost ``plan``; ``valid`` and ``reason`` also say whether it keeps every constraint.
 
     Args:
+      constraints: of the user, beside the target's rules; or the path of a TOML file of them.
       fidelity: ``analytical``, or ``simulated`` for a discrete-event simulation, whose
         metrics have ``simulation``: how busy every chip and link is, and what it waits for.
       seed: draws the noise of a simulated measurement; None is exact.
     """
     on = _as_target(target)
     check_seed(seed)
-    violations = _violations(graph, on, plan)
+    violations = _violations(graph, on, plan, as_constraints(constraints))
     return _judged(evaluate_plan(graph, on, plan, fidelity=fidelity, seed=seed), violations)
 
 
@@ -178,14 +190,25 @@ def timeline(
     return replace(ran, metrics=metrics)
 
 
-def verify(graph: Graph, target: Target | str | Path, plan: Plan) -> list[Violation]:
-    """Every rule ``plan`` breaks; empty means valid. Independent of what made the plan."""
-    return verify_plan(graph, _as_target(target), plan)
+def verify(
+    graph: Graph,
+    target: Target | str | Path,
+    plan: Plan,
+    constraints: Sequence[UserConstraint] | str | Path = (),
+) -> list[Violation]:
+    """Every rule ``plan`` breaks; empty means valid. Independent of what made the plan.
+
+    Args:
+      constraints: of the user, beside the target's rules; or the path of a TOML file of them.
+    """
+    return verify_plan(graph, _as_target(target), plan, as_constraints(constraints))
 
 
-def _violations(graph: Graph, target: Target, plan: Plan) -> list[Violation]:
+def _violations(
+    graph: Graph, target: Target, plan: Plan, constraints: Sequence[UserConstraint] = ()
+) -> list[Violation]:
     """Every rule ``plan`` breaks; raises where it is no plan for the graph at all."""
-    violations = verify_plan(graph, target, plan)
+    violations = verify_plan(graph, target, plan, constraints)
     if any(violation.constraint == "shape" for violation in violations):
         raise PlanError(violations[0].message, field="plan")
     return violations

@@ -10,25 +10,30 @@ polished and gets clones.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
 import numpy as np
 
-from go_opt.env import cost_tables, greedy_fusion, load_target, loop_roles
+from go_opt.env import cost_tables, greedy_fusion, loop_roles
 from go_opt.env.clonable import clonable_ops
-from go_opt.kernel_cache import are_compiled, wait_until_compiled
+from go_opt.kernel_cache import until_compiled
 from go_opt.plan import Plan
 from go_opt.proposal import IntArray, Proposal, SearchState
-from go_opt.result import Request
-from go_opt.solver import Annealing, Bound, Refinement, improve_with_clones, placement_problem
+from go_opt.solver import (
+    Annealing,
+    Bound,
+    PlacementProblem,
+    Refinement,
+    improve_with_clones,
+    placement_problem,
+)
 from go_opt.solver.annealing import HOT
+from go_opt.solver.constraints import problem_under
 from go_opt.solver.joint_floors import joint_refinement_problem
 from go_opt.solver.polish import fused_within_chips, polish
 from go_opt.solver.refinement_problem import RefinementProblem, refinement_problem
-from go_opt.three_ops import three_ops
 
 MOVES: Final = 16_384  # of a chain in a round
 EXPANSIONS: Final = 64  # of the refinement in a round
@@ -37,7 +42,6 @@ FIRST_ROUNDS: Final = 8  # of the first chain
 # Chains stop after this many in a row that gained nothing, and so many rounds at least.
 BARREN_CHAINS: Final = 2
 LEAST_ROUNDS: Final = 56
-_POLL_S: Final = 0.002
 SECOND_HOT: Final = 0.03  # temperature of the second chain, which stays near the best plan
 
 
@@ -48,14 +52,14 @@ def improvements(search: SearchState) -> Iterator[Proposal | None]:
     """
     if not _serves(search):
         return
-    yield from _until_compiled(search)
+    yield from until_compiled(waits=search.request.max_evaluations is not None)
     exact = _exact_searches(search)
     for _ in range(EXACT_ROUNDS):
         # Most graphs are solved in the first rounds: no chain is needed then.
-        for part in exact:
-            if not part.is_over:
-                part.run()
-                yield from part.proposals(search)
+        for solving in exact:
+            if not solving.is_over:
+                solving.run()
+                yield from solving.proposals(search)
     with ThreadPoolExecutor(2) as threads:
         rounds, barren, made = FIRST_ROUNDS, 0, 0
         for restart in itertools.count():
@@ -99,15 +103,6 @@ def _exact_searches(search: SearchState) -> list[_Refining]:
     return [_Refining(relaxed, proves=True), _Refining(best, proves=False)]
 
 
-def _until_compiled(search: SearchState) -> Iterator[None]:
-    """A search short of time goes on without the rounds until their kernels are there."""
-    if search.request.max_evaluations is not None:
-        wait_until_compiled()
-    while not are_compiled():
-        time.sleep(_POLL_S)
-        yield None
-
-
 class _Part(Protocol):
     """One half of a round."""
 
@@ -126,7 +121,7 @@ class _Chain:
         self._reached_s = np.inf
         self._annealing = Annealing(
             search.tables,
-            placement_problem(search.graph, search.target, start.fusion_group),
+            _units(search, start),
             start.order,
             start.fusion_group,
             start.placement,
@@ -149,6 +144,13 @@ class _Chain:
             yield None
 
 
+def _units(search: SearchState, start: Plan) -> PlacementProblem:
+    """Kernels, those that must share a chip as one."""
+    if search.asked.constraints:
+        return problem_under(search.asked, start.fusion_group).problem
+    return placement_problem(search.graph, search.target, start.fusion_group)
+
+
 class _Refining:
     """Interval-state refinement: exact but for memory; a proof where its problem is a relaxation."""
 
@@ -157,6 +159,7 @@ class _Refining:
         self._method = "proof" if proves else "refinement"
         self._told_s = 0.0
         self._proposed: IntArray | None = None
+        self._known: Plan | None = None
 
     @property
     def is_over(self) -> bool:
@@ -166,6 +169,7 @@ class _Refining:
         self._refinement.run(EXPANSIONS)
 
     def proposals(self, search: SearchState) -> Iterator[Proposal | None]:
+        self._hear_of(search.best_plan)
         bound_s = self._refinement.lower_bound_s
         if self._proves and bound_s > self._told_s:
             self._told_s = bound_s
@@ -177,6 +181,17 @@ class _Refining:
             return
         self._proposed = placement
         yield _fused(search, self._method, placement[self._refinement.problem.unit_of_op])
+
+    def _hear_of(self, plan: Plan | None) -> None:
+        """What others found bounds the search from above, where its units are whole on their chips."""
+        if plan is None or plan is self._known:
+            return
+        self._known = plan
+        problem = self._refinement.problem
+        units = np.zeros(problem.units.num_units, dtype=np.int32)
+        units[problem.unit_of_op] = plan.placement
+        if np.array_equal(units[problem.unit_of_op], plan.placement) and self._refinement.consider(units):
+            self._proposed = self._refinement.placement
 
 
 def _with_clones(search: SearchState) -> Iterator[Proposal | None]:
@@ -223,20 +238,3 @@ def _serves(search: SearchState) -> bool:
         and search.target.goes_forward
         and bool(search.tables.can_run.any(axis=0).all())
     )
-
-
-def compile_kernels() -> None:
-    """Run the kernels of the rounds once, as a search does, on a small graph."""
-    from go_opt.optimizer import Search
-
-    graph, order = three_ops(), np.arange(3, dtype=np.int32)
-    search = Search(graph, load_target("mcm-2x2"), Request(decide="placement"), None, lambda step: None)
-    search.consider(Proposal("three ops", np.zeros_like(order), order, order))
-    assert search.best_plan is not None, "any chip holds three ops"
-    parts: list[_Part] = [*_exact_searches(search), _Chain(search, search.best_plan, 1, (0, 0))]
-    for part in parts:
-        part.run()
-        for _ in part.proposals(search):
-            pass
-    for _ in itertools.chain(_polished(search), _with_clones(search)):
-        pass

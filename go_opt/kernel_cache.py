@@ -1,38 +1,64 @@
 """Kernels that take long to compile are compiled once, in a process of their own that fills numba's cache.
 
-The kernels of the improvement take half a minute after an install. A search that is short
-of time goes without them meanwhile; one that counts evaluations waits. A marker beside the
-compiled kernels says that they are there, for these sources and this numba.
+Those of the rounds of improvement and of the search over orders take half a minute after an
+install. A search that is short of time goes without them meanwhile; one that counts
+evaluations waits. A marker beside the compiled kernels says that they are there, for these
+sources and this numba.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Final
 
 import numba
 
 import go_opt.solver as solver
+from go_opt.env import load_target
 from go_opt.files import write_atomically
+from go_opt.result import Request
+from go_opt.solver import Colocate, Forbid
 from go_opt.solver.refinement_kernels import find_chain
+from go_opt.three_ops import three_ops
+
+_POLL_S: Final = 0.002
+_EVALUATIONS: Final = 300  # until every method has had a turn
+_COMPILES: Final = "GO_OPT_COMPILES_KERNELS"  # set in the process that does
 
 
 def are_compiled() -> bool:
     """Whether the kernels of the improvement come from the cache; if not, a process compiles them."""
-    if numba.config.DISABLE_JIT or _marker().exists():
+    if _is_interpreted() or _COMPILES in os.environ or _marker().exists():
         return True
     return _compiling().poll() is not None
 
 
-def wait_until_compiled() -> None:
-    """Return once they are in the cache; or, where that cannot be written to, are to be compiled here."""
-    if not are_compiled():
-        _compiling().wait()
+def _is_interpreted() -> bool:
+    """Whether kernels run as plain Python."""
+    return bool(vars(numba.config)["DISABLE_JIT"])
+
+
+def until_compiled(*, waits: bool) -> Iterator[None]:
+    """Ends once the kernels are in the cache; or, where that cannot be written to, are to be compiled here.
+
+    Args:
+      waits: whether to wait for that, rather than to let the caller do something else meanwhile.
+    """
+    while not are_compiled():
+        if waits:
+            _compiling().wait()
+        else:
+            time.sleep(_POLL_S)
+            yield None
 
 
 @cache
@@ -52,19 +78,32 @@ def _compiling() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "go_opt.kernel_cache"],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True,
+        start_new_session=True, env={**os.environ, _COMPILES: "1"},
     )  # fmt: skip
+
+
+def _compile() -> None:
+    """Run the kernels once, as searches do, on a graph of three ops."""
+    from go_opt.optimizer import optimize_request
+
+    constraints = (Colocate(("op0", "op1")), Forbid(("op2",), (3,)))
+    for request in (
+        Request(max_evaluations=_EVALUATIONS),
+        Request(max_evaluations=_EVALUATIONS, relays=False),
+        Request(max_evaluations=_EVALUATIONS, replication=False),
+        Request(max_evaluations=_EVALUATIONS, constraints=constraints),
+        Request(max_evaluations=_EVALUATIONS, decide="placement"),
+    ):
+        optimize_request(three_ops(), load_target("mcm-2x2"), request)
 
 
 def main() -> None:
     """Compile, unless another process has, and leave the marker."""
-    from go_opt.improvement import compile_kernels
-
     _marker().parent.mkdir(parents=True, exist_ok=True)
     with open(_marker().with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # let go of when the process ends, however it does
         if not _marker().exists():
-            compile_kernels()
+            _compile()
             write_atomically(_marker(), "")
 
 

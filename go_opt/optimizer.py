@@ -117,6 +117,7 @@ class Search:
         self._history: list[Step] = []
         self._reference_s = math.inf
         self._rejection = ""  # why the first plan is not valid, sizes in memory apart
+        self._failure = ""  # what a method says of that
         self._closest: tuple[int, Plan] | None = None  # of plans that do not fit: by how many bytes
 
     def consider(self, proposal: Proposal) -> bool:
@@ -211,6 +212,10 @@ class Search:
         self._record(method, math.inf)
         self._on_step(self._history[-1])
 
+    def explain_failure(self, reason: str) -> None:
+        """Why there is no plan, should none be found."""
+        self._failure = reason
+
     def _record(self, method: str, reached_s: float) -> None:
         elapsed_s = time.monotonic() - self._started_s
         best_s = min(self.best_s, reached_s)
@@ -242,7 +247,7 @@ class Search:
     def _why_no_plan(self) -> str:
         nowhere = op_that_runs_nowhere(self.graph, self.target)
         closest = None if self._closest is None else self._closest[1]
-        reason = nowhere or why_no_plan(self.graph, self.target, self._rejection, closest)
+        reason = nowhere or self._failure or why_no_plan(self.graph, self.target, self._rejection, closest)
         if nowhere or self.is_exhausted:
             return reason
         return f"stopped after {len(self._history)} evaluations: {reason}"

@@ -14,6 +14,7 @@ from go_opt.agents.cheapest import Slicer
 from go_opt.agents.instance import instance
 from go_opt.agents.order_search import OrderPlan, genetic_orders
 from go_opt.agents.seeded import seeded_orders
+from go_opt.kernel_cache import until_compiled
 from go_opt.proposal import IntArray, Proposal, SearchState
 from go_opt.slices import RELAYED
 from go_opt.solver import Passing
@@ -32,6 +33,7 @@ def order_turns(search: SearchState, group: IntArray, passing: Passing) -> Itera
     """
     if search.request.objective != "throughput" or not search.target.goes_forward:
         return
+    yield from until_compiled(waits=search.request.max_evaluations is not None)
     misses, best_s = 0, search.best_s
     for method, plan in _plans(search, group, passing):
         misses, best_s = (misses + 1, best_s) if search.best_s == best_s else (0, search.best_s)

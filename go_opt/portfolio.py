@@ -126,8 +126,10 @@ def _constrained(search: SearchState, order: IntArray, group: IntArray) -> Itera
         fusion_is_open=is_open,
         seed=search.request.seed % 2**31,
     )
-    if not len(starts.placement) and search.best_plan is None:
+    if starts.conflict is not None:
         raise InfeasibleError(starts.why_none())
+    if starts.limit_reached:
+        search.explain_failure(starts.why_none())
     for placement, along, kernels in zip(starts.placement, starts.order, starts.fusion_group, strict=True):
         yield Proposal("constraints", placement, along if is_open else order, kernels)
 

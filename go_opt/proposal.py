@@ -62,6 +62,9 @@ class SearchState(Protocol):
     def count_miss(self, method: str) -> None:
         """A method looked and found nothing better; it costs as much as an evaluation."""
 
+    def explain_failure(self, reason: str) -> None:
+        """Why there is no plan, should none be found."""
+
     def raise_bound(self, bound: Bound) -> None:
         """A lower bound was proven; the larger one counts."""
 

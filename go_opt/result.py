@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal, get_args
 
 from go_opt.env.metrics import Fidelity, Metrics, check_fidelity
 from go_opt.errors import InvalidInputError
 from go_opt.plan import Plan
+from go_opt.solver.user_constraints import UserConstraint, checked_constraints
 
 Objective = Literal["throughput", "latency"]
 Decide = Literal["placement", "all"]
@@ -30,6 +31,7 @@ class Request:
     relays: bool = True  # whether a plan may hold relays and clones
     replication: bool = True  # whether a plan may replicate stages
     fidelity: Fidelity = "analytical"  # what evaluates plans
+    constraints: tuple[UserConstraint, ...] = ()  # of the user; the bound holds without them too
 
     def __post_init__(self) -> None:
         _check_choice("objective", self.objective, get_args(Objective))
@@ -42,6 +44,12 @@ class Request:
                 f"max_evaluations must be 1 or more, not {self.max_evaluations}.", field="max_evaluations"
             )
         check_seed(self.seed)
+        object.__setattr__(self, "constraints", checked_constraints(self.constraints))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The fields by name, as :func:`go_opt.optimize` takes them."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def time_limit_s(self) -> float:

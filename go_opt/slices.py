@@ -65,12 +65,10 @@ def _cheapest(
         return
     if search.last_interval_s > slicing.interval_s * (1.0 + OPTIMAL_GAP):
         # Streaming made the plan slower than its cuts: try cuts that keep the weights resident.
-        resident: Callable[..., Slicing | None] = (
-            slice_order_relayed_resident
-            if is_relayed
-            else partial(slice_order_resident, adjacent=is_adjacent)
-        )
-        at_most_s = min(search.best_s, search.last_interval_s)
-        slicing = resident(tables, order, group, at_least_s=slicing.interval_s, at_most_s=at_most_s)
+        between = {
+            "at_least_s": slicing.interval_s,
+            "at_most_s": min(search.best_s, search.last_interval_s),
+        }
+        slicing = resident(tables, order, group, **between, **search.rules)
         if slicing is not None:
             yield Proposal(f"{method}, weights resident", slicing.placement, order, group)

@@ -41,7 +41,7 @@ STATUS_HEURISTIC: Status
 STATUS_INFEASIBLE: Status
 
 class OptimizeRequest(_message.Message):
-    __slots__ = ("graph", "target", "objective", "budget_s", "max_evaluations", "seed", "decide", "no_relays", "no_replication", "policy", "fidelity")
+    __slots__ = ("graph", "target", "objective", "budget_s", "max_evaluations", "seed", "decide", "no_relays", "no_replication", "policy", "fidelity", "constraints")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +53,7 @@ class OptimizeRequest(_message.Message):
     NO_REPLICATION_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     FIDELITY_FIELD_NUMBER: _ClassVar[int]
+    CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
     graph: _graph_pb2.Graph
     target: _plan_pb2.Target
     objective: Objective
@@ -64,7 +65,64 @@ class OptimizeRequest(_message.Message):
     no_replication: bool
     policy: str
     fidelity: _plan_pb2.Fidelity
-    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., budget_s: _Optional[float] = ..., max_evaluations: _Optional[int] = ..., seed: _Optional[int] = ..., decide: _Optional[_Union[Decide, str]] = ..., no_relays: bool = ..., no_replication: bool = ..., policy: _Optional[str] = ..., fidelity: _Optional[_Union[_plan_pb2.Fidelity, str]] = ...) -> None: ...
+    constraints: _containers.RepeatedCompositeFieldContainer[Constraint]
+    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., budget_s: _Optional[float] = ..., max_evaluations: _Optional[int] = ..., seed: _Optional[int] = ..., decide: _Optional[_Union[Decide, str]] = ..., no_relays: bool = ..., no_replication: bool = ..., policy: _Optional[str] = ..., fidelity: _Optional[_Union[_plan_pb2.Fidelity, str]] = ..., constraints: _Optional[_Iterable[_Union[Constraint, _Mapping]]] = ...) -> None: ...
+
+class Constraint(_message.Message):
+    __slots__ = ("pin", "forbid", "colocate", "cut_after", "limit")
+    PIN_FIELD_NUMBER: _ClassVar[int]
+    FORBID_FIELD_NUMBER: _ClassVar[int]
+    COLOCATE_FIELD_NUMBER: _ClassVar[int]
+    CUT_AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    pin: Pin
+    forbid: Forbid
+    colocate: Colocate
+    cut_after: CutAfter
+    limit: ChipLimit
+    def __init__(self, pin: _Optional[_Union[Pin, _Mapping]] = ..., forbid: _Optional[_Union[Forbid, _Mapping]] = ..., colocate: _Optional[_Union[Colocate, _Mapping]] = ..., cut_after: _Optional[_Union[CutAfter, _Mapping]] = ..., limit: _Optional[_Union[ChipLimit, _Mapping]] = ...) -> None: ...
+
+class Pin(_message.Message):
+    __slots__ = ("ops", "chip")
+    OPS_FIELD_NUMBER: _ClassVar[int]
+    CHIP_FIELD_NUMBER: _ClassVar[int]
+    ops: _containers.RepeatedScalarFieldContainer[str]
+    chip: int
+    def __init__(self, ops: _Optional[_Iterable[str]] = ..., chip: _Optional[int] = ...) -> None: ...
+
+class Forbid(_message.Message):
+    __slots__ = ("ops", "chips")
+    OPS_FIELD_NUMBER: _ClassVar[int]
+    CHIPS_FIELD_NUMBER: _ClassVar[int]
+    ops: _containers.RepeatedScalarFieldContainer[str]
+    chips: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ops: _Optional[_Iterable[str]] = ..., chips: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Colocate(_message.Message):
+    __slots__ = ("ops",)
+    OPS_FIELD_NUMBER: _ClassVar[int]
+    ops: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, ops: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CutAfter(_message.Message):
+    __slots__ = ("ops",)
+    OPS_FIELD_NUMBER: _ClassVar[int]
+    ops: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, ops: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ChipLimit(_message.Message):
+    __slots__ = ("chip", "at_most_bytes", "at_least_bytes", "at_most_s", "at_least_s")
+    CHIP_FIELD_NUMBER: _ClassVar[int]
+    AT_MOST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    AT_LEAST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    AT_MOST_S_FIELD_NUMBER: _ClassVar[int]
+    AT_LEAST_S_FIELD_NUMBER: _ClassVar[int]
+    chip: int
+    at_most_bytes: float
+    at_least_bytes: float
+    at_most_s: float
+    at_least_s: float
+    def __init__(self, chip: _Optional[int] = ..., at_most_bytes: _Optional[float] = ..., at_least_bytes: _Optional[float] = ..., at_most_s: _Optional[float] = ..., at_least_s: _Optional[float] = ...) -> None: ...
 
 class Step(_message.Message):
     __slots__ = ("method", "objective_s", "best_s", "evaluations", "elapsed_s")
@@ -119,18 +177,20 @@ class OptimizeUpdate(_message.Message):
     def __init__(self, improvement: _Optional[_Union[OptimizeResponse, _Mapping]] = ..., result: _Optional[_Union[OptimizeResponse, _Mapping]] = ...) -> None: ...
 
 class EvaluateRequest(_message.Message):
-    __slots__ = ("graph", "target", "plan", "fidelity", "seed")
+    __slots__ = ("graph", "target", "plan", "fidelity", "seed", "constraints")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     FIDELITY_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
     graph: _graph_pb2.Graph
     target: _plan_pb2.Target
     plan: _plan_pb2.Plan
     fidelity: _plan_pb2.Fidelity
     seed: int
-    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., fidelity: _Optional[_Union[_plan_pb2.Fidelity, str]] = ..., seed: _Optional[int] = ...) -> None: ...
+    constraints: _containers.RepeatedCompositeFieldContainer[Constraint]
+    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., fidelity: _Optional[_Union[_plan_pb2.Fidelity, str]] = ..., seed: _Optional[int] = ..., constraints: _Optional[_Iterable[_Union[Constraint, _Mapping]]] = ...) -> None: ...
 
 class EvaluateResponse(_message.Message):
     __slots__ = ("metrics",)

@@ -80,9 +80,10 @@ class OptimizerServicer(object):
         The call's deadline caps the budget: the best plan found by then is answered.
 
         Statuses:
-        INVALID_ARGUMENT: the graph, the target or a limit is malformed, or the fidelity
-        is not served.
-        FAILED_PRECONDITION: no valid plan exists, or none was found.
+        INVALID_ARGUMENT: the graph, the target, a limit or a constraint is malformed, or the
+        fidelity is not served.
+        FAILED_PRECONDITION: no valid plan exists, or none was found; constraints that cannot
+        hold together are named.
         DEADLINE_EXCEEDED: the deadline passed before any plan was found.
         NOT_FOUND: no policy trained by this service has the name `policy`.
         UNAVAILABLE: the service is draining; call another one.
@@ -107,8 +108,8 @@ class OptimizerServicer(object):
         not fit is an answer with `valid` false and a reason, not an error.
 
         Statuses:
-        INVALID_ARGUMENT: the graph, the target or the plan is malformed, the plan
-        belongs to another graph or target, or the fidelity is not served.
+        INVALID_ARGUMENT: the graph, the target, the plan or a constraint is malformed, the
+        plan belongs to another graph or target, or the fidelity is not served.
         DEADLINE_EXCEEDED, UNAVAILABLE, INTERNAL: as Optimize.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -1,8 +1,9 @@
 """Domains of the adjacent core: bounds, their propagation, visiting, drawing.
 
-Under ``f(u) <= f(v) <= f(u) + 1`` bounds propagation is complete: with every domain an
-interval at its fixpoint, any value of any domain extends to a placement (difference
-constraints). So a unit is fixed once and for all; there is no trail and no backtrack.
+Under ``f(u) + r <= f(v) <= f(u) + 1`` (r = 1 at a cut point, else 0) bounds propagation is
+complete: with every domain an interval at its fixpoint, any value of any domain extends to
+a placement (difference constraints). So a unit is fixed once and for all; there is no
+trail and no backtrack.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class Domains(NamedTuple):
     upper: NDArray[np.int32]  # [U] last chip left
     neighbour_ptr: NDArray[np.int64]  # [U + 1]
     neighbour: NDArray[np.int32]  # [2 E] readers of a unit, and what it reads
-    is_reader: NDArray[np.int32]  # [2 E] 1 for a reader, 0 for what is read
+    least: NDArray[np.int32]  # [2 E] from bounds [l, h] of a unit this neighbour is at l + least or above
+    most: NDArray[np.int32]  # [2 E] … and at h + most or below
     queue: NDArray[np.int32]  # [U] ring of units whose bounds changed
     is_queued: NDArray[np.bool_]  # [U]
     pairs: NDArray[np.int32]  # [U] stack of units left with two chips; [0] where nobody asks
@@ -44,12 +46,14 @@ def start_domains(
         np.repeat(units, np.diff(problem.predecessor_ptr)),
     )
     by_unit = np.argsort(np.concatenate(rows), kind="stable")
+    rise, rise_to = problem.rise, problem.rise[np.argsort(problem.successor, kind="stable")]
     start = Domains(
         lower=(first if first_chip is None else np.maximum(first, first_chip)).astype(np.int32),
         upper=(last if last_chip is None else np.minimum(last, last_chip)).astype(np.int32),
         neighbour_ptr=problem.successor_ptr + problem.predecessor_ptr,
         neighbour=np.concatenate([problem.successor, problem.predecessor])[by_unit],
-        is_reader=(by_unit < problem.num_edges).astype(np.int32),
+        least=np.concatenate([rise, np.full_like(rise, -1)])[by_unit].astype(np.int32),
+        most=np.concatenate([np.ones_like(rise), -rise_to])[by_unit].astype(np.int32),
         queue=np.zeros(num_units, dtype=np.int32),
         is_queued=np.zeros(num_units, dtype=np.bool_),
         pairs=np.zeros(0, dtype=np.int32),
@@ -113,7 +117,8 @@ def fix(domains, unit, chip):
 def _drain(domains, waiting):
     """Propagate from ``queue[:waiting]`` to the fixpoint; False if a domain is empty."""
     # Fields of a tuple are counted references: as locals they are counted once a call.
-    neighbour_ptr, neighbour, is_reader = domains.neighbour_ptr, domains.neighbour, domains.is_reader
+    neighbour_ptr, neighbour = domains.neighbour_ptr, domains.neighbour
+    least, most = domains.least, domains.most
     lower, upper, queue, is_queued = domains.lower, domains.upper, domains.queue, domains.is_queued
     pairs, marks = domains.pairs, domains.marks
     smallest_first = len(pairs) > 0
@@ -127,13 +132,12 @@ def _drain(domains, waiting):
         high = upper[unit]
         for i in range(neighbour_ptr[unit], neighbour_ptr[unit + 1]):
             other = neighbour[i]
-            # A reader lies in [low, high + 1], what is read in [low - 1, high].
-            least = low - 1 + is_reader[i]
-            most = high + is_reader[i]
-            if least <= lower[other] and most >= upper[other]:
+            lowest = low + least[i]
+            highest = high + most[i]
+            if lowest <= lower[other] and highest >= upper[other]:
                 continue
-            lower[other] = max(least, lower[other])
-            upper[other] = min(most, upper[other])
+            lower[other] = max(lowest, lower[other])
+            upper[other] = min(highest, upper[other])
             if lower[other] > upper[other]:
                 return False
             if smallest_first and upper[other] - lower[other] == 1:

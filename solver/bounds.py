@@ -74,7 +74,7 @@ def throughput_bound(
     if replication_is_open:
         bounds[1] = Bound(bounds[1].seconds / chips, f"{bounds[1].reason}, replicated on all {chips} chips")
     if tables.overlap:
-        streamed_s = _least_streamed_bytes(tables) * tables.host_in_s_per_byte
+        streamed_s = least_streamed_bytes(tables) * tables.host_in_s_per_byte
         what = "the inputs" if streamed_s == 0 else "the inputs and the weights no memory can hold"
         bounds.append(Bound(host_in_s + streamed_s, f"{what} cross the host's link in"))
         bounds.append(Bound(host_out_s, "the outputs cross the host's link out"))
@@ -128,7 +128,7 @@ def _weight_bytes_read(tables: CostTables) -> NDArray[np.float64]:
     )
 
 
-def _least_streamed_bytes(tables: CostTables) -> float:
+def least_streamed_bytes(tables: CostTables) -> float:
     """Bytes a sample must stream because all memories together cannot hold the weights.
 
     Each weight is held or streamed at least once; the cheapest way to shed the excess,

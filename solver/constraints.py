@@ -1,12 +1,12 @@
-"""User constraints: pin, forbid, colocate, limits of a chip; and their three endings.
+"""User constraints on a placement problem: pin, forbid, colocate, cut points, limits of a chip.
 
-A search with user constraints ends with valid placements, with a conflict (a small set of
-constraints that cannot hold together beside the target's rules), or at its limit.
+A search with user constraints has one of three endings: valid placements; a conflict, which is
+a small set of constraints that cannot hold together beside the target's rules; or its limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,28 +14,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env.target import Target
-from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
 from go_opt.graph import Graph
 from go_opt.solver.adjacent_orders import Visiting
 from go_opt.solver.constraint_limits import chip_limits
 from go_opt.solver.mode_kernels import CONFLICT
-from go_opt.solver.modes import MAX_BACKTRACKS, Placements, sample
-from go_opt.solver.op_patterns import match_ops
+from go_opt.solver.modes import MAX_BACKTRACKS, Placements, fix, sample
+from go_opt.solver.op_constraints import OpConstraints, op_constraints
 from go_opt.solver.problem import PlacementProblem, placement_problem
-from go_opt.solver.propagators.tables import RuleTables, rule_tables
-from go_opt.solver.user_constraints import ChipLimit, Colocate, Forbid, Pin, UserConstraint
+from go_opt.solver.propagators.tables import Limits, RuleTables, rule_tables
+from go_opt.solver.search import Solver
+from go_opt.solver.user_constraints import UserConstraint
 
 SMALL_UNITS: Final = 200
 SMALL_BACKTRACKS: Final = 200_000
+# Spent on making a conflict smaller, in backtracks; propagation has its price for each unit.
+PROOF_COST: Final = 5 * SMALL_BACKTRACKS
+COST_OF_A_UNIT: Final = 24
+MOST_NAMED: Final = 8  # in a sentence
 
 
 @dataclass(frozen=True, eq=False)
 class ConstrainedProblem:
     """A placement problem with user constraints."""
 
-    problem: PlacementProblem  # colocated kernels are one unit
+    problem: PlacementProblem  # kernels that must share a chip are one unit
     tables: RuleTables
     constraints: tuple[UserConstraint, ...]
+
+    @property
+    def max_backtracks(self) -> int:
+        """Enough for a proof, where the problem is small."""
+        return SMALL_BACKTRACKS if self.problem.num_units <= SMALL_UNITS else MAX_BACKTRACKS
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,15 +75,37 @@ def constrained_problem(
     """``graph`` on ``target`` under ``constraints``, by kernels, or by ops where none are given.
 
     Raises:
-      InvalidInputError: a pattern matches no op, a chip is unknown, or colocated ops have
-        others between them.
-      InfeasibleError: pins and forbids leave an op no chip.
+      InvalidInputError: a pattern matches no op, a chip is unknown, or chips have no order and
+        a constraint is about it.
     """
-    constraints = tuple(constraints)
-    problem = _colocated(graph, target, constraints, fusion_group)
-    allowed = _allowed(graph, problem, constraints)
-    limits = chip_limits(graph, target, problem, constraints, fusion_group)
-    return ConstrainedProblem(problem, rule_tables(problem, allowed=allowed, limits=limits), constraints)
+    return problem_under(op_constraints(graph, target, constraints), fusion_group)
+
+
+def problem_under(
+    asked: OpConstraints,
+    fusion_group: NDArray[np.int32] | None = None,
+    *,
+    change: Callable[[PlacementProblem], PlacementProblem] = lambda problem: problem,
+    limits: Callable[[OpConstraints, PlacementProblem], Limits | None] | None = None,
+) -> ConstrainedProblem:
+    """The problem of kernels under constraints.
+
+    Args:
+      change: of the target's rules.
+      limits: the limits of chips as arrays; those of ``fusion_group``'s kernels by default.
+    """
+    graph, target = asked.graph, asked.target
+    group = np.arange(graph.num_ops, dtype=np.int32) if fusion_group is None else fusion_group
+    units = asked.shared_chips(group)
+    problem = placement_problem(graph, target, units, cycles_are_legal=not target.constraints.acyclic)
+    problem = problem._replace(rise=_unit_rise(asked, problem), acyclic=target.goes_forward)
+    problem = change(problem)
+    allowed = np.ones((problem.num_units, problem.num_chips), np.bool_)
+    np.logical_and.at(allowed, problem.unit_of_op, asked.allowed)
+    allowed[_cut_units(asked, problem)] = False
+    held = chip_limits(asked, problem, group) if limits is None else limits(asked, problem)
+    tables = rule_tables(problem, allowed=allowed, limits=held)
+    return ConstrainedProblem(problem, tables, asked.constraints)
 
 
 def sample_constrained(
@@ -96,122 +127,92 @@ def sample_constrained(
       max_backtracks: for each sample; by default ``SMALL_BACKTRACKS`` up to ``SMALL_UNITS``
         units, ``MAX_BACKTRACKS`` above.
     """
-    case = constrained_problem(graph, target, constraints, fusion_group)
-    limit = _backtracks(case.problem) if max_backtracks is None else max_backtracks
+    asked = op_constraints(graph, target, constraints)
+    case = problem_under(asked, fusion_group)
     rows = np.zeros((case.problem.num_units, target.num_chips)) if log_probs is None else log_probs
     drawn = sample(
         case.problem, rows, seed=seed, num_samples=num_samples, order=order,
-        max_backtracks=limit, tables=case.tables,
+        max_backtracks=case.max_backtracks if max_backtracks is None else max_backtracks,
+        tables=case.tables,
     )  # fmt: skip
     conflict = None
     if (drawn.ending == CONFLICT).any():
-        conflict = _conflict(graph, target, case.constraints, fusion_group, limit)
+        conflict = smallest_conflict(asked, lambda fewer: problem_under(fewer, fusion_group))
     return ConstrainedPlacements(case.problem, drawn, conflict)
 
 
-def conflict_sentence(conflict: Sequence[UserConstraint], target: Target) -> str:
-    """One sentence on why nothing is valid."""
+def smallest_conflict(
+    asked: OpConstraints, problem_of: Callable[[OpConstraints], ConstrainedProblem]
+) -> tuple[UserConstraint, ...]:
+    """A small part of ``asked``, which is in conflict, that is in conflict too.
+
+    By halves (QuickXplain, Junker, AAAI 2004): where the search proves every case within its
+    limit, and ``PROOF_COST`` is enough, no constraint of the answer can be left out.
+    """
+    left = PROOF_COST
+
+    def is_proven(kept: list[int]) -> bool:
+        nonlocal left
+        if left <= 0:
+            return False
+        case = problem_of(asked.subset(sorted(kept)))
+        is_conflict, backtracks = _prove(case)
+        left -= backtracks + COST_OF_A_UNIT * case.problem.num_units
+        return is_conflict
+
+    def needed(kept: list[int], has_changed: bool, open_: list[int]) -> list[int]:
+        """What of ``open_`` a conflict needs beside ``kept``."""
+        if has_changed and is_proven(kept):
+            return []
+        if len(open_) == 1:
+            return open_
+        first, second = open_[: len(open_) // 2], open_[len(open_) // 2 :]
+        of_second = needed(kept + first, True, second)
+        return needed(kept + of_second, bool(of_second), first) + of_second
+
+    everything = list(range(len(asked.constraints)))
+    if not everything or is_proven([]):
+        return ()
+    return asked.subset(sorted(needed([], False, everything))).constraints
+
+
+def conflict_sentence(graph: Graph, target: Target, conflict: Sequence[UserConstraint]) -> str:
+    """One sentence on why nothing is valid: ``conflict`` is what cannot hold together."""
     if not conflict:
         return f"no placement obeys the rules of {target.name}, whatever the constraints."
-    names = " and ".join(map(str, conflict))
+    names = " and ".join(map(str, conflict[:MOST_NAMED]))
+    if len(conflict) > MOST_NAMED:
+        names += f" and {len(conflict) - MOST_NAMED} more constraints"
+    nowhere = np.flatnonzero(~op_constraints(graph, target, conflict).allowed.any(axis=1))
+    if len(nowhere):
+        return f"{names} leave op {graph.op_names[nowhere[0]]!r} no chip of {target.name}."
     return f"no placement obeys {names}, beside the rules of {target.name}."
 
 
-def _backtracks(problem: PlacementProblem) -> int:
-    return SMALL_BACKTRACKS if problem.num_units <= SMALL_UNITS else MAX_BACKTRACKS
+def _prove(case: ConstrainedProblem) -> tuple[bool, int]:
+    """Whether it is proven that there is no placement, and the backtracks it took.
 
-
-def _conflict(
-    graph: Graph,
-    target: Target,
-    constraints: tuple[UserConstraint, ...],
-    fusion_group: NDArray[np.int32] | None,
-    limit: int,
-) -> tuple[UserConstraint, ...]:
-    """Leave constraints out one by one, as long as a proof remains (deletion filter).
-
-    What is left is in conflict; where the search proves every case within its limit, no
-    constraint of it can be left out.
+    By a search where the problem is small, else by propagation alone.
     """
-    kept = list(constraints)
-    for constraint in constraints:
-        fewer = [other for other in kept if other is not constraint]
-        if _is_proven(graph, target, fewer, fusion_group, limit):
-            kept = fewer
-    return tuple(kept)
+    if case.problem.num_units > SMALL_UNITS:
+        return Solver(case.tables).is_exhausted, 0
+    proposal = np.zeros((1, case.problem.num_units), np.int32)
+    fixed = fix(case.problem, proposal, max_backtracks=case.max_backtracks, tables=case.tables)
+    return bool((fixed.ending == CONFLICT).any()), fixed.statistics.backtracks
 
 
-def _is_proven(
-    graph: Graph,
-    target: Target,
-    constraints: Sequence[UserConstraint],
-    fusion_group: NDArray[np.int32] | None,
-    limit: int,
-) -> bool:
-    case = constrained_problem(graph, target, constraints, fusion_group)
-    rows = np.zeros((case.problem.num_units, target.num_chips))
-    drawn = sample(case.problem, rows, max_backtracks=limit, tables=case.tables)
-    return bool((drawn.ending == CONFLICT).any())
+def _cut_units(asked: OpConstraints, problem: PlacementProblem) -> NDArray[np.int32]:
+    """Units within which a cut would have to fall."""
+    unit, at_cut = problem.unit_of_op, asked.rise > 0
+    source, reader = unit[asked.graph.edge_src[at_cut]], unit[asked.graph.edge_dst[at_cut]]
+    return source[source == reader]
 
 
-def _colocated(
-    graph: Graph,
-    target: Target,
-    constraints: tuple[UserConstraint, ...],
-    fusion_group: NDArray[np.int32] | None,
-) -> PlacementProblem:
-    group = np.arange(graph.num_ops, dtype=np.int32) if fusion_group is None else fusion_group.copy()
-    problem = placement_problem(graph, target, group)
-    for constraint in constraints:
-        if isinstance(constraint, Colocate):
-            together = np.unique(group[match_ops(graph, constraint.ops, constraint)])
-            group[np.isin(group, together)] = together[0]
-            try:
-                problem = placement_problem(graph, target, group)
-            except PlanError:
-                raise InvalidInputError(
-                    f"{constraint} makes a cycle of groups: other ops lie between its ops, so they "
-                    "would have to share the chip; colocate those too.",
-                    field="constraints",
-                ) from None
-    return problem
-
-
-def _allowed(
-    graph: Graph, problem: PlacementProblem, constraints: tuple[UserConstraint, ...]
-) -> NDArray[np.bool_]:
-    """[U, D] what kinds, pins and forbids leave open; at least one chip each."""
-    allowed = problem.can_run[problem.chip_kind].T.copy()
-    touched: dict[int, list[UserConstraint]] = {}
-    for constraint in constraints:
-        chips = _open_chips(constraint, problem.num_chips)
-        if isinstance(constraint, ChipLimit | Colocate):
-            continue
-        for op in match_ops(graph, constraint.ops, constraint):
-            unit = int(problem.unit_of_op[op])
-            allowed[unit] &= chips
-            earlier = touched.setdefault(unit, [])
-            earlier += [] if constraint in earlier else [constraint]
-            if not allowed[unit].any():
-                names = " and ".join(map(str, earlier))
-                raise InfeasibleError(f"{names} leave op {graph.op_names[op]!r} no chip.")
-    return allowed
-
-
-def _open_chips(constraint: UserConstraint, num_chips: int) -> NDArray[np.bool_]:
-    """[D] what one constraint leaves open to its ops."""
-    chips: tuple[int, ...] = ()
-    if isinstance(constraint, Pin | ChipLimit):
-        chips = (constraint.chip,)
-    elif isinstance(constraint, Forbid):
-        chips = tuple(constraint.chips)
-        if not chips:
-            raise InvalidInputError(f"{constraint} forbids no chip.", field="constraints")
-    for chip in chips:
-        if not 0 <= chip < num_chips:
-            raise InvalidInputError(
-                f"{constraint} names chip {chip}; chips are 0 to {num_chips - 1}.", field="constraints"
-            )
-    is_named = np.zeros(num_chips, np.bool_)
-    is_named[list(chips)] = True
-    return ~is_named if isinstance(constraint, Forbid) else is_named
+def _unit_rise(asked: OpConstraints, problem: PlacementProblem) -> NDArray[np.int64]:
+    """[E] least ``f(v) - f(u)`` of the problem's edges, beside its ``successor``."""
+    at_cut = asked.rise > 0
+    unit = problem.unit_of_op.astype(np.int64)
+    source = np.repeat(np.arange(problem.num_units), np.diff(problem.successor_ptr))
+    edges = source * problem.num_units + problem.successor
+    cuts = unit[asked.graph.edge_src[at_cut]] * problem.num_units + unit[asked.graph.edge_dst[at_cut]]
+    return np.isin(edges, cuts).astype(np.int64)

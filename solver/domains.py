@@ -28,7 +28,7 @@ FAILED, UNCHANGED, NARROWED = range(3)  # a domain became empty; nothing happene
     NUM_LINKED,
     SUPPORT_FELL,
     LINKS_CHANGED,
-    LAST_LIMIT_CHECK,
+    NUM_RESTORES,
     MAX_BACKTRACKS,
 ) = range(11)
 
@@ -74,11 +74,14 @@ class Store(NamedTuple):
     served: NDArray[np.int64]  # [U] the chip each unit may cover, or -1
     asked_by: NDArray[np.int64]  # [U] scratch of the search for a server
     chip_queue: NDArray[np.int64]  # [D] scratch, likewise
+    limit_seen: NDArray[np.int64]  # [C, 3] support, occupied and restores when a limit was last judged
     state: NDArray[np.int64]  # [11] the fields named above
     counters: NDArray[np.int64]  # [4] the counters named above
 
 
-def new_store(allowed: NDArray[np.uint64], num_chips: int, max_decisions: int | None = None) -> Store:
+def new_store(
+    allowed: NDArray[np.uint64], num_chips: int, max_decisions: int | None = None, num_limits: int = 0
+) -> Store:
     """A store with the domains ``allowed`` [U, W] and room for two decisions a unit, or so many."""
     num_units, num_words = allowed.shape
     num_decisions = 2 * num_units if max_decisions is None else max_decisions
@@ -114,6 +117,7 @@ def new_store(allowed: NDArray[np.uint64], num_chips: int, max_decisions: int | 
         served=np.full(num_units, -1, np.int64),
         asked_by=np.zeros(num_units, np.int64),
         chip_queue=np.zeros(num_chips, np.int64),
+        limit_seen=np.full((num_limits, 3), -1, np.int64),
         state=np.zeros(11, np.int64),
         counters=np.zeros(4, np.int64),
     )
@@ -221,6 +225,7 @@ def remove(store, unit, chips):
 def restore(store, trail_size, num_decided, highest_low):
     """Undo every write since the trail had ``trail_size`` entries."""
     state = store.state
+    state[NUM_RESTORES] += 1
     while state[NUM_DECIDED] > num_decided:
         state[NUM_DECIDED] -= 1
         store.occupied[store.low[store.decided[state[NUM_DECIDED]]]] -= 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.solver.slicing import SliceProblem
+from go_opt.solver.slicing_problem import SliceProblem
 
 
 def greedy_cuts(problem: SliceProblem, max_chips: int) -> NDArray[np.int64]:

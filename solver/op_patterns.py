@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.errors import InvalidInputError
+from go_opt.fields import shown
 from go_opt.graph import Graph
 from go_opt.solver.user_constraints import Ops
 
@@ -33,9 +34,10 @@ def _match(graph: Graph, pattern: str, what: object) -> list[int]:
         return [graph.op_index[pattern]]
     try:
         compiled = re.compile(pattern)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:  # counts too large, groups too deep
         raise InvalidInputError(
-            f"{what}: {pattern!r} is neither an op nor a regular expression ({error}).", field="constraints"
+            f"{what}: {shown(pattern)} is neither an op nor a regular expression ({error}).",
+            field="constraints",
         ) from None
     found = [op for op, name in enumerate(graph.op_names) if compiled.fullmatch(name)]
     if not found:

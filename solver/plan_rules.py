@@ -29,6 +29,7 @@ class PlanRules:
     problem: PlacementProblem
     roles: LoopRoles
     has_route: NDArray[np.bool_] | None  # [D, D]; None where all chips reach each other that may
+    any_order: bool  # whether dataflow is acyclic in whatever order of the chips
 
     def are_kept(self, placement: Plans, order: Plans, fusion_group: Plans) -> Legal:
         """[B] True where a plan ([B, N] each) breaks no rule; ``B`` is 1 or more.
@@ -42,6 +43,7 @@ class PlanRules:
             & self._are_topological(order)
             & self._are_loops(placement, order, fusion_group)
             & self._are_routed(placement)
+            & self._are_acyclic(placement)
         )
 
     def _are_topological(self, order: Plans) -> Legal:
@@ -78,15 +80,32 @@ class PlanRules:
         source, reader = placement[:, self.graph.edge_src], placement[:, self.graph.edge_dst]
         return _all(self.has_route[source, reader])
 
+    def _are_acyclic(self, placement: Plans) -> Legal:
+        """Chips that read from none left of a plan are taken away in turn: nothing may be left."""
+        kept = np.ones(len(placement), dtype=np.bool_)
+        if not self.any_order:
+            return kept
+        num_chips = self.problem.num_chips
+        reads = np.zeros((len(placement), num_chips, num_chips), dtype=np.bool_)
+        rows = np.arange(len(placement))[:, None]
+        reads[rows, placement[:, self.graph.edge_dst], placement[:, self.graph.edge_src]] = True
+        reads[:, range(num_chips), range(num_chips)] = False
+        left = np.ones((len(placement), num_chips), dtype=np.bool_)
+        for _ in range(num_chips):
+            left &= (reads & left[:, None, :]).any(axis=2)
+        return _all(~left)
+
 
 def plan_rules(graph: Graph, target: Target) -> PlanRules:
     """The rules of ``graph`` on ``target``."""
     topology, chips = target.topology, range(target.num_chips)
     has_route = None
-    # A chain has no way back, which acyclic placements do not ask for.
-    if topology.kind != "ring" and not target.constraints.acyclic:
+    # A chain has no way back, which placements that go forward do not ask for.
+    if topology.kind != "ring" and not target.goes_forward:
         has_route = np.array([[topology.has_route(a, b) for b in chips] for a in chips])
-    return PlanRules(graph, placement_problem(graph, target), loop_roles(graph), has_route)
+    problem = placement_problem(graph, target)._replace(acyclic=target.goes_forward)
+    any_order = target.constraints.acyclic and not target.goes_forward
+    return PlanRules(graph, problem, loop_roles(graph), has_route, any_order)
 
 
 def _are_stretches(group: Plans, starts: Legal) -> Legal:

@@ -34,6 +34,7 @@ class PlacementProblem(NamedTuple):
     successor: NDArray[np.int32]  # [E] units that read unit u: ascending, unique, never u itself
     predecessor_ptr: NDArray[np.int64]  # [U + 1]
     predecessor: NDArray[np.int32]  # [E] units that unit u reads: ascending, unique, never u itself
+    rise: NDArray[np.int64]  # [E] least f(v) - f(u), beside successor: 1 at a cut point of the user, else 0
     topological: NDArray[np.int32]  # [U] units, each behind all it reads
     component: NDArray[np.int32]  # [U] weak component, numbered 0 … C - 1 along the units
     num_components: int  # C
@@ -53,12 +54,18 @@ class PlacementProblem(NamedTuple):
 
 
 def placement_problem(
-    graph: Graph, target: Target, fusion_group: NDArray[np.int32] | None = None
+    graph: Graph,
+    target: Target,
+    fusion_group: NDArray[np.int32] | None = None,
+    *,
+    cycles_are_legal: bool = False,
 ) -> PlacementProblem:
     """The units of ``graph`` on ``target``: its kernels, or its ops where none are given.
 
     Args:
       fusion_group: [N] kernel of each op, any numbers; units count along the op order.
+      cycles_are_legal: units are no kernels but share a chip, so they may read each other;
+        ``topological`` is then any order.
 
     Raises:
       PlanError: contracting the kernels leaves a cycle.
@@ -77,7 +84,10 @@ def placement_problem(
         successor=successor,
         predecessor_ptr=predecessor_ptr,
         predecessor=predecessor,
-        topological=_topological(graph, unit_of_op, num_units),
+        rise=np.zeros(len(successor), dtype=np.int64),
+        topological=np.arange(num_units, dtype=np.int32)
+        if cycles_are_legal
+        else _topological(graph, unit_of_op, num_units),
         component=component,
         num_components=int(component.max()) + 1,
         chip_kind=target.chip_kind,

@@ -80,7 +80,9 @@ class Solver:
         self, tables: RuleTables, *, max_decisions: int | None = None, max_backtracks: int | None = None
     ) -> None:
         self.tables = tables
-        self.store = new_store(tables.allowed, tables.num_chips, max_decisions)
+        self.store = new_store(
+            tables.allowed, tables.num_chips, max_decisions, num_limits=len(tables.limits.chip)
+        )
         if max_backtracks is not None:
             self.store.state[MAX_BACKTRACKS] = max_backtracks
         is_empty = bool((self.store.size == 0).any())

@@ -7,6 +7,7 @@ networks", ICML 2024.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -17,11 +18,14 @@ from go_opt.agents.baselines.order_slice import FUSION_RANGE
 from go_opt.agents.cheapest import STREAMS
 from go_opt.agents.decoding import schedule
 from go_opt.agents.genetic import Keys, genetic_search
+from go_opt.agents.rivals.problem import Problem
 from go_opt.agents.rivals.trial import Trial
 from go_opt.env import list_schedule
 from go_opt.env.kernels import number_kernels
-from go_opt.solver import greedy_slicing, slice_order, slice_order_resident
+from go_opt.solver import Slicing, greedy_slicing, slice_order, slice_order_resident
 from go_opt.solver.relay_slicing import slice_order_relayed, slice_order_relayed_resident
+
+Slicer = Callable[..., Slicing | None]
 
 GENOMES: Final = 10_000  # of a genetic search, where neither time nor evaluations end it before
 
@@ -77,7 +81,8 @@ def genetic_with_fusion(trial: Trial, seed: int) -> None:
 def slice_along(trial: Trial, order: NDArray[np.int32], kernels: NDArray[np.int32] | None = None) -> float:
     """Interval_s of the cheapest slicing of ``order``; each plan it takes is an evaluation.
 
-    Where weights stream, the cheapest slicing that keeps them resident is a second plan.
+    Where weights stream, more are tried: the cheapest slicing that keeps them resident; and
+    with relays both again without them, on fewer chips but with less in memory.
 
     Args:
       kernels: [N] contiguous in ``order``; the default ones where none are given.
@@ -86,22 +91,28 @@ def slice_along(trial: Trial, order: NDArray[np.int32], kernels: NDArray[np.int3
     kernels = problem.kernels if kernels is None else kernels
     given = (problem.instance.tables, order, kernels)
     min_chips = problem.instance.min_chips
+    best_s = math.inf
+    for cheapest, resident in _slicers(problem):
+        slicing = cheapest(*given, min_chips=min_chips)
+        if slicing is None:
+            trial.count_miss()
+            continue
+        reached_s = _evaluate(trial, slicing.placement, order, kernels)
+        best_s = min(best_s, reached_s)
+        if reached_s <= slicing.interval_s * STREAMS or min_chips > 1:
+            break
+        slicing = resident(*given, at_least_s=slicing.interval_s, at_most_s=best_s)
+        if slicing is not None:
+            best_s = min(best_s, _evaluate(trial, slicing.placement, order, kernels))
+    return best_s
+
+
+def _slicers(problem: Problem) -> Iterator[tuple[Slicer, Slicer]]:
+    """The cheapest slicing, and the cheapest that keeps weights resident."""
     if problem.passing == "relayed":
-        cheapest, resident = slice_order_relayed, slice_order_relayed_resident
-    else:
-        cheapest = partial(slice_order, adjacent=problem.is_adjacent)
-        resident = partial(slice_order_resident, adjacent=problem.is_adjacent)
-    slicing = cheapest(*given, min_chips=min_chips)
-    if slicing is None:
-        trial.count_miss()
-        return math.inf
-    reached_s = _evaluate(trial, slicing.placement, order, kernels)
-    if reached_s <= slicing.interval_s * STREAMS or min_chips > 1:
-        return reached_s
-    slicing = resident(*given, at_least_s=slicing.interval_s, at_most_s=reached_s)
-    return (
-        reached_s if slicing is None else min(reached_s, _evaluate(trial, slicing.placement, order, kernels))
-    )
+        yield slice_order_relayed, slice_order_relayed_resident
+    adjacent = problem.passing != "free"
+    yield partial(slice_order, adjacent=adjacent), partial(slice_order_resident, adjacent=adjacent)
 
 
 def _evaluate(

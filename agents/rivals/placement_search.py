@@ -33,8 +33,10 @@ def random_sampling(trial: Trial, seed: int) -> None:
     rows = np.zeros((units.num_units, units.num_chips))
     rng = np.random.default_rng(seed)
     rule: Rule = "adjacent" if trial.problem.is_adjacent else "full"
+    batch = 1  # small at first, so that little is late where a sample takes long
     while True:
-        size = int(min(BATCH, trial.left))
+        size = int(min(batch, trial.left))
+        batch = min(2 * batch, BATCH)
         drawn = sample(units, rows, seed=int(rng.integers(2**31)), num_samples=size, rule=rule)
         evaluate_units(trial, units, drawn.placement)
 

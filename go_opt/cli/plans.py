@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from go_opt.graph import Graph
     from go_opt.plan import Plan
     from go_opt.result import OptimizeResult
+    from go_opt.solver.user_constraints import UserConstraint
 
 INVALID_PLAN: Final = 3
 _BINDING: Final = re.compile(r"([^=]+)=(-?[0-9]{1,20})")
@@ -36,6 +38,14 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.
 PrecisionOption = Annotated[
     Literal["native", "as-is"],
     typer.Option("--precision", help="Cost floats in the target's type, or as they are."),
+]
+ConstraintsOption = Annotated[
+    Path | None,
+    typer.Option("--constraints", metavar="FILE", help="TOML file of what plans must keep: pins, limits …"),
+]
+CostsOption = Annotated[
+    Path | None,
+    typer.Option("--costs", metavar="FILE", help="CSV file of measured seconds: op,kind,seconds."),
 ]
 DimOption = Annotated[
     list[str] | None, typer.Option("--dim", metavar="NAME=VALUE", help="Bind a symbolic dimension.")
@@ -64,6 +74,8 @@ def optimize(
     ] = "analytical",
     no_relays: Annotated[bool, typer.Option("--no-relays", help="The strict triangle rule.")] = False,
     no_replication: Annotated[bool, typer.Option("--no-replication", help="One chip per stage.")] = False,
+    constraints: ConstraintsOption = None,
+    costs: CostsOption = None,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
     as_json: JsonOption = False,
     *,
@@ -83,12 +95,13 @@ def optimize(
         "relays": not no_relays,
         "replication": not no_replication,
         "fidelity": fidelity,
+        "constraints": _constraints(constraints),
         "policy": policy,
     }
     check_writable(out)
     connection.refuse_without_server()
     on = api.target(target)
-    graph = api.load(model, dims=parse_dims(dim or []), precision=precision)
+    graph = with_costs(api.load(model, dims=parse_dims(dim or []), precision=precision), on, costs)
     if connection.server is not None:
         result = ask_server(connection, graph, target, options)
     else:
@@ -96,7 +109,7 @@ def optimize(
     if out is not None:
         from go_opt.plan_json import save_plan
 
-        save_plan(result.plan, out)
+        save_plan(replace(result.plan, model=model), out)
     _show_result(graph, on, result, as_json=as_json)
 
 
@@ -111,6 +124,8 @@ def evaluate(
     seed: Annotated[
         int | None, typer.Option(help="Draw the noise of a simulated measurement; none by default.")
     ] = None,
+    constraints: ConstraintsOption = None,
+    costs: CostsOption = None,
     as_json: JsonOption = False,
     *,
     connection: Connection,
@@ -119,13 +134,14 @@ def evaluate(
     from go_opt import api
 
     connection.refuse_without_server()
-    graph, on, loaded = load_with_plan(model, plan, target)
+    asked = _constraints(constraints)
+    graph, on, loaded = load_with_plan(model, plan, target, costs)
     if connection.server is not None:
         with connection.client() as client:
             named = target or loaded.target
-            metrics = client.evaluate(graph, named, loaded, fidelity=fidelity, seed=seed)
+            metrics = client.evaluate(graph, named, loaded, fidelity=fidelity, seed=seed, constraints=asked)
     else:
-        metrics = api.evaluate(graph, on, loaded, fidelity=fidelity, seed=seed)
+        metrics = api.evaluate(graph, on, loaded, fidelity=fidelity, seed=seed, constraints=asked)
     if as_json:
         from go_opt.result_json import metrics_to_dict
 
@@ -139,14 +155,20 @@ def evaluate(
 
 
 def verify(
-    model: ModelArgument, plan: PlanArgument, target: PlanTargetOption = None, as_json: JsonOption = False
+    model: ModelArgument,
+    plan: PlanArgument,
+    target: PlanTargetOption = None,
+    constraints: ConstraintsOption = None,
+    costs: CostsOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Check PLAN for MODEL against every constraint; exit code 3 where it breaks one."""
     from go_opt import api
     from go_opt.result_json import violations_to_dict
 
-    graph, on, loaded = load_with_plan(model, plan, target)
-    violations = api.verify(graph, on, loaded)
+    asked = _constraints(constraints)
+    graph, on, loaded = load_with_plan(model, plan, target, costs)
+    violations = api.verify(graph, on, loaded, asked)
     if as_json:
         _print_json(violations_to_dict(violations))
     elif violations:
@@ -158,7 +180,9 @@ def verify(
         raise typer.Exit(INVALID_PLAN)
 
 
-def load_with_plan(model: str, plan: Path, target: str | None) -> tuple[Graph, Target, Plan]:
+def load_with_plan(
+    model: str, plan: Path, target: str | None, costs: Path | None
+) -> tuple[Graph, Target, Plan]:
     """The plan first: it carries the bindings and the target the model was planned with."""
     from go_opt import api
     from go_opt.plan_json import load_plan
@@ -167,7 +191,21 @@ def load_with_plan(model: str, plan: Path, target: str | None) -> tuple[Graph, T
     loaded = load_plan(plan)
     graph = api.load(model, dims=loaded.dims, precision=loaded.precision)
     announce_compilation()
-    return graph, api.target(target or loaded.target), loaded
+    on = api.target(target or loaded.target)
+    return with_costs(graph, on, costs), on, loaded
+
+
+def with_costs(graph: Graph, target: Target, costs: Path | None) -> Graph:
+    """The graph with the measured costs of a file, where one is given."""
+    from go_opt.measured_costs import with_measured_costs
+
+    return graph if costs is None else with_measured_costs(graph, costs, target)
+
+
+def _constraints(path: Path | None) -> tuple[UserConstraint, ...]:
+    from go_opt.constraint_file import load_constraints
+
+    return () if path is None else load_constraints(path)
 
 
 def parse_dims(bindings: list[str]) -> dict[str, int]:

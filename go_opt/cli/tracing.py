@@ -9,6 +9,7 @@ import typer
 
 from go_opt.cli.plans import (
     INVALID_PLAN,
+    CostsOption,
     ModelArgument,
     PlanArgument,
     PlanTargetOption,
@@ -25,6 +26,7 @@ def trace(
     target: PlanTargetOption = None,
     fidelity: Annotated[Fidelity, typer.Option(help="What schedules kernels and transfers.")] = "simulated",
     inferences: Annotated[int, typer.Option(help="Inferences to trace, from rest.")] = 16,
+    costs: CostsOption = None,
 ) -> None:
     """Write when each kernel and transfer of PLAN runs, for ui.perfetto.dev or chrome://tracing."""
     from go_opt import api
@@ -32,7 +34,7 @@ def trace(
     from go_opt.report.trace import trace_text
 
     check_writable(out)
-    graph, on, loaded = load_with_plan(model, plan, target)
+    graph, on, loaded = load_with_plan(model, plan, target, costs)
     timeline = api.timeline(graph, on, loaded, fidelity=fidelity, inferences=inferences)
     write_atomically(out, trace_text(graph, on, timeline) + "\n")
     typer.echo(

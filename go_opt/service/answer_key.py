@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 
+from go_opt.constraint_file import constraints_to_toml
 from go_opt.env import Target
 from go_opt.errors import PolicyError
 from go_opt.graph import Graph
@@ -29,7 +29,9 @@ def answer_key(graph: Graph, target: Target, request: Request, policy: Policy) -
         "graph": graph.fingerprint,
         "target": target.fingerprint,
         "policy": _policy_digest(policy),
-        **asdict(request),
+        **request.options,
+        # Their fields alone would not tell kinds apart.
+        "constraints": constraints_to_toml(request.constraints),
         "budget_s": request.time_limit_s,  # the default, written out or not
     }
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Unpack
 
 import grpc
 
+from go_opt.constraint_file import as_constraints
 from go_opt.env import Metrics, Target
 from go_opt.env.metrics import Fidelity, check_fidelity
 from go_opt.frontends.graph_like import as_graph
@@ -26,9 +27,11 @@ from go_opt.service.convert import (
     result_from_proto,
     target_to_proto,
 )
+from go_opt.service.convert_constraints import constraints_to_proto
 from go_opt.service.credentials import Credentials
 from go_opt.service.retry import Retry
 from go_opt.service.search_options import SearchOptions, read_options
+from go_opt.solver.user_constraints import UserConstraint
 from go_opt.wire import graph_to_proto, plan_to_proto
 
 if TYPE_CHECKING:
@@ -77,7 +80,7 @@ class Client(TrainingClient):
         request_id: str | None = None,
         **options: Unpack[SearchOptions],
     ) -> OptimizeResult:
-        """As :func:`go_opt.optimize`; constraints and policy files of your own stay in process.
+        """As :func:`go_opt.optimize`; policy files of your own stay in process.
 
         Args:
           target: a name, the path of a file, whose text is sent, or a shipped target.
@@ -115,6 +118,7 @@ class Client(TrainingClient):
         *,
         fidelity: Fidelity = "analytical",
         seed: int | None = None,
+        constraints: Sequence[UserConstraint] | str | Path = (),
         request_id: str | None = None,
     ) -> Metrics:
         """As :func:`go_opt.evaluate`."""
@@ -125,6 +129,7 @@ class Client(TrainingClient):
             plan=plan_to_proto(plan),
             fidelity=f"FIDELITY_{fidelity.upper()}",
             seed=seed,
+            constraints=constraints_to_proto(as_constraints(constraints)),
         )
         request = _graph_alone(graph) + message.SerializeToString()
         answer = self._connection.call(

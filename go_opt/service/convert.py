@@ -14,6 +14,7 @@ from go_opt.env.metrics import STALL_CAUSES, Fidelity, Simulation
 from go_opt.errors import InvalidInputError, TargetError
 from go_opt.proto import optimizer_pb2, plan_pb2
 from go_opt.result import Decide, Objective, OptimizeResult, Request, Status, Step
+from go_opt.service.convert_constraints import constraints_from_proto, constraints_to_proto
 from go_opt.service.request_part import request_part
 from go_opt.wire import plan_from_proto, plan_to_proto
 
@@ -66,6 +67,7 @@ def request_to_proto(request: Request, *, policy: str | None) -> optimizer_pb2.O
         no_replication=not request.replication,
         policy=policy or "none",
         fidelity=f"FIDELITY_{request.fidelity.upper()}",
+        constraints=constraints_to_proto(request.constraints),
     )
 
 
@@ -80,6 +82,7 @@ def request_from_proto(message: optimizer_pb2.OptimizeRequest) -> Request:
         relays=not message.no_relays,
         replication=not message.no_replication,
         fidelity=fidelity_from_proto(message.fidelity),
+        constraints=constraints_from_proto(message.constraints),
     )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
@@ -23,6 +23,7 @@ from go_opt.result import OptimizeResult, Request
 from go_opt.service.client_training import TrainingClient
 from go_opt.service.local_jobs import LocalJobs
 from go_opt.service.search_options import SearchOptions, read_options
+from go_opt.solver.user_constraints import UserConstraint
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -55,7 +56,7 @@ class LocalClient(TrainingClient):
     ) -> OptimizeResult:
         """As :meth:`go_opt.Client.optimize`."""
         request, policy = read_options(options)
-        return api.optimize(graph, target, policy=self._policy(policy), **asdict(request))
+        return api.optimize(graph, target, policy=self._policy(policy), **request.options)
 
     def optimize_stream(
         self,
@@ -78,10 +79,11 @@ class LocalClient(TrainingClient):
         *,
         fidelity: Fidelity = "analytical",
         seed: int | None = None,
+        constraints: Sequence[UserConstraint] | str | Path = (),
         request_id: str | None = None,
     ) -> Metrics:
         """As :meth:`go_opt.Client.evaluate`."""
-        return api.evaluate(graph, target, plan, fidelity=fidelity, seed=seed)
+        return api.evaluate(graph, target, plan, fidelity=fidelity, seed=seed, constraints=constraints)
 
     def list_targets(self, *, request_id: str | None = None) -> tuple[str, ...]:
         """As :meth:`go_opt.Client.list_targets`."""
@@ -119,7 +121,7 @@ def _improvements(
                 policy=policy,
                 on_improvement=lambda improvement: found.put(replace(improvement, history=())),
                 should_stop=stop.is_set,
-                **asdict(request),
+                **request.options,
             )
         except BaseException as error:  # for the reader to raise: a thread has nobody to tell
             answer.set_exception(error)

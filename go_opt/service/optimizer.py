@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
@@ -24,6 +24,7 @@ from go_opt.service.convert import (
     result_to_proto,
     target_from_proto,
 )
+from go_opt.service.convert_constraints import constraints_from_proto
 from go_opt.service.decoded_graphs import DecodedGraphs
 from go_opt.service.request_part import request_part
 from go_opt.service.submessage import split_graph
@@ -132,7 +133,7 @@ class LocalOptimizer:
             policy=policy,
             on_improvement=improve,
             should_stop=stop.is_set,
-            **asdict(within),
+            **within.options,
         )
         response = result_to_proto(result)
         is_cut_short = within != asked and result.wall_s >= within.time_limit_s
@@ -144,6 +145,7 @@ class LocalOptimizer:
         """As :meth:`Optimizer.evaluate`."""
         message, graph_bytes = split_graph(optimizer_pb2.EvaluateRequest, request)
         fidelity = fidelity_from_proto(message.fidelity)
+        constraints = constraints_from_proto(message.constraints)
         target = target_from_proto(message.target)
         graph = self._graphs.get(graph_bytes)
         with request_part("plan", plan_pb2.Plan):
@@ -155,6 +157,7 @@ class LocalOptimizer:
             plan,
             fidelity=fidelity,
             seed=message.seed if message.HasField("seed") else None,
+            constraints=constraints,
         )
         return optimizer_pb2.EvaluateResponse(metrics=metrics_to_proto(metrics))
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, TypedDict
 
+from go_opt.constraint_file import as_constraints
 from go_opt.env.metrics import Fidelity
 from go_opt.errors import InvalidInputError
 from go_opt.result import Decide, Objective, Request
+from go_opt.solver.user_constraints import UserConstraint
 
 
 class SearchOptions(TypedDict, total=False):
@@ -21,7 +24,7 @@ class SearchOptions(TypedDict, total=False):
     relays: bool
     replication: bool
     fidelity: Fidelity
-    constraints: Sequence[Any]  # none are served yet
+    constraints: Sequence[UserConstraint] | str | Path  # a path is of a file of this side
     policy: str | None  # "default", "none" or None, or the name of one that the service trained
 
 
@@ -33,11 +36,9 @@ def read_options(options: SearchOptions) -> tuple[Request, str | None]:
       TypeError: there is no such option.
     """
     asked: dict[str, Any] = {"constraints": (), "policy": "default", **options}
-    if asked.pop("constraints"):
-        raise InvalidInputError("a service takes no constraints yet.", field="constraints")
     policy = asked.pop("policy")
     if not isinstance(policy, str | None):
         raise InvalidInputError(
             f"policy must be the name of one that the service has, not {policy!r}.", field="policy"
         )
-    return Request(**asked), policy
+    return Request(**asked | {"constraints": as_constraints(asked["constraints"])}), policy

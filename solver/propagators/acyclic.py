@@ -1,6 +1,6 @@
-"""Acyclic dataflow: ``f(u) <= f(v)`` for every edge ``(u, v)``.
+"""Acyclic dataflow: ``f(u) + r <= f(v)`` for every edge ``(u, v)``, r = 1 at a cut point, else 0.
 
-Bounds are complete for it: ``low(v) >= low(u)`` and ``high(u) <= high(v)``.
+Bounds are complete for it: ``low(v) >= low(u) + r`` and ``high(u) <= high(v) - r``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ def propagate(tables, store, unit):
         return UNCHANGED
     result = UNCHANGED
     for i in range(tables.succ_ptr[unit], tables.succ_ptr[unit + 1]):
-        status = narrow_range(store, tables.succ[i], store.low[unit], tables.num_chips - 1)
+        lowest = store.low[unit] + tables.succ_rise[i]
+        status = narrow_range(store, tables.succ[i], lowest, tables.num_chips - 1)
         if status == FAILED:
             return FAILED
         result = max(result, status)
     for i in range(tables.pred_ptr[unit], tables.pred_ptr[unit + 1]):
-        status = narrow_range(store, tables.pred[i], 0, store.high[unit])
+        status = narrow_range(store, tables.pred[i], 0, store.high[unit] - tables.pred_rise[i])
         if status == FAILED:
             return FAILED
         result = max(result, status)
@@ -33,4 +34,4 @@ def propagate(tables, store, unit):
 
 def holds(tables: RuleTables, placement: NDArray[np.int32]) -> bool:
     source, reader = tables.edges()
-    return not tables.acyclic or bool((placement[source] <= placement[reader]).all())
+    return not tables.acyclic or bool((placement[source] + tables.succ_rise <= placement[reader]).all())

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from go_opt.solver.domains import (
     FAILED,
-    LAST_LIMIT_CHECK,
     NARROWED,
-    NARROWINGS,
+    NUM_RESTORES,
     UNCHANGED,
     WORD_BITS,
     chip_bit,
@@ -34,13 +33,10 @@ SLACK: Final = 1e-9
 
 @njit(cache=True, nogil=True)
 def propagate(tables, store, unit):
-    # The narrowings below count too: they are judged on the next call.
-    now = store.counters[NARROWINGS] + 1
-    if len(tables.limits.chip) == 0 or store.state[LAST_LIMIT_CHECK] == now:
-        return UNCHANGED
-    store.state[LAST_LIMIT_CHECK] = now
     result = UNCHANGED
     for limit in range(len(tables.limits.chip)):
+        if not _has_changed(tables, store, limit):
+            continue
         status = _propagate_limit(tables, store, limit)
         if status == FAILED:
             return FAILED
@@ -60,6 +56,25 @@ def holds(tables: RuleTables, placement: NDArray[np.int32]) -> bool:
         if held > limits.at_most[limit] * (1 + SLACK) or held < limits.at_least[limit] * (1 - SLACK):
             return False
     return True
+
+
+@njit(cache=True, nogil=True)
+def _has_changed(tables, store, limit):
+    """Whether the least the chip can hold may have grown, or the most have fallen; noted as seen.
+
+    While domains only narrow, equal counts are of equal sets; after going back they may not be.
+    """
+    chip = tables.limits.chip[limit]
+    seen = store.limit_seen[limit]
+    has_changed = (
+        seen[2] != store.state[NUM_RESTORES]
+        or (tables.limits.at_most[limit] < np.inf and seen[1] != store.occupied[chip])
+        or (tables.limits.at_least[limit] > 0.0 and seen[0] != store.support[chip])
+    )
+    seen[0] = store.support[chip]
+    seen[1] = store.occupied[chip]
+    seen[2] = store.state[NUM_RESTORES]
+    return has_changed
 
 
 @njit(cache=True, nogil=True)

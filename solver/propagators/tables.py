@@ -45,9 +45,11 @@ class RuleTables(NamedTuple):
     num_chips: int
     succ_ptr: NDArray[np.int64]  # [U + 1]
     succ: NDArray[np.int64]  # [E] readers of each unit
+    succ_rise: NDArray[np.int64]  # [E] least f(v) - f(u) where dataflow is acyclic, beside succ
     succ_span: NDArray[np.int64]  # [E] largest f(v) - f(u), beside succ
     pred_ptr: NDArray[np.int64]  # [U + 1]
     pred: NDArray[np.int64]  # [E] what each unit reads
+    pred_rise: NDArray[np.int64]  # [E] beside pred
     pred_span: NDArray[np.int64]  # [E] beside pred
     succ_source: NDArray[np.int64]  # [E] beside succ
     pred_edge: NDArray[np.int64]  # [E] where the edge stands in succ, beside pred
@@ -104,9 +106,11 @@ def rule_tables(
         num_chips=problem.num_chips,
         succ_ptr=problem.successor_ptr,
         succ=problem.successor.astype(np.int64),
+        succ_rise=problem.rise,
         succ_span=span,
         pred_ptr=problem.predecessor_ptr,
         pred=source[by_reader].astype(np.int64),
+        pred_rise=problem.rise[by_reader],
         pred_span=span[by_reader],
         succ_source=source.astype(np.int64),
         pred_edge=by_reader.astype(np.int64),

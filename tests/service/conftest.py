@@ -80,7 +80,7 @@ class FakeOptimizer:
         )
 
     def evaluate(
-        self, graph: Graph, target: Target, plan: Plan, *, fidelity: str, seed: int | None
+        self, graph: Graph, target: Target, plan: Plan, *, fidelity: str, seed: int | None, **options: Any
     ) -> Metrics:
         self.evaluated.append((fidelity, seed))
         plan.check_belongs_to(graph, target.fingerprint)

@@ -16,6 +16,7 @@ from go_opt.graph import Graph
 from go_opt.result import Request
 from go_opt.service.answer_cache import AnswerCache
 from go_opt.service.answer_key import answer_key
+from go_opt.solver.user_constraints import Colocate, CutAfter
 
 TARGET = load_target("mcm-2x2")
 TEXT = (Path(__file__).parents[2] / "env" / "targets" / "mcm-2x2.toml").read_text("utf-8")
@@ -29,6 +30,7 @@ OTHERS = {
     "relays": False,
     "replication": False,
     "fidelity": "simulated",
+    "constraints": (Colocate("a"),),
 }
 
 
@@ -59,6 +61,13 @@ def test_it_never_holds_more_than_it_may(answers: list[tuple[str, int]]) -> None
 def test_every_part_of_a_request_counts(graph: Graph, field: str) -> None:
     other = replace(BASE, **{field: OTHERS[field]})
     assert answer_key(graph, TARGET, other, None) != answer_key(graph, TARGET, BASE, None)
+
+
+def test_constraints_of_equal_fields_are_told_apart(graph: Graph) -> None:
+    asked = [replace(BASE, constraints=(kind(["a", "b"]),)) for kind in (Colocate, CutAfter)]
+    keys = {answer_key(graph, TARGET, request, None) for request in asked}
+    assert len(keys) == 2
+    assert answer_key(graph, TARGET, replace(BASE, constraints=(Colocate(("a", "b")),)), None) in keys
 
 
 def test_a_default_written_out_is_the_same_question(graph: Graph) -> None:

@@ -26,6 +26,7 @@ from go_opt.service.client import Client
 from go_opt.service.optimizer import LocalOptimizer
 from go_opt.service.optimizer_service import OptimizerService, no_policies
 from go_opt.service.server import serve, serve_in_thread
+from go_opt.solver.user_constraints import Colocate, Pin
 from go_opt.wire import graph_to_proto
 
 SEED_DEFECT, SEED_INFEASIBLE, SEED_SLOW = 101, 102, 103  # as in conftest.py
@@ -65,6 +66,7 @@ def test_every_keyword_arrives(address: str, optimizer: Any, graph: Graph) -> No
         "relays": False,
         "replication": False,
         "fidelity": "simulated",
+        "constraints": (Pin("a", 1), Colocate(["a", "b"])),
         "policy": None,
     }
     with Client(address) as client:
@@ -72,7 +74,7 @@ def test_every_keyword_arrives(address: str, optimizer: Any, graph: Graph) -> No
         client.optimize(graph, "mcm-6x6")
     defaults = {"objective": "throughput", "budget_s": None, "max_evaluations": None, "seed": 0}
     defaults |= {"decide": "all", "relays": True, "replication": True, "policy": "default"}
-    defaults |= {"fidelity": "analytical"}
+    defaults |= {"fidelity": "analytical", "constraints": ()}
     assert optimizer.asked == [given_options, defaults]
 
 

@@ -1,0 +1,145 @@
+"""A match: one method on one graph with one seed; and the record of what it reached."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
+from importlib.util import find_spec
+from typing import Any, Final
+
+from go_opt.agents.rivals import RIVALS, Limits, Outcome, Point
+from go_opt.env.zoo import SPLITS, zoo_entries, zoo_entry, zoo_families
+from go_opt.errors import InvalidInputError
+from go_opt.result import Decide
+from go_opt.result_json import finite
+
+ZOO_PREFIX: Final = "zoo:"
+OURS: Final[Mapping[str, str | None]] = {"portfolio": "default", "portfolio-no-policy": None}
+"""The portfolio under its names here, and the policy that takes part."""
+METHODS: Final = (*RIVALS, *OURS)
+
+
+@dataclass(frozen=True)
+class Match:
+    """What is played; equal matches have equal conditions."""
+
+    model: str  # as :func:`go_opt.load` takes it
+    target: str  # as :func:`go_opt.target` takes it
+    method: str
+    seed: int
+    budget_s: float | None = None
+    max_evaluations: int | None = None
+    link_scale: float = 1.0
+    relays: bool = True
+    decide: Decide = "all"
+
+    @property
+    def graph(self) -> str:
+        """The model as tables name it."""
+        return self.model.removeprefix(ZOO_PREFIX)
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(math.inf if self.budget_s is None else self.budget_s, self.max_evaluations)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a method reached, or the error that ended it."""
+
+    match: Match
+    ops: int = 0
+    interval_s: float = math.inf  # infinite without a plan
+    curve: tuple[Point, ...] = ()
+    evaluations: int = 0
+    wall_s: float = 0.0
+    bound_s: float = 0.0  # proven by the method; a rival's is for the default kernels
+    status: str = ""  # of the portfolio's answer
+    notes: tuple[str, ...] = ()
+    error: str = ""
+
+    @staticmethod
+    def of(match: Match, ops: int, outcome: Outcome, status: str = "") -> Record:
+        """The record of an outcome."""
+        return Record(
+            match,
+            ops,
+            outcome.interval_s,
+            outcome.curve,
+            outcome.evaluations,
+            outcome.wall_s,
+            outcome.bound_s,
+            status,
+            outcome.notes,
+        )
+
+    @property
+    def time_to_best_s(self) -> float:
+        """When the best plan came; infinite without a plan."""
+        return self.curve[-1].elapsed_s if self.curve else math.inf
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON object; None stands for infinite."""
+        rest = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "match"}
+        curve = [list(point) for point in self.curve]
+        return asdict(self.match) | rest | {"interval_s": finite(self.interval_s), "curve": curve}
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Record:
+        """The inverse; raises KeyError or TypeError where it is no record."""
+        match = Match(**{field.name: data[field.name] for field in fields(Match)})
+        rest = {field.name: data[field.name] for field in fields(Record) if field.name != "match"}
+        rest["interval_s"] = math.inf if data["interval_s"] is None else float(data["interval_s"])
+        rest["curve"] = tuple(Point(*point) for point in data["curve"])
+        rest["notes"] = tuple(data["notes"])
+        return Record(match, **rest)
+
+
+def models_named(names: Sequence[str], target: str) -> list[str]:
+    """Models from names of the zoo, ``split:NAME``, ``family:NAME``, and files.
+
+    Of a split or family only the graphs meant for ``target``, where any of the zoo is; each
+    model once, in the order given, a split's by size.
+    """
+    return list(dict.fromkeys(model for name in names for model in _models(name, target)))
+
+
+def _models(name: str, target: str) -> list[str]:
+    kind, _, value = name.partition(":")
+    if kind == "split" and value not in SPLITS:
+        raise InvalidInputError(
+            f"the zoo has no split {value!r}; it has {', '.join(SPLITS)}.", field="graphs"
+        )
+    if kind == "family" and value not in zoo_families():
+        near = get_close_matches(value, zoo_families(), n=3)
+        hint = f"; did you mean {' or '.join(map(repr, near))}" if near else ""
+        raise InvalidInputError(f"the zoo has no family {value!r}{hint}.", field="graphs")
+    if kind not in ("split", "family"):
+        is_file = name.endswith((".onnx", ".json"))
+        return [name if is_file else f"{ZOO_PREFIX}{zoo_entry(name.removeprefix(ZOO_PREFIX)).name}"]
+    entries = [entry for entry in zoo_entries() if getattr(entry, kind) == value]
+    meant = [entry for entry in entries if entry.target == target] or entries
+    return [f"{ZOO_PREFIX}{entry.name}" for entry in sorted(meant, key=lambda entry: entry.ops)]
+
+
+def methods_named(names: str) -> list[str]:
+    """Methods from a list with commas, each once."""
+    methods = list(dict.fromkeys(filter(None, (name.strip() for name in names.split(",")))))
+    for method in methods:
+        if method not in METHODS:
+            raise InvalidInputError(
+                f"there is no method {method[:80]!r}; there are {', '.join(METHODS)}.", field="methods"
+            )
+    if not methods:
+        raise InvalidInputError("methods names no method.", field="methods")
+    return methods
+
+
+def why_unplayable(method: str) -> str:
+    """One sentence where a method needs what is not installed; empty otherwise."""
+    needs = RIVALS[method].needs if method in RIVALS else ""
+    if not needs or find_spec(needs) is not None:
+        return ""
+    return f"{method} needs {needs}, which is not installed: pip install 'go-opt[bench]'."

@@ -1,0 +1,107 @@
+"""Matches played one after another or a few at once, each in a fresh process."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Final, NamedTuple
+
+from go_opt.bench.matches import Match, Record
+from go_opt.errors import GoOptError
+
+OVERTIME_S: Final = 120.0  # to load, to warm up and to end, beside twice the budget
+
+
+class _Running(NamedTuple):
+    match: Match
+    process: SpawnProcess
+    until_s: float  # by the clock of this process; infinite where only evaluations are limited
+
+    @property
+    def is_late(self) -> bool:
+        return time.monotonic() >= self.until_s
+
+
+def play_all(matches: Sequence[Match], jobs: int) -> Generator[Record]:
+    """The records as the matches end, ``jobs`` at a time; closing it ends those that run.
+
+    A process that dies, or far exceeds its budget, leaves a record with an error.
+    """
+    waiting = list(reversed(matches))
+    running: dict[Connection, _Running] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                connection, started = _start(waiting.pop())
+                running[connection] = started
+            patience_s = max(0.0, min(match.until_s for match in running.values()) - time.monotonic())
+            ready = wait(list(running), patience_s if math.isfinite(patience_s) else None)
+            for connection in list(running):
+                if connection in ready or running[connection].is_late:
+                    match = running.pop(connection)
+                    yield _answer(connection, match, is_late=connection not in ready)
+    finally:
+        for connection, match in running.items():
+            _end(connection, match)
+
+
+def _start(match: Match) -> tuple[Connection, _Running]:
+    context = get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_play, args=(match, theirs))
+    with _interrupts_ignored():
+        process.start()
+    theirs.close()  # so that the end of the process ends the stream
+    until_s = time.monotonic() + 2.0 * match.limits.budget_s + OVERTIME_S
+    return ours, _Running(match, process, until_s)
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """A process started within does not hear Ctrl-C: it is ours to end."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _play(match: Match, answers: Connection) -> None:
+    """In the process: whatever a library prints goes nowhere."""
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 1)
+    try:
+        from go_opt.bench.playing import play
+
+        record = play(match)
+    except GoOptError as error:
+        record = Record(match, error=str(error))
+    except Exception as error:
+        record = Record(match, error=f"{type(error).__name__}: {error}")
+    answers.send(record.to_dict())
+
+
+def _answer(connection: Connection, match: _Running, *, is_late: bool) -> Record:
+    try:
+        if is_late:
+            return Record(match.match, error="it did not end in time")
+        return Record.from_dict(connection.recv())
+    except EOFError:
+        match.process.join()
+        return Record(match.match, error=f"its process ended with code {match.process.exitcode}")
+    finally:
+        _end(connection, match)
+
+
+def _end(connection: Connection, match: _Running) -> None:
+    match.process.kill()
+    match.process.join()
+    match.process.close()
+    connection.close()

@@ -1,0 +1,134 @@
+"""The command that compares: ``bench``."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from go_opt.cli.plans import JsonOption, check_writable
+from go_opt.errors import InvalidInputError
+from go_opt.result import Decide
+
+if TYPE_CHECKING:
+    from go_opt.bench.matches import Match, Record
+
+DEFAULT_BUDGET = "10s"
+
+
+def bench(
+    graphs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[GRAPHS]...",
+            help="Names of the zoo, split:NAME, family:NAME, .onnx or .json files. [default: split:test]",
+        ),
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="What takes part. [default: everything]")
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(help=f"Time of each run. [default: {DEFAULT_BUDGET}, none with --evaluations]"),
+    ] = None,
+    evaluations: Annotated[int | None, typer.Option(help="Plans that each run may evaluate.")] = None,
+    seeds: Annotated[int, typer.Option(help="Runs of each method on each graph, seeds 0, 1 ...")] = 3,
+    target: Annotated[str, typer.Option(help="Target name or .toml file.")] = "mcm-6x6",
+    link_scale: Annotated[
+        float, typer.Option(help="Links between chips so many times as fast as the target says.")
+    ] = 1.0,
+    relays: Annotated[
+        bool, typer.Option("--relays/--no-relays", help="Relays for all, or the strict triangle rule.")
+    ] = True,
+    decide: Annotated[Decide, typer.Option(help="placement: one kernel per op, default order.")] = "all",
+    jobs: Annotated[int, typer.Option(help="Runs at once; with more than one they share the machine.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="Append every run to this file; what is in it is not run again.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run methods on GRAPHS at equal time or equal evaluations and say how they stand.
+
+    Each run has a process of its own. Ctrl-C ends it with the standings so far.
+    """
+    from go_opt import api
+    from go_opt.bench.link_scale import with_links_scaled
+    from go_opt.bench.matches import METHODS, Match, methods_named, models_named
+    from go_opt.report.units import parse_duration_s
+
+    for name, value in (("seeds", seeds), ("jobs", jobs), ("evaluations", evaluations)):
+        if value is not None and value < 1:
+            raise InvalidInputError(f"--{name} must be 1 or more, not {value}.", field=name)
+    if budget is None and evaluations is None:
+        budget = DEFAULT_BUDGET
+    budget_s = None if budget is None else parse_duration_s(budget, "--budget")
+    names = playable(methods_named(methods or ",".join(METHODS)))
+    models = models_named(graphs or ["split:test"], target)
+    with_links_scaled(api.target(target), link_scale)  # refused here, not in every run
+    check_writable(out)
+    matches = [
+        Match(model, target, method, seed, budget_s, evaluations, link_scale, relays, decide)
+        for model in models
+        for method in names
+        for seed in range(seeds)
+    ]
+    _show(_play(matches, jobs, out), names, as_json=as_json)
+
+
+def playable(methods: list[str]) -> list[str]:
+    """Those that have what they need; the others are told on stderr."""
+    from go_opt.bench.matches import why_unplayable
+
+    reasons = {method: why_unplayable(method) for method in methods}
+    if all(reasons.values()):
+        raise InvalidInputError(next(iter(reasons.values())), field="methods")
+    for reason in filter(None, reasons.values()):
+        typer.echo(f"go-opt: {reason}", err=True)
+    return [method for method in methods if not reasons[method]]
+
+
+def _play(matches: list[Match], jobs: int, out: Path | None) -> list[Record]:
+    """The records in the order of the matches; Ctrl-C keeps what was reached."""
+    from go_opt.bench.processes import play_all
+    from go_opt.bench.record_file import RecordFile
+    from go_opt.report.bench_tables import format_record
+    from go_opt.report.progress import announce_compilation
+
+    announce_compilation()
+    with ExitStack() as stack:
+        file = None if out is None else stack.enter_context(RecordFile(out))
+        records = dict(file.records) if file is not None else {}
+        missing = [match for match in matches if match not in records]
+        played = stack.enter_context(closing(play_all(missing, jobs)))
+        try:
+            for number, record in enumerate(played, start=len(matches) - len(missing) + 1):
+                records[record.match] = record
+                if file is not None:
+                    file.append(record)
+                typer.echo(f"{number}/{len(matches)} {format_record(record)}", err=True)
+        except KeyboardInterrupt:
+            if not any(match in records for match in matches):
+                raise
+            typer.echo("interrupted; what follows is of the runs that ended.", err=True)
+    return [records[match] for match in matches if match in records]
+
+
+def _show(records: list[Record], methods: list[str], *, as_json: bool) -> None:
+    from go_opt.bench.standings import standings
+    from go_opt.report.bench_tables import rows_table, standings_to_dict, summary_lines, tallies_table
+
+    stand = standings(records, methods)
+    if as_json:
+        failed = [record.to_dict() for record in records if record.error]
+        typer.echo(json.dumps(standings_to_dict(stand) | {"failed": failed}, allow_nan=False))
+        return
+    from go_opt.report.tables import console
+
+    screen = console()
+    screen.print(rows_table(stand))
+    screen.print(tallies_table(stand))
+    for line in summary_lines(stand):
+        screen.print(line, soft_wrap=True)

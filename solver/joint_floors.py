@@ -1,0 +1,142 @@
+"""Seconds of each op that no legal fusion can save, additive over the ops of a kernel.
+
+A kernel takes ``max(F, M) + overhead``, with ``F`` the seconds of its flops and ``M`` those of the
+bytes it moves. Ops of one kernel have one trip count, so floors may be chosen for each trip
+count (a *class* of ops) on its own. Each of these choices is valid, op by op:
+
+* flops: ``F`` is a sum over ops;
+* bytes: ``M`` is at least the sum of what must be moved however ops are fused: weights and
+  inputs; activations between ops that are never in one kernel; outputs;
+* the matrix op's own larger one: a kernel holds at most one.
+
+The overhead goes to matrix ops or to reductions, of which a kernel holds at most one, or by
+1 / MAX_GROUP_OPS to every op. Of each the choice with the largest sum is taken. An op that
+fuses with nothing costs what it costs.
+
+Two ops are never in one kernel where the fusion rule (:mod:`go_opt.env.fusion`) forbids the
+pair, or an op on a way from one to the other: it would have to be in that kernel too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.env.cost import CostTables
+from go_opt.env.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles
+from go_opt.graph import ACTIVATION, NO_PRODUCER, Graph
+from go_opt.solver.refinement_problem import RefinementProblem, problem_of_units
+
+
+def joint_refinement_problem(
+    graph: Graph, tables: CostTables, roles: LoopRoles, *, may_clone: NDArray[np.bool_] | None = None
+) -> RefinementProblem:
+    """A relaxation of placing, ordering and fusing at once: its bound holds for all of it."""
+    units = np.arange(graph.num_ops, dtype=np.int32)
+    floor_s = joint_floor_s(tables, roles)
+    return problem_of_units(graph, tables, units, floor_s, passing="free", may_clone=may_clone)
+
+
+def joint_floor_s(tables: CostTables, roles: LoopRoles) -> NDArray[np.float64]:
+    """[N] seconds; those of any set of ops that share a chip are a lower bound of their kernels'."""
+    alone_s = np.where(tables.can_run, tables.kernel_floor_s(), np.inf).min(axis=0)
+    flops_s = np.where(tables.can_run, tables.op_s, np.inf).min(axis=0)
+    bytes_s = _unavoidable_bytes(tables, roles) * float(tables.sram_s_per_byte.min())
+    overhead_s = float(tables.kernel_overhead_s.min())
+    is_alone = roles.role == ALONE
+    is_matrix, is_reduction = roles.role == MATRIX_LOOP, roles.role == REDUCTION
+    work = np.stack([flops_s, bytes_s, np.where(is_matrix, np.maximum(flops_s, bytes_s), 0.0)])
+    share = np.stack([is_matrix, is_reduction, np.full(len(is_alone), 1.0 / MAX_GROUP_OPS)])
+    _, loop = np.unique(roles.loop_elements, return_inverse=True)
+    return np.where(
+        is_alone,
+        alone_s,
+        _best_choice(work, loop, is_alone) + overhead_s * _best_choice(share, loop, is_alone),
+    )
+
+
+def _best_choice(
+    choices: NDArray[np.float64], loop: NDArray[np.int64], is_alone: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """[N] of the rows of ``choices`` [C, N], for each class the one with the largest sum."""
+    sums = np.stack([np.bincount(loop, weights=np.where(is_alone, 0.0, row)) for row in choices])
+    picked: NDArray[np.float64] = np.take_along_axis(choices, np.argmax(sums, axis=0)[loop][None], axis=0)[0]
+    return picked
+
+
+def _unavoidable_bytes(tables: CostTables, roles: LoopRoles) -> NDArray[np.float64]:
+    """[N] bytes each op's kernel must move for it; readers that might share a read share it."""
+    reader, tensor = tables.reader_op, tables.reader_tensor
+    producer = tables.tensor_producer[tensor]
+    is_internal = (producer != NO_PRODUCER) & (tables.tensor_kind[tensor] == ACTIVATION)
+    apart = np.ones(len(reader), dtype=np.bool_)
+    apart[is_internal] = _never_together(tables, roles)[is_internal]
+    # Reads of one tensor by ops of one class may be one read, as large as the widest.
+    key = np.stack([tensor, roles.loop_elements[reader], roles.role[reader] == ALONE], axis=1)
+    _, group, count = np.unique(key, axis=0, return_inverse=True, return_counts=True)
+    shared_by = np.where(roles.role[reader] == ALONE, 1, count[group.reshape(-1)])
+    read = np.where(apart, tables.read_bytes / shared_by, 0.0)
+    moved = np.zeros(tables.num_ops)
+    np.add.at(moved, reader, read)
+    must_write = tables.tensor_is_output.copy()
+    must_write[tensor[is_internal & apart]] = True
+    must_write &= tables.tensor_producer != NO_PRODUCER
+    np.add.at(moved, tables.tensor_producer[must_write], tables.tensor_bytes[must_write])
+    return moved
+
+
+def _never_together(tables: CostTables, roles: LoopRoles) -> NDArray[np.bool_]:
+    """[R] whether the reader and the producer of what it reads are in different kernels in any case."""
+    return _find_apart(
+        roles.role,
+        roles.loop_elements,
+        roles.read_ptr,
+        roles.read_producer,
+        tables.reader_op,
+        tables.tensor_producer[tables.reader_tensor],
+        tables.reader_ptr,
+        tables.tensor_producer,
+    )
+
+
+@njit(cache=True, nogil=True)
+def _find_apart(role, elements, read_ptr, read_producer, reader, producer, reader_ptr, tensor_producer):
+    apart = np.zeros(len(reader), np.bool_)
+    ways = np.zeros(len(role), np.int8)
+    for k in range(len(tensor_producer)):
+        home = tensor_producer[k]
+        if home < 0:
+            continue
+        last = home
+        for r in range(reader_ptr[k], reader_ptr[k + 1]):
+            op = reader[r]
+            apart[r] = (
+                role[home] == ALONE
+                or role[home] == REDUCTION
+                or role[op] == ALONE
+                or elements[op] != elements[home]
+                or (role[home] == MATRIX_LOOP and role[op] == MATRIX_LOOP)
+            )
+            if not apart[r]:
+                last = max(last, op)
+        # ways: 0 not behind home, 1 only through ops that may join, 2 through one that may not.
+        ways[home] = 1
+        for op in range(home + 1, last + 1):
+            ways[op] = 0
+            for i in range(read_ptr[op], read_ptr[op + 1]):
+                if read_producer[i] >= home:
+                    ways[op] = max(ways[op], ways[read_producer[i]])
+            if ways[op] == 2:
+                continue
+            if ways[op] == 1 and (
+                role[op] == ALONE or role[op] == REDUCTION or elements[op] != elements[home]
+            ):
+                ways[op] = 2
+        for r in range(reader_ptr[k], reader_ptr[k + 1]):
+            op = reader[r]
+            if not apart[r]:
+                for i in range(read_ptr[op], read_ptr[op + 1]):
+                    if read_producer[i] >= home and ways[read_producer[i]] == 2:
+                        apart[r] = True
+    return apart

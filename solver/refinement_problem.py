@@ -1,0 +1,306 @@
+"""The problem that certificates solve: units with additive seconds on alike chips along a ring.
+
+A placement with ``f(u) <= f(v)`` for every edge is a chain of down-sets
+``{} = I_0 <= I_1 <= … <= I_D = all`` (a down-set holds the ancestors of what it holds): chip d
+runs ``I_{d+1} - I_d``, and link d - 1, which enters chip d, carries ``cut(I_d)``, the bytes of
+tensors produced in ``I_d`` and read outside. What a chip takes:
+
+* overlapped: ``max(work, cut(I_d) / rate, cut(I_{d+1}) / rate)``, and the host's links;
+* summed: ``work + (cut(I_d) + cut(I_{d+1})) / rate + its inputs and outputs``,
+
+where relayed tensors add their copies to the work of every chip they pass. Memory is left
+out, so bounds stay sound and plans must be checked.
+
+Axes: ``U`` units in a topological order, ``K`` tensors, ``D`` chips. Bounds count in ticks,
+seconds rounded down to a tiny unit, so that sums are exact.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.csr import row_pointers
+from go_opt.env.cost import CostTables
+from go_opt.env.kernels import kernel_seconds, number_kernels
+from go_opt.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
+from go_opt.solver.bounds import Bound, least_streamed_bytes
+from go_opt.solver.interchange import Interchange
+from go_opt.solver.passing import PASSING_CODE, RELAYED, Passing
+
+# One chip that runs everything takes this many ticks: rounding costs less than 1e-9 at 1e5 units.
+TOTAL_TICKS: Final = 2**50
+MOST_TICKS: Final = 2**55  # stands for anything that is too slow in any case
+
+
+class UnitGraph(NamedTuple):
+    """Units, what they pass on, and what it costs, as flat arrays for the kernels."""
+
+    unit_ticks: NDArray[np.int64]  # [U] work; summed: and outputs, and shares of inputs
+    successor_ptr: NDArray[np.int64]  # [U + 1]
+    successor: NDArray[np.int32]  # units that read unit u, each once
+    predecessor_ptr: NDArray[np.int64]  # [U + 1]
+    predecessor: NDArray[np.int32]  # units that unit u reads, each once
+    produced_ptr: NDArray[np.int64]  # [U + 1] tensors of unit u: they are sorted by producer
+    read_ptr: NDArray[np.int64]  # [U + 1]
+    read: NDArray[np.int32]  # tensors that unit u reads
+    tensor_producer: NDArray[np.int32]  # [K]
+    tensor_bytes: NDArray[np.int64]  # [K]
+    reader_ptr: NDArray[np.int64]  # [K + 1]
+    reader: NDArray[np.int32]  # units that read tensor k, ascending, never its producer
+    relay_ticks: NDArray[np.int64]  # [K] a copy of the tensor; 0 where it passes at no cost
+    input_ptr: NDArray[np.int64]  # [I + 1] inputs that several units read; summed only
+    input_reader: NDArray[np.int32]
+    input_ticks: NDArray[np.int64]  # [I]
+    ticks_per_byte: float  # over a link
+    num_chips: int
+    passing: int
+    overlap: bool
+
+    @property
+    def num_units(self) -> int:
+        return len(self.unit_ticks)
+
+
+@dataclass(frozen=True, eq=False)
+class RefinementProblem:
+    """A :class:`UnitGraph` with the names and seconds that certificates speak of."""
+
+    units: UnitGraph
+    unit_of_op: NDArray[np.int32]  # [N]
+    unit_s: NDArray[np.float64]  # [U] work
+    own_s: NDArray[np.float64]  # [U] summed: what its outputs and inputs nobody else reads take
+    relay_s: NDArray[np.float64]  # [K]
+    input_s: NDArray[np.float64]  # [I]
+    link_s_per_byte: float
+    floor_s: float  # no placement is faster: the host's links where they overlap
+    floor_reason: str
+    tick_s: float
+    op_names: tuple[str, ...]  # [N]
+
+    def name_of(self, unit: int) -> str:
+        """The first op of ``unit``."""
+        return self.op_names[int(np.argmax(self.unit_of_op == unit))]
+
+
+def refinement_problem(
+    graph: Graph,
+    tables: CostTables,
+    fusion_group: NDArray[np.int32] | None = None,
+    order: NDArray[np.int32] | None = None,
+    *,
+    passing: Passing,
+    may_clone: NDArray[np.bool_] | None = None,
+) -> RefinementProblem:
+    """Kernels as units.
+
+    Where kinds of chips differ every unit costs what it costs on the best kind for it, so
+    the problem is a relaxation: bounds hold, placements are to be costed anew.
+
+    Args:
+      fusion_group: [N] kernel of each op; by default each op is one.
+      order: [N] the order in which groups stand together; by default that of the ops.
+      may_clone: [N] ops that plans may compute again elsewhere; by default none. Their
+        tensors, copies and outputs then cost nothing in the problem, which makes it a relaxation.
+    """
+    default = np.arange(graph.num_ops, dtype=np.int32)
+    order = default if order is None else order
+    unit_of_op = number_kernels(order, default if fusion_group is None else fusion_group)
+    kernel_s = kernel_seconds(tables, unit_of_op)
+    may_run = np.ones_like(kernel_s, dtype=np.bool_)
+    kind, op = np.nonzero(~tables.can_run)
+    may_run[kind, unit_of_op[op]] = False
+    unit_s = np.where(may_run, kernel_s, np.inf).min(axis=0)
+    return problem_of_units(graph, tables, unit_of_op, unit_s, passing=passing, may_clone=may_clone)
+
+
+def problem_of_units(
+    graph: Graph,
+    tables: CostTables,
+    unit_of_op: NDArray[np.int32],
+    unit_s: NDArray[np.float64],
+    *,
+    passing: Passing,
+    may_clone: NDArray[np.bool_] | None = None,
+) -> RefinementProblem:
+    """Units numbered in a topological order, with seconds of their own."""
+    num_units = len(unit_s)
+    tables = tables if may_clone is None else _without_traffic_of(tables, may_clone)
+    pays = tables.overlap or bool(tables.pays_transfers.all())
+    link_s_per_byte = float(tables.link_s_per_byte.min()) if pays and len(tables.link_s_per_byte) else 0.0
+    tensors = _tensors(tables, unit_of_op, num_units)
+    own_s, shared = _own_host_traffic(tables, unit_of_op, num_units)
+    if tables.overlap or not pays:
+        own_s, shared = np.zeros(num_units), {}
+    inputs_s = tables.tensor_bytes[tables.tensor_kind == INPUT].sum() * tables.host_in_s_per_byte
+    leaves = tables.tensor_is_output & (tables.tensor_producer != NO_PRODUCER)
+    outputs_s = tables.tensor_bytes[leaves].sum() * tables.host_out_s_per_byte
+    streamed_s = least_streamed_bytes(tables) * tables.host_in_s_per_byte
+    what = "the inputs" if streamed_s == 0 else "the inputs and the weights no memory can hold"
+    floor_s, floor_reason = 0.0, "nothing crosses the host's links"
+    if tables.overlap:
+        floor_s, floor_reason = max(
+            (float(inputs_s + streamed_s), f"{what} cross the host's link in"),
+            (float(outputs_s), "the outputs cross the host's link out"),
+        )
+    input_s = np.array([seconds for seconds, _ in shared.values()], dtype=np.float64)
+    input_readers = [readers for _, readers in shared.values()]
+    one_chip_s = float(unit_s.sum() + own_s.sum() + input_s.sum())
+    tick_s = one_chip_s / TOTAL_TICKS if one_chip_s > 0 else 1.0 / TOTAL_TICKS
+
+    def ticks(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+        return np.minimum(np.floor(seconds / tick_s * (1.0 - 1e-15)), MOST_TICKS).astype(np.int64)
+
+    input_ticks = ticks(input_s)
+    unit_ticks = ticks(unit_s + own_s)
+    for size, readers in zip(input_ticks, input_readers, strict=True):
+        unit_ticks[readers] += size // len(readers)
+    code = PASSING_CODE[passing]
+    overhead_s, sram_s_per_byte = float(tables.kernel_overhead_s.min()), float(tables.sram_s_per_byte.min())
+    relay_s = tensors.copies * overhead_s + 2.0 * tensors.bytes * sram_s_per_byte
+    if may_clone is not None:
+        relay_s[tensors.bytes == 0] = 0.0
+    relay_s = relay_s if code == RELAYED else np.zeros(len(relay_s))
+    source = np.repeat(tensors.producer, np.diff(tensors.reader_ptr))
+    edges = np.stack([source, tensors.reader], axis=1)
+    edges = np.concatenate([edges, _interchange_edges(tensors, unit_ticks, ticks(relay_s), input_readers)])
+    edges = np.unique(edges, axis=0)
+    backward = edges[np.argsort(edges[:, 1], kind="stable")]
+    tensor_of_read = np.repeat(np.arange(len(tensors.bytes), dtype=np.int32), np.diff(tensors.reader_ptr))
+    units = UnitGraph(
+        unit_ticks=unit_ticks,
+        successor_ptr=row_pointers(edges[:, 0], num_units),
+        successor=np.ascontiguousarray(edges[:, 1]),
+        predecessor_ptr=row_pointers(backward[:, 1], num_units),
+        predecessor=np.ascontiguousarray(backward[:, 0]),
+        produced_ptr=row_pointers(tensors.producer, num_units),
+        read_ptr=row_pointers(tensors.reader, num_units),
+        read=tensor_of_read[np.argsort(tensors.reader, kind="stable")],
+        tensor_producer=tensors.producer,
+        tensor_bytes=tensors.bytes,
+        reader_ptr=tensors.reader_ptr,
+        reader=tensors.reader,
+        relay_ticks=ticks(relay_s),
+        input_ptr=np.cumsum([0, *(len(readers) for readers in input_readers)]).astype(np.int64),
+        input_reader=np.concatenate([*input_readers, np.zeros(0, np.int32)]).astype(np.int32),
+        input_ticks=input_ticks,
+        ticks_per_byte=link_s_per_byte / tick_s * (1.0 - 1e-15),
+        num_chips=tables.num_chips,
+        passing=code,
+        overlap=tables.overlap,
+    )
+    return RefinementProblem(
+        units=units,
+        unit_of_op=unit_of_op,
+        unit_s=unit_s,
+        own_s=own_s,
+        relay_s=relay_s,
+        input_s=input_s,
+        link_s_per_byte=link_s_per_byte,
+        floor_s=floor_s,
+        floor_reason=floor_reason,
+        tick_s=tick_s,
+        op_names=graph.op_names,
+    )
+
+
+def _interchange_edges(
+    tensors: _Tensors,
+    unit_ticks: NDArray[np.int64],
+    relay_ticks: NDArray[np.int64],
+    input_readers: list[NDArray[np.int32]],
+) -> NDArray[np.int32]:
+    """Edges [E, 2] that no optimum needs to break, forward along the units."""
+    reads_input = np.zeros((len(unit_ticks), len(input_readers)), np.int64)
+    for i, readers in enumerate(input_readers):
+        reads_input[readers, i] = 1
+    found = Interchange(
+        np.concatenate([unit_ticks[:, None], reads_input], axis=1),
+        np.stack([tensors.bytes, relay_ticks], axis=1),
+        tensors.producer,
+        tensors.reader_ptr,
+        tensors.reader,
+    ).edges()
+    return np.array(found, dtype=np.int32).reshape(-1, 2)
+
+
+def _without_traffic_of(tables: CostTables, may_clone: NDArray[np.bool_]) -> CostTables:
+    """What ops that may be cloned produce takes no bytes, and leaves from wherever that costs nothing."""
+    is_free = (tables.tensor_producer != NO_PRODUCER) & may_clone[np.maximum(tables.tensor_producer, 0)]
+    return tables._replace(tensor_bytes=np.where(is_free, 0, tables.tensor_bytes))
+
+
+class _Tensors(NamedTuple):
+    producer: NDArray[np.int32]  # [K]
+    bytes: NDArray[np.int64]  # [K]
+    copies: NDArray[np.int64]  # [K] tensors of the graph that this one stands for
+    reader_ptr: NDArray[np.int64]  # [K + 1]
+    reader: NDArray[np.int32]
+
+
+def _tensors(tables: CostTables, unit_of_op: NDArray[np.int32], num_units: int) -> _Tensors:
+    """Activations that some other unit reads, sorted by producer; those with equal readers are one."""
+    home = np.where(
+        tables.tensor_producer == NO_PRODUCER, -1, unit_of_op[np.maximum(tables.tensor_producer, 0)]
+    )
+    reader = unit_of_op[tables.reader_op]
+    passed_on = (home[tables.reader_tensor] >= 0) & (home[tables.reader_tensor] != reader)
+    passed_on &= tables.tensor_kind[tables.reader_tensor] != WEIGHT
+    pairs = np.stack([tables.reader_tensor[passed_on], reader[passed_on]], axis=1)
+    pairs = np.unique(pairs, axis=0).astype(np.int64).reshape(-1, 2)
+    merged: dict[tuple[int, bytes], list[int]] = {}
+    starts = np.flatnonzero(np.diff(pairs[:, 0], prepend=-1))
+    for start, end in itertools.pairwise([*starts.tolist(), len(pairs)]):
+        k = int(pairs[start, 0])
+        merged.setdefault((int(home[k]), pairs[start:end, 1].tobytes()), []).append(k)
+    keys = sorted(merged)
+    readers = [np.frombuffer(key[1], dtype=np.int64).astype(np.int32) for key in keys]
+    return _Tensors(
+        producer=np.array([key[0] for key in keys], dtype=np.int32),
+        bytes=np.array([tables.tensor_bytes[merged[key]].sum() for key in keys], dtype=np.int64),
+        copies=np.array([len(merged[key]) for key in keys], dtype=np.int64),
+        reader_ptr=np.cumsum([0, *(len(row) for row in readers)]).astype(np.int64),
+        reader=np.concatenate([*readers, np.zeros(0, np.int32)]).astype(np.int32),
+    )
+
+
+def _own_host_traffic(
+    tables: CostTables, unit_of_op: NDArray[np.int32], num_units: int
+) -> tuple[NDArray[np.float64], dict[int, tuple[float, NDArray[np.int32]]]]:
+    """[U] seconds of outputs, and of inputs one unit reads; the other inputs with their readers."""
+    own_s = np.zeros(num_units)
+    leaves = tables.tensor_is_output & (tables.tensor_producer != NO_PRODUCER)
+    np.add.at(
+        own_s,
+        unit_of_op[tables.tensor_producer[leaves]],
+        tables.tensor_bytes[leaves] * tables.host_out_s_per_byte,
+    )
+    shared = {}
+    for k in np.flatnonzero(tables.tensor_kind == INPUT):
+        seconds = float(tables.tensor_bytes[k] * tables.host_in_s_per_byte)
+        readers = np.unique(unit_of_op[tables.reader_op[tables.reader_ptr[k] : tables.reader_ptr[k + 1]]])
+        if len(readers) == 1:
+            own_s[readers[0]] += seconds
+        elif len(readers):
+            shared[int(k)] = (seconds, readers.astype(np.int32))
+    return own_s, shared
+
+
+def trivial_bound(problem: RefinementProblem) -> Bound:
+    """Total work, the longest unit, the host's links."""
+    chips = min(problem.units.num_chips, problem.units.num_units)
+    work_s = problem.unit_s + problem.own_s
+    total_s = float(work_s.sum() + problem.input_s.sum())
+    longest = int(np.argmax(work_s))
+    return max(
+        Bound(total_s / chips, f"{total_s * 1e6:.4g} us of work share {chips} chips"),
+        Bound(
+            float(work_s[longest]), f"op {problem.name_of(longest)!r} takes {work_s[longest] * 1e6:.4g} us"
+        ),
+        Bound(problem.floor_s, problem.floor_reason),
+        key=lambda bound: bound.seconds,
+    )

@@ -1,0 +1,130 @@
+"""Time to a proof by interval-state refinement, kernels fixed (one per op), over the zoo.
+
+Run: python tests/benchmarks/bench_certificates.py [GRAPH ...] [--seconds 10] [--most-ops 2000] [--joint]
+
+By default the train and validation graphs of up to ``--most-ops`` ops. Each is proven with
+relays, under the adjacent rule and without any rule, overlapped and summed, at the links' own
+rate and 8 times faster. Seconds are of one thread's processor time from the problem on,
+compilation left out; memory is left out of the problem. Prints a row for every case not proven
+within a tenth of a second and, for each setting, how many were proven within 0.1, 1 and 10 s
+and the largest gaps; with ``--joint`` the bound with fusion open against the greedy kernels.
+
+Targets: within 0.1 s on 80 % of the graphs, within 10 s on 95 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from go_opt.env import CostTables, cost_tables, greedy_fusion, load_target, load_zoo, loop_roles, zoo_entries
+from go_opt.graph import Graph
+from go_opt.solver.joint_floors import joint_refinement_problem
+from go_opt.solver.passing import PASSING_CODE, Passing
+from go_opt.solver.refinement import Refinement
+from go_opt.solver.refinement_problem import RefinementProblem, refinement_problem
+
+MARKS_S = (0.1, 1.0, 10.0)
+STEP = 20
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How far a proof was after each of ``MARKS_S``, and in the end."""
+
+    seconds: float
+    is_optimal: bool
+    gaps: tuple[float, ...]
+    expansions: int
+
+
+def prove(problem: RefinementProblem, most_s: float) -> Proof:
+    start_s = time.thread_time()
+    refinement = Refinement(problem)
+    gaps: list[float] = []
+    elapsed_s = 0.0
+    while not refinement.is_optimal and elapsed_s < most_s:
+        refinement.run(STEP)
+        elapsed_s = time.thread_time() - start_s
+        while len(gaps) < len(MARKS_S) and elapsed_s >= MARKS_S[len(gaps)]:
+            gaps.append(gap(refinement))
+    elapsed_s = time.thread_time() - start_s
+    gaps += [gap(refinement)] * (len(MARKS_S) - len(gaps))
+    return Proof(elapsed_s, refinement.is_optimal, tuple(gaps), refinement.expansions)
+
+
+def gap(refinement: Refinement) -> float:
+    return 0.0 if refinement.is_optimal else refinement.upper_s / refinement.lower_bound_s - 1.0
+
+
+def cases(graph: Graph, *, joint: bool) -> Iterator[tuple[str, RefinementProblem]]:
+    for overlap in (True, False):
+        tables = cost_tables(graph, replace(load_target("mcm-6x6"), overlap=overlap))
+        for times in (1, 8):
+            faster = tables._replace(link_s_per_byte=tables.link_s_per_byte / times)
+            setting = f"{'overlapped' if overlap else 'summed'} x{times}"
+            if joint:
+                yield f"joint {setting}", joint_refinement_problem(graph, faster, loop_roles(graph))
+                continue
+            passing: Passing
+            for passing in PASSING_CODE:
+                yield f"{passing} {setting}", refinement_problem(graph, faster, passing=passing)
+
+
+def fused_upper_s(graph: Graph, tables: CostTables, most_s: float) -> float:
+    """The best placement of the greedy kernels that refinement finds."""
+    group = greedy_fusion(loop_roles(graph), np.arange(graph.num_ops, dtype=np.int32))
+    refinement = Refinement(refinement_problem(graph, tables, group, passing="free"))
+    start_s = time.thread_time()
+    while not refinement.run(STEP) and time.thread_time() - start_s < most_s:
+        pass
+    return refinement.upper_s
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("graphs", nargs="*", help="names in the zoo; by default train and validation")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of processor time for each proof")
+    parser.add_argument("--most-ops", type=int, default=2000)
+    parser.add_argument("--joint", action="store_true", help="fusion open, against the greedy kernels")
+    options = parser.parse_args()
+    names = options.graphs or [
+        entry.name for entry in zoo_entries() if entry.split != "test" and entry.ops <= options.most_ops
+    ]
+    for _, problem in cases(load_zoo("squeezenet"), joint=options.joint):
+        prove(problem, 0.1)  # compiles
+    proofs: dict[str, list[Proof]] = defaultdict(list)
+    for name in names:
+        graph = load_zoo(name)
+        for setting, problem in cases(graph, joint=options.joint):
+            proof = prove(problem, options.seconds)
+            proofs[setting].append(proof)
+            if proof.seconds > MARKS_S[0] or not proof.is_optimal:
+                marks = " ".join(f"{100 * value:8.2f}" for value in proof.gaps)
+                print(
+                    f"{name:24} {setting:24} {proof.seconds:7.2f} s {proof.expansions:7d} splits "
+                    f"gap % at {MARKS_S} s: {marks} {'proven' if proof.is_optimal else 'open'}",
+                    flush=True,
+                )
+        if options.joint:
+            tables = cost_tables(graph, load_target("mcm-6x6"))
+            refinement = Refinement(joint_refinement_problem(graph, tables, loop_roles(graph)))
+            refinement.run(2000)
+            upper_s = fused_upper_s(graph, tables, options.seconds)
+            gap_percent = 100.0 * (upper_s / refinement.lower_bound_s - 1.0)
+            print(f"{name:24} joint gap of the greedy kernels {gap_percent:.2f} %", flush=True)
+    print(f"\n{'setting':>24} {'graphs':>7}" + "".join(f" {mark:>6} s" for mark in MARKS_S) + "  gap <= 5 %")
+    for setting, found in proofs.items():
+        within = [sum(p.is_optimal and p.seconds <= mark for p in found) for mark in MARKS_S]
+        close = sum(proof.gaps[-1] <= 0.05 for proof in found)
+        shares = "".join(f" {100 * count / len(found):6.1f} %" for count in within)
+        print(f"{setting:>24} {len(found):7d}{shares} {100 * close / len(found):9.1f} %")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""``go-opt bench``: tables, JSON, going on where it stopped, Ctrl-C, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from go_opt.agents.rivals import Point
+from go_opt.bench import matches, processes
+from go_opt.bench.matches import Match, Record
+from tests.cli.conftest import Cli
+
+SECONDS = {"greedy": 4e-6, "slice": 3e-6, "portfolio": 2e-6}
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> list[Match]:
+    """Matches are answered at once; the list says which were played."""
+    asked: list[Match] = []
+
+    def play_all(matches: list[Match], jobs: int) -> Iterator[Record]:
+        for match in matches:
+            asked.append(match)
+            reached_s = SECONDS[match.method] * (1 + match.seed)
+            yield Record(match, 58, reached_s, (Point(1, 0.01, reached_s),), 1, 0.02, 1e-6)
+
+    monkeypatch.setattr(processes, "play_all", play_all)
+    return asked
+
+
+def test_one_run_for_real(cli: Cli) -> None:
+    run = cli("bench", "dcn_v2", "--methods", "slice,portfolio-no-policy", "--evaluations", 8, "--seeds", 1)
+    assert run.code == 0
+    assert "dcn_v2" in run.out
+    assert "portfolio-no-policy against the best rival of each graph" in run.out
+    assert run.err[0].startswith("1/2 dcn_v2, slice, seed 0: ")
+
+
+def test_json(cli: Cli, played: list[Match]) -> None:
+    names = "greedy,slice,portfolio"
+    data = cli("bench", "vgg16", "zoo:squeezenet", "--methods", names, "--link-scale", 8, "--json").json
+    assert [row["graph"] for row in data["rows"]] == ["vgg16", "squeezenet"]
+    assert data["rows"][0]["cells"]["slice"] == {
+        "interval_s": 6e-6,
+        "least_s": 3e-6,
+        "most_s": pytest.approx(9e-6),
+        "time_to_best_s": 0.01,
+        "evaluations": 1,
+        "wall_s": 0.02,
+        "seeds": 3,
+        "bound_s": 1e-6,
+        "notes": [],
+    }
+    assert data["rows"][0]["ratio"] == 1.5
+    assert data["failed"] == []
+    assert len(played) == 2 * 3 * 3
+    assert {(match.budget_s, match.max_evaluations, match.link_scale, match.relays) for match in played} == {
+        (10.0, None, 8.0, True)
+    }
+
+
+def test_a_run_goes_on_where_it_stopped(cli: Cli, played: list[Match]) -> None:
+    args = ("bench", "vgg16", "--methods", "greedy,slice", "--out", "runs.jsonl", "--no-relays")
+    first = cli(*args, "--seeds", 2)
+    assert len(played) == 4
+    again = cli(*args, "--seeds", 3)
+    assert [(match.method, match.seed) for match in played[4:]] == [("greedy", 2), ("slice", 2)]
+    assert again.err[0].startswith("5/6 vgg16, greedy, seed 2")
+    assert first.code == again.code == 0
+    # Other conditions are other matches.
+    cli(*args, "--seeds", 3, "--budget", "1s")
+    assert len(played) == 12
+
+
+def test_ctrl_c_keeps_what_was_reached(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    def play_all(matches: list[Match], jobs: int) -> Iterator[Record]:
+        yield Record(matches[0], 58, 2e-6, (Point(1, 0.01, 2e-6),), 1, 0.02)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(processes, "play_all", play_all)
+    run = cli("bench", "vgg16", "--methods", "greedy,slice", "--out", "runs.jsonl")
+    assert run.code == 0
+    assert "2 us" in run.out
+    assert run.err[-1] == "interrupted; what follows is of the runs that ended."
+    lines = (tmp_path / "runs.jsonl").read_text().splitlines()
+    assert [json.loads(line)["method"] for line in lines] == ["greedy"]
+
+
+def test_ctrl_c_before_anything(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def play_all(matches: list[Match], jobs: int) -> Iterator[Record]:
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(processes, "play_all", play_all)
+    run = cli("bench", "vgg16", "--methods", "greedy")
+    assert run.code == 130
+    assert run.err == ["go-opt: interrupted before there was anything to keep."]
+
+
+def test_missing_extras_cost_their_methods_only(
+    cli: Cli, played: list[Match], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matches, "find_spec", lambda name: None)
+    run = cli("bench", "vgg16", "--methods", "metis,slice", "--seeds", 1)
+    assert run.code == 0
+    assert run.err[0].startswith("go-opt: metis needs pymetis, which is not installed")
+    assert [match.method for match in played] == ["slice"]
+    cli("bench", "vgg16", "--methods", "metis,cp-sat").is_refused("metis needs pymetis")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("vgg17",), ("vgg17", "vgg16")),
+        (("split:tests",), ("split", "tests")),
+        (("family:vgg",), ("family", "vgg")),
+        (("vgg16", "--methods", "magic"), ("magic", "genetic")),
+        (("vgg16", "--seeds", "0"), ("--seeds",)),
+        (("vgg16", "--jobs", "0"), ("--jobs",)),
+        (("vgg16", "--evaluations", "-1"), ("--evaluations",)),
+        (("vgg16", "--budget", "soon"), ("--budget", "soon")),
+        (("vgg16", "--link-scale", "0"), ("link_scale",)),
+        (("vgg16", "--target", "mcm-6x7"), ("mcm-6x7",)),
+        (("vgg16", "--decide", "some"), ("decide",)),
+        (("vgg16", "--out", "no/such/folder.jsonl"), ("--out",)),
+    ],
+)
+def test_bad_input(cli: Cli, played: list[Match], args: tuple[str, ...], words: tuple[str, ...]) -> None:
+    cli("bench", *args).is_refused(*words)
+    assert played == []

@@ -1,0 +1,106 @@
+"""What placements along a ring cost, from the definitions and without arrays; every one enumerated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from go_opt.env import CostTables
+from go_opt.graph import ACTIVATION, INPUT, NO_PRODUCER, Graph
+from go_opt.graph_builder import GraphBuilder
+from go_opt.solver.passing import Passing
+
+
+def monotone_placements(graph: Graph, num_chips: int) -> Iterator[tuple[int, ...]]:
+    """Every placement with ``f(u) <= f(v)`` for every edge."""
+    before: list[list[int]] = [[] for _ in range(graph.num_ops)]
+    for source, reader in zip(graph.edge_src, graph.edge_dst, strict=True):
+        before[reader].append(int(source))
+
+    def extend(chips: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        if len(chips) == graph.num_ops:
+            yield chips
+            return
+        first = max((chips[u] for u in before[len(chips)]), default=0)
+        for chip in range(first, num_chips):
+            yield from extend((*chips, chip))
+
+    return extend(())
+
+
+def interval_s(graph: Graph, tables: CostTables, chips: tuple[int, ...], passing: Passing) -> float:
+    """The interval of one kernel per op on alike chips, memory left out; infinite where it is forbidden."""
+    num_chips = tables.num_chips
+    compute_s, link_s = [0.0] * num_chips, [0.0] * num_chips
+    host_in_s, host_out_s = [0.0] * num_chips, [0.0] * num_chips
+    for op, seconds in enumerate(tables.kernel_floor_s()[0]):
+        compute_s[chips[op]] += seconds
+    inputs_s = outputs_s = 0.0
+    for k in range(graph.num_tensors):
+        size, producer = float(tables.tensor_bytes[k]), int(tables.tensor_producer[k])
+        readers = {chips[op] for op in tables.reader_op[tables.reader_ptr[k] : tables.reader_ptr[k + 1]]}
+        if tables.tensor_kind[k] == INPUT:
+            inputs_s += size * tables.host_in_s_per_byte
+            for chip in readers:
+                host_in_s[chip] += size * tables.host_in_s_per_byte
+        if tables.tensor_kind[k] != ACTIVATION or producer == NO_PRODUCER:
+            continue
+        home = chips[producer]
+        if tables.tensor_is_output[k]:
+            outputs_s += size * tables.host_out_s_per_byte
+            host_out_s[home] += size * tables.host_out_s_per_byte
+        last = max(readers, default=home)
+        for link in range(home, last):
+            link_s[link] += size * float(tables.link_s_per_byte[0])
+        for chip in range(home + 1, last):
+            if passing == "adjacent":
+                return np.inf
+            if passing == "relayed":
+                compute_s[chip] += 2.0 * size * float(tables.sram_s_per_byte[0])
+                compute_s[chip] += float(tables.kernel_overhead_s[0])
+    if tables.overlap:
+        return max(*compute_s, *link_s, inputs_s, outputs_s)
+    before_s = [0.0, *link_s[:-1]]
+    return max(map(sum, zip(compute_s, link_s, before_s, host_in_s, host_out_s, strict=True)))
+
+
+def least_interval_s(graph: Graph, tables: CostTables, passing: Passing) -> float:
+    """The optimum, by enumeration."""
+    placements = monotone_placements(graph, tables.num_chips)
+    return min(interval_s(graph, tables, chips, passing) for chips in placements)
+
+
+def tiny_graph(rng: np.random.Generator, num_ops: int) -> Graph:
+    """Few distinct costs and many ops that read the same: equal chains, ties and branches."""
+    b = GraphBuilder("tiny")
+    inputs = [f"x{i}" for i in range(int(rng.integers(1, 3)))]
+    for name in inputs:
+        b.add_tensor(name, int(rng.choice([0, 50, 200])), "bfloat16", "input")
+    earlier: list[str] = []
+    reads: list[list[str]] = []
+    few = bool(rng.integers(2))
+    for op in range(num_ops):
+        if reads and rng.random() < 0.35:
+            read = list(reads[int(rng.integers(len(reads)))])
+        else:
+            pool = earlier[-4:] if rng.random() < 0.7 else earlier
+            count = min(len(pool), int(rng.integers(0, 3)))
+            read = sorted(rng.choice(pool, count, replace=False).tolist()) if count else []
+        if rng.random() < 0.15:
+            read.append(inputs[int(rng.integers(len(inputs)))])
+        reads.append(sorted(set(read)))
+        flops = float(rng.choice([500, 1000] if few else [0, 500, 1000, 2500]))
+        size = int(rng.choice([100] if few else [0, 50, 100, 400]))
+        writes = [(f"t{op}", size, "bfloat16")]
+        if rng.random() < 0.1:
+            writes.append((f"s{op}", 60, "bfloat16"))
+        b.add_op(
+            f"op{op}", "Relu", "vector", flops=flops, dtype="bfloat16",
+            reads=[(name, None) for name in reads[-1]], writes=writes,
+        )  # fmt: skip
+        earlier += [name for name, _, _ in writes]
+    for name in earlier:
+        if rng.random() < 0.15:
+            b.mark_output(name)
+    return b.build()

@@ -1,0 +1,162 @@
+"""Starts under constraints: every one keeps them, and where there is none there is a reason."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from go_opt.env import cost_tables, greedy_fusion, loop_roles
+from go_opt.env.kernels import kernel_seconds
+from go_opt.plan import Plan
+from go_opt.solver import slice_order, verify
+from go_opt.solver.constrained_fusion import constrained_fusion
+from go_opt.solver.constrained_plans import constrained_starts, constrained_tables
+from go_opt.solver.constraint_filter import ConstraintFilter
+from go_opt.solver.op_constraints import op_constraints
+from go_opt.solver.problem import placement_problem
+from go_opt.solver.relays import needed_relays, relays_of_arrays
+from go_opt.solver.rule_check import NONE, broken_rules
+from go_opt.solver.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin
+from tests.solver.brute_force import all_fusions, all_orders
+from tests.solver.user_constraints import draw_constraint
+from tests.strategies import examples, random_graph, seeds, small_mcm, toy_graph
+
+PASSING = ("adjacent", "relayed", "free")
+
+
+def starts_of(graph, target, constraints, passing="adjacent", **options):
+    asked = op_constraints(graph, target, constraints)
+    order = np.arange(graph.num_ops, dtype=np.int32)
+    group = constrained_fusion(asked, order, greedy_fusion(loop_roles(graph), order))
+    return constrained_starts(asked, order, group, passing=passing, **options)
+
+
+def plans_of(starts, passing):
+    graph, target = starts.asked.graph, starts.asked.target
+    for placement, order, group in zip(starts.placement, starts.order, starts.fusion_group, strict=True):
+        plan = Plan.create(
+            graph, target.source, target.fingerprint,
+            placement=placement, order=order, fusion_group=group, provenance="start",
+        )  # fmt: skip
+        if passing == "relayed":
+            pairs = needed_relays(cost_tables(graph, target), placement, target.constraints.triangle)
+            plan = replace(plan, relays=relays_of_arrays(graph, *pairs))
+        yield plan
+
+
+@pytest.mark.parametrize("passing", PASSING)
+@given(seed=seeds)
+@settings(max_examples=examples(20))
+def test_a_start_is_valid_and_a_conflict_is_real(passing, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    num_ops, num_chips = int(rng.integers(2, 6)), int(rng.integers(2, 4))
+    triangle = "off" if passing == "free" else "longest_path"
+    graph, target = random_graph(rng, num_ops), small_mcm(num_chips, triangle=triangle, sram_bytes=10**9)
+    constraints = [draw_constraint(rng, graph, target) for _ in range(int(rng.integers(1, 4)))]
+    starts = starts_of(graph, target, constraints, passing, seed=seed)
+    for plan in plans_of(starts, passing):
+        assert verify(graph, target, plan, constraints) == []
+    if starts.conflict is not None:
+        assert not len(starts.placement)
+        assert not valid_plans(graph, target, starts.conflict, passing)
+        assert set(starts.conflict) <= set(constraints)
+
+
+def valid_plans(graph, target, constraints, passing) -> bool:
+    """Whether any placement with any kernels along any order keeps rules and constraints."""
+    asked = op_constraints(graph, target, constraints)
+    problem = placement_problem(graph, target)
+    if passing == "relayed":
+        problem = problem._replace(triangle=0)
+    every = np.array(list(itertools.product(range(target.num_chips), repeat=graph.num_ops)), np.int32)
+    every = every[broken_rules(problem, every) == NONE]
+    fusions = {tuple(group) for order in all_orders(graph) for group in all_fusions(graph, order)}
+    for fusion in fusions:
+        group = np.array(fusion, np.int32)
+        _, first, kernel = np.unique(group, return_index=True, return_inverse=True)
+        together = every[(every == every[:, first[kernel]]).all(axis=1)]
+        if len(together) and ConstraintFilter(asked, group, passing).are_kept(together).any():
+            return True
+    return False
+
+
+def test_starts_stay_close_to_what_is_wanted() -> None:
+    graph = random_graph(np.random.default_rng(5), 40)
+    target = small_mcm(6, sram_bytes=10**9)
+    order = np.arange(40, dtype=np.int32)
+    group = greedy_fusion(loop_roles(graph), order)
+    wanted = slice_order(cost_tables(graph, target), order, group, adjacent=True).placement
+    kept = starts_of(graph, target, [], guides=[wanted])
+    assert (kept.placement == wanted).all(axis=1).any()
+    op = int(np.flatnonzero(wanted == wanted.max())[0])
+    moved = starts_of(graph, target, [Forbid(graph.op_names[op], [int(wanted[op])])], guides=[wanted])
+    assert (moved.placement == wanted).mean(axis=1).max() > 0.5
+    assert (moved.placement[:, op] != wanted[op]).all()
+
+
+def test_relays_make_possible_what_the_strict_rule_forbids() -> None:
+    # embed is on chip 0, where all begins, and chip 1 may not stay empty: x, which add reads,
+    # would go past it.
+    constraints = [Pin("relu", 1), Pin("add", 2)]
+    strict = starts_of(toy_graph(), small_mcm(3), constraints)
+    assert strict.conflict == (Pin("add", 2),)
+    sentence = "no placement obeys pin 'add' to chip 2, beside the rules of small-mcm."
+    assert strict.why_none() == sentence
+    relayed = starts_of(toy_graph(), small_mcm(3), constraints, "relayed")
+    assert (relayed.placement[:, [0, 2, 4]] == [0, 1, 2]).all()
+    for plan in plans_of(relayed, "relayed"):
+        assert verify(toy_graph(), small_mcm(3), plan, constraints) == []
+
+
+def test_kernels_give_way_to_constraints() -> None:
+    # By kernels, mix and add lie on one chip; dense and relu too.
+    constraints = [Pin("dense", 0), Pin("mix", 1), Pin("add", 1), Colocate(["relu", "mix"])]
+    starts = starts_of(toy_graph(), small_mcm(2), constraints)
+    assert len(starts.placement)
+    for plan in plans_of(starts, "adjacent"):
+        assert plan.placement[[1, 2, 3, 4]].tolist() == [0, 1, 1, 1]
+        assert verify(toy_graph(), small_mcm(2), plan, constraints) == []
+
+
+def test_limits_that_only_larger_kernels_keep() -> None:
+    # Fused, mix and add take 5 + 6 - 1 (overhead) us and less for bytes; apart they take 11.
+    graph, target = toy_graph(), small_mcm(1)
+    all_s = kernel_seconds(cost_tables(graph, target), np.arange(6, dtype=np.int32)).sum()
+    limit = ChipLimit(0, at_most_s=all_s - 1e-6)
+    assert len(starts_of(graph, target, [limit]).placement)
+    order = np.arange(6, dtype=np.int32)
+    fixed = constrained_starts(
+        op_constraints(graph, target, [limit]), order, order, passing="adjacent", fusion_is_open=False
+    )
+    assert fixed.conflict == (limit,)
+
+
+def test_the_limit_is_reported() -> None:
+    graph = random_graph(np.random.default_rng(3), 250)
+    half_s = kernel_seconds(cost_tables(graph, small_mcm(3)), np.arange(250, dtype=np.int32)).sum() / 2
+    limits = [ChipLimit(chip, at_least_s=half_s * 0.66, at_most_s=half_s * 0.660001) for chip in range(3)]
+    starts = starts_of(graph, small_mcm(3), limits)
+    assert starts.limit_reached
+    assert "no placement that keeps the 3 constraints was found on small-mcm within" in starts.why_none()
+
+
+def test_tables_of_allowed_chips_make_slices_that_keep_pins() -> None:
+    graph, target = toy_graph(), small_mcm(3)
+    asked = op_constraints(graph, target, [Pin("mix", 1), Forbid("relu", [0])])
+    order = np.arange(6, dtype=np.int32)
+    group = constrained_fusion(asked, order, greedy_fusion(loop_roles(graph), order))
+    slicing = slice_order(constrained_tables(asked), order, group, adjacent=True)
+    assert slicing.placement[3] == 1
+    assert slicing.placement[2] == 1
+    assert ConstraintFilter(asked, group, "adjacent").are_kept(slicing.placement[None]).all()
+
+
+def test_same_seed_same_starts() -> None:
+    graph, target = random_graph(np.random.default_rng(2), 30), small_mcm(5)
+    constraints = [CutAfter("op7"), Pin("op20", 3)]
+    first, second = (starts_of(graph, target, constraints, seed=9).placement for _ in range(2))
+    np.testing.assert_array_equal(first, second)

@@ -1,0 +1,61 @@
+"""The joint problem's bound against every placement, order and legal fusion of tiny graphs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from go_opt.env import CostTables, cost_tables, evaluate_batch, loop_roles
+from go_opt.graph import Graph
+from go_opt.solver.joint_floors import joint_floor_s, joint_refinement_problem
+from go_opt.solver.refinement import Refinement
+from go_opt.solver.segment_bound import segment_bound
+from tests.solver.brute_force import all_fusions, all_orders, on_one_chip_each, plenty_of_memory
+from tests.solver.placement_oracle import monotone_placements
+from tests.strategies import examples, random_graph, small_mcm, toy_graph
+
+
+def least_interval_s(graph: Graph, tables: CostTables) -> float:
+    """Everything open: placements along the ring, orders, fusions."""
+    placements = np.array(list(monotone_placements(graph, tables.num_chips)), dtype=np.int32)
+    least_s = np.inf
+    for order in all_orders(graph):
+        for group in all_fusions(graph, order):
+            rows = on_one_chip_each(placements, group)
+            metrics = evaluate_batch(
+                tables, rows, np.tile(order, (len(rows), 1)), np.tile(group, (len(rows), 1))
+            )
+            least_s = min(least_s, float(metrics.interval_s.min()))
+    return least_s
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_no_joint_plan_beats_the_bound(overlap: bool) -> None:
+    for seed in range(examples(60)):
+        rng = np.random.default_rng([seed, overlap, 7])
+        graph = random_graph(rng, int(rng.integers(1, 6)), max_elements=int(rng.choice([50, 5000])))
+        target = small_mcm(
+            int(rng.integers(1, 4)), overlap=overlap, link_bytes_per_s=float(rng.choice([1e8, 1e9]))
+        )
+        tables = plenty_of_memory(cost_tables(graph, target))
+        roles = loop_roles(graph)
+        problem = joint_refinement_problem(graph, tables, roles)
+        refinement = Refinement(problem)
+        refinement.run(10_000)
+        assert refinement.is_optimal
+        optimum_s = least_interval_s(graph, tables)
+        assert refinement.lower_bound_s <= optimum_s * (1 + 1e-9), seed
+        assert refinement.reason
+        assert segment_bound(problem).seconds <= optimum_s * (1 + 1e-9), seed
+
+
+def test_floors_by_hand() -> None:
+    """On ``toy_graph`` every op has 500 elements but logits; see its table for flops and bytes.
+
+    embed is alone: 3.4 us. dense, relu, mix, add have one trip count: flops are
+    8 + 5 + 2 + 5 = 20 us; bytes cannot be more. The matrix ops carry the overheads, 1 us each.
+    """
+    graph = toy_graph()
+    tables, roles = cost_tables(graph, small_mcm(2)), loop_roles(graph)
+    seconds = joint_floor_s(tables, roles) * 1e6
+    assert seconds == pytest.approx([3.4, 9.0, 5.0, 3.0, 5.0, 14.0])

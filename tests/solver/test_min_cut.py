@@ -1,0 +1,67 @@
+"""The least traffic of a cut against all down-sets between the forced ones, and once by hand."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env import cost_tables
+from go_opt.graph_builder import GraphBuilder
+from go_opt.solver.min_cut import FREE, INSIDE, OUTSIDE, flow_network, least_crossing_bytes, min_cut
+from go_opt.solver.refinement_problem import UnitGraph, refinement_problem
+from tests.solver.placement_oracle import tiny_graph
+from tests.strategies import examples, small_mcm
+
+
+def crossing_bytes(units: UnitGraph, inside: NDArray[np.bool_]) -> int:
+    total = 0
+    for k, size in enumerate(units.tensor_bytes):
+        readers = units.reader[units.reader_ptr[k] : units.reader_ptr[k + 1]]
+        if inside[units.tensor_producer[k]] and not inside[readers].all():
+            total += int(size)
+    return total
+
+
+def down_sets(units: UnitGraph) -> list[NDArray[np.bool_]]:
+    found = []
+    for bits in itertools.product((False, True), repeat=units.num_units):
+        inside = np.array(bits, dtype=np.bool_)
+        source = np.repeat(np.arange(units.num_units), np.diff(units.successor_ptr))
+        if (inside[source] >= inside[units.successor]).all():
+            found.append(inside)
+    return found
+
+
+def test_least_of_all_down_sets() -> None:
+    for seed in range(examples(100)):
+        rng = np.random.default_rng([seed, 11])
+        graph = tiny_graph(rng, int(rng.integers(1, 9)))
+        units = refinement_problem(graph, cost_tables(graph, small_mcm(2)), passing="free").units
+        sets = down_sets(units)
+        lower, upper = sets[int(rng.integers(len(sets)))], sets[int(rng.integers(len(sets)))]
+        lower = lower & upper
+        side = np.where(lower, INSIDE, np.where(upper, FREE, OUTSIDE)).astype(np.int8)
+        between = [s for s in sets if (lower <= s).all() and (s <= upper).all()]
+        least = min(crossing_bytes(units, s) for s in between)
+        assert least_crossing_bytes(units, side) == least, seed
+        # Stopped early it is a bound still, and as large as was asked for.
+        free, enough = np.flatnonzero(side == FREE).astype(np.int32), least // 2
+        partial = min_cut(units, flow_network(units), side, free, len(free), enough)
+        assert enough <= partial <= least, seed
+
+
+def test_several_readers_cross_once() -> None:
+    """``a`` (800 bytes) is read by b and c, which each pass 100 bytes on to d."""
+    b = GraphBuilder("diamond")
+    for name, reads, elements in (("a", [], 400), ("b", ["a"], 50), ("c", ["a"], 50), ("d", ["b", "c"], 1)):
+        b.add_op(
+            name, "Relu", "vector", flops=1, dtype="bfloat16", reads=[(f"t{r}", None) for r in reads],
+            writes=[(f"t{name}", elements, "bfloat16")],
+        )  # fmt: skip
+    graph = b.build()
+    units = refinement_problem(graph, cost_tables(graph, small_mcm(2)), passing="free").units
+    for sides, least in (("IFFO", 200), ("IIFO", 200), ("IFOO", 800), ("IOOO", 800), ("FFFO", 0)):
+        side = np.array(["FIO".index(letter) for letter in sides], dtype=np.int8)
+        assert least_crossing_bytes(units, side) == least

@@ -1,0 +1,126 @@
+"""Refinement against brute force: the bound is never above the optimum, and both meet."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from go_opt.env import cost_tables, evaluate_batch
+from go_opt.graph_builder import GraphBuilder
+from go_opt.solver.passing import Passing
+from go_opt.solver.refinement import Refinement
+from go_opt.solver.refinement_problem import refinement_problem
+from tests.solver.brute_force import plenty_of_memory
+from tests.solver.cp_sat_oracle import cp_sat_optimum_s
+from tests.solver.placement_oracle import interval_s, least_interval_s, tiny_graph
+from tests.strategies import examples, random_graph, small_mcm
+
+PASSINGS: tuple[Passing, ...] = ("free", "relayed", "adjacent")
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("passing", PASSINGS)
+def test_bound_and_plan_meet_at_the_optimum(passing: Passing, overlap: bool) -> None:
+    for seed in range(examples(150)):
+        rng = np.random.default_rng([seed, overlap])
+        graph = tiny_graph(rng, int(rng.integers(1, 9)))
+        target = small_mcm(
+            int(rng.integers(1, 5)),
+            overlap=overlap,
+            link_bytes_per_s=float(rng.choice([3e7, 1e8, 1e9])),
+            host_in_bytes_per_s=float(rng.choice([5e7, 1e9])),
+        )
+        tables = cost_tables(graph, target)
+        optimum_s = least_interval_s(graph, tables, passing)
+        refinement = Refinement(refinement_problem(graph, tables, passing=passing))
+        while not refinement.run(3):
+            assert refinement.lower_bound_s <= optimum_s * (1 + 1e-9), seed
+            assert refinement.upper_s >= optimum_s * (1 - 1e-9), seed
+        assert refinement.lower_bound_s <= optimum_s * (1 + 1e-9), seed
+        assert refinement.upper_s == pytest.approx(optimum_s, rel=1e-6), seed
+        assert refinement.placement is not None
+        chips = tuple(refinement.placement.tolist())
+        assert interval_s(graph, tables, chips, passing) == pytest.approx(refinement.upper_s), seed
+
+
+def test_kernels_of_several_ops_and_what_was_reached_before() -> None:
+    """A fusion group is one unit; a placement given from outside is costed and kept if it is best."""
+    for seed in range(examples(40)):
+        rng = np.random.default_rng([seed, 5])
+        graph = tiny_graph(rng, 7)
+        tables = cost_tables(graph, small_mcm(3))
+        group = np.sort(rng.integers(0, 4, graph.num_ops)).astype(np.int32)
+        problem = refinement_problem(graph, tables, group, passing="free")
+        free = Refinement(problem)
+        free.run(10_000)
+        assert free.is_optimal
+        assert free.placement is not None
+        placement = free.placement[problem.unit_of_op]
+        order = np.arange(graph.num_ops, dtype=np.int32)
+        metrics = evaluate_batch(plenty_of_memory(tables), placement[None], order[None], group[None])
+        assert metrics.interval_s[0] == pytest.approx(free.upper_s), seed
+        again = Refinement(problem, placement=free.placement)
+        assert again.upper_s == pytest.approx(free.upper_s)
+        unplaced = Refinement(problem, upper_s=free.upper_s)
+        assert unplaced.run(10_000)
+        assert unplaced.lower_bound_s == pytest.approx(free.upper_s, rel=1e-6)
+
+
+def test_clones_cannot_beat_the_bound_that_allows_them() -> None:
+    """One op, ``a``, makes a large tensor of a small one: on fast chips every reader clones it.
+
+    Without clones a and its readers share a chip or 40 us of traffic; with a free to be
+    cloned the bound must not count that traffic.
+    """
+    b = GraphBuilder("expand")
+    b.add_tensor("x", 10, "bfloat16", "input")
+
+    def add(name: str, read: str, us: float, elements: int) -> None:
+        b.add_op(
+            name, "Relu", "vector", flops=0, dtype="bfloat16", reads=[(read, None)],
+            writes=[(f"t_{name}", elements, "bfloat16")], measured_s={"chip": us * 1e-6},
+        )  # fmt: skip
+
+    add("a", "x", 1, 2000)
+    add("b", "t_a", 20, 1)
+    add("c", "t_a", 20, 1)
+    graph = b.build()
+    tables = cost_tables(graph, small_mcm(2))
+    strict = Refinement(refinement_problem(graph, tables, passing="free"))
+    cloned = Refinement(
+        refinement_problem(graph, tables, passing="free", may_clone=np.array([True, False, False]))
+    )
+    assert strict.run(100)
+    assert strict.lower_bound_s == pytest.approx(40e-6, rel=1e-6)  # all but nothing crosses: 4000 bytes
+    assert cloned.run(100)
+    assert cloned.lower_bound_s == pytest.approx(21e-6, rel=1e-6)
+
+
+@pytest.mark.parametrize("passing", PASSINGS)
+def test_plans_keep_the_rules_and_the_answer_repeats(passing: Passing) -> None:
+    target = small_mcm(6, link_bytes_per_s=1e9, sram_bytes=2**40)
+    graph = random_graph(np.random.default_rng(3), 60)
+    problem = refinement_problem(graph, cost_tables(graph, target), passing=passing)
+    first, second = Refinement(problem), Refinement(problem)
+    for _ in range(5):
+        first.run(20)
+    second.run(first.expansions)
+    assert first.placement is not None
+    assert second.placement is not None
+    assert (first.lower_bound_s, first.upper_s) == (second.lower_bound_s, second.upper_s)
+    assert (first.placement == second.placement).all()
+    span = first.placement[graph.edge_dst] - first.placement[graph.edge_src]
+    assert (span >= 0).all()
+    assert passing != "adjacent" or (span <= 1).all()
+    assert first.reason
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_against_an_integer_program(overlap: bool) -> None:
+    """CP-SAT on a graph of 24 ops: it proves the same optimum."""
+    graph = random_graph(np.random.default_rng(8), 24)
+    tables = plenty_of_memory(cost_tables(graph, small_mcm(4, overlap=overlap, link_bytes_per_s=1e9)))
+    refinement = Refinement(refinement_problem(graph, tables, passing="free"))
+    refinement.run(100_000)
+    assert refinement.is_optimal
+    assert refinement.upper_s == pytest.approx(cp_sat_optimum_s(graph, tables), rel=1e-6)
