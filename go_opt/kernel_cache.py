@@ -78,7 +78,7 @@ def _compiling() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "go_opt.kernel_cache"],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True, env={**os.environ, _COMPILES: "1"},
+        start_new_session=True,
     )  # fmt: skip
 
 
@@ -99,6 +99,7 @@ def _compile() -> None:
 
 def main() -> None:
     """Compile, unless another process has, and leave the marker."""
+    os.environ[_COMPILES] = "1"
     _marker().parent.mkdir(parents=True, exist_ok=True)
     with open(_marker().with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # let go of when the process ends, however it does

@@ -93,6 +93,8 @@ class OpConstraints:
             return joined
         import networkx as nx  # slow to load, and seldom needed
 
+        # Few plans have constraints, and networkx takes a while to load.
+
         source, reader = joined[self.graph.edge_src], joined[self.graph.edge_dst]
         between = np.unique(np.stack([source, reader], axis=1)[source != reader], axis=0)
         for cycle in nx.strongly_connected_components(nx.DiGraph(between.tolist())):

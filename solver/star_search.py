@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-import networkx as nx
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -73,6 +72,9 @@ def anneal_star(
 
 def _chips_in_order(problem: StarProblem, placement: NDArray[np.int32]) -> NDArray[np.int64]:
     """The chips in an order in which none reads from a later one."""
+    # Most searches are not around a host, and networkx takes a while to load.
+    import networkx as nx
+
     units = problem.units
     source = np.repeat(np.arange(units.num_units), np.diff(units.successor_ptr))
     depends = nx.DiGraph()

@@ -128,7 +128,10 @@ def test_any_trace_is_valid(fidelity: Fidelity, seed: int) -> None:
     for event in events["C"]:
         most[int(event["name"].split()[1])] = max(most[int(event["name"].split()[1])], event["args"]["bytes"])
     held = metrics.peak_bytes + metrics.weight_bytes
-    assert dict(most) == {chip: held[chip] for chip in np.flatnonzero(held)}
+    if timeline.is_deadlocked:  # the fullest moment may never come
+        assert all(most[chip] <= held[chip] for chip in most)
+    else:
+        assert dict(most) == {chip: held[chip] for chip in np.flatnonzero(held)}
 
 
 def test_inferences_that_overlap_get_tracks_of_their_own() -> None:
