@@ -46,11 +46,13 @@ class Slicer:
     instance: Instance
     passing: Passing
     rules: SegmentRules = field(default_factory=SegmentRules)
+    cap_s: float = math.inf  # slower slicings are not looked for: where memory is tight that takes long
 
     def __call__(
         self, order: IntArray, fusion_group: IntArray, at_most_s: float = math.inf
     ) -> CheapestSlicing | None:
         """``None`` where no slicing whose cuts take ``at_most_s`` or less fits in memory."""
+        at_most_s = min(at_most_s, self.cap_s)
         min_chips = self.instance.min_chips
         args = (self.instance.tables, order, fusion_group)
         slicing = self._slice(*args, min_chips=min_chips, at_most_s=at_most_s)

@@ -39,7 +39,7 @@ def seeded_orders(
     """
     instance = slicer.instance
     problem = placement_problem(instance.graph, instance.target, fusion_group)
-    without_rule = Slicer(instance, "free", slicer.rules)
+    without_rule = Slicer(instance, "free", slicer.rules, slicer.cap_s)
     for number, start in enumerate(orders):
         order, best_s, before_s = start, math.inf, math.inf
         for turn in range(ROUNDS):

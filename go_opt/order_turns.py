@@ -12,7 +12,7 @@ import numpy as np
 from go_opt.agents import fixed_orders, random_orders
 from go_opt.agents.cheapest import Slicer
 from go_opt.agents.instance import instance
-from go_opt.agents.order_search import OrderPlan, genetic_orders
+from go_opt.agents.order_search import HOPELESS, OrderPlan, genetic_orders
 from go_opt.agents.seeded import seeded_orders
 from go_opt.kernel_cache import until_compiled
 from go_opt.proposal import IntArray, Proposal, SearchState
@@ -51,9 +51,10 @@ def order_turns(search: SearchState, group: IntArray, passing: Passing) -> Itera
 
 def _plans(search: SearchState, group: IntArray, passing: Passing) -> Iterator[tuple[str, OrderPlan | None]]:
     graph, seed = search.graph, search.request.seed
-    slicer = Slicer(instance(graph, search.target), passing, search.rules)
+    slicer = Slicer(instance(graph, search.target), passing, search.rules, HOPELESS * search.best_s)
     best: OrderPlan | None = None
-    if passing == "adjacent":
+    # Free slicings of many small kernels take minutes where memory is tight.
+    if search.passing == "adjacent" and search.request.decide == "all":
         orders = chain(
             [np.arange(graph.num_ops, dtype=np.int32)],
             (order for _, order in fixed_orders(graph, group)),

@@ -104,7 +104,9 @@ def _in_turn(search: SearchState, *methods: Iterator[Proposal | None]) -> Iterat
 
 def _order_searches(search: SearchState, group: IntArray) -> list[Iterator[Proposal | None]]:
     """Over orders sliced with relays, where they are open, and without."""
-    passings: set[Passing] = {search.passing} if search.passing == "free" else {"adjacent", search.passing}
+    passings: set[Passing] = {search.passing}
+    if search.passing == "relayed" and search.request.decide == "all":
+        passings.add("adjacent")
     return [order_turns(search, group, passing) for passing in sorted(passings, reverse=True)]
 
 
