@@ -42,9 +42,6 @@ def order_turns(search: SearchState, group: IntArray, passing: Passing) -> Itera
         if plan is None or plan.interval_s >= search.best_s:
             search.count_miss(method)
             yield None
-        elif search.request.decide == "placement":
-            default = np.arange(search.graph.num_ops, dtype=np.int32)
-            yield Proposal(method, plan.placement, default, plan.fusion_group)
         else:
             yield Proposal(method, plan.placement, plan.order, plan.fusion_group)
 
@@ -54,7 +51,7 @@ def _plans(search: SearchState, group: IntArray, passing: Passing) -> Iterator[t
     slicer = Slicer(instance(graph, search.target), passing, search.rules, HOPELESS * search.best_s)
     best: OrderPlan | None = None
     # Free slicings of many small kernels take minutes where memory is tight.
-    if search.passing == "adjacent" and search.request.decide == "all":
+    if search.passing == "adjacent":
         orders = chain(
             [np.arange(graph.num_ops, dtype=np.int32)],
             (order for _, order in fixed_orders(graph, group)),

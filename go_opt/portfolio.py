@@ -68,7 +68,7 @@ def proposals(search: SearchState) -> Iterator[Proposal | None]:
         yield from _one_kind(target, default_order, decided)
         yield from _earliest_finish(search, "default order", default_order, decided)
     if request.decide == "placement":
-        yield from _in_turn(search, improvements(search), *_order_searches(search, one_each))
+        yield from improvements(search)
         return
     for name, order in fixed_orders(graph, fused):
         if not has_static_constraints(target):
@@ -105,7 +105,7 @@ def _in_turn(search: SearchState, *methods: Iterator[Proposal | None]) -> Iterat
 def _order_searches(search: SearchState, group: IntArray) -> list[Iterator[Proposal | None]]:
     """Over orders sliced with relays, where they are open, and without."""
     passings: set[Passing] = {search.passing}
-    if search.passing == "relayed" and search.request.decide == "all":
+    if search.passing == "relayed":
         passings.add("adjacent")
     return [order_turns(search, group, passing) for passing in sorted(passings, reverse=True)]
 
