@@ -29,7 +29,7 @@ class BatchMetrics(NamedTuple):
     compute_s: NDArray[np.float64]  # [B, D]
     link_s: NDArray[np.float64]  # [B, L]
     bottleneck: NDArray[np.int64]  # [B] chip, or D + link
-    stream_bytes: NDArray[np.int64]  # [B, D]
+    stream_bytes: NDArray[np.int64]  # [B, D] by each inference on the chip
     peak_bytes: NDArray[np.int64]  # [B, D]
     weight_bytes: NDArray[np.int64]  # [B, D] resident
     fits: NDArray[np.bool_]  # [B] True where the activations of every chip fit its memory
@@ -40,6 +40,7 @@ def evaluate_batch(
     placement: NDArray[np.int32],  # [B, N]
     order: NDArray[np.int32],  # [B, N]
     fusion_group: NDArray[np.int32],  # [B, N]
+    replication: NDArray[np.int32] | None = None,  # [B, N]; by default none is replicated
 ) -> BatchMetrics:
     """Evaluate a batch of plans; illegal plans are costed as they stand, never refused."""
     num_plans = len(placement)
@@ -55,12 +56,14 @@ def evaluate_batch(
         weight_bytes=np.zeros((num_plans, num_chips), dtype=np.int64),
         fits=np.zeros(num_plans, dtype=np.bool_),
     )
-    _evaluate_batch(tables, placement, order, fusion_group, out)
+    if replication is None:
+        replication = np.empty((0, 0), np.int32)
+    _evaluate_batch(tables, placement, order, fusion_group, replication.astype(np.int32), out)
     return out
 
 
 @njit(cache=True, nogil=True)
-def _evaluate_batch(tables, placement, order, group, out):
+def _evaluate_batch(tables, placement, order, group, replication, out):
     num_ops = tables.op_s.shape[1]
     num_chips = len(tables.chip_kind)
     num_links = len(tables.link_s_per_byte)
@@ -81,7 +84,14 @@ def _evaluate_batch(tables, placement, order, group, out):
     chip_host_out = np.empty(num_chips, np.int64)
     link_bytes = np.empty(num_chips + num_links + 1, np.int64)
     host_bytes = np.empty(2, np.int64)
+    stage_size = np.ones(num_chips, np.int64)  # of the stage that starts at a chip
+    sharers = np.ones(num_chips, np.int64)  # chips of the stage that a chip is part of
+    border_bytes = np.zeros(
+        (2, num_chips), np.int64
+    )  # what enters and leaves the stage that starts at a chip
     for b in range(len(placement)):
+        if len(replication) > 0:
+            _number_stages(placement[b], replication[b], stage_size, sharers, border_bytes)
         num_kernels = _number_kernels(
             tables, placement[b], order[b], group[b], kernel_of, kernel_chip, kernel_s, measured_s
         )
@@ -98,7 +108,7 @@ def _evaluate_batch(tables, placement, order, group, out):
             tables, b * len(tables.tensor_kind), kernel_of, kernel_chip,
             kernel_seen, kernel_read, kernel_bytes, born_bytes, dead_bytes,
             chip_seen, held_bytes, weights, chip_host_in, chip_host_out,
-            link_seen, link_bytes, host_bytes,
+            link_seen, link_bytes, host_bytes, stage_size, border_bytes,
         )  # fmt: skip
         _finish_kernels(
             tables, num_kernels, kernel_chip, kernel_bytes, measured_s, kernel_s, out.compute_s[b]
@@ -113,7 +123,13 @@ def _evaluate_batch(tables, placement, order, group, out):
                 stream[d] = _stream_weights(tables, placement[b], d, peak[d], weights)
                 host_bytes[0] += stream[d]
                 chip_host_in[d] += stream[d]
-        _interval(tables, b, link_bytes, host_bytes, chip_host_in, chip_host_out, out)
+        for d in range(num_chips):
+            if stage_size[d] > 1:
+                _replicate(d, stage_size[d], out, b, chip_host_in, chip_host_out)
+        _interval(
+            tables, b, link_bytes, host_bytes, chip_host_in, chip_host_out,
+            stage_size, sharers, border_bytes, out,
+        )  # fmt: skip
         out.latency_s[b] = sample_latency_s(tables, order[b], kernel_of, kernel_chip, kernel_s, num_kernels)
 
 
@@ -122,6 +138,36 @@ def _clear(array, size):
     # A plain loop: assigning to slices makes the kernels take seconds longer to compile.
     for i in range(size):
         array[i] = 0
+
+
+@njit(cache=True, nogil=True)
+def _number_stages(placement, replication, stage_size, sharers, border_bytes):
+    """Fill in the stages of a plan, and clear what crosses their borders."""
+    num_chips = len(stage_size)
+    for d in range(num_chips):
+        stage_size[d] = 1
+        sharers[d] = 1
+        border_bytes[0, d] = 0
+        border_bytes[1, d] = 0
+    for op in range(len(placement)):
+        size = min(replication[op], num_chips - placement[op])
+        stage_size[placement[op]] = max(stage_size[placement[op]], size)
+    for d in range(num_chips):
+        for replica in range(d, d + stage_size[d] if stage_size[d] > 1 else d):
+            sharers[replica] = stage_size[d]
+
+
+@njit(cache=True, nogil=True)
+def _replicate(first, size, out, b, chip_host_in, chip_host_out):
+    """Every chip of a stage holds what the first does, and takes its turn at the work."""
+    out.compute_s[b, first] /= size
+    for replica in range(first + 1, first + size):
+        out.compute_s[b, replica] += out.compute_s[b, first]
+        out.peak_bytes[b, replica] += out.peak_bytes[b, first]
+        out.weight_bytes[b, replica] += out.weight_bytes[b, first]
+        out.stream_bytes[b, replica] += out.stream_bytes[b, first]
+        chip_host_in[replica] += chip_host_in[first]
+        chip_host_out[replica] += chip_host_out[first]
 
 
 @njit(cache=True, nogil=True)
@@ -150,7 +196,7 @@ def _account_tensors(
     tables, stamp, kernel_of, kernel_chip,
     kernel_seen, kernel_read, kernel_bytes, born_bytes, dead_bytes,
     chip_seen, held_bytes, weights, chip_host_in, chip_host_out,
-    link_seen, link_bytes, host_bytes,
+    link_seen, link_bytes, host_bytes, stage_size, border_bytes,
 ):  # fmt: skip
     """Charge every tensor once: kernels' reads and writes, links, host, memory."""
     for k in range(len(tables.tensor_kind)):
@@ -209,7 +255,12 @@ def _account_tensors(
             host_bytes[1] += size
             chip_host_out[home] += size
         if farthest > 0:
-            _load_ring(home, farthest, len(tables.chip_kind), size, link_bytes)
+            # From the last chip of its stage on in full; inside the two stages in turn.
+            inside = stage_size[home] - 1
+            border_bytes[1, home] += size
+            border_bytes[0, (home + farthest) % len(tables.chip_kind)] += size
+            if farthest > inside:
+                _load_ring(home + inside, farthest - inside, len(tables.chip_kind), size, link_bytes)
     if tables.is_ring:
         for link in range(1, len(tables.chip_kind)):
             link_bytes[link] += link_bytes[link - 1]
@@ -297,12 +348,21 @@ def _stream_weights(tables, placement, chip, peak, weights):
 
 
 @njit(cache=True, nogil=True)
-def _interval(tables, b, link_bytes, host_bytes, chip_host_in, chip_host_out, out):
+def _interval(
+    tables, b, link_bytes, host_bytes, chip_host_in, chip_host_out, stage_size, sharers, border_bytes, out
+):  # fmt: skip
     num_chips = len(tables.chip_kind)
     num_links = len(tables.link_s_per_byte)
     link_s = out.link_s[b]
     for link in range(num_links):
         link_s[link] = link_bytes[link] * tables.link_s_per_byte[link]
+    for first in range(num_chips):
+        size = stage_size[first]
+        for behind in range(1, size):
+            # Behind so many of its chips: what enters goes on to the others, what leaves comes from these.
+            shared = (size - behind) * border_bytes[0, first] + behind * border_bytes[1, first]
+            link = first + behind - 1
+            link_s[link] += shared / size * tables.link_s_per_byte[link]
     link_s[num_links] = host_bytes[0] * tables.host_in_s_per_byte
     link_s[num_links + 1] = host_bytes[1] * tables.host_out_s_per_byte
     total_s = np.empty(num_chips)
@@ -315,8 +375,8 @@ def _interval(tables, b, link_bytes, host_bytes, chip_host_in, chip_host_out, ou
                     total_s[chip] += link_s[link]
         for chip in range(num_chips):
             if tables.pays_transfers[tables.chip_kind[chip]]:
-                total_s[chip] += chip_host_in[chip] * tables.host_in_s_per_byte
-                total_s[chip] += chip_host_out[chip] * tables.host_out_s_per_byte
+                total_s[chip] += chip_host_in[chip] * tables.host_in_s_per_byte / sharers[chip]
+                total_s[chip] += chip_host_out[chip] * tables.host_out_s_per_byte / sharers[chip]
     worst_s = -1.0
     for chip in range(num_chips):
         if total_s[chip] > worst_s:

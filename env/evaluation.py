@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env.analytical import BatchMetrics, evaluate_batch
-from go_opt.env.cost import CostTables, cost_tables
-from go_opt.env.expanded_tables import plan_tables
+from go_opt.env.cost import cost_tables
+from go_opt.env.expanded_tables import PlanTables, plan_tables
 from go_opt.env.kernels import kernel_seconds, number_kernels
 from go_opt.env.makespan import makespan_s
 from go_opt.env.metrics import Fidelity, Metrics, check_fidelity
@@ -38,15 +38,15 @@ def evaluate_plan(
         from go_opt.env.simulator import simulate_plan
 
         return simulate_plan(graph, target, plan, seed=seed)
-    tables, placement, order, group = plan_tables(graph, target, plan)
-    terms = evaluate_batch(tables, placement[None], order[None], group[None])
+    placed = plan_tables(graph, target, plan)
+    terms = placed.evaluate()
     reason = out_of_memory_reason(target, terms.peak_bytes[0])
     interval_s = float(terms.interval_s[0])
     return Metrics(
         interval_s=interval_s,
         throughput_per_s=1.0 / interval_s if interval_s > 0 else float("inf"),
         latency_s=float(terms.latency_s[0]),
-        makespan_s=_makespan_s(tables, placement, order, group, terms),
+        makespan_s=_makespan_s(placed, terms),
         bottleneck=target.bottleneck_name(int(terms.bottleneck[0])),
         compute_s=terms.compute_s[0],
         link_s=terms.link_s[0],
@@ -86,17 +86,12 @@ def evaluate_plans(
     return PlanCosts(terms.interval_s, terms.fits)
 
 
-def _makespan_s(
-    tables: CostTables,
-    placement: NDArray[np.int32],
-    order: NDArray[np.int32],
-    fusion_group: NDArray[np.int32],
-    terms: BatchMetrics,
-) -> float:
+def _makespan_s(placed: PlanTables, terms: BatchMetrics) -> float:
     """Seconds of one execution of a plan alone, given its (one-plan) terms."""
-    kernel_of = number_kernels(order, fusion_group)
+    tables, order = placed.tables, placed.order
+    kernel_of = number_kernels(order, placed.fusion_group)
     kernel_chip = np.empty(int(kernel_of.max()) + 1, dtype=np.int32)
-    kernel_chip[kernel_of] = placement
+    kernel_chip[kernel_of] = placed.placement
     by_kind = kernel_seconds(tables, kernel_of)
     kernel_s = by_kind[tables.chip_kind[kernel_chip], np.arange(len(kernel_chip))]
     return makespan_s(tables, order, kernel_of, kernel_chip, kernel_s, terms.stream_bytes[0])

@@ -13,9 +13,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.env.analytical import BatchMetrics, evaluate_batch
 from go_opt.env.cost import COPY, CostTables, cost_tables
 from go_opt.env.relays import Copies as Copies
 from go_opt.env.relays import copies_of as copies_of
+from go_opt.env.stages import size_by_chip
 from go_opt.env.target import Target
 from go_opt.graph import NO_PRODUCER, Graph
 from go_opt.plan import Plan
@@ -33,14 +35,38 @@ class _Rows(NamedTuple):
     clone_tensor: NDArray[np.int64]  # [C + 1] first tensor of each clone
 
 
-def plan_tables(graph: Graph, target: Target, plan: Plan) -> tuple[CostTables, IntArray, IntArray, IntArray]:
-    """Tables, placement, order and kernels that ``plan`` is evaluated by.
+class PlanTables(NamedTuple):
+    """What a plan is evaluated by, with an op for every relay and clone. Axis: ``N`` ops."""
+
+    tables: CostTables
+    placement: IntArray  # [N]
+    order: IntArray  # [N]
+    fusion_group: IntArray  # [N]
+    replication: IntArray  # [N]
+
+    def evaluate(self) -> BatchMetrics:
+        """The terms of this one plan."""
+        return evaluate_batch(
+            self.tables,
+            self.placement[None],
+            self.order[None],
+            self.fusion_group[None],
+            self.replication[None] if (self.replication > 1).any() else None,
+        )
+
+
+def plan_tables(graph: Graph, target: Target, plan: Plan) -> PlanTables:
+    """Tables, placement, order, kernels and stages that ``plan`` is evaluated by.
 
     Raises:
       PlanError: a relay or clone is of something the graph does not have.
     """
     tables = cost_tables(graph, target)
-    return expanded_tables(tables, plan.placement, plan.order, plan.fusion_group, copies_of(graph, plan))
+    size = size_by_chip(plan.placement, plan.replication, target.num_chips)
+    expanded, placement, order, group = expanded_tables(
+        tables, plan.placement, plan.order, plan.fusion_group, copies_of(graph, plan)
+    )
+    return PlanTables(expanded, placement, order, group, size[placement])
 
 
 def expanded_tables(

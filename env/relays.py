@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.csr import row_pointers
+from go_opt.env.stages import size_by_chip
 from go_opt.env.target import Target
 from go_opt.errors import PlanError
 from go_opt.graph import DATA_MOVEMENT, NO_PRODUCER, Graph
@@ -85,6 +86,7 @@ def _expanded(graph: Graph, target: Target, plan: Plan) -> tuple[Graph, Plan]:
     expanded = numbered.graph_of(stored, index)
     alone = int(plan.fusion_group.max()) + 1 + np.arange(len(stored) - graph.num_ops)
     placement = np.concatenate([plan.placement, copies.relay_chip, copies.clone_chip])
+    size = size_by_chip(plan.placement, plan.replication, target.num_chips)
     return expanded, Plan.create(
         expanded,
         target.source,
@@ -92,6 +94,7 @@ def _expanded(graph: Graph, target: Target, plan: Plan) -> tuple[Graph, Plan]:
         placement=placement[stored],
         order=index[numbered.order()],
         fusion_group=np.concatenate([plan.fusion_group, alone])[stored],
+        replication=size[placement[stored]],
         provenance="relays and clones as ops",
     )
 

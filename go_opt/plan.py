@@ -36,7 +36,7 @@ class Plan:
     their fingerprints; :meth:`check_belongs_to` raises where it is used with others.
     """
 
-    placement: NDArray[np.int32]  # [N] chip of each op
+    placement: NDArray[np.int32]  # [N] chip of each op, the first of its stage
     order: NDArray[np.int32]  # [N] ops in execution order, a topological order
     fusion_group: NDArray[np.int32]  # [N] kernel of each op, numbered by first place in `order`
     replication: NDArray[np.int32]  # [N] consecutive chips the op's stage runs on
@@ -61,14 +61,15 @@ class Plan:
         order: NDArray,
         fusion_group: NDArray,
         provenance: str,
+        replication: NDArray | None = None,
     ) -> Plan:
-        """A plan of one origin without replication, relays or clones."""
+        """A plan of one origin without relays or clones; replication is 1 by default."""
         num_ops = graph.num_ops
         return Plan(
             placement=_frozen(placement),
             order=_frozen(order),
             fusion_group=_frozen(number_by_first_place(fusion_group, order)),
-            replication=_frozen(np.ones(num_ops)),
+            replication=_frozen(np.ones(num_ops) if replication is None else replication),
             relays=(),
             clones=(),
             provenance=(provenance,),
@@ -82,8 +83,9 @@ class Plan:
 
     @property
     def chips_used(self) -> int:
-        """Number of distinct chips that run an op."""
-        return len(np.unique(self.placement))
+        """Number of chips that run an op."""
+        _, op = np.unique(self.placement, return_index=True)
+        return int(self.replication[op].sum())
 
     def check_belongs_to(self, graph: Graph, target_fingerprint: str) -> None:
         """Raise :class:`PlanError` where the plan was made for another graph or target."""

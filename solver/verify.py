@@ -25,6 +25,7 @@ from go_opt.plan import Plan
 from go_opt.solver.user_constraints import UserConstraint
 from go_opt.solver.verify_constraints import broken_constraints
 from go_opt.solver.verify_copies import broken_by_copies, shape_of_copies
+from go_opt.solver.verify_stages import broken_stages, stages_in
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,9 @@ def verify(
     if shape:
         return shape
     copies = list(starmap(Violation, broken_by_copies(graph, target, plan)))
-    found = [*_order(graph, plan), *_fusion(graph, plan), *_replication(plan), *copies]
-    if copies:  # what the plan means is open, and how much of it there is
+    stages = list(starmap(Violation, broken_stages(graph, target, plan)))
+    found = [*_order(graph, plan), *_fusion(graph, plan), *stages, *copies]
+    if copies or stages:  # what the plan means is open, and how much of it there is
         return found
     placed, placed_plan = expand_plan(graph, target, plan)
     found += [
@@ -134,11 +136,6 @@ def _kinds(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
             )
 
 
-def _replication(plan: Plan) -> Iterator[Violation]:
-    if (plan.replication != 1).any():
-        yield Violation("replication", "replicated stages are not evaluated by this version.")
-
-
 def _dataflow(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
     source, reader = plan.placement[graph.edge_src], plan.placement[graph.edge_dst]
     if target.constraints.acyclic and not target.goes_forward:
@@ -181,7 +178,7 @@ def _no_skip(target: Target, plan: Plan) -> Iterator[Violation]:
     rule = target.constraints.no_skip
     if rule == "off":
         return
-    used = np.unique(plan.placement)
+    used = np.unique(np.concatenate([np.arange(a, a + r) for a, r in stages_in(plan)]))
     wanted = np.arange(target.num_chips if rule == "all" else used[-1] + 1)
     skipped = np.setdiff1d(wanted, used)
     if len(skipped):
@@ -194,11 +191,17 @@ def _triangle(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
     if rule == "off" or (source > reader).any():
         return
     depends = np.zeros((target.num_chips, target.num_chips), dtype=np.bool_)
-    depends[source, reader] = source != reader
+    chips_of = {a: slice(a, a + r) for a, r in stages_in(plan)}
+    for a, b in np.unique(np.stack([source, reader], axis=1)[source != reader], axis=0).tolist():
+        depends[chips_of[a], chips_of[b]] = True  # all pairs of chips of the two stages
     detour = _detours(depends, rule)
     if len(detour):
-        a, b = detour[0]
-        edge = np.flatnonzero((source == a) & (reader == b))[0]
+        replicas = plan.replication
+        behind_source = detour[0, 0] - source
+        behind_reader = detour[0, 1] - reader
+        is_it = (behind_source >= 0) & (behind_source < replicas[graph.edge_src])
+        is_it &= (behind_reader >= 0) & (behind_reader < replicas[graph.edge_dst])
+        edge = int(np.argmax(is_it))
         yield _edge_violation("triangle", "goes past another chip", graph, plan, edge)
 
 

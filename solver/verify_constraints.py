@@ -25,6 +25,7 @@ from go_opt.solver.user_constraints import (
     Pin,
     UserConstraint,
 )
+from go_opt.solver.verify_stages import stages_in
 
 # Sums of seconds in different orders differ in the last digits.
 SLACK: Final = 1e-9
@@ -64,15 +65,15 @@ def _chips(graph: Graph, plan: Plan, constraint: Pin | Forbid, ops: NDArray[np.i
     is_pin = isinstance(constraint, Pin)
     chips = {constraint.chip} if isinstance(constraint, Pin) else set(constraint.chips)
     rule = "pin" if is_pin else "forbid"
-    for op in ops:
-        if (plan.placement[op] in chips) != is_pin:
-            yield rule, f"{constraint}: op {graph.op_names[op]!r} is on chip {plan.placement[op]}."
-            return
+    size = dict(stages_in(plan))
+    runs = [(op, "is", int(plan.placement[op])) for op in ops]
     names = {graph.op_names[op] for op in ops}
-    for clone in plan.clones:
-        if clone.op in names and (clone.chip in chips) != is_pin:
-            yield rule, f"{constraint}: op {clone.op!r} has a clone on chip {clone.chip}."
-            return
+    runs += [(graph.op_index[c.op], "has a clone", c.chip) for c in plan.clones if c.op in names]
+    for op, what, first in runs:
+        for chip in range(first, first + size[first]):
+            if (chip in chips) != is_pin:
+                yield rule, f"{constraint}: op {graph.op_names[op]!r} {what} on chip {chip}."
+                return
 
 
 def _colocate(graph: Graph, plan: Plan, constraint: Colocate, ops: NDArray[np.int64]) -> Iterator[Broken]:
@@ -102,7 +103,8 @@ def _cut(graph: Graph, plan: Plan, constraint: CutAfter, ops: NDArray[np.int64])
 
 def _limit(target: Target, limit: ChipLimit, graph: Graph, plan: Plan) -> Iterator[Broken]:
     tables = cost_tables(graph, target)
-    held_bytes = _weight_bytes(tables, plan.placement == limit.chip)
+    is_here = (plan.placement <= limit.chip) & (limit.chip < plan.placement + plan.replication)
+    held_bytes = _weight_bytes(tables, is_here)
     held_s = kernel_seconds_of_chip(tables, plan, limit.chip)
     for held, at_least, at_most, unit in (
         (held_bytes, limit.at_least_bytes, limit.at_most_bytes, "bytes of weights"),
@@ -120,7 +122,8 @@ def _weight_bytes(tables: CostTables, is_here: NDArray[np.bool_]) -> float:
 
 
 def kernel_seconds_of_chip(tables: CostTables, plan: Plan, chip: int) -> float:
-    """What the kernels of a chip take (design section 5), ops of measured cost as measured."""
+    """What the kernels of a chip take an inference (design section 5), ops of measured cost as measured."""
+    is_here = (plan.placement <= chip) & (chip < plan.placement + plan.replication)
     kind, group = tables.chip_kind[chip], plan.fusion_group
     modelled = np.isnan(tables.measured_s[kind])
     num_groups = int(group.max()) + 1
@@ -128,9 +131,9 @@ def kernel_seconds_of_chip(tables: CostTables, plan: Plan, chip: int) -> float:
     moved_s = _moved_bytes(tables, group, num_groups) * tables.sram_s_per_byte[kind]
     has_model = np.bincount(group[modelled], minlength=num_groups) > 0
     seconds = np.where(has_model, np.maximum(work_s, moved_s) + tables.kernel_overhead_s[kind], 0.0)
-    here = np.unique(group[plan.placement == chip])
-    measured_s = tables.measured_s[kind][(plan.placement == chip) & ~modelled]
-    return float(seconds[here].sum() + measured_s.sum())
+    measured_s = tables.measured_s[kind][is_here & ~modelled]
+    sharers = int(plan.replication[is_here].max(initial=1))
+    return float(seconds[np.unique(group[is_here])].sum() + measured_s.sum()) / sharers
 
 
 def _moved_bytes(tables: CostTables, group: NDArray[np.int32], num_groups: int) -> NDArray[np.float64]:

@@ -11,6 +11,7 @@ from go_opt.env import Target, cost_tables
 from go_opt.env.clonable import clonable_ops
 from go_opt.env.expanded_tables import Copies, copies_of, expanded_tables
 from go_opt.env.relays import COPY_TYPE
+from go_opt.env.stages import stages_of
 from go_opt.graph import NO_PRODUCER, Graph
 from go_opt.plan import Clone, Plan, Relay
 from go_opt.solver.relays import needed_relays, relays_of_arrays
@@ -48,8 +49,9 @@ def with_legal_copies(
     tables, placement, *_ = expanded_tables(
         cost_tables(graph, target), plan.placement, plan.order, plan.fusion_group, copies_of(graph, plan)
     )
-    needed = needed_relays(tables, placement, target.constraints.triangle)
-    return replace(plan, relays=relays_of_arrays(graph, *needed))
+    stages = stages_of(plan.placement, plan.replication)
+    tensor, stage = needed_relays(tables, stages.number(placement), target.constraints.triangle)
+    return replace(plan, relays=relays_of_arrays(graph, tensor, stages.first_chip[stage]))
 
 
 def may_run(graph: Graph, target: Target, op: int, chip: int) -> bool:

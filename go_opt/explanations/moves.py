@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.env import Target, evaluate_batch
+from go_opt.env import Target
 from go_opt.env.evaluation import out_of_memory_reason
 from go_opt.env.expanded_tables import plan_tables
 from go_opt.explanations.terms import Place
@@ -53,8 +53,8 @@ class Move:
 
 def plan_cost(graph: Graph, target: Target, plan: Plan) -> tuple[Cost, str]:
     """What a plan costs, and why it does not fit its memory; empty where it does."""
-    tables, placement, order, group = plan_tables(graph, target, plan)
-    terms = evaluate_batch(tables, placement[None], order[None], group[None])
+    placed = plan_tables(graph, target, plan)
+    tables, terms = placed.tables, placed.evaluate()
     binding = int(terms.bottleneck[0])
     link = binding - target.num_chips
     per_byte = (*tables.link_s_per_byte, tables.host_in_s_per_byte, tables.host_out_s_per_byte)
@@ -172,7 +172,7 @@ class Mover:
         triangle = self.target.constraints.triangle
         if triangle == "off":
             return moved
-        tables, with_clones, _, _ = plan_tables(self.graph, self.target, moved)
+        tables, with_clones, *_ = plan_tables(self.graph, self.target, moved)
         return replace(
             moved, relays=relays_of_arrays(self.graph, *needed_relays(tables, with_clones, triangle))
         )

@@ -12,7 +12,6 @@ from go_opt.env import (
     Metrics,
     Target,
     cost_tables,
-    evaluate_batch,
     evaluate_plan,
     greedy_fusion,
     load_target,
@@ -179,7 +178,7 @@ def test_tables_are_those_of_the_expanded_graph(seed: int) -> None:
     plan = with_any_copies(rng, graph, target, random_plan(rng, graph, target))
     expanded, expanded_plan = expand_plan(graph, target, plan)
     theirs, ours = cost_tables(expanded, target), plan_tables(graph, target, plan)
-    tables, placement, order, group = ours
+    tables, placement, order, group, _ = ours
     op, tensor = names_by_number(graph, plan, expanded)
     np.testing.assert_array_equal(op[order], expanded_plan.order)
     np.testing.assert_array_equal(placement, expanded_plan.placement[op])
@@ -308,6 +307,5 @@ def test_real_graphs(name: str) -> None:
 def test_batches_take_expanded_tables() -> None:
     graph, target = toy_graph(), small_mcm(3)
     plan = toy_plan(target, **RELAYED)
-    tables, placement, order, group = plan_tables(graph, target, plan)
-    terms = evaluate_batch(tables, placement[None], order[None], group[None])
+    terms = plan_tables(graph, target, plan).evaluate()
     assert terms.interval_s[0] == evaluate_plan(graph, target, plan).interval_s

@@ -226,12 +226,6 @@ def test_memory() -> None:
     assert verify(graph, roomy, plan_of(graph, roomy, [0, 0, 1])) == []
 
 
-def test_replicated_stages_are_not_served() -> None:
-    graph, target = ops(*CHAIN), small_mcm(2)
-    plan = plan_of(graph, target, [0, 0, 0], replication=np.array([2, 2, 2], dtype=np.int32))
-    assert only_violation(graph, target, plan)[0] == "replication"
-
-
 def test_plans_of_another_graph_or_target_are_refused() -> None:
     graph, target = ops(*CHAIN), small_mcm(2)
     plan = plan_of(graph, target, [0, 0, 0])

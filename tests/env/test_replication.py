@@ -1,0 +1,153 @@
+"""Replicated stages: figures worked by hand, then the mean over inferences that take turns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import lcm
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from go_opt.env import Target, cost_tables, evaluate_batch, evaluate_plan, greedy_fusion, loop_roles
+from go_opt.env.expanded_tables import plan_tables
+from go_opt.env.relays import expand_plan
+from go_opt.env.stage_tables import stage_tables
+from go_opt.env.stages import stages_of
+from go_opt.graph import Graph
+from go_opt.plan import Plan
+from tests.copies import with_legal_copies
+from tests.env.numpy_twin import Twin
+from tests.replicated import random_stages, replicated_plan
+from tests.strategies import examples, random_graph, random_order, random_target, seeds, small_mcm, toy_graph
+
+US = 1e-6
+
+
+def in_us(seconds: object) -> object:
+    return pytest.approx(np.array(seconds) * US, rel=1e-9, abs=1e-18)
+
+
+def toy(sizes: list[int], stage_of_op: list[int], num_chips: int = 6, **changes: object) -> tuple:
+    graph, target = toy_graph(), small_mcm(num_chips, **changes)
+    plan = replicated_plan(graph, target, np.array(stage_of_op), np.array(sizes))
+    return graph, target, plan
+
+
+def test_two_chips_replicate_everything() -> None:
+    graph, target, plan = toy([2], [0] * 6)
+    metrics = evaluate_plan(graph, target, plan)
+    alone = evaluate_plan(graph, target, toy([1], [0] * 6)[2])
+    assert metrics.compute_s == in_us([21.7, 21.7, 0, 0, 0, 0])
+    assert metrics.link_s == in_us([0, 0, 0, 0, 0, 0, 2, 10])  # the host's links as ever
+    assert metrics.interval_s == in_us(21.7)
+    assert metrics.latency_s == alone.latency_s
+    assert metrics.weight_bytes.tolist() == [14000, 14000, 0, 0, 0, 0]
+    assert metrics.peak_bytes[1] == metrics.peak_bytes[0] == alone.peak_bytes[0]
+
+
+def test_three_stages_of_one_three_and_two_chips() -> None:
+    # embed | dense relu mix add | logits: 3.4, 26 and 14 us.
+    graph, target, plan = toy([1, 3, 2], [0, 1, 1, 1, 1, 2])
+    metrics = evaluate_plan(graph, target, plan)
+    assert plan.placement.tolist() == [0, 1, 1, 1, 1, 4]
+    assert plan.chips_used == 6
+    assert metrics.compute_s == in_us([3.4, *[26 / 3] * 3, 7, 7])
+    # x, 10 us, enters chips 1 to 3 and y, 10 us, leaves them: behind q of them (3 - q)/3 of x
+    # and q/3 of y. Behind the first of the last two half of y goes on; out leaves by the host.
+    assert metrics.link_s == in_us([10, 10, 10, 10, 5, 0, 2, 10])
+    assert metrics.interval_s == in_us(10)
+
+
+@pytest.mark.parametrize("behind", [1, 2, 3])
+def test_links_inside_a_stage(behind: int) -> None:
+    # x of 10 us enters a stage of four chips that makes h and a, 10 us each, and reads x again behind it.
+    graph, target, plan = toy([1, 4, 1], [0, 1, 1, 2, 2, 2])
+    metrics = evaluate_plan(graph, target, plan)
+    # x goes by to `add` as well: in full on every link; a leaves from the chips so far.
+    assert metrics.link_s[behind] == in_us(10 + 10 * behind / 4)
+    assert metrics.link_s[4] == in_us(20)
+
+
+def test_replicas_stream_for_their_own_inferences() -> None:
+    graph, target, plan = toy([2, 3], [0, 0, 0, 0, 0, 1], sram_bytes=11_000)
+    metrics = evaluate_plan(graph, target, plan)
+    assert metrics.stream_bytes[2:5].tolist() == [10_000] * 3  # all of the table, each inference
+    assert metrics.weight_bytes[2:5].tolist() == [0] * 3
+    # ids of 400 bytes, and the table once an inference: 5 bytes a ns.
+    streamed = metrics.stream_bytes[0] + metrics.stream_bytes[2]
+    assert metrics.link_s[-2] == in_us((400 + streamed) * 0.005)
+
+
+@settings(max_examples=examples(200))
+@given(seed=seeds, num_ops=st.integers(1, 18))
+def test_inferences_take_turns(seed: int, num_ops: int) -> None:
+    """The twin evaluates every inference as a plan without replication."""
+    rng = np.random.default_rng(seed)
+    graph, target, plan = random_case(rng, num_ops)
+    metrics = evaluate_plan(graph, target, plan)
+    expanded, placed = expand_plan(graph, target, plan)
+    turns = [
+        Twin(expanded, target, turn_of(placed, inference)).evaluate()
+        for inference in range(lcm(*placed.replication.tolist()))
+    ]
+    for name in ("compute_s", "link_s"):
+        mean = np.mean([getattr(turn, name) for turn in turns], axis=0)
+        assert getattr(metrics, name) == pytest.approx(mean, rel=1e-9, abs=1e-18), name
+    for name in ("peak_bytes", "weight_bytes", "stream_bytes"):
+        assert getattr(metrics, name).tolist() == np.max([getattr(t, name) for t in turns], axis=0).tolist()
+    terms_s = np.mean([turn.terms_s for turn in turns], axis=0)
+    assert metrics.interval_s == pytest.approx(terms_s.max(), rel=1e-9)
+    assert metrics.latency_s == pytest.approx(turns[0].latency_s, rel=1e-9)
+    assert metrics.valid == all(turn.valid for turn in turns)
+
+
+@settings(max_examples=examples(100))
+@given(seed=seeds, num_ops=st.integers(1, 25))
+def test_stages_are_faster_chips(seed: int, num_ops: int) -> None:
+    rng = np.random.default_rng(seed)
+    graph, target, plan = random_case(rng, num_ops, overlap=True)
+    placed, stages = plan_tables(graph, target, plan), stages_of(plan.placement, plan.replication)
+    alone = evaluate_batch(
+        stage_tables(placed.tables, stages),
+        stages.number(placed.placement)[None],
+        placed.order[None],
+        placed.fusion_group[None],
+    )
+    metrics = evaluate_plan(graph, target, plan)
+    assert alone.interval_s[0] == pytest.approx(metrics.interval_s, rel=1e-9)
+    assert alone.fits[0] == metrics.valid
+
+
+@settings(max_examples=examples(60))
+@given(seed=seeds, num_ops=st.integers(1, 25))
+def test_nothing_changes_without_replicas(seed: int, num_ops: int) -> None:
+    rng = np.random.default_rng(seed)
+    target = random_target(rng)
+    graph = random_graph(rng, num_ops)
+    placement = rng.integers(0, target.num_chips, (3, num_ops)).astype(np.int32)
+    order = np.tile(random_order(rng, graph), (3, 1))
+    tables = cost_tables(graph, target)
+    plain = evaluate_batch(tables, placement, order, order)
+    staged = evaluate_batch(tables, placement, order, order, np.ones_like(placement))
+    for without, replicated in zip(plain, staged, strict=True):
+        assert np.array_equal(without, replicated)
+
+
+def random_case(rng: np.random.Generator, num_ops: int, **fields: object) -> tuple[Graph, Target, Plan]:
+    """A valid replicated plan with relays, some with clones, but for memory and the host's rates."""
+    graph = random_graph(rng, num_ops)
+    fields.setdefault("overlap", bool(rng.random() < 0.6))
+    target = small_mcm(int(rng.integers(1, 9)), sram_bytes=int(rng.choice([3_000, 12_000, 10**6])), **fields)
+    order = random_order(rng, graph)
+    group = greedy_fusion(loop_roles(graph), order)
+    stage_of_op, sizes = random_stages(rng, order, group, target.num_chips)
+    plan = replicated_plan(graph, target, stage_of_op, sizes, order=order, fusion_group=group)
+    return graph, target, with_legal_copies(rng, graph, target, plan)
+
+
+def turn_of(plan: Plan, inference: int) -> Plan:
+    """The plan without replication that one inference runs by."""
+    turn = plan.placement + inference % plan.replication
+    return replace(plan, placement=turn.astype(np.int32), replication=np.ones_like(plan.replication))

@@ -1,0 +1,51 @@
+"""Plans with replicated stages to test with."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env import Target
+from go_opt.env.stages import stages_of_sizes
+from go_opt.graph import Graph
+from go_opt.plan import Plan
+
+
+def replicated_plan(
+    graph: Graph,
+    target: Target,
+    stage_of_op: NDArray[np.integer],
+    sizes: NDArray[np.integer],
+    *,
+    order: NDArray[np.int32] | None = None,
+    fusion_group: NDArray[np.int32] | None = None,
+) -> Plan:
+    """A plan of stages of ``sizes`` chips, one behind the other; each op a kernel by default."""
+    default = np.arange(graph.num_ops, dtype=np.int32)
+    stages = stages_of_sizes(sizes)
+    return Plan.create(
+        graph,
+        target.source,
+        target.fingerprint,
+        placement=stages.first_chip[stage_of_op],
+        order=default if order is None else order,
+        fusion_group=default if fusion_group is None else fusion_group,
+        replication=stages.size[stage_of_op],
+        provenance="by hand",
+    )
+
+
+def random_stages(
+    rng: np.random.Generator, order: NDArray[np.int32], fusion_group: NDArray[np.int32], num_chips: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """``(stage of each op [N], chips of each stage [S])`` of cuts between groups along the order."""
+    group = fusion_group[order]
+    kernel = np.concatenate([[0], np.cumsum(group[1:] != group[:-1])])
+    num_stages = int(rng.integers(1, min(num_chips, kernel[-1] + 1) + 1))
+    starts = np.sort(rng.permutation(kernel[-1])[: num_stages - 1] + 1)
+    stage_of_op = np.empty(len(order), dtype=np.int32)
+    stage_of_op[order] = np.searchsorted(starts, kernel, side="right")
+    sizes = np.ones(num_stages, dtype=np.int32)
+    for _ in range(int(rng.integers(0, num_chips - num_stages + 1))):
+        sizes[rng.integers(num_stages)] += 1
+    return stage_of_op, sizes
