@@ -24,16 +24,14 @@ from go_opt.proposal import IntArray, Proposal, SearchState
 from go_opt.solver import (
     Annealing,
     Bound,
-    PlacementProblem,
     Refinement,
     improve_with_clones,
-    placement_problem,
 )
 from go_opt.solver.annealing import HOT
-from go_opt.solver.constraints import problem_under
 from go_opt.solver.joint_floors import joint_refinement_problem
 from go_opt.solver.polish import fused_within_chips, polish
 from go_opt.solver.refinement_problem import RefinementProblem, refinement_problem
+from go_opt.stage_search import StageSearch
 
 MOVES: Final = 16_384  # of a chain in a round
 EXPANSIONS: Final = 64  # of the refinement in a round
@@ -67,7 +65,8 @@ def improvements(search: SearchState) -> Iterator[Proposal | None]:
             if start is None or (barren >= BARREN_CHAINS and made >= LEAST_ROUNDS):
                 return
             before_s = search.best_s
-            chains = [_Chain(search, start, rounds, (restart, number)) for number in range(2)]
+            on_ring = StageSearch(search, start)
+            chains = [_Chain(on_ring, rounds, (restart, number)) for number in range(2)]
             for _ in range(rounds):
                 made += 1
                 open_parts = [part for part in exact if not part.is_over]
@@ -114,17 +113,18 @@ class _Part(Protocol):
 
 
 class _Chain:
-    """Annealing from a plan; its kernels and their order stay."""
+    """Annealing from a plan; its stages, its kernels and their order stay."""
 
-    def __init__(self, search: SearchState, start: Plan, rounds: int, number: tuple[int, int]) -> None:
-        self._start = start
+    def __init__(self, on_ring: StageSearch, rounds: int, number: tuple[int, int]) -> None:
+        search, start = on_ring.search, on_ring.plan
+        self._on_ring = on_ring
         self._reached_s = np.inf
         self._annealing = Annealing(
-            search.tables,
-            _units(search, start),
+            on_ring.tables,
+            on_ring.units(),
             start.order,
             start.fusion_group,
-            start.placement,
+            on_ring.placement,
             passing=search.passing,
             moves=rounds * MOVES,
             seed=int(np.random.default_rng((search.request.seed, *number)).integers(2**31)),
@@ -135,20 +135,13 @@ class _Chain:
         self._annealing.run(MOVES)
 
     def proposals(self, search: SearchState) -> Iterator[Proposal | None]:
-        best = self._annealing.best
+        best, start = self._annealing.best, self._on_ring.plan
         if best.objective_s < min(self._reached_s, search.best_s):
             self._reached_s = best.objective_s
-            yield Proposal("annealing", best.placement, self._start.order, self._start.fusion_group)
+            yield self._on_ring.proposal("annealing", best.placement, start.order, start.fusion_group)
         else:
             search.count_miss("annealing")
             yield None
-
-
-def _units(search: SearchState, start: Plan) -> PlacementProblem:
-    """Kernels, those that must share a chip as one."""
-    if search.asked.constraints:
-        return problem_under(search.asked, start.fusion_group).problem
-    return placement_problem(search.graph, search.target, start.fusion_group)
 
 
 class _Refining:
@@ -199,15 +192,19 @@ def _with_clones(search: SearchState) -> Iterator[Proposal | None]:
     plan = search.best_plan
     if plan is None or search.passing != "relayed":
         return
-    triangle = search.target.constraints.triangle
-    is_clonable = clonable_ops(search.graph)
+    on_ring, triangle = StageSearch(search, plan), search.target.constraints.triangle
     cloned = improve_with_clones(
-        search.tables, is_clonable, triangle, plan.placement, plan.order, plan.fusion_group
+        on_ring.tables,
+        clonable_ops(search.graph),
+        triangle,
+        on_ring.placement,
+        plan.order,
+        plan.fusion_group,
     )
     for _ in range(cloned.evaluations - 1):
         search.count_miss("clones")
         yield None
-    yield Proposal("clones", plan.placement, plan.order, plan.fusion_group, cloned.copies)
+    yield on_ring.proposal("clones", on_ring.placement, plan.order, plan.fusion_group, cloned.copies)
 
 
 def _polished(search: SearchState) -> Iterator[Proposal | None]:
@@ -215,11 +212,14 @@ def _polished(search: SearchState) -> Iterator[Proposal | None]:
     plan = search.best_plan
     if plan is None or search.request.decide == "placement":
         return
-    better = polish(search.graph, search.target, search.tables, plan.placement, plan.order, plan.fusion_group)
+    on_ring = StageSearch(search, plan)
+    better = polish(
+        search.graph, search.target, on_ring.tables, on_ring.placement, plan.order, plan.fusion_group
+    )
     for _ in range(better.evaluations - 1):
         search.count_miss("polish")
         yield None
-    yield Proposal("polish", plan.placement, better.order, better.fusion_group)
+    yield on_ring.proposal("polish", on_ring.placement, better.order, better.fusion_group)
 
 
 def _fused(search: SearchState, method: str, placement: IntArray) -> Proposal:

@@ -15,12 +15,13 @@ from pathlib import Path
 
 from go_opt.env import Metrics, Target, cost_tables, evaluate_plan, loop_roles
 from go_opt.env.op_memory import op_that_runs_nowhere, why_no_plan
+from go_opt.env.stages import stages_of
 from go_opt.errors import InfeasibleError
 from go_opt.graph import Graph
 from go_opt.plan import Plan
 from go_opt.policies import expect_question
 from go_opt.portfolio import policy_takes_part, proposals
-from go_opt.proposal import IntArray, Proposal, passing_of
+from go_opt.proposal import IntArray, Proposal, may_replicate, passing_of
 from go_opt.result import OPTIMAL_GAP, OptimizeResult, Request, Status, Step
 from go_opt.solver import (
     Bound,
@@ -86,8 +87,7 @@ def lower_bound(graph: Graph, target: Target, request: Request) -> Bound:
     is_open = request.decide == "all"
     if request.objective == "latency":
         return latency_bound(graph, tables, roles, fusion_is_open=is_open)
-    # A stage is replicated over consecutive chips, which not every target has.
-    replicates = is_open and request.replication and target.goes_forward
+    replicates = may_replicate(target, request)
     return throughput_bound(graph, tables, roles, fusion_is_open=is_open, replication_is_open=replicates)
 
 
@@ -107,6 +107,8 @@ class Search:
         self.tables = constrained_tables(self.asked) if request.constraints else cost_tables(graph, target)
         self.rules = segment_rules(self.asked) if request.constraints else SegmentRules()
         self.passing = passing_of(target, request)
+        # Where transfers add to compute, stages are not searched: the bound holds for them.
+        self.replicates = may_replicate(target, request) and target.overlap
         self.best: OptimizeResult | None = None
         self.last_interval_s = 0.0  # of the proposal before, by the analytical model
         self.is_exhausted = False  # whether every method had its turn
@@ -165,6 +167,7 @@ class Search:
             order=proposal.order,
             fusion_group=proposal.fusion_group,
             provenance=proposal.method,
+            replication=proposal.replication,
         )
         copies = proposal.copies
         if copies is not None:
@@ -175,8 +178,10 @@ class Search:
             )
         if self.passing != "relayed":
             return plan
-        pairs = needed_relays(self.tables, plan.placement, self.target.constraints.triangle)
-        return replace(plan, relays=relays_of_arrays(self.graph, *pairs))
+        stages = stages_of(plan.placement, plan.replication)
+        placement = stages.number(plan.placement)
+        tensor, stage = needed_relays(self.tables, placement, self.target.constraints.triangle)
+        return replace(plan, relays=relays_of_arrays(self.graph, tensor, stages.first_chip[stage]))
 
     def raise_bound(self, bound: Bound) -> None:
         """A lower bound was proven; the larger one counts, for the best plan too."""

@@ -27,10 +27,11 @@ class Proposal:
     """A plan a method proposes, not yet evaluated."""
 
     method: str
-    placement: IntArray  # [N]
+    placement: IntArray  # [N] first chip of the stage
     order: IntArray  # [N]
     fusion_group: IntArray  # [N]
     copies: Copies | None = None  # None: the relays the rules ask for, and no clones
+    replication: IntArray | None = None  # [N] chips of each op's stage; None: one each
 
 
 class SearchState(Protocol):
@@ -44,6 +45,7 @@ class SearchState(Protocol):
     tables: CostTables  # by which methods place: chips that may not hold an op cannot run it
     rules: SegmentRules  # what the constraints ask of slices
     passing: Passing  # what becomes of a tensor that passes a chip
+    replicates: bool  # whether methods look for replicated stages
     last_interval_s: float  # of the proposal before, by the analytical model
     wishes: list[IntArray]  # placements ([N] each) that were proposed and break a constraint
 
@@ -74,6 +76,16 @@ def passing_of(target: Target, request: Request) -> Passing:
     if target.constraints.triangle == "off":
         return "free"
     return "relayed" if request.relays else "adjacent"
+
+
+def may_replicate(target: Target, request: Request) -> bool:
+    """Whether stages may be replicated in plans for ``request``: over chips of a ring, for throughput."""
+    return (
+        request.decide == "all"
+        and request.replication
+        and request.objective == "throughput"
+        and target.goes_forward
+    )
 
 
 def has_static_constraints(target: Target) -> bool:
