@@ -83,6 +83,7 @@ def optimize(
     replication: bool = True,
     fidelity: Fidelity = "analytical",
     constraints: Sequence[UserConstraint] | str | Path = (),
+    max_latency_s: float | None = None,
     policy: str | Path | None = "default",
     on_step: Callable[[Step], None] = lambda step: None,
     on_improvement: Callable[[OptimizeResult], None] = lambda result: None,
@@ -100,6 +101,7 @@ def optimize(
       fidelity: ``simulated`` has the simulator judge what the methods propose; no bound is
         proven of it.
       constraints: what plans must keep (:class:`go_opt.Pin`, …), or the path of a TOML file of them.
+      max_latency_s: the longest ``latency_s`` of a plan, while its interval is minimised.
       policy: ``default`` is the one that ships, a path one of your own, None or ``"none"``
         none. It takes part where the budget leaves room, and runs in a process of its own.
       on_step: called after every method of the portfolio.
@@ -121,6 +123,7 @@ def optimize(
         replication,
         fidelity,
         as_constraints(constraints),
+        max_latency_s,
     )
     return optimize_request(
         as_graph(graph),

@@ -22,6 +22,7 @@ from go_opt.plan import Plan
 from go_opt.policies import expect_question
 from go_opt.portfolio import policy_takes_part, proposals
 from go_opt.proposal import IntArray, Proposal, may_replicate, passing_of
+from go_opt.report.units import format_duration
 from go_opt.result import OPTIMAL_GAP, OptimizeResult, Request, Status, Step
 from go_opt.solver import (
     Bound,
@@ -110,7 +111,7 @@ class Search:
         # Where transfers add to compute, stages are not searched: the bound holds for them.
         self.replicates = may_replicate(target, request) and target.overlap
         self.best: OptimizeResult | None = None
-        self.last_interval_s = 0.0  # of the proposal before, by the analytical model
+        self.last_interval_s = self.last_latency_s = 0.0  # of the proposal before, by the analytical model
         self.is_exhausted = False  # whether every method had its turn
         self.wishes: list[IntArray] = []  # placements that were proposed and break a constraint
         self._on_step = on_step
@@ -120,6 +121,7 @@ class Search:
         self._reference_s = math.inf
         self._rejection = ""  # why the first plan is not valid, sizes in memory apart
         self._failure = ""  # what a method says of that
+        self._least_latency_s = math.inf  # of valid plans that take longer for a sample than asked
         self._closest: tuple[int, Plan] | None = None  # of plans that do not fit: by how many bytes
 
     def consider(self, proposal: Proposal) -> bool:
@@ -127,14 +129,19 @@ class Search:
         plan = self._plan(proposal)
         metrics = self._evaluate(plan)
         reached_s = metrics.makespan_s if self.request.objective == "latency" else metrics.interval_s
-        is_better = metrics.valid and reached_s < self.best_s
+        # Plans that are slow for a sample are of use only to say how slow they all are.
+        is_slow = metrics.latency_s > self.request.latency_limit_s
+        is_better = metrics.valid and reached_s < self.best_s and not (is_slow and self.best is not None)
         violations = verify(self.graph, self.target, plan, self.request.constraints) if is_better else []
         if violations:
             is_better, reached_s = False, math.inf
             self._rejection = self._rejection or violations[0].message
             if self.request.constraints:
                 self.wishes.append(plan.placement)
-        if not metrics.valid:
+        if is_slow and is_better:
+            is_better = False
+            self._least_latency_s = min(self._least_latency_s, metrics.latency_s)
+        if is_slow or not metrics.valid:
             reached_s = math.inf
         if proposal.method == "greedy":
             self._reference_s = reached_s
@@ -201,7 +208,7 @@ class Search:
     def _evaluate(self, plan: Plan) -> Metrics:
         """At the fidelity asked for; what does not fit by the analytical model is not simulated."""
         metrics = evaluate_plan(self.graph, self.target, plan)
-        self.last_interval_s = metrics.interval_s
+        self.last_interval_s, self.last_latency_s = metrics.interval_s, metrics.latency_s
         if self.best is None and not metrics.valid:
             excess = int((metrics.peak_bytes - self.target.chip_sram_bytes).max())
             if self._closest is None or excess < self._closest[0]:
@@ -227,11 +234,13 @@ class Search:
         self._history.append(Step(method, reached_s, best_s, len(self._history) + 1, elapsed_s))
 
     def is_done(self) -> bool:
-        """Whether to stop: proven optimal, or out of evaluations or, with a plan in hand, of time."""
+        """Whether to stop: proven optimal, or out of evaluations or, with a valid plan, of time."""
         limit = self.request.max_evaluations
         if limit is not None and len(self._history) >= limit:
             return True
-        return self.best is not None and (self.is_late or self.best.status == "OPTIMAL")
+        if self.best is None:
+            return self.is_late and math.isfinite(self._least_latency_s)
+        return self.is_late or self.best.status == "OPTIMAL"
 
     @property
     def is_late(self) -> bool:
@@ -251,8 +260,13 @@ class Search:
 
     def _why_no_plan(self) -> str:
         nowhere = op_that_runs_nowhere(self.graph, self.target)
-        closest = None if self._closest is None else self._closest[1]
-        reason = nowhere or self._failure or why_no_plan(self.graph, self.target, self._rejection, closest)
+        if math.isfinite(self._least_latency_s):
+            limit, least = map(format_duration, (self.request.latency_limit_s, self._least_latency_s))
+            reason = f"no plan was found with a latency of at most {limit}; the lowest is {least}."
+        else:
+            closest = None if self._closest is None else self._closest[1]
+            why = why_no_plan(self.graph, self.target, self._rejection, closest)
+            reason = nowhere or self._failure or why
         if nowhere or self.is_exhausted:
             return reason
         return f"stopped after {len(self._history)} evaluations: {reason}"

@@ -47,6 +47,7 @@ class SearchState(Protocol):
     passing: Passing  # what becomes of a tensor that passes a chip
     replicates: bool  # whether methods look for replicated stages
     last_interval_s: float  # of the proposal before, by the analytical model
+    last_latency_s: float  # of the proposal before, by the analytical model
     wishes: list[IntArray]  # placements ([N] each) that were proposed and break a constraint
 
     @property

@@ -32,6 +32,7 @@ class Request:
     replication: bool = True  # whether a plan may replicate stages
     fidelity: Fidelity = "analytical"  # what evaluates plans
     constraints: tuple[UserConstraint, ...] = ()  # of the user; the bound holds without them too
+    max_latency_s: float | None = None  # of a sample; the bound holds without it too
 
     def __post_init__(self) -> None:
         _check_choice("objective", self.objective, get_args(Objective))
@@ -44,7 +45,20 @@ class Request:
                 f"max_evaluations must be 1 or more, not {self.max_evaluations}.", field="max_evaluations"
             )
         check_seed(self.seed)
+        self._check_latency()
         object.__setattr__(self, "constraints", checked_constraints(self.constraints))
+
+    def _check_latency(self) -> None:
+        limit_s = self.max_latency_s
+        if limit_s is None:
+            return
+        if not (math.isfinite(limit_s) and limit_s > 0):
+            problem = f"must be above zero and finite, not {limit_s} s"
+        elif self.objective != "throughput":
+            problem = f"bounds plans of objective throughput; {self.objective} is minimised as it is"
+        else:
+            return
+        raise InvalidInputError(f"max_latency_s {problem}.", field="max_latency_s")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -57,6 +71,11 @@ class Request:
         if self.budget_s is not None:
             return self.budget_s
         return DEFAULT_BUDGET_S if self.max_evaluations is None else math.inf
+
+    @property
+    def latency_limit_s(self) -> float:
+        """Longest latency of a sample that a plan may have."""
+        return math.inf if self.max_latency_s is None else self.max_latency_s
 
 
 @dataclass(frozen=True)

@@ -39,20 +39,18 @@ def widest_slices(
 def _cheapest(
     search: SearchState, method: str, order: IntArray, group: IntArray, *, is_relayed: bool
 ) -> Iterator[Proposal | None]:
-    """The cheapest slicing; for latency on 1, 2, 4 … chips; if it streams weights, one that does not."""
+    """The cheapest slicing, for a low latency on fewer chips; if it streams weights, one that does not."""
     target, tables = search.target, cost_tables(search.graph, search.target)
     is_adjacent = target.constraints.triangle != "off"
     needs_all = target.constraints.no_skip == "all"
-    counts = [target.num_chips]
-    if search.request.objective == "latency" and not needs_all:
-        counts += [2**i for i in range(target.num_chips.bit_length()) if 2**i < target.num_chips]
     cut: Callable[..., Slicing | None] = partial(slice_order, adjacent=is_adjacent)
     resident: Callable[..., Slicing | None] = partial(slice_order_resident, adjacent=is_adjacent)
     if is_relayed:
         cut, resident = slice_order_relayed, slice_order_relayed_resident
-    at_most_s = search.best_s if search.request.objective == "throughput" else math.inf
+    is_interval_alone = search.request.objective == "throughput" and search.request.max_latency_s is None
+    at_most_s = search.best_s if is_interval_alone else math.inf
     slicing = None
-    for chips in counts:
+    for chips in _chip_counts(search):
         min_chips = target.num_chips if needs_all else 1
         limits = {"min_chips": min_chips, "max_chips": chips, "at_most_s": at_most_s}
         slicing = cut(tables, order, group, **limits, **search.rules)
@@ -72,3 +70,21 @@ def _cheapest(
         slicing = resident(tables, order, group, **between, **search.rules)
         if slicing is not None:
             yield Proposal(f"{method}, weights resident", slicing.placement, order, group)
+
+
+def _chip_counts(search: SearchState) -> Iterator[int]:
+    """How many chips to slice for at most: all, then fewer where a low latency is asked for."""
+    most, request = search.target.num_chips, search.request
+    yield most
+    if search.target.constraints.no_skip == "all":
+        return
+    if request.objective == "latency":
+        yield from (2**i for i in range(most.bit_length()) if 2**i < most)
+    elif search.last_latency_s > request.latency_limit_s:
+        keep, exceed = 0, most
+        while exceed - keep > 1:
+            chips = (keep + exceed) // 2
+            yield chips
+            keep, exceed = (
+                (chips, exceed) if search.last_latency_s <= request.latency_limit_s else (keep, chips)
+            )

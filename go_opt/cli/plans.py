@@ -75,6 +75,9 @@ def optimize(
     no_relays: Annotated[bool, typer.Option("--no-relays", help="The strict triangle rule.")] = False,
     no_replication: Annotated[bool, typer.Option("--no-replication", help="One chip per stage.")] = False,
     constraints: ConstraintsOption = None,
+    max_latency: Annotated[
+        str | None, typer.Option(help="Longest latency of a plan, 2ms, while throughput is optimised.")
+    ] = None,
     costs: CostsOption = None,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
     as_json: JsonOption = False,
@@ -96,6 +99,7 @@ def optimize(
         "replication": not no_replication,
         "fidelity": fidelity,
         "constraints": _constraints(constraints),
+        "max_latency_s": None if max_latency is None else parse_duration_s(max_latency, "--max-latency"),
         "policy": policy,
     }
     check_writable(out)

@@ -68,6 +68,7 @@ def request_to_proto(request: Request, *, policy: str | None) -> optimizer_pb2.O
         policy=policy or "none",
         fidelity=f"FIDELITY_{request.fidelity.upper()}",
         constraints=constraints_to_proto(request.constraints),
+        max_latency_s=request.max_latency_s,
     )
 
 
@@ -83,6 +84,7 @@ def request_from_proto(message: optimizer_pb2.OptimizeRequest) -> Request:
         replication=not message.no_replication,
         fidelity=fidelity_from_proto(message.fidelity),
         constraints=constraints_from_proto(message.constraints),
+        max_latency_s=message.max_latency_s if message.HasField("max_latency_s") else None,
     )
 
 

@@ -25,6 +25,7 @@ class SearchOptions(TypedDict, total=False):
     replication: bool
     fidelity: Fidelity
     constraints: Sequence[UserConstraint] | str | Path  # a path is of a file of this side
+    max_latency_s: float | None
     policy: str | None  # "default", "none" or None, or the name of one that the service trained
 
 

@@ -31,6 +31,7 @@ OTHERS = {
     "replication": False,
     "fidelity": "simulated",
     "constraints": (Colocate("a"),),
+    "max_latency_s": 1.0,
 }
 
 

@@ -58,7 +58,7 @@ def test_an_answer_arrives_whole(address: str, optimizer: Any, graph: Graph) -> 
 
 def test_every_keyword_arrives(address: str, optimizer: Any, graph: Graph) -> None:
     given_options: dict[str, Any] = {
-        "objective": "latency",
+        "objective": "throughput",
         "budget_s": 0.25,
         "max_evaluations": 9,
         "seed": 2**63 - 1,
@@ -67,6 +67,7 @@ def test_every_keyword_arrives(address: str, optimizer: Any, graph: Graph) -> No
         "replication": False,
         "fidelity": "simulated",
         "constraints": (Pin("a", 1), Colocate(["a", "b"])),
+        "max_latency_s": 2.5,
         "policy": None,
     }
     with Client(address) as client:
@@ -74,7 +75,7 @@ def test_every_keyword_arrives(address: str, optimizer: Any, graph: Graph) -> No
         client.optimize(graph, "mcm-6x6")
     defaults = {"objective": "throughput", "budget_s": None, "max_evaluations": None, "seed": 0}
     defaults |= {"decide": "all", "relays": True, "replication": True, "policy": "default"}
-    defaults |= {"fidelity": "analytical", "constraints": ()}
+    defaults |= {"fidelity": "analytical", "constraints": (), "max_latency_s": None}
     assert optimizer.asked == [given_options, defaults]
 
 

@@ -1,0 +1,67 @@
+"""A bound on the latency of a sample while throughput is optimised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import go_opt
+from go_opt.errors import InfeasibleError, InvalidInputError
+from tests.strategies import random_graph, small_mcm, toy_graph
+
+
+def toy(limit_s: float | None, **options: Any) -> go_opt.OptimizeResult:
+    asked = {"max_evaluations": 20, "replication": False, **options}
+    return go_opt.optimize(toy_graph(), small_mcm(4), max_latency_s=limit_s, policy=None, **asked)
+
+
+def test_the_best_plan_that_keeps_it() -> None:
+    free = toy(None)
+    alone = toy(toy(None, objective="latency").metrics.latency_s)
+    assert alone.metrics.latency_s < free.metrics.latency_s
+    assert alone.metrics.interval_s > free.metrics.interval_s
+    assert alone.lower_bound_s <= free.metrics.interval_s
+    # Kept to the last bit, and then nothing changes.
+    kept = toy(free.metrics.latency_s)
+    assert kept.metrics.interval_s == free.metrics.interval_s
+    assert all(step.objective_s >= alone.metrics.interval_s for step in alone.history)
+
+
+def test_more_chips_are_used_as_more_time_is_given() -> None:
+    graph, target = random_graph(np.random.default_rng(1), 60), small_mcm(12, sram_bytes=10**7)
+
+    def asked(limit_s: float | None) -> go_opt.OptimizeResult:
+        return go_opt.optimize(graph, target, max_latency_s=limit_s, max_evaluations=60, policy=None)
+
+    free = asked(None).metrics
+    least = go_opt.optimize(graph, target, objective="latency", max_evaluations=60, policy=None).metrics
+    between = asked((free.latency_s + least.latency_s) / 2).metrics
+    assert between.latency_s <= (free.latency_s + least.latency_s) / 2
+    assert free.interval_s <= between.interval_s < least.interval_s
+
+
+@pytest.mark.parametrize("limits", [{"max_evaluations": 20}, {"budget_s": 0.2, "max_evaluations": None}])
+def test_what_cannot_be_kept_is_told(limits: dict[str, Any]) -> None:
+    with pytest.raises(
+        InfeasibleError, match=r"at most 1 us; the lowest is [0-9.]+ us\."
+    ) as caught:
+        toy(1e-6, **limits)
+    assert "stopped after" in str(caught.value)
+
+
+def test_a_limit_that_is_no_plans_fault_is_not_blamed() -> None:
+    with pytest.raises(InfeasibleError, match="fits no chip"):
+        go_opt.optimize(toy_graph(), small_mcm(2, sram_bytes=100), max_latency_s=1e-6, max_evaluations=9)
+
+
+@pytest.mark.parametrize("limit_s", [0.0, -1.0, float("nan"), float("inf")])
+def test_nonsense_is_refused(limit_s: float) -> None:
+    with pytest.raises(InvalidInputError, match="max_latency_s must be above zero and finite"):
+        toy(limit_s)
+
+
+def test_latency_itself_needs_no_bound() -> None:
+    with pytest.raises(InvalidInputError, match="max_latency_s bounds plans of objective throughput"):
+        toy(1.0, objective="latency")
