@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import islice
+from itertools import count, islice
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -20,11 +20,15 @@ from go_opt.agents.decoding import Decisions, Mode, decode, schedule
 from go_opt.agents.exploration import KeySpace, antithetic_normals, draw_keys, key_space
 from go_opt.agents.features import GraphFeatures, graph_features
 from go_opt.agents.instance import Instance
+from go_opt.agents.orders import largest_by_kernel
 from go_opt.agents.outputs import Outputs
 from go_opt.agents.padding import rows_to_ops
 from go_opt.env import Target
+from go_opt.env.kernels import kernel_seconds, number_kernels
+from go_opt.env.stages import stages_of_sizes
 from go_opt.errors import InfeasibleError
 from go_opt.graph import Graph
+from go_opt.solver.allotment import allotted_chips
 
 PLACEMENTS_AT_A_TIME: Final = 8  # they share one filter over the order
 
@@ -45,6 +49,7 @@ class PolicyPlan(NamedTuple):
     order: NDArray[np.int32]  # [N]
     fusion_group: NDArray[np.int32]  # [N]
     placement: NDArray[np.int32] | None  # [N]
+    replication: NDArray[np.int32] | None = None  # [N]; None: no stage is replicated
 
 
 def advice(policy: Callable[[GraphFeatures], Outputs], graph: Graph, target: Target) -> Advice:
@@ -53,8 +58,10 @@ def advice(policy: Callable[[GraphFeatures], Outputs], graph: Graph, target: Tar
     return Advice(policy(features), rows_to_ops(features, features.exploration))
 
 
-def policy_plans(advised: Advice, instance: Instance, seed: int) -> Iterator[PolicyPlan]:
-    """Endless plans, the same for the same ``seed``.
+def policy_plans(
+    advised: Advice, instance: Instance, seed: int, *, replicates: bool = False
+) -> Iterator[PolicyPlan]:
+    """Endless plans, the same for the same ``seed``; some with replicated stages, where those are open.
 
     First the policy's means and the likeliest slicing of the default order by its logits.
     Then rounds of a pair of the policy's keys, a pair of the prior's, a slicing and a
@@ -67,6 +74,7 @@ def policy_plans(advised: Advice, instance: Instance, seed: int) -> Iterator[Pol
     yield from islice(_drawn_placements(instance, outputs, "slice_likeliest", 1, (seed, 0)), 1)
     sliced = _drawn_placements(instance, outputs, "slice_sampled", PLACEMENTS_AT_A_TIME, (seed, 1))
     sampled = _drawn_placements(instance, outputs, "sample_adjacent", PLACEMENTS_AT_A_TIME, (seed, 2))
+    staged = _drawn_stages(instance, outputs, order, group, (seed, 3)) if replicates else iter(())
     rng = np.random.default_rng(seed)
     space = key_space(advised.directions)
     nothing = np.zeros(instance.graph.num_ops)
@@ -82,6 +90,35 @@ def policy_plans(advised: Advice, instance: Instance, seed: int) -> Iterator[Pol
             yield from pair
         yield from islice(sliced, 1)
         yield from islice(sampled, 1)
+        yield from islice(staged, 1)
+
+
+def _drawn_stages(
+    instance: Instance,
+    outputs: Outputs,
+    order: NDArray[np.int32],
+    fusion_group: NDArray[np.int32],
+    seed: tuple[int, int],
+) -> Iterator[PolicyPlan]:
+    """Stages along the policy's order, cut where it scores cuts highest; chips in proportion to work.
+
+    First the best cuts, from none to all that chips allow. Then any number of cuts, drawn
+    one after the other in proportion to ``exp(cut_score)``.
+    """
+    kernel_of = number_kernels(order, fusion_group)
+    score = largest_by_kernel(kernel_of, outputs.cut_score)[1:]
+    kernel_s = kernel_seconds(instance.tables, kernel_of).min(axis=0)
+    most = min(instance.tables.num_chips, len(kernel_s))
+    rng = np.random.default_rng(seed)
+    for draw in count():
+        num_cuts = draw if draw < most else int(rng.integers(most))
+        noise = 0.0 if draw < most else rng.gumbel(size=len(score))
+        cuts = np.sort(np.argsort(-(score + noise), kind="stable")[:num_cuts] + 1)
+        stage = np.searchsorted(cuts, np.arange(len(kernel_s)), side="right")
+        size = allotted_chips(np.bincount(stage, weights=kernel_s), instance.tables.num_chips)
+        stages, stage_of_op = stages_of_sizes(size), stage[kernel_of]
+        placement, replication = stages.first_chip[stage_of_op], stages.size[stage_of_op]
+        yield PolicyPlan("policy: stages", order, fusion_group, placement, replication)
 
 
 def _pair(

@@ -34,7 +34,8 @@ def guesses(
             yield from until_heard(search, asked)
             advised = asked.result() if asked.done() else None
             if advised is not None:
-                plans = policy_plans(advised, instance(graph, search.target), request.seed)
+                case = instance(graph, search.target)
+                plans = policy_plans(advised, case, request.seed, replicates=search.replicates)
                 patience, misses = 2 * PATIENCE, 0
             asked = None
         if request.max_evaluations is None and misses >= patience:
@@ -56,7 +57,9 @@ def until_heard(search: SearchState, asked: Future[Advice | None]) -> Iterator[N
 def _policy_plan(search: SearchState, plan: PolicyPlan) -> Iterator[Proposal | None]:
     """A policy's plan as it is; where only order and kernels are given, placed for the objective."""
     if plan.placement is not None:
-        yield Proposal(plan.method, plan.placement, plan.order, plan.fusion_group)
+        yield Proposal(
+            plan.method, plan.placement, plan.order, plan.fusion_group, replication=plan.replication
+        )
     elif search.request.objective == "latency":
         tables = search.tables
         placement = earliest_finish_placement(tables, plan.order, plan.fusion_group, tables.num_chips)

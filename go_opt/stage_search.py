@@ -20,10 +20,10 @@ from go_opt.env.stages import Stages, stages_of, stages_of_sizes
 from go_opt.plan import Plan
 from go_opt.proposal import IntArray, Proposal, SearchState
 from go_opt.solver import PlacementProblem, needed_relays, placement_problem
+from go_opt.solver.allotment import allotted_chips
 from go_opt.solver.constraints import problem_under
 
 _ALONE: Final = 1
-_ROUNDING: Final = 1e-12
 
 
 class StageSearch:
@@ -86,7 +86,7 @@ class StageSearch:
             size[left] += size[left + 1]
             size = np.delete(size, left + 1)
             placement[placement > left] -= 1
-        elif what == 1 and size[stage] > 1:
+        elif what == 1 and size[stage] > 1 and len(self._later_half(stage)):
             size = np.insert(size, stage + 1, size[stage] // 2)
             size[stage] -= size[stage + 1]
             placement[placement > stage] += 1
@@ -124,15 +124,6 @@ class StageSearch:
             self.tables, self.placement, self.plan.order, self.plan.fusion_group, Copies(*relays, none, none)
         )
         return evaluate_batch(tables, *(column[None] for column in plan))
-
-
-def allotted_chips(work_s: NDArray[np.float64], num_chips: int, floor_s: float) -> NDArray[np.int64]:
-    """[S] chips of each stage, as few as the least interval allows, no less than ``floor_s``."""
-    size = np.ones(len(work_s), dtype=np.int64)
-    for _ in range(num_chips - len(work_s)):
-        size[np.argmax(work_s / size)] += 1
-    interval_s = max(float((work_s / size).max()), floor_s)
-    return np.maximum(1, np.ceil(work_s / interval_s * (1.0 - _ROUNDING))).astype(np.int64)
 
 
 def _is_plain(stages: Stages) -> bool:

@@ -14,9 +14,11 @@ from go_opt.agents.instance import Instance, instance
 from go_opt.agents.outputs import Outputs
 from go_opt.agents.proposals import Advice, PolicyPlan, advice, policy_plans
 from go_opt.env import Target, load_target
+from go_opt.env.kernels import kernel_seconds, number_kernels
 from go_opt.graph_builder import GraphBuilder
 from go_opt.plan import Plan
 from go_opt.solver import verify
+from go_opt.solver.allotment import allotted_chips
 from tests.strategies import chip_kind, random_graph, small_mcm, toy_graph
 
 ROUND = ("policy: order and kernels", "structured keys: order and kernels") * 2 + ("policy: placement",) * 2
@@ -160,3 +162,37 @@ def test_without_a_slicing_of_the_default_order_there_are_orders_only() -> None:
     said = outputs(1, 0, num_chips=2)
     plans = policy_plans(advice(lambda features: said, on.graph, on.target), on, seed=0)
     assert [plan.method for plan in islice(plans, 9)] == ["policy", *ROUND[:4], *ROUND[:4]]
+
+
+def test_cut_scores_propose_stages(branchy: Instance) -> None:
+    """Of a policy that scores one cut high: two stages there, and chips in proportion to their work."""
+    case = instance(branchy.graph, small_mcm(6, sram_bytes=10**9))
+    said = outputs(case.graph.num_ops, None, num_chips=6)
+    group, order = schedule(case, said.schedule_key, said.fusion_key)
+    kernel_of = number_kernels(order, group)
+    score = np.where(kernel_of == kernel_of.max() // 2, 9.0, 0.0)
+    advice_of = advice(lambda features: said._replace(cut_score=score), case.graph, case.target)
+    plans = policy_plans(advice_of, case, 0, replicates=True)
+    staged = list(islice((plan for plan in plans if plan.method == "policy: stages"), 12))
+    whole, halves = staged[:2]
+    assert whole.replication is not None
+    assert halves.replication is not None
+    assert set(zip(whole.placement, whole.replication, strict=True)) == {(0, 6)}
+    first = kernel_of < kernel_of.max() // 2
+    assert (halves.placement[first] == 0).all()
+    assert (halves.placement[~first] == halves.replication[first][0]).all()
+    work_s = [
+        kernel_seconds(case.tables, kernel_of)[0][np.unique(kernel_of[part])].sum()
+        for part in (first, ~first)
+    ]
+    expected = allotted_chips(np.array(work_s), 6)
+    assert (halves.replication[first] == expected[0]).all()
+    assert (halves.replication[~first] == expected[1]).all()
+    for plan in staged:
+        assert plan.placement is not None
+        made = Plan.create(
+            case.graph, "", case.target.fingerprint, placement=plan.placement, order=plan.order,
+            fusion_group=plan.fusion_group, replication=plan.replication, provenance="policy",
+        )  # fmt: skip
+        broken = {v.constraint for v in verify(case.graph, case.target, made)}
+        assert broken <= {"triangle"}  # the search adds the relays
