@@ -21,7 +21,7 @@ class Blocks:
 
     name: str  # "encoder/layer.{0..11}", or its first and last op where names share nothing
     repeat: Repeat
-    chips: tuple[tuple[int, ...], ...]  # of each block, ascending
+    chips: tuple[tuple[int, ...], ...]  # of each block, ascending, the first of each stage
 
 
 def repeated_blocks(graph: Graph, plan: Plan) -> tuple[Blocks, ...]:

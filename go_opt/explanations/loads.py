@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from go_opt.csr import row_pointers
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels import number_kernels
+from go_opt.env.stages import size_by_chip
 from go_opt.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
 from go_opt.plan import Plan
 
@@ -113,6 +114,21 @@ class Loads:
         return moved
 
     @cached_property
+    def stage_size(self) -> NDArray[np.int32]:
+        """[D] chips of the stage that starts at each chip; 1 where none does."""
+        num_chips = self.tables.num_chips
+        size = size_by_chip(self.plan.placement, self.plan.replication, num_chips)
+        return np.minimum(size, np.arange(num_chips, 0, -1, dtype=np.int32))  # also of an illegal plan
+
+    @cached_property
+    def first_chip(self) -> NDArray[np.int32]:
+        """[D] first chip of the stage that each chip is part of."""
+        first = np.arange(self.tables.num_chips, dtype=np.int32)
+        for chip in np.flatnonzero(self.stage_size > 1):
+            first[chip : chip + self.stage_size[chip]] = chip
+        return first
+
+    @cached_property
     def home_chip(self) -> NDArray[np.int64]:
         """[K] chip of the producer; -1 for weights and inputs."""
         producer = self.tables.tensor_producer
@@ -120,7 +136,7 @@ class Loads:
 
     @cached_property
     def farthest_hops(self) -> NDArray[np.int64]:
-        """[K] links on the ring from a tensor's producer to its farthest reader."""
+        """[K] links on the ring from the first chip of a tensor's stage to that of its farthest reader's."""
         tables = self.tables
         home = self.home_chip[tables.reader_tensor]
         hops = (self.op_chip[tables.reader_op] - home) % tables.num_chips
@@ -128,19 +144,29 @@ class Loads:
         np.maximum.at(farthest, tables.reader_tensor[home >= 0], hops[home >= 0])
         return farthest
 
-    def on_link(self, link: int) -> NDArray[np.int64]:
-        """The tensors that load a link, most bytes first."""
+    def on_link(self, link: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The tensors that load a link, most bytes first, and in which share of all inferences each does."""
         tables = self.tables
         if tables.is_ring:
-            from_home = (link - self.home_chip) % tables.num_chips
-            loads = (self.home_chip >= 0) & (from_home < self.farthest_hops)
+            share = self._share_on_ring(link)
         else:
-            loads = np.zeros(len(tables.tensor_kind), dtype=np.bool_)
+            share = np.zeros(len(tables.tensor_kind))
             for k, chip in self._crossings:
                 pair = self.home_chip[k] * tables.num_chips + chip
                 route = tables.route_link[tables.route_ptr[pair] : tables.route_ptr[pair + 1]]
-                loads[k] |= link in route
-        return self._most_bytes_first(np.flatnonzero(loads))
+                share[k] = max(share[k], float(link in route))
+        tensors = np.flatnonzero(share)
+        tensors = tensors[np.argsort(-tables.tensor_bytes[tensors] * share[tensors], kind="stable")]
+        return tensors, share[tensors]
+
+    def _share_on_ring(self, link: int) -> NDArray[np.float64]:
+        """[K] of all inferences: of those that run before the link where it leaves, behind where it ends."""
+        home, hops, num_chips = self.home_chip, self.farthest_hops, self.tables.num_chips
+        end = (home + hops) % num_chips
+        from_home = (link - home) % num_chips
+        leave = np.minimum((from_home + 1) / self.stage_size[home], 1.0)
+        enter = np.clip((hops - 1 - from_home) / self.stage_size[end] + 1.0, 0.0, 1.0)
+        return np.where((home >= 0) & (hops > 0), leave * enter, 0.0)
 
     def behind_link(self, k: int, link: int) -> Iterator[int]:
         """The readers of tensor ``k`` that it reaches over ``link``."""
@@ -148,7 +174,9 @@ class Loads:
         for op in self.readers(k):
             chip = int(self.op_chip[op])
             if tables.is_ring:
-                is_behind = (link - home) % tables.num_chips < (chip - home) % tables.num_chips
+                hops = (chip - home) % tables.num_chips
+                last = hops + int(self.stage_size[chip]) - 1
+                is_behind = hops > 0 and (link - home) % tables.num_chips < last
             else:
                 pair = home * tables.num_chips + chip
                 is_behind = link in tables.route_link[tables.route_ptr[pair] : tables.route_ptr[pair + 1]]

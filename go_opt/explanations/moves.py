@@ -2,7 +2,8 @@
 
 A kernel moves whole. Where dataflow is acyclic what it reads from must not stand behind it,
 nor its readers before it, so those on the way move along, and so on: its *closure*. Tensors
-that then pass chips take the relays that the triangle rule asks for.
+that then pass chips take the relays that the triangle rule asks for. Replicated stages keep
+their chips: a kernel moves to all chips of another stage, which goes by its first.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from go_opt.env import Target
 from go_opt.env.evaluation import out_of_memory_reason
 from go_opt.env.expanded_tables import plan_tables
+from go_opt.env.stages import Stages, stages_of, stages_of_sizes
 from go_opt.explanations.terms import Place
 from go_opt.graph import Graph
 from go_opt.plan import Clone, Plan
@@ -40,9 +42,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Move:
-    """An op on another chip."""
+    """An op on another chip, or in another replicated stage."""
 
-    chip: int
+    chip: int  # the first of the stage
+    replicas: int  # chips of the stage
     ops_along: int  # that must move too, beside those of its own kernel
     blocker: Place | None  # the one of them that is most in the way; None where none must
     reads_blocker: bool  # whether the op reads ``blocker``, rather than the other way round
@@ -87,102 +90,123 @@ class Mover:
         self.graph, self.target, self.plan, self._constraints = graph, target, plan, constraints
         # Relays keep the triangle rule.
         problem: PlacementProblem = placement_problem(graph, target, plan.fusion_group)
-        self._problem = problem._replace(triangle=TRIANGLE_OFF)
-        self._unit_chip = np.empty(problem.num_units, dtype=np.int32)
-        self._unit_chip[problem.unit_of_op] = plan.placement
+        self.stages = _with_free_chips(stages_of(plan.placement, plan.replication), target.num_chips)
+        self._problem = problem._replace(
+            triangle=TRIANGLE_OFF,
+            num_chips=len(self.stages.size),
+            chip_kind=problem.chip_kind[self.stages.first_chip],
+        )
+        self._unit_stage = np.empty(problem.num_units, dtype=np.int32)
+        self._unit_stage[problem.unit_of_op] = self.stages.number(plan.placement)
 
-    def move(self, op: int, chip: int) -> Move:
-        """The plan with the kernel of ``op`` on ``chip``, and with it what must follow."""
+    def move(self, op: int, stage: int) -> Move:
+        """The plan with the kernel of ``op`` in ``stage`` of ``stages``, and with it what must follow.
+
+        Without replication stages are chips, by their numbers.
+        """
         problem = self._problem
         unit = int(problem.unit_of_op[op])
-        unit_chip = self._moved(unit, chip)
-        placement = unit_chip[problem.unit_of_op]
-        plan = self._plan(placement)
+        unit_stage = self._moved(unit, stage)
+        stage_of_op = unit_stage[problem.unit_of_op]
+        plan = self._plan(stage_of_op)
         cost, excess = plan_cost(self.graph, self.target, plan)
-        ops_along = int(((placement != self.plan.placement) & (problem.unit_of_op != unit)).sum())
-        edge = self._tightest_edge(unit, chip) if ops_along else None
+        ops_along = int(((plan.placement != self.plan.placement) & (problem.unit_of_op != unit)).sum())
+        edge = self._tightest_edge(unit, stage) if ops_along else None
         return Move(
-            chip=chip,
+            chip=int(self.stages.first_chip[stage]),
+            replicas=int(self.stages.size[stage]),
             ops_along=ops_along,
             blocker=None if edge is None else self._place(edge.blocker),
             reads_blocker=edge is not None and edge.op_reads,
             relays=sum(len(relay.chips) for relay in plan.relays),
-            forbidden=self._forbidden(plan, unit_chip) or excess,
+            forbidden=self._forbidden(plan, unit_stage) or excess,
             cost=cost,
         )
 
     def around(self, ops: Iterable[int]) -> Neighbourhood:
-        """Every move of the kernels of ``ops`` by one chip; to any where chips have no order."""
+        """Every move of the kernels of ``ops`` by one stage; to any where chips have no order."""
         tried, legal = 0, []
         units = dict.fromkeys(int(self._problem.unit_of_op[op]) for op in ops)
         first_op = {unit: op for op, unit in reversed(list(enumerate(self._problem.unit_of_op.tolist())))}
         for unit in units:
-            chip, num_chips = int(self._unit_chip[unit]), self.target.num_chips
-            beside = (chip - 1, chip + 1) if self._problem.acyclic else range(num_chips)
+            stage, num_stages = int(self._unit_stage[unit]), self._problem.num_chips
+            beside = (stage - 1, stage + 1) if self._problem.acyclic else range(num_stages)
             for to in beside:
-                if to != chip and 0 <= to < num_chips and tried < MOST_MOVES:
+                if to != stage and 0 <= to < num_stages and tried < MOST_MOVES:
                     move = self.move(first_op[unit], to)
                     tried += 1
                     legal += [] if move.forbidden else [(move, self.graph.op_names[first_op[unit]])]
         best, op = min(legal, key=lambda pair: pair[0].cost.interval_s, default=(None, ""))
         return Neighbourhood(tried, len(legal), op, best)
 
-    def _forbidden(self, plan: Plan, unit_chip: NDArray[np.int32]) -> str:
+    def _forbidden(self, plan: Plan, unit_stage: NDArray[np.int32]) -> str:
         """The first rule that a plan breaks, one sentence; its relays keep the triangle rule."""
-        rule = RULE_NAMES[broken_rules(self._problem, unit_chip[None])[0]]
+        rule = RULE_NAMES[broken_rules(self._problem, unit_stage[None])[0]]
         if rule == "no_skip":
-            empty = np.setdiff1d(np.arange(self.target.num_chips), unit_chip)[0]
-            return f"chip {empty} would run no op."
+            empty = np.setdiff1d(np.arange(self._problem.num_chips), unit_stage)[0]
+            first, size = self.stages.first_chip[empty], self.stages.size[empty]
+            chips = f"chip {first}" if size == 1 else f"chips {first}-{first + size - 1}"
+            return f"{chips} would run no op."
         if rule != "none" or self._constraints:
             violations = verify(self.graph, self.target, plan, self._constraints)
             return violations[0].message if violations else ""
         return ""
 
-    def _moved(self, unit: int, chip: int) -> NDArray[np.int32]:
-        """[U] chips with ``unit`` and its closure moved."""
-        problem, moved = self._problem, self._unit_chip.copy()
-        moved[unit] = chip
+    def _moved(self, unit: int, stage: int) -> NDArray[np.int32]:
+        """[U] stages with ``unit`` and its closure moved."""
+        problem, moved = self._problem, self._unit_stage.copy()
+        moved[unit] = stage
         stack = [unit] if problem.acyclic else []
         while stack:
             at = stack.pop()
             for after in self._row(problem.successor_ptr, problem.successor, at):
-                if moved[after] < chip <= moved[at]:
-                    moved[after] = chip
+                if moved[after] < stage <= moved[at]:
+                    moved[after] = stage
                     stack.append(int(after))
             for before in self._row(problem.predecessor_ptr, problem.predecessor, at):
-                if moved[before] > chip >= moved[at]:
-                    moved[before] = chip
+                if moved[before] > stage >= moved[at]:
+                    moved[before] = stage
                     stack.append(int(before))
         return moved
 
-    def _tightest_edge(self, unit: int, chip: int) -> _Edge:
-        """Of the edges that stretch when ``unit`` moves to ``chip``, the one that allows least."""
+    def _tightest_edge(self, unit: int, stage: int) -> _Edge:
+        """Of the edges that stretch when ``unit`` moves to ``stage``, the one that allows least."""
         unit_of_op, graph = self._problem.unit_of_op, self.graph
-        is_up = chip > self._unit_chip[unit]
+        is_up = stage > self._unit_stage[unit]
         ends = (graph.edge_src, graph.edge_dst) if is_up else (graph.edge_dst, graph.edge_src)
         edges = np.flatnonzero((unit_of_op[ends[0]] == unit) & (unit_of_op[ends[1]] != unit))
         beyond = ends[1][edges]
         there = self.plan.placement[beyond]
         return _Edge(int(beyond[np.argmin(there) if is_up else np.argmax(there)]), op_reads=not is_up)
 
-    def _plan(self, placement: NDArray[np.int32]) -> Plan:
+    def _plan(self, stage_of_op: NDArray[np.int32]) -> Plan:
         """The plan on another placement, with the relays that its triangle rule needs."""
+        first_chip, size = self.stages
+        placement = first_chip[stage_of_op]
         clones = _useful_clones(self.graph, placement, self.plan.clones)
-        moved = replace(self.plan, placement=placement, clones=clones, relays=())
+        moved = replace(
+            self.plan, placement=placement, replication=size[stage_of_op], clones=clones, relays=()
+        )
         triangle = self.target.constraints.triangle
         if triangle == "off":
             return moved
         tables, with_clones, *_ = plan_tables(self.graph, self.target, moved)
-        return replace(
-            moved, relays=relays_of_arrays(self.graph, *needed_relays(tables, with_clones, triangle))
-        )
+        tensor, stage = needed_relays(tables, self.stages.number(with_clones), triangle)
+        return replace(moved, relays=relays_of_arrays(self.graph, tensor, first_chip[stage]))
 
     def _place(self, op: int) -> Place:
-        return Place(self.graph.op_names[op], int(self.plan.placement[op]))
+        chip, replicas = int(self.plan.placement[op]), int(self.plan.replication[op])
+        return Place(self.graph.op_names[op], chip, replicas)
 
     @staticmethod
     def _row(ptr: NDArray[np.int64], entry: NDArray[np.int32], unit: int) -> NDArray[np.int32]:
         return entry[ptr[unit] : ptr[unit + 1]]
+
+
+def _with_free_chips(stages: Stages, num_chips: int) -> Stages:
+    """Chips behind the last stage, each a stage of its own."""
+    free = np.ones(num_chips - int(stages.size.sum()), dtype=np.int32)
+    return stages_of_sizes(np.concatenate([stages.size, free]))
 
 
 def _useful_clones(

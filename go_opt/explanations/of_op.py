@@ -31,7 +31,7 @@ class Read:
     kind: str  # "activation", "input", "weight", "streamed weight"
     size_bytes: int  # that the op touches
     source: Place | None  # the op that computes it, or its clone; None: it is the host's
-    relayed_on: tuple[int, ...]  # chips that copy it on the way
+    relayed_on: tuple[int, ...]  # chips that copy it on the way, the first of each stage
     is_in_kernel: bool  # it never leaves the kernel, and costs no traffic
 
 
@@ -55,25 +55,26 @@ class OpExplanation:
     op_class: str
     dtype: str
     flops: float
-    chip: int
-    clones: tuple[int, ...]  # chips that compute it once more
+    chip: int  # the first of its stage
+    replicas: int  # chips of its stage, which take turns at the inferences
+    clones: tuple[int, ...]  # chips that compute it once more, the first of each stage
     provenance: str  # what placed it
     kernel: KernelPart
     place_on_chip: int  # of its kernel among those of the chip, from 1
     kernels_on_chip: int
-    chip_busy_s: float
+    chip_busy_s: float  # with an inference, each chip of the stage with one of its own
     cost: Cost  # of the plan as it is
     relays: int  # copies on chips that the plan has
     reads: tuple[Read, ...]  # most bytes first
     writes: tuple[Written, ...]
-    free_chips: tuple[int, ...]  # that it can run on while all other kernels stay
-    moves: tuple[Move, ...]  # one for every other chip
+    free_chips: tuple[int, ...]  # that it can run on while all other kernels stay, the first of each stage
+    moves: tuple[Move, ...]  # one for every other stage
 
 
 def explain_op(
     graph: Graph, target: Target, plan: Plan, op: str, *, constraints: Sequence[UserConstraint] = ()
 ) -> OpExplanation:
-    """Explain where ``op`` is, and what any other chip would cost.
+    """Explain where ``op`` is, and what any other chip, or replicated stage, would cost.
 
     Args:
       constraints: of the user, which moves must keep.
@@ -96,7 +97,8 @@ def explain_op(
     moves: tuple[Move, ...] = ()
     if not violations:
         mover = Mover(graph, target, plan, constraints)
-        moves = tuple(mover.move(i, other) for other in range(target.num_chips) if other != chip)
+        own = int(mover.stages.number(plan.placement)[i])
+        moves = tuple(mover.move(i, other) for other in range(len(mover.stages.size)) if other != own)
     may_run = [chip, *(move.chip for move in moves if not move.ops_along and not move.forbidden)]
     return OpExplanation(
         violations=violations,
@@ -106,12 +108,13 @@ def explain_op(
         dtype=DTYPES[graph.op_dtype[i]],
         flops=float(graph.op_flops[i]),
         chip=chip,
+        replicas=terms.replicas(chip),
         clones=tuple(sorted(clone.chip for clone in plan.clones if clone.op == op)),
         provenance=plan.provenance[plan.op_provenance[i]],
         kernel=terms.kernel(kernel),
         place_on_chip=int(np.searchsorted(on_chip, kernel)) + 1,
         kernels_on_chip=len(on_chip),
-        chip_busy_s=float(metrics.compute_s[chip]),
+        chip_busy_s=float(metrics.compute_s[chip]) * terms.replicas(chip),
         cost=plan_cost(graph, target, plan)[0],
         relays=sum(len(relay.chips) for relay in plan.relays),
         reads=_reads(loads, terms, op, chip),

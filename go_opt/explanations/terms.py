@@ -1,9 +1,12 @@
-"""The terms of the interval taken apart: kernels of chips, tensors of links and of the host."""
+"""The terms of the interval taken apart: kernels of chips, tensors of links and of the host.
+
+A replicated stage goes by its first chip: each of its chips does the same, for its own inferences.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -21,7 +24,7 @@ Role = Literal["activation", "input", "output", "weight"]
 
 @dataclass(frozen=True)
 class KernelPart:
-    """A kernel's share of its chip's time: ``max(compute_s, sram_s) + overhead_s``, or what was measured."""
+    """A kernel of one inference: ``max(compute_s, sram_s) + overhead_s``, or what was measured."""
 
     ops: tuple[str, ...]  # in execution order
     chip: int
@@ -40,7 +43,8 @@ class Place:
     """An op and the chip it runs on."""
 
     op: str
-    chip: int
+    chip: int  # the first of its stage
+    replicas: int = 1  # chips of its stage
 
 
 @dataclass(frozen=True)
@@ -51,9 +55,10 @@ class TensorPart:
     role: Role
     link: str  # as ``Target.link_names`` has it
     size_bytes: int
-    seconds: float
+    seconds: float  # mean over all inferences
     source: Place | None  # its producer; None: the host
     readers: tuple[Place, ...]  # those it reaches this way, copies on the way left out
+    share: float = 1.0  # of all inferences that take this way; fewer inside a replicated stage
 
 
 @dataclass(frozen=True)
@@ -64,11 +69,12 @@ class Term:
     seconds: float
     kernels: tuple[KernelPart, ...]  # the longest first
     tensors: tuple[TensorPart, ...]  # the longest first
+    replicas: int = 1  # chips that take turns at the kernels: each spends a part of their seconds
 
     @property
     def size_bytes(self) -> int:
-        """Of all tensors."""
-        return sum(part.size_bytes for part in self.tensors)
+        """Of all tensors, in the mean over all inferences."""
+        return round(sum(part.size_bytes * part.share for part in self.tensors))
 
 
 class Terms:
@@ -82,10 +88,12 @@ class Terms:
         """[D + L] each term's seconds: chips, then links, host in and host out.
 
         Where transfers and compute do not overlap, a chip's term holds its transfers and
-        links have no term of their own: those are zero.
+        links have no term of their own: those are zero. Where they do, the chips of a
+        replicated stage are alike, and one term.
         """
         if self.loads.tables.overlap:
-            return np.concatenate([self.metrics.compute_s, self.metrics.link_s])
+            is_alike = self.loads.first_chip != np.arange(self.target.num_chips)
+            return np.concatenate([np.where(is_alike, 0.0, self.metrics.compute_s), self.metrics.link_s])
         chip_s = [
             self.metrics.compute_s[chip] + sum(part.seconds for part in self._transfers(chip))
             for chip in range(self.target.num_chips)
@@ -101,11 +109,22 @@ class Terms:
         kernels = self.kernels(index)
         tensors = () if self.loads.tables.overlap else self._transfers(index)
         seconds = float(self.metrics.compute_s[index]) + sum(part.seconds for part in tensors)
-        return Term(name, seconds, kernels, tensors)
+        return Term(name, seconds, kernels, tensors, self.replicas(index))
+
+    def replicas(self, chip: int) -> int:
+        """The chips that do what ``chip`` does, itself included."""
+        return int(self.loads.stage_size[self.loads.first_chip[chip]])
+
+    def is_inside(self, index: int) -> bool:
+        """Whether a term is of a link between two chips of one replicated stage."""
+        link = index - self.target.num_chips
+        if not 0 <= link < self.target.num_chips - 1 or not self.loads.tables.is_ring:
+            return False
+        return bool(self.loads.first_chip[link] == self.loads.first_chip[link + 1])
 
     def kernels(self, chip: int) -> tuple[KernelPart, ...]:
         """The kernels of a chip, the longest first."""
-        here = np.flatnonzero(self.loads.kernel_chip == chip)
+        here = np.flatnonzero(self.loads.kernel_chip == self.loads.first_chip[chip])
         longest = here[np.argsort(-self.loads.kernel_s[here], kind="stable")]
         return tuple(self.kernel(int(kernel)) for kernel in longest)
 
@@ -132,7 +151,8 @@ class Terms:
         )
 
     def streamed(self, chip: int) -> tuple[TensorPart, ...]:
-        """The weights that stream to a chip, most bytes first."""
+        """The weights that stream to a chip for one of its inferences, most bytes first."""
+        chip = int(self.loads.first_chip[chip])
         weights = self.loads.streamed(chip, int(self.metrics.peak_bytes[chip]))
         parts = [self._host_in(k, touched, [chip]) for k, touched in weights]
         return tuple(sorted(parts, key=lambda part: -part.size_bytes))
@@ -141,33 +161,42 @@ class Terms:
         """What loads a link, host in and host out included, most bytes first."""
         loads = self.loads
         if link < len(loads.tables.link_s_per_byte):
-            return tuple(self._crossing(int(k), link) for k in loads.on_link(link))
+            crossing = zip(*loads.on_link(link), strict=True)
+            return tuple(self._crossing(int(k), float(share), link) for k, share in crossing)
         if self.target.link_names[link] == "host out":
             return tuple(self._host_out(int(k)) for k in loads.outputs())
-        chips = np.flatnonzero(self.metrics.stream_bytes)
-        weights = [part for chip in chips for part in self.streamed(int(chip))]
+        weights = [part for chip in self.streaming() for part in self.streamed(chip)]
         inputs = [self._host_in(int(k), int(loads.tables.tensor_bytes[k]), None) for k in loads.inputs()]
         return tuple(sorted([*inputs, *weights], key=lambda part: -part.size_bytes))
+
+    def streaming(self) -> list[int]:
+        """The chips that weights stream to, the first of each stage."""
+        is_first = self.loads.first_chip == np.arange(self.target.num_chips)
+        return [int(chip) for chip in np.flatnonzero(is_first & (self.metrics.stream_bytes > 0))]
 
     def _transfers(self, chip: int) -> tuple[TensorPart, ...]:
         """What a chip that pays for transfers sends, gets and passes on, each link for itself."""
         loads, tables = self.loads, self.loads.tables
+        first, replicas = loads.first_chip[chip], self.replicas(chip)
         if not tables.pays_transfers[tables.chip_kind[chip]]:
             return ()
         links = np.flatnonzero((tables.link_from == chip) | (tables.link_to == chip))
         parts = [part for link in links for part in self.link(int(link))]
-        for k in loads.inputs():
-            if (loads.op_chip[loads.readers(int(k))] == chip).any():
-                parts.append(self._host_in(int(k), int(tables.tensor_bytes[k]), [chip]))
-        parts += [self._host_out(int(k)) for k in loads.outputs() if loads.home_chip[k] == chip]
-        parts += self.streamed(chip)
+        own = [
+            self._host_in(int(k), int(tables.tensor_bytes[k]), [first])
+            for k in loads.inputs()
+            if (loads.op_chip[loads.readers(int(k))] == first).any()
+        ]
+        own += [self._host_out(int(k)) for k in loads.outputs() if loads.home_chip[k] == first]
+        own += self.streamed(chip)
+        parts += [replace(part, seconds=part.seconds / replicas, share=1.0 / replicas) for part in own]
         return tuple(sorted(parts, key=lambda part: -part.seconds))
 
-    def _crossing(self, k: int, link: int) -> TensorPart:
+    def _crossing(self, k: int, share: float, link: int) -> TensorPart:
         loads = self.loads
         size = int(loads.tables.tensor_bytes[k])
         readers = tuple(place for op in loads.behind_link(k, link) for place in self.final_readers(op))
-        seconds = size * float(loads.tables.link_s_per_byte[link])
+        seconds = size * share * float(loads.tables.link_s_per_byte[link])
         return TensorPart(
             self.tensor_name(k),
             "activation",
@@ -176,6 +205,7 @@ class Terms:
             seconds,
             self.source(k),
             readers,
+            share,
         )
 
     def _host_in(self, k: int, size: int, chips: list[int] | None) -> TensorPart:
@@ -211,7 +241,7 @@ class Terms:
         return self._place(self._way(k)[-1])
 
     def copied_on(self, k: int) -> tuple[int, ...]:
-        """The chips that copy a tensor on its way here, the first first."""
+        """The first chips of the stages that copy a tensor on its way here, the first first."""
         return tuple(int(self.loads.op_chip[op]) for op in reversed(self._way(k)[:-1]))
 
     def _way(self, k: int) -> list[int]:
@@ -223,8 +253,13 @@ class Terms:
             way.append(int(graph.tensor_producer[graph.reader_tensor[reads[read_ptr[way[-1]]]]]))
         return way
 
+    def place(self, name: str) -> Place:
+        """Where an op, a relay or a clone runs."""
+        return self._place(self.loads.graph.op_index[name])
+
     def _place(self, op: int) -> Place:
-        return Place(self.loads.graph.op_names[op], int(self.loads.op_chip[op]))
+        chip = int(self.loads.op_chip[op])
+        return Place(self.loads.graph.op_names[op], chip, self.replicas(chip))
 
 
 def original_names(graph: Graph, plan: Plan) -> dict[str, str]:

@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.env import Metrics, Target, evaluate_batch
+from go_opt.env import Metrics, Target
 from go_opt.env.cost import CostTables
-from go_opt.plan import Plan
+from go_opt.env.expanded_tables import PlanTables
 
 FASTER: Final = 1.1  # ten percent
 
@@ -25,15 +25,15 @@ class WhatIf:
 
 
 def what_ifs(
-    target: Target, tables: CostTables, plan: Plan, metrics: Metrics, binding: Sequence[int]
+    target: Target, placed: PlanTables, metrics: Metrics, binding: Sequence[int]
 ) -> tuple[WhatIf, ...]:
     """Every change that shortens the interval, the most helpful first; ``binding`` are the terms at fault.
 
     The plan stays as it is: another plan may make more of the change, never less.
     """
     found: list[WhatIf] = []
-    for change, changed in _changes(target, tables, metrics, binding):
-        terms = evaluate_batch(changed, plan.placement[None], plan.order[None], plan.fusion_group[None])
+    for change, changed in _changes(target, placed.tables, metrics, binding):
+        terms = placed._replace(tables=changed).evaluate()
         interval_s = float(terms.interval_s[0])
         what_if = WhatIf(change, interval_s, target.bottleneck_name(int(terms.bottleneck[0])))
         # Changes of one kind grow from one to the next: those that add nothing are left out.

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from go_opt.env import Metrics, Target, cost_tables, evaluate_plan
+from go_opt.env.expanded_tables import PlanTables
 from go_opt.env.peak_memory import PeakMemory, peak_memory
 from go_opt.env.relays import clone_name, expand_plan, relay_name
 from go_opt.errors import PlanError
 from go_opt.explanations.blocks import Blocks, repeated_blocks
 from go_opt.explanations.loads import Loads
 from go_opt.explanations.moves import Mover, Neighbourhood
+from go_opt.explanations.resizes import Resize, best_resize
 from go_opt.explanations.terms import KernelPart, Place, TensorPart, Term, Terms, original_names
 from go_opt.explanations.what_if import WhatIf, what_ifs
 from go_opt.graph import Graph
@@ -27,12 +31,13 @@ EQUAL: Final = 1e-9  # terms that differ by less, relatively, bind together
 
 @dataclass(frozen=True)
 class ChipUse:
-    """How full a chip is. The four kinds of time add up to ``busy_s``."""
+    """How full each chip of a stage is. The four kinds of time add up to ``busy_s``."""
 
-    chip: int
+    chip: int  # the first of the stage
+    replicas: int  # chips of the stage
     ops: int  # of the graph; clones and relays apart
     kernels: int  # with clones and relays
-    busy_s: float
+    busy_s: float  # in the mean over all inferences, of which each chip runs one in ``replicas``
     compute_s: float  # of kernels that compute binds
     sram_s: float  # of kernels that traffic with SRAM binds
     overhead_s: float  # of starting kernels
@@ -40,7 +45,7 @@ class ChipUse:
     dearest: KernelPart
     weight_bytes: int  # resident
     peak_bytes: int  # of activations
-    stream_bytes: int  # of weights, each inference
+    stream_bytes: int  # of weights, each inference on the chip
     sram_bytes: int
 
     @property
@@ -58,6 +63,7 @@ class LinkUse:
     size_bytes: int
     tensors: int
     largest: TensorPart
+    among: int = 1  # links inside a replicated stage, of which this is the fullest
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ class RelayUse:
 
     tensor: str
     source: Place
-    chips: tuple[int, ...]  # that copy it
+    chips: tuple[int, ...]  # that copy it, the first of each stage
     farthest: Place  # reader
     size_bytes: int
     seconds: float  # of all copies, each on its chip
@@ -94,6 +100,7 @@ class PlanExplanation:
     num_ops: int
     num_kernels: int
     num_chips: int
+    may_replicate: bool  # whether the target can run stages on several chips in turn
     chips_used: int
     metrics: Metrics
     violations: tuple[Violation, ...]  # rules the plan breaks; empty where it is valid
@@ -102,10 +109,11 @@ class PlanExplanation:
     next_terms: tuple[tuple[str, float], ...]  # the others, the largest first
     what_ifs: tuple[WhatIf, ...]
     moves: Neighbourhood | None  # of the kernels that bind; None where the plan breaks a rule
-    chips: tuple[ChipUse, ...]  # in use
+    resize: Resize | None  # the best way to another chip for the stage that binds
+    chips: tuple[ChipUse, ...]  # in use, one for each stage
     links: tuple[LinkUse, ...]  # in use, host in and out included
     fullest: PeakMemory  # of the chip whose weights and activations fill most of its memory
-    streamed: tuple[tuple[int, tuple[TensorPart, ...]], ...]  # of each chip that streams weights
+    streamed: tuple[tuple[int, tuple[TensorPart, ...]], ...]  # of each stage that streams weights
     relays: tuple[RelayUse, ...]
     clones: tuple[CloneUse, ...]
     blocks: tuple[Blocks, ...]
@@ -149,6 +157,7 @@ def explain_plan(
     binding_terms = tuple(terms.term(i) for i in binding)
     chips = tuple(_chip_use(target, plan, terms, int(d)) for d in np.unique(loads.kernel_chip))
     fullest = max(chips, key=lambda use: use.memory_share)
+    at_fault = next((i for i in binding if i < target.num_chips), None)
     # Of an illegal plan there may not even be a graph of kernels to move.
     mover = None if violations else Mover(graph, target, plan, constraints)
     return PlanExplanation(
@@ -158,7 +167,8 @@ def explain_plan(
         num_ops=graph.num_ops,
         num_kernels=len(loads.kernel_chip),
         num_chips=target.num_chips,
-        chips_used=len(np.unique(placed.placement)),
+        may_replicate=target.goes_forward,
+        chips_used=int(loads.stage_size[np.unique(placed.placement)].sum()),
         metrics=metrics,
         violations=violations,
         bound=bound,
@@ -166,14 +176,17 @@ def explain_plan(
         next_terms=tuple(
             (target.bottleneck_name(int(i)), float(total_s[i]))
             for i in largest_first[num_binding:]
-            if total_s[i] > 0
+            if total_s[i] > 0 and not terms.is_inside(int(i))
         ),
-        what_ifs=what_ifs(target, tables, placed, metrics, binding),
+        what_ifs=what_ifs(target, PlanTables(tables, *_decided(placed)), metrics, binding),
         moves=None if mover is None else mover.around(_ops(graph, binding_terms)),
+        resize=None
+        if at_fault is None or violations
+        else best_resize(graph, target, plan, int(loads.first_chip[at_fault]), constraints),
         chips=chips,
-        links=tuple(_link_use(terms, int(i)) for i in np.flatnonzero(metrics.link_s)),
+        links=tuple(_link_uses(terms)),
         fullest=peak_memory(graph, target, plan, fullest.chip),
-        streamed=tuple((int(d), terms.streamed(int(d))) for d in np.flatnonzero(metrics.stream_bytes)),
+        streamed=tuple((chip, terms.streamed(chip)) for chip in terms.streaming()),
         relays=_relays(graph, plan, terms),
         clones=_clones(graph, plan, terms),
         blocks=repeated_blocks(graph, plan),
@@ -203,18 +216,23 @@ def _ops(graph: Graph, terms: tuple[Term, ...]) -> list[int]:
     return [graph.op_index[name] for name in dict.fromkeys(names) if name in graph.op_index]
 
 
+def _decided(plan: Plan) -> tuple[NDArray[np.int32], ...]:
+    return plan.placement, plan.order, plan.fusion_group, plan.replication
+
+
 def _chip_use(target: Target, plan: Plan, terms: Terms, chip: int) -> ChipUse:
-    kernels = terms.kernels(chip)
+    kernels, replicas = terms.kernels(chip), terms.replicas(chip)
     metrics = terms.metrics
     return ChipUse(
         chip=chip,
+        replicas=replicas,
         ops=int((plan.placement == chip).sum()),
         kernels=len(kernels),
         busy_s=float(metrics.compute_s[chip]),
-        compute_s=sum(kernel.compute_s for kernel in kernels if kernel.compute_s >= kernel.sram_s),
-        sram_s=sum(kernel.sram_s for kernel in kernels if kernel.compute_s < kernel.sram_s),
-        overhead_s=sum(kernel.overhead_s for kernel in kernels),
-        measured_s=sum(kernel.measured_s for kernel in kernels),
+        compute_s=sum(kernel.compute_s for kernel in kernels if kernel.compute_s >= kernel.sram_s) / replicas,
+        sram_s=sum(kernel.sram_s for kernel in kernels if kernel.compute_s < kernel.sram_s) / replicas,
+        overhead_s=sum(kernel.overhead_s for kernel in kernels) / replicas,
+        measured_s=sum(kernel.measured_s for kernel in kernels) / replicas,
         dearest=kernels[0],
         weight_bytes=int(metrics.weight_bytes[chip]),
         peak_bytes=int(metrics.peak_bytes[chip]),
@@ -223,15 +241,20 @@ def _chip_use(target: Target, plan: Plan, terms: Terms, chip: int) -> ChipUse:
     )
 
 
-def _link_use(terms: Terms, link: int) -> LinkUse:
-    tensors = terms.link(link)
-    return LinkUse(
-        name=terms.target.link_names[link],
-        seconds=float(terms.metrics.link_s[link]),
-        size_bytes=sum(part.size_bytes for part in tensors),
-        tensors=len(tensors),
-        largest=tensors[0],
-    )
+def _link_uses(terms: Terms) -> Iterator[LinkUse]:
+    """Every link in use, of those inside a replicated stage the fullest."""
+    link_s, num_chips = terms.metrics.link_s, terms.target.num_chips
+    first_chip = terms.loads.first_chip
+
+    def group(link: int) -> tuple[bool, int]:
+        is_inside = terms.is_inside(num_chips + link)
+        return is_inside, int(first_chip[link]) if is_inside else link
+
+    for _, links in groupby(np.flatnonzero(link_s).tolist(), key=group):
+        alike = list(links)
+        term = terms.term(num_chips + max(alike, key=lambda link: float(link_s[link])))
+        parts = term.tensors
+        yield LinkUse(term.name, term.seconds, term.size_bytes, len(parts), parts[0], len(alike))
 
 
 def _relays(graph: Graph, plan: Plan, terms: Terms) -> tuple[RelayUse, ...]:
@@ -245,7 +268,7 @@ def _relays(graph: Graph, plan: Plan, terms: Terms) -> tuple[RelayUse, ...]:
         found.append(
             RelayUse(
                 tensor=relay.tensor,
-                source=Place(graph.op_names[source], int(plan.placement[source])),
+                source=terms.place(graph.op_names[source]),
                 chips=relay.chips,
                 farthest=max(readers, key=lambda place: place.chip),
                 size_bytes=int(cost_tables(graph, terms.target).tensor_bytes[k]),

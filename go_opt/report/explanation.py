@@ -11,8 +11,9 @@ from rich.text import Text
 
 from go_opt.env.peak_memory import Held
 from go_opt.explanations import PlanExplanation
-from go_opt.explanations.blocks import Blocks
 from go_opt.explanations.moves import Neighbourhood
+from go_opt.explanations.resizes import Resize
+from go_opt.report.stage_names import StageNames, named_stage, stage_cell
 from go_opt.report.term_lines import binding_lines
 from go_opt.report.units import format_bytes, format_duration, format_ratio
 from go_opt.report.wording import (
@@ -41,7 +42,12 @@ def print_plan_explanation(console: Console, told: PlanExplanation) -> None:
     console.print(_chips_table(told))
     console.print()
     console.print(_links_table(told))
-    rest = [*_memory_lines(told), *_copies_lines(told), *_blocks_lines(told.blocks), *_origin_lines(told)]
+    rest = [
+        *_memory_lines(told),
+        *_copies_lines(told),
+        *_blocks_lines(told),
+        *_origin_lines(told),
+    ]
     for line in rest:
         console.print(Text(line), soft_wrap=True)
 
@@ -64,12 +70,15 @@ def summary_lines(told: PlanExplanation) -> Iterator[str]:
     )
     yield ""
     together = " together" if len(told.binding) > 1 else ""
-    names = listed([term.name for term in told.binding], MOST_LINES)
+    stages = _stages(told)
+    names = listed([stages.term(term.name) for term in told.binding], MOST_LINES)
     yield f"What binds{together}: {names}, {format_duration(interval_s)}"
-    yield from (f"  {line}" for line in binding_lines(told.binding))
+    yield from (f"  {line}" for line in binding_lines(told.binding, stages))
     yield from _next_lines(told)
     yield ""
     yield from _help_lines(told)
+    if told.resize is not None:
+        yield f"  {_resize_line(told.resize, stages, interval_s)}"
     if told.moves is not None:
         yield f"  {_moves_line(told.moves, interval_s)}"
     yield ""
@@ -79,47 +88,60 @@ def summary_lines(told: PlanExplanation) -> Iterator[str]:
 def _next_lines(told: PlanExplanation) -> Iterator[str]:
     if not told.next_terms:
         return
-    interval_s = told.metrics.interval_s
+    interval_s, stages = told.metrics.interval_s, _stages(told)
     listed = [
-        f"{name} {format_duration(seconds)} ({seconds / interval_s - 1.0:.1%})"
+        f"{stages.term(name)} {format_duration(seconds)} ({seconds / interval_s - 1.0:.1%})"
         for name, seconds in told.next_terms[:4]
     ]
     yield f"Next: {', '.join(listed)}"
 
 
 def _help_lines(told: PlanExplanation) -> Iterator[str]:
-    interval_s = told.metrics.interval_s
+    interval_s, stages = told.metrics.interval_s, _stages(told)
     yield "What would help, with this plan as it is:"
     helpful = [w for w in told.what_ifs if w.interval_s < interval_s * (1.0 - _LEAST_GAIN)]
     for what_if in helpful:
         gain = what_if.interval_s / interval_s - 1.0
-        then = (
-            "which still binds" if what_if.bottleneck in _names(told) else f"then {what_if.bottleneck} binds"
-        )
+        binds = stages.term(what_if.bottleneck)
+        then = "which still binds" if what_if.bottleneck in _names(told) else f"then {binds} binds"
         yield f"  {what_if.change}: {format_duration(what_if.interval_s)} ({gain:.1%}), {then}"
     if not helpful:
         yield "  none of faster links, compute, memory or host by itself"
     if told.next_terms:
         name, seconds = told.next_terms[0]
         most = f"{interval_s / seconds - 1.0:.1%}"
-        yield f"  beyond {most} of speed for what binds, {name} binds instead"
+        yield f"  beyond {most} of speed for what binds, {stages.term(name)} binds instead"
 
 
 def _names(told: PlanExplanation) -> set[str]:
     return {term.name for term in told.binding}
 
 
+def _stages(told: PlanExplanation) -> StageNames:
+    return StageNames({use.chip: use.replicas for use in told.chips})
+
+
+def _resize_line(resize: Resize, stages: StageNames, interval_s: float) -> str:
+    giver = "a free one" if resize.giver is None else f"one of {stages.named(resize.giver)}"
+    effect = _effect(resize.cost.interval_s, interval_s)
+    return f"one more chip for {stages.named(resize.chip)}, {giver}, {effect}"
+
+
 def _moves_line(moves: Neighbourhood, interval_s: float) -> str:
     tried = f"moving one of these kernels: of {counted(moves.tried, 'move')} tried, {moves.legal} legal"
     if moves.best is None:
         return tried
-    change = moves.best.cost.interval_s / interval_s - 1.0
-    best = f"the best, `{short(moves.best_op)}` to chip {moves.best.chip},"
+    to = named_stage(moves.best.chip, moves.best.replicas)
+    best = f"the best, `{short(moves.best_op)}` to {to},"
+    return f"{tried}, {best} {_effect(moves.best.cost.interval_s, interval_s)}"
+
+
+def _effect(then_s: float, interval_s: float) -> str:
+    change = then_s / interval_s - 1.0
     if abs(change) < _LEAST_GAIN:
-        return f"{tried}, {best} leaves the interval as it is"
+        return "leaves the interval as it is"
     verb = "shortens" if change < 0 else "lengthens"
-    to = f"{format_duration(moves.best.cost.interval_s)} ({change:+.1%})"
-    return f"{tried}, {best} {verb} the interval to {to}"
+    return f"{verb} the interval to {format_duration(then_s)} ({change:+.1%})"
 
 
 def _bound_line(told: PlanExplanation) -> str:
@@ -133,11 +155,14 @@ def _bound_line(told: PlanExplanation) -> str:
         reached = f"this plan is {format_ratio(gap)} above"
     else:
         reached = f"this plan takes {gap + 1.0:.3g} times that"
-    return f"Bound: no plan has an interval below {format_duration(bound.seconds)}, {reached}: {bound.reason}"
+    is_replicated = any(use.replicas > 1 for use in told.chips)
+    which = " with one chip per stage" if told.may_replicate and not is_replicated else ""
+    least = f"no plan{which} has an interval below {format_duration(bound.seconds)}"
+    return f"Bound: {least}, {reached}: {bound.reason}"
 
 
 def _chips_table(told: PlanExplanation) -> Table:
-    """One row a chip: where its time goes, its dearest kernel, what its memory holds."""
+    """One row a stage: where the time of its chips goes, its dearest kernel, what their memory holds."""
     table = table_of(
         ("chip", "ops", "kernels", "busy", "load", "compute", "SRAM", "overhead", "memory", "weights",
          "activations", "streamed", "dearest kernel")
@@ -145,7 +170,7 @@ def _chips_table(told: PlanExplanation) -> Table:
     interval_s = told.metrics.interval_s
     for use in told.chips:
         table.add_row(
-            str(use.chip),
+            stage_cell(use.chip, use.replicas),
             str(use.ops),
             str(use.kernels),
             format_duration(use.busy_s),
@@ -160,6 +185,8 @@ def _chips_table(told: PlanExplanation) -> Table:
             long_cell(f"{format_duration(use.dearest.seconds)} `{short(use.dearest.ops[0])}`"),
         )
     table.caption = f"{told.idle_share:.0%} of the time of all {told.num_chips} chips is idle"
+    if any(use.replicas > 1 for use in told.chips):
+        table.caption += "; xN: chips that take turns, their times are an Nth of an inference's"
     table.caption_justify = "left"
     return table
 
@@ -171,7 +198,7 @@ def _links_table(told: PlanExplanation) -> Table:
     fullest = sorted(told.links, key=lambda use: -use.seconds)[:MOST_LINKS]
     for use in (use for use in told.links if use in fullest):
         table.add_row(
-            use.name,
+            f"{use.name} (most of {use.among})" if use.among > 1 else use.name,
             format_duration(use.seconds),
             f"{use.seconds / interval_s:.0%}" if interval_s else "-",
             format_bytes(use.size_bytes),
@@ -190,8 +217,10 @@ def _memory_lines(told: PlanExplanation) -> Iterator[str]:
     at = f" at `{short(peak.ops[0])}`" if peak.ops else ""
     named = [f"{_held(held)} of `{short(held.tensor)}`" for held in peak.held]
     yield ""
+    stages = _stages(told)
     yield (
-        f"Fullest memory: chip {peak.chip}, {use.memory_share:.0%} of {format_bytes(use.sram_bytes)}: "
+        f"Fullest memory: {stages.named(use.chip)}, "
+        f"{use.memory_share:.0%} of {format_bytes(use.sram_bytes)}: "
         f"{format_bytes(use.weight_bytes)} of weights and {format_bytes(peak.peak_bytes)} of activations{at}"
         f"{': ' if named else ''}{listed(named, MOST_NAMES)}"
     )
@@ -200,7 +229,7 @@ def _memory_lines(told: PlanExplanation) -> Iterator[str]:
     yield "Weights that stream from the host each inference, since they do not fit beside the activations:"
     for chip, weights in told.streamed[:MOST_LINES]:
         names = listed([f"`{short(part.tensor)}`" for part in weights], MOST_NAMES)
-        yield f"  chip {chip}: {format_bytes(sum(part.size_bytes for part in weights))} of {names}"
+        yield f"  {stages.named(chip)}: {format_bytes(sum(part.size_bytes for part in weights))} of {names}"
     if len(told.streamed) > MOST_LINES:
         yield f"  and {len(told.streamed) - MOST_LINES} more chips"
 
@@ -210,6 +239,7 @@ def _held(held: Held) -> str:
 
 
 def _copies_lines(told: PlanExplanation) -> Iterator[str]:
+    stages = _stages(told)
     if told.relays:
         total_s = sum(relay.seconds for relay in told.relays)
         yield ""
@@ -218,7 +248,8 @@ def _copies_lines(told: PlanExplanation) -> Iterator[str]:
             f"{counted(len(told.relays), 'tensor')}, {format_duration(total_s)} on all chips"
         )
         for relay in told.relays[:MOST_LINES]:
-            way = f"from chip {relay.source.chip} over {named_chips(relay.chips)}"
+            start = named_stage(relay.source.chip, relay.source.replicas)
+            way = f"from {start} over {named_chips(stages.chips(relay.chips))}"
             yield (
                 f"  {format_bytes(relay.size_bytes)} of `{short(relay.tensor)}` {way} "
                 f"to {named_place(relay.farthest)}: {format_duration(relay.seconds)}"
@@ -230,7 +261,7 @@ def _copies_lines(told: PlanExplanation) -> Iterator[str]:
         yield "Clones, ops computed once more where they are read rather than sent there:"
         for clone in told.clones[:MOST_LINES]:
             yield (
-                f"  `{short(clone.op)}` (chip {clone.original_chip}) on chip {clone.chip}, "
+                f"  `{short(clone.op)}` ({stages.named(clone.original_chip)}) on {stages.named(clone.chip)}, "
                 f"{format_duration(clone.seconds)}, "
                 f"for {listed([f'`{short(op)}`' for op in clone.read_by], MOST_NAMES)}"
             )
@@ -238,18 +269,20 @@ def _copies_lines(told: PlanExplanation) -> Iterator[str]:
             yield f"  and {len(told.clones) - MOST_LINES} more"
 
 
-def _blocks_lines(blocks: Sequence[Blocks]) -> Iterator[str]:
-    if not blocks:
+def _blocks_lines(told: PlanExplanation) -> Iterator[str]:
+    if not told.blocks:
         return
+    stages = _stages(told)
     yield ""
     yield "Identical blocks:"
-    for row in blocks:
+    for row in told.blocks:
         repeat = row.repeat
         used = sorted({chip for chips in row.chips for chip in chips})
-        per_chip = repeat.blocks / len(used)
+        chips = stages.chips(used)
+        each = f"{repeat.blocks / len(used):.3g} a {'chip' if chips == used else 'stage'}"
         yield (
             f"  {repeat.blocks} of {counted(repeat.ops_per_block, 'op')}, `{short(row.name)}`, "
-            f"on {named_chips(used)}: {per_chip:.3g} a chip"
+            f"on {named_chips(chips)}: {each}"
         )
 
 

@@ -13,6 +13,7 @@ from go_opt.explanations import OpExplanation
 from go_opt.explanations.moves import Cost, Move
 from go_opt.explanations.of_op import Read, Written
 from go_opt.report.explanation import violation_lines
+from go_opt.report.stage_names import StageNames, named_stage, stage_range
 from go_opt.report.units import format_bytes, format_duration
 from go_opt.report.wording import counted, long_cell, named_chips, named_place, named_places, short, table_of
 
@@ -28,19 +29,22 @@ def print_op_explanation(console: Console, told: OpExplanation) -> None:
 def _op_lines(told: OpExplanation) -> Iterator[str]:
     work = f", {told.flops / 1e6:.4g} MFLOP" if told.flops else ""
     yield f"`{told.op}` ({told.op_type}, {told.op_class}, {told.dtype}{work})"
-    also = f", and once more on {named_chips(told.clones)}" if told.clones else ""
-    yield f"runs on chip {told.chip}{also}; placed by {told.provenance!r}"
+    stages = _stages(told)
+    also = f", and once more on {named_chips(stages.chips(told.clones))}" if told.clones else ""
+    turns = " in turn" if told.replicas > 1 else ""
+    yield f"runs on {stages.named(told.chip)}{turns}{also}; placed by {told.provenance!r}"
     yield from _kernel_lines(told)
     yield "reads"
-    yield from (f"  {_read(read)}" for read in told.reads)
+    yield from (f"  {_read(read, stages)}" for read in told.reads)
     yield "writes"
     yield from (f"  {_written(written)}" for written in told.writes)
     if told.violations:
         return
     only = "only " if len(told.free_chips) == 1 else ""
+    free = named_chips(stages.chips(told.free_chips))
     yield (
-        f"With all other kernels where they are, {only}{named_chips(told.free_chips)} can run it. "
-        f"The interval is {format_duration(told.cost.interval_s)}, and {_binds(told.cost)} binds"
+        f"With all other kernels where they are, {only}{free} can run it. "
+        f"The interval is {format_duration(told.cost.interval_s)}, and {_binds(told.cost, stages)} binds"
         f"{'. Elsewhere:' if told.moves else '.'}"
     )
 
@@ -54,20 +58,28 @@ def _kernel_lines(told: OpExplanation) -> Iterator[str]:
     }
     costs = ", ".join(f"{seconds} {name}" for name, seconds in parts.items())
     costs = "measured" if kernel.bound_by == "measured" else f"{kernel.bound_by} binds: {costs}"
+    whose = "its" if told.replicas == 1 else "each chip's"
     yield (
         f"kernel {told.place_on_chip} of {told.kernels_on_chip} on the chip: "
-        f"{format_duration(kernel.seconds)} of its {format_duration(told.chip_busy_s)}, {costs}"
+        f"{format_duration(kernel.seconds)} of {whose} {format_duration(told.chip_busy_s)}, {costs}"
     )
+    if told.replicas > 1:
+        share = format_duration(kernel.seconds / told.replicas)
+        yield f"  {share} of the interval: each chip runs one inference in {told.replicas}"
     mates = [f"`{short(op)}`" for op in kernel.ops if op != told.op]
     if mates:
         yield f"  one kernel with {', '.join(mates)}"
 
 
-def _read(read: Read) -> str:
+def _stages(told: OpExplanation) -> StageNames:
+    return StageNames({told.chip: told.replicas} | {move.chip: move.replicas for move in told.moves})
+
+
+def _read(read: Read, stages: StageNames) -> str:
     size = format_bytes(read.size_bytes)
     if read.source is None:
         return f"{size} of {read.kind} `{short(read.tensor)}`"
-    relayed = f", relayed on {named_chips(read.relayed_on)}" if read.relayed_on else ""
+    relayed = f", relayed on {named_chips(stages.chips(read.relayed_on))}" if read.relayed_on else ""
     inside = ", in the same kernel: no traffic" if read.is_in_kernel else ""
     return f"{size} of `{short(read.tensor)}` from {named_place(read.source)}{relayed}{inside}"
 
@@ -81,16 +93,20 @@ def _written(written: Written) -> str:
 
 
 def _moves_table(told: OpExplanation) -> Table:
-    """One row a chip; chips side by side of which the same is to be said share one."""
+    """One row a stage; stages side by side of which the same is to be said share one."""
     table = table_of(("chip", "ops along", "interval", "change", "then binds", "because"))
+    stages = _stages(told)
     for row in _alike(told.chip, told.moves):
         first, last = row[0], row[-1]
         table.add_row(
-            _from_to(str(first.chip), str(last.chip)),
+            _from_to(
+                stage_range(first.chip, first.replicas if first is last else 1),
+                stage_range(last.chip, last.replicas if first is last else 1),
+            ),
             _from_to(str(first.ops_along or "-"), str(last.ops_along or "-")),
             _from_to(format_duration(first.cost.interval_s), format_duration(last.cost.interval_s)),
             _change(told, first),
-            _binds(first.cost) if len(row) == 1 else "",
+            _binds(first.cost, stages) if len(row) == 1 else "",
             long_cell(_because(told, first)),
         )
     return table
@@ -101,7 +117,7 @@ def _alike(own_chip: int, moves: Sequence[Move]) -> list[list[Move]]:
 
     def reason(move: Move) -> tuple[object, ...]:
         # The rule's sentence may name the chip at hand: that alone is no other reason.
-        rule = move.forbidden.replace(f"chip {move.chip}", "it")
+        rule = move.forbidden.replace(named_stage(move.chip, move.replicas), "it")
         return (rule, move.blocker, move.chip < own_chip) if move.forbidden else (move.chip,)
 
     return [list(row) for _, row in groupby(moves, key=reason)]
@@ -118,9 +134,9 @@ def _change(told: OpExplanation, move: Move) -> str:
     return "none" if abs(change) < 5e-5 else f"{change:+.1%}"
 
 
-def _binds(cost: Cost) -> str:
+def _binds(cost: Cost, stages: StageNames) -> str:
     carried = f" with {format_bytes(cost.bottleneck_bytes)}" if cost.bottleneck_bytes else ""
-    return f"{cost.bottleneck}{carried}"
+    return f"{stages.term(cost.bottleneck)}{carried}"
 
 
 def _because(told: OpExplanation, move: Move) -> str:

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from go_opt.env import Metrics, Target
 from go_opt.env.metrics import STALL_CAUSES, Simulation
+from go_opt.env.stages import size_by_chip
+from go_opt.plan import Plan
+from go_opt.report.stage_names import binds, stage_cell
 from go_opt.report.units import format_duration
 
 _ROUNDING_S: Final = 1e-12  # what sums of floats leave over
 
 
-def print_simulation(console: Console, target: Target, metrics: Metrics) -> None:
+def print_simulation(console: Console, target: Target, plan: Plan, metrics: Metrics) -> None:
     """Waiting of chips and links in one inference; nothing where the plan does not run."""
     simulation = metrics.simulation
     if simulation is None or not math.isfinite(metrics.interval_s):
         return
-    console.print(stalls_table(metrics, simulation))
-    console.print(links_table(target, metrics, simulation))
+    size = size_by_chip(plan.placement, plan.replication, target.num_chips)
+    console.print(stalls_table(size, metrics, simulation))
+    console.print(links_table(size, target, metrics, simulation))
     period = (
         f"everything repeats after {simulation.period}"
         if simulation.period
@@ -32,23 +38,38 @@ def print_simulation(console: Console, target: Target, metrics: Metrics) -> None
     console.print(Text(f"simulated {simulation.inferences} inferences: {period}"), soft_wrap=True)
 
 
-def stalls_table(metrics: Metrics, simulation: Simulation) -> Table:
-    """One row a chip that computes: its utilisation, and what it waits for in one inference."""
+def stalls_table(size: NDArray[np.int32], metrics: Metrics, simulation: Simulation) -> Table:
+    """One row a chip that computes: its utilisation, and what it waits for in one inference.
+
+    Args:
+      size: [D] chips of the stage that starts at each chip; a stage is a row of means.
+    """
     table = _table("chip", "utilisation", *(f"waits for {cause}" for cause in STALL_CAUSES))
-    for chip in np.flatnonzero(metrics.compute_s):
+    for first, end in _stages(size):
+        if not metrics.compute_s[first:end].any():
+            continue
         table.add_row(
-            str(chip),
-            f"{simulation.utilisation[chip]:.0%}",
-            *(_waiting(stall_s) for stall_s in simulation.stall_s[chip]),
-            style="bold" if metrics.bottleneck.startswith(f"chip {chip} ") else None,
+            stage_cell(first, end - first),
+            f"{simulation.utilisation[first:end].mean():.0%}",
+            *(_waiting(stall_s) for stall_s in simulation.stall_s[first:end].mean(axis=0)),
+            style="bold" if binds(metrics.bottleneck, first, end - 1) else None,
         )
     return table
 
 
-def links_table(target: Target, metrics: Metrics, simulation: Simulation) -> Table:
-    """One row a link that transfers: its load, and how long tensors wait for it in one inference."""
+def links_table(size: NDArray[np.int32], target: Target, metrics: Metrics, simulation: Simulation) -> Table:
+    """One row a link that transfers: its load, and how long tensors wait for it in one inference.
+
+    Of the links inside a stage only the fullest has a row.
+    """
     table = _table("link", "transfers", "load", "tensors wait")
-    for link in np.flatnonzero(metrics.link_s):
+    inside = [range(first, end - 1) for first, end in _stages(size)]
+    hidden = {link for links in inside for link in links} - {
+        max(links, key=lambda link: float(metrics.link_s[link])) for links in inside if links
+    }
+    for link in np.flatnonzero(metrics.link_s).tolist():
+        if link in hidden:
+            continue
         table.add_row(
             target.link_names[link],
             format_duration(metrics.link_s[link]),
@@ -57,6 +78,14 @@ def links_table(target: Target, metrics: Metrics, simulation: Simulation) -> Tab
             style="bold" if metrics.bottleneck == target.link_names[link] else None,
         )
     return table
+
+
+def _stages(size: NDArray[np.int32]) -> Iterator[tuple[int, int]]:
+    """The first chip of each stage, and the one behind it."""
+    chip = 0
+    while chip < len(size):
+        yield chip, min(chip + int(size[chip]), len(size))
+        chip += int(size[chip])
 
 
 def _waiting(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Tables for people: the plan chip by chip, what each method added, the targets."""
+"""Tables for people: the plan stage by stage, what each method added, the targets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from go_opt.env import Metrics, Target
+from go_opt.env.stages import size_by_chip
 from go_opt.graph import Graph
 from go_opt.plan import Plan
 from go_opt.report.simulation_tables import print_simulation
+from go_opt.report.stage_names import StageNames, binds, stage_cell
 from go_opt.report.units import format_bytes, format_duration, format_ratio
 from go_opt.result import OptimizeResult, Step
 
@@ -30,7 +32,7 @@ def print_result(console: Console, graph: Graph, target: Target, result: Optimiz
     """The chips with their load, what each method added, and the summary."""
     console.print(chips_table(target, result.plan, result.metrics))
     metrics = result.metrics
-    print_simulation(console, target, metrics)
+    print_simulation(console, target, result.plan, metrics)
     console.print(history_table(result))
     speedup = result.reference_s / _objective_s(result)
     against = (
@@ -42,7 +44,7 @@ def print_result(console: Console, graph: Graph, target: Target, result: Optimiz
         f"interval    {format_duration(metrics.interval_s)} ({metrics.throughput_per_s:.6g} inferences/s), "
         f"{against}",
         f"latency     {format_duration(metrics.latency_s)}, alone {format_duration(metrics.makespan_s)}",
-        f"bottleneck  {metrics.bottleneck}",
+        f"bottleneck  {StageNames.of_plan(result.plan).term(metrics.bottleneck)}",
         f"bound       {format_duration(result.lower_bound_s or math.inf)}: {result.bound_reason}",
         f"status      {result.status}, gap {format_ratio(result.gap)}, by {result.method!r}, "
         f"{result.evaluations} evaluations in {result.wall_s:.2f} s",
@@ -54,11 +56,11 @@ def print_result(console: Console, graph: Graph, target: Target, result: Optimiz
 def print_metrics(console: Console, target: Target, plan: Plan, metrics: Metrics) -> None:
     """The chips with their load and the interval of a plan."""
     console.print(chips_table(target, plan, metrics))
-    print_simulation(console, target, metrics)
+    print_simulation(console, target, plan, metrics)
     validity = "valid" if metrics.valid else f"INVALID: {metrics.reason}"
     summary = (
         f"interval {format_duration(metrics.interval_s)}, latency {format_duration(metrics.latency_s)}, "
-        f"bottleneck {metrics.bottleneck}, {validity}"
+        f"bottleneck {StageNames.of_plan(plan).term(metrics.bottleneck)}, {validity}"
         if math.isfinite(metrics.interval_s)
         else f"does not run, {validity}"
     )
@@ -66,7 +68,10 @@ def print_metrics(console: Console, target: Target, plan: Plan, metrics: Metrics
 
 
 def chips_table(target: Target, plan: Plan, metrics: Metrics) -> Table:
-    """One row a chip in use; loads in percent of the interval, the bottleneck marked."""
+    """One row a chip, or replicated stage, in use; loads in percent of the interval, the bottleneck marked.
+
+    Times of a stage are shares of its chips, of an interval; it sends from its last one.
+    """
     table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
     ops = np.bincount(plan.placement, minlength=target.num_chips)
     copies = _copies_by_chip(target, plan)
@@ -77,22 +82,24 @@ def chips_table(target: Target, plan: Plan, metrics: Metrics) -> Table:
     leaves = target.topology.link_from
     has_source = leaves >= 0
     np.maximum.at(sent_s, leaves[has_source], metrics.link_s[: len(leaves)][has_source])
-    for chip in np.flatnonzero(sum(copies.values(), start=ops)):
+    size = size_by_chip(plan.placement, plan.replication, target.num_chips)
+    for chip in np.flatnonzero(sum(copies.values(), start=ops)).tolist():
+        last = min(chip + int(size[chip]), target.num_chips) - 1
         load, sent = (seconds / metrics.interval_s if metrics.interval_s else 0.0
-                      for seconds in (metrics.compute_s[chip], sent_s[chip]))  # fmt: skip
+                      for seconds in (metrics.compute_s[chip], sent_s[last]))  # fmt: skip
         table.add_row(
-            str(chip),
+            stage_cell(chip, int(size[chip])),
             str(ops[chip]),
             *(str(number[chip] or "-") for number in copies.values()),
             format_duration(metrics.compute_s[chip]),
             f"{load:.0%}",
             _bar(load),
-            format_duration(sent_s[chip]) if sent_s[chip] else "-",
-            f"{sent:.0%}" if sent_s[chip] else "-",
+            format_duration(sent_s[last]) if sent_s[last] else "-",
+            f"{sent:.0%}" if sent_s[last] else "-",
             format_bytes(int(metrics.weight_bytes[chip])),
             format_bytes(int(metrics.peak_bytes[chip])),
             format_bytes(int(metrics.stream_bytes[chip])) if metrics.stream_bytes[chip] else "-",
-            style="bold" if metrics.bottleneck.startswith(f"chip {chip} ") else None,
+            style="bold" if binds(metrics.bottleneck, chip, last) else None,
         )
     for name, seconds in zip(target.link_names[-2:], metrics.link_s[-2:], strict=True):
         load = seconds / metrics.interval_s if metrics.interval_s else 0.0

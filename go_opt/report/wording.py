@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from go_opt.explanations.terms import Place
+from go_opt.report.stage_names import named_stage
 
 _NAME_WIDTH: Final = 60
 MOST_NAMES: Final = 3
@@ -34,8 +35,8 @@ def listed(names: Sequence[str], most: int) -> str:
 
 
 def named_place(place: Place) -> str:
-    """An op with its chip."""
-    return f"`{short(place.op)}` (chip {place.chip})"
+    """An op with its chip, or the chips of its stage."""
+    return f"`{short(place.op)}` ({named_stage(place.chip, place.replicas)})"
 
 
 def named_places(of: Sequence[Place]) -> str:

@@ -139,7 +139,9 @@ def random_case(rng: np.random.Generator, num_ops: int, **fields: object) -> tup
     """A valid replicated plan with relays, some with clones, but for memory and the host's rates."""
     graph = random_graph(rng, num_ops)
     fields.setdefault("overlap", bool(rng.random() < 0.6))
-    target = small_mcm(int(rng.integers(1, 9)), sram_bytes=int(rng.choice([3_000, 12_000, 10**6])), **fields)
+    num_chips = int(rng.integers(1, 9))
+    fields.setdefault("sram_bytes", int(rng.choice([3_000, 12_000, 10**6])))
+    target = small_mcm(num_chips, **fields)
     order = random_order(rng, graph)
     group = greedy_fusion(loop_roles(graph), order)
     stage_of_op, sizes = random_stages(rng, order, group, target.num_chips)

@@ -143,7 +143,7 @@ What would help, with this plan as it is:
   moving one of these kernels: of 3 moves tried, 2 legal, the best, `add` to chip 0, \
 shortens the interval to 29.4 us (-26.5%)
 
-Bound: no plan has an interval below 20 us, this plan takes 2 times that: by hand"""
+Bound: no plan with one chip per stage has an interval below 20 us, this plan takes 2 times that: by hand"""
 
 
 def test_the_summary_word_for_word() -> None:
