@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 _ROUNDING: Final = 1e-12
@@ -17,10 +18,21 @@ def allotted_chips(work_s: NDArray[np.float64], num_chips: int, floor_s: float =
       work_s: [S] seconds of each stage on one chip; ``num_chips`` are at least as many.
       floor_s: the interval below which more chips are of no use.
     """
-    size = np.ones(len(work_s), dtype=np.int64)
-    for _ in range(num_chips - len(work_s)):
-        size[np.argmax(work_s / size)] += 1
+    size = share_chips(np.asarray(work_s, dtype=np.float64), num_chips)
     interval_s = max(float((work_s / size).max()), floor_s)
     if interval_s == 0.0:
         return np.ones_like(size)
     return np.maximum(1, np.ceil(work_s / interval_s * (1.0 - _ROUNDING))).astype(np.int64)
+
+
+@njit(cache=True, nogil=True)
+def share_chips(work_s, num_chips):
+    """[S] sizes of stages that have so many chips in all, one each at least: the least of the longest."""
+    size = np.ones(len(work_s), np.int64)
+    for _ in range(num_chips - len(work_s)):
+        longest = 0
+        for s in range(1, len(work_s)):
+            if work_s[s] / size[s] > work_s[longest] / size[longest]:
+                longest = s
+        size[longest] += 1
+    return size

@@ -87,7 +87,8 @@ def cheapest_relayed_cuts(
     cuts = cheapest_cuts(without_relays, max_chips, at_most_s)
     if cuts is None:
         return None
-    lower_s, upper_s = slicing_cost_s(without_relays, cuts), slicing_cost_s(problem, cuts)
+    cost_s = partial(slicing_cost_s, problem)
+    lower_s, upper_s = slicing_cost_s(without_relays, cuts), cost_s(cuts)
     alive, previous = no_tensors_alive(problem.relays), np.zeros(problem.num_kernels + 1, np.int64)
 
     def cuts_within(interval_s: float) -> tuple[NDArray[np.int64] | None, float]:
@@ -95,8 +96,8 @@ def cheapest_relayed_cuts(
         return (None if chips == NO_SLICING else walk_back(previous, chips)), next_s
 
     if upper_s <= at_most_s:
-        return least_interval(problem, cuts_within, lower_s, upper_s, cuts)
-    return least_interval(problem, cuts_within, lower_s, at_most_s)
+        return least_interval(cost_s, cuts_within, lower_s, upper_s, cuts)
+    return least_interval(cost_s, cuts_within, lower_s, at_most_s)
 
 
 def _relayed(

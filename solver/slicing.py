@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -30,6 +31,7 @@ from go_opt.solver.slicing_problem import SliceProblem, least_s, slicing_cost_s
 
 RELATIVE_TOLERANCE: Final = 1e-10
 GALLOP_STEP: Final = 0.1
+LAST_DOUBT: Final = 1e-3
 NO_SLICING: Final = -1
 
 
@@ -49,11 +51,11 @@ def cheapest_cuts(
     lower_s, on_one_chip = least_s(problem, max_chips), None
     if at_most_s == math.inf:
         on_one_chip = np.array([0, problem.num_kernels], dtype=np.int64)
-    return least_interval(problem, cuts_within, lower_s, at_most_s, on_one_chip)
+    return least_interval(partial(slicing_cost_s, problem), cuts_within, lower_s, at_most_s, on_one_chip)
 
 
 def least_interval(
-    problem: SliceProblem,
+    cost_s: Callable[[NDArray[np.int64]], float],
     cuts_within: Callable[[float], tuple[NDArray[np.int64] | None, float]],
     lower_s: float,
     upper_s: float,
@@ -64,7 +66,7 @@ def least_interval(
     It finds cuts for a candidate interval, or none, and says up to which one its answer
     stays the same. Growing steps up from ``lower_s`` come first, because segments within small
     intervals are short, then bisection; each slicing found pulls the upper end down to what it
-    really costs. ``best``: cuts within ``upper_s``, where some are known; else the first
+    really costs, by ``cost_s``. ``best``: cuts within ``upper_s``, where some are known; else the first
     candidate is ``upper_s``, which rules most orders out where a better one is known.
     """
     if best is None:
@@ -73,18 +75,22 @@ def least_interval(
         best, _ = cuts_within(upper_s * (1.0 + RELATIVE_TOLERANCE))
         if best is None:
             return None
-    upper_s = slicing_cost_s(problem, best)
-    step = GALLOP_STEP
+    upper_s = cost_s(best)
+    step, is_last_doubt = GALLOP_STEP, False
     while upper_s - lower_s > RELATIVE_TOLERANCE * upper_s:
         middle_s = 0.5 * (lower_s + upper_s)
-        if 0.0 < lower_s < middle_s / (1.0 + step):
+        # Close to the end the best so far often is the answer: a candidate just below it ends the search.
+        is_last_doubt = not is_last_doubt and upper_s - lower_s < LAST_DOUBT * upper_s
+        if is_last_doubt:
+            middle_s = upper_s * (1.0 - 0.5 * RELATIVE_TOLERANCE)
+        elif 0.0 < lower_s < middle_s / (1.0 + step):
             middle_s = lower_s * (1.0 + step)
         cuts, next_s = cuts_within(middle_s)
         if cuts is None:
             lower_s = max(middle_s, next_s)
             step *= 2.0
         else:
-            best, upper_s = cuts, min(middle_s, slicing_cost_s(problem, cuts))
+            best, upper_s = cuts, min(middle_s, cost_s(cuts))
     return best
 
 
