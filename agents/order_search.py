@@ -36,6 +36,7 @@ class OrderPlan(NamedTuple):
     order: IntArray  # [N]
     fusion_group: IntArray  # [N]
     interval_s: float
+    replication: IntArray | None = None  # [N]; None: no stage is replicated
 
 
 def genetic_orders(
@@ -53,7 +54,8 @@ def genetic_orders(
     structured = itertools.islice(random_orders(graph, tables, fusion_group, seed), STRUCTURED_GENOMES)
     fixed = [order for _, order in fixed_orders(graph, fusion_group)]
     first = np.stack([order_keys(order, fusion_group) for order in (default, *seeds, *fixed, *structured)])
-    screen = OrderScreen(tables, default, fusion_group, slicer.passing)
+    # The screen knows one chip for each segment.
+    screen = None if slicer.replicates else OrderScreen(tables, default, fusion_group, slicer.passing)
     evolution = generations(first.shape[1], seed=seed, first=first)
     genomes, worst_elite_s = next(evolution)
     best_s = math.inf
@@ -62,7 +64,7 @@ def genetic_orders(
         is_promising = None
         for i, keys in enumerate(genomes):
             at_most_s = min(worst_elite_s * BETTER, best_s * HOPELESS)
-            if is_promising is None and at_most_s < math.inf:
+            if screen is not None and is_promising is None and at_most_s < math.inf:
                 is_promising = screen.within(genomes, at_most_s)
             if is_promising is not None and not is_promising[i]:
                 yield None
@@ -74,7 +76,7 @@ def genetic_orders(
                 continue
             costs_s[i] = sliced.interval_s
             best_s = min(best_s, sliced.interval_s)
-            yield OrderPlan(sliced.placement, order, fusion_group, sliced.interval_s)
+            yield OrderPlan(sliced.placement, order, fusion_group, sliced.interval_s, sliced.replication)
         genomes, worst_elite_s = evolution.send(costs_s)
 
 

@@ -17,8 +17,10 @@ from go_opt.solver import (
     slice_order_relayed_resident,
     slice_order_resident,
 )
+from go_opt.solver.replicated_slicing import slice_order_replicated
 
 RELAYED: Final = ", relayed"
+REPLICATED: Final = ", replicated"
 
 
 def slices(search: SearchState, method: str, order: IntArray, group: IntArray) -> Iterator[Proposal | None]:
@@ -26,12 +28,17 @@ def slices(search: SearchState, method: str, order: IntArray, group: IntArray) -
     yield from _cheapest(search, method, order, group, is_relayed=False)
     if search.passing == "relayed":
         yield from _cheapest(search, method + RELAYED, order, group, is_relayed=True)
+    if search.replicates:
+        yield _replicated(search, method + REPLICATED, order, group)
 
 
 def widest_slices(
     search: SearchState, method: str, order: IntArray, group: IntArray
 ) -> Iterator[Proposal | None]:
-    """The same in one go: with relays where they are open."""
+    """The same in one go: with relays, and with replicated stages, where they are open."""
+    if search.replicates:
+        yield _replicated(search, method, order, group)
+        return
     is_relayed = search.passing == "relayed"
     yield from _cheapest(search, method, order, group, is_relayed=is_relayed)
 
@@ -88,3 +95,15 @@ def _chip_counts(search: SearchState) -> Iterator[int]:
             keep, exceed = (
                 (chips, exceed) if search.last_latency_s <= request.latency_limit_s else (keep, chips)
             )
+
+
+def _replicated(search: SearchState, method: str, order: IntArray, group: IntArray) -> Proposal | None:
+    """The cheapest slicing into stages, each on as many chips as it needs."""
+    tables, passing = search.tables, search.passing
+    slicing = slice_order_replicated(
+        tables, order, group, passing=passing, at_most_s=search.best_s, **search.rules
+    )
+    if slicing is None:
+        search.count_miss(method)
+        return None
+    return Proposal(method, slicing.placement, order, group, replication=slicing.replication)
