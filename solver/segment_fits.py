@@ -1,10 +1,12 @@
 """Which segments of a kernel sequence fit a chip, asked of any two cuts in any order.
 
 Growing a segment kernel by kernel (:mod:`go_opt.solver.segment_memory`) costs its length, and
-segments may be as long as memory holds their weights. So what a segment needs is bounded from
-above first, in constant time: what crosses its cuts, what lives at once anywhere in it, and
-every weight of every kernel. That settles most segments. Of the ends of the others all
-segments are grown, once, and their answers kept.
+segments may be as long as memory holds their weights. So what a segment needs is bounded first,
+in constant time: by what crosses its cuts, by the most that lives at once anywhere in it, and
+by its weights. All that are read before its end and from its start on are its weights, but
+for those read on both sides alone: none where it is longer than any gap between two reads.
+That settles most segments. Of the ends of the others all segments are grown, once, and their
+answers kept.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from go_opt.solver.segment_memory import SegmentMemory, SegmentUsage, grow_segme
 from go_opt.solver.sequence import KernelSequence
 
 # Kernels by which segments are grown in all, a second's work; past it what is not sure to fit does not.
-MOST_GROWTH: Final = 20_000_000
+MOST_GROWTH: Final = 5_000_000
+# Weights that more kernels pass without reading them are rare: a table that the last op reads again.
+LONG_GAP: Final = 64
 WORD_BITS: Final = 64
 
 
@@ -32,7 +36,9 @@ class SegmentFits(NamedTuple):
     first: NDArray[np.int64]  # [M + 1] segments that start before it need too much, and to any later end
     lowest: NDArray[np.int64]  # [M + 1] segments that start before it do not fit
     weight_sum_bytes: NDArray[np.int64]  # [M + 1] of the weights of every kernel
-    last_read_bytes: NDArray[np.int64]  # [M + 1] of the weights no later kernel reads
+    first_read_bytes: NDArray[np.int64]  # [M + 1] of the weights, each at the first kernel that reads it
+    last_read_bytes: NDArray[np.int64]  # [M + 1] each at the last
+    long_gap_bytes: int  # of weights that long segments may pass without reading them
     border_sum_bytes: NDArray[np.int64]  # [M + 1] inputs read and outputs written, twice
     crossing_bytes: NDArray[np.int64]  # [M + 1]
     enters_whole: bool  # whether all that crosses a segment's start is held in it
@@ -59,10 +65,16 @@ def segment_fits(
     """
     num_kernels = sequence.num_kernels
     weight_sum = _sums(memory.weight_bytes)[memory.weight_ptr]
+    read_again = np.zeros(num_kernels + 1, dtype=np.int64)
+    np.add.at(read_again, memory.weight_next, memory.weight_bytes)
+    first_read = weight_sum - _sums(read_again[:-1])
     is_last = memory.weight_next == num_kernels
     last_read = _sums(np.where(is_last, memory.weight_bytes, 0))[memory.weight_ptr]
+    reader = np.repeat(np.arange(num_kernels), np.diff(memory.weight_ptr))
+    has_gap = ~is_last & (memory.weight_next - reader > LONG_GAP)
+    long_gap_bytes = int(memory.weight_bytes[has_gap].sum())
     by_next = np.argsort(memory.weight_next, kind="stable")
-    first = _first_starts(memory, by_next, sram_bytes)
+    first = _first_starts(memory, reader, by_next, sram_bytes)
     border_sum = 2 * _sums(sequence.host_in_bytes + sequence.host_out_bytes)
     most_alive = _range_maxima(_alive_bytes(memory))
     crossing = sequence.crossing_bytes
@@ -73,7 +85,9 @@ def segment_fits(
         first,
         first.copy(),
         weight_sum,
+        first_read,
         last_read,
+        long_gap_bytes,
         border_sum,
         crossing,
         enters_whole,
@@ -97,16 +111,24 @@ def fits(of, start, end, passing_bytes):
         return True
     if start < of.lowest[end]:
         return False
+    crossing = 2 * (of.crossing_bytes[start] + of.crossing_bytes[end] - passing_bytes)
+    in_use = of.first_read_bytes[end] - of.last_read_bytes[start]
+    weights = max(
+        of.first_read_bytes[end] - of.first_read_bytes[start],
+        of.last_read_bytes[end] - of.last_read_bytes[start],
+        in_use - of.long_gap_bytes if end - start >= LONG_GAP else 0,
+    )
+    if weights + (crossing if of.enters_whole else 0) > of.sram_bytes:
+        return False
     level = 0
     while 2 << level <= end - start:
         level += 1
     alive = max(of.most_alive_bytes[level, start], of.most_alive_bytes[level, end - (1 << level)])
     # Tensors that pass the segment are alive all along it, and have their buffers beside.
     alive -= passing_bytes
-    crossing = of.crossing_bytes[start] + of.crossing_bytes[end] - passing_bytes
     border = of.border_sum_bytes[end] - of.border_sum_bytes[start]
-    weights = of.weight_sum_bytes[end] - of.weight_sum_bytes[start]
-    if 2 * crossing + alive + border + weights <= of.sram_bytes:
+    weights = min(in_use, of.weight_sum_bytes[end] - of.weight_sum_bytes[start])
+    if crossing + alive + border + weights <= of.sram_bytes:
         return True
     if not of.is_known[end]:
         if of.growth[0] > MOST_GROWTH:
@@ -146,13 +168,9 @@ def _grow_all(of, end):
 
 
 @njit(cache=True, nogil=True)
-def _first_starts(memory, by_next, sram_bytes):
+def _first_starts(memory, reader, by_next, sram_bytes):
     """[M + 1] the least start before each cut of a segment whose weights, each once, fit."""
     num_kernels = len(memory.weight_ptr) - 1
-    reader = np.empty(len(by_next), np.int64)
-    for kernel in range(num_kernels):
-        for i in range(memory.weight_ptr[kernel], memory.weight_ptr[kernel + 1]):
-            reader[i] = kernel
     first = np.zeros(num_kernels + 1, np.int64)
     start, again, held = 0, 0, np.int64(0)
     for end in range(1, num_kernels + 1):

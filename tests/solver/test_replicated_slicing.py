@@ -59,7 +59,7 @@ class Stagings:
 
     def best_s(self, min_chips: int = 1, max_chips: int = 99, weights_may_stream: bool = False) -> float:
         max_chips = min(max_chips, self.target.num_chips)
-        free = () if weights_may_stream else set(free_reads(self.tables, self._lower_s(max_chips)).tolist())
+        free = () if weights_may_stream else set(free_reads(self.tables, self.lower_s(max_chips)).tolist())
         found = [np.inf]
         for (stage, sizes), chips, terms in zip(self.stages, self.chips, self.terms, strict=True):
             needed = terms.peak_bytes[0].copy()
@@ -71,11 +71,12 @@ class Stagings:
                 found.append(float(terms.interval_s[0]))
         return min(found)
 
-    def _lower_s(self, max_chips: int) -> float:
+    def lower_s(self, max_chips: int) -> float:
         case, tables = self.case, self.tables
         sequence = kernel_sequence(tables, case.order, case.group, adjacent=False)
         host_s = (sequence.input_bytes + least_streamed_bytes(tables)) * tables.host_in_s_per_byte
-        return max(least_s(slice_problem(tables, sequence), max_chips), host_s)
+        work_s = least_s(slice_problem(tables, sequence), max_chips)
+        return max(work_s, host_s) if tables.overlap else work_s
 
     def _all(self) -> Iterator[tuple[IntArray, IntArray]]:
         """[N] the stage of each op, and [S] chips of each stage."""
@@ -147,7 +148,9 @@ def test_the_slicing_is_the_least_of_all_stagings(seed: int) -> None:
     free_s = all_of.best_s(weights_may_stream=True)
     assert reached(all_of.slice(weights_may_stream=True)) == pytest.approx(free_s, rel=1e-9, abs=0)
     if got is not None and best_s > 0:
-        assert (all_of.slice(at_most_s=best_s * at_most) is not None) == (at_most >= 1.0)
+        # None is faster than the host's link, which carries weights that no memory holds.
+        is_open = at_most >= 1.0 and best_s * at_most >= all_of.lower_s(all_of.target.num_chips)
+        assert (all_of.slice(at_most_s=best_s * at_most) is not None) == is_open
         stage = np.searchsorted(np.cumsum(got.sizes), got.placement, side="right")
         same = [(stage == s).all() and (sizes == got.sizes).all() for s, sizes in like(all_of, got)]
         assert any(same)
