@@ -50,7 +50,7 @@ def improvements(search: SearchState) -> Iterator[Proposal | None]:
     """
     if not _serves(search):
         return
-    yield from until_compiled(waits=search.request.max_evaluations is not None)
+    yield from until_compiled()
     exact = _exact_searches(search)
     for _ in range(EXACT_ROUNDS):
         # Most graphs are solved in the first rounds: no chain is needed then.

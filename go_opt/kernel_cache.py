@@ -1,9 +1,9 @@
 """Kernels that take long to compile are compiled once, in a process of their own that fills numba's cache.
 
-Those of the rounds of improvement and of the search over orders take half a minute after an
+Those of the rounds of improvement and of the search over orders take a minute after an
 install. A search that is short of time goes without them meanwhile; one that counts
 evaluations waits. A marker beside the compiled kernels says that they are there, for these
-sources and this numba.
+sources and this numba. Those of users' constraints take as long; they follow, and nobody waits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -33,6 +33,15 @@ from go_opt.three_ops import three_ops
 _POLL_S: Final = 0.002
 _EVALUATIONS: Final = 300  # until every method has had a turn
 _COMPILES: Final = "GO_OPT_COMPILES_KERNELS"  # set in the process that does
+_REQUESTS: Final = (
+    Request(max_evaluations=_EVALUATIONS),
+    Request(max_evaluations=_EVALUATIONS, relays=False),
+    Request(max_evaluations=_EVALUATIONS, replication=False),
+    Request(max_evaluations=_EVALUATIONS, decide="placement"),
+)
+_CONSTRAINED: Final = (
+    Request(max_evaluations=_EVALUATIONS, constraints=(Colocate(("op0", "op1")), Forbid(("op2",), (3,)))),
+)
 
 
 def are_compiled() -> bool:
@@ -47,18 +56,14 @@ def _is_interpreted() -> bool:
     return bool(vars(numba.config)["DISABLE_JIT"])
 
 
-def until_compiled(*, waits: bool) -> Iterator[None]:
-    """Ends once the kernels are in the cache; or, where that cannot be written to, are to be compiled here.
+def until_compiled() -> Iterator[None]:
+    """Ends once the kernels are in the cache; or are to be compiled here, since no process can or will.
 
-    Args:
-      waits: whether to wait for that, rather than to let the caller do something else meanwhile.
+    Meanwhile the caller may do something else, or ask whether to stop.
     """
     while not are_compiled():
-        if waits:
-            _compiling().wait()
-        else:
-            time.sleep(_POLL_S)
-            yield None
+        time.sleep(_POLL_S)
+        yield None
 
 
 @cache
@@ -82,18 +87,11 @@ def _compiling() -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
-def _compile() -> None:
+def _compile(requests: Iterable[Request]) -> None:
     """Run the kernels once, as searches do, on a graph of three ops."""
     from go_opt.optimizer import optimize_request
 
-    constraints = (Colocate(("op0", "op1")), Forbid(("op2",), (3,)))
-    for request in (
-        Request(max_evaluations=_EVALUATIONS),
-        Request(max_evaluations=_EVALUATIONS, relays=False),
-        Request(max_evaluations=_EVALUATIONS, replication=False),
-        Request(max_evaluations=_EVALUATIONS, constraints=constraints),
-        Request(max_evaluations=_EVALUATIONS, decide="placement"),
-    ):
+    for request in requests:
         optimize_request(three_ops(), load_target("mcm-2x2"), request)
 
 
@@ -104,8 +102,9 @@ def main() -> None:
     with open(_marker().with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # let go of when the process ends, however it does
         if not _marker().exists():
-            _compile()
+            _compile(_REQUESTS)
             write_atomically(_marker(), "")
+            _compile(_CONSTRAINED)
 
 
 if __name__ == "__main__":

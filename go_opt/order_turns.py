@@ -33,7 +33,7 @@ def order_turns(search: SearchState, group: IntArray, passing: Passing) -> Itera
     """
     if search.request.objective != "throughput" or not search.target.goes_forward:
         return
-    yield from until_compiled(waits=search.request.max_evaluations is not None)
+    yield from until_compiled()
     misses, best_s = 0, search.best_s
     for method, plan in _plans(search, group, passing):
         misses, best_s = (misses + 1, best_s) if search.best_s == best_s else (0, search.best_s)

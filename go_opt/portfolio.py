@@ -15,6 +15,7 @@ from go_opt.errors import InfeasibleError
 from go_opt.graph import Graph
 from go_opt.guesses import guesses, until_heard
 from go_opt.improvement import improvements
+from go_opt.kernel_cache import until_compiled
 from go_opt.order_turns import order_turns
 from go_opt.policies import ask_policy
 from go_opt.proposal import IntArray, Proposal, SearchState, has_static_constraints
@@ -68,6 +69,7 @@ def proposals(search: SearchState) -> Iterator[Proposal | None]:
         yield from _one_kind(target, default_order, decided)
         yield from _earliest_finish(search, "default order", default_order, decided)
     if request.decide == "placement":
+        yield from _until_kernels_are_there(search)
         yield from improvements(search)
         return
     for name, order in fixed_orders(graph, fused):
@@ -79,8 +81,17 @@ def proposals(search: SearchState) -> Iterator[Proposal | None]:
     if asked is not None and request.max_evaluations is not None:
         # Counted in evaluations, whose turn it is may not depend on how long the policy takes.
         yield from until_heard(search, asked)
+    yield from _until_kernels_are_there(search)
     searches = _order_searches(search, fused)
     yield from _in_turn(search, improvements(search), guesses(search, fused, asked), *searches)
+
+
+def _until_kernels_are_there(search: SearchState) -> Iterator[None]:
+    """Counted in evaluations, what is tried may not depend on how long kernels take to compile either."""
+    request = search.request
+    is_counted = request.max_evaluations is not None
+    if is_counted and request.objective == "throughput" and search.target.goes_forward:
+        yield from until_compiled()
 
 
 def _in_turn(search: SearchState, *methods: Iterator[Proposal | None]) -> Iterator[Proposal | None]:

@@ -7,6 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,20 +27,34 @@ sys.argv[0] = "go-opt"
 from go_opt.cli import main
 main()
 """
-LONG_SEARCH = ("optimize", "zoo:nasnet_mobile", "--max-evaluations", "1000000000")
+LONG_SEARCH = ("optimize", "zoo:nasnet_mobile")
+FOR_AN_HOUR = ("--budget", "60m")  # counted in evaluations it would wait for kernels and policy
+# Whoever reads what a process says waits for it: one that keeps quiet is killed, and its output ends.
+PATIENCE_S = 200.0
 
 
-def start(env: dict[str, str], cwd: Path, *args: str, code: str = RUN) -> subprocess.Popen[str]:
+@contextmanager
+def start(env: dict[str, str], cwd: Path, *args: str, code: str = RUN) -> Iterator[subprocess.Popen[str]]:
+    """A ``go-opt`` of its own, which ends with the block: killed where the block fails or takes too long."""
     command = [sys.executable, "-c", code, *args]
-    return subprocess.Popen(
+    with subprocess.Popen(
         command, env=env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    ) as process:
+        late = threading.Timer(PATIENCE_S, process.kill)
+        late.start()
+        try:
+            yield process
+            process.wait()
+        finally:
+            late.cancel()
+            process.kill()
 
 
 @pytest.mark.parametrize("as_json", [True, False], ids=["json", "table"])
 def test_ctrl_c_prints_the_plan_reached(user_env: dict[str, str], tmp_path: Path, as_json: bool) -> None:
     json_option = ["--json"] if as_json else []
-    with start(user_env, tmp_path, *LONG_SEARCH, "--out", "plan.json", *json_option) as process:
+    command = (*LONG_SEARCH, *FOR_AN_HOUR, "--out", "plan.json", *json_option)
+    with start(user_env, tmp_path, *command) as process:
         assert process.stderr is not None
         # The first line of progress: there is a plan.
         progress = next(line for line in process.stderr if "evaluations" in line)
@@ -58,8 +75,9 @@ def test_ctrl_c_prints_the_plan_reached(user_env: dict[str, str], tmp_path: Path
 def test_ctrl_c_before_there_is_a_plan(user_env: dict[str, str], tmp_path: Path) -> None:
     fifo = tmp_path / "model.json"
     os.mkfifo(fifo)
-    process = start(user_env, tmp_path, "optimize", fifo.name, "--out", "plan.json", "--json")
-    with process, fifo.open("w"):  # opens once the command reads the model
+    command = ("optimize", fifo.name, "--out", "plan.json", "--json")
+    # The fifo opens once the command reads the model.
+    with start(user_env, tmp_path, *command) as process, fifo.open("w"):
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
@@ -146,7 +164,7 @@ def test_ctrl_c_while_the_policy_loads(user_env: dict[str, str], tmp_path: Path)
     save_policy(tmp_path / "policy", Policy(config, initial_parameters(config, 0)), {})
     # Nothing is kept from an earlier run, so it compiles as well.
     env = {**user_env, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    args = (*LONG_SEARCH, "--policy", "policy", "--json")
+    args = (*LONG_SEARCH, "--max-evaluations", "1000000000", "--policy", "policy", "--json")
     with start(env, tmp_path, *args, code=RUN_ASKING + RUN) as process:
         assert process.stderr is not None
         assert "asked\n" in process.stderr
