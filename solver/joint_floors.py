@@ -24,18 +24,54 @@ from numba import njit
 from numpy.typing import NDArray
 
 from go_opt.env.cost import CostTables
-from go_opt.env.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles
+from go_opt.env.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles, greedy_fusion
 from go_opt.graph import ACTIVATION, NO_PRODUCER, Graph
+from go_opt.solver.passing import Passing
 from go_opt.solver.refinement_problem import RefinementProblem, problem_of_units
 
 
 def joint_refinement_problem(
-    graph: Graph, tables: CostTables, roles: LoopRoles, *, may_clone: NDArray[np.bool_] | None = None
+    graph: Graph,
+    tables: CostTables,
+    roles: LoopRoles,
+    *,
+    may_clone: NDArray[np.bool_] | None = None,
+    replicates: bool = False,
 ) -> RefinementProblem:
-    """A relaxation of placing, ordering and fusing at once: its bound holds for all of it."""
+    """A relaxation of placing, ordering and fusing at once: its bound holds for all of it.
+
+    With ``replicates`` for the sizes of replicated stages too.
+    """
     units = np.arange(graph.num_ops, dtype=np.int32)
     floor_s = joint_floor_s(tables, roles)
-    return problem_of_units(graph, tables, units, floor_s, passing="free", may_clone=may_clone)
+    return problem_of_units(
+        graph, tables, units, floor_s, passing="free", may_clone=may_clone, replicates=replicates
+    )
+
+
+def replicated_plan_problem(
+    graph: Graph, tables: CostTables, roles: LoopRoles, *, passing: Passing, planned_s: float = 0.0
+) -> RefinementProblem:
+    """Where to look for replicated stages: cut between any two ops, memory as plans use it.
+
+    Ops take what fusion leaves them at best. Kernels are to be fused anew within the stages
+    that are found: those of one order for all chips are in the way of good cuts.
+
+    Args:
+      planned_s: an interval that plans may take in any case: the host's link streams as many
+        weights as it can bring in that time, which memory need not hold.
+    """
+    units = np.arange(graph.num_ops, dtype=np.int32)
+    return problem_of_units(
+        graph,
+        tables,
+        units,
+        joint_floor_s(tables, roles),
+        passing=passing,
+        replicates=True,
+        planned_kernels=greedy_fusion(roles, units),
+        planned_s=planned_s,
+    )
 
 
 def joint_floor_s(tables: CostTables, roles: LoopRoles) -> NDArray[np.float64]:

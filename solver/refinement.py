@@ -24,9 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.solver.refinement_kernels import OUT_OF_ROOM, chain_search, find_chain
-from go_opt.solver.refinement_plans import placement_cost_s, slice_units
-from go_opt.solver.refinement_problem import RefinementProblem, trivial_bound
+from go_opt.solver.refinement_plans import unit_plan
+from go_opt.solver.refinement_problem import MOST_TICKS, RefinementProblem, trivial_bound
 from go_opt.solver.refinement_reason import refuted_because
+from go_opt.solver.refinement_slices import slice_units
 from go_opt.solver.refinement_splits import FORCED_IN, FORCED_OUT, split_chain
 from go_opt.solver.refinement_states import state_pool, workspace
 
@@ -56,6 +57,7 @@ class Refinement:
         """
         self.problem = problem
         self.placement: NDArray[np.int32] | None = None
+        self.replication: NDArray[np.int32] | None = None
         self.upper_s = upper_s
         self.expansions = 0
         graph = problem.units
@@ -67,6 +69,7 @@ class Refinement:
         self._search = chain_search(graph, FIRST_CAPACITY)
         self._share = 1.0  # of the way from what is refuted to what is reached
         self._patience = self._round = PATIENCE
+        self._most = MOST_TICKS  # candidates beyond are not refuted by chains
         self.consider(np.zeros(graph.num_units, np.int32))
         if placement is not None:
             self.consider(placement)
@@ -83,6 +86,14 @@ class Refinement:
         return self._refuted >= self._target or self.upper_s <= self._trivial_s * (1.0 + TOLERANCE)
 
     @property
+    def is_over(self) -> bool:
+        """Whether more expansions are of no use: it is optimal, or its chains are no longer exact.
+
+        They are not where replicated stages do not overlap transfers and compute.
+        """
+        return self.is_optimal or self._refuted >= self._most
+
+    @property
     def reason(self) -> str:
         """Why no placement is faster than the bound, one sentence with names."""
         if (self._refuted + 1) * self.problem.tick_s <= self._trivial_s:
@@ -91,18 +102,22 @@ class Refinement:
         return refuted_because(self.problem, self._pool, self._search, self._refuted)
 
     def consider(self, placement: NDArray[np.int32]) -> bool:
-        """Take a placement [U] of another method into account; whether it is the best so far."""
-        cost_s = placement_cost_s(self.problem, placement)
-        if cost_s > self.upper_s or (cost_s == self.upper_s and self.placement is not None):
+        """Take a placement [U] of another method into account; whether it is the best so far.
+
+        With replication open its chips stand for stages, whose sizes are chosen anew.
+        """
+        plan = unit_plan(self.problem, placement)
+        if plan.interval_s > self.upper_s or (plan.interval_s == self.upper_s and self.placement is not None):
             return False
-        self.upper_s, self.placement = cost_s, placement.astype(np.int32)
+        self.upper_s, self.placement, self.replication = plan.interval_s, plan.placement, plan.replication
         return True
 
     def run(self, expansions: int) -> bool:
-        """Split at least so many states, unless it is done before; whether it is."""
+        """Split at least so many states, unless it is over before; whether it is."""
         limit = self.expansions + expansions
-        while self.expansions < limit and not self.is_optimal:
-            ticks = self._refuted + max(1, int((self._target - self._refuted) * self._share))
+        while self.expansions < limit and not self.is_over:
+            open_ticks = min(self._target, self._most) - self._refuted
+            ticks = self._refuted + max(1, int(open_ticks * self._share))
             length = find_chain(self.problem.units, self._pool, self._search, ticks, self._target)
             if length == OUT_OF_ROOM or self._pool.num_states[0] + length > len(self._pool.low):
                 self._grow()
@@ -113,15 +128,16 @@ class Refinement:
             elif self._pool.num_free[self._search.chain[:length]].any():
                 self._split(length)
             else:
-                self.consider(self._placement_of(length))
+                if not self.consider(self._placement_of(length)):
+                    self._most = ticks - 1
                 self._share = min(self._share, 0.5)
                 self._patience = self._round
-        return self.is_optimal
+        return self.is_over
 
     @property
     def _target(self) -> int:
         """Ticks that a placement worth finding keeps within."""
-        return math.floor(min(self.upper_s / self.problem.tick_s, 2.0**60) * (1.0 - TOLERANCE))
+        return math.floor(min(self.upper_s / self.problem.tick_s, MOST_TICKS) * (1.0 - TOLERANCE))
 
     def _split(self, length: int) -> None:
         context = self._search.context

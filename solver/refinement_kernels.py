@@ -11,6 +11,12 @@ rule: what s forces in with its readers and their ancestors). ``extra`` is what 
 takes beside its work: copies of tensors that certainly pass and, where transfers do not
 overlap, both cuts and inputs. No chain: every placement takes longer than ``T``. A chain of
 single down-sets: a placement. Else its states are split, and so on.
+
+With replication open levels still count chips, and a segment may take several: a label stays
+for the levels behind its own, and each lets its next segment take ``T`` more. Where they do
+not overlap, less what enters: chip q of r carries ``((2 r - 2 q + 1) in + (2 q - 1) out) / r`` of
+the borders' traffic, ``in + out`` in the mean, so r chips do at most ``r (T - in) - out`` of work.
+Segments that surely do not fit a chip's memory are no segments.
 """
 
 from __future__ import annotations
@@ -23,10 +29,14 @@ from numpy.typing import NDArray
 
 from go_opt.env.heap import heap_pop, heap_push
 from go_opt.solver.passing import ADJACENT, RELAYED
+from go_opt.solver.refinement_memory import room_bytes
+from go_opt.solver.refinement_pairs import extra_ticks, may_fit, may_follow
 from go_opt.solver.refinement_problem import UnitGraph
 from go_opt.solver.refinement_states import EVERYTHING, NOTHING
 
 NEVER: Final = -1
+GONE: Final = -(2**62)  # reach of a label that a later one of its state made useless
+FURTHEST: Final = 2**61
 OUT_OF_ROOM: Final = -1
 
 
@@ -46,6 +56,7 @@ class ChainSearch(NamedTuple):
     label_work: NDArray[np.int64]  # [Y]
     label_reach: NDArray[np.int64]  # [Y] work, the next segment's included, less the cut
     label_before: NDArray[np.int64]  # [Y]
+    label_older: NDArray[np.int64]  # [Y] the label of the same state before this one
     queue: NDArray[np.int64]  # [Y] heap of the labels of a level
     waiting: NDArray[np.int32]  # [S] places of open_state that may be reached better
     level_end: NDArray[np.int64]  # [D + 2] labels up to and with each level; zero for levels not reached
@@ -70,6 +81,7 @@ def chain_search(graph: UnitGraph, capacity: int) -> ChainSearch:
         label_work=np.zeros(most_labels, np.int64),
         label_reach=np.zeros(most_labels, np.int64),
         label_before=np.zeros(most_labels, np.int64),
+        label_older=np.zeros(most_labels, np.int64),
         queue=np.zeros(most_labels, np.int64),
         waiting=np.zeros(capacity, np.int32),
         level_end=np.zeros(graph.num_chips + 2, np.int64),
@@ -92,7 +104,8 @@ def find_chain(graph, pool, search, ticks, dead_ticks):
             search.open_state[num_open] = state
             least = pool.low[state]
             most = pool.high[state]
-            for step in range(pool.pulled_low.shape[1]):
+            # A stage of any size may come next: how much it takes is not known.
+            for step in range(0 if graph.replicates else pool.pulled_low.shape[1]):
                 least = max(least, pool.pulled_low[state, step] - (step + 1) * ticks)
                 most = min(most, pool.pushed_high[state, step] + (step + 1) * ticks)
             if least > most:
@@ -122,12 +135,29 @@ def find_chain(graph, pool, search, ticks, dead_ticks):
             return OUT_OF_ROOM
         if search.label_state[num_labels - 1] == EVERYTHING and num_labels > end:
             return _walk_back(search, num_labels - 1)
+        if graph.replicates:
+            _carry(graph, pool, search, ticks, num_open, end, num_labels)
+        elif num_labels == end:
+            break
         begin = end
         end = num_labels
-        if begin == end:
-            break
         search.level_end[level + 1] = end
     return 0
+
+
+@njit(cache=True, nogil=True)
+def _carry(graph, pool, search, ticks, num_open, end, num_labels):
+    """Let the segments behind all labels take one chip more; labels from ``end`` on are new."""
+    for label in range(end, num_labels):
+        if search.label_older[label] >= 0:
+            search.label_reach[search.label_older[label]] = GONE
+    for label in range(end):
+        if search.label_reach[label] != GONE:
+            enters = np.int64(0) if graph.overlap else pool.cut[search.label_state[label]]
+            search.label_reach[label] = min(search.label_reach[label] + ticks - enters, FURTHEST)
+    for i in range(num_open):
+        if search.label[i] >= 0:
+            search.best[i] = min(search.best[i] + ticks - search.cut[i], FURTHEST)
 
 
 @njit(cache=True, nogil=True)
@@ -139,9 +169,12 @@ def _extend(graph, pool, search, ticks, least, num_open, begin, end):
     """
     before = pool.pulled if graph.passing == ADJACENT else pool.inside
     takes_extra = graph.passing == RELAYED or len(graph.input_ticks) > 0
+    takes_extra |= graph.memory.stream_ticks_per_byte > 0
+    room = room_bytes(graph.memory, ticks)
     queued = 0
-    for label in range(begin, end):
-        queued = heap_push(search.queue, queued, label, search.label_reach)
+    for label in range(0 if graph.replicates else begin, end):
+        if search.label_reach[label] != GONE:
+            queued = heap_push(search.queue, queued, label, search.label_reach)
     waiting = num_open
     for i in range(num_open):
         search.waiting[i] = i
@@ -161,17 +194,20 @@ def _extend(graph, pool, search, ticks, least, num_open, begin, end):
             if done <= search.best[i] or done < search.low[i] or done < least:
                 continue
             after = search.open_state[i]
-            may_follow = _may_follow(before, pool.outside, state, after, pool.first_outside[after], last)
-            extra = _extra_ticks(graph, pool, state, after) if may_follow and takes_extra else np.int64(0)
-            if extra > 0 or not may_follow:
+            follows = may_follow(before, pool.outside, state, after, pool.first_outside[after], last)
+            if graph.replicates and follows:
+                follows = may_fit(graph, pool, state, after, room)
+            extra = extra_ticks(graph, pool, state, after) if follows and takes_extra else np.int64(0)
+            if extra > 0 or not follows:
                 search.waiting[kept] = i
                 kept += 1
                 done = min(search.high[i], reach - search.cut[i] - extra)
-                if not may_follow or done <= search.best[i] or done < search.low[i] or done < least:
+                if not follows or done <= search.best[i] or done < search.low[i] or done < least:
                     continue
             if search.label[i] < end:
                 if num_labels == len(search.label_work):
                     return OUT_OF_ROOM
+                search.label_older[num_labels] = search.label[i]
                 search.label[i] = num_labels
                 search.label_state[num_labels] = after
                 num_labels += 1
@@ -239,46 +275,3 @@ def _sort_by_low(pool, search, dead_ticks):
         size += 1
     search.num_sorted[0] = size
     search.num_sorted[1] = pool.num_states[0]
-
-
-@njit(cache=True, nogil=True)
-def _may_follow(before, outside, state, after, first_word, last_word):
-    """Whether some down-set of ``after`` may come next to some one of ``state``.
-
-    It takes arrays, not the pool: passing the pool costs more than the test.
-    """
-    for word in range(first_word, last_word + 1):  # noqa: SIM110 - compiled to a loop of its own
-        if before[state, word] & outside[after, word]:
-            return False
-    return True
-
-
-@njit(cache=True, nogil=True)
-def _extra_ticks(graph, pool, state, after):
-    """What any segment between the two surely takes for copies and for inputs read again."""
-    extra = np.int64(0)
-    if graph.passing == RELAYED:
-        for word in range(pool.crosses.shape[1]):
-            passed = pool.crosses[state, word] & pool.ends[after, word]
-            if passed != 0:
-                for bit in range(64):
-                    if (passed >> bit) & 1:
-                        extra += graph.relay_ticks[64 * word + bit]
-    for i in range(len(graph.input_ticks)):
-        begin = graph.input_ptr[i]
-        end = graph.input_ptr[i + 1]
-        is_read = False
-        may_read = 0
-        for r in range(begin, end):
-            unit = graph.input_reader[r]
-            word = unit >> 6
-            bit = unit & 63
-            is_done = (pool.inside[state, word] >> bit) & 1
-            is_later = (pool.outside[after, word] >> bit) & 1
-            if is_done or is_later:
-                continue
-            may_read += 1
-            is_read |= ((pool.outside[state, word] >> bit) & 1) and ((pool.inside[after, word] >> bit) & 1)
-        if is_read:
-            extra += graph.input_ticks[i] - may_read * (graph.input_ticks[i] // (end - begin))
-    return extra

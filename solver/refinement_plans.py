@@ -1,43 +1,117 @@
-"""Plans of the refinement: what a placement costs exactly, and the cheapest slicing of an order.
-
-Slicing is the dynamic program of :mod:`go_opt.solver.slicing` on a :class:`UnitGraph`, in ticks.
-It counts nothing for copies and shared inputs: what it finds is costed exactly afterwards.
-"""
+"""Plans of the refinement: what a placement costs exactly, with replication open at its best sizes."""
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from go_opt.solver.passing import ADJACENT
-from go_opt.solver.refinement_problem import MOST_TICKS, RefinementProblem, UnitGraph
+from go_opt.solver.refinement_memory import UnitMemory
+from go_opt.solver.refinement_problem import RefinementProblem, UnitGraph
 
 STEPS = 12  # of the bisection: the interval found is that close to the best
 
 
-def placement_cost_s(problem: RefinementProblem, placement: NDArray[np.int32]) -> float:
-    """The interval of ``placement`` [U], exactly, streamed weights left out."""
+class UnitPlan(NamedTuple):
+    """A placement of units with its interval, weights that plans must stream beside left out."""
+
+    placement: NDArray[np.int32]  # [U] the first chip of the unit's stage
+    replication: NDArray[np.int32]  # [U] chips of the stage; 1 unless replication is open
+    interval_s: float
+
+
+def unit_plan(problem: RefinementProblem, placement: NDArray[np.int32]) -> UnitPlan:
+    """``placement`` [U], costed exactly; with replication open its chips are stages of the best sizes."""
     units = problem.units
-    num_chips = units.num_chips
+    if not units.replicates:
+        stage_s, link_s, _ = _loads(problem, placement, units.num_chips)
+        enters_s = np.concatenate([[0.0], link_s[:-1]])
+        interval_s = float(_chip_s(units, stage_s, enters_s, link_s, 1).max())
+        return UnitPlan(
+            placement.astype(np.int32),
+            np.ones(units.num_units, np.int32),
+            max(problem.floor_s, interval_s, float(link_s.max()) if units.overlap else 0.0),
+        )
+    used = np.unique(placement)
+    if len(used) > units.num_chips:
+        return UnitPlan(placement.astype(np.int32), np.ones(units.num_units, np.int32), math.inf)
+    stage = np.searchsorted(used, placement).astype(np.int32)
+    stage_s, link_s, leaves_bytes = _loads(problem, stage, len(used))
+    enters_s = np.concatenate([[0.0], link_s[:-1]])
+    least_s = max(problem.floor_s, float(link_s.max()) if units.overlap else 0.0)
+    excess = _excess_bytes(units.memory, stage, leaves_bytes)
+    if units.overlap:
+        least_s = max(least_s, _streaming_s(problem, int(excess.max())))
+    else:
+        stage_s += excess * units.memory.stream_ticks_per_byte * problem.tick_s
+    size = np.ones(len(used), np.int32)
+    chip_s = _chip_s(units, stage_s, enters_s, link_s, size)
+    while size.sum() < units.num_chips and chip_s.max() > least_s:
+        size[np.argmax(chip_s)] += 1
+        chip_s = _chip_s(units, stage_s, enters_s, link_s, size)
+    first = (np.cumsum(size) - size).astype(np.int32)
+    return UnitPlan(first[stage], size[stage], max(least_s, float(chip_s.max())))
+
+
+def _loads(
+    problem: RefinementProblem, stage: NDArray[np.int32], num_stages: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """[S] seconds of all that runs on each stage; seconds and bytes of what leaves it."""
+    units = problem.units
     work_s = problem.unit_s + problem.own_s
-    chip_s = np.bincount(placement, weights=work_s, minlength=num_chips).astype(np.float64)
-    home = placement[units.tensor_producer]
+    stage_s = np.bincount(stage, weights=work_s, minlength=num_stages).astype(np.float64)
+    home = stage[units.tensor_producer]
     farthest = home.copy()
     tensor = np.repeat(np.arange(len(home)), np.diff(units.reader_ptr))
-    np.maximum.at(farthest, tensor, placement[units.reader])
+    np.maximum.at(farthest, tensor, stage[units.reader])
+    leaves_bytes = _along(home, farthest, units.tensor_bytes.astype(np.float64), num_stages)
     tensor_s = (units.tensor_bytes * problem.link_s_per_byte).astype(np.float64)
-    link_s = _along(home, farthest, tensor_s, num_chips)
+    link_s = _along(home, farthest, tensor_s, num_stages)
     relayed = farthest > home + 1
-    chip_s += _along(home[relayed] + 1, farthest[relayed], problem.relay_s[relayed], num_chips)
-    if units.overlap:
-        return max(problem.floor_s, float(chip_s.max()), float(link_s.max()))
+    stage_s += _along(home[relayed] + 1, farthest[relayed], problem.relay_s[relayed], num_stages)
     for i, seconds in enumerate(problem.input_s):
         readers = units.input_reader[units.input_ptr[i] : units.input_ptr[i + 1]]
-        chip_s[np.unique(placement[readers])] += seconds
-    chip_s += link_s
-    chip_s[1:] += link_s[:-1]
-    return float(chip_s.max())
+        stage_s[np.unique(stage[readers])] += seconds
+    return stage_s, link_s, leaves_bytes
+
+
+def _chip_s(
+    units: UnitGraph,
+    stage_s: NDArray[np.float64],
+    enters_s: NDArray[np.float64],
+    leaves_s: NDArray[np.float64],
+    size: NDArray[np.int32] | int,
+) -> NDArray[np.float64]:
+    """[S] what a chip of each stage takes; summed, the one beside the busier border."""
+    if units.overlap:
+        return stage_s / size
+    return (stage_s + leaves_s + enters_s + (2 * size - 2) * np.maximum(enters_s, leaves_s)) / size
+
+
+def _excess_bytes(
+    memory: UnitMemory, stage: NDArray[np.int32], leaves_bytes: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """[S] bytes that do not fit."""
+    held_bytes = np.bincount(stage, weights=memory.held_bytes, minlength=len(leaves_bytes))
+    unit = np.repeat(np.arange(len(stage)), np.diff(memory.shared_ptr))
+    reads = np.unique(np.stack([stage[unit], memory.shared], axis=1), axis=0)
+    np.add.at(held_bytes, reads[:, 0], memory.shared_bytes[reads[:, 1]])
+    alive_bytes = np.zeros(len(leaves_bytes))
+    np.maximum.at(alive_bytes, stage, memory.alive_bytes)
+    borders_bytes = memory.num_buffers * (leaves_bytes + np.concatenate([[0.0], leaves_bytes[:-1]]))
+    return np.maximum(held_bytes + alive_bytes + borders_bytes - memory.sram_bytes, 0.0)
+
+
+def _streaming_s(problem: RefinementProblem, excess_bytes: int) -> float:
+    """What the host's link takes to bring so much beside what it always brings."""
+    memory = problem.units.memory
+    if excess_bytes == 0:
+        return 0.0
+    if memory.stream_bytes_per_tick == 0:
+        return math.inf
+    return (memory.reserved_bytes + excess_bytes) / memory.stream_bytes_per_tick * problem.tick_s
 
 
 def _along(
@@ -47,71 +121,3 @@ def _along(
     change = np.bincount(first, weights=seconds, minlength=num_chips + 1)
     change -= np.bincount(end, weights=seconds, minlength=num_chips + 1)
     return np.maximum(np.cumsum(change)[:num_chips], 0.0)
-
-
-def slice_units(
-    graph: UnitGraph, order: NDArray[np.int32], least_ticks: int, most_ticks: int
-) -> NDArray[np.int32] | None:
-    """[U] chips of a slicing of ``order`` within ``most_ticks``; none is within ``least_ticks``."""
-    num_units = graph.num_units
-    place = np.empty(num_units, np.int64)
-    place[order] = np.arange(num_units)
-    home = place[graph.tensor_producer]
-    last = np.maximum.reduceat(place[graph.reader], graph.reader_ptr[:-1]) if len(home) else home
-    change = np.zeros(num_units + 2, np.int64)
-    np.add.at(change, home + 1, graph.tensor_bytes)
-    np.add.at(change, last + 1, -graph.tensor_bytes)
-    cut = np.minimum(np.cumsum(change)[: num_units + 1] * graph.ticks_per_byte, MOST_TICKS).astype(np.int64)
-    reach = np.zeros(num_units + 1, np.int64)
-    if graph.passing == ADJACENT:
-        np.maximum.at(reach, home + 1, last + 1)
-    reach = np.maximum(np.maximum.accumulate(reach), np.arange(1, num_units + 2))
-    work = np.concatenate([[0], np.cumsum(graph.unit_ticks[order])])
-    before = np.zeros(num_units + 1, np.int64)
-    best = None
-    for step in range(STEPS + 1):
-        ticks = most_ticks if step == 0 else (least_ticks + most_ticks) // 2
-        if not _reach_end(work, cut, reach, graph.num_chips, graph.overlap, ticks, before):
-            if best is None:
-                return None
-            least_ticks = ticks
-            continue
-        most_ticks = ticks
-        cuts = [num_units]
-        while cuts[-1] > 0:
-            cuts.append(int(before[cuts[-1]]))
-        best = np.array(cuts[::-1])
-    assert best is not None
-    placement = np.empty(num_units, np.int32)
-    placement[order] = np.repeat(np.arange(len(best) - 1, dtype=np.int32), np.diff(best))
-    return placement
-
-
-@njit(cache=True, nogil=True)
-def _reach_end(work, cut, reach, num_chips, overlap, ticks, before):
-    """Whether ``num_chips`` segments within ``ticks`` cover all; ``before[j]`` is the cut before j."""
-    last = len(work) - 1
-    chips = np.full(last + 1, num_chips + 1, np.int64)
-    least = np.full(num_chips + 1, np.int64(2) ** 62, np.int64)  # start of those on so many chips
-    least_at = np.zeros(num_chips + 1, np.int64)
-    chips[0] = 0
-    entering = 0
-    for j in range(1, last + 1):
-        while entering < j and reach[entering] <= j:
-            i = entering
-            entering += 1
-            if chips[i] >= num_chips or cut[i] > ticks:
-                continue
-            start = -work[i] + (0 if overlap else cut[i])
-            if start < least[chips[i]]:
-                least[chips[i]] = start
-                least_at[chips[i]] = i
-        if cut[j] > ticks:
-            continue
-        room = ticks - work[j] - (0 if overlap else cut[j])
-        for q in range(num_chips):
-            if least[q] <= room:
-                chips[j] = q + 1
-                before[j] = least_at[q]
-                break
-    return chips[last] <= num_chips

@@ -11,13 +11,16 @@ tensors produced in ``I_d`` and read outside. What a chip takes:
 where relayed tensors add their copies to the work of every chip they pass. Memory is left
 out, so bounds stay sound and plans must be checked.
 
+With replication open the segments are stages, and r chips divide the work of theirs by r; the
+links inside never carry more than its borders. Then memory counts
+(:mod:`go_opt.solver.refinement_memory`): without it one stage of all chips would be best.
+
 Axes: ``U`` units in a topological order, ``K`` tensors, ``D`` chips. Bounds count in ticks,
 seconds rounded down to a tiny unit, so that sums are exact.
 """
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -27,10 +30,17 @@ from numpy.typing import NDArray
 from go_opt.csr import row_pointers
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels import kernel_seconds, number_kernels
-from go_opt.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
+from go_opt.graph import INPUT, NO_PRODUCER, Graph
 from go_opt.solver.bounds import Bound, least_streamed_bytes
 from go_opt.solver.interchange import Interchange
 from go_opt.solver.passing import PASSING_CODE, RELAYED, Passing
+from go_opt.solver.refinement_memory import UnitMemory, least_memory, no_memory, planned_memory
+from go_opt.solver.refinement_traffic import (
+    UnitTensors,
+    own_host_traffic,
+    unit_tensors,
+    without_traffic_of,
+)
 
 # One chip that runs everything takes this many ticks: rounding costs less than 1e-9 at 1e5 units.
 TOTAL_TICKS: Final = 2**50
@@ -60,6 +70,8 @@ class UnitGraph(NamedTuple):
     num_chips: int
     passing: int
     overlap: bool
+    replicates: bool  # whether a stage may take several chips
+    memory: UnitMemory  # counts where stages may be replicated
 
     @property
     def num_units(self) -> int:
@@ -95,6 +107,7 @@ def refinement_problem(
     *,
     passing: Passing,
     may_clone: NDArray[np.bool_] | None = None,
+    replicates: bool = False,
 ) -> RefinementProblem:
     """Kernels as units.
 
@@ -106,6 +119,7 @@ def refinement_problem(
       order: [N] the order in which groups stand together; by default that of the ops.
       may_clone: [N] ops that plans may compute again elsewhere; by default none. Their
         tensors, copies and outputs then cost nothing in the problem, which makes it a relaxation.
+      replicates: whether stages may take several chips.
     """
     default = np.arange(graph.num_ops, dtype=np.int32)
     order = default if order is None else order
@@ -115,7 +129,15 @@ def refinement_problem(
     kind, op = np.nonzero(~tables.can_run)
     may_run[kind, unit_of_op[op]] = False
     unit_s = np.where(may_run, kernel_s, np.inf).min(axis=0)
-    return problem_of_units(graph, tables, unit_of_op, unit_s, passing=passing, may_clone=may_clone)
+    return problem_of_units(
+        graph,
+        tables,
+        unit_of_op,
+        unit_s,
+        passing=passing,
+        may_clone=may_clone,
+        replicates=replicates,
+    )
 
 
 def problem_of_units(
@@ -126,14 +148,25 @@ def problem_of_units(
     *,
     passing: Passing,
     may_clone: NDArray[np.bool_] | None = None,
+    replicates: bool = False,
+    planned_kernels: NDArray[np.int32] | None = None,
+    planned_s: float = 0.0,
 ) -> RefinementProblem:
-    """Units numbered in a topological order, with seconds of their own."""
+    """Units numbered in a topological order, with seconds of their own.
+
+    Args:
+      replicates: whether stages may take several chips.
+      planned_kernels: [N] with ``replicates``: stages hold what a plan of these kernels would;
+        by default what no plan can avoid, which makes the problem a relaxation.
+      planned_s: an interval that such plans may take in any case; what the host's link brings in
+        that time need not stay.
+    """
     num_units = len(unit_s)
-    tables = tables if may_clone is None else _without_traffic_of(tables, may_clone)
+    tables = tables if may_clone is None else without_traffic_of(tables, may_clone)
     pays = tables.overlap or bool(tables.pays_transfers.all())
     link_s_per_byte = float(tables.link_s_per_byte.min()) if pays and len(tables.link_s_per_byte) else 0.0
-    tensors = _tensors(tables, unit_of_op, num_units)
-    own_s, shared = _own_host_traffic(tables, unit_of_op, num_units)
+    tensors = unit_tensors(tables, unit_of_op, num_units)
+    own_s, shared = own_host_traffic(tables, unit_of_op, num_units)
     if tables.overlap or not pays:
         own_s, shared = np.zeros(num_units), {}
     inputs_s = tables.tensor_bytes[tables.tensor_kind == INPUT].sum() * tables.host_in_s_per_byte
@@ -165,9 +198,18 @@ def problem_of_units(
     if may_clone is not None:
         relay_s[tensors.bytes == 0] = 0.0
     relay_s = relay_s if code == RELAYED else np.zeros(len(relay_s))
+    memory = no_memory()
+    if replicates and planned_kernels is not None:
+        least_s = max(floor_s, one_chip_s / tables.num_chips, planned_s)
+        memory = planned_memory(tables, unit_of_op, num_units, planned_kernels, least_s)
+    elif replicates:
+        memory = least_memory(tables, unit_of_op, num_units, tick_s)
     source = np.repeat(tensors.producer, np.diff(tensors.reader_ptr))
     edges = np.stack([source, tensors.reader], axis=1)
-    edges = np.concatenate([edges, _interchange_edges(tensors, unit_ticks, ticks(relay_s), input_readers)])
+    unit_cost = [unit_ticks, memory.held_bytes, memory.alive_bytes] if replicates else [unit_ticks]
+    edges = np.concatenate(
+        [edges, _interchange_edges(tensors, unit_cost, ticks(relay_s), input_readers, memory)]
+    )
     edges = np.unique(edges, axis=0)
     backward = edges[np.argsort(edges[:, 1], kind="stable")]
     tensor_of_read = np.repeat(np.arange(len(tensors.bytes), dtype=np.int32), np.diff(tensors.reader_ptr))
@@ -192,6 +234,8 @@ def problem_of_units(
         num_chips=tables.num_chips,
         passing=code,
         overlap=tables.overlap,
+        replicates=replicates,
+        memory=memory,
     )
     return RefinementProblem(
         units=units,
@@ -209,17 +253,23 @@ def problem_of_units(
 
 
 def _interchange_edges(
-    tensors: _Tensors,
-    unit_ticks: NDArray[np.int64],
+    tensors: UnitTensors,
+    unit_cost: list[NDArray[np.int64]],
     relay_ticks: NDArray[np.int64],
     input_readers: list[NDArray[np.int32]],
+    memory: UnitMemory,
 ) -> NDArray[np.int32]:
     """Edges [E, 2] that no optimum needs to break, forward along the units."""
-    reads_input = np.zeros((len(unit_ticks), len(input_readers)), np.int64)
+    num_units = len(unit_cost[0])
+    reads = np.zeros((num_units, len(input_readers) + len(memory.shared_bytes)), np.int64)
     for i, readers in enumerate(input_readers):
-        reads_input[readers, i] = 1
+        reads[readers, i] = 1
+    reads[
+        np.repeat(np.arange(len(memory.shared_ptr) - 1), np.diff(memory.shared_ptr)),
+        len(input_readers) + memory.shared,
+    ] = 1
     found = Interchange(
-        np.concatenate([unit_ticks[:, None], reads_input], axis=1),
+        np.concatenate([np.stack(unit_cost, axis=1), reads], axis=1),
         np.stack([tensors.bytes, relay_ticks], axis=1),
         tensors.producer,
         tensors.reader_ptr,
@@ -228,79 +278,18 @@ def _interchange_edges(
     return np.array(found, dtype=np.int32).reshape(-1, 2)
 
 
-def _without_traffic_of(tables: CostTables, may_clone: NDArray[np.bool_]) -> CostTables:
-    """What ops that may be cloned produce takes no bytes, and leaves from wherever that costs nothing."""
-    is_free = (tables.tensor_producer != NO_PRODUCER) & may_clone[np.maximum(tables.tensor_producer, 0)]
-    return tables._replace(tensor_bytes=np.where(is_free, 0, tables.tensor_bytes))
-
-
-class _Tensors(NamedTuple):
-    producer: NDArray[np.int32]  # [K]
-    bytes: NDArray[np.int64]  # [K]
-    copies: NDArray[np.int64]  # [K] tensors of the graph that this one stands for
-    reader_ptr: NDArray[np.int64]  # [K + 1]
-    reader: NDArray[np.int32]
-
-
-def _tensors(tables: CostTables, unit_of_op: NDArray[np.int32], num_units: int) -> _Tensors:
-    """Activations that some other unit reads, sorted by producer; those with equal readers are one."""
-    home = np.where(
-        tables.tensor_producer == NO_PRODUCER, -1, unit_of_op[np.maximum(tables.tensor_producer, 0)]
-    )
-    reader = unit_of_op[tables.reader_op]
-    passed_on = (home[tables.reader_tensor] >= 0) & (home[tables.reader_tensor] != reader)
-    passed_on &= tables.tensor_kind[tables.reader_tensor] != WEIGHT
-    pairs = np.stack([tables.reader_tensor[passed_on], reader[passed_on]], axis=1)
-    pairs = np.unique(pairs, axis=0).astype(np.int64).reshape(-1, 2)
-    merged: dict[tuple[int, bytes], list[int]] = {}
-    starts = np.flatnonzero(np.diff(pairs[:, 0], prepend=-1))
-    for start, end in itertools.pairwise([*starts.tolist(), len(pairs)]):
-        k = int(pairs[start, 0])
-        merged.setdefault((int(home[k]), pairs[start:end, 1].tobytes()), []).append(k)
-    keys = sorted(merged)
-    readers = [np.frombuffer(key[1], dtype=np.int64).astype(np.int32) for key in keys]
-    return _Tensors(
-        producer=np.array([key[0] for key in keys], dtype=np.int32),
-        bytes=np.array([tables.tensor_bytes[merged[key]].sum() for key in keys], dtype=np.int64),
-        copies=np.array([len(merged[key]) for key in keys], dtype=np.int64),
-        reader_ptr=np.cumsum([0, *(len(row) for row in readers)]).astype(np.int64),
-        reader=np.concatenate([*readers, np.zeros(0, np.int32)]).astype(np.int32),
-    )
-
-
-def _own_host_traffic(
-    tables: CostTables, unit_of_op: NDArray[np.int32], num_units: int
-) -> tuple[NDArray[np.float64], dict[int, tuple[float, NDArray[np.int32]]]]:
-    """[U] seconds of outputs, and of inputs one unit reads; the other inputs with their readers."""
-    own_s = np.zeros(num_units)
-    leaves = tables.tensor_is_output & (tables.tensor_producer != NO_PRODUCER)
-    np.add.at(
-        own_s,
-        unit_of_op[tables.tensor_producer[leaves]],
-        tables.tensor_bytes[leaves] * tables.host_out_s_per_byte,
-    )
-    shared = {}
-    for k in np.flatnonzero(tables.tensor_kind == INPUT):
-        seconds = float(tables.tensor_bytes[k] * tables.host_in_s_per_byte)
-        readers = np.unique(unit_of_op[tables.reader_op[tables.reader_ptr[k] : tables.reader_ptr[k + 1]]])
-        if len(readers) == 1:
-            own_s[readers[0]] += seconds
-        elif len(readers):
-            shared[int(k)] = (seconds, readers.astype(np.int32))
-    return own_s, shared
-
-
 def trivial_bound(problem: RefinementProblem) -> Bound:
     """Total work, the longest unit, the host's links."""
-    chips = min(problem.units.num_chips, problem.units.num_units)
+    replicates = problem.units.replicates
+    chips = problem.units.num_chips if replicates else min(problem.units.num_chips, problem.units.num_units)
     work_s = problem.unit_s + problem.own_s
     total_s = float(work_s.sum() + problem.input_s.sum())
     longest = int(np.argmax(work_s))
-    return max(
+    bounds = [
         Bound(total_s / chips, f"{total_s * 1e6:.4g} us of work share {chips} chips"),
-        Bound(
-            float(work_s[longest]), f"op {problem.name_of(longest)!r} takes {work_s[longest] * 1e6:.4g} us"
-        ),
         Bound(problem.floor_s, problem.floor_reason),
-        key=lambda bound: bound.seconds,
-    )
+    ]
+    if not replicates:
+        reason = f"op {problem.name_of(longest)!r} takes {work_s[longest] * 1e6:.4g} us"
+        bounds.insert(1, Bound(float(work_s[longest]), reason))
+    return max(bounds, key=lambda bound: bound.seconds)

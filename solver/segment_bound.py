@@ -29,8 +29,12 @@ LARGEST: Final = 2**40  # capacities are scaled to this, so that all of them tog
 
 
 def segment_bound(problem: RefinementProblem) -> Bound:
-    """The dearest of the cheapest segments around the units that take longest or move most."""
+    """The dearest of the cheapest segments around the units that take longest or move most.
+
+    Not with replication open: then several chips share a segment.
+    """
     units = problem.units
+    assert not units.replicates
     work_s = problem.unit_s + problem.own_s
     link_s = (units.tensor_bytes * problem.link_s_per_byte).astype(np.float64)
     num_units = units.num_units

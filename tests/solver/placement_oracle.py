@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -29,9 +30,19 @@ def monotone_placements(graph: Graph, num_chips: int) -> Iterator[tuple[int, ...
     return extend(())
 
 
-def interval_s(graph: Graph, tables: CostTables, chips: tuple[int, ...], passing: Passing) -> float:
-    """The interval of one kernel per op on alike chips, memory left out; infinite where it is forbidden."""
-    num_chips = tables.num_chips
+def interval_s(
+    graph: Graph,
+    tables: CostTables,
+    chips: tuple[int, ...],
+    passing: Passing,
+    sizes: tuple[int, ...] | None = None,
+) -> float:
+    """The interval of one kernel per op on alike chips, memory left out; infinite where it is forbidden.
+
+    With ``sizes``, ``chips`` are replicated stages of so many chips each.
+    """
+    sizes = sizes or (1,) * tables.num_chips
+    num_chips = len(sizes)
     compute_s, link_s = [0.0] * num_chips, [0.0] * num_chips
     host_in_s, host_out_s = [0.0] * num_chips, [0.0] * num_chips
     for op, seconds in enumerate(tables.kernel_floor_s()[0]):
@@ -60,9 +71,16 @@ def interval_s(graph: Graph, tables: CostTables, chips: tuple[int, ...], passing
                 compute_s[chip] += 2.0 * size * float(tables.sram_s_per_byte[0])
                 compute_s[chip] += float(tables.kernel_overhead_s[0])
     if tables.overlap:
-        return max(*compute_s, *link_s, inputs_s, outputs_s)
+        share_s = [seconds / size for seconds, size in zip(compute_s, sizes, strict=True)]
+        return max(*share_s, *link_s, inputs_s, outputs_s)
     before_s = [0.0, *link_s[:-1]]
-    return max(map(sum, zip(compute_s, link_s, before_s, host_in_s, host_out_s, strict=True)))
+    busiest_s = 0.0
+    for chip, size in enumerate(sizes):
+        work_s = compute_s[chip] + host_in_s[chip] + host_out_s[chip]
+        for place in range(1, size + 1):
+            passed_s = (2 * size - 2 * place + 1) * before_s[chip] + (2 * place - 1) * link_s[chip]
+            busiest_s = max(busiest_s, (work_s + passed_s) / size)
+    return busiest_s
 
 
 def least_interval_s(graph: Graph, tables: CostTables, passing: Passing) -> float:
@@ -71,9 +89,21 @@ def least_interval_s(graph: Graph, tables: CostTables, passing: Passing) -> floa
     return min(interval_s(graph, tables, chips, passing) for chips in placements)
 
 
-def tiny_graph(rng: np.random.Generator, num_ops: int) -> Graph:
+def stagings(graph: Graph, num_chips: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Every stage of every op that uses all stages up to the last, with all sizes of them."""
+    for stages in monotone_placements(graph, num_chips):
+        if set(stages) == set(range(max(stages) + 1)):
+            for sizes in itertools.product(range(1, num_chips + 1), repeat=max(stages) + 1):
+                if sum(sizes) <= num_chips:
+                    yield stages, sizes
+
+
+def tiny_graph(rng: np.random.Generator, num_ops: int, num_weights: int = 0) -> Graph:
     """Few distinct costs and many ops that read the same: equal chains, ties and branches."""
     b = GraphBuilder("tiny")
+    weights = [f"w{i}" for i in range(num_weights)]
+    for name in weights:
+        b.add_tensor(name, int(rng.choice([500, 1000, 2500])), "bfloat16", "weight")
     inputs = [f"x{i}" for i in range(int(rng.integers(1, 3)))]
     for name in inputs:
         b.add_tensor(name, int(rng.choice([0, 50, 200])), "bfloat16", "input")
@@ -89,6 +119,8 @@ def tiny_graph(rng: np.random.Generator, num_ops: int) -> Graph:
             read = sorted(rng.choice(pool, count, replace=False).tolist()) if count else []
         if rng.random() < 0.15:
             read.append(inputs[int(rng.integers(len(inputs)))])
+        if weights and rng.random() < 0.7:
+            read.append(weights[int(rng.integers(num_weights))])
         reads.append(sorted(set(read)))
         flops = float(rng.choice([500, 1000] if few else [0, 500, 1000, 2500]))
         size = int(rng.choice([100] if few else [0, 50, 100, 400]))

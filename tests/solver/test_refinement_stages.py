@@ -1,0 +1,221 @@
+"""Refinement with replicated stages against brute force and the evaluation of real plans."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from go_opt.env import CostTables, cost_tables, evaluate_batch
+from go_opt.env.stages import stages_of_sizes
+from go_opt.graph import INPUT, WEIGHT, Graph
+from go_opt.graph_builder import GraphBuilder
+from go_opt.solver.passing import Passing
+from go_opt.solver.refinement import Refinement
+from go_opt.solver.refinement_problem import problem_of_units, refinement_problem
+from go_opt.solver.refinement_slices import slice_units
+from tests.solver.placement_oracle import interval_s, stagings, tiny_graph
+from tests.strategies import examples, random_graph, small_mcm
+
+PASSINGS: tuple[Passing, ...] = ("free", "relayed", "adjacent")
+
+
+def three_ops(weights: tuple[int, int, int], us: tuple[float, float, float] = (10, 58, 20)) -> Graph:
+    """A chain of ops of so many microseconds, each with a weight of its own; 100 bytes between them."""
+    b = GraphBuilder("three")
+    b.add_tensor("x", 10, "bfloat16", "input")
+    for i, (size, seconds) in enumerate(zip(weights, us, strict=True)):
+        b.add_tensor(f"w{i}", size, "int8", "weight")
+        b.add_op(
+            f"op{i}", "Gather", "data_movement", flops=0, dtype="int8",
+            reads=[(f"t{i}" if i else "x", None), (f"w{i}", None)],
+            writes=[(f"t{i + 1}", 50, "bfloat16")], measured_s={"chip": seconds * 1e-6},
+        )  # fmt: skip
+    return b.build()
+
+
+def refined(graph: Graph, tables: CostTables, passing: Passing = "free") -> Refinement:
+    refinement = Refinement(refinement_problem(graph, tables, passing=passing, replicates=True))
+    refinement.run(100_000)
+    return refinement
+
+
+def test_stages_by_hand() -> None:
+    """On 9 chips of 1000 bytes: one stage where all weights fit; else each op by itself.
+
+    88 us on 9 chips are 9.78 us each. Alone, the ops take 10, 58/6 and 20/2 us on 1, 6, 2.
+    The host brings 200 bytes in 1 us: within 10 us 1980 of weights beside the 20 of the input.
+    """
+    target = small_mcm(9, sram_bytes=1000)
+    everything = three_ops((300, 300, 400))
+    one = refined(everything, cost_tables(everything, target))
+    assert one.is_optimal
+    assert one.upper_s == pytest.approx(88e-6 / 9)
+    assert one.placement is not None
+    assert one.replication is not None
+    assert one.replication.tolist() == [9, 9, 9]
+
+    graph = three_ops((900, 900, 900))
+    slow_host = cost_tables(graph, small_mcm(9, sram_bytes=1000, host_in_bytes_per_s=7e7))
+    three = refined(graph, slow_host)
+    assert three.is_optimal
+    assert three.upper_s == pytest.approx(10e-6)
+    assert three.placement is not None
+    assert three.replication is not None
+    assert three.placement.tolist() == [0, 1, 7]
+    assert three.replication.tolist() == [1, 6, 2]
+    assert "chips gets beyond" in three.reason
+    # 1700 bytes stream in 8.5 us: one stage again.
+    assert refined(graph, cost_tables(graph, target)).upper_s == pytest.approx(88e-6 / 9)
+
+
+def test_summed_streams_and_borders_by_hand() -> None:
+    """Two chips, 100 bytes an us over links, nothing overlaps; weights of 900 bytes in 1000.
+
+    All on both chips: 44 us, the half of 20 bytes in, which is 0.05 us, and 1700 bytes
+    streamed at 200 an us each inference, of which a chip takes every other: 4.25 us.
+    Op 0 and 1 on one chip alone are longer than that.
+    """
+    graph = three_ops((900, 900, 900))
+    tables = cost_tables(graph, small_mcm(2, sram_bytes=1000, overlap=False))
+    summed = refined(graph, tables)
+    assert summed.upper_s == pytest.approx((44 + 0.05 + 4.25) * 1e-6)
+
+
+def held_beyond_memory(tables: CostTables, stages: tuple[int, ...]) -> tuple[int, list[int]]:
+    """What streams wherever ops are, and of each stage what its ops touch of weights beyond its memory.
+
+    What the greediest reader touches more than the least one counts where that is.
+    """
+    always, held = 0, [0] * (max(stages) + 1)
+    for k in np.flatnonzero(tables.tensor_kind == WEIGHT):
+        reads = range(int(tables.reader_ptr[k]), int(tables.reader_ptr[k + 1]))
+        touched = [int(tables.read_bytes[r]) for r in reads]
+        where = [stages[tables.reader_op[r]] for r in reads]
+        if not touched:
+            continue
+        if tables.tensor_bytes[k] > tables.sram_bytes[0]:
+            always += max(touched)
+            continue
+        for stage in set(where):
+            held[stage] += min(touched)
+        held[where[touched.index(max(touched))]] += max(touched) - min(touched)
+    return always, [max(0, size - int(tables.sram_bytes[0])) for size in held]
+
+
+def least_interval_s(graph: Graph, tables: CostTables, passing: Passing) -> float:
+    """The optimum with memory as bounds count it, by enumeration; overlapped."""
+    inputs = int(tables.tensor_bytes[tables.tensor_kind == INPUT].sum())
+    least_s = np.inf
+    for stages, sizes in stagings(graph, tables.num_chips):
+        always, excess = held_beyond_memory(tables, stages)
+        host_s = (inputs + always + max(excess)) * tables.host_in_s_per_byte
+        least_s = min(least_s, max(host_s, interval_s(graph, tables, stages, passing, sizes)))
+    return least_s
+
+
+@pytest.mark.parametrize("passing", PASSINGS)
+def test_bound_and_plan_meet_at_the_optimum(passing: Passing) -> None:
+    for seed in range(examples(60)):
+        rng = np.random.default_rng([seed, 3])
+        graph = tiny_graph(rng, int(rng.integers(1, 7)), num_weights=4)
+        target = small_mcm(
+            int(rng.integers(1, 5)),
+            link_bytes_per_s=float(rng.choice([3e7, 1e8, 1e9])),
+            host_in_bytes_per_s=float(rng.choice([5e7, 2e8])),
+            sram_bytes=int(rng.choice([1500, 3000, 6000])),
+        )
+        tables = cost_tables(graph, target)
+        optimum_s = least_interval_s(graph, tables, passing)
+        refinement = Refinement(refinement_problem(graph, tables, passing=passing, replicates=True))
+        while not refinement.run(3):
+            assert refinement.lower_bound_s <= optimum_s * (1 + 1e-9), seed
+            assert refinement.upper_s >= optimum_s * (1 - 1e-9), seed
+        assert refinement.is_optimal, seed
+        assert refinement.lower_bound_s <= optimum_s * (1 + 1e-9), seed
+        assert refinement.upper_s == pytest.approx(optimum_s, rel=1e-6), seed
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_no_plan_beats_the_bound(overlap: bool) -> None:
+    """Every placement, every size, evaluated as plans are: weights kept or streamed, activations."""
+    for seed in range(examples(60)):
+        rng = np.random.default_rng([seed, overlap, 9])
+        graph = random_graph(rng, int(rng.integers(1, 6)))
+        target = small_mcm(
+            int(rng.integers(1, 5)),
+            overlap=overlap,
+            link_bytes_per_s=float(rng.choice([1e8, 1e9])),
+            host_in_bytes_per_s=float(rng.choice([2e8, 5e9])),
+            sram_bytes=int(rng.choice([10_000, 30_000, 100_000])),
+        )
+        tables = cost_tables(graph, target)
+        rows = [
+            (stages, stages_of_sizes(np.array(sizes))) for stages, sizes in stagings(graph, target.num_chips)
+        ]
+        placement = np.array([of.first_chip[list(stages)] for stages, of in rows], dtype=np.int32)
+        replication = np.array([of.size[list(stages)] for stages, of in rows], dtype=np.int32)
+        default = np.tile(np.arange(graph.num_ops, dtype=np.int32), (len(rows), 1))
+        metrics = evaluate_batch(tables, placement, default, default, replication)
+        optimum_s = metrics.interval_s[metrics.fits].min(initial=np.inf)
+        refinement = refined(graph, tables)
+        assert refinement.is_over, seed
+        assert refinement.is_optimal or not overlap, seed
+        assert refinement.lower_bound_s <= optimum_s * (1 + 1e-9), seed
+
+
+def test_planned_stages_fit() -> None:
+    """What plans hold is never more than planned: no more streams than the host brings in time."""
+    found = 0
+    for seed in range(examples(60)):
+        rng = np.random.default_rng([seed, 13])
+        graph = tiny_graph(rng, int(rng.integers(3, 9)), num_weights=4)
+        sram_bytes = int(rng.choice([4000, 6000, 9000]))
+        tables = cost_tables(graph, small_mcm(5, sram_bytes=sram_bytes, host_in_bytes_per_s=1e6))
+        ops = np.arange(graph.num_ops, dtype=np.int32)
+        problem = problem_of_units(
+            graph,
+            tables,
+            ops,
+            tables.kernel_floor_s()[0],
+            passing="free",
+            replicates=True,
+            planned_kernels=ops,
+        )
+        refinement = Refinement(problem)
+        refinement.run(10_000)
+        if refinement.upper_s == np.inf:
+            continue
+        found += 1
+        assert refinement.placement is not None
+        assert refinement.replication is not None
+        metrics = evaluate_batch(
+            tables, refinement.placement[None], ops[None], ops[None], refinement.replication[None]
+        )
+        assert metrics.fits[0], seed
+        assert metrics.interval_s[0] <= refinement.upper_s * (1 + 1e-9), seed
+    assert found > 20
+
+
+def test_slices_are_the_cheapest_of_their_order() -> None:
+    """Against every cut sequence of the default order, overlapped and without activations."""
+    for seed in range(examples(40)):
+        rng = np.random.default_rng([seed, 17])
+        graph = tiny_graph(rng, int(rng.integers(2, 8)), num_weights=4)
+        tables = cost_tables(
+            graph, small_mcm(4, sram_bytes=3000, link_bytes_per_s=1e8, host_in_bytes_per_s=1e8)
+        )
+        problem = refinement_problem(graph, tables, passing="free", replicates=True)
+        refinement = Refinement(problem)
+        order = np.arange(problem.units.num_units, dtype=np.int32)
+        least_s = np.inf
+        for cut in range(2 ** (len(order) - 1)):
+            starts = [bool(cut >> i & 1) for i in range(len(order) - 1)]
+            refinement.upper_s = np.inf
+            refinement.consider(np.cumsum([False, *starts]).astype(np.int32))
+            least_s = min(least_s, refinement.upper_s)
+        most_ticks = int(4 * least_s / problem.tick_s)
+        sliced = slice_units(problem.units, order, 0, most_ticks)
+        assert sliced is not None
+        refinement.upper_s = np.inf
+        refinement.consider(sliced)
+        assert refinement.upper_s <= least_s + 2.0**-11 * most_ticks * problem.tick_s, seed
