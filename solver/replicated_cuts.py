@@ -24,7 +24,14 @@ from numpy.typing import NDArray
 
 from go_opt.solver.allotment import allotted_chips, share_chips
 from go_opt.solver.relay_terms import no_tensors_alive, relay_s, relays_of_segments, start_over
-from go_opt.solver.segment_fits import SegmentFits, fits, needs_no_more
+from go_opt.solver.segment_fits import (
+    FITS,
+    UNSURE,
+    SegmentFits,
+    fits_at_a_glance,
+    grown_fits,
+    needs_no_more,
+)
 from go_opt.solver.slicing import NO_SLICING, least_interval, walk_back
 from go_opt.solver.slicing_problem import ROUNDING, SliceProblem
 
@@ -180,28 +187,39 @@ def fewest_replicated(problem, of, max_chips, interval_s, made, previous, steps)
         if cut_s > slack_s:
             next_s = min(next_s, cut_s)
             continue
-        size_bytes, number = passed_bytes, passed
         least_end_s = np.inf  # idle time of the chips before, work and relays up to j
-        for k in range(first, last + 1):
-            steps[0] += 1
-            i = start[k]
-            relays_s = relay_s(relays, kind, size_bytes, number)
-            # What passes the starts to come is no less.
-            end_s = least_idle_s[k] + prefix_s[j] + relays_s
-            if end_s > (chips[j] - 1) * slack_s * (1.0 + ROUNDING):
-                least_end_s = min(least_end_s, end_s)
+        # Those that surely fit first: then few of the others would save a chip.
+        is_unsure = True
+        for is_last_look in range(2):
+            if not is_unsure:
                 break
-            needed = chips_for(prefix_s[j] - prefix_s[i] + relays_s, slack_s, max_chips)
-            is_better = chips[i] + needed < chips[j]
-            if is_better and fits(of, i, j, size_bytes):
-                chips[j] = chips[i] + needed
-                stages[j] = stages[i] + 1
-                previous[j] = i
-                is_better = False
-            if not is_better:
-                least_end_s = min(least_end_s, idle_s[k] + prefix_s[j] + relays_s)
-            size_bytes += passing[0, k]
-            number += passing[1, k]
+            is_unsure = False
+            size_bytes, number = passed_bytes, passed
+            for k in range(first, last + 1):
+                steps[0] += 1
+                i = start[k]
+                relays_s = relay_s(relays, kind, size_bytes, number)
+                # What passes the starts to come is no less.
+                end_s = least_idle_s[k] + prefix_s[j] + relays_s
+                if end_s > (chips[j] - 1) * slack_s * (1.0 + ROUNDING):
+                    least_end_s = min(least_end_s, end_s)
+                    break
+                needed = chips_for(prefix_s[j] - prefix_s[i] + relays_s, slack_s, max_chips)
+                if chips[i] + needed >= chips[j]:
+                    least_end_s = min(least_end_s, idle_s[k] + prefix_s[j] + relays_s)
+                else:
+                    verdict = fits_at_a_glance(of, i, j, size_bytes)
+                    if verdict == UNSURE:
+                        is_unsure = True
+                        if is_last_look and grown_fits(of, i, j):
+                            verdict = FITS
+                    if verdict == FITS:
+                        least_end_s = min(least_end_s, idle_s[k] + prefix_s[j] + relays_s)
+                        chips[j] = chips[i] + needed
+                        stages[j] = stages[i] + 1
+                        previous[j] = i
+                size_bytes += passing[0, k]
+                number += passing[1, k]
         if chips[j] > 1:
             over_s = least_end_s - (chips[j] - 1) * slack_s
             next_s = min(next_s, interval_s + max(over_s, 0.0) / (chips[j] - 1))

@@ -25,6 +25,7 @@ MOST_GROWTH: Final = 5_000_000
 # Weights that more kernels pass without reading them are rare: a table that the last op reads again.
 LONG_GAP: Final = 64
 WORD_BITS: Final = 64
+FITS_NOT, UNSURE, FITS = range(3)
 
 
 class SegmentFits(NamedTuple):
@@ -104,13 +105,22 @@ def segment_fits(
     )
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def fits(of, start, end, passing_bytes):
     """Whether segment [start, end), which so many bytes pass, fits."""
+    verdict = fits_at_a_glance(of, start, end, passing_bytes)
+    return grown_fits(of, start, end) if verdict == UNSURE else verdict == FITS
+
+
+@njit(cache=True, nogil=True, inline="always")
+def fits_at_a_glance(of, start, end, passing_bytes):
+    """FITS, FITS_NOT or UNSURE, in constant time."""
     if of.all_fit:
-        return True
+        return FITS
     if start < of.lowest[end]:
-        return False
+        return FITS_NOT
+    if of.is_known[end]:
+        return FITS if _is_noted(of, start, end) else FITS_NOT
     crossing = 2 * (of.crossing_bytes[start] + of.crossing_bytes[end] - passing_bytes)
     in_use = of.first_read_bytes[end] - of.last_read_bytes[start]
     weights = max(
@@ -119,7 +129,7 @@ def fits(of, start, end, passing_bytes):
         in_use - of.long_gap_bytes if end - start >= LONG_GAP else 0,
     )
     if weights + (crossing if of.enters_whole else 0) > of.sram_bytes:
-        return False
+        return FITS_NOT
     level = 0
     while 2 << level <= end - start:
         level += 1
@@ -128,15 +138,17 @@ def fits(of, start, end, passing_bytes):
     alive -= passing_bytes
     border = of.border_sum_bytes[end] - of.border_sum_bytes[start]
     weights = min(in_use, of.weight_sum_bytes[end] - of.weight_sum_bytes[start])
-    if crossing + alive + border + weights <= of.sram_bytes:
-        return True
+    return FITS if crossing + alive + border + weights <= of.sram_bytes else UNSURE
+
+
+@njit(cache=True, nogil=True)
+def grown_fits(of, start, end):
+    """Whether segment [start, end) fits, exactly: all that end there are grown if they have not been yet."""
     if not of.is_known[end]:
         if of.growth[0] > MOST_GROWTH:
             return False
         _grow_all(of, end)
-    bit = start - of.row_start[end]
-    word = of.row[of.row_ptr[end] + bit // WORD_BITS]
-    return (word >> np.uint64(bit % WORD_BITS)) & np.uint64(1) == np.uint64(1)
+    return start >= of.lowest[end] and _is_noted(of, start, end)
 
 
 @njit(cache=True, nogil=True)
@@ -147,6 +159,13 @@ def needs_no_more(of, start, later):
     """
     more = of.crossing_bytes[later] - (of.crossing_bytes[start] if of.enters_whole else 0)
     return of.all_fit or 2 * more <= of.last_read_bytes[later] - of.last_read_bytes[start]
+
+
+@njit(cache=True, nogil=True)
+def _is_noted(of, start, end):
+    bit = start - of.row_start[end]
+    word = of.row[of.row_ptr[end] + bit // WORD_BITS]
+    return (word >> np.uint64(bit % WORD_BITS)) & np.uint64(1) == np.uint64(1)
 
 
 @njit(cache=True, nogil=True)
