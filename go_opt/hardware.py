@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -83,10 +84,12 @@ class HardwareSession:
 
     def evaluate(self, placement: Plans, order: Plans, fusion_group: Plans) -> Evaluations:
         """Measure the plans ([B, N] each), one after the other."""
-        measured = [
-            self.environment.measured_s(self.graph, self.target, self._plan(*rows))
-            for rows in zip(placement, order, fusion_group, strict=True)
-        ]
+        rows = zip(placement, order, fusion_group, strict=True)
+        return self.evaluate_plans([self._plan(*row) for row in rows])
+
+    def evaluate_plans(self, plans: Sequence[Plan]) -> Evaluations:
+        """Measure the plans, one after the other."""
+        measured = [self.environment.measured_s(self.graph, self.target, plan) for plan in plans]
         return Evaluations(
             np.array([math.inf if seconds is None else seconds for seconds in measured], dtype=np.float64),
             np.array([seconds is not None for seconds in measured], dtype=np.bool_),

@@ -10,13 +10,13 @@ Axes: ``B`` plans, ``N`` ops.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import count
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 from go_opt.agents.baselines import Evaluate
 from go_opt.agents.baselines.harness import Plans
 from go_opt.agents.instance import Instance
-from go_opt.env import Target, cost_tables, evaluate_batch, evaluate_plans
+from go_opt.env import Target, cost_tables, evaluate_batch, evaluate_plan, evaluate_plans
 from go_opt.env.cost import CostTables
 from go_opt.env.metrics import Fidelity, check_fidelity
 from go_opt.errors import EnvironmentFailedError, GoOptError, InvalidInputError
 from go_opt.graph import Graph
+from go_opt.plan import Plan
 from go_opt.solver import greedy_slicing
 
 MAX_REASON_CHARS: Final = 300  # of a foreign error within our sentence
@@ -51,6 +52,15 @@ class Session(Protocol):
 
     def close(self) -> None:
         """Give back what the session holds; nothing is asked afterwards."""
+        ...
+
+
+@runtime_checkable
+class PlanSession(Session, Protocol):
+    """A session that also evaluates plans with replicated stages, relays and clones."""
+
+    def evaluate_plans(self, plans: Sequence[Plan]) -> Evaluations:
+        """Evaluate the plans, in their order."""
         ...
 
 
@@ -83,7 +93,10 @@ class LocalEnvironment:
             evaluate = partial(_simulated, graph, target)
         else:
             evaluate = partial(_analytical, cost_tables(graph, target))
-        return _LocalSession(evaluate if self.workers == 1 else partial(self._shared, evaluate))
+        interval_s = partial(_interval_s, graph, target, self.fidelity)
+        if self.workers == 1:
+            return _LocalSession(evaluate, partial(map, interval_s))
+        return _LocalSession(partial(self._shared, evaluate), partial(self._pool.map, interval_s))
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
@@ -119,18 +132,37 @@ class CheckedSession:
           InvalidInputError: the plans are not of ``N`` ops each, or not equally many.
         """
         self._check_plans(placement, order, fusion_group)
+        ask = partial(self._session.evaluate, placement, order, fusion_group)
+        return self._checked(ask, len(placement))
+
+    @property
+    def takes_plans(self) -> bool:
+        """Whether :meth:`evaluate_plans` is served."""
+        return isinstance(self._session, PlanSession)
+
+    def evaluate_plans(self, plans: Sequence[Plan]) -> Evaluations:
+        """Evaluate plans that may have replicated stages, relays and clones, in their order.
+
+        Raises:
+          EnvironmentFailedError: the environment failed, answered nonsense or serves no such plans.
+        """
+        if not isinstance(self._session, PlanSession):
+            raise EnvironmentFailedError(f"{self._name} evaluates no replicated stages, relays and clones.")
+        return self._checked(partial(self._session.evaluate_plans, plans), len(plans))
+
+    def _checked(self, ask: Callable[[], Evaluations], num_plans: int) -> Evaluations:
         batch = next(self._batches)
         if not self._is_open:
             raise EnvironmentFailedError(f"{self._name} was closed before batch {batch}.")
         try:
-            answer = self._session.evaluate(placement, order, fusion_group)
+            answer = ask()
             interval_s = np.asarray(answer.interval_s).astype(np.float64, casting="same_kind")
             valid = np.asarray(answer.valid).astype(np.bool_, casting="no")
         except Exception as cause:
             raise EnvironmentFailedError(
                 f"{self._name} failed at batch {batch}: {_reason(cause)}."
             ) from cause
-        if nonsense := _nonsense(interval_s, valid, len(placement)):
+        if nonsense := _nonsense(interval_s, valid, num_plans):
             raise EnvironmentFailedError(f"{self._name} answered nonsense at batch {batch}: {nonsense}.")
         return Evaluations(np.where(valid, interval_s, np.inf), valid)
 
@@ -213,11 +245,16 @@ _Evaluator = Callable[..., Evaluations]  # (placement, order, fusion_group), [B,
 @dataclass(frozen=True, eq=False)
 class _LocalSession:
     _evaluate: _Evaluator
+    _intervals_s: Callable[[Sequence[Plan]], Iterable[float]]
 
     def evaluate(self, placement: Plans, order: Plans, fusion_group: Plans) -> Evaluations:
         # A kernel compiles once more for arrays of any other type or layout.
         plans = (np.require(array, np.int32, ["C", "A", "W"]) for array in (placement, order, fusion_group))
         return self._evaluate(*plans)
+
+    def evaluate_plans(self, plans: Sequence[Plan]) -> Evaluations:
+        interval_s = np.array(list(self._intervals_s(plans)), dtype=np.float64)
+        return Evaluations(interval_s, np.isfinite(interval_s))
 
     def close(self) -> None:
         """Nothing is held."""
@@ -233,6 +270,12 @@ def _simulated(
 ) -> Evaluations:
     costs = evaluate_plans(graph, target, placement, order, fusion_group, fidelity="simulated")
     return Evaluations(np.where(costs.valid, costs.interval_s, np.inf), costs.valid)
+
+
+def _interval_s(graph: Graph, target: Target, fidelity: Fidelity, plan: Plan) -> float:
+    """Of one plan; infinite where it is not valid."""
+    metrics = evaluate_plan(graph, target, plan, fidelity=fidelity)
+    return metrics.interval_s if metrics.valid else math.inf
 
 
 def _reason(cause: Exception) -> str:

@@ -5,8 +5,8 @@ Axes: ``B`` plans, ``N`` ops.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from go_opt.errors import InvalidInputError, PlanError
 from go_opt.plan import Plan
 from go_opt.proto import environment_pb2, plan_pb2
-from go_opt.wire import plan_to_proto
+from go_opt.wire import plan_from_proto, plan_to_proto
 
 ServedFidelity = Literal["analytical", "simulated", "hardware"]
 # An enum's number is the place of its name here; 0, "unspecified", reads as the default.
@@ -42,6 +42,7 @@ class PlanWriter:
         for name in _DECIDED:
             message.ClearField(name)
         self._rest = message.SerializeToString()
+        self._example = example
 
     def write(self, request: environment_pb2.EvaluateBatchRequest, plans: Sequence[Plans]) -> None:
         """Add the plans of these placements, orders and fusion groups ([B, N] each) to a request."""
@@ -55,6 +56,12 @@ class PlanWriter:
             decided = [part for head, varints in columns for part in (head, varints[i].tobytes())]
             request.plans.add().MergeFromString(b"".join([*decided, self._rest]))
 
+    def write_whole(self, request: environment_pb2.EvaluateBatchRequest, plans: Sequence[Plan]) -> None:
+        """Add plans as they are, but for the fingerprints."""
+        example = self._example
+        fingerprints = {name: getattr(example, name) for name in ("graph_fingerprint", "target_fingerprint")}
+        request.plans.extend(plan_to_proto(replace(plan, **fingerprints)) for plan in plans)
+
 
 @dataclass(frozen=True, eq=False)
 class PlanBatch:
@@ -64,6 +71,7 @@ class PlanBatch:
     order: Plans  # [B, N]
     fusion_group: Plans  # [B, N]
     is_plain: NDArray[np.bool_]  # [B] without replication, relays and clones
+    others: Mapping[int, Plan]  # those that are not plain, by their number
 
 
 @dataclass(frozen=True)
@@ -96,12 +104,14 @@ class PlanReader:
             wrong := _first((arrays["op_provenance"] < 0) | (arrays["op_provenance"] >= origins))
         ) is not None:
             raise _plan_error(batch, wrong[0], "op_provenance", "must index provenance")
+        is_plain = (arrays["replication"] == 1).all(axis=1)
+        is_plain &= np.array([not (plan.relays or plan.clones) for plan in request.plans], dtype=np.bool_)
         return PlanBatch(
             arrays["placement"],
             arrays["order"],
             arrays["fusion_group"],
-            (arrays["replication"] == 1).all(axis=1)
-            & np.array([not (plan.relays or plan.clones) for plan in request.plans], dtype=np.bool_),
+            is_plain,
+            {i: _whole_plan(batch, i, request.plans[i]) for i in np.flatnonzero(~is_plain).tolist()},
         )
 
     def _check_fields(self, batch: int, i: int, plan: plan_pb2.Plan) -> None:
@@ -119,6 +129,14 @@ class PlanReader:
         for i, plan in enumerate(plans):
             rows[i] = getattr(plan, name)
         return rows
+
+
+def _whole_plan(batch: int, i: int, message: plan_pb2.Plan) -> Plan:
+    try:
+        return plan_from_proto(message)
+    except PlanError as error:
+        problem = str(error).removeprefix("plan: ")
+        raise PlanError(f"batch {batch}: plan {i}: {problem}", field=f"plans[{i}].{error.field}") from None
 
 
 def _check_range(batch: int, field: str, rows: Plans, low: int, high: int | None, what: str) -> None:

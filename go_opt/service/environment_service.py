@@ -21,9 +21,9 @@ from go_opt.agents.training.environment import (
     greedy_interval_s,
     open_session,
 )
-from go_opt.env import Target, evaluate_batch, reward
+from go_opt.env import Target, evaluate_batch, evaluate_plan, reward
 from go_opt.env.evaluation import out_of_memory_reason
-from go_opt.errors import CancelledError, ExhaustedError, GoOptError, UnsupportedError
+from go_opt.errors import CancelledError, ExhaustedError, GoOptError, PlanError, UnsupportedError
 from go_opt.graph import Graph
 from go_opt.plan import Plan
 from go_opt.proto import environment_pb2, graph_pb2, plan_pb2
@@ -45,6 +45,7 @@ SERVICE_NAME: Final = environment_pb2.DESCRIPTOR.services_by_name["Environment"]
 MAX_BATCH_PLANS: Final = 1024
 _MAX_BATCH_OPS: Final = 4_000_000  # of all plans of a batch: some seconds of the model
 _NOT_RUN: Final = "the environment could not run the plan."
+_NO_STAGES: Final = "the environment evaluates no replicated stages, relays and clones."
 _log = logging.getLogger(__name__)
 
 
@@ -184,6 +185,11 @@ class EvaluationSession:
         plain = np.flatnonzero(batch.is_plain)
         answer = self.evaluate(batch.placement[plain], batch.order[plain], batch.fusion_group[plain])
         interval_s[plain], valid[plain] = answer.interval_s, answer.valid
+        reasons = {i: self._why_broken(request.batch_id, i, plan) for i, plan in batch.others.items()}
+        kept = [i for i, reason in reasons.items() if not reason]
+        if kept:
+            answer = self._session.evaluate_plans([batch.others[i] for i in kept])
+            interval_s[kept], valid[kept] = answer.interval_s, answer.valid
         rewards = reward(interval_s, valid, self.reference_interval_s)
         metrics = [
             plan_pb2.Metrics(interval_s=seconds, throughput_per_s=1.0 / seconds, valid=True)
@@ -192,7 +198,7 @@ class EvaluationSession:
             for seconds in interval_s.tolist()
         ]
         for i in np.flatnonzero(~valid).tolist():
-            metrics[i].reason = self._reason(batch, i)
+            metrics[i].reason = reasons.get(i) or self._reason(batch, i)
         with self._lock:
             self.plans_evaluated += len(metrics)
         return metrics, rewards.tolist()
@@ -217,10 +223,24 @@ class EvaluationSession:
         except GoOptError as error:
             _log.warning("%s", error)
 
+    def _why_broken(self, batch: int, i: int, plan: Plan) -> str:
+        """The first rule that a plan with replicated stages, relays or clones breaks, memory apart; or none.
+
+        Raises:
+          PlanError: it has relays or clones of what the graph does not have.
+        """
+        violations = verify(self.graph, self._target, plan)
+        if any(violation.constraint == "shape" for violation in violations):
+            raise PlanError(f"batch {batch}: plan {i}: {violations[0].message}", field=f"plans[{i}]")
+        static = [violation.message for violation in violations if violation.constraint != "memory"]
+        if static:
+            return static[0]
+        return "" if self._session.takes_plans else _NO_STAGES
+
     def _reason(self, batch: PlanBatch, i: int) -> str:
         """Why a plan is not valid: the first rule it breaks, or a chip without enough memory."""
-        if not batch.is_plain[i]:
-            return "replicated stages, relays and clones are not evaluated by this version."
+        if i in batch.others:
+            return evaluate_plan(self.graph, self._target, batch.others[i]).reason or _NOT_RUN
         placement, order, group = batch.placement[i], batch.order[i], batch.fusion_group[i]
         if self._rules.are_kept(placement[None], order[None], group[None]):
             # Far quicker than the verifier, and plans that keep the rules are the many.

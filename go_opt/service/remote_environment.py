@@ -40,6 +40,7 @@ _CLOSE_TIMEOUT_S: Final = 2.0
 _MAX_BATCH_NUMBERS: Final = 4_000_000  # of all plans in a message: some 16 MiB
 _NUMBERS_PER_OP: Final = 5
 _T = TypeVar("_T")
+_Write = Callable[[PlanWriter, environment_pb2.EvaluateBatchRequest, slice], None]
 
 
 @dataclass(frozen=True)
@@ -129,12 +130,31 @@ class RemoteSession:
         Raises:
           EnvironmentFailedError: the service failed, or stayed away for too long.
         """
-        interval_s = np.full(len(placement), np.inf)
-        valid = np.zeros(len(placement), dtype=np.bool_)
+        plans = (placement, order, fusion_group)
+
+        def write(writer: PlanWriter, request: environment_pb2.EvaluateBatchRequest, rows: slice) -> None:
+            writer.write(request, [array[rows] for array in plans])
+
+        return self._evaluated(len(placement), write)
+
+    def evaluate_plans(self, plans: Sequence[Plan]) -> Evaluations:
+        """Evaluate plans that may have replicated stages, relays and clones, in their order.
+
+        Raises:
+          EnvironmentFailedError: the service failed, or stayed away for too long.
+        """
+
+        def write(writer: PlanWriter, request: environment_pb2.EvaluateBatchRequest, rows: slice) -> None:
+            writer.write_whole(request, plans[rows])
+
+        return self._evaluated(len(plans), write)
+
+    def _evaluated(self, num_plans: int, write: _Write) -> Evaluations:
+        interval_s = np.full(num_plans, np.inf)
+        valid = np.zeros(num_plans, dtype=np.bool_)
         done = 0
-        while done < len(placement):
-            rest = (placement[done:], order[done:], fusion_group[done:])
-            metrics = self._retried(partial(self._ask, rest))
+        while done < num_plans:
+            metrics = self._retried(partial(self._ask, range(done, num_plans), write))
             stop = done + len(metrics)
             interval_s[done:stop] = [each.interval_s for each in metrics]
             valid[done:stop] = [each.valid for each in metrics]
@@ -159,13 +179,16 @@ class RemoteSession:
                 f"the environment at {self._environment.address} failed: {error}"
             ) from error
 
-    def _ask(self, plans: Sequence[Plans]) -> list[plan_pb2.Metrics]:
+    def _ask(self, plans: range, write: _Write) -> list[plan_pb2.Metrics]:
         """The metrics of the plans, or of those at the front that were answered before a failure."""
         opened = self._open()
-        batches = dict(zip(self._batches, _cut(plans, opened.max_batch_plans), strict=False))
+        most = _MAX_BATCH_NUMBERS // (_NUMBERS_PER_OP * self._graph.num_ops)
+        size = max(1, min(opened.max_batch_plans, most))
+        parts = [range(start, min(start + size, plans.stop)) for start in plans[::size]]
+        batches = dict(zip(self._batches, parts, strict=False))
         answered: list[plan_pb2.Metrics] = []
         call = self._stub.Evaluate(
-            (_request(opened, number, plans, rows) for number, rows in batches.items()),
+            (_request(opened, number, write, rows) for number, rows in batches.items()),
             timeout=self._environment.timeout_s * len(batches),
         )
         try:
@@ -234,18 +257,11 @@ def _target_to_proto(target: Target) -> plan_pb2.Target:
     return plan_pb2.Target(toml=target_to_toml(target), toml_source=target.source)
 
 
-def _cut(plans: Sequence[Plans], most_plans: int) -> list[range]:
-    """Rows of each message."""
-    num_plans, num_ops = plans[0].shape
-    size = max(1, min(most_plans, _MAX_BATCH_NUMBERS // (_NUMBERS_PER_OP * num_ops)))
-    return [range(start, min(start + size, num_plans)) for start in range(0, num_plans, size)]
-
-
 def _request(
-    opened: _Opened, number: int, plans: Sequence[Plans], rows: range
+    opened: _Opened, number: int, write: _Write, rows: range
 ) -> environment_pb2.EvaluateBatchRequest:
     request = environment_pb2.EvaluateBatchRequest(session_id=opened.session_id, batch_id=number)
-    opened.writer.write(request, [array[rows.start : rows.stop] for array in plans])
+    write(opened.writer, request, slice(rows.start, rows.stop))
     return request
 
 

@@ -25,7 +25,9 @@ from go_opt.service.environment_service import EnvironmentService
 from go_opt.service.remote_environment import RemoteEnvironment
 from go_opt.service.server import serve_in_thread
 from go_opt.solver import verify
-from tests.strategies import random_graph, random_plan, small_mcm
+from tests.copies import with_legal_copies
+from tests.replicated import random_stages, replicated_plan
+from tests.strategies import random_graph, random_order, random_plan, small_mcm
 
 Batch = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]
 
@@ -120,6 +122,24 @@ def test_packages_of_other_rates(environment: Environment, fidelity: Fidelity, p
     with open_session(environment, graph, target) as session:
         (interval_s,) = session.evaluate(*stacked([whole])).interval_s
     assert interval_s == evaluate_plan(graph, target, whole, fidelity=fidelity).interval_s
+
+
+def test_replicated_stages_relays_and_clones(environment: Environment, fidelity: Fidelity) -> None:
+    rng = np.random.default_rng(7)
+    graph, target = random_graph(rng, 12), small_mcm(5, sram_bytes=100_000)
+    plans = []
+    while len(plans) < 8:
+        order = random_order(rng, graph)
+        stage_of_op, sizes = random_stages(rng, order, order, target.num_chips)
+        plan = replicated_plan(graph, target, stage_of_op, sizes, order=order)
+        plans.append(with_legal_copies(rng, graph, target, plan))
+    with open_session(environment, graph, target) as session:
+        answer = session.evaluate_plans(plans)
+    metrics = [evaluate_plan(graph, target, plan, fidelity=fidelity) for plan in plans]
+    assert {m.valid for m in metrics} == {True, False}
+    intervals_s = [m.interval_s if m.valid else np.inf for m in metrics]
+    np.testing.assert_array_equal(answer.interval_s, intervals_s, strict=True)
+    np.testing.assert_array_equal(answer.valid, [m.valid for m in metrics], strict=True)
 
 
 @pytest.mark.parametrize("num_plans", [0, 1, 2, 7])

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -28,7 +29,7 @@ from go_opt.errors import (
     UnsupportedError,
 )
 from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.plan import Clone, Plan, Relay
 from go_opt.proto import environment_pb2, environment_pb2_grpc, plan_pb2
 from go_opt.service.environment_service import EnvironmentService
 from go_opt.service.errors import error_from_call
@@ -37,6 +38,7 @@ from go_opt.service.server import serve_in_thread
 from go_opt.service.sessions import SessionLimits
 from go_opt.solver import greedy_slicing, verify
 from go_opt.wire import graph_to_proto, plan_to_proto
+from tests.replicated import replicated_plan
 from tests.strategies import make_plan, small_mcm, target_toml, toy_graph
 
 GRAPH = toy_graph()
@@ -131,18 +133,46 @@ def test_a_plan_that_breaks_a_rule_is_an_answer(
     stub: Any, opened: environment_pb2.CreateSessionResponse
 ) -> None:
     broken = [plan(1, 1, 1, 0, 0, 0), plan(1, 1, 1, 1, 1, 1)]
+    broken.append(replace(plan(0, 0, 0, 0, 0, 0), replication=np.array([1, 1, 2, 1, 1, 1], np.int32)))
     message = batch(opened, plan(0, 0, 0, 0, 0, 0), *broken)
-    message.plans.add().CopyFrom(message.plans[0])
-    message.plans[3].replication[2] = 2
     (answer,) = stub.Evaluate(iter([message]))
     assert [m.valid for m in answer.metrics] == [True, False, False, False]
     reasons = [m.reason for m in answer.metrics]
-    assert reasons[1:3] == [verify(GRAPH, TARGET, each)[0].message for each in broken]
-    assert reasons[3] == "replicated stages, relays and clones are not evaluated by this version."
+    assert reasons[1:] == [verify(GRAPH, TARGET, each)[0].message for each in broken]
     for metrics, reward in list(zip(answer.metrics, answer.rewards, strict=True))[1:]:
         assert metrics.interval_s == metrics.latency_s == metrics.makespan_s == math.inf
         assert metrics.throughput_per_s == 0
         assert reward == INVALID_REWARD
+
+
+@pytest.mark.parametrize("fidelity", ["analytical", "simulated"])
+def test_replicated_stages_relays_and_clones(stub: Any, fidelity: Any) -> None:
+    three = plan_pb2.Target(toml=target_toml(num_chips=3))
+    opened = stub.CreateSession(creation(target=three, fidelity=f"FIDELITY_{fidelity.upper()}"))
+    target = small_mcm(3)
+    apart = make_plan(GRAPH, target, [0, 1, 1, 1, 2, 2])
+    plans = [
+        replicated_plan(GRAPH, target, np.array([0, 0, 0, 0, 1, 1]), np.array([2, 1])),
+        make_plan(GRAPH, target, [0, 0, 0, 0, 1, 1]),
+        replace(apart, relays=(Relay("x", (1,)),)),
+        replace(apart, clones=(Clone("embed", 2),)),
+    ]
+    (answer,) = stub.Evaluate(iter([batch(opened, *plans)]))
+    want = [evaluate_plan(GRAPH, target, each, fidelity=fidelity) for each in plans]
+    assert [m.interval_s for m in answer.metrics] == [m.interval_s for m in want]
+    assert all(m.valid and not m.reason for m in answer.metrics)
+    relay = batch(opened, *plans)
+    relay.plans[2].relays[0].tensor = "nothing"
+    error, _ = refusal(lambda: stub.Evaluate(iter([relay])))
+    assert isinstance(error, PlanError)
+    assert error.field == "plans[2]"
+    assert str(error).startswith("batch 7: plan 2: ")
+    assert "'nothing'" in str(error)
+    relay.plans[2].relays[0].chips[0] = -1
+    error, _ = refusal(lambda: stub.Evaluate(iter([relay])))
+    assert isinstance(error, PlanError)
+    assert error.field == "plans[2].relays[0].chips"
+    stub.CloseSession(environment_pb2.CloseSessionRequest(session_id=opened.session_id))
 
 
 def test_a_plan_that_does_not_fit_is_an_answer(stub: Any) -> None:
@@ -341,9 +371,13 @@ def test_hardware_that_runs_nothing(caplog: pytest.LogCaptureFixture) -> None:
         assert opened.reference_interval_s == math.inf
         before = len(hardware.asked)
         good, backwards = plan(0, 0, 0, 0, 0, 0), plan(1, 1, 1, 0, 0, 0)
-        (answer,) = stub.Evaluate(iter([batch(opened, backwards, good)]))
+        twice = replicated_plan(GRAPH, TARGET, np.zeros(6, int), np.array([2]))
+        (answer,) = stub.Evaluate(iter([batch(opened, backwards, good, twice)]))
         assert [len(asked) for asked in hardware.asked[before:]] == [1]  # never what breaks a rule
-        assert [m.reason for m in answer.metrics][1] == "the environment could not run the plan."
+        assert [m.reason for m in answer.metrics][1:] == [
+            "the environment could not run the plan.",
+            "the environment evaluates no replicated stages, relays and clones.",
+        ]
         stub.CloseSession(environment_pb2.CloseSessionRequest(session_id=opened.session_id))
     assert "failed to close: RuntimeError: the door is stuck." in caplog.text
 
