@@ -108,18 +108,31 @@ def _unavoidable_bytes(tables: CostTables, roles: LoopRoles) -> NDArray[np.float
     is_internal = (producer != NO_PRODUCER) & (tables.tensor_kind[tensor] == ACTIVATION)
     apart = np.ones(len(reader), dtype=np.bool_)
     apart[is_internal] = _never_together(tables, roles)[is_internal]
-    # Reads of one tensor by ops of one class may be one read, as large as the widest.
-    key = np.stack([tensor, roles.loop_elements[reader], roles.role[reader] == ALONE], axis=1)
-    _, group, count = np.unique(key, axis=0, return_inverse=True, return_counts=True)
-    shared_by = np.where(roles.role[reader] == ALONE, 1, count[group.reshape(-1)])
-    read = np.where(apart, tables.read_bytes / shared_by, 0.0)
     moved = np.zeros(tables.num_ops)
-    np.add.at(moved, reader, read)
+    np.add.at(moved, reader[apart], _shared_reads(tables, roles, np.flatnonzero(apart)))
     must_write = tables.tensor_is_output.copy()
     must_write[tensor[is_internal & apart]] = True
     must_write &= tables.tensor_producer != NO_PRODUCER
     np.add.at(moved, tables.tensor_producer[must_write], tables.tensor_bytes[must_write])
     return moved
+
+
+def _shared_reads(tables: CostTables, roles: LoopRoles, reads: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Bytes of each of ``reads`` that count, no reader of which is in the producer's kernel.
+
+    Reads of one tensor by ops of one class may be one read, as large as the widest. But a kernel
+    holds one matrix op and one reduction at most, so those of all matrix ops or of all
+    reductions count in full where that is more.
+    """
+    reader, size = tables.reader_op[reads], tables.read_bytes[reads].astype(np.float64)
+    role = roles.role[reader]
+    key = np.stack([tables.reader_tensor[reads], roles.loop_elements[reader], role == ALONE], axis=1)
+    _, group, count = np.unique(key, axis=0, return_inverse=True, return_counts=True)
+    group = group.reshape(-1)
+    ways = np.stack([size / count[group], size * (role == MATRIX_LOOP), size * (role == REDUCTION)])
+    sums = np.stack([np.bincount(group, weights=way, minlength=len(count)) for way in ways])
+    best: NDArray[np.float64] = np.take_along_axis(ways, np.argmax(sums, axis=0)[group][None], axis=0)[0]
+    return np.where(role == ALONE, size, best)
 
 
 def _never_together(tables: CostTables, roles: LoopRoles) -> NDArray[np.bool_]:

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from go_opt.env import CostTables, cost_tables, evaluate_batch, loop_roles
+from go_opt.env.stages import stages_of_sizes
 from go_opt.graph import Graph
+from go_opt.graph_builder import GraphBuilder
 from go_opt.solver.joint_floors import joint_floor_s, joint_refinement_problem
 from go_opt.solver.refinement import Refinement
 from go_opt.solver.segment_bound import segment_bound
 from tests.solver.brute_force import all_fusions, all_orders, on_one_chip_each, plenty_of_memory
-from tests.solver.placement_oracle import monotone_placements
+from tests.solver.placement_oracle import monotone_placements, stagings
 from tests.strategies import examples, random_graph, small_mcm, toy_graph
 
 
@@ -59,3 +61,58 @@ def test_floors_by_hand() -> None:
     tables, roles = cost_tables(graph, small_mcm(2)), loop_roles(graph)
     seconds = joint_floor_s(tables, roles) * 1e6
     assert seconds == pytest.approx([3.4, 9.0, 5.0, 3.0, 5.0, 14.0])
+
+
+def test_matrix_ops_never_share_a_read() -> None:
+    """Two matrix ops and an addition read a weight of 4000 bytes: 4 us for each of the matrix ops.
+
+    Each writes 200 bytes that the addition may take from its kernel; the addition's 200 bytes
+    are an output, 0.2 us. An overhead of 1 us for each matrix op.
+    """
+    b = GraphBuilder("shared")
+    b.add_tensor("w", 2000, "bfloat16", "weight")
+    for i in range(2):
+        b.add_op(
+            f"dense{i}", "MatMul", "matrix", flops=1000, dtype="bfloat16",
+            reads=[("w", None)], writes=[(f"t{i}", 100, "bfloat16")],
+        )  # fmt: skip
+    b.add_op(
+        "add", "Add", "vector", flops=10, dtype="bfloat16",
+        reads=[("t0", None), ("t1", None), ("w", None)], writes=[("y", 100, "bfloat16")],
+    )  # fmt: skip
+    b.mark_output("y")
+    graph = b.build()
+    tables, roles = cost_tables(graph, small_mcm(2)), loop_roles(graph)
+    assert joint_floor_s(tables, roles) * 1e6 == pytest.approx([5.0, 5.0, 0.2])
+
+
+def test_no_stages_of_any_fusion_beat_the_bound() -> None:
+    """Stages, their sizes, orders and fusions of tiny graphs, evaluated as plans are."""
+    for seed in range(examples(30)):
+        rng = np.random.default_rng([seed, 19])
+        graph = random_graph(rng, int(rng.integers(1, 5)), max_elements=int(rng.choice([50, 5000])))
+        target = small_mcm(
+            int(rng.integers(1, 4)),
+            sram_bytes=int(rng.choice([10_000, 30_000])),
+            link_bytes_per_s=float(rng.choice([1e8, 1e9])),
+            host_in_bytes_per_s=float(rng.choice([2e8, 5e9])),
+        )
+        tables, roles = cost_tables(graph, target), loop_roles(graph)
+        refinement = Refinement(joint_refinement_problem(graph, tables, roles, replicates=True))
+        refinement.run(10_000)
+        rows = [
+            (list(stages), stages_of_sizes(np.array(sizes)))
+            for stages, sizes in stagings(graph, target.num_chips)
+        ]
+        placement = np.array([of.first_chip[stages] for stages, of in rows], dtype=np.int32)
+        replication = np.array([of.size[stages] for stages, of in rows], dtype=np.int32)
+        for order in all_orders(graph):
+            for group in all_fusions(graph, order):
+                _, leader, kernel = np.unique(group, return_index=True, return_inverse=True)
+                whole = (placement == placement[:, leader[kernel]]).all(axis=1)
+                shape = (int(whole.sum()), 1)
+                metrics = evaluate_batch(
+                    tables, placement[whole], np.tile(order, shape), np.tile(group, shape), replication[whole]
+                )
+                least_s = metrics.interval_s[metrics.fits].min(initial=np.inf)
+                assert refinement.lower_bound_s <= least_s * (1 + 1e-9), seed
