@@ -20,7 +20,7 @@ from go_opt.env import cost_tables, greedy_fusion, loop_roles
 from go_opt.env.clonable import clonable_ops
 from go_opt.kernel_cache import until_compiled
 from go_opt.plan import Plan
-from go_opt.proposal import IntArray, Proposal, SearchState
+from go_opt.proposal import IntArray, Proposal, SearchState, may_replicate
 from go_opt.solver import (
     Annealing,
     Bound,
@@ -28,7 +28,7 @@ from go_opt.solver import (
     improve_with_clones,
 )
 from go_opt.solver.annealing import HOT
-from go_opt.solver.joint_floors import joint_refinement_problem
+from go_opt.solver.joint_floors import joint_refinement_problem, replicated_plan_problem
 from go_opt.solver.polish import fused_within_chips, polish
 from go_opt.solver.refinement_problem import RefinementProblem, refinement_problem
 from go_opt.stage_search import StageSearch
@@ -65,7 +65,7 @@ def improvements(search: SearchState) -> Iterator[Proposal | None]:
             if start is None or (barren >= BARREN_CHAINS and made >= LEAST_ROUNDS):
                 return
             before_s = search.best_s
-            on_ring = StageSearch(search, start)
+            on_ring = _ring(search, start, restart)
             chains = [_Chain(on_ring, rounds, (restart, number)) for number in range(2)]
             for _ in range(rounds):
                 made += 1
@@ -75,6 +75,8 @@ def improvements(search: SearchState) -> Iterator[Proposal | None]:
                 for part, ran in [(part, threads.submit(part.run)) for part in pair]:
                     ran.result()
                     yield from part.proposals(search)
+            if search.replicates:
+                yield chains[0].allotted()
             yield from _polished(search)
             yield from _with_clones(search)
             barren = 0 if search.best_s < before_s else barren + 1
@@ -87,19 +89,33 @@ def _exact_searches(search: SearchState) -> list[_Refining]:
     The proof leaves out memory and the triangle rule, so relays cost nothing there.
     """
     graph, request, roles = search.graph, search.request, loop_roles(search.graph)
-    default = np.arange(graph.num_ops, dtype=np.int32)
-    is_open = request.decide == "all"
-    kernels = greedy_fusion(roles, default) if is_open else default
-    best = refinement_problem(graph, search.tables, kernels, passing=search.passing)
-    if is_open and request.replication:
-        return [_Refining(best, proves=False)]
     tables = cost_tables(graph, search.target)
     may_clone = clonable_ops(graph) if search.passing == "relayed" else None
-    if is_open:
-        relaxed = joint_refinement_problem(graph, tables, roles, may_clone=may_clone)
-    else:
+    default = np.arange(graph.num_ops, dtype=np.int32)
+    if request.decide == "placement":
+        best = refinement_problem(graph, search.tables, default, passing=search.passing)
         relaxed = refinement_problem(graph, tables, passing="free", may_clone=may_clone)
+        return [_Refining(relaxed, proves=True), _Refining(best, proves=False)]
+    replicates = may_replicate(search.target, request)
+    relaxed = joint_refinement_problem(graph, tables, roles, may_clone=may_clone, replicates=replicates)
+    if search.replicates:
+        best = replicated_plan_problem(
+            graph, search.tables, roles, passing=search.passing, planned_s=search.best_s
+        )
+    else:
+        kernels = greedy_fusion(roles, default)
+        best = refinement_problem(graph, search.tables, kernels, passing=search.passing)
     return [_Refining(relaxed, proves=True), _Refining(best, proves=False)]
+
+
+def _ring(search: SearchState, plan: Plan, restart: int) -> StageSearch:
+    """The stages to place on: those of the plan and, where they are open, in turn others like them."""
+    on_ring = StageSearch(search, plan)
+    if not search.replicates:
+        return on_ring
+    if restart % 2:
+        on_ring = on_ring.varied(np.random.default_rng((search.request.seed, restart)))
+    return on_ring.allotted()
 
 
 class _Part(Protocol):
@@ -134,6 +150,12 @@ class _Chain:
     def run(self) -> None:
         self._annealing.run(MOVES)
 
+    def allotted(self) -> Proposal:
+        """The best placement met, its stages of as many chips as they need."""
+        at = self._on_ring
+        reached = StageSearch(at.search, at.plan, at.stages, self._annealing.best.placement)
+        return reached.allotted().as_it_stands("annealing")
+
     def proposals(self, search: SearchState) -> Iterator[Proposal | None]:
         best, start = self._annealing.best, self._on_ring.plan
         if best.objective_s < min(self._reached_s, search.best_s):
@@ -156,7 +178,7 @@ class _Refining:
 
     @property
     def is_over(self) -> bool:
-        return self._refinement.is_optimal
+        return self._refinement.is_over
 
     def run(self) -> None:
         self._refinement.run(EXPANSIONS)
@@ -173,7 +195,9 @@ class _Refining:
             yield None
             return
         self._proposed = placement
-        yield _fused(search, self._method, placement[self._refinement.problem.unit_of_op])
+        unit_of_op, replication = self._refinement.problem.unit_of_op, self._refinement.replication
+        chips = None if replication is None else replication[unit_of_op]
+        yield _fused(search, self._method, placement[unit_of_op], chips)
 
     def _hear_of(self, plan: Plan | None) -> None:
         """What others found bounds the search from above, where its units are whole on their chips."""
@@ -222,13 +246,14 @@ def _polished(search: SearchState) -> Iterator[Proposal | None]:
     yield on_ring.proposal("polish", on_ring.placement, better.order, better.fusion_group)
 
 
-def _fused(search: SearchState, method: str, placement: IntArray) -> Proposal:
+def _fused(search: SearchState, method: str, placement: IntArray, replication: IntArray | None) -> Proposal:
     """A placement with an order chip by chip and, where they are open, its kernels fused on each chip."""
     default = np.arange(search.graph.num_ops, dtype=np.int32)
     if search.request.decide == "placement":
         return Proposal(method, placement, default, default)
     order = np.argsort(placement, kind="stable").astype(np.int32)
-    return Proposal(method, placement, order, fused_within_chips(search.graph, order, placement))
+    group = fused_within_chips(search.graph, order, placement)
+    return Proposal(method, placement, order, group, replication=replication)
 
 
 def _serves(search: SearchState) -> bool:

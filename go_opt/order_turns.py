@@ -43,12 +43,15 @@ def order_turns(search: SearchState, group: IntArray, passing: Passing) -> Itera
             search.count_miss(method)
             yield None
         else:
-            yield Proposal(method, plan.placement, plan.order, plan.fusion_group)
+            yield Proposal(
+                method, plan.placement, plan.order, plan.fusion_group, replication=plan.replication
+            )
 
 
 def _plans(search: SearchState, group: IntArray, passing: Passing) -> Iterator[tuple[str, OrderPlan | None]]:
     graph, seed = search.graph, search.request.seed
-    slicer = Slicer(instance(graph, search.target), passing, search.rules, HOPELESS * search.best_s)
+    cap_s, replicates = HOPELESS * search.best_s, search.replicates
+    slicer = Slicer(instance(graph, search.target), passing, search.rules, cap_s, replicates)
     best: OrderPlan | None = None
     # Free slicings of many small kernels take minutes where memory is tight.
     if search.passing == "adjacent":
