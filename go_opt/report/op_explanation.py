@@ -99,10 +99,7 @@ def _moves_table(told: OpExplanation) -> Table:
     for row in _alike(told.chip, told.moves):
         first, last = row[0], row[-1]
         table.add_row(
-            _from_to(
-                stage_range(first.chip, first.replicas if first is last else 1),
-                stage_range(last.chip, last.replicas if first is last else 1),
-            ),
+            stage_range(first.chip, first.replicas) if first is last else f"{first.chip} to {_end(last)}",
             _from_to(str(first.ops_along or "-"), str(last.ops_along or "-")),
             _from_to(format_duration(first.cost.interval_s), format_duration(last.cost.interval_s)),
             _change(told, first),
@@ -121,6 +118,10 @@ def _alike(own_chip: int, moves: Sequence[Move]) -> list[list[Move]]:
         return (rule, move.blocker, move.chip < own_chip) if move.forbidden else (move.chip,)
 
     return [list(row) for _, row in groupby(moves, key=reason)]
+
+
+def _end(move: Move) -> int:
+    return move.chip + move.replicas - 1
 
 
 def _from_to(first: str, last: str) -> str:
