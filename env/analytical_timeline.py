@@ -27,32 +27,45 @@ _Row = tuple[bool, int, int, int, float, float]  # of package.SPAN
 
 
 def analytical_timeline(graph: Graph, target: Target, plan: Plan, inferences: int) -> Timeline:
-    """Each of the ``inferences`` as its latency adds up; empty where memory does not suffice."""
+    """Each of the ``inferences`` as its latency adds up; empty where memory does not suffice.
+
+    The latency is that of the first, on the first chip of every stage: others have other ways to go.
+    """
     graph, plan = expand_plan(graph, target, plan)
     traced = make_ready(graph, target, plan, inferences, without=EFFECTS)
     metrics = evaluate_plan(graph, target, plan)
-    rows: list[_Row] = []
+    package, latency_s = traced.assembly.package, cost_tables(graph, target).link_latency_s
+    spans = package.spans[:0]
     if traced.assembly.fit.outcome == FITS:
-        package, latency_s = traced.assembly.package, cost_tables(graph, target).link_latency_s
-        rows = [*_streams(package), *_one_inference(package, latency_s)]
-    spans = np.tile(np.array(rows, traced.assembly.package.spans.dtype), inferences)
-    inference = np.repeat(np.arange(inferences), len(rows))
-    spans["inference"] = inference
-    for field in ("start_s", "end_s"):
-        spans[field] += inference * metrics.interval_s
+        turns = [
+            np.array([*_streams(package, i), *_one_inference(package, latency_s, i)], spans.dtype)
+            for i in range(min(inferences, int(package.shared["cycle"][0])))
+        ]
+        runs = [turns[i % len(turns)].copy() for i in range(inferences)]
+        for i, run in enumerate(runs):
+            run["inference"] = i
+            for field in ("start_s", "end_s"):
+                run[field] += i * metrics.interval_s
+        spans = np.concatenate(runs)
     return timeline_of_spans(traced, "analytical", metrics, spans)
 
 
-def _streams(package: Package) -> Iterator[_Row]:
+def _turn_of(rows: NDArray, inference: int) -> NDArray[np.bool_]:
+    """Which chips, flows or deliveries an inference is a turn of."""
+    return inference % rows["replicas"] == rows["replica"]
+
+
+def _streams(package: Package, inference: int) -> Iterator[_Row]:
     """Weights that stream, one behind the other; no kernel waits for them, they come ahead."""
     link, now_s = len(package.links) - 2, 0.0
-    for number in np.flatnonzero(package.flows["kind"] == STREAM):
+    is_mine = (package.flows["kind"] == STREAM) & _turn_of(package.flows, inference)
+    for number in np.flatnonzero(is_mine):
         end_s = now_s + package.flows[number]["size_bytes"] * package.links[link]["s_per_byte"]
         yield True, link, int(number), 0, now_s, end_s
         now_s = end_s
 
 
-def _one_inference(package: Package, latency_s: NDArray[np.float64]) -> Iterator[_Row]:
+def _one_inference(package: Package, latency_s: NDArray[np.float64], inference: int) -> Iterator[_Row]:
     """The recursion of :func:`go_opt.env.latency.sample_latency_s` over stages; ``latency_s`` [L]."""
     host_in, host_out = len(package.links) - 2, len(package.links) - 1
     free_s = np.zeros(len(package.chips))
@@ -64,8 +77,11 @@ def _one_inference(package: Package, latency_s: NDArray[np.float64]) -> Iterator
         yield True, host_in, int(number), 0, 0.0, end_s
     chip_of = np.repeat(np.arange(len(free_s)), package.chips["stage_end"] - package.chips["stage_begin"])
     # Kernels are numbered along the plan's order, so what a stage reads comes before it.
+    is_mine = _turn_of(package.chips, inference)
     for number in np.argsort(package.chip_kernel[package.stages["kernel"]]):
         stage, chip = package.stages[number], int(chip_of[number])
+        if not is_mine[chip]:
+            continue
         needs = package.refs[stage["needs_begin"] : stage["needs_end"]]
         start_s = max(free_s[chip], arrival_s[needs].max(initial=0.0))
         end_s = free_s[chip] = start_s + stage["seconds"]
@@ -73,7 +89,7 @@ def _one_inference(package: Package, latency_s: NDArray[np.float64]) -> Iterator
         for made in package.refs[stage["makes_begin"] : stage["makes_end"]]:
             flow = package.flows[made]
             if flow["kind"] == CHIP_FLOW:
-                yield from _transfers(package, int(made), end_s, latency_s, arrival_s)
+                yield from _transfers(package, int(made), inference, end_s, latency_s, arrival_s)
             else:
                 sent_s = end_s + flow["size_bytes"] * package.links[host_out]["s_per_byte"]
                 yield True, host_out, int(made), 0, end_s, sent_s
@@ -82,6 +98,7 @@ def _one_inference(package: Package, latency_s: NDArray[np.float64]) -> Iterator
 def _transfers(
     package: Package,
     number: int,
+    inference: int,
     made_s: float,
     latency_s: NDArray[np.float64],
     arrival_s: NDArray[np.float64],
@@ -89,12 +106,15 @@ def _transfers(
     """A tensor over all its links, each as slow as the slowest before; fills ``arrival_s``."""
     flow = package.flows[number]
     begin_s, s_per_byte = {NONE: made_s}, {NONE: 0.0}
+    lands = _turn_of(package.deliveries, inference)
     for i in range(flow["hop_begin"], flow["hop_end"]):
         hop = package.hops[i]
+        if inference % hop["readers"] < hop["nearer"]:
+            continue  # its reader is not as far
         start_s = begin_s[hop["parent"]]
         s_per_byte[i] = max(s_per_byte[hop["parent"]], package.links[hop["link"]]["s_per_byte"])
         end_s = start_s + flow["size_bytes"] * s_per_byte[i]
         begin_s[i] = start_s + latency_s[hop["link"]]
-        if hop["delivery"] != NONE:
-            arrival_s[hop["delivery"]] = end_s + latency_s[hop["link"]]
         yield True, int(hop["link"]), number, 0, start_s, end_s
+        if hop["delivery"] != NONE and lands[hop["delivery"]]:
+            arrival_s[hop["delivery"]] = end_s + latency_s[hop["link"]]

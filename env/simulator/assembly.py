@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import NamedTuple
 
 import numpy as np
@@ -50,19 +51,20 @@ class Setting(NamedTuple):
 class Assembly(NamedTuple):
     """A plan made ready to run. Axis: ``M`` kernels."""
 
-    kernel_chip: NDArray[np.int32]  # [M]
+    kernel_chip: NDArray[np.int32]  # [M] the first of its replicas
     kernel_s: NDArray[np.float64]  # [M]
-    held: Holdings
+    held: Holdings  # those of replicas once, by the first of them
     fit: Fit
     package: Package
 
 
 @njit(cache=True, nogil=True)
-def assemble(tables, setting, kernel_of, placement, most_rounds, num_spans):
+def assemble(tables, setting, kernel_of, placement, replicas, most_rounds, num_spans):
     """Kernels, memory, stages and flows of a plan.
 
     Args:
       kernel_of: [N] kernels along the plan's order.
+      replicas: [D] chips that share the work of each chip with kernels, that one and those behind it.
       most_rounds: inferences to have room for; the window of the package where it is 0,
         times 8.
       num_spans: spans to have room for.
@@ -79,33 +81,51 @@ def assemble(tables, setting, kernel_of, placement, most_rounds, num_spans):
     kernel_s = np.empty(num_kernels)
     for kernel in range(num_kernels):
         kernel_s[kernel] = by_kind[tables.chip_kind[kernel_chip[kernel]], kernel]
-    streams = _streams(held, fit, num_kernels)
-    plumbing = lay_plumbing(tables, kernel_of, kernel_chip, streams, setting.multicast)
-    hops = lay_hops(tables, plumbing.flows, plumbing.deliveries)
-    grant_credit(plumbing.flows, plumbing.deliveries, len(tables.chip_kind), setting.rule)
-    chips, stages, refs, chip_kernel = _stages(tables, setting, plumbing, kernel_chip, kernel_s)
-    shared = _shared(setting, plumbing.flows, chips)
+    shared = _shared(setting, kernel_chip, replicas)
     if most_rounds == 0:
         most_rounds = rounds_limit(shared[0].window)
     window = min(shared[0].window, most_rounds)
-    # Tensors without credit, and weights that all come ahead, pile up as far as inferences go.
-    is_bounded = plumbing.deliveries["has_credit"].all()
-    under_way = min(window, setting.buffers + 2) if is_bounded else window
+    streams = _streams(held, fit, num_kernels)
+    plumbing = lay_plumbing(tables, kernel_of, kernel_chip, replicas, streams, setting.multicast, most_rounds)
+    flows, deliveries = plumbing.flows, plumbing.deliveries
+    hops = lay_hops(tables, flows, deliveries)
+    grant_credit(flows, deliveries, len(tables.chip_kind), setting.rule)
+    for flow in flows:
+        shared[0].parts += flow.kind == HOST_OUT and flow.replica == 0
+    chips, stages, refs, chip_kernel = _stages(setting, plumbing, kernel_chip, kernel_s, replicas)
     num_links = len(setting.link_s_per_byte) + 2
-    at_once = len(plumbing.flows) + 2 * len(hops) + len(plumbing.deliveries)
+    num_nodes, num_events = _most_waiting(flows, deliveries, window, setting.buffers)
     package = Package(
-        chips, stages, plumbing.flows, plumbing.deliveries, hops,
-        _links(tables, setting, plumbing.flows, hops),
-        refs, chip_kernel, shared,
-        np.empty(16 + (len(hops) + len(plumbing.flows)) * under_way, NODE),
-        np.empty(16 + len(chips) + at_once * under_way, EVENT),
-        np.empty(16 + len(plumbing.flows) * window, np.int64),
+        chips, stages, flows, deliveries, hops,
+        _links(tables, setting, chips, flows, hops),
+        refs, chip_kernel, np.empty(plumbing.num_came, np.bool_), shared,
+        np.empty(16 + num_nodes, NODE),
+        np.empty(16 + len(chips) + num_events, EVENT),
+        np.empty(16 + len(flows) * window, np.int64),
         np.empty(most_rounds, ROUND),
         np.empty((len(chips), most_rounds)), np.empty((num_links, most_rounds)),
         np.empty((len(chips), most_rounds, 4)), np.empty((num_links, most_rounds)),
         np.empty(num_spans, SPAN),
     )  # fmt: skip
     return Assembly(kernel_chip, kernel_s, held, fit, package)
+
+
+@njit(cache=True, nogil=True)
+def _most_waiting(flows, deliveries, window, buffers):
+    """No less than the nodes and the events there are at a time, beside those of chips."""
+    # Tensors without credit, and weights that all come ahead, pile up as far as inferences go.
+    is_bounded, widest = True, np.int64(1)
+    for delivery in deliveries:
+        is_bounded = is_bounded and delivery.has_credit
+        widest = max(widest, delivery.replicas)
+    limit = min(window, (buffers + 2) * widest) if is_bounded else window
+    nodes, events = np.int64(0), np.int64(0)
+    for flow in flows:
+        under_way = min(limit, window // flow.replicas + 1)
+        hops = flow.hop_end - flow.hop_begin
+        nodes += (hops + 1) * under_way
+        events += (2 * hops + 1) * under_way
+    return nodes, events + len(deliveries) * limit
 
 
 @njit(cache=True, nogil=True)
@@ -130,18 +150,26 @@ def _streams(held, fit, num_kernels):
 
 
 @njit(cache=True, nogil=True)
-def _stages(tables, setting, plumbing, kernel_chip, kernel_s):
+def _stages(setting, plumbing, kernel_chip, kernel_s, replicas):
     """Kernels that wait for others, or are waited for, are stages of their own; runs between are one."""
-    num_chips, num_kernels = len(tables.chip_kind), len(kernel_chip)
+    num_chips, num_kernels = len(replicas), len(kernel_chip)
     stands_alone = _interacting_kernels(plumbing, num_kernels)
     chip_kernel_ptr, chip_kernel = rows_of(kernel_chip, num_kernels, num_chips)
-    chips, stages = np.zeros(num_chips, CHIP), np.zeros(num_kernels, STAGE)
+    chips = np.zeros(num_chips, CHIP)
+    stages = np.zeros((np.diff(chip_kernel_ptr) * replicas).sum(), STAGE)
     stage_of = np.empty(num_kernels, np.int32)
-    num_stages = np.int64(0)
+    first, num_stages = np.int64(0), np.int64(0)
     for number in range(num_chips):
         chip = chips[number]
         chip.engines, chip.setup_s = setting.dma_engines[number], setting.dma_setup_s[number]
         chip.stage_begin = num_stages
+        if number >= first + replicas[first]:
+            first = np.int64(number)
+        chip.replica, chip.replicas = number - first, replicas[first]
+        if number > first:
+            for stage in range(chips[first].stage_begin, chips[first].stage_end):
+                stages[num_stages] = stages[stage]
+                num_stages += 1
         is_in_run = False
         for place in range(chip_kernel_ptr[number], chip_kernel_ptr[number + 1]):
             kernel = chip_kernel[place]
@@ -150,10 +178,11 @@ def _stages(tables, setting, plumbing, kernel_chip, kernel_s):
                 num_stages += 1
             is_in_run = not stands_alone[kernel]
             stage_of[kernel] = num_stages - 1
+            stages[num_stages - 1].kernel_end = place + 1
             stages[num_stages - 1].seconds += kernel_s[kernel]
         chip.stage_end = num_stages
     stages = stages[:num_stages].copy()
-    return chips, stages, _connect(plumbing, stages, stage_of), chip_kernel
+    return chips, stages, _connect(plumbing, chips, stages, stage_of), chip_kernel
 
 
 @njit(cache=True, nogil=True)
@@ -169,17 +198,24 @@ def _interacting_kernels(plumbing, num_kernels):
 
 
 @njit(cache=True, nogil=True)
-def _connect(plumbing, stages, stage_of):
+def _connect(plumbing, chips, stages, stage_of):
     """Fill in what each stage needs, frees, makes and streams; the lists of all of them."""
-    maker = np.full(len(plumbing.maker), NONE, np.int32)
-    for flow in range(len(maker)):
-        if plumbing.flows[flow].kind == STREAM:
-            stages[stage_of[plumbing.maker[flow]]].stream = flow
-        elif plumbing.maker[flow] != NONE:
-            maker[flow] = stage_of[plumbing.maker[flow]]
-    num_ends, num_stages = len(plumbing.first_reader), len(stages)
-    needs_ptr, needs = rows_of(stage_of[plumbing.first_reader], num_ends, num_stages)
-    frees_ptr, frees = rows_of(stage_of[plumbing.last_reader], num_ends, num_stages)
+    flows, deliveries = plumbing.flows, plumbing.deliveries
+    maker = np.full(len(flows), NONE, np.int32)
+    for flow in range(len(flows)):
+        if plumbing.maker[flow] != NONE:
+            stage = _stage_on(chips, flows[flow], stage_of[plumbing.maker[flow]])
+            if flows[flow].kind == STREAM:
+                stages[stage].stream = flow
+            else:
+                maker[flow] = stage
+    num_ends, num_stages = len(deliveries), len(stages)
+    first, last = np.empty(num_ends, np.int32), np.empty(num_ends, np.int32)
+    for i in range(num_ends):
+        first[i] = _stage_on(chips, deliveries[i], stage_of[plumbing.first_reader[i]])
+        last[i] = _stage_on(chips, deliveries[i], stage_of[plumbing.last_reader[i]])
+    needs_ptr, needs = rows_of(first, num_ends, num_stages)
+    frees_ptr, frees = rows_of(last, num_ends, num_stages)
     makes_ptr, makes = rows_of(maker, len(maker), num_stages)
     for i in range(num_stages):
         stage = stages[i]
@@ -190,11 +226,24 @@ def _connect(plumbing, stages, stage_of):
 
 
 @njit(cache=True, nogil=True)
-def _shared(setting, flows, chips):
+def _stage_on(chips, row, stage):
+    """The stage on the chip of a flow or delivery, given that on the first of its replicas."""
+    return stage + chips[row.chip].stage_begin - chips[row.chip - row.replica].stage_begin
+
+
+@njit(cache=True, nogil=True)
+def _shared(setting, kernel_chip, replicas):
+    """``parts`` are so far the chips that an inference runs on."""
     shared = np.zeros(1, SHARED)
     one, used = shared[0], np.int64(0)
-    for i in range(len(chips)):
-        used += chips[i].stage_begin < chips[i].stage_end
+    one.cycle = 1
+    runs = np.zeros(len(replicas), np.bool_)
+    for chip in kernel_chip:
+        if not runs[chip]:
+            runs[chip] = True
+            one.parts += 1
+            used += replicas[chip]
+            one.cycle = min(one.cycle * (replicas[chip] // gcd(one.cycle, replicas[chip])), UNBOUNDED)
     one.buffers, one.packet_bytes, one.prefetch_all = (
         setting.buffers,
         setting.packet_bytes,
@@ -203,23 +252,35 @@ def _shared(setting, flows, chips):
     # An inference takes at most an interval on each chip and one on each link between, so as
     # many under way as that keep the slowest of all busy; without limits tensors queue as long again.
     one.window = (2 if setting.buffers < UNBOUNDED else 8) * used + 4
-    one.parts = used
-    for i in range(len(flows)):
-        one.parts += flows[i].kind == HOST_OUT
     return shared
 
 
 @njit(cache=True, nogil=True)
-def _links(tables, setting, flows, hops):
+def _links(tables, setting, chips, flows, hops):
     num_links = len(setting.link_s_per_byte)
     links = np.zeros(num_links + 2, LINK)
     for i in range(num_links):
         links[i].s_per_byte, links[i].latency_s = setting.link_s_per_byte[i], setting.link_latency_s[i]
     links[num_links].s_per_byte = tables.host_in_s_per_byte
     links[num_links + 1].s_per_byte = tables.host_out_s_per_byte
+    for i in range(len(links)):
+        # Link i leaves chip i wherever there are replicas; another one of them is behind it, or not.
+        is_inside = i < len(chips) and chips[i].replica + 1 < chips[i].replicas
+        links[i].cycle = chips[i].replicas if is_inside else 1
     for i in range(len(hops)):
-        links[hops[i].link].round_bytes += flows[hops[i].flow].size_bytes
+        flow, link = flows[hops[i].flow], links[hops[i].link]
+        link.round_bytes += flow.size_bytes * _crossings(chips, flow, hops[i], link.cycle)
     for i in range(len(flows)):
-        if flows[i].kind != CHIP_FLOW:
+        if flows[i].kind != CHIP_FLOW and flows[i].replica == 0:
             links[num_links + (flows[i].kind == HOST_OUT)].round_bytes += flows[i].size_bytes
     return links
+
+
+@njit(cache=True, nogil=True)
+def _crossings(chips, flow, hop, cycle):
+    """How many inferences of a link's cycle cross it in a flow; the first of replicas counts for all."""
+    if cycle > 1 and hop.link - chips[hop.link].replica == flow.chip - flow.replica:
+        return 1  # its own turn
+    if flow.replica > 0:
+        return 0
+    return cycle - hop.nearer  # between the readers the cycle is theirs

@@ -1,8 +1,8 @@
 """Which deliveries have credit: their reader grants a buffer before the tensor is sent.
 
-Credit flows between chips that follow each other. A dependency that the target's
-triangle rule forbids has none: the hardware keeps no count for it, which is why the rule
-is there.
+Credit flows between chips that follow each other; replicas of a chip are one here. A
+dependency that the target's triangle rule forbids has none: the hardware keeps no count for
+it, which is why the rule is there.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ def grant_credit(flows, deliveries, num_chips, rule):
         return
     depends = np.zeros((num_chips, num_chips), np.bool_)
     for i in range(len(deliveries)):
-        flow = flows[deliveries[i].flow]
+        delivery, flow = deliveries[i], flows[deliveries[i].flow]
         if flow.kind == CHIP_FLOW:
-            depends[flow.chip, deliveries[i].chip] = True
+            depends[flow.chip, delivery.chip - delivery.replica] = True
     reaches = _reaches(depends) if rule == LONGEST_PATH else depends
     for i in range(len(deliveries)):
         delivery, flow = deliveries[i], flows[deliveries[i].flow]
         if flow.kind != CHIP_FLOW:
             continue
+        reader = delivery.chip - delivery.replica
         if rule == ADJACENT:
-            delivery.has_credit = delivery.chip == flow.chip + 1
+            delivery.has_credit = reader == flow.chip + flow.replicas
             continue
         for chip in range(num_chips):
-            if depends[flow.chip, chip] and chip != delivery.chip and reaches[chip, delivery.chip]:
+            if depends[flow.chip, chip] and chip != reader and reaches[chip, reader]:
                 delivery.has_credit = 0
 
 

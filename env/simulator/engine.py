@@ -3,7 +3,8 @@
 Every chip runs its stages in the plan's order, inference after inference. A tensor that
 crosses chips waits for room at its readers (credit), for a DMA engine, and for each link
 of its way, which serves first come, first served. The host serves the oldest inference
-first.
+first. Replicas of a chip take inferences in turn; each keeps the buffers of its readers'
+next turns free for them, so that results may overtake each other and are still taken in order.
 
 No valid plan deadlocks: with credit a tensor on its way can always be put down, so links
 empty; the first unfinished stage of the oldest inference, in the plan's order, then has
@@ -13,6 +14,8 @@ there is no room they stop the queue of the link they are on.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from go_opt.env.simulator.package import (
     CHIP_FLOW,
@@ -25,15 +28,20 @@ from go_opt.env.simulator.package import (
     STREAM,
     STREAM_WAIT,
     ask_host,
+    crosses,
     drop_event,
     engine_njit,
     give_node,
+    inference_of,
     next_of_host,
     put_event,
     record_carried,
     record_span,
     reset,
+    skip_turns,
     take_node,
+    takes,
+    turn_of,
 )
 from go_opt.env.simulator.steady import period_of
 
@@ -63,8 +71,7 @@ def run(package, num_rounds, first_check):
         elif kind == SENT:
             _leave_chip(package, subject, now_s)
         elif kind == ARRIVE:
-            package.deliveries[subject].arrived += 1
-            _try_start(package, package.deliveries[subject].chip, now_s, INPUT_WAIT)
+            _arrive(package, subject, np.int64(value), now_s)
         elif kind == HOST_SERVED:
             _host_served(package, subject, now_s)
         elif kind == HOST_TOOK:
@@ -110,12 +117,21 @@ def _next_stream(package, number, stage):
 @engine_njit
 def _has_room(package, flow):
     """Whether every reader that grants credit has a buffer for the next of this flow."""
-    limit = package.shared[0].buffers
-    for i in range(flow.delivery_begin, flow.delivery_end):
-        delivery = package.deliveries[i]
-        if delivery.has_credit and delivery.freed + limit <= flow.queued:
+    limit, inference = package.shared[0].buffers, inference_of(flow, flow.queued)
+    i = flow.delivery_begin
+    while i < flow.delivery_end:
+        delivery = package.deliveries[_taker(package, i, inference)]
+        if delivery.has_credit and delivery.freed + limit <= turn_of(delivery, inference):
             return False
+        i += delivery.replicas
     return True
+
+
+@engine_njit
+def _taker(package, first, inference):
+    """The replica of a delivery whose turn it is, given the first of them."""
+    replicas = package.deliveries[first].replicas
+    return first if replicas == 1 else first + inference % replicas
 
 
 @engine_njit
@@ -126,7 +142,7 @@ def _may_start(package, chip):
         return False
     stage = package.stages[chip.stage]
     for i in range(stage.needs_begin, stage.needs_end):
-        if package.deliveries[package.refs[i]].arrived <= chip.inference:
+        if package.deliveries[package.refs[i]].arrived <= chip.turn:
             return False
     for i in range(stage.makes_begin, stage.makes_end):
         flow = package.flows[package.refs[i]]
@@ -147,7 +163,7 @@ def _try_start(package, number, now_s, cause):
     package.stall_s[number, chip.inference, cause] += now_s - chip.free_s
     if stage.stream != NONE and not shared.prefetch_all:
         flow = _next_stream(package, number, chip.stage)
-        if package.flows[flow].queued < shared.rounds:
+        if inference_of(package.flows[flow], package.flows[flow].queued) < shared.rounds:
             ask_host(package, flow)
             _serve_host(package, now_s)
     end_s = now_s + stage.seconds
@@ -160,7 +176,7 @@ def _end_stage(package, number, now_s):
     chip = package.chips[number]
     flow = package.stages[chip.stage].stream
     chip.free_s = now_s
-    if flow != NONE and package.flows[flow].sent <= chip.inference:
+    if flow != NONE and package.flows[flow].sent <= chip.turn:
         chip.awaits_weights = 1
     else:
         _finish_stage(package, number, now_s)
@@ -183,8 +199,8 @@ def _finish_stage(package, number, now_s):
             _send_to_host(package, package.refs[i], now_s)
     chip.stage += 1
     if chip.stage == chip.stage_end:
-        package.chip_end_s[number, inference] = now_s
-        chip.stage, chip.inference = chip.stage_begin, inference + 1
+        package.chip_end_s[number, chip.turn] = now_s
+        chip.stage, chip.turn, chip.inference = chip.stage_begin, chip.turn + 1, inference + chip.replicas
         _part_done(package, inference, now_s)
     _try_start(package, number, now_s, INPUT_WAIT)
 
@@ -198,7 +214,12 @@ def _free_buffer(package, number, now_s):
         _ask(package, delivery.flow)
         _serve_host(package, now_s)
     elif delivery.has_credit:
-        _send(package, delivery.flow, now_s)
+        # The maker of the inference that the buffer is for now; with one maker always that.
+        maker = np.int64(0)
+        if delivery.makers > 1:
+            turn = delivery.freed + package.shared[0].buffers - 1
+            maker = inference_of(delivery, turn) % delivery.makers
+        _send(package, delivery.flow + maker, now_s)
     else:
         for hop in range(flow.hop_begin, flow.hop_end):
             if package.hops[hop].delivery == number:
@@ -265,27 +286,31 @@ def _transmit(package, number, last_byte_s, now_s):
     link feeds this one, packets of others go in between.
     """
     hop, shared = package.hops[number], package.shared[0]
-    if hop.delivery != NONE and not package.deliveries[hop.delivery].has_credit:
+    link, flow = package.links[hop.link], package.flows[hop.flow]
+    inference = inference_of(flow, hop.turn)
+    lands = hop.delivery != NONE and takes(package.deliveries[hop.delivery], inference)
+    if lands and not package.deliveries[hop.delivery].has_credit:
         delivery = package.deliveries[hop.delivery]
         if delivery.landing - delivery.freed >= shared.buffers:
             return False
         delivery.landing += 1
-    link, flow = package.links[hop.link], package.flows[hop.flow]
     start_s = max(now_s, link.free_s)
     link.free_s = start_s + flow.size_bytes * link.s_per_byte
     end_s = max(link.free_s, last_byte_s)
     record_carried(package, hop.link, flow.size_bytes, link.free_s)
-    package.link_wait_s[hop.link, hop.inference] += start_s - now_s
-    record_span(package, 1, hop.link, hop.flow, hop.inference, start_s, link.free_s)
-    hop.inference += 1
-    if hop.delivery != NONE:
-        put_event(package, end_s + link.latency_s, ARRIVE, hop.delivery, 0.0)
+    package.link_wait_s[hop.link, inference] += start_s - now_s
+    record_span(package, 1, hop.link, hop.flow, inference, start_s, link.free_s)
+    hop.turn += 1
+    skip_turns(flow, hop)
+    if lands:
+        put_event(package, end_s + link.latency_s, ARRIVE, hop.delivery, np.float64(inference))
     if hop.parent == NONE:
         put_event(package, end_s, SENT, number, 0.0)
     packet_s = min(flow.size_bytes, shared.packet_bytes) * link.s_per_byte
     child = hop.child
     while child != NONE:
-        put_event(package, start_s + packet_s + link.latency_s, ENTER, child, end_s + link.latency_s)
+        if crosses(package.hops[child], inference):
+            put_event(package, start_s + packet_s + link.latency_s, ENTER, child, end_s + link.latency_s)
         child = package.hops[child].sibling
     return True
 
@@ -308,11 +333,24 @@ def _leave_chip(package, number, now_s):
 
 
 @engine_njit
+def _arrive(package, number, inference, now_s):
+    """A tensor is there; its reader takes it after those of all turns before."""
+    delivery = package.deliveries[number]
+    if delivery.came == NONE:
+        delivery.arrived += 1
+    else:
+        package.came[delivery.came + turn_of(delivery, inference)] = True
+        while package.came[delivery.came + delivery.arrived]:
+            delivery.arrived += 1
+    _try_start(package, delivery.chip, now_s, INPUT_WAIT)
+
+
+@engine_njit
 def _ask(package, number):
     """Ask the host for what of an input may come by now, and for weights where all may come ahead."""
     flow, shared = package.flows[number], package.shared[0]
     if flow.kind == HOST_IN or (flow.kind == STREAM and shared.prefetch_all):
-        while flow.queued < shared.admitted and _has_room(package, flow):
+        while inference_of(flow, flow.queued) < shared.admitted and _has_room(package, flow):
             ask_host(package, number)
 
 
@@ -325,7 +363,7 @@ def _serve_host(package, now_s):
     flow = package.flows[number]
     shared.host_is_busy = 1
     end_s = now_s + flow.size_bytes * package.links[link].s_per_byte
-    record_span(package, 1, link, number, flow.sent, now_s, end_s)
+    record_span(package, 1, link, number, inference_of(flow, flow.sent), now_s, end_s)
     put_event(package, end_s, HOST_SERVED, number, 0.0)
 
 
@@ -342,20 +380,23 @@ def _host_served(package, number, now_s):
             chip.awaits_weights = 0
             _finish_stage(package, flow.chip, now_s)
         return
-    for delivery in range(flow.delivery_begin, flow.delivery_end):
-        package.deliveries[delivery].arrived += 1
-        _try_start(package, package.deliveries[delivery].chip, now_s, HOST_WAIT)
+    i = flow.delivery_begin
+    while i < flow.delivery_end:
+        delivery = package.deliveries[_taker(package, i, flow.sent - 1)]
+        delivery.arrived += 1
+        _try_start(package, delivery.chip, now_s, HOST_WAIT)
+        i += delivery.replicas
 
 
 @engine_njit
 def _send_to_host(package, number, now_s):
     flow, place = package.flows[number], len(package.links) - 1
-    link = package.links[place]
+    link, inference = package.links[place], inference_of(flow, flow.made - 1)
     ready_s = now_s + package.chips[flow.chip].setup_s
     start_s = max(ready_s, link.free_s)
     link.free_s = start_s + flow.size_bytes * link.s_per_byte
-    package.link_wait_s[place, flow.made - 1] += start_s - ready_s
-    record_span(package, 1, place, number, flow.made - 1, start_s, link.free_s)
+    package.link_wait_s[place, inference] += start_s - ready_s
+    record_span(package, 1, place, number, inference, start_s, link.free_s)
     put_event(package, link.free_s, HOST_TOOK, number, 0.0)
 
 
@@ -364,23 +405,28 @@ def _host_took(package, number, now_s):
     flow = package.flows[number]
     record_carried(package, len(package.links) - 1, flow.size_bytes, now_s)
     flow.sent += 1
-    _part_done(package, flow.sent - 1, now_s)
+    _part_done(package, inference_of(flow, flow.sent - 1), now_s)
     _try_start(package, flow.chip, now_s, OUTPUT_WAIT)
 
 
 @engine_njit
 def _part_done(package, inference, now_s):
-    """One chip, or one output, is through with an inference; the last lets another one in."""
-    shared, this = package.shared[0], package.rounds[inference]
-    this.parts_done += 1
-    if this.parts_done < shared.parts:
-        return
-    this.completion_s = now_s
-    shared.completed += 1
-    if shared.is_held:
-        _keep_pace(package, now_s)
-    elif shared.pace_s == 0 and shared.admitted < shared.rounds:
-        _admit(package, now_s)
+    """One chip, or one output, is through with an inference; the last lets another one in.
+
+    One that has overtaken others is complete with the last of those.
+    """
+    shared = package.shared[0]
+    package.rounds[inference].parts_done += 1
+    while shared.completed < shared.rounds:
+        first = package.rounds[shared.completed]
+        if first.parts_done < shared.parts:
+            return
+        first.completion_s = now_s
+        shared.completed += 1
+        if shared.is_held:
+            _keep_pace(package, now_s)
+        elif shared.pace_s == 0 and shared.admitted < shared.rounds:
+            _admit(package, now_s)
 
 
 @engine_njit

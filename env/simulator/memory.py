@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from go_opt.env.cost import COPY
 from go_opt.env.simulator.package import NONE
-from go_opt.env.simulator.sram import place_buffers
+from go_opt.env.simulator.sram import NO_PLACE, place_buffers
 from go_opt.graph import NO_PRODUCER, WEIGHT
 
 FITS, TOO_LARGE, FRAGMENTED = range(3)
@@ -151,7 +151,7 @@ def fit_chips(tables, held, kernel_chip, alignment, stream_buffer_bytes, by_size
 
     Weights stream as in the analytical model, until sizes and the stream buffer add up
     to the chip's memory. Then ``by_size`` is content; otherwise every activation needs an
-    address, and may find none though enough bytes are free.
+    address, and may find none though enough bytes are free: more weights stream until all have one.
     """
     num_chips = len(tables.chip_kind)
     peak = held.border_bytes + _live_bytes(held, kernel_chip)
@@ -160,27 +160,53 @@ def fit_chips(tables, held, kernel_chip, alignment, stream_buffer_bytes, by_size
     is_streamed = np.zeros(len(held.weight), np.bool_)
     for chip in range(num_chips):
         begin, end = held.activation_ptr[chip], held.activation_ptr[chip + 1]
-        limit = tables.sram_bytes[chip]
         for pair in range(held.weight_ptr[chip], held.weight_ptr[chip + 1]):
             resident[chip] += aligned(tables.tensor_bytes[held.weight[pair]], alignment[chip])
-        room, staging = limit - peak[chip], np.int64(0)
-        if resident[chip] > room and resident[chip] > 0:
-            staging = stream_buffer_bytes[chip]
-            room -= staging
-            resident[chip] = _stream(tables, held, chip, alignment[chip], resident[chip], room, is_streamed)
-        if resident[chip] > room:
-            return Fit(TOO_LARGE, chip, NONE, peak, resident, address, is_streamed)
-        if by_size:
-            continue
-        left = limit - resident[chip] - held.border_bytes[chip] - staging
-        lost = place_buffers(
-            held.size_bytes[begin:end], held.born[begin:end], held.dead[begin:end], left, address[begin:end]
-        )
-        if lost != NONE:
-            return Fit(FRAGMENTED, chip, begin + lost, peak, resident, address, is_streamed)
-        for i in range(begin, end):
+        limit, by_use, streamed = tables.sram_bytes[chip], np.empty(0, np.int64), 0
+        while True:
+            left = limit - resident[chip]
+            outcome, lost = TOO_LARGE, NONE
+            if peak[chip] <= left:
+                outcome = FITS
+                if not by_size:
+                    lost = _place(held, begin, end, left - held.border_bytes[chip], address)
+                    outcome = FITS if lost == NONE else FRAGMENTED
+            if outcome == FITS or resident[chip] == 0:
+                break
+            if streamed == 0:
+                limit, by_use = limit - stream_buffer_bytes[chip], _by_use(tables, held, chip)
+            pair = by_use[streamed]
+            streamed += 1
+            is_streamed[pair] = True
+            resident[chip] -= aligned(tables.tensor_bytes[held.weight[pair]], alignment[chip])
+        if outcome != FITS:
+            return Fit(outcome, chip, lost, peak, resident, address, is_streamed)
+        for i in range(end if by_size else begin, end):
             peak[chip] = max(peak[chip], held.border_bytes[chip] + address[i] + held.size_bytes[i])
     return Fit(FITS, NONE, NONE, peak, resident, address, is_streamed)
+
+
+@njit(cache=True, nogil=True)
+def _place(held, begin, end, limit_bytes, address):
+    """Give the activations of a chip addresses; the first that finds none, or NONE."""
+    address[begin:end] = NONE
+    lost = place_buffers(
+        held.size_bytes[begin:end],
+        held.born[begin:end],
+        held.dead[begin:end],
+        limit_bytes,
+        address[begin:end],
+    )
+    return NONE if lost == NO_PLACE else begin + lost
+
+
+@njit(cache=True, nogil=True)
+def _by_use(tables, held, chip):
+    """The weights of a chip that take memory, the least touched per stored byte first."""
+    pairs = np.arange(held.weight_ptr[chip], held.weight_ptr[chip + 1])
+    size = tables.tensor_bytes[held.weight[pairs]]
+    pairs, size = pairs[size > 0], size[size > 0]
+    return pairs[np.argsort(held.weight_touched[pairs] / size, kind="mergesort")]
 
 
 @njit(cache=True, nogil=True)
@@ -198,21 +224,3 @@ def _live_bytes(held, kernel_chip):
         highest[chip] = max(highest[chip], live[chip])
         live[chip] -= dead_bytes[kernel]
     return highest
-
-
-@njit(cache=True, nogil=True)
-def _stream(tables, held, chip, alignment, resident, room, is_streamed):
-    """Stream weights, the least touched per stored byte first, until the rest fits; what stays."""
-    begin, end = held.weight_ptr[chip], held.weight_ptr[chip + 1]
-    priority = np.empty(end - begin)
-    for pair in range(begin, end):
-        size = tables.tensor_bytes[held.weight[pair]]
-        priority[pair - begin] = held.weight_touched[pair] / size if size > 0 else np.inf
-    for i in np.argsort(priority, kind="mergesort"):
-        size = tables.tensor_bytes[held.weight[begin + i]]
-        if resident <= room:
-            break
-        if size > 0:
-            is_streamed[begin + i] = True
-            resident -= aligned(size, alignment)
-    return resident

@@ -36,9 +36,8 @@ def simulate_plan(
     A plan that does not run has an infinite interval, ``valid`` False and the reason.
     """
     graph, plan = expand_plan(graph, target, plan)
-    batch = simulate_batch(
-        graph, target, plan.placement[None], plan.order[None], plan.fusion_group[None], without=without
-    )
+    rows = (plan.placement, plan.order, plan.fusion_group, plan.replication)
+    batch = simulate_batch(graph, target, *(row[None] for row in rows), without=without)
     outcome = int(batch.outcome[0])
     interval_s = float(batch.interval_s[0]) * _noise(target, seed, without)
     return Metrics(
@@ -86,10 +85,9 @@ def _reason(graph: Graph, target: Target, batch: SimulatedBatch) -> str:
     outcome, culprit = int(batch.outcome[0]), batch.culprit[0]
     if outcome == TOO_LARGE:
         chip = int(culprit[0])
-        return (
-            f"out of memory: chip {chip} needs {int(batch.peak_bytes[0, chip])} bytes for activations "
-            f"and has {int(target.chip_sram_bytes[chip])}"
-        )
+        needs, has = int(batch.peak_bytes[0, chip]), int(target.chip_sram_bytes[chip])
+        streams = " beside the buffer for streamed weights" if needs <= has else ""
+        return f"out of memory: chip {chip} needs {needs} bytes for activations{streams} and has {has}"
     if outcome == FRAGMENTED:
         chip, tensor = int(culprit[0]), int(culprit[1])
         return (

@@ -5,6 +5,10 @@ only the last is waited for. A *flow* carries one tensor from its chip to all ch
 read it, hop by hop along a tree of links; a *delivery* is its end at one chip. Flows from
 and to the host have no hops. *Rounds* are inferences, counted from zero.
 
+Chips that are ``replicas`` of each other (design section 8) have stages, flows and
+deliveries of their own, in rows one behind the other: what is of ``replica`` q sees every
+``replicas``-th inference from q on, one a *turn*. Without replication every inference is a turn.
+
 Everything is in arrays of records, so that a compiled function takes them all in one
 :class:`Package`. Fields that end in ``begin`` and ``end`` are a range of another array.
 """
@@ -39,40 +43,46 @@ def _record(integers: str, floats: str = "") -> np.dtype:
     return np.dtype((np.record, fields))  # np.record: fields are attributes without compilation too
 
 
-# `stage` runs or is next, of `inference`; `ready_*` list flows that wait for a DMA engine.
+# `stage` runs or is next, of `inference`, its `turn`; `ready_*` list flows that wait for a DMA engine.
 CHIP: Final = _record(
-    "stage_begin stage_end engines stage inference is_running awaits_weights engines_free "
-    "ready_head ready_tail",
+    "replica replicas stage_begin stage_end engines stage turn inference is_running awaits_weights "
+    "engines_free ready_head ready_tail",
     "setup_s free_s",
 )
-# `kernel`: the first one, as a place in `Package.chip_kernel`; `stream`: the flow of its weights or
+# `kernel` to `kernel_end` are places in `Package.chip_kernel`; `stream`: the flow of its weights or
 # NONE. `needs` and `frees` are deliveries it reads first and last, `makes` flows, all in `Package.refs`.
 STAGE: Final = _record(
-    "kernel stream needs_begin needs_end frees_begin frees_end makes_begin makes_end", "seconds"
+    "kernel kernel_end stream needs_begin needs_end frees_begin frees_end makes_begin makes_end", "seconds"
 )
-# `chip` is the one it leaves, for streams the one it enters. Counted in inferences: `made`;
+# `chip` is the one it leaves, for streams the one it enters. Counted in turns: `made`;
 # `queued` with a DMA engine or the host; `sent` over all its first links, whose
-# list starts with `first_hop`.
+# list starts with `first_hop`. All replicas of a flow share their deliveries.
 FLOW: Final = _record(
-    "kind chip tensor size_bytes hop_begin hop_end delivery_begin delivery_end first_hop made queued sent"
+    "kind chip replica replicas tensor size_bytes hop_begin hop_end delivery_begin delivery_end first_hop "
+    "made queued sent"
 )
-# `landing`: arrived or on the last link.
-DELIVERY: Final = _record("flow chip has_credit arrived freed landing")
-# Counted in inferences: `inference` is the next one to enter the link, `left` have crossed it.
-# `child` starts the list of those it goes on to, `sibling` is the next of such a list.
-HOP: Final = _record("flow link parent child sibling delivery inference left")
-# The host's two links come last. `blocked_*` list hops that wait for a full buffer. An inference
-# takes `round_bytes`; `carried_bytes` so far are `rounds` times that and a rest.
+# `flow` is the first of the `makers` replicas that send here. Counted in turns: `arrived`, with all
+# before them; `freed`; `landing`, arrived or on the last link. Where there are several makers,
+# `came` is where the row of `Package.came` starts.
+DELIVERY: Final = _record("flow makers chip replica replicas came has_credit arrived freed landing")
+# Counted in turns of the flow: `turn` is the next one to enter the link, `left` have crossed it.
+# `child` starts the list of those it goes on to, `sibling` is the next of such a list. Inferences for
+# the first `nearer` of `readers` replicas do not come this far.
+HOP: Final = _record("flow link parent child sibling delivery readers nearer turn left")
+# The host's two links come last. `blocked_*` list hops that wait for a full buffer. `cycle` inferences
+# take `round_bytes`; `carried_bytes` so far are `rounds` times that and a rest.
 LINK: Final = _record(
-    "blocked_head blocked_tail round_bytes carried_bytes rounds", "s_per_byte latency_s free_s"
+    "blocked_head blocked_tail cycle round_bytes carried_bytes rounds", "s_per_byte latency_s free_s"
 )
 NODE: Final = _record("next subject", "value")
 EVENT: Final = _record("serial kind subject", "time_s value")
 ROUND: Final = _record("parts_done is_started", "start_s completion_s")
 # One row: the package's own parameters and counters. With a `pace_s` above zero one inference
 # enters each so many seconds (`is_held` says that the window delays it), else as many as may.
+# After `cycle` inferences it is the turn of the same chips again; `completed` are through, with all
+# before them.
 SHARED: Final = _record(
-    "buffers window packet_bytes prefetch_all parts "
+    "buffers window packet_bytes prefetch_all parts cycle "
     "rounds admitted completed is_held free_node host_requests host_is_busy "
     "num_events num_serials num_spans",
     "pace_s",
@@ -91,14 +101,15 @@ class Package(NamedTuple):
     hops: NDArray  # [H] HOP, flow by flow, parents first
     links: NDArray  # [L + 2] LINK
     refs: NDArray[np.int32]
-    chip_kernel: NDArray[np.int32]  # [M] kernels chip by chip, in order
+    chip_kernel: NDArray[np.int32]  # [M] kernels chip by chip, in order; those of replicas once
+    came: NDArray[np.bool_]  # turns that came to deliveries of several makers, which may overtake each other
     shared: NDArray  # [1] SHARED
     nodes: NDArray  # NODE: a pool for the lists
     events: NDArray  # EVENT: a binary heap by time
     host_heap: NDArray[np.int64]  # requests as round * F + flow, least first
     rounds: NDArray  # ROUND
-    chip_end_s: NDArray[np.float64]  # [D, rounds] end of the chip's last stage
-    link_end_s: NDArray[np.float64]  # [L + 2, rounds] when it has carried that many inferences' bytes
+    chip_end_s: NDArray[np.float64]  # [D, turns] end of the chip's last stage
+    link_end_s: NDArray[np.float64]  # [L + 2, cycles] when it has carried that many cycles' bytes
     stall_s: NDArray[np.float64]  # [D, rounds, 4] waiting by cause
     link_wait_s: NDArray[np.float64]  # [L + 2, rounds] transfers waited for the link
     spans: NDArray  # SPAN: filled while there is room
@@ -108,14 +119,18 @@ class Package(NamedTuple):
 def reset(package, num_rounds):
     """Bring the package to rest, for ``num_rounds`` inferences."""
     for chip in package.chips:
-        chip.stage, chip.inference, chip.is_running, chip.awaits_weights = chip.stage_begin, 0, 0, 0
+        chip.stage, chip.turn, chip.inference = chip.stage_begin, 0, chip.replica
+        chip.is_running, chip.awaits_weights = 0, 0
         chip.engines_free, chip.ready_head, chip.ready_tail, chip.free_s = chip.engines, NONE, NONE, 0.0
     for flow in package.flows:
         flow.made, flow.queued, flow.sent = 0, 0, 0
     for delivery in package.deliveries:
         delivery.arrived, delivery.freed, delivery.landing = 0, 0, 0
     for hop in package.hops:
-        hop.inference, hop.left = 0, 0
+        hop.turn, hop.left = 0, 0
+        skip_turns(package.flows[hop.flow], hop)
+    for i in range(len(package.came)):
+        package.came[i] = False
     for link in package.links:
         link.blocked_head, link.blocked_tail, link.free_s = NONE, NONE, 0.0
         link.carried_bytes, link.rounds = 0, 0
@@ -134,6 +149,39 @@ def reset(package, num_rounds):
     shared.is_held = 0
     shared.free_node, shared.host_requests, shared.host_is_busy = 0, 0, 0
     shared.num_events, shared.num_serials, shared.num_spans = 0, 0, 0
+
+
+@engine_njit
+def inference_of(row, turn):
+    """The inference of a turn of a chip, flow or delivery."""
+    return turn * row.replicas + row.replica
+
+
+@engine_njit
+def turn_of(row, inference):
+    """The turn of an inference that is one of the row's."""
+    return inference if row.replicas == 1 else inference // row.replicas
+
+
+@engine_njit
+def takes(row, inference):
+    """Whether it is the row's turn."""
+    return row.replicas == 1 or inference % row.replicas == row.replica
+
+
+@engine_njit
+def crosses(hop, inference):
+    """Whether an inference comes as far as the link of the hop."""
+    return hop.nearer == 0 or inference % hop.readers >= hop.nearer
+
+
+@engine_njit
+def skip_turns(flow, hop):
+    """Go on to the hop's next turn that comes as far, if there is any."""
+    for _ in range(hop.readers if hop.nearer > 0 else 0):
+        if crosses(hop, inference_of(flow, hop.turn)):
+            return
+        hop.turn += 1
 
 
 @engine_njit
@@ -200,7 +248,7 @@ def give_node(package, number):
 def ask_host(package, number):
     """Queue the next transfer of a flow from the host; the oldest inference is served first."""
     flow, shared, heap = package.flows[number], package.shared[0], package.host_heap
-    key = flow.queued * len(package.flows) + number
+    key = inference_of(flow, flow.queued) * len(package.flows) + number
     flow.queued += 1
     i = shared.host_requests
     shared.host_requests += 1
@@ -232,7 +280,7 @@ def next_of_host(package):
 
 @engine_njit
 def record_carried(package, number, size_bytes, end_s):
-    """Note when a link has carried the bytes of one more inference, of whichever inferences they are.
+    """Note when a link has carried the bytes of one more cycle, of whichever inferences they are.
 
     Tensors that run ahead share a link with others that do not: the moments it is through with
     one inference say little, these are as far apart as its transfers take while it never rests.

@@ -28,27 +28,33 @@ class Plumbing(NamedTuple):
     maker: NDArray[np.int32]  # [F] kernel that makes it (that waits for it, of a stream), or NONE
     first_reader: NDArray[np.int32]  # [V] kernel
     last_reader: NDArray[np.int32]  # [V] kernel
+    num_came: int  # places for turns that come out of order
 
 
 @njit(cache=True, nogil=True)
-def lay_plumbing(tables, kernel_of, kernel_chip, streams, multicast):
-    """The flows of a plan; with ``multicast`` an input crosses the host's link once."""
-    num_chips, num_reads = len(tables.chip_kind), len(tables.reader_op)
-    num_tensors = len(tables.tensor_kind)
-    most_flows = 2 * num_tensors + num_reads + len(streams.kernel)
+def lay_plumbing(tables, kernel_of, kernel_chip, replicas, streams, multicast, num_rounds):
+    """The flows of a plan; with ``multicast`` an input crosses the host's link once.
+
+    Args:
+      replicas: [D] chips of the stage that starts at each chip.
+      num_rounds: inferences at most.
+    """
+    num_chips = len(tables.chip_kind)
+    most_flows, most_ends = _most_rows(tables, kernel_of, kernel_chip, replicas, streams)
     flows = np.zeros(most_flows, FLOW)
     maker = np.empty(most_flows, np.int32)
-    deliveries = np.zeros(num_reads, DELIVERY)
-    first_reader = np.empty(num_reads, np.int32)
-    last_reader = np.empty(num_reads, np.int32)
+    deliveries = np.zeros(most_ends, DELIVERY)
+    first_reader = np.empty(most_ends, np.int32)
+    last_reader = np.empty(most_ends, np.int32)
     slot_of = np.full(num_chips, NONE, np.int64)
-    num_flows, ends = np.int64(0), np.int64(0)
-    for k in range(num_tensors):
+    num_flows, ends, num_came = np.int64(0), np.int64(0), 0
+    for k in range(len(tables.tensor_kind)):
         if tables.tensor_kind[k] == WEIGHT:
             continue
         producer = tables.tensor_producer[k]
         home = kernel_of[producer] if producer != NO_PRODUCER else NONE
         home_chip = kernel_chip[home] if home != NONE else NONE
+        makers = replicas[home_chip] if home != NONE else 1
         begin = ends
         for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
             kernel = kernel_of[tables.reader_op[r]]
@@ -57,50 +63,99 @@ def lay_plumbing(tables, kernel_of, kernel_chip, streams, multicast):
                 continue
             if slot_of[chip] < begin:
                 slot_of[chip] = ends
-                deliveries[ends].chip = chip
                 first_reader[ends], last_reader[ends] = kernel, kernel
-                ends += 1
+                num_came = _add_deliveries(
+                    deliveries, ends, chip, replicas[chip], makers, num_came, num_rounds
+                )
+                ends += replicas[chip]
             slot = slot_of[chip]
             first_reader[slot] = min(first_reader[slot], kernel)
             last_reader[slot] = max(last_reader[slot], kernel)
         apart = tables.tensor_kind[k] == INPUT and not multicast
+        kind = HOST_IN if home == NONE else CHIP_FLOW
         while begin < ends:
-            end = begin + 1 if apart else ends
-            kind = HOST_IN if home == NONE else CHIP_FLOW
-            _add_flow(flows, num_flows, kind, home_chip, k, tables.tensor_bytes[k])
-            flows[num_flows].delivery_begin, flows[num_flows].delivery_end = begin, end
-            maker[num_flows] = home
+            end = begin + deliveries[begin].replicas if apart else ends
             for delivery in range(begin, end):
                 deliveries[delivery].flow = num_flows
-            num_flows += 1
+            for flow in range(num_flows, num_flows + makers):
+                flows[flow].delivery_begin, flows[flow].delivery_end = begin, end
+            maker[num_flows] = home
+            num_flows = _add_flows(flows, num_flows, kind, home_chip, makers, k, tables.tensor_bytes[k])
             begin = end
         if tables.tensor_is_output[k] and home != NONE:
-            _add_flow(flows, num_flows, HOST_OUT, home_chip, k, tables.tensor_bytes[k])
             maker[num_flows] = home
-            num_flows += 1
+            num_flows = _add_flows(flows, num_flows, HOST_OUT, home_chip, makers, k, tables.tensor_bytes[k])
     for i in range(len(streams.kernel)):
         kernel = streams.kernel[i]
-        _add_flow(flows, num_flows, STREAM, kernel_chip[kernel], streams.weight[i], streams.size_bytes[i])
+        chip = kernel_chip[kernel]
         maker[num_flows] = kernel
-        num_flows += 1
+        num_flows = _add_flows(
+            flows, num_flows, STREAM, chip, replicas[chip], streams.weight[i], streams.size_bytes[i]
+        )
+    for flow in range(num_flows):
+        maker[flow] = maker[flow - flows[flow].replica]
+    for end in range(ends):
+        first = end - deliveries[end].replica
+        first_reader[end], last_reader[end] = first_reader[first], last_reader[first]
     return Plumbing(
         flows[:num_flows].copy(),
         deliveries[:ends].copy(),
         maker[:num_flows].copy(),
         first_reader[:ends].copy(),
         last_reader[:ends].copy(),
+        num_came,
     )
 
 
 @njit(cache=True, nogil=True)
-def _add_flow(flows, number, kind, chip, tensor, size_bytes):
-    flow = flows[number]
-    flow.kind, flow.chip, flow.tensor, flow.size_bytes = kind, chip, tensor, size_bytes
+def _most_rows(tables, kernel_of, kernel_chip, replicas, streams):
+    """No less than the flows, and the deliveries, of a plan."""
+    flows, ends = np.int64(0), np.int64(0)
+    for kernel in streams.kernel:
+        flows += replicas[kernel_chip[kernel]]
+    for k in range(len(tables.tensor_kind)):
+        if tables.tensor_kind[k] == WEIGHT:
+            continue
+        producer = tables.tensor_producer[k]
+        home_chip = kernel_chip[kernel_of[producer]] if producer != NO_PRODUCER else NONE
+        flows += 2 * replicas[home_chip] if home_chip != NONE else 0
+        for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
+            chip = kernel_chip[kernel_of[tables.reader_op[r]]]
+            ends += replicas[chip] if chip != home_chip else 0
+            flows += home_chip == NONE
+    return flows, ends
+
+
+@njit(cache=True, nogil=True)
+def _add_deliveries(deliveries, number, chip, replicas, makers, num_came, num_rounds):
+    """One for each replica of a reading chip; how many places for turns there are then."""
+    for replica in range(replicas):
+        delivery = deliveries[number + replica]
+        delivery.chip, delivery.replica, delivery.replicas = chip + replica, replica, replicas
+        delivery.makers, delivery.came = makers, NONE
+        if makers > 1:
+            delivery.came = num_came
+            # One more, that never comes.
+            num_came += (num_rounds - replica + replicas - 1) // replicas + 1
+    return num_came
+
+
+@njit(cache=True, nogil=True)
+def _add_flows(flows, number, kind, chip, replicas, tensor, size_bytes):
+    """One for each replica of a chip; how many flows there are then."""
+    for replica in range(replicas):
+        flow = flows[number + replica]
+        flow.kind, flow.chip, flow.replica, flow.replicas = kind, chip + replica, replica, replicas
+        flow.tensor, flow.size_bytes = tensor, size_bytes
+    return number + replicas
 
 
 @njit(cache=True, nogil=True)
 def lay_hops(tables, flows, deliveries):
-    """The tree of links of each chip-to-chip flow, parents first; fills the flows' ranges."""
+    """The tree of links of each chip-to-chip flow, parents first; fills the flows' ranges.
+
+    Replicas are in the order of their chips, which on the ring is that of the links that lead to them.
+    """
     num_chips, num_links = len(tables.chip_kind), len(tables.link_s_per_byte)
     hops = np.zeros(16 + 4 * len(deliveries), HOP)
     hop_of_link = np.full(num_links, NONE, np.int64)
@@ -110,8 +165,9 @@ def lay_hops(tables, flows, deliveries):
         flow = flows[number]
         flow.hop_begin = num_hops
         if flow.kind == CHIP_FLOW:
-            for delivery in range(flow.delivery_begin, flow.delivery_end):
-                length = _route(tables, flow.chip, deliveries[delivery].chip, route)
+            for end in range(flow.delivery_begin, flow.delivery_end):
+                delivery = deliveries[end]
+                length = _route(tables, flow.chip, delivery.chip, route)
                 if num_hops + length > len(hops):
                     more = np.zeros(2 * len(hops) + length, HOP)
                     more[:num_hops] = hops[:num_hops]
@@ -122,9 +178,12 @@ def lay_hops(tables, flows, deliveries):
                         hop_of_link[route[i]] = num_hops
                         hop = hops[num_hops]
                         hop.flow, hop.link, hop.parent, hop.delivery = number, route[i], parent, NONE
+                        hop.readers, hop.nearer = delivery.replicas, delivery.replica
                         num_hops += 1
                     parent = hop_of_link[route[i]]
-                hops[parent].delivery = delivery
+                    if delivery.replica == 0:
+                        hops[parent].nearer = 0
+                hops[parent].delivery = end
         flow.hop_end = num_hops
         _list_children(flow, hops)
     return hops[:num_hops].copy()

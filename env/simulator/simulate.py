@@ -16,9 +16,10 @@ from go_opt.env.simulator.assembly import Setting, assemble, rounds_limit
 from go_opt.env.simulator.credit import RULES
 from go_opt.env.simulator.engine import DEADLOCK, STEADY, run
 from go_opt.env.simulator.memory import FITS
-from go_opt.env.simulator.package import NONE, UNBOUNDED
+from go_opt.env.simulator.package import NONE, UNBOUNDED, inference_of
 from go_opt.env.simulator.steady import average_step_s, slowest_step_s
 from go_opt.env.simulator_parameters import UNLIMITED
+from go_opt.env.stages import size_by_chip
 from go_opt.env.target import Target
 from go_opt.graph import Graph
 
@@ -52,6 +53,7 @@ def simulate_batch(
     placement: NDArray[np.int32],  # [B, N]
     order: NDArray[np.int32],  # [B, N]
     fusion_group: NDArray[np.int32],  # [B, N]
+    replication: NDArray[np.int32] | None = None,  # [B, N]; by default none is replicated
     *,
     without: Collection[str] = (),
 ) -> SimulatedBatch:
@@ -75,10 +77,25 @@ def simulate_batch(
         period=np.zeros(num_plans, np.int64),
         rounds=np.zeros(num_plans, np.int64),
     )
+    replicas = np.ones(num_chips, np.int32)
     for b in range(num_plans):
         kernel_of = number_kernels(order[b], fusion_group[b])
-        _simulate(tables, setting, kernel_of, placement[b], b, out)
+        if replication is not None:
+            replicas = replicas_by_chip(target, placement[b], replication[b])
+        _simulate(tables, setting, kernel_of, placement[b], replicas, b, out)
     return out
+
+
+def replicas_by_chip(
+    target: Target, placement: NDArray[np.int32], replication: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """[D] chips of the stage that starts at each chip, cut short where it would overlap the next."""
+    size = size_by_chip(placement, replication, target.num_chips)
+    if not target.goes_forward:
+        return np.ones_like(size)
+    first = np.unique(placement)
+    size[first] = np.minimum(size[first], np.diff(first, append=target.num_chips))
+    return size
 
 
 @lru_cache(maxsize=16)
@@ -110,18 +127,26 @@ def setting_of(graph: Graph, target: Target, without: tuple[str, ...]) -> tuple[
 
 
 @njit(cache=True, nogil=True)
-def _simulate(tables, setting, kernel_of, placement, b, out):
-    plan = assemble(tables, setting, kernel_of, placement, 0, 0)
+def _simulate(tables, setting, kernel_of, placement, replicas, b, out):
+    plan = assemble(tables, setting, kernel_of, placement, replicas, 0, 0)
     held, fit, package = plan.held, plan.fit, plan.package
-    out.peak_bytes[b] = fit.peak_bytes
-    out.weight_bytes[b] = fit.weight_bytes
     for pair in range(len(held.weight)):
         if fit.is_streamed[pair]:
             out.stream_bytes[b, plan.kernel_chip[held.weight_reader[pair]]] += held.weight_touched[pair]
     for kernel in range(len(plan.kernel_s)):
         out.compute_s[b, plan.kernel_chip[kernel]] += plan.kernel_s[kernel]
-    for link in range(len(package.links)):
-        out.link_s[b, link] = package.links[link].round_bytes * package.links[link].s_per_byte
+    for number in range(len(package.chips)):
+        chip = package.chips[number]
+        first = number - chip.replica
+        out.peak_bytes[b, number], out.weight_bytes[b, number] = (
+            fit.peak_bytes[first],
+            fit.weight_bytes[first],
+        )
+        out.stream_bytes[b, number] = out.stream_bytes[b, first]
+        out.compute_s[b, number] = out.compute_s[b, first] / (1 if number > first else chip.replicas)
+    for number in range(len(package.links)):
+        link = package.links[number]
+        out.link_s[b, number] = link.round_bytes / link.cycle * link.s_per_byte
     if fit.outcome != FITS:
         out.outcome[b] = fit.outcome
         out.culprit[b, 0] = fit.chip
@@ -161,5 +186,6 @@ def _name_deadlock(package, culprit):
     for link in range(len(package.links)):
         if package.links[link].blocked_head != NONE:
             hop = package.hops[package.nodes[package.links[link].blocked_head].subject]
-            culprit[0], culprit[1], culprit[2] = link, package.flows[hop.flow].tensor, hop.inference
+            flow = package.flows[hop.flow]
+            culprit[0], culprit[1], culprit[2] = link, flow.tensor, inference_of(flow, hop.turn)
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from go_opt.env.simulator.package import engine_njit
 
-MAX_PERIOD = 16
+MAX_PERIOD = 16  # cycles
 # Times are sums of floats: differences of equal steps agree to about this much of the time.
 TOLERANCE = 1e-9
 
@@ -19,21 +19,57 @@ def period_of(package):
     slowest counts: around a cycle of waits (this buffer for that stage, and so on) nothing ever
     gains on the cycle's own pace, so the slowest cycle already steps as it will when those
     ahead have filled their buffers. That holds for a given order of service on shared links.
+
+    Periods are multiples of the cycle after which it is the turn of the same replicas. Those that
+    drift apart do come to shared links in another order, so there the slowest must step like all,
+    or never rest.
     """
     shared = package.shared[0]
     last = shared.completed - 1
     end_s = package.rounds[last].completion_s
     all_alike = shared.completed < shared.window + 4
     is_full = shared.admitted - shared.completed >= shared.window - 1
-    for period in range(1, MAX_PERIOD + 1):
+    for cycles in range(1, MAX_PERIOD + 1):
+        period = cycles * shared.cycle
         if shared.completed < 3 * period + 8:
             return 0
         step_s = end_s - package.rounds[last - period].completion_s
         if shared.pace_s > 0 and not is_full and step_s > period * shared.pace_s + TOLERANCE * end_s:
             return 0  # inferences pile up: it is not the same again
-        if _is_periodic(package, last, period, step_s, TOLERANCE * end_s, all_alike):
+        if not _is_periodic(package, last, period, step_s, TOLERANCE * end_s, all_alike):
+            continue
+        if all_alike or shared.cycle == 1 or _is_restless(package, last, period, TOLERANCE * end_s):
+            return period
+        if _is_periodic(package, last, period, step_s, TOLERANCE * end_s, True):
             return period
     return 0
+
+
+@engine_njit
+def _is_restless(package, last, over, tolerance_s):
+    """Whether inferences come as fast as the work of each allows."""
+    work_s = 0.0
+    for chip in range(len(package.chips)):
+        work_s = max(work_s, _chip_work_s(package, chip))
+    for link in range(len(package.links)):
+        work_s = max(work_s, _link_work_s(package, link))
+    return over * (slowest_step_s(package, last, over) - work_s) <= tolerance_s
+
+
+@engine_njit
+def _chip_work_s(package, number):
+    """Seconds of work of a chip, in the mean of all inferences."""
+    chip, work_s = package.chips[number], 0.0
+    for stage in range(chip.stage_begin, chip.stage_end):
+        work_s += package.stages[stage].seconds
+    return work_s / chip.replicas
+
+
+@engine_njit
+def _link_work_s(package, number):
+    """Seconds of work of a link, in the mean of all inferences."""
+    link = package.links[number]
+    return link.round_bytes / link.cycle * link.s_per_byte
 
 
 @engine_njit
@@ -42,22 +78,37 @@ def _is_periodic(package, last, period, step_s, tolerance_s, all_alike):
         now, before = package.rounds[last - i], package.rounds[last - i - period]
         if abs(now.completion_s - before.completion_s - step_s) > tolerance_s:
             return False
-    for chip in range(len(package.chip_end_s)):
-        end_s = package.chip_end_s[chip]
-        if not _repeats(end_s, last, period, tolerance_s):
+    for number in range(len(package.chips)):
+        chip, end_s = package.chips[number], package.chip_end_s[number]
+        turn, turns = _last_turn(chip, last), period // chip.replicas
+        if not _repeats(end_s, turn, turns, chip.replicas, tolerance_s):
             return False
-        if all_alike and end_s[last] > 0 and abs(end_s[last] - end_s[last - period] - step_s) > tolerance_s:
+        if all_alike and end_s[turn] > 0 and abs(end_s[turn] - end_s[turn - turns] - step_s) > tolerance_s:
             return False
-    for link in range(len(package.link_end_s)):
-        if not _repeats(package.link_end_s[link], last, period, tolerance_s):
+    for number in range(len(package.links)):
+        link, end_s = package.links[number], package.link_end_s[number]
+        if not _repeats(end_s, _last_cycle(link, last), period // link.cycle, link.cycle, tolerance_s):
             return False
     return True
 
 
 @engine_njit
-def _repeats(end_s, last, period, tolerance_s):
+def _last_turn(chip, inference):
+    """The chip's last turn up to an inference."""
+    return inference if chip.replicas == 1 else (inference - chip.replica) // chip.replicas
+
+
+@engine_njit
+def _last_cycle(link, inference):
+    """The last cycle whose bytes the link has surely carried after an inference."""
+    return inference if link.cycle == 1 else (inference + 1) // link.cycle - 1
+
+
+@engine_njit
+def _repeats(end_s, last, period, inferences, tolerance_s):
+    """Whether turns, one in so many ``inferences``, come as far apart as a ``period`` of them before."""
     step_s = end_s[last] - end_s[last - period]
-    for i in range(1, 2 * period + 6):
+    for i in range(1, 2 * period + 6 // inferences):
         if abs(end_s[last - i] - end_s[last - i - period] - step_s) > tolerance_s:
             return False
     return True
@@ -66,32 +117,57 @@ def _repeats(end_s, last, period, tolerance_s):
 @engine_njit
 def slowest_step_s(package, last, over):
     """Seconds an inference takes at the slowest chip or link, over the ``over`` inferences up to ``last``."""
-    slowest_s = package.rounds[last].completion_s - package.rounds[last - over].completion_s
-    for chip in range(len(package.chip_end_s)):
-        slowest_s = max(slowest_s, package.chip_end_s[chip, last] - package.chip_end_s[chip, last - over])
-    for link in range(len(package.link_end_s)):
-        slowest_s = max(slowest_s, package.link_end_s[link, last] - package.link_end_s[link, last - over])
-    return slowest_s / over
+    slowest_s = (package.rounds[last].completion_s - package.rounds[last - over].completion_s) / over
+    for chip in range(len(package.chips)):
+        slowest_s = max(slowest_s, _chip_step_s(package, chip, last, over))
+    for link in range(len(package.links)):
+        slowest_s = max(slowest_s, _link_step_s(package, link, last, over))
+    return slowest_s
+
+
+@engine_njit
+def _chip_step_s(package, number, last, over):
+    """Seconds an inference takes at a chip, over whole turns; at the others of its kind it takes none."""
+    chip, end_s = package.chips[number], package.chip_end_s[number]
+    turn, turns = _last_turn(chip, last), over // chip.replicas
+    return (end_s[turn] - end_s[turn - turns]) / (turns * chip.replicas)
+
+
+@engine_njit
+def _link_step_s(package, number, last, over):
+    """Seconds an inference takes on a link, over whole cycles."""
+    link, end_s = package.links[number], package.link_end_s[number]
+    cycle, cycles = _last_cycle(link, last), over // link.cycle
+    return (end_s[cycle] - end_s[cycle - cycles]) / (cycles * link.cycle)
 
 
 @engine_njit
 def average_step_s(package, last, over):
-    """:func:`slowest_step_s` where nothing repeats.
+    """:func:`slowest_step_s` where nothing repeats; of replicas, how far apart inferences complete.
 
     Such an average may be off by about one inference in ``over``; that of a chip or link which
     never rested is exact. Where both are the same as far as can be told, the latter counts.
     """
     slowest_s = slowest_step_s(package, last, over)
+    if package.shared[0].cycle > 1:
+        # Replicas end whole turns too early or too late, so that some always look slow.
+        slowest_s = _completion_slope_s(package, last, over)
     restless_s = 0.0
-    for chip in range(len(package.chip_end_s)):
-        step_s = (package.chip_end_s[chip, last] - package.chip_end_s[chip, last - over]) / over
-        work_s = 0.0
-        for stage in range(package.chips[chip].stage_begin, package.chips[chip].stage_end):
-            work_s += package.stages[stage].seconds
-        if step_s <= work_s * (1 + TOLERANCE):
+    for chip in range(len(package.chips)):
+        step_s = _chip_step_s(package, chip, last, over)
+        if step_s <= _chip_work_s(package, chip) * (1 + TOLERANCE):
             restless_s = max(restless_s, step_s)
-    for link in range(len(package.link_end_s)):
-        step_s = (package.link_end_s[link, last] - package.link_end_s[link, last - over]) / over
-        if step_s <= package.links[link].round_bytes * package.links[link].s_per_byte * (1 + TOLERANCE):
+    for link in range(len(package.links)):
+        step_s = _link_step_s(package, link, last, over)
+        if step_s <= _link_work_s(package, link) * (1 + TOLERANCE):
             restless_s = max(restless_s, step_s)
     return restless_s if slowest_s <= restless_s * (1 + 1 / over) else slowest_s
+
+
+@engine_njit
+def _completion_slope_s(package, last, over):
+    """The line of least squares through the last ``over`` completions, in seconds an inference."""
+    moment_s = 0.0
+    for i in range(over):
+        moment_s += (i - (over - 1) / 2) * package.rounds[last + 1 - over + i].completion_s
+    return moment_s * 12 / (over * (over * over - 1.0))

@@ -16,8 +16,8 @@ from go_opt.env.simulator.assembly import Assembly, assemble
 from go_opt.env.simulator.engine import DEADLOCK, run
 from go_opt.env.simulator.memory import FITS
 from go_opt.env.simulator.metrics import simulate_plan
-from go_opt.env.simulator.package import CHIP_FLOW, HOST_IN, HOST_OUT, NONE, STREAM
-from go_opt.env.simulator.simulate import setting_of
+from go_opt.env.simulator.package import CHIP_FLOW, HOST_IN, HOST_OUT, NONE, STREAM, Package
+from go_opt.env.simulator.simulate import replicas_by_chip, setting_of
 from go_opt.env.target import Target
 from go_opt.env.timeline import Arrow, Span, Timeline
 from go_opt.graph import Graph
@@ -56,11 +56,19 @@ def make_ready(
     """Assemble a plan with room for all spans of ``inferences``."""
     tables, setting = setting_of(graph, target, tuple(sorted(without)))
     kernel_of = number_kernels(plan.order, plan.fusion_group)
-    assembly = assemble(tables, setting, kernel_of, plan.placement, inferences, 0)
+    replicas = replicas_by_chip(target, plan.placement, plan.replication)
+    assembly = assemble(tables, setting, kernel_of, plan.placement, replicas, inferences, 0)
     package = assembly.package
-    rows = (len(package.stages) + len(package.hops) + len(package.flows)) * inferences
-    spans = np.empty(rows, package.spans.dtype)
+    spans = np.empty(_most_spans(package, inferences), package.spans.dtype)
     return Traced(graph, kernel_of, assembly._replace(package=package._replace(spans=spans)))
+
+
+def _most_spans(package: Package, inferences: int) -> int:
+    chips, flows = package.chips, package.flows
+    of_chip = chips["stage_end"] - chips["stage_begin"]
+    of_flow = flows["hop_end"] - flows["hop_begin"] + 1
+    turns = (-(-inferences // replicas) for replicas in (chips["replicas"], flows["replicas"]))
+    return sum(int(rows @ turn) for rows, turn in zip((of_chip, of_flow), turns, strict=True))
 
 
 def timeline_of_spans(
@@ -72,7 +80,8 @@ def timeline_of_spans(
     waits = _weight_waits(traced, ran) if fidelity == "simulated" else {}
     kernels = [span for of_stage in ran.stages.values() for span in of_stage]
     # The analytical model charges the memory of one inference, though several may be under way.
-    held = kernels if fidelity == "simulated" else [span for span in kernels if span.inference == 0]
+    first = traced.assembly.package.chips["replica"]
+    held = [span for span in kernels if fidelity == "simulated" or span.inference == first[span.resource]]
     return Timeline(
         fidelity=fidelity,
         metrics=metrics,
@@ -96,12 +105,12 @@ class _Ran(NamedTuple):
 def _ran(traced: Traced, spans: NDArray) -> _Ran:
     package = traced.assembly.package
     names = _kernel_names(traced)
-    ends = np.append(package.stages["kernel"][1:], len(package.chip_kernel))
     hop_of = {(int(hop["flow"]), int(hop["link"])): number for number, hop in enumerate(package.hops)}
     ran = _Ran({}, {}, {})
     for is_link, resource, subject, inference, start_s, end_s in spans.tolist():
         if not is_link:
-            kernels = package.chip_kernel[package.stages[subject]["kernel"] : ends[subject]]
+            stage = package.stages[subject]
+            kernels = package.chip_kernel[stage["kernel"] : stage["kernel_end"]]
             times_s = start_s + np.cumsum([0.0, *traced.assembly.kernel_s[kernels]])
             times_s[-1] = end_s  # to the last bit, so that stages do not overlap
             ran.stages[subject, inference] = [
@@ -187,6 +196,7 @@ def _memory(
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64]]]:
     """Of each chip the times and the bytes held; activations from the start of their kernel on."""
     fixed_bytes = assembly.fit.weight_bytes + assembly.held.border_bytes
+    fixed_bytes = fixed_bytes[np.arange(len(fixed_bytes)) - assembly.package.chips["replica"]]
     during, after = _activations(assembly)
     of_chip: list[list[Span]] = [[] for _ in fixed_bytes]
     for span in kernels:

@@ -125,7 +125,8 @@ def assert_equals_long_run(case: Case, plan: PlanArrays) -> None:
     batch = simulate(case, plan)
     tables, setting = setting_of(case.graph, case.target, ())
     kernel_of = number_kernels(plan.order[0], plan.fusion_group[0])
-    package = assemble(tables, setting, kernel_of, plan.placement[0], LONG_RUN, 0).package
+    alone = np.ones(tables.num_chips, np.int32)
+    package = assemble(tables, setting, kernel_of, plan.placement[0], alone, LONG_RUN, 0).package
     run(package, LONG_RUN, NEVER)
     # Once no more are admitted the package runs empty: the last window does not count.
     last, period = LONG_RUN - 1 - int(package.shared["window"][0]), max(1, int(batch.period[0]))

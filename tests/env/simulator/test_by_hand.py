@@ -163,44 +163,32 @@ def test_half_filled_tile() -> None:
     assert metrics.compute_s[0] == pytest.approx(work_us * US)
 
 
-def test_an_allocation_that_fits_in_one_order_only() -> None:
-    """Three sources and a sum of each; where the large one comes last it finds no hole."""
+def holes(weight_elements: int = 0) -> Graph:
+    """Three sources, the first of which is used up; ``large`` then has to lie beside the other two."""
     b = GraphBuilder("holes")
-    # small1 and small2 stay, and the gap between them is too small for `large`.
-    for name, elements in (("first", 1000), ("second", 500), ("third", 500)):
-        b.add_op(
-            name,
-            "Exp",
-            "vector",
-            flops=1,
-            dtype="float32",
-            reads=[],
-            writes=[(f"t_{name}", elements, "float32")],
-        )
-    b.add_op(
-        "use",
-        "ReduceSum",
-        "vector",
-        flops=1,
-        dtype="float32",
-        reads=[("t_first", None)],
-        writes=[("t_use", 1, "float32")],
-    )
-    b.add_op(
-        "large", "Exp", "vector", flops=1, dtype="float32", reads=[], writes=[("t_large", 1500, "float32")]
-    )
-    b.add_op(
-        "end",
-        "Concat",
-        "data_movement",
-        flops=0,
-        dtype="float32",
-        reads=[(f"t_{name}", None) for name in ("second", "third", "use", "large")],
-        writes=[("out", 1, "float32")],
-    )
-    b.mark_output("out")
-    graph = b.build()
-    # out, twice: 4 bytes. first 2000, second and third 1000 each, use 2, large 3000: 5002 at most at once.
+    if weight_elements:
+        b.add_tensor("weight", weight_elements, "float32", "weight")
+
+    def add(name: str, op_type: str, reads: list[str], elements: int) -> None:
+        op_class, flops = ("data_movement", 0) if op_type == "Concat" else ("vector", 1)
+        writes = [(f"t_{name}", elements, "float32")]
+        sources = [(f"t_{source}", None) for source in reads]
+        sources += [("weight", None)] if weight_elements and name == "end" else []
+        b.add_op(name, op_type, op_class, flops=flops, dtype="float32", reads=sources, writes=writes)
+
+    add("first", "Exp", [], 1000)
+    add("second", "Exp", [], 500)
+    add("third", "Exp", [], 500)
+    add("use", "ReduceSum", ["first"], 1)
+    add("large", "Exp", [], 1500)
+    add("end", "Concat", ["second", "third", "use", "large"], 1)
+    b.mark_output("t_end")
+    return b.build()
+
+
+def test_an_allocation_that_fits_in_one_order_only() -> None:
+    graph = holes()
+    # t_end, twice: 4 bytes. first 2000, second and third 1000 each, use 2, large 3000: 5002 at most at once.
     target = package(1, fields={"sram_bytes": 5500})
     bad = make_plan(graph, target, [0] * 6)
     metrics = simulate_plan(graph, target, bad)
@@ -213,6 +201,20 @@ def test_an_allocation_that_fits_in_one_order_only() -> None:
     assert metrics.valid, metrics.reason
     assert metrics.peak_bytes[0] == 5002 + 4
     assert simulate_plan(graph, target, bad, without=("memory",)).valid
+
+
+def test_a_weight_streams_where_an_activation_finds_no_hole() -> None:
+    graph = holes(weight_elements=750)
+    # With the weight of 1500 bytes all add up to 6506, but large needs those from 4002 to 7002.
+    target = package(1, fields={"sram_bytes": 7010})
+    plan = make_plan(graph, target, [0] * 6)
+    metrics = simulate_plan(graph, target, plan)
+    assert metrics.valid, metrics.reason
+    assert metrics.stream_bytes[0] == 1500
+    assert metrics.peak_bytes[0] == 7002 + 4
+    assert simulate_plan(graph, target, plan, without=("memory",)).stream_bytes[0] == 0
+    small = package(1, fields={"sram_bytes": 7000})
+    assert "no hole on chip 0" in simulate_plan(graph, small, make_plan(graph, small, [0] * 6)).reason
 
 
 def test_alignment_costs_memory() -> None:

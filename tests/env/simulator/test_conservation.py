@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from numpy.typing import NDArray
 
 from go_opt.env import Target
 from go_opt.env.simulator import simulate_plan
@@ -20,6 +21,7 @@ from go_opt.graph import Graph
 from go_opt.graph_builder import GraphBuilder
 from go_opt.plan import Plan
 from go_opt.solver import placement_problem, sample, verify
+from tests.env.simulator.replicas import random_replicated
 from tests.env.simulator.test_deadlock import detour
 from tests.env.simulator.test_twin import assembled
 from tests.strategies import (
@@ -74,6 +76,7 @@ def check_laws(built: Assembly) -> None:
     spans = spans_of(package)
     if ended != DEADLOCK:
         check_all_ran(package, spans)
+        check_in_order(package, spans)
     check_order(package, spans)
     slack_s = 1e-12 * max([end for _, end in spans.stages.values()], default=0.0)
     for number in range(len(package.flows)):
@@ -82,20 +85,48 @@ def check_laws(built: Assembly) -> None:
 
 def check_all_ran(package, spans: Spans) -> None:
     """Every stage of every inference, and every tensor over every link of its way, once."""
-    assert len(spans.stages) == len(package.stages) * ROUNDS
-    num_legs = len(package.hops) + int((package.flows["kind"] != CHIP_FLOW).sum())
-    assert sum(len(legs) for legs in spans.legs.values()) == num_legs * ROUNDS
-    assert (package.deliveries["arrived"] == ROUNDS).all()
-    assert (package.deliveries["freed"] == ROUNDS).all()
-    carries = package.links["round_bytes"] > 0
-    assert (package.links["carried_bytes"][carries] == ROUNDS * package.links["round_bytes"][carries]).all()
+    chips, flows, deliveries, links = package.chips, package.flows, package.deliveries, package.links
+    assert len(spans.stages) == ((chips["stage_end"] - chips["stage_begin"]) * turns_of(chips)).sum()
+    to_host = flows["kind"] != CHIP_FLOW
+    num_legs = sum(hop_turns(package, hop) for hop in package.hops) + turns_of(flows)[to_host].sum()
+    assert sum(len(legs) for legs in spans.legs.values()) == num_legs
+    assert (deliveries["arrived"] == turns_of(deliveries)).all()
+    assert (deliveries["freed"] == turns_of(deliveries)).all()
+    whole = ROUNDS % links["cycle"] == 0
+    carried = ROUNDS // links["cycle"] * links["round_bytes"]
+    assert (links["carried_bytes"][whole] == carried[whole]).all()
+
+
+def turns_of(rows: NDArray) -> NDArray[np.int64]:
+    """How many of the inferences are turns of chips, flows or deliveries."""
+    return (ROUNDS - 1 - rows["replica"]) // rows["replicas"] + 1
+
+
+def hop_turns(package, hop) -> int:
+    """How many inferences of a flow come as far as a hop."""
+    flow = package.flows[hop["flow"]]
+    turns = range(flow["replica"], ROUNDS, flow["replicas"])
+    return sum(inference % hop["readers"] >= hop["nearer"] for inference in turns)
+
+
+def check_in_order(package, spans: Spans) -> None:
+    """Readers take the inferences of each stage in turn, and none runs on two chips."""
+    ran = defaultdict(list)
+    for stage, inference in spans.stages:
+        ran[inference].append(int(np.searchsorted(package.chips["stage_end"], stage, side="right")))
+    first = np.arange(len(package.chips)) - package.chips["replica"]
+    for chips in ran.values():
+        assert len({int(first[chip]) for chip in chips}) == len(set(chips))
+    done_s = package.rounds["completion_s"]
+    assert (np.diff(done_s) >= 0).all()
 
 
 def check_order(package, spans: Spans) -> None:
     """Chips run their stages in order, one at a time; links carry one tensor at a time."""
     for chip, ran in spans.chip_order.items():
         begin, end = package.chips["stage_begin"][chip], package.chips["stage_end"][chip]
-        every = [(stage, inference) for inference in range(ROUNDS) for stage in range(begin, end)]
+        turns = range(package.chips["replica"][chip], ROUNDS, package.chips["replicas"][chip])
+        every = [(stage, inference) for inference in turns for stage in range(begin, end)]
         assert ran == every[: len(ran)]
         check_apart([spans.stages[key] for key in ran])
     for link, carried in spans.link_order.items():
@@ -126,6 +157,7 @@ def check_flow(package, spans: Spans, number: int, slack_s: float) -> None:
     first_stage, last_stage = stages_with(package, "needs"), stages_with(package, "frees")
     buffers = int(package.shared["buffers"][0])
     host_in = len(package.links) - 2
+    sent = {key for legs in spans.legs.values() for key in legs}
     hops = package.hops[flow["hop_begin"] : flow["hop_end"]]
     for inference in range(ROUNDS):
         key = number, inference
@@ -137,15 +169,18 @@ def check_flow(package, spans: Spans, number: int, slack_s: float) -> None:
             for leg in out_legs:
                 assert key not in leg or leg[key][0] >= made_s - slack_s
                 # The slot it is written to: free since an earlier one left.
-                before = number, inference - buffers
-                assert inference < buffers or leg[before][1] <= made_from_s + slack_s
+                before = number, inference - buffers * int(flow["replicas"])
+                assert before[1] < 0 or leg[before][1] <= made_from_s + slack_s
         for hop in hops:
             link, parent = int(hop["link"]), int(hop["parent"])
             if parent != NONE and key in spans.legs[link]:
                 came_s = spans.legs[int(package.hops["link"][parent])][key][0]
                 assert spans.legs[link][key][0] >= came_s - slack_s
         for delivery in range(flow["delivery_begin"], flow["delivery_end"]):
-            read = spans.stages.get((first_stage[delivery], inference))
+            there = package.deliveries[delivery]
+            if inference % there["replicas"] != there["replica"]:
+                continue
+            read = spans.stages.get((first_stage[delivery], inference)) if key in sent else None
             links = [int(hop["link"]) for hop in hops if hop["delivery"] == delivery] or [host_in]
             if read is not None:
                 latency_s = float(package.links["latency_s"][links[0]])
@@ -154,9 +189,9 @@ def check_flow(package, spans: Spans, number: int, slack_s: float) -> None:
             has_credit = package.deliveries["has_credit"][delivery]
             takers = out_legs if out_legs and has_credit else [spans.legs[link] for link in links]
             taken = [leg[key][0] for leg in takers if key in leg]
-            if taken and inference >= buffers:
-                freed_s = spans.stages[last_stage[delivery], inference - buffers][1]
-                assert min(taken) >= freed_s - slack_s
+            before = last_stage[delivery], inference - buffers * int(there["replicas"])
+            if taken and before[1] >= 0:
+                assert min(taken) >= spans.stages[before][1] - slack_s
     if flow["kind"] == STREAM:
         check_stream(package, spans, number, slack_s)
 
@@ -170,6 +205,26 @@ def check_stream(package, spans: Spans, number: int, slack_s: float) -> None:
         if key[0] == stage:
             there_s = spans.legs[len(package.links) - 2][number, key[1]][1]
             assert spans.stages[following][0] >= there_s - slack_s
+
+
+@given(seed=seeds)
+@settings(max_examples=examples(80))
+def test_laws_hold_of_replicated_stages(seed: int) -> None:
+    graph, target, plan = random_replicated(np.random.default_rng(seed))
+    built = assembled(graph, target, plan, ROUNDS, 100_000)
+    if built.fit.outcome == FITS:
+        check_laws(built)
+
+
+@given(seed=seeds)
+@settings(max_examples=examples(50))
+def test_no_replicated_plan_with_its_relays_deadlocks(seed: int) -> None:
+    graph, target, plan = random_replicated(np.random.default_rng(seed), legal=True)
+    built = assembled(graph, target, plan, ROUNDS)
+    if built.fit.outcome == FITS:
+        assert built.package.deliveries["has_credit"].all()
+        run(built.package, ROUNDS, NEVER)
+        assert built.package.shared["completed"][0] == ROUNDS
 
 
 @given(seed=seeds)

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 
 from go_opt.env import Target, cost_tables, greedy_fusion, load_target, load_zoo, loop_roles
-from go_opt.env.kernels import number_kernels
 from go_opt.env.simulator import SimulatedBatch, simulate_batch
-from go_opt.env.simulator.assembly import assemble
 from go_opt.env.simulator.engine import run
-from go_opt.env.simulator.simulate import NEVER, VALID, setting_of
+from go_opt.env.simulator.simulate import NEVER, VALID
 from go_opt.env.simulator.steady import slowest_step_s
 from go_opt.graph import Graph
 from go_opt.plan import Plan
 from go_opt.solver import slice_order
+from tests.env.simulator.replicas import random_replicated
+from tests.env.simulator.test_twin import assembled
 from tests.strategies import (
     JIT_IS_ON,
     examples,
@@ -31,16 +31,15 @@ STEP = 48  # of them, a multiple of most periods
 
 
 def simulated(graph: Graph, target: Target, plan: Plan) -> SimulatedBatch:
-    return simulate_batch(graph, target, plan.placement[None], plan.order[None], plan.fusion_group[None])
+    rows = (plan.placement, plan.order, plan.fusion_group, plan.replication)
+    return simulate_batch(graph, target, *(row[None] for row in rows))
 
 
 def long_interval_s(graph: Graph, target: Target, plan: Plan, period: int) -> float:
-    tables, setting = setting_of(graph, target, ())
-    kernel_of = number_kernels(plan.order, plan.fusion_group)
-    package = assemble(tables, setting, kernel_of, plan.placement, LONG_RUN, 0).package
+    package = assembled(graph, target, plan, LONG_RUN).package
     run(package, LONG_RUN, NEVER)
     last = LONG_RUN - 1 - int(package.shared["window"][0])
-    return slowest_step_s(package, last, STEP // period * period)
+    return slowest_step_s(package, last, max(STEP // period, 1) * period)
 
 
 def assert_steady(graph: Graph, target: Target, plan: Plan) -> None:
@@ -60,6 +59,13 @@ def test_random_plans(seed: int) -> None:
     graph = random_graph(rng, int(rng.integers(1, 20)))
     target = random_simulated_target(rng)
     assert_steady(graph, target, random_plan(rng, graph, target, monotone=target.constraints.acyclic))
+
+
+@given(seed=seeds)
+@settings(max_examples=examples(60))
+def test_replicated_stages(seed: int) -> None:
+    graph, target, plan = random_replicated(np.random.default_rng(seed), legal=True)
+    assert_steady(graph, target, plan)
 
 
 # Chips ahead of the slowest take longer than the runs below to fill their buffers in pythia and resnet152.

@@ -13,6 +13,7 @@ from go_opt.env.analytical_timeline import analytical_timeline
 from go_opt.env.simulator import simulate_plan
 from go_opt.env.simulator.timeline import WEIGHTS_WAIT, simulated_timeline
 from go_opt.env.timeline import Span, Timeline
+from tests.env.simulator.replicas import random_replicated
 from tests.env.simulator.test_by_hand import US, chain, package
 from tests.env.simulator.test_deadlock import detour
 from tests.env.simulator.test_deadlock import package as deadlock_package
@@ -92,13 +93,17 @@ def test_nothing_runs_where_memory_does_not_suffice() -> None:
         assert "out of memory" in timeline.metrics.reason
 
 
+@pytest.mark.parametrize("is_replicated", [False, True])
 @settings(max_examples=examples(60))
 @given(seed=seeds)
-def test_simulated_timelines_are_consistent(seed: int) -> None:
+def test_simulated_timelines_are_consistent(is_replicated: bool, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    target = random_simulated_target(rng)
-    graph = random_graph(rng, int(rng.integers(3, 20)))
-    plan = random_plan(rng, graph, target, monotone=True)
+    if is_replicated:
+        graph, target, plan = random_replicated(rng)
+    else:
+        target = random_simulated_target(rng)
+        graph = random_graph(rng, int(rng.integers(3, 20)))
+        plan = random_plan(rng, graph, target, monotone=True)
     metrics = simulate_plan(graph, target, plan)
     if not metrics.valid or not np.isfinite(metrics.interval_s):
         return
@@ -106,11 +111,16 @@ def test_simulated_timelines_are_consistent(seed: int) -> None:
     inferences = metrics.simulation.inferences
     timeline = simulated_timeline(graph, target, plan, inferences)
     check_consistent(timeline, target.num_chips)
+    stages = set(zip(plan.placement.tolist(), plan.replication.tolist(), strict=True))
+    sizes = {chip: size for first, size in stages for chip in range(first, first + size)}
     for chip in range(target.num_chips):
         of_chip = [span for span in timeline.kernels if span.resource == chip]
         assert all(before.end_s <= after.start_s for before, after in pairwise(of_chip))
+        ran = len({span.inference for span in of_chip})
+        stage = sizes.get(chip, 1)
+        assert len(of_chip) == 0 or ran in (inferences // stage, inferences // stage + 1)
         busy_s = sum(span.end_s - span.start_s for span in of_chip)
-        assert busy_s == pytest.approx(inferences * metrics.compute_s[chip])
+        assert busy_s == pytest.approx(ran * stage * metrics.compute_s[chip])
     for link in range(len(target.link_names)):
         on_link = sorted((s for s in timeline.transfers if s.resource == link), key=lambda s: s.end_s)
         assert all(b.end_s <= a.start_s + 1e-15 for b, a in pairwise(on_link) if a.end_s > a.start_s)
@@ -185,19 +195,26 @@ def test_the_toy_graph_by_hand() -> None:
     assert timeline.metrics.latency_s == pytest.approx(77.4 * US)
 
 
+@pytest.mark.parametrize("is_replicated", [False, True])
 @settings(max_examples=examples(60))
 @given(seed=seeds)
-def test_analytical_timelines_add_up_to_the_latency(seed: int) -> None:
+def test_analytical_timelines_add_up_to_the_latency(is_replicated: bool, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    target = random_target(rng)
-    graph = random_graph(rng, int(rng.integers(3, 20)), kinds=kind_names(target))
-    timeline = analytical_timeline(graph, target, random_plan(rng, graph, target, monotone=True), 3)
+    if is_replicated:
+        target = random_target(rng, topology="ring")
+        graph, target, plan = random_replicated(rng, legal=True, target=target)
+    else:
+        target = random_target(rng)
+        graph = random_graph(rng, int(rng.integers(3, 20)), kinds=kind_names(target))
+        plan = random_plan(rng, graph, target, monotone=True)
+    inferences = 1 + int(plan.replication.max())
+    timeline = analytical_timeline(graph, target, plan, inferences)
     metrics = timeline.metrics
     if not metrics.valid:
         return
     check_consistent(timeline, target.num_chips)
     spans = (*timeline.kernels, *(s for s in timeline.transfers if s.resource == len(metrics.link_s) - 1))
-    for inference in range(3):
+    for inference in range(1 if is_replicated else inferences):
         end_s = max(span.end_s for span in spans if span.inference == inference)
         assert end_s == pytest.approx(metrics.latency_s + inference * metrics.interval_s, rel=1e-9)
     peaks = [held.max() for _, held in timeline.memory]

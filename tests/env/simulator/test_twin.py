@@ -11,11 +11,12 @@ from go_opt.env.kernels import number_kernels
 from go_opt.env.simulator.assembly import Assembly, assemble
 from go_opt.env.simulator.engine import DEADLOCK, run
 from go_opt.env.simulator.memory import FITS
-from go_opt.env.simulator.package import NONE
-from go_opt.env.simulator.simulate import setting_of
+from go_opt.env.simulator.package import NONE, inference_of
+from go_opt.env.simulator.simulate import replicas_by_chip, setting_of
 from go_opt.graph import Graph
 from go_opt.graph_builder import GraphBuilder
 from go_opt.plan import Plan
+from tests.env.simulator.replicas import random_replicated
 from tests.env.simulator.twin import SlowSimulator
 from tests.strategies import (
     examples,
@@ -34,7 +35,8 @@ ROUNDS = 20
 def assembled(graph: Graph, target: Target, plan: Plan, num_rounds: int, num_spans: int = 0) -> Assembly:
     tables, setting = setting_of(graph, target, ())
     kernel_of = number_kernels(plan.order, plan.fusion_group)
-    return assemble(tables, setting, kernel_of, plan.placement, num_rounds, num_spans)
+    replicas = replicas_by_chip(target, plan.placement, plan.replication)
+    return assemble(tables, setting, kernel_of, plan.placement, replicas, num_rounds, num_spans)
 
 
 def compare(graph: Graph, target: Target, plan: Plan) -> bool:
@@ -61,7 +63,8 @@ def stopped_links(package) -> list[tuple[int, int, int]]:
     for number, head in enumerate(package.links["blocked_head"]):
         if head != NONE:
             hop = package.hops[package.nodes["subject"][head]]
-            found.append((number, int(package.flows["tensor"][hop["flow"]]), int(hop["inference"])))
+            flow = package.flows[hop["flow"]]
+            found.append((number, int(flow["tensor"]), int(inference_of(flow, hop["turn"]))))
     return found
 
 
@@ -72,6 +75,14 @@ def test_engine_matches_the_slow_simulator(seed: int) -> None:
     graph = random_graph(rng, int(rng.integers(1, 20)))
     target = random_simulated_target(rng)
     plan = random_plan(rng, graph, target, monotone=target.constraints.acyclic)
+    if assembled(graph, target, plan, 1).fit.outcome == FITS:
+        compare(graph, target, plan)
+
+
+@given(seed=seeds)
+@settings(max_examples=examples(150))
+def test_replicated_stages(seed: int) -> None:
+    graph, target, plan = random_replicated(np.random.default_rng(seed))
     if assembled(graph, target, plan, 1).fit.outcome == FITS:
         compare(graph, target, plan)
 

@@ -2,27 +2,29 @@
 
 Written from the descriptions of the engine, with none of its tables, stages or records:
 
-* A chip runs its kernels in the plan's order, inference after inference. A kernel starts
+* A chip runs its kernels in the plan's order, inference after inference; of the chips of a replicated
+  stage each runs every so many-th, from its place among them on. A kernel starts
   once its inference is admitted, what it reads first has arrived, and each tensor it
   sends away has an output slot free; it ends once its streamed weights are there too.
 * At its end it frees the buffers it read last and hands over what it made: a tensor for
   other chips waits for a buffer at each reader with credit, then for a DMA engine, which
-  sets up and is taken until the tensor has left over all its first links.
+  sets up and is taken until the tensor has left over all its first links. A chip keeps each
+  tensor's buffers for the next inferences it will run.
 * A link serves first come, first served. The next link gets a tensor once a packet of it
   is there, and passes its last byte on no earlier than it comes. Where the reader has no credit and
   no buffer free, the tensor stays at the head of the last link's queue.
 * The host sends the oldest inference first, then by tensor, weights last. What it
-  receives it takes in the order the chips hand it over.
+  receives it takes in the order the chips hand it over, and an inference is complete after all before it.
 * Weights come one streaming kernel ahead, or as far ahead as inferences are admitted.
 * ``2 * chips used + 4`` inferences are under way at most, 8 a chip without a limit of buffers.
+* Weights stream until sizes fit, and then until all activations find an address.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from fractions import Fraction
 from heapq import heappop, heappush
 from itertools import count
 
@@ -34,37 +36,58 @@ from go_opt.env.simulator_parameters import KindParameters
 from go_opt.graph import INPUT, WEIGHT, Graph
 from go_opt.plan import Plan
 from tests.env.numpy_twin import Twin
+from tests.env.simulator.slow_memory import streamed_weights
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where an inference runs: on one of some consecutive chips, in turn."""
+
+    first: int
+    chips: int
+
+    def chip(self, inference: int) -> int:
+        return self.first + inference % self.chips
 
 
 @dataclass(eq=False)
 class Reader:
-    """A chip that a tensor goes to."""
+    """A stage that a tensor goes to."""
 
-    chip: int
+    stage: Stage
     first: int  # kernel that needs it first
     last: int  # kernel that needs it last
     has_credit: bool = True
-    arrived: int = 0  # inferences, as below
-    landing: int = 0  # arrived, or on the last link
-    freed: int = 0
+    arrived: set[int] = field(default_factory=set)  # inferences
+    freed: set[int] = field(default_factory=set)
+    landing: Counter[int] = field(default_factory=Counter)  # by chip: arrived, or on the last link
 
 
 @dataclass(eq=False)
 class Tensor:
-    """What leaves a chip or the host."""
+    """What leaves a stage or the host."""
 
     number: int
     tensor: int  # of the graph
     size_bytes: int
-    chip: int  # -1: the host
+    stage: Stage  # of chip -1: the host
     maker: int  # kernel, -1: the host
     readers: list[Reader]  # none: it goes to the host
+    made: Counter[int] = field(default_factory=Counter)  # by chip: inferences, as below
+    granted: Counter[int] = field(default_factory=Counter)  # handed to the DMA engines, or asked of the host
+    sent: Counter[int] = field(default_factory=Counter)
+
+    def next_to_grant(self, chip: int) -> int:
+        return chip - self.stage.first + self.granted[chip] * self.stage.chips
+
+
+@dataclass
+class Tree:
+    """The way of a tensor of one inference."""
+
     first_links: list[int] = field(default_factory=list)
     next_links: dict[int, list[int]] = field(default_factory=dict)  # link -> the links after it
     ends_at: dict[int, Reader] = field(default_factory=dict)  # link -> the reader it leads to
-    made: int = 0
-    granted: int = 0  # handed to the DMA engines, or asked of the host
-    sent: int = 0
 
 
 @dataclass(eq=False)
@@ -73,8 +96,8 @@ class Weights:
 
     kernel: int
     size_bytes: int
-    asked: int = 0
-    arrived: int = 0
+    next: int  # inference to ask for
+    arrived: set[int] = field(default_factory=set)
 
 
 @dataclass(eq=False)
@@ -88,10 +111,13 @@ class Leg:
 
 @dataclass(eq=False)
 class Chip:
+    number: int
+    stage: Stage
     kernels: list[int]
     parameters: KindParameters
+    inference: int
+    weights: dict[int, Weights]  # by kernel: what has no room and streams
     place: int = 0
-    inference: int = 0
     is_running: bool = False
     waits_for: Weights | None = None
     free_engines: int = 0
@@ -106,16 +132,11 @@ class SlowSimulator:
         self.costs = Twin(graph, target, plan)
         self.rounds, self.parameters = num_rounds, target.simulator
         self.buffers = self.parameters.buffers or float("inf")
-        kinds = [self.parameters.kinds[kind] for kind in target.chip_kind]
-        kernels = [
-            [m for m, k in enumerate(self.costs.kernels) if k.chip == d] for d in range(target.num_chips)
-        ]
-        self.chips = [Chip(mine, kind) for mine, kind in zip(kernels, kinds, strict=True)]
-        for chip in self.chips:
-            chip.free_engines = chip.parameters.dma_engines or 10**9
+        pairs = zip(plan.placement.tolist(), plan.replication.tolist(), strict=True)
+        self.stages = {first: Stage(first, chips) for first, chips in pairs}
+        self.chips = self.make_chips()
         self.tensors = self.make_tensors()
         self.limit_credit()
-        self.weights = self.streamed_weights()
         self.queues: dict[int, deque[Leg]] = defaultdict(deque)
         self.link_is_busy: dict[int, bool] = defaultdict(bool)
         self.requests: list[tuple[int, int, Tensor | Weights]] = []
@@ -125,18 +146,32 @@ class SlowSimulator:
         each = 2 if self.parameters.buffers else 8
         self.window = each * sum(bool(chip.kernels) for chip in self.chips) + 4
         self.admitted = min(self.window, num_rounds)
-        self.open_parts = [
-            sum(bool(c.kernels) for c in self.chips) + sum(not t.readers for t in self.tensors)
-        ] * num_rounds
+        self.open_parts = [len(self.stages) + sum(not t.readers for t in self.tensors)] * num_rounds
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self.serial = count()
         self.now_s = 0.0
         self.completed = 0
         self.completion_s = np.zeros(num_rounds)
-        self.chip_end_s = np.zeros((len(self.chips), num_rounds))
+        self.chip_end_s = np.zeros((len(self.chips), num_rounds))  # by the turns of the chip
         self.carried: dict[int, list[tuple[int, float]]] = defaultdict(list)  # link -> (bytes, end)
 
     # ------------------------------------------------------------------ what goes where
+
+    def make_chips(self) -> list[Chip]:
+        stage_of = {stage.chip(i): stage for stage in self.stages.values() for i in range(stage.chips)}
+        chips = []
+        for d, kind in enumerate(self.target.chip_kind):
+            stage = stage_of.get(d, Stage(d, 1))
+            kernels = [m for m, kernel in enumerate(self.costs.kernels) if kernel.chip == stage.first]
+            parameters = self.parameters.kinds[kind]
+            inference = d - stage.first
+            weights: dict[int, Weights] = {}
+            for kernel, touched in streamed_weights(self.costs, stage.first):
+                weights.setdefault(kernel, Weights(kernel, 0, inference)).size_bytes += touched
+            weights = dict(sorted(weights.items()))
+            chips.append(Chip(d, stage, kernels, parameters, inference, weights))
+            chips[-1].free_engines = parameters.dma_engines or 10**9
+        return chips
 
     def make_tensors(self) -> list[Tensor]:
         graph, costs = self.graph, self.costs
@@ -150,7 +185,7 @@ class SlowSimulator:
             for kernel in (costs.kernel_of[op] for op in costs.touched[k]):
                 if is_input or costs.kernels[kernel].chip != costs.kernels[maker].chip:
                     kernels.setdefault(costs.kernels[kernel].chip, []).append(kernel)
-            readers = [Reader(chip, min(ms), max(ms)) for chip, ms in kernels.items()]
+            readers = [Reader(self.stages[chip], min(ms), max(ms)) for chip, ms in kernels.items()]
             if is_input and not self.parameters.host_multicast:
                 parts += [(k, maker, [reader]) for reader in readers]
             elif readers:
@@ -158,84 +193,47 @@ class SlowSimulator:
             if not is_input and graph.tensor_is_output[k]:
                 parts.append((k, maker, []))
         return [
-            self.on_tree(Tensor(i, k, costs.tensor_bytes[k], self.chip_of(maker), maker, readers))
+            Tensor(i, k, costs.tensor_bytes[k], self.stage_of(maker), maker, readers)
             for i, (k, maker, readers) in enumerate(parts)
         ]
 
-    def chip_of(self, kernel: int) -> int:
-        return -1 if kernel < 0 else self.costs.kernels[kernel].chip
+    def stage_of(self, kernel: int) -> Stage:
+        return Stage(-1, 1) if kernel < 0 else self.stages[self.costs.kernels[kernel].chip]
 
-    def on_tree(self, tensor: Tensor) -> Tensor:
-        """Lay the routes to all readers over each other."""
-        if tensor.chip < 0:
-            return tensor
-        for reader in tensor.readers:
-            route = self.costs.route(tensor.chip, reader.chip)
-            before = tensor.first_links
+    def tree(self, tensor: Tensor, inference: int) -> Tree:
+        """The routes to all readers laid over each other."""
+        tree = Tree()
+        for reader in tensor.readers if tensor.maker >= 0 else []:
+            route = self.costs.route(tensor.stage.chip(inference), reader.stage.chip(inference))
+            before = tree.first_links
             for link in route:
                 if link not in before:
                     before.append(link)
-                before = tensor.next_links.setdefault(link, [])
-            tensor.ends_at[route[-1]] = reader
-        return tensor
+                before = tree.next_links.setdefault(link, [])
+            tree.ends_at[route[-1]] = reader
+        return tree
 
     def limit_credit(self) -> None:
-        """Take credit from the dependencies that the target's triangle rule forbids."""
-        between = [t for t in self.tensors if t.chip >= 0]
+        """Take credit from the dependencies of stages that the target's triangle rule forbids."""
+        between = [t for t in self.tensors if t.maker >= 0]
         after: dict[int, set[int]] = defaultdict(set)
         for tensor in between:
-            after[tensor.chip] |= {reader.chip for reader in tensor.readers}
+            after[tensor.stage.first] |= {reader.stage.first for reader in tensor.readers}
 
         def reaches(a: int, b: int) -> bool:
             return b in after[a] or any(reaches(c, b) for c in after[a])
 
         for tensor in between:
             for reader in tensor.readers:
-                a, b = tensor.chip, reader.chip
+                a, b = tensor.stage.first, reader.stage.first
                 others = after[a] - {b}
                 forbidden = {
                     "off": lambda a, b, others: False,
-                    "adjacent": lambda a, b, others: b - a != 1,
+                    "adjacent": lambda a, b, others: b != a + self.stages[a].chips,
                     "three_chip": lambda a, b, others: any(b in after[c] for c in others),
                     "longest_path": lambda a, b, others: any(reaches(c, b) for c in others),
                 }[self.target.constraints.triangle]
                 reader.has_credit = not forbidden(a, b, others)
-
-    def streamed_weights(self) -> dict[int, Weights]:
-        """By kernel: the weights it reads that its chip has no room for."""
-        weights: dict[int, Weights] = {}
-        for d, chip in enumerate(self.chips):
-            for kernel, touched in self.streams_of(d, chip.parameters):
-                weights.setdefault(kernel, Weights(kernel, 0)).size_bytes += touched
-        return dict(sorted(weights.items()))
-
-    def streams_of(self, chip: int, parameters: KindParameters) -> list[tuple[int, int]]:
-        """(first kernel, bytes touched) of each weight that streams, the least touched first."""
-        costs, aligned = self.costs, parameters.alignment_bytes
-
-        def stored(k: int) -> int:
-            return -(-costs.tensor_bytes[k] // aligned) * aligned
-
-        here = {}
-        for k in np.flatnonzero(self.graph.tensor_kind == WEIGHT).tolist():
-            reads = {op: size for op, size in costs.touched[k].items() if self.plan.placement[op] == chip}
-            if reads:
-                here[k] = min(costs.kernel_of[op] for op in reads), max(reads.values())
-        plain = costs.tensor_bytes
-        costs.tensor_bytes = [-(-size // aligned) * aligned for size in plain]
-        room = costs.kind(chip).sram_bytes - costs.peak_bytes(chip)
-        costs.tensor_bytes = plain
-        resident = sum(map(stored, here))
-        if resident <= room:
-            return []
-        room -= parameters.stream_buffer_bytes
-        streams = []
-        by_use = sorted(here, key=lambda k: (Fraction(here[k][1], max(plain[k], 1)), -plain[k], k))
-        for k in (k for k in by_use if plain[k]):
-            if resident > room:
-                resident -= stored(k)
-                streams.append(here[k])
-        return streams
 
     # ------------------------------------------------------------------ running
 
@@ -244,7 +242,7 @@ class SlowSimulator:
 
     def run(self) -> None:
         for tensor in self.tensors:
-            if tensor.chip < 0:
+            if tensor.maker < 0:
                 self.ask_input(tensor)
         if self.parameters.weight_prefetch:
             self.ask_all_weights()
@@ -264,19 +262,19 @@ class SlowSimulator:
         kernel = chip.kernels[chip.place]
         for tensor in self.tensors:
             for reader in tensor.readers:
-                if reader.first == kernel and reader.arrived <= chip.inference:
+                if reader.first == kernel and chip.inference not in reader.arrived:
                     return
-            if tensor.maker == kernel and tensor.made - tensor.sent >= self.buffers:
+            if tensor.maker == kernel and tensor.made[chip.number] - tensor.sent[chip.number] >= self.buffers:
                 return
         chip.is_running = True
-        if kernel in self.weights and not self.parameters.weight_prefetch:
+        if kernel in chip.weights and not self.parameters.weight_prefetch:
             self.ask_weights_after(chip, chip.place)
             self.serve_host()
         self.at(self.now_s + self.costs.kernels[kernel].seconds, lambda: self.end_kernel(chip))
 
     def end_kernel(self, chip: Chip) -> None:
-        weights = self.weights.get(chip.kernels[chip.place])
-        if weights is not None and weights.arrived <= chip.inference:
+        weights = chip.weights.get(chip.kernels[chip.place])
+        if weights is not None and chip.inference not in weights.arrived:
             chip.waits_for = weights
             return
         chip.waits_for, chip.is_running = None, False
@@ -284,32 +282,33 @@ class SlowSimulator:
         for tensor in self.tensors:
             for reader in tensor.readers:
                 if reader.last == kernel:
-                    self.free_buffer(tensor, reader)
+                    self.free_buffer(tensor, reader, inference)
         for tensor in (t for t in self.tensors if t.maker == kernel):
-            tensor.made += 1
+            tensor.made[chip.number] += 1
             if tensor.readers:
-                self.grant(tensor)
+                self.grant(tensor, chip)
             else:
                 self.send_to_host(tensor, chip)
         chip.place = (chip.place + 1) % len(chip.kernels)
         if chip.place == 0:
-            self.chip_end_s[self.chips.index(chip), inference] = self.now_s
-            chip.inference += 1
+            self.chip_end_s[chip.number, inference // chip.stage.chips] = self.now_s
+            chip.inference += chip.stage.chips
             self.finish_part(inference)
         self.try_start(chip)
 
     def finish_part(self, inference: int) -> None:
-        """A chip or an output is through; after the last the next inference is admitted."""
+        """A chip or an output is through; for each that is complete another inference is admitted."""
         self.open_parts[inference] -= 1
-        if self.open_parts[inference]:
-            return
-        self.completion_s[inference] = self.now_s
-        self.completed += 1
-        if self.admitted == self.rounds:
-            return
+        while self.completed < self.rounds and not self.open_parts[self.completed]:
+            self.completion_s[self.completed] = self.now_s
+            self.completed += 1
+            if self.admitted < self.rounds:
+                self.admit()
+
+    def admit(self) -> None:
         self.admitted += 1
         for tensor in self.tensors:
-            if tensor.chip < 0:
+            if tensor.maker < 0:
                 self.ask_input(tensor)
         if self.parameters.weight_prefetch:
             self.ask_all_weights()
@@ -319,26 +318,29 @@ class SlowSimulator:
 
     # ------------------------------------------------------------------ between chips
 
-    def has_room(self, tensor: Tensor) -> bool:
-        return all(r.freed + self.buffers > tensor.granted for r in tensor.readers if r.has_credit)
+    def has_room(self, tensor: Tensor, inference: int) -> bool:
+        """Whether each reader is through with the inference that had the buffer before."""
+        before = [(r, inference - self.buffers * r.stage.chips) for r in tensor.readers if r.has_credit]
+        return all(had < 0 or had in reader.freed for reader, had in before)
 
-    def free_buffer(self, tensor: Tensor, reader: Reader) -> None:
-        reader.freed += 1
-        if tensor.chip < 0:
+    def free_buffer(self, tensor: Tensor, reader: Reader, inference: int) -> None:
+        reader.freed.add(inference)
+        if tensor.maker < 0:
             self.ask_input(tensor)
             self.serve_host()
         elif reader.has_credit:
-            self.grant(tensor)
+            for replica in range(tensor.stage.chips):
+                self.grant(tensor, self.chips[tensor.stage.first + replica])
         else:
-            for link, end in tensor.ends_at.items():
+            for link, end in self.tree(tensor, inference).ends_at.items():
                 if end is reader:
                     self.serve_link(link)
 
-    def grant(self, tensor: Tensor) -> None:
-        chip = self.chips[tensor.chip]
-        while tensor.granted < tensor.made and self.has_room(tensor):
-            tensor.granted += 1
-            chip.ready.append((tensor, tensor.granted - 1))
+    def grant(self, tensor: Tensor, chip: Chip) -> None:
+        d = chip.number
+        while tensor.granted[d] < tensor.made[d] and self.has_room(tensor, tensor.next_to_grant(d)):
+            chip.ready.append((tensor, tensor.next_to_grant(d)))
+            tensor.granted[d] += 1
         self.start_engines(chip)
 
     def start_engines(self, chip: Chip) -> None:
@@ -346,8 +348,9 @@ class SlowSimulator:
             chip.free_engines -= 1
             tensor, inference = chip.ready.popleft()
             begin_s = self.now_s + chip.parameters.dma_setup_s
-            self.to_leave[tensor.number, inference] = len(tensor.first_links)
-            for link in tensor.first_links:
+            first_links = self.tree(tensor, inference).first_links
+            self.to_leave[tensor.number, inference] = len(first_links)
+            for link in first_links:
                 self.enter_at(begin_s, link, Leg(tensor, inference, begin_s))
 
     def enter_at(self, time_s: float, link: int, leg: Leg) -> None:
@@ -363,11 +366,14 @@ class SlowSimulator:
             return
         leg = self.queues[link][0]
         tensor, inference = leg.tensor, leg.inference
-        reader = tensor.ends_at.get(link)
+        tree = self.tree(tensor, inference)
+        reader = tree.ends_at.get(link)
         if reader is not None:
-            if not reader.has_credit and reader.landing - reader.freed >= self.buffers:
+            chip = reader.stage.chip(inference)
+            freed = sum(reader.stage.chip(i) == chip for i in reader.freed)
+            if not reader.has_credit and reader.landing[chip] - freed >= self.buffers:
                 return
-            reader.landing += 1
+            reader.landing[chip] += 1
         self.queues[link].popleft()
         self.link_is_busy[link] = True
         s_per_byte = self.s_per_byte(link)
@@ -375,12 +381,12 @@ class SlowSimulator:
         packet_bytes = min(tensor.size_bytes, self.parameters.packet_bytes)
         free_s = self.now_s + tensor.size_bytes * s_per_byte
         end_s = max(free_s, leg.last_byte_s)
-        for following in tensor.next_links[link]:
+        for following in tree.next_links[link]:
             first_s = self.now_s + packet_bytes * s_per_byte + latency_s
             self.enter_at(first_s, following, Leg(tensor, inference, end_s + latency_s))
         if reader is not None:
-            self.at(end_s + latency_s, lambda: self.arrive(reader))
-        if link in tensor.first_links:
+            self.at(end_s + latency_s, lambda: self.arrive(reader, inference))
+        if link in tree.first_links:
             self.at(end_s, lambda: self.leave_chip(leg))
         self.at(free_s, lambda: self.free_link(link, tensor))
 
@@ -390,40 +396,41 @@ class SlowSimulator:
         self.serve_link(link)
 
     def leave_chip(self, leg: Leg) -> None:
-        tensor, chip = leg.tensor, self.chips[leg.tensor.chip]
+        tensor, chip = leg.tensor, self.chips[leg.tensor.stage.chip(leg.inference)]
         self.to_leave[tensor.number, leg.inference] -= 1
         if not self.to_leave[tensor.number, leg.inference]:
-            tensor.sent += 1
+            tensor.sent[chip.number] += 1
             chip.free_engines += 1
             self.start_engines(chip)
             self.try_start(chip)
 
-    def arrive(self, reader: Reader) -> None:
-        reader.arrived += 1
-        self.try_start(self.chips[reader.chip])
+    def arrive(self, reader: Reader, inference: int) -> None:
+        reader.arrived.add(inference)
+        self.try_start(self.chips[reader.stage.chip(inference)])
 
     # ------------------------------------------------------------------ the host
 
     def ask_input(self, tensor: Tensor) -> None:
-        while tensor.granted < self.admitted and self.has_room(tensor):
-            heappush(self.requests, (tensor.granted, tensor.number, tensor))
-            tensor.granted += 1
+        while tensor.granted[-1] < self.admitted and self.has_room(tensor, tensor.granted[-1]):
+            heappush(self.requests, (tensor.granted[-1], tensor.number, tensor))
+            tensor.granted[-1] += 1
 
-    def ask_weights(self, weights: Weights) -> None:
-        heappush(self.requests, (weights.asked, len(self.tensors) + weights.kernel, weights))
-        weights.asked += 1
+    def ask_weights(self, chip: Chip, weights: Weights) -> None:
+        heappush(self.requests, (weights.next, len(self.tensors) + weights.kernel, weights))
+        weights.next += chip.stage.chips
 
     def ask_all_weights(self) -> None:
-        for weights in self.weights.values():
-            while weights.asked < self.admitted:
-                self.ask_weights(weights)
+        for chip in self.chips:
+            for weights in chip.weights.values():
+                while weights.next < self.admitted:
+                    self.ask_weights(chip, weights)
 
     def ask_weights_after(self, chip: Chip, place: int) -> None:
         """The next that stream, of this inference or the next one."""
         for kernel in chip.kernels[place + 1 :] + chip.kernels[: place + 1]:
-            if kernel in self.weights:
-                if self.weights[kernel].asked < self.rounds:
-                    self.ask_weights(self.weights[kernel])
+            if kernel in chip.weights:
+                if chip.weights[kernel].next < self.rounds:
+                    self.ask_weights(chip, chip.weights[kernel])
                 return
 
     def serve_host(self) -> None:
@@ -439,20 +446,20 @@ class SlowSimulator:
         self.carried[self.costs.num_links].append((subject.size_bytes, self.now_s))
         self.serve_host()
         if isinstance(subject, Weights):
-            subject.arrived += 1
+            subject.arrived.add(inference)
             for chip in (c for c in self.chips if c.waits_for is subject):
                 self.end_kernel(chip)
         else:
             for reader in subject.readers:
-                self.arrive(reader)
+                self.arrive(reader, inference)
 
     def send_to_host(self, tensor: Tensor, chip: Chip) -> None:
-        inference = tensor.made - 1
+        inference = chip.inference
         start_s = max(self.now_s + chip.parameters.dma_setup_s, self.host_out_free_s)
         self.host_out_free_s = start_s + tensor.size_bytes * self.s_per_byte(self.costs.num_links + 1)
 
         def taken() -> None:
-            tensor.sent += 1
+            tensor.sent[chip.number] += 1
             self.carried[self.costs.num_links + 1].append((tensor.size_bytes, self.now_s))
             self.finish_part(inference)
             self.try_start(chip)
@@ -460,12 +467,10 @@ class SlowSimulator:
         self.at(self.host_out_free_s, taken)
 
     def link_end_s(self) -> NDArray[np.float64]:
-        """[L + 2, rounds] when each link has carried so many inferences' bytes; 0: never."""
+        """[L + 2, cycles] when each link has carried the bytes of so many cycles; 0: never."""
         end_s = np.zeros((self.costs.num_links + 2, self.rounds))
         for link in range(len(end_s)):
-            share = sum(tensor.size_bytes for tensor in self.tensors if self.crosses(tensor, link))
-            if link == self.costs.num_links:
-                share += sum(weights.size_bytes for weights in self.weights.values())
+            share = sum(self.bytes_of(link, inference) for inference in range(self.cycle(link)))
             done = 0
             for size_bytes, time_s in self.carried[link]:
                 before, done = done, done + size_bytes
@@ -474,12 +479,20 @@ class SlowSimulator:
                     end_s[link, done // share - 1] = time_s - rest_s
         return end_s
 
-    def crosses(self, tensor: Tensor, link: int) -> bool:
+    def cycle(self, link: int) -> int:
+        """Inferences until a link inside a stage carries the same again."""
+        inside = [s.chips for s in self.stages.values() if s.first <= link < s.first + s.chips - 1]
+        return inside[0] if inside else 1
+
+    def bytes_of(self, link: int, inference: int) -> int:
         if link == self.costs.num_links:
-            return tensor.chip < 0
+            turns = (chip for chip in self.chips if chip.stage.chip(inference) == chip.number)
+            streamed = sum(weights.size_bytes for chip in turns for weights in chip.weights.values())
+            return streamed + sum(tensor.size_bytes for tensor in self.tensors if tensor.maker < 0)
         if link == self.costs.num_links + 1:
-            return not tensor.readers
-        return link in tensor.next_links
+            return sum(tensor.size_bytes for tensor in self.tensors if not tensor.readers)
+        crossing = (t for t in self.tensors if link in self.tree(t, inference).next_links)
+        return sum(tensor.size_bytes for tensor in crossing)
 
     def s_per_byte(self, link: int) -> float:
         if link == self.costs.num_links:
