@@ -17,14 +17,15 @@ from go_opt.env.stage_tables import stage_tables
 from go_opt.env.stages import stages_of
 from go_opt.solver import (
     Passing,
+    Slicing,
     greedy_slicing,
     slice_order,
     slice_order_relayed,
-    slice_order_relayed_resident,
-    slice_order_resident,
+    slice_order_streamed,
+    slice_order_streamed_replicated,
 )
 from go_opt.solver.relays import needed_relays
-from go_opt.solver.replicated_slicing import slice_order_replicated
+from go_opt.solver.replicated_slicing import ReplicatedSlicing, slice_order_replicated
 from go_opt.solver.segment_rules import SegmentRules
 
 # A plan this much slower than its cuts streams weights.
@@ -45,7 +46,7 @@ class CheapestSlicing:
 
 @dataclass(frozen=True, eq=False)
 class Slicer:
-    """The cheapest slicing of an order, or the cheapest that streams no weights where that is faster.
+    """The cheapest slicing of an order, charged for the weights it streams.
 
     Args:
       replicates: whether stages may be replicated.
@@ -62,48 +63,45 @@ class Slicer:
     ) -> CheapestSlicing | None:
         """``None`` where no slicing whose cuts take ``at_most_s`` or less fits in memory."""
         at_most_s = min(at_most_s, self.cap_s)
-        if self.replicates:
-            return self._replicated(order, fusion_group, at_most_s)
-        min_chips = self.instance.min_chips
         args = (self.instance.tables, order, fusion_group)
-        slicing = self._slice(*args, min_chips=min_chips, at_most_s=at_most_s)
+        slicing = self._slice(*args, at_most_s=at_most_s)
         if slicing is None:
             return None
-        best = self._evaluated(self.instance.tables, slicing.placement, order, fusion_group)
-        if best.interval_s <= slicing.interval_s * STREAMS or min_chips > 1:
+        best = self._cost(slicing, order, fusion_group)
+        if best.interval_s <= slicing.interval_s * STREAMS:
             return best
         at_most_s = min(at_most_s, best.interval_s)
-        slicing = self._slice_resident(*args, at_least_s=slicing.interval_s, at_most_s=at_most_s)
-        if slicing is None:
+        charged = self._slice_streamed(*args, at_least_s=slicing.interval_s, at_most_s=at_most_s)
+        if charged is None:
             return best
-        resident = self._evaluated(self.instance.tables, slicing.placement, order, fusion_group)
-        return min(best, resident, key=lambda plan: plan.interval_s)
-
-    def _replicated(
-        self, order: IntArray, fusion_group: IntArray, at_most_s: float
-    ) -> CheapestSlicing | None:
-        tables = self.instance.tables
-        slicing = slice_order_replicated(
-            tables, order, fusion_group, passing=self.passing, at_most_s=at_most_s, **self.rules
-        )
-        if slicing is None:
-            return None
-        stages = stages_of(slicing.placement, slicing.replication)
-        on_ring, placement = stage_tables(tables, stages), stages.number(slicing.placement)
-        cost = self._evaluated(on_ring, placement, order, fusion_group)
-        return replace(cost, placement=slicing.placement, replication=slicing.replication)
+        return min(best, self._cost(charged, order, fusion_group), key=lambda plan: plan.interval_s)
 
     @property
     def _slice(self) -> Any:
-        if self.passing == "relayed":
-            return partial(slice_order_relayed, **self.rules)
-        return partial(slice_order, adjacent=self.passing == "adjacent", **self.rules)
+        passing, min_chips = self.passing, self.instance.min_chips
+        if self.replicates:
+            return partial(slice_order_replicated, passing=passing, weights_may_stream=True, **self.rules)
+        if passing == "relayed":
+            return partial(slice_order_relayed, min_chips=min_chips, **self.rules)
+        return partial(slice_order, adjacent=passing == "adjacent", min_chips=min_chips, **self.rules)
 
     @property
-    def _slice_resident(self) -> Any:
-        if self.passing == "relayed":
-            return partial(slice_order_relayed_resident, **self.rules)
-        return partial(slice_order_resident, adjacent=self.passing == "adjacent", **self.rules)
+    def _slice_streamed(self) -> Any:
+        if self.replicates:
+            return partial(slice_order_streamed_replicated, passing=self.passing, **self.rules)
+        min_chips = self.instance.min_chips
+        return partial(slice_order_streamed, passing=self.passing, min_chips=min_chips, **self.rules)
+
+    def _cost(
+        self, slicing: Slicing | ReplicatedSlicing, order: IntArray, fusion_group: IntArray
+    ) -> CheapestSlicing:
+        tables, placement = self.instance.tables, slicing.placement
+        if isinstance(slicing, Slicing):
+            return self._evaluated(tables, placement, order, fusion_group)
+        stages = stages_of(placement, slicing.replication)
+        on_ring = stage_tables(tables, stages)
+        cost = self._evaluated(on_ring, stages.number(placement), order, fusion_group)
+        return replace(cost, placement=placement, replication=slicing.replication)
 
     def _evaluated(
         self, tables: CostTables, placement: IntArray, order: IntArray, fusion_group: IntArray

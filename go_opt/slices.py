@@ -11,16 +11,18 @@ from go_opt.env import cost_tables
 from go_opt.proposal import IntArray, Proposal, SearchState
 from go_opt.result import OPTIMAL_GAP
 from go_opt.solver import (
+    Passing,
     Slicing,
     slice_order,
     slice_order_relayed,
-    slice_order_relayed_resident,
-    slice_order_resident,
+    slice_order_streamed,
+    slice_order_streamed_replicated,
 )
-from go_opt.solver.replicated_slicing import slice_order_replicated
+from go_opt.solver.replicated_slicing import ReplicatedSlicing, slice_order_replicated
 
 RELAYED: Final = ", relayed"
 REPLICATED: Final = ", replicated"
+STREAMED: Final = ", streaming charged"
 
 
 def slices(search: SearchState, method: str, order: IntArray, group: IntArray) -> Iterator[Proposal | None]:
@@ -29,7 +31,7 @@ def slices(search: SearchState, method: str, order: IntArray, group: IntArray) -
     if search.passing == "relayed":
         yield from _cheapest(search, method + RELAYED, order, group, is_relayed=True)
     if search.replicates:
-        yield _replicated(search, method + REPLICATED, order, group)
+        yield from _replicated(search, method + REPLICATED, order, group)
 
 
 def widest_slices(
@@ -37,7 +39,7 @@ def widest_slices(
 ) -> Iterator[Proposal | None]:
     """The same in one go: with relays, and with replicated stages, where they are open."""
     if search.replicates:
-        yield _replicated(search, method, order, group)
+        yield from _replicated(search, method, order, group)
         return
     is_relayed = search.passing == "relayed"
     yield from _cheapest(search, method, order, group, is_relayed=is_relayed)
@@ -46,19 +48,18 @@ def widest_slices(
 def _cheapest(
     search: SearchState, method: str, order: IntArray, group: IntArray, *, is_relayed: bool
 ) -> Iterator[Proposal | None]:
-    """The cheapest slicing, for a low latency on fewer chips; if it streams weights, one that does not."""
+    """The cheapest slicing, for a low latency on fewer chips; if it streams weights, charged for them."""
     target, tables = search.target, cost_tables(search.graph, search.target)
-    is_adjacent = target.constraints.triangle != "off"
     needs_all = target.constraints.no_skip == "all"
-    cut: Callable[..., Slicing | None] = partial(slice_order, adjacent=is_adjacent)
-    resident: Callable[..., Slicing | None] = partial(slice_order_resident, adjacent=is_adjacent)
+    min_chips = target.num_chips if needs_all else 1
+    passing: Passing = "free" if target.constraints.triangle == "off" else "adjacent"
+    cut: Callable[..., Slicing | None] = partial(slice_order, adjacent=passing == "adjacent")
     if is_relayed:
-        cut, resident = slice_order_relayed, slice_order_relayed_resident
+        passing, cut = "relayed", slice_order_relayed
     is_interval_alone = search.request.objective == "throughput" and search.request.max_latency_s is None
     at_most_s = search.best_s if is_interval_alone else math.inf
     slicing = None
     for chips in _chip_counts(search):
-        min_chips = target.num_chips if needs_all else 1
         limits = {"min_chips": min_chips, "max_chips": chips, "at_most_s": at_most_s}
         slicing = cut(tables, order, group, **limits, **search.rules)
         if slicing is None:
@@ -66,17 +67,19 @@ def _cheapest(
             yield None
         else:
             yield Proposal(method, slicing.placement, order, group)
-    if slicing is None or needs_all:
-        return
-    if search.last_interval_s > slicing.interval_s * (1.0 + OPTIMAL_GAP):
-        # Streaming made the plan slower than its cuts: try cuts that keep the weights resident.
-        between = {
-            "at_least_s": slicing.interval_s,
-            "at_most_s": min(search.best_s, search.last_interval_s),
-        }
-        slicing = resident(tables, order, group, **between, **search.rules)
-        if slicing is not None:
-            yield Proposal(f"{method}, weights resident", slicing.placement, order, group)
+    if slicing is not None and _streams(search, slicing):
+        charged = slice_order_streamed(
+            tables,
+            order,
+            group,
+            passing=passing,
+            min_chips=min_chips,
+            at_least_s=slicing.interval_s,
+            at_most_s=min(search.best_s, search.last_interval_s),
+            **search.rules,
+        )
+        if charged is not None:
+            yield Proposal(method + STREAMED, charged.placement, order, group)
 
 
 def _chip_counts(search: SearchState) -> Iterator[int]:
@@ -97,13 +100,32 @@ def _chip_counts(search: SearchState) -> Iterator[int]:
             )
 
 
-def _replicated(search: SearchState, method: str, order: IntArray, group: IntArray) -> Proposal | None:
-    """The cheapest slicing into stages, each on as many chips as it needs."""
-    tables, passing = search.tables, search.passing
-    slicing = slice_order_replicated(
-        tables, order, group, passing=passing, at_most_s=search.best_s, **search.rules
-    )
+def _replicated(
+    search: SearchState, method: str, order: IntArray, group: IntArray
+) -> Iterator[Proposal | None]:
+    """The cheapest slicing into stages, each on as many chips as it needs; charged likewise."""
+    given = (search.tables, order, group)
+    cut = partial(slice_order_replicated, passing=search.passing, weights_may_stream=True)
+    slicing = cut(*given, at_most_s=search.best_s, **search.rules)
     if slicing is None:
         search.count_miss(method)
-        return None
-    return Proposal(method, slicing.placement, order, group, replication=slicing.replication)
+        yield None
+        return
+    yield Proposal(method, slicing.placement, order, group, replication=slicing.replication)
+    if _streams(search, slicing):
+        charged = slice_order_streamed_replicated(
+            *given,
+            passing=search.passing,
+            at_least_s=slicing.interval_s,
+            at_most_s=min(search.best_s, search.last_interval_s),
+            **search.rules,
+        )
+        if charged is not None:
+            yield Proposal(
+                method + STREAMED, charged.placement, order, group, replication=charged.replication
+            )
+
+
+def _streams(search: SearchState, slicing: Slicing | ReplicatedSlicing) -> bool:
+    """Whether streamed weights, left out of its cost, made the proposal before slower than its cuts."""
+    return search.last_interval_s > slicing.interval_s * (1.0 + OPTIMAL_GAP)

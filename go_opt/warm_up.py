@@ -17,7 +17,14 @@ from go_opt.env import Target, cost_tables, evaluate_plan, greedy_fusion, load_t
 from go_opt.env.metrics import Fidelity
 from go_opt.graph import Graph
 from go_opt.plan import Plan
-from go_opt.solver import needed_relays, relays_of_arrays, slice_order, slice_order_relayed
+from go_opt.solver import (
+    needed_relays,
+    relays_of_arrays,
+    slice_order,
+    slice_order_relayed,
+    slice_order_streamed,
+)
+from go_opt.solver.replicated_slicing import slice_order_replicated
 from go_opt.three_ops import three_ops
 
 
@@ -37,6 +44,8 @@ def warm_up(fidelity: Fidelity, *, policy: bool = False) -> None:
         for of_tables in (tables, tight):
             slice_order(of_tables, order, group, adjacent=True)
             slice_order_relayed(of_tables, order, group)
+            slice_order_replicated(of_tables, order, group, passing="relayed", weights_may_stream=True)
+            slice_order_streamed(of_tables, order, group, passing="relayed")
         for placement, kernels in ((np.zeros(3, np.int32), group), (one_each, one_each)):
             plan = Plan.create(
                 graph,

@@ -14,12 +14,13 @@ from go_opt.solver.problem import PlacementProblem, most_chips_adjacent, placeme
 from go_opt.solver.propagators import rule_tables
 from go_opt.solver.refinement import Refinement
 from go_opt.solver.refinement_problem import RefinementProblem, refinement_problem
-from go_opt.solver.relay_slicing import slice_order_relayed, slice_order_relayed_resident
+from go_opt.solver.relay_slicing import slice_order_relayed
 from go_opt.solver.relays import clones_of_arrays, needed_relays, relays_of_arrays
 from go_opt.solver.rule_check import broken_rules
 from go_opt.solver.search import Solver
 from go_opt.solver.segment_bound import segment_bound
-from go_opt.solver.slice import Slicing, greedy_slicing, slice_order, slice_order_resident
+from go_opt.solver.slice import Slicing, greedy_slicing, slice_order
+from go_opt.solver.streamed_slicing import slice_order_streamed, slice_order_streamed_replicated
 from go_opt.solver.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin
 from go_opt.solver.verify import Violation, verify
 
@@ -63,8 +64,8 @@ __all__ = [
     "segment_bound",
     "slice_order",
     "slice_order_relayed",
-    "slice_order_relayed_resident",
-    "slice_order_resident",
+    "slice_order_streamed",
+    "slice_order_streamed_replicated",
     "throughput_bound",
     "verify",
 ]

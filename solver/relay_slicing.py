@@ -26,10 +26,9 @@ from go_opt.env.cost import CostTables
 from go_opt.solver.relay_terms import no_relays, no_tensors_alive, relay_s, relay_terms, start_over
 from go_opt.solver.segment_memory import segment_memory
 from go_opt.solver.segment_rules import SegmentRules
-from go_opt.solver.sequence import KernelSequence, kernel_sequence
+from go_opt.solver.sequence import kernel_sequence
 from go_opt.solver.slice import Slicing, cheapest_that_fits, most_chips, sliced
 from go_opt.solver.slicing import NO_SLICING, cheapest_cuts, least_interval, walk_back
-from go_opt.solver.slicing_general import cheapest_cuts_general
 from go_opt.solver.slicing_problem import SliceProblem, slice_problem, slicing_cost_s
 
 
@@ -47,33 +46,14 @@ def slice_order_relayed(
 
     ``None`` where there is none; arguments as for :func:`~go_opt.solver.slice.slice_order`.
     """
-    sequence, problem = _relayed(tables, order, fusion_group, rules)
+    sequence = kernel_sequence(tables, order, fusion_group, adjacent=False)
+    relays = relay_terms(tables, sequence.kernel_of, sequence.num_kernels)
+    problem = slice_problem(tables, sequence, relays=relays, **rules)
     memory = partial(segment_memory, tables, sequence, weights_may_stream=True, relayed=True)
     cheapest = partial(cheapest_relayed_cuts, tables)
     chips = most_chips(tables, sequence, max_chips)
     cuts = cheapest_that_fits(problem, memory, cheapest, min_chips, chips, at_most_s)
     return None if cuts is None else sliced(sequence, problem, cuts)
-
-
-def slice_order_relayed_resident(
-    tables: CostTables,
-    order: NDArray[np.int32],
-    fusion_group: NDArray[np.int32],
-    *,
-    at_least_s: float,
-    at_most_s: float,
-    **rules: Unpack[SegmentRules],
-) -> Slicing | None:
-    """The same for slicings that stream no weights but those no chip can hold.
-
-    ``None`` where there is none between the cost of the slicing that may stream,
-    ``at_least_s``, and ``at_most_s``.
-    """
-    sequence, problem = _relayed(tables, order, fusion_group, rules)
-    memory = segment_memory(tables, sequence, weights_may_stream=False, relayed=True)
-    chips = most_chips(tables, sequence, None)
-    best = cheapest_cuts_general(problem, memory, chips, at_least_s, at_most_s)
-    return None if best is None else sliced(sequence, problem, best)
 
 
 def cheapest_relayed_cuts(
@@ -98,17 +78,6 @@ def cheapest_relayed_cuts(
     if upper_s <= at_most_s:
         return least_interval(cost_s, cuts_within, lower_s, upper_s, cuts)
     return least_interval(cost_s, cuts_within, lower_s, at_most_s)
-
-
-def _relayed(
-    tables: CostTables,
-    order: NDArray[np.int32],
-    fusion_group: NDArray[np.int32],
-    rules: SegmentRules,
-) -> tuple[KernelSequence, SliceProblem]:
-    sequence = kernel_sequence(tables, order, fusion_group, adjacent=False)
-    relays = relay_terms(tables, sequence.kernel_of, sequence.num_kernels)
-    return sequence, slice_problem(tables, sequence, relays=relays, **rules)
 
 
 @njit(cache=True, nogil=True)

@@ -34,7 +34,7 @@ class Slicing:
 
     placement: NDArray[np.int32]  # [N]
     cuts: NDArray[np.int64]  # [chips used + 1]
-    interval_s: float  # its cost, streamed weights left out
+    interval_s: float  # its cost, streamed weights left out but where slicing charges them
 
 
 def slice_order(
@@ -65,29 +65,6 @@ def slice_order(
     chips = most_chips(tables, sequence, max_chips)
     cuts = cheapest_that_fits(problem, memory, cheapest_cuts, min_chips, chips, at_most_s)
     return None if cuts is None else sliced(sequence, problem, cuts)
-
-
-def slice_order_resident(
-    tables: CostTables,
-    order: NDArray[np.int32],
-    fusion_group: NDArray[np.int32],
-    *,
-    adjacent: bool,
-    at_least_s: float,
-    at_most_s: float,
-    **rules: Unpack[SegmentRules],
-) -> Slicing | None:
-    """The cheapest slicing of ``order`` that streams no weights but those no chip can hold.
-
-    ``None`` where there is none between the cost of the slicing that may stream,
-    ``at_least_s``, and ``at_most_s``; other arguments as for :func:`slice_order`.
-    """
-    sequence = kernel_sequence(tables, order, fusion_group, adjacent=adjacent)
-    problem = slice_problem(tables, sequence, **rules)
-    memory = segment_memory(tables, sequence, weights_may_stream=False)
-    chips = most_chips(tables, sequence, None)
-    best = cheapest_cuts_general(problem, memory, chips, at_least_s, at_most_s)
-    return None if best is None else sliced(sequence, problem, best)
 
 
 def greedy_slicing(

@@ -22,8 +22,14 @@ from go_opt.agents.rivals.problem import Problem
 from go_opt.agents.rivals.trial import Trial
 from go_opt.env import list_schedule
 from go_opt.env.kernels import number_kernels
-from go_opt.solver import Slicing, greedy_slicing, slice_order, slice_order_resident
-from go_opt.solver.relay_slicing import slice_order_relayed, slice_order_relayed_resident
+from go_opt.solver import (
+    Passing,
+    Slicing,
+    greedy_slicing,
+    slice_order,
+    slice_order_relayed,
+    slice_order_streamed,
+)
 
 Slicer = Callable[..., Slicing | None]
 
@@ -81,7 +87,7 @@ def genetic_with_fusion(trial: Trial, seed: int) -> None:
 def slice_along(trial: Trial, order: NDArray[np.int32], kernels: NDArray[np.int32] | None = None) -> float:
     """Interval_s of the cheapest slicing of ``order``; each plan it takes is an evaluation.
 
-    Where weights stream, more are tried: the cheapest slicing that keeps them resident; and
+    Where weights stream, more are tried: the cheapest slicing that is charged for them; and
     with relays both again without them, on fewer chips but with less in memory.
 
     Args:
@@ -92,27 +98,29 @@ def slice_along(trial: Trial, order: NDArray[np.int32], kernels: NDArray[np.int3
     given = (problem.instance.tables, order, kernels)
     min_chips = problem.instance.min_chips
     best_s = math.inf
-    for cheapest, resident in _slicers(problem):
+    for passing, cheapest in _slicers(problem):
         slicing = cheapest(*given, min_chips=min_chips)
         if slicing is None:
             trial.count_miss()
             continue
         reached_s = _evaluate(trial, slicing.placement, order, kernels)
         best_s = min(best_s, reached_s)
-        if reached_s <= slicing.interval_s * STREAMS or min_chips > 1:
+        if reached_s <= slicing.interval_s * STREAMS:
             break
-        slicing = resident(*given, at_least_s=slicing.interval_s, at_most_s=best_s)
+        slicing = slice_order_streamed(
+            *given, passing=passing, min_chips=min_chips, at_least_s=slicing.interval_s, at_most_s=best_s
+        )
         if slicing is not None:
             best_s = min(best_s, _evaluate(trial, slicing.placement, order, kernels))
     return best_s
 
 
-def _slicers(problem: Problem) -> Iterator[tuple[Slicer, Slicer]]:
-    """The cheapest slicing, and the cheapest that keeps weights resident."""
+def _slicers(problem: Problem) -> Iterator[tuple[Passing, Slicer]]:
+    """The cheapest slicing, streamed weights left out, by what becomes of tensors that pass a chip."""
     if problem.passing == "relayed":
-        yield slice_order_relayed, slice_order_relayed_resident
-    adjacent = problem.passing != "free"
-    yield partial(slice_order, adjacent=adjacent), partial(slice_order_resident, adjacent=adjacent)
+        yield "relayed", slice_order_relayed
+    passing: Passing = "free" if problem.passing == "free" else "adjacent"
+    yield passing, partial(slice_order, adjacent=passing == "adjacent")
 
 
 def _evaluate(

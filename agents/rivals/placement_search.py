@@ -59,8 +59,10 @@ def annealing(trial: Trial, seed: int) -> None:
         temperature = SCHEDULE.hot * (SCHEDULE.cold / SCHEDULE.hot) ** _spent_share(trial)
         moved = _neighbour(trial, units, rng, current)
         moved_s = float(evaluate_units(trial, units, moved[None])[0])
-        # Two invalid plans are as good as each other, so that the walk can leave them.
-        worse = 0.0 if math.isinf(current_s) else math.log(moved_s / current_s)
+        # Two invalid plans are as good as each other, so that the walk can leave them; so are two of which
+        # one takes no time.
+        are_compared = 0.0 < current_s < math.inf and moved_s > 0.0
+        worse = math.log(moved_s / current_s) if are_compared else 0.0
         if worse <= 0 or rng.random() < math.exp(-worse / temperature):
             current, current_s = moved, moved_s
 

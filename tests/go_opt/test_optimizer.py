@@ -246,7 +246,7 @@ def test_an_op_no_kind_can_run_is_named(limits: dict[str, Any]) -> None:
 def test_a_rule_no_plan_keeps_is_named() -> None:
     target = small_mcm(2, no_skip="all")
     with pytest.raises(InfeasibleError, match="the first one that fits breaks a rule: chip 1 runs no op"):
-        go_opt.optimize(one_op(), target, max_evaluations=10)
+        go_opt.optimize(one_op(), target, replication=False, max_evaluations=10)
 
 
 # --------------------------------------------------------------------------- corners

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from go_opt.env import CostTables, cost_tables, evaluate_batch
 from go_opt.env.expanded_tables import Copies, expanded_tables
-from go_opt.solver import slice_order, slice_order_relayed, slice_order_relayed_resident
+from go_opt.solver import slice_order, slice_order_relayed
 from go_opt.solver.op_constraints import op_constraints
 from go_opt.solver.relay_slicing import cheapest_relayed_cuts
 from go_opt.solver.relay_terms import relay_terms
@@ -25,7 +25,7 @@ from go_opt.solver.sequence import kernel_sequence
 from go_opt.solver.slicing_general import cheapest_cuts_general
 from go_opt.solver.slicing_problem import one_chip_s, slice_problem, slicing_cost_s
 from go_opt.solver.user_constraints import Colocate, CutAfter, Pin
-from tests.solver.brute_force import held_weight_bytes, plenty_of_memory
+from tests.solver.brute_force import plenty_of_memory
 from tests.solver.test_slicing import Case, least, reached
 from tests.strategies import examples, random_graph, random_order, random_target, seeds, small_mcm, toy_graph
 
@@ -83,17 +83,6 @@ def test_fewer_and_more_chips_may_be_asked_for(seed: int) -> None:
         assert reached(many) == pytest.approx(
             least(all_of.interval_s[all_of.fits & (used >= bound)]), rel=1e-9, abs=0
         )
-
-
-@settings(max_examples=examples(150), deadline=None)
-@given(seed=seeds)
-def test_resident_relayed_slicing_is_the_least_that_keeps_its_weights(seed: int) -> None:
-    all_of = Slicings(seed)
-    case = all_of.case
-    held = np.array([held_weight_bytes(case.tables, row) for row in all_of.placements])
-    fits = (all_of.peak_bytes + held.reshape(all_of.peak_bytes.shape) <= case.tables.sram_bytes).all(axis=1)
-    got = slice_order_relayed_resident(case.tables, case.order, case.group, at_least_s=0.0, at_most_s=1.0)
-    assert reached(got) == pytest.approx(least(all_of.interval_s[fits]), rel=1e-9, abs=0)
 
 
 @settings(max_examples=examples(150), deadline=None)

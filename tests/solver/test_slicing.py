@@ -19,7 +19,7 @@ from go_opt.env import (
 from go_opt.graph import Graph
 from go_opt.graph_builder import GraphBuilder
 from go_opt.plan import Plan
-from go_opt.solver import Slicing, slice_order, slice_order_resident, verify
+from go_opt.solver import Slicing, slice_order, slice_order_streamed, verify
 from go_opt.solver.segment_memory import segment_memory
 from go_opt.solver.sequence import kernel_sequence
 from go_opt.solver.slicing import cheapest_cuts
@@ -28,7 +28,6 @@ from go_opt.solver.slicing_problem import one_chip_s, slice_problem, slicing_cos
 from tests.solver.brute_force import (
     all_slicings,
     evaluate_placements,
-    held_weight_bytes,
     plenty_of_memory,
 )
 from tests.strategies import (
@@ -122,21 +121,6 @@ def test_fewer_chips_may_be_asked_for(seed: int) -> None:
 
 @settings(max_examples=examples(300))
 @given(seed=seeds)
-def test_resident_slicing_is_the_least_that_keeps_its_weights(seed: int) -> None:
-    case = Case(seed)
-    placements = case.slicings()
-    peak = case.evaluate(case.tables, placements).peak_bytes
-    held = np.array([held_weight_bytes(case.tables, row) for row in placements]).reshape(peak.shape)
-    fits = (peak + held <= case.tables.sram_bytes).all(axis=1)
-    seconds = case.evaluate(plenty_of_memory(case.tables), placements).interval_s
-    got = slice_order_resident(
-        case.tables, case.order, case.group, adjacent=case.adjacent, at_least_s=0.0, at_most_s=1.0
-    )
-    assert reached(got) == pytest.approx(least(seconds[fits]), rel=1e-9, abs=0)
-
-
-@settings(max_examples=examples(300))
-@given(seed=seeds)
 def test_the_reported_interval_is_the_environments_where_nothing_streams(seed: int) -> None:
     case = Case(seed, max_ops=30, max_chips=8)
     slicing = slice_order(case.tables, case.order, case.group, adjacent=case.adjacent)
@@ -155,10 +139,8 @@ def test_the_reported_interval_is_the_environments_where_nothing_streams(seed: i
 def test_slicings_of_strict_targets_are_valid(seed: int) -> None:
     case = Case(seed, max_ops=30, max_chips=8)
     by_adjacent = slice_order(case.tables, case.order, case.group, adjacent=True)
-    resident = slice_order_resident(
-        case.tables, case.order, case.group, adjacent=True, at_least_s=0.0, at_most_s=1.0
-    )
-    for slicing in (by_adjacent, resident):
+    charged = slice_order_streamed(case.tables, case.order, case.group, passing="adjacent")
+    for slicing in (by_adjacent, charged):
         if slicing is not None:
             plan = plan_of(case.graph, case.target, slicing.placement, case.order, case.group)
             assert verify(case.graph, case.target, plan) == []

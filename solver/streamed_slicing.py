@@ -1,0 +1,156 @@
+"""The door to slicing that charges streamed weights: an order and its kernels in, a placement out."""
+
+from __future__ import annotations
+
+import math
+from typing import Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env.cost import CostTables
+from go_opt.graph import WEIGHT
+from go_opt.solver.bounds import least_streamed_bytes
+from go_opt.solver.passing import Passing
+from go_opt.solver.relay_terms import relay_terms
+from go_opt.solver.replicated_slicing import ReplicatedSlicing, slice_order_replicated
+from go_opt.solver.segment_memory import segment_memory
+from go_opt.solver.segment_rules import SegmentRules
+from go_opt.solver.segment_table import chip_classes, segment_table
+from go_opt.solver.sequence import KernelSequence, kernel_sequence
+from go_opt.solver.slice import Slicing, most_chips
+from go_opt.solver.slicing_problem import SliceProblem, least_s, one_chip_s, slice_problem
+from go_opt.solver.streamed_cuts import StreamedCuts, StreamedProblem, cheapest_streamed_cuts
+
+
+def slice_order_streamed(
+    tables: CostTables,
+    order: NDArray[np.int32],
+    fusion_group: NDArray[np.int32],
+    *,
+    passing: Passing,
+    min_chips: int = 1,
+    at_least_s: float = 0.0,
+    at_most_s: float = math.inf,
+    **rules: Unpack[SegmentRules],
+) -> Slicing | None:
+    """The cheapest slicing of ``order``, what it streams of weights included, that fits.
+
+    ``None`` where none takes less than ``at_most_s``. Along sequences so long that not
+    every cut is looked at it is a good one, and its cost is exact.
+
+    Args:
+      order: [N] a topological order; the ops of each group stand next to each other.
+      fusion_group: [N]; cuts fall between groups only.
+      passing: what becomes of tensors that pass a chip.
+      min_chips: use no fewer chips than this.
+      at_least_s: none takes less, as known from a slicing that leaves streamed weights out.
+      at_most_s: do not look for slicings as slow as this.
+      rules: what the user asks of segments.
+    """
+    sequence, problem = _sequence(tables, order, fusion_group, passing, rules)
+    chips = most_chips(tables, sequence, None)
+    limits_s = (at_least_s, at_most_s)
+    found = _cheapest(tables, sequence, problem, passing, (min_chips, chips), limits_s, replicates=False)
+    if found is None:
+        return None
+    chip_of_kernel = np.repeat(np.arange(len(found.sizes), dtype=np.int32), np.diff(found.cuts))
+    return Slicing(chip_of_kernel[sequence.kernel_of], found.cuts, found.interval_s)
+
+
+def slice_order_streamed_replicated(
+    tables: CostTables,
+    order: NDArray[np.int32],
+    fusion_group: NDArray[np.int32],
+    *,
+    passing: Passing,
+    at_least_s: float = 0.0,
+    at_most_s: float = math.inf,
+    **rules: Unpack[SegmentRules],
+) -> ReplicatedSlicing | None:
+    """The same into replicated stages, on a one-directional ring of chips of one kind that overlap transfers.
+
+    On other rings the cheapest that streams no more than is free.
+    """
+    sequence, problem = _sequence(tables, order, fusion_group, passing, rules)
+    if not (tables.overlap and problem.kinds_are_alike):
+        return slice_order_replicated(
+            tables, order, fusion_group, passing=passing, at_most_s=at_most_s, **rules
+        )
+    limits_s = (at_least_s, at_most_s)
+    found = _cheapest(tables, sequence, problem, passing, (1, tables.num_chips), limits_s, replicates=True)
+    if found is None:
+        return None
+    lengths, first_chip = np.diff(found.cuts), np.cumsum(found.sizes) - found.sizes
+    return ReplicatedSlicing(
+        np.repeat(first_chip, lengths)[sequence.kernel_of].astype(np.int32),
+        np.repeat(found.sizes, lengths)[sequence.kernel_of].astype(np.int32),
+        found.cuts,
+        found.sizes,
+        found.interval_s,
+    )
+
+
+def _sequence(
+    tables: CostTables,
+    order: NDArray[np.int32],
+    fusion_group: NDArray[np.int32],
+    passing: Passing,
+    rules: SegmentRules,
+) -> tuple[KernelSequence, SliceProblem]:
+    sequence = kernel_sequence(tables, order, fusion_group, adjacent=passing == "adjacent")
+    relays = None
+    if passing == "relayed":
+        relays = relay_terms(tables, sequence.kernel_of, sequence.num_kernels)
+    return sequence, slice_problem(tables, sequence, relays=relays, **rules)
+
+
+def _cheapest(
+    tables: CostTables,
+    sequence: KernelSequence,
+    problem: SliceProblem,
+    passing: Passing,
+    num_chips: tuple[int, int],
+    limits_s: tuple[float, float],
+    *,
+    replicates: bool,
+) -> StreamedCuts | None:
+    min_chips, chips = num_chips
+    s_per_byte = tables.host_in_s_per_byte if tables.overlap else 0.0
+    input_s = sequence.input_bytes * s_per_byte
+    host_s = input_s + least_streamed_bytes(tables) * s_per_byte
+    lower_s = max(limits_s[0], least_s(problem, chips), host_s)
+    upper_s = min(limits_s[1], _streaming_all_s(tables, problem))
+    if lower_s >= upper_s:
+        return None
+    classes = chip_classes(tables, problem, chips)
+    table = segment_table(
+        tables,
+        sequence,
+        problem,
+        segment_memory(tables, sequence, weights_may_stream=True, relayed=passing == "relayed"),
+        classes,
+        most_chips=chips if replicates else 1,
+        longest_s=upper_s,
+        most_streamed_bytes=(upper_s - input_s) / s_per_byte if s_per_byte > 0.0 else math.inf,
+    )
+    blocked = np.ascontiguousarray(problem.blocked[:chips, table.cut])
+    of_cuts = StreamedProblem(
+        table,
+        classes.of_chip,
+        blocked,
+        len(classes.kind) == 1 and not blocked.any(),
+        replicates,
+        problem.crossing_bytes[table.cut] * problem.hop_s_per_byte[0] * replicates,
+        problem.floor_s,
+        input_s,
+        s_per_byte,
+    )
+    return cheapest_streamed_cuts(of_cuts, lower_s, upper_s, min_chips=min_chips)
+
+
+def _streaming_all_s(tables: CostTables, problem: SliceProblem) -> float:
+    """Every slicing takes less."""
+    is_weight = tables.tensor_kind[tables.reader_tensor] == WEIGHT
+    streamed_s = float(tables.read_bytes[is_weight].sum()) * tables.host_in_s_per_byte
+    return (one_chip_s(problem) + streamed_s) * 1.001 + 1e-30
