@@ -58,8 +58,8 @@ def replicated_plan_problem(
     that are found: those of one order for all chips are in the way of good cuts.
 
     Args:
-      planned_s: an interval that plans may take in any case: the host's link streams as many
-        weights as it can bring in that time, which memory need not hold.
+      planned_s: an interval that plans may take in any case: weights of which little is touched,
+        and which the host's link brings in that time, need not stay in memory.
     """
     units = np.arange(graph.num_ops, dtype=np.int32)
     return problem_of_units(

@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from go_opt.env.heap import heap_pop, heap_push
 from go_opt.solver.passing import ADJACENT, RELAYED
-from go_opt.solver.refinement_memory import room_bytes
-from go_opt.solver.refinement_pairs import extra_ticks, may_fit, may_follow
+from go_opt.solver.refinement_memory import NEVER_FITS, least_streamed, spare_bytes, streaming_ticks
+from go_opt.solver.refinement_pairs import extra_ticks, may_follow
 from go_opt.solver.refinement_problem import UnitGraph
 from go_opt.solver.refinement_states import EVERYTHING, NOTHING
 
@@ -57,6 +57,7 @@ class ChainSearch(NamedTuple):
     label_reach: NDArray[np.int64]  # [Y] work, the next segment's included, less the cut
     label_before: NDArray[np.int64]  # [Y]
     label_older: NDArray[np.int64]  # [Y] the label of the same state before this one
+    label_streamed: NDArray[np.int64]  # [Y] bytes of the stages so far, where they share the host's link
     queue: NDArray[np.int64]  # [Y] heap of the labels of a level
     waiting: NDArray[np.int32]  # [S] places of open_state that may be reached better
     level_end: NDArray[np.int64]  # [D + 2] labels up to and with each level; zero for levels not reached
@@ -82,6 +83,7 @@ def chain_search(graph: UnitGraph, capacity: int) -> ChainSearch:
         label_reach=np.zeros(most_labels, np.int64),
         label_before=np.zeros(most_labels, np.int64),
         label_older=np.zeros(most_labels, np.int64),
+        label_streamed=np.zeros(most_labels, np.int64),
         queue=np.zeros(most_labels, np.int64),
         waiting=np.zeros(capacity, np.int32),
         level_end=np.zeros(graph.num_chips + 2, np.int64),
@@ -169,8 +171,9 @@ def _extend(graph, pool, search, ticks, least, num_open, begin, end):
     """
     before = pool.pulled if graph.passing == ADJACENT else pool.inside
     takes_extra = graph.passing == RELAYED or len(graph.input_ticks) > 0
-    takes_extra |= graph.memory.stream_ticks_per_byte > 0
-    room = room_bytes(graph.memory, ticks)
+    memory = graph.memory
+    spare = spare_bytes(memory, ticks)
+    ticks_per_byte = streaming_ticks(memory, spare, ticks)
     queued = 0
     for label in range(0 if graph.replicates else begin, end):
         if search.label_reach[label] != GONE:
@@ -195,9 +198,14 @@ def _extend(graph, pool, search, ticks, least, num_open, begin, end):
                 continue
             after = search.open_state[i]
             follows = may_follow(before, pool.outside, state, after, pool.first_outside[after], last)
+            streamed = np.int64(0)
             if graph.replicates and follows:
-                follows = may_fit(graph, pool, state, after, room)
+                borders = pool.cut_bytes[state] + pool.cut_bytes[after]
+                streamed = least_streamed(memory, pool.inside, pool.outside, state, after, borders)
+                follows = streamed != NEVER_FITS and search.label_streamed[label] + streamed <= spare
             extra = extra_ticks(graph, pool, state, after) if follows and takes_extra else np.int64(0)
+            if follows and streamed > 0:
+                extra += np.int64(streamed * ticks_per_byte)
             if extra > 0 or not follows:
                 search.waiting[kept] = i
                 kept += 1
@@ -214,6 +222,7 @@ def _extend(graph, pool, search, ticks, least, num_open, begin, end):
             at = search.label[i]
             search.label_work[at] = done
             search.label_before[at] = label
+            search.label_streamed[at] = search.label_streamed[label] + (streamed if memory.shares_link else 0)
             search.label_reach[at] = done + ticks - search.cut[i]
             search.best[i] = done
             if after == EVERYTHING:

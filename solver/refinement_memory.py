@@ -1,23 +1,22 @@
-"""What a stage holds, for the problem with replicated stages.
+"""What a stage holds and streams, for the problem with replicated stages.
 
-Without a limit of memory one stage of all chips would always be best. A stage holds the
-weights of its units; what exceeds its memory is streamed from the host, over a link that all
-chips share. Two readings of the same rule, in which a stage holds
+Without a limit of memory one stage of all chips would always be best. A stage holds
 
     sum of held_bytes of its units + shared_bytes that any of them reads
-    + most alive_bytes of its units + num_buffers * bytes that cross its borders:
+    + most alive_bytes of its units + num_buffers * bytes that cross its borders,
+
+and streams from the host what exceeds its memory. Two readings of that rule:
 
 * :func:`least_memory`, for bounds: what readers touch of a weight, whether it stays or
-  streams. Activations count for nothing; streams may take all the host's link brings within
-  the interval beside the inputs.
+  streams. Activations count for nothing, and each stage may stream all that the host's
+  link brings within the interval beside the inputs.
 * :func:`planned_memory`, for plans: whole weights, inputs, outputs and activations in the
-  units' order. Of the weights with one reader those that plans stream first may stream, as
-  many as the host's link can bring in the shortest interval there is.
+  units' order. Stages share the link, and stream whole weights.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -27,31 +26,42 @@ from go_opt.csr import row_pointers
 from go_opt.env.cost import CostTables
 from go_opt.graph import INPUT, NO_PRODUCER, WEIGHT
 
+CHEAP: Final = 0.5  # touched per stored byte of weights that stream before others
+NEVER_FITS: Final = -1
+
 
 class UnitMemory(NamedTuple):
     """Axes: ``U`` units, ``W`` words of a set of them, ``G`` groups of tensors with the same readers."""
 
     held_bytes: NDArray[np.int64]  # [U] for as long as the unit is on the chip
     alive_bytes: NDArray[np.int64]  # [U] while the unit runs
+    whole_bytes: NDArray[np.int64]  # [U] of which the largest that a stage holds is streamed first
     shared_bytes: NDArray[np.int64]  # [G] held once for all readers on a chip
     shared_words: NDArray[np.int64]  # [G, W] the readers
     shared_ptr: NDArray[np.int64]  # [U + 1]
     shared: NDArray[np.int32]  # groups that unit u reads
     word_held_bytes: NDArray[np.int64]  # [W] sums of held_bytes
     word_alive_bytes: NDArray[np.int64]  # [W] the largest of alive_bytes
+    word_whole_bytes: NDArray[np.int64]  # [W]
     word_units: NDArray[np.int64]  # [W] all units of the word
     num_buffers: int  # of what crosses a border
     sram_bytes: int
     reserved_bytes: int  # that the host's link brings in every interval, wherever units are
-    stream_bytes_per_tick: float  # overlapped: the host's rate, 0 where nothing may stream
+    stream_bytes_per_tick: float  # overlapped: the host's rate
     stream_ticks_per_byte: float  # summed: what a streamed byte takes its chip
+    shares_link: bool  # whether what all stages stream counts, or what each does
 
 
 def no_memory() -> UnitMemory:
     """For problems without replication: memory is left out."""
-    none = np.zeros(0, np.int64)
-    return UnitMemory(
-        none, none, none, none[None], none, none.astype(np.int32), none, none, none, 0, 0, 0, 0.0, 0.0
+    return _Held(0).unit_memory(
+        np.zeros(0, np.int64),
+        num_buffers=0,
+        sram_bytes=0,
+        reserved_bytes=0,
+        stream_bytes_per_tick=0.0,
+        stream_ticks_per_byte=0.0,
+        shares_link=False,
     )
 
 
@@ -60,6 +70,7 @@ class _Held:
 
     def __init__(self, num_units: int) -> None:
         self.own_bytes = np.zeros(num_units, np.int64)
+        self.whole_bytes = np.zeros(num_units, np.int64)
         self._shared: dict[bytes, int] = {}
 
     def add(self, readers: NDArray[np.int32], size: int) -> None:
@@ -79,6 +90,7 @@ class _Held:
         reserved_bytes: int,
         stream_bytes_per_tick: float,
         stream_ticks_per_byte: float,
+        shares_link: bool,
     ) -> UnitMemory:
         num_units = len(self.own_bytes)
         padding = (0, -num_units % 64)
@@ -92,18 +104,21 @@ class _Held:
         return UnitMemory(
             held_bytes=self.own_bytes,
             alive_bytes=alive_bytes,
+            whole_bytes=self.whole_bytes,
             shared_bytes=np.array(list(self._shared.values()), dtype=np.int64),
             shared_words=words[:-1],
             shared_ptr=row_pointers(unit, num_units),
             shared=group.astype(np.int32),
             word_held_bytes=np.pad(self.own_bytes, padding).reshape(-1, 64).sum(axis=1),
             word_alive_bytes=np.pad(alive_bytes, padding).reshape(-1, 64).max(axis=1),
+            word_whole_bytes=np.pad(self.whole_bytes, padding).reshape(-1, 64).max(axis=1),
             word_units=words[-1].copy(),
             num_buffers=num_buffers,
             sram_bytes=sram_bytes,
             reserved_bytes=reserved_bytes,
             stream_bytes_per_tick=stream_bytes_per_tick,
             stream_ticks_per_byte=stream_ticks_per_byte,
+            shares_link=shares_link,
         )
 
 
@@ -132,6 +147,7 @@ def least_memory(
         reserved_bytes=reserved_bytes,
         stream_bytes_per_tick=tick_s / tables.host_in_s_per_byte if tables.overlap else 0.0,
         stream_ticks_per_byte=0.0 if tables.overlap else tables.host_in_s_per_byte / tick_s,
+        shares_link=False,
     )
 
 
@@ -140,11 +156,16 @@ def planned_memory(
     unit_of_op: NDArray[np.int32],
     num_units: int,
     kernel_of: NDArray[np.int32],
-    least_s: float,
+    tick_s: float,
+    planned_s: float,
 ) -> UnitMemory:
-    """What stages that are cut out of the units' order hold; no interval is below ``least_s``."""
+    """What stages hold that are cut out of the units' order.
+
+    Weights of which little is touched stream in any case, as many as the host's link brings
+    beside the inputs within ``planned_s``.
+    """
     held = _Held(num_units)
-    may_stream = _streamed_within(tables, unit_of_op, least_s)
+    streamed, reserved_bytes = _streamed_in_any_case(tables, planned_s)
     # A kernel needs what it reads and writes for as long as it runs.
     start = np.full(len(unit_of_op), num_units, np.int32)
     end = np.zeros(len(unit_of_op), np.int32)
@@ -155,7 +176,9 @@ def planned_memory(
         readers_op = tables.reader_op[tables.reader_ptr[k] : tables.reader_ptr[k + 1]]
         readers = unit_of_op[readers_op]
         if tables.tensor_kind[k] == WEIGHT:
-            held.add(readers, 0 if may_stream[k] else size)
+            if not streamed[k]:
+                held.add(readers, size)
+                held.whole_bytes[readers] = np.maximum(held.whole_bytes[readers], size)
             continue
         if tables.tensor_producer[k] == NO_PRODUCER:
             held.add(readers, 2 * size)
@@ -170,51 +193,71 @@ def planned_memory(
         np.cumsum(change)[:num_units],
         num_buffers=2,
         sram_bytes=int(tables.sram_bytes.min()),
-        reserved_bytes=0,
-        stream_bytes_per_tick=0.0,
-        stream_ticks_per_byte=0.0,
+        reserved_bytes=reserved_bytes,
+        stream_bytes_per_tick=tick_s / tables.host_in_s_per_byte if tables.overlap else 0.0,
+        stream_ticks_per_byte=0.0 if tables.overlap else tables.host_in_s_per_byte / tick_s,
+        shares_link=tables.overlap,
     )
 
 
-def _streamed_within(tables: CostTables, unit_of_op: NDArray[np.int32], least_s: float) -> NDArray[np.bool_]:
-    """[K] weights that stream in any case, and what the host's link brings beside in ``least_s``.
-
-    In the order in which plans stream (design section 5): least touched for stored bytes first.
-    """
+def _streamed_in_any_case(tables: CostTables, planned_s: float) -> tuple[NDArray[np.bool_], int]:
+    """[K] weights no memory holds, and cheap ones within ``planned_s``; bytes of the link with the inputs."""
     touched = np.zeros(len(tables.tensor_bytes), np.int64)
     np.maximum.at(touched, tables.reader_tensor, tables.read_bytes)
-    unit = unit_of_op[tables.reader_op]
-    first = np.full(len(touched), len(unit_of_op), np.int32)
-    last = np.full(len(touched), -1, np.int32)
-    np.minimum.at(first, tables.reader_tensor, unit)
-    np.maximum.at(last, tables.reader_tensor, unit)
     weights = tables.weight_by_size
-    in_any_case = tables.tensor_bytes[weights] > tables.sram_bytes.max()
-    always, others = weights[in_any_case], weights[~in_any_case & (first == last)[weights]]
-    share = touched[others] / np.maximum(tables.tensor_bytes[others], 1)
-    others = others[np.argsort(share, kind="stable")]
-    spare = -1.0
+    share = touched[weights] / np.maximum(tables.tensor_bytes[weights], 1)
+    by_share = np.argsort(share, kind="stable")
+    fits = tables.tensor_bytes[weights] <= tables.sram_bytes.max()
+    always = weights[~fits]
+    cheap = weights[by_share[fits[by_share] & (share[by_share] < CHEAP)]]
+    reserved_bytes = int(tables.tensor_bytes[tables.tensor_kind == INPUT].sum() + touched[always].sum())
     if tables.overlap:
-        inputs = tables.tensor_bytes[tables.tensor_kind == INPUT].sum()
-        spare = least_s / tables.host_in_s_per_byte - inputs - touched[always].sum()
-    may_stream = np.zeros(len(touched), np.bool_)
-    may_stream[always] = True
-    may_stream[others] = np.cumsum(touched[others]) <= spare
-    return may_stream
+        spare = planned_s / tables.host_in_s_per_byte - reserved_bytes
+        cheap = cheap[np.cumsum(touched[cheap]) <= spare]
+    else:
+        cheap = cheap[:0]
+    streamed = np.zeros(len(touched), np.bool_)
+    streamed[always] = streamed[cheap] = True
+    return streamed, reserved_bytes + int(touched[cheap].sum())
 
 
 @njit(cache=True, nogil=True)
-def room_bytes(memory, ticks):
-    """What a stage may hold and stream within intervals of ``ticks``."""
-    streamed = memory.stream_bytes_per_tick * (ticks + 1.0) * (1.0 + 1e-12) - memory.reserved_bytes
-    return memory.sram_bytes + np.int64(min(max(streamed, 0.0), 2.0**60))
+def spare_bytes(memory, ticks):
+    """What stages may stream within intervals of ``ticks``."""
+    if memory.stream_bytes_per_tick == 0:
+        return np.int64(2) ** 60
+    spare = memory.stream_bytes_per_tick * (ticks + 1.0) * (1.0 + 1e-12) - memory.reserved_bytes
+    return np.int64(min(max(spare, 0.0), 2.0**60))
 
 
 @njit(cache=True, nogil=True)
-def forced_bytes(memory, inside, outside, state, after):
-    """Bytes that any stage between a down-set of ``state`` and one of ``after`` holds, borders left out."""
+def streaming_ticks(memory, spare, ticks):
+    """What a streamed byte takes its chip; where stages share the link, one chip's time for all there is.
+
+    The latter is a price only: of stages that do as much, those that stream less are better.
+    """
+    if memory.shares_link:
+        return ticks / max(spare, 1.0)
+    return memory.stream_ticks_per_byte * (1.0 - 1e-15)
+
+
+@njit(cache=True, nogil=True)
+def streamed_bytes(memory, held, active, whole):
+    """What a stage streams that holds so much beside its activations, or NEVER_FITS for too many of these."""
+    if active > memory.sram_bytes:
+        return NEVER_FITS
+    excess = held + active - memory.sram_bytes
+    if excess <= 0 or whole == 0:
+        return max(excess, np.int64(0))
+    return -(-excess // whole) * whole
+
+
+@njit(cache=True, nogil=True)
+def least_streamed(memory, inside, outside, state, after, borders):
+    """What any stage between a down-set of ``state`` and one of ``after`` streams, or NEVER_FITS."""
     held = np.int64(0)
     alive = np.int64(0)
+    whole = np.int64(0)
     first = len(memory.word_units)
     last = -1
     for word in range(len(memory.word_units)):
@@ -226,14 +269,17 @@ def forced_bytes(memory, inside, outside, state, after):
         if forced == memory.word_units[word]:
             held += memory.word_held_bytes[word]
             alive = max(alive, memory.word_alive_bytes[word])
+            whole = max(whole, memory.word_whole_bytes[word])
             continue
         for bit in range(min(64, len(memory.held_bytes) - 64 * word)):
             if (forced >> bit) & 1:
-                held += memory.held_bytes[64 * word + bit]
-                alive = max(alive, memory.alive_bytes[64 * word + bit])
+                unit = 64 * word + bit
+                held += memory.held_bytes[unit]
+                alive = max(alive, memory.alive_bytes[unit])
+                whole = max(whole, memory.whole_bytes[unit])
     for group in range(len(memory.shared_bytes)):
         for word in range(first, last + 1):
             if memory.shared_words[group, word] & inside[after, word] & outside[state, word]:
                 held += memory.shared_bytes[group]
                 break
-    return held + alive
+    return streamed_bytes(memory, held, alive + memory.num_buffers * borders, whole)

@@ -6,7 +6,6 @@ import numpy as np
 from numba import njit
 
 from go_opt.solver.passing import RELAYED
-from go_opt.solver.refinement_memory import forced_bytes
 
 
 @njit(cache=True, nogil=True)
@@ -22,23 +21,9 @@ def may_follow(before, outside, state, after, first_word, last_word):
 
 
 @njit(cache=True, nogil=True)
-def may_fit(graph, pool, state, after, room):
-    """Whether some stage between the two may fit a chip; where it may stream at a cost, all do."""
-    memory = graph.memory
-    if memory.stream_ticks_per_byte > 0:
-        return True
-    borders = memory.num_buffers * (pool.cut_bytes[state] + pool.cut_bytes[after])
-    return forced_bytes(memory, pool.inside, pool.outside, state, after) + borders <= room
-
-
-@njit(cache=True, nogil=True)
 def extra_ticks(graph, pool, state, after):
-    """What any segment between the two surely takes for copies, streams, and inputs read again."""
+    """What any segment between the two surely takes for copies and for inputs read again."""
     extra = np.int64(0)
-    if graph.memory.stream_ticks_per_byte > 0:
-        held = forced_bytes(graph.memory, pool.inside, pool.outside, state, after)
-        excess = max(held - graph.memory.sram_bytes, np.int64(0))
-        extra += np.int64(excess * graph.memory.stream_ticks_per_byte * (1.0 - 1e-15))
     if graph.passing == RELAYED:
         for word in range(pool.crosses.shape[1]):
             passed = pool.crosses[state, word] & pool.ends[after, word]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.solver.refinement_memory import UnitMemory
+from go_opt.solver.refinement_memory import NEVER_FITS, UnitMemory
 from go_opt.solver.refinement_problem import RefinementProblem, UnitGraph
 
 STEPS = 12  # of the bisection: the interval found is that close to the best
@@ -41,11 +41,14 @@ def unit_plan(problem: RefinementProblem, placement: NDArray[np.int32]) -> UnitP
     stage_s, link_s, leaves_bytes = _loads(problem, stage, len(used))
     enters_s = np.concatenate([[0.0], link_s[:-1]])
     least_s = max(problem.floor_s, float(link_s.max()) if units.overlap else 0.0)
-    excess = _excess_bytes(units.memory, stage, leaves_bytes)
-    if units.overlap:
-        least_s = max(least_s, _streaming_s(problem, int(excess.max())))
-    else:
-        stage_s += excess * units.memory.stream_ticks_per_byte * problem.tick_s
+    streams = _streamed_bytes(units.memory, stage, leaves_bytes)
+    if (streams == NEVER_FITS).any():
+        return UnitPlan(placement.astype(np.int32), np.ones(units.num_units, np.int32), math.inf)
+    stage_s += streams * units.memory.stream_ticks_per_byte * problem.tick_s
+    if units.overlap and streams.any():
+        least_s = max(
+            least_s, _host_s(problem, int(streams.sum() if units.memory.shares_link else streams.max()))
+        )
     size = np.ones(len(used), np.int32)
     chip_s = _chip_s(units, stage_s, enters_s, link_s, size)
     while size.sum() < units.num_chips and chip_s.max() > least_s:
@@ -90,28 +93,29 @@ def _chip_s(
     return (stage_s + leaves_s + enters_s + (2 * size - 2) * np.maximum(enters_s, leaves_s)) / size
 
 
-def _excess_bytes(
+def _streamed_bytes(
     memory: UnitMemory, stage: NDArray[np.int32], leaves_bytes: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """[S] bytes that do not fit."""
-    held_bytes = np.bincount(stage, weights=memory.held_bytes, minlength=len(leaves_bytes))
+) -> NDArray[np.int64]:
+    """[S] what each stage streams, or NEVER_FITS."""
+    held, alive, whole = (np.zeros(len(leaves_bytes), np.int64) for _ in range(3))
+    np.add.at(held, stage, memory.held_bytes)
     unit = np.repeat(np.arange(len(stage)), np.diff(memory.shared_ptr))
     reads = np.unique(np.stack([stage[unit], memory.shared], axis=1), axis=0)
-    np.add.at(held_bytes, reads[:, 0], memory.shared_bytes[reads[:, 1]])
-    alive_bytes = np.zeros(len(leaves_bytes))
-    np.maximum.at(alive_bytes, stage, memory.alive_bytes)
-    borders_bytes = memory.num_buffers * (leaves_bytes + np.concatenate([[0.0], leaves_bytes[:-1]]))
-    return np.maximum(held_bytes + alive_bytes + borders_bytes - memory.sram_bytes, 0.0)
+    np.add.at(held, reads[:, 0], memory.shared_bytes[reads[:, 1]])
+    np.maximum.at(alive, stage, memory.alive_bytes)
+    np.maximum.at(whole, stage, memory.whole_bytes)
+    borders = (leaves_bytes + np.concatenate([[0.0], leaves_bytes[:-1]])).astype(np.int64)
+    active = alive + memory.num_buffers * borders
+    excess = held + active - memory.sram_bytes
+    whole = np.maximum(whole, 1)
+    streamed: NDArray[np.int64] = -(-np.maximum(excess, 0) // whole) * whole
+    return np.where(active > memory.sram_bytes, NEVER_FITS, streamed)
 
 
-def _streaming_s(problem: RefinementProblem, excess_bytes: int) -> float:
+def _host_s(problem: RefinementProblem, streamed_bytes: int) -> float:
     """What the host's link takes to bring so much beside what it always brings."""
     memory = problem.units.memory
-    if excess_bytes == 0:
-        return 0.0
-    if memory.stream_bytes_per_tick == 0:
-        return math.inf
-    return (memory.reserved_bytes + excess_bytes) / memory.stream_bytes_per_tick * problem.tick_s
+    return (memory.reserved_bytes + streamed_bytes) / memory.stream_bytes_per_tick * problem.tick_s
 
 
 def _along(

@@ -158,8 +158,8 @@ def problem_of_units(
       replicates: whether stages may take several chips.
       planned_kernels: [N] with ``replicates``: stages hold what a plan of these kernels would;
         by default what no plan can avoid, which makes the problem a relaxation.
-      planned_s: an interval that such plans may take in any case; what the host's link brings in
-        that time need not stay.
+      planned_s: an interval that such plans may take in any case; weights of which little is
+        touched, and which the host's link brings in that time, need not stay.
     """
     num_units = len(unit_s)
     tables = tables if may_clone is None else without_traffic_of(tables, may_clone)
@@ -200,8 +200,8 @@ def problem_of_units(
     relay_s = relay_s if code == RELAYED else np.zeros(len(relay_s))
     memory = no_memory()
     if replicates and planned_kernels is not None:
-        least_s = max(floor_s, one_chip_s / tables.num_chips, planned_s)
-        memory = planned_memory(tables, unit_of_op, num_units, planned_kernels, least_s)
+        planned_s = max(floor_s, one_chip_s / tables.num_chips, planned_s)
+        memory = planned_memory(tables, unit_of_op, num_units, planned_kernels, tick_s, planned_s)
     elif replicates:
         memory = least_memory(tables, unit_of_op, num_units, tick_s)
     source = np.repeat(tensors.producer, np.diff(tensors.reader_ptr))

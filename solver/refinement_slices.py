@@ -12,7 +12,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from go_opt.solver.passing import ADJACENT
-from go_opt.solver.refinement_memory import room_bytes
+from go_opt.solver.refinement_memory import NEVER_FITS, spare_bytes, streamed_bytes
 from go_opt.solver.refinement_problem import MOST_TICKS, UnitGraph
 
 STEPS = 12  # of the bisection: the interval found is that close to the best
@@ -97,13 +97,13 @@ def _reach_end_in_stages(graph, order, work, cut, cut_bytes, reach, ticks, befor
     last = len(work) - 1
     num_chips = graph.num_chips
     memory = graph.memory
-    room = room_bytes(memory, ticks)
-    if memory.stream_ticks_per_byte > 0:
-        room = np.int64(2) ** 62
+    spare = spare_bytes(memory, ticks)
     chips = np.full(last + 1, num_chips + 1, np.int64)
     start_at = np.full(num_chips, -1, np.int64)
     held = np.zeros(num_chips, np.int64)  # behind each start
     alive = np.zeros(num_chips, np.int64)
+    whole = np.zeros(num_chips, np.int64)
+    streamed = np.zeros(last + 1, np.int64)  # before each cut, where stages share the host's link
     shared_at = np.full(len(memory.shared_bytes), -1, np.int64)  # last place of a reader
     shared_before = np.full(len(memory.shared), -1, np.int64)  # place of the reader before this one
     chips[0] = 0
@@ -116,6 +116,7 @@ def _reach_end_in_stages(graph, order, work, cut, cut_bytes, reach, ticks, befor
         for q in range(num_chips):
             held[q] += _held_anew(memory, shared_before, unit, start_at[q])
             alive[q] = max(alive[q], memory.alive_bytes[unit])
+            whole[q] = max(whole[q], memory.whole_bytes[unit])
         while entering < j and reach[entering] <= j:
             i = entering
             entering += 1
@@ -124,22 +125,27 @@ def _reach_end_in_stages(graph, order, work, cut, cut_bytes, reach, ticks, befor
                 start_at[q] = i
                 held[q] = 0
                 alive[q] = 0
+                whole[q] = 0
                 for place in range(i, j):
                     held[q] += _held_anew(memory, shared_before, order[place], i)
                     alive[q] = max(alive[q], memory.alive_bytes[order[place]])
+                    whole[q] = max(whole[q], memory.whole_bytes[order[place]])
         if cut[j] > ticks:
             continue
         for q in range(num_chips):
             i = start_at[q]
             if i < 0:
                 continue
-            borders = memory.num_buffers * (cut_bytes[i] + cut_bytes[j])
-            if held[q] + alive[q] + borders > room:
+            active = alive[q] + memory.num_buffers * (cut_bytes[i] + cut_bytes[j])
+            streams = streamed_bytes(memory, held[q], active, whole[q])
+            if streams == NEVER_FITS or streamed[i] + streams > spare:
                 continue
             size = _chips_of(work[j] - work[i], cut[i], cut[j], graph.overlap, ticks)
-            if q + size < chips[j]:
+            streams = streamed[i] + streams if memory.shares_link else np.int64(0)
+            if q + size < chips[j] or (q + size == chips[j] and streams < streamed[j]):
                 chips[j] = q + size
                 before[j] = i
+                streamed[j] = streams
     return chips[last] <= num_chips
 
 
