@@ -16,6 +16,7 @@ from go_opt.env.metrics import Fidelity
 from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
 from go_opt.report.trace import trace_events, trace_text
 from tests.env.simulator.test_by_hand import chain, package
+from tests.replicated import replicated_plan
 from tests.strategies import (
     examples,
     make_plan,
@@ -163,3 +164,20 @@ def test_what_has_no_timeline() -> None:
         for fidelity in ("simulated", "analytical"):
             with pytest.raises(InfeasibleError, match=f"nothing to trace: .*{reason}"):
                 go_opt.timeline(graph, on, broken, fidelity=fidelity)
+
+
+@pytest.mark.parametrize("fidelity", ["analytical", "simulated"])
+def test_replicas_take_inferences_in_turn_on_tracks_of_their_own(fidelity: Fidelity) -> None:
+    graph, target = toy_graph(), small_mcm(6)
+    plan = replicated_plan(graph, target, np.array([0, 1, 1, 1, 1, 2]), np.array([1, 3, 2]))
+    timeline = go_opt.timeline(graph, target, plan, fidelity=fidelity, inferences=7)
+    events = by_phase(trace_events(graph, target, timeline))
+    named = [event for event in events["M"] if event["name"] == "thread_name"]
+    track = {(event["pid"], event["tid"]): event["args"]["name"] for event in named}
+    chips: dict[int, set[str]] = defaultdict(set)
+    for event in events["X"]:
+        if event["cat"] == "kernel":
+            chips[event["args"]["inference"]].add(track[event["pid"], event["tid"]])
+    assert chips == {s: {"chip 0", f"chip {1 + s % 3}", f"chip {4 + s % 2}"} for s in range(7)}
+    sent = {track[event["pid"], event["tid"]] for event in events["X"] if event["cat"] == "transfer"}
+    assert sent == {f"link {chip}->{chip + 1}" for chip in range(5)} | {"host in", "host out"}
