@@ -13,7 +13,8 @@ and the interval is the largest cost of a segment, and no less than the host's t
 where it overlaps. For a candidate interval ``T`` a dynamic program over cuts finds the
 fewest chips (:func:`fewest_chips`); bisection over ``T`` does the rest. Segments whose
 activations do not fit are excluded (:mod:`go_opt.solver.slicing_general`, which also
-serves chips that are not alike); streamed weights are charged afterwards.
+serves chips that are not alike); streamed weights are left out
+(:mod:`go_opt.solver.streamed_slicing` charges them).
 """
 
 from __future__ import annotations

@@ -68,12 +68,13 @@ def slice_order_streamed_replicated(
     at_most_s: float = math.inf,
     **rules: Unpack[SegmentRules],
 ) -> ReplicatedSlicing | None:
-    """The same into replicated stages, on a one-directional ring of chips of one kind that overlap transfers.
+    """The same into replicated stages, on a one-directional ring of links alike that overlap compute.
 
     On other rings the cheapest that streams no more than is free.
     """
     sequence, problem = _sequence(tables, order, fusion_group, passing, rules)
-    if not (tables.overlap and problem.kinds_are_alike):
+    hops = problem.hop_s_per_byte[:-1]
+    if not (tables.overlap and (hops == hops[:1]).all()):
         return slice_order_replicated(
             tables, order, fusion_group, passing=passing, at_most_s=at_most_s, **rules
         )

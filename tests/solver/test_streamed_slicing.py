@@ -47,8 +47,9 @@ class Stagings:
         }
         self.case = case = Case(seed, max_ops=max_ops, **tight)
         if replicates:
-            fields = {"topology": "ring", "num_kinds": 1, "overlap": True, **tight}
-            case.target = random_target(rng, num_chips=case.target.num_chips, **fields)
+            num_chips, kinds = case.target.num_chips, len(case.target.kinds)
+            fields = {"topology": "ring", "num_kinds": kinds, "overlap": True, **tight}
+            case.target = random_target(rng, num_chips=num_chips, **fields)
             case.tables = cost_tables(case.graph, case.target)
         self.passing = PASSINGS[int(rng.integers(3))]
         self.rules = random_rules(rng, self.case) if rng.random() < 0.4 else SegmentRules()
@@ -91,6 +92,9 @@ class Stagings:
         may_run = tables.can_run[tables.chip_kind]
         may_run = may_run if allowed is None else may_run & allowed
         stage_of_chip = np.repeat(np.arange(len(sizes)), sizes)
+        kinds = tables.chip_kind[: len(stage_of_chip)]
+        if (np.diff(kinds)[np.diff(stage_of_chip) == 0] != 0).any():
+            return False
         return all(may_run[chip, stage == s].all() for chip, s in enumerate(stage_of_chip))
 
 
