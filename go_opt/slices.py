@@ -19,10 +19,12 @@ from go_opt.solver import (
     slice_order_streamed_replicated,
 )
 from go_opt.solver.replicated_slicing import ReplicatedSlicing, slice_order_replicated
+from go_opt.stage_search import StageSearch
 
 RELAYED: Final = ", relayed"
 REPLICATED: Final = ", replicated"
 STREAMED: Final = ", streaming charged"
+ALLOTTED: Final = ", chips allotted"
 
 
 def slices(search: SearchState, method: str, order: IntArray, group: IntArray) -> Iterator[Proposal | None]:
@@ -32,6 +34,9 @@ def slices(search: SearchState, method: str, order: IntArray, group: IntArray) -
         yield from _cheapest(search, method + RELAYED, order, group, is_relayed=True)
     if search.replicates:
         yield from _replicated(search, method + REPLICATED, order, group)
+        if search.request.max_latency_s is not None and search.best_plan is not None:
+            # The stages that keep to the latency are few: more chips for each cost no latency.
+            yield StageSearch(search, search.best_plan).allotted().as_it_stands(method + ALLOTTED)
 
 
 def widest_slices(

@@ -44,9 +44,7 @@ def test_more_chips_are_used_as_more_time_is_given() -> None:
 
 @pytest.mark.parametrize("limits", [{"max_evaluations": 20}, {"budget_s": 0.2, "max_evaluations": None}])
 def test_what_cannot_be_kept_is_told(limits: dict[str, Any]) -> None:
-    with pytest.raises(
-        InfeasibleError, match=r"at most 1 us; the lowest is [0-9.]+ us\."
-    ) as caught:
+    with pytest.raises(InfeasibleError, match=r"at most 1 us; the lowest is [0-9.]+ us\.") as caught:
         toy(1e-6, **limits)
     assert "stopped after" in str(caught.value)
 
@@ -65,3 +63,15 @@ def test_nonsense_is_refused(limit_s: float) -> None:
 def test_latency_itself_needs_no_bound() -> None:
     with pytest.raises(InvalidInputError, match="max_latency_s bounds plans of objective throughput"):
         toy(1.0, objective="latency")
+
+
+def test_more_chips_for_a_stage_take_no_latency() -> None:
+    # The toy alone on a chip: 43.4 us, and 7.233 us an inference on six in turn.
+    graph, target = toy_graph(), small_mcm(6, link_bytes_per_s=1e9, host_out_bytes_per_s=1e9)
+    alone = go_opt.optimize(graph, target, objective="latency", max_evaluations=20, policy=None)
+    result = go_opt.optimize(
+        graph, target, max_latency_s=alone.metrics.latency_s, max_evaluations=40, policy=None
+    )
+    assert result.metrics.latency_s <= alone.metrics.latency_s
+    assert result.plan.chips_used == 6
+    assert result.metrics.interval_s < alone.metrics.interval_s / 3
