@@ -45,7 +45,14 @@ def joint_refinement_problem(
     units = np.arange(graph.num_ops, dtype=np.int32)
     floor_s = joint_floor_s(tables, roles)
     return problem_of_units(
-        graph, tables, units, floor_s, passing="free", may_clone=may_clone, replicates=replicates
+        graph,
+        tables,
+        units,
+        floor_s,
+        passing="free",
+        may_clone=may_clone,
+        replicates=replicates,
+        apart=_never_together(tables, roles),
     )
 
 

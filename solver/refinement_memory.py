@@ -8,10 +8,10 @@ Without a limit of memory one stage of all chips would always be best. A stage h
 and streams from the host what exceeds its memory. Two readings of that rule:
 
 * :func:`least_memory`, for bounds: what readers touch of a weight, whether it stays or
-  streams. Activations count for nothing, and each stage may stream all that the host's
-  link brings within the interval beside the inputs.
-* :func:`planned_memory`, for plans: whole weights, inputs, outputs and activations in the
-  units' order. Stages share the link, and stream whole weights.
+  streams; inputs, outputs, and of activations those a unit certainly reads and writes. Each
+  stage may stream all that the host's link brings within the interval beside the inputs.
+* :func:`planned_memory`, for plans: whole weights, which stream as a whole, inputs, outputs
+  and all activations in the units' order. Stages share the link.
 """
 
 from __future__ import annotations
@@ -123,25 +123,45 @@ class _Held:
 
 
 def least_memory(
-    tables: CostTables, unit_of_op: NDArray[np.int32], num_units: int, tick_s: float
+    tables: CostTables,
+    unit_of_op: NDArray[np.int32],
+    num_units: int,
+    apart: NDArray[np.bool_],
+    may_clone: NDArray[np.bool_] | None,
+    tick_s: float,
 ) -> UnitMemory:
-    """What stages cannot but hold or stream, wherever they begin and end."""
+    """What stages cannot but hold or stream, wherever they begin and end.
+
+    Args:
+      apart: [R] reads of what another kernel produces in any case.
+      may_clone: [N] ops whose results may leave from any stage, and none from their own.
+    """
     held = _Held(num_units)
-    reserved_bytes = int(tables.tensor_bytes[tables.tensor_kind == INPUT].sum())
+    reserved_bytes = 0
     most_sram = int(tables.sram_bytes.max())
-    for k in np.flatnonzero(tables.tensor_kind == WEIGHT):
+    alive_bytes = np.zeros(num_units, np.int64)
+    for k, size in enumerate(tables.tensor_bytes.tolist()):
         reads = slice(int(tables.reader_ptr[k]), int(tables.reader_ptr[k + 1]))
-        touched = tables.read_bytes[reads]
-        if tables.tensor_bytes[k] > most_sram:
-            reserved_bytes += int(touched.max(initial=0))
-            continue
-        readers = unit_of_op[tables.reader_op[reads]]
-        # Every reader touches the least of it, and the greediest the rest.
-        held.add(readers, int(touched.min(initial=most_sram)))
-        if len(readers):
-            held.add(readers[np.argmax(touched)][None], int(touched.max() - touched.min()))
+        readers, touched = unit_of_op[tables.reader_op[reads]], tables.read_bytes[reads]
+        producer = int(tables.tensor_producer[k])
+        is_anywhere = may_clone is not None and producer != NO_PRODUCER and bool(may_clone[producer])
+        if tables.tensor_kind[k] == WEIGHT:
+            if size > most_sram:
+                reserved_bytes += int(touched.max(initial=0))
+            elif len(readers):
+                # Every reader touches the least of it, and the greediest the rest.
+                held.add(readers, int(touched.min()))
+                held.add(readers[np.argmax(touched)][None], int(touched.max() - touched.min()))
+        elif producer == NO_PRODUCER:
+            reserved_bytes += size
+            held.add(readers, 2 * size)
+        elif tables.tensor_is_output[k]:
+            held.add(unit_of_op[producer][None], 0 if is_anywhere else 2 * size)
+        elif apart[reads].any():
+            home = unit_of_op[producer][None]
+            alive_bytes[np.unique(np.append(readers[apart[reads]], home[: not is_anywhere]))] += size
     return held.unit_memory(
-        np.zeros(num_units, np.int64),
+        alive_bytes,
         num_buffers=0,
         sram_bytes=most_sram,
         reserved_bytes=reserved_bytes,

@@ -149,6 +149,7 @@ def problem_of_units(
     passing: Passing,
     may_clone: NDArray[np.bool_] | None = None,
     replicates: bool = False,
+    apart: NDArray[np.bool_] | None = None,
     planned_kernels: NDArray[np.int32] | None = None,
     planned_s: float = 0.0,
 ) -> RefinementProblem:
@@ -156,13 +157,14 @@ def problem_of_units(
 
     Args:
       replicates: whether stages may take several chips.
+      apart: [R] reads of what another kernel produces in any case; by default another unit.
       planned_kernels: [N] with ``replicates``: stages hold what a plan of these kernels would;
         by default what no plan can avoid, which makes the problem a relaxation.
       planned_s: an interval that such plans may take in any case; weights of which little is
         touched, and which the host's link brings in that time, need not stay.
     """
     num_units = len(unit_s)
-    tables = tables if may_clone is None else without_traffic_of(tables, may_clone)
+    stored, tables = tables, tables if may_clone is None else without_traffic_of(tables, may_clone)
     pays = tables.overlap or bool(tables.pays_transfers.all())
     link_s_per_byte = float(tables.link_s_per_byte.min()) if pays and len(tables.link_s_per_byte) else 0.0
     tensors = unit_tensors(tables, unit_of_op, num_units)
@@ -203,7 +205,9 @@ def problem_of_units(
         planned_s = max(floor_s, one_chip_s / tables.num_chips, planned_s)
         memory = planned_memory(tables, unit_of_op, num_units, planned_kernels, tick_s, planned_s)
     elif replicates:
-        memory = least_memory(tables, unit_of_op, num_units, tick_s)
+        if apart is None:
+            apart = unit_of_op[tables.reader_op] != unit_of_op[tables.tensor_producer[tables.reader_tensor]]
+        memory = least_memory(stored, unit_of_op, num_units, apart, may_clone, tick_s)
     source = np.repeat(tensors.producer, np.diff(tensors.reader_ptr))
     edges = np.stack([source, tensors.reader], axis=1)
     unit_cost = [unit_ticks, memory.held_bytes, memory.alive_bytes] if replicates else [unit_ticks]

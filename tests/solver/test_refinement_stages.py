@@ -7,7 +7,7 @@ import pytest
 
 from go_opt.env import CostTables, cost_tables, evaluate_batch
 from go_opt.env.stages import stages_of_sizes
-from go_opt.graph import INPUT, WEIGHT, Graph
+from go_opt.graph import ACTIVATION, INPUT, WEIGHT, Graph
 from go_opt.graph_builder import GraphBuilder
 from go_opt.solver.passing import Passing
 from go_opt.solver.refinement import Refinement
@@ -43,18 +43,18 @@ def test_stages_by_hand() -> None:
     """On 9 chips of 1000 bytes: one stage where all weights fit; else each op by itself.
 
     88 us on 9 chips are 9.78 us each. Alone, the ops take 10, 58/6 and 20/2 us on 1, 6, 2.
-    The host brings 200 bytes in 1 us: within 10 us 1980 of weights beside the 20 of the input.
+    Beside weights a stage holds twice the input's 20 bytes, and the 200 bytes that op 1 reads
+    and writes. The host brings 200 bytes in 1 us: within 9.78 us 1936 of weights.
     """
     target = small_mcm(9, sram_bytes=1000)
-    everything = three_ops((300, 300, 400))
+    everything = three_ops((300, 300, 160))
     one = refined(everything, cost_tables(everything, target))
     assert one.is_optimal
     assert one.upper_s == pytest.approx(88e-6 / 9)
-    assert one.placement is not None
     assert one.replication is not None
     assert one.replication.tolist() == [9, 9, 9]
 
-    graph = three_ops((900, 900, 900))
+    graph = three_ops((800, 800, 800))
     slow_host = cost_tables(graph, small_mcm(9, sram_bytes=1000, host_in_bytes_per_s=7e7))
     three = refined(graph, slow_host)
     assert three.is_optimal
@@ -64,42 +64,54 @@ def test_stages_by_hand() -> None:
     assert three.placement.tolist() == [0, 1, 7]
     assert three.replication.tolist() == [1, 6, 2]
     assert "chips gets beyond" in three.reason
-    # 1700 bytes stream in 8.5 us: one stage again.
+    # 1640 bytes stream in 8.2 us: one stage again.
     assert refined(graph, cost_tables(graph, target)).upper_s == pytest.approx(88e-6 / 9)
 
 
 def test_summed_streams_and_borders_by_hand() -> None:
-    """Two chips, 100 bytes an us over links, nothing overlaps; weights of 900 bytes in 1000.
+    """Two chips, 100 bytes an us over links, nothing overlaps; weights of 800 bytes in 1000.
 
-    All on both chips: 44 us, the half of 20 bytes in, which is 0.05 us, and 1700 bytes
-    streamed at 200 an us each inference, of which a chip takes every other: 4.25 us.
+    All on both chips: 44 us, the half of 20 bytes in, which is 0.05 us, and 1640 bytes
+    streamed at 200 an us each inference, of which a chip takes every other: 4.1 us.
     Op 0 and 1 on one chip alone are longer than that.
     """
-    graph = three_ops((900, 900, 900))
+    graph = three_ops((800, 800, 800))
     tables = cost_tables(graph, small_mcm(2, sram_bytes=1000, overlap=False))
-    summed = refined(graph, tables)
-    assert summed.upper_s == pytest.approx((44 + 0.05 + 4.25) * 1e-6)
+    assert refined(graph, tables).upper_s == pytest.approx((44 + 0.05 + 4.1) * 1e-6)
 
 
-def held_beyond_memory(tables: CostTables, stages: tuple[int, ...]) -> tuple[int, list[int]]:
-    """What streams wherever ops are, and of each stage what its ops touch of weights beyond its memory.
+def streamed_bytes(graph: Graph, tables: CostTables, stages: tuple[int, ...]) -> float:
+    """The most that a stage streams, as bounds count it, and what streams wherever ops are.
 
-    What the greediest reader touches more than the least one counts where that is.
+    Of a weight every reader touches the least, and the greediest the rest. Infinite where the
+    activations that an op reads and writes do not fit.
     """
     always, held = 0, [0] * (max(stages) + 1)
-    for k in np.flatnonzero(tables.tensor_kind == WEIGHT):
+    active = [0] * graph.num_ops
+    for k in range(graph.num_tensors):
         reads = range(int(tables.reader_ptr[k]), int(tables.reader_ptr[k + 1]))
+        readers = [int(tables.reader_op[r]) for r in reads]
         touched = [int(tables.read_bytes[r]) for r in reads]
-        where = [stages[tables.reader_op[r]] for r in reads]
-        if not touched:
-            continue
-        if tables.tensor_bytes[k] > tables.sram_bytes[0]:
-            always += max(touched)
-            continue
-        for stage in set(where):
-            held[stage] += min(touched)
-        held[where[touched.index(max(touched))]] += max(touched) - min(touched)
-    return always, [max(0, size - int(tables.sram_bytes[0])) for size in held]
+        size, producer = int(tables.tensor_bytes[k]), int(tables.tensor_producer[k])
+        where = [stages[op] for op in readers]
+        if tables.tensor_kind[k] == INPUT:
+            for stage in set(where):
+                held[stage] += 2 * size
+        elif tables.tensor_is_output[k]:
+            held[stages[producer]] += 2 * size
+        elif tables.tensor_kind[k] == ACTIVATION and readers:
+            for op in {producer, *readers}:
+                active[op] += size
+        elif tables.tensor_kind[k] == WEIGHT and size > tables.sram_bytes[0]:
+            always += max(touched, default=0)
+        elif tables.tensor_kind[k] == WEIGHT and readers:
+            for stage in set(where):
+                held[stage] += min(touched)
+            held[where[touched.index(max(touched))]] += max(touched) - min(touched)
+    most = [max(active[op] for op in range(graph.num_ops) if stages[op] == s) for s in range(len(held))]
+    if max(most) > tables.sram_bytes[0]:
+        return np.inf
+    return always + max(0, *(h + a - int(tables.sram_bytes[0]) for h, a in zip(held, most, strict=True)))
 
 
 def least_interval_s(graph: Graph, tables: CostTables, passing: Passing) -> float:
@@ -107,14 +119,14 @@ def least_interval_s(graph: Graph, tables: CostTables, passing: Passing) -> floa
     inputs = int(tables.tensor_bytes[tables.tensor_kind == INPUT].sum())
     least_s = np.inf
     for stages, sizes in stagings(graph, tables.num_chips):
-        always, excess = held_beyond_memory(tables, stages)
-        host_s = (inputs + always + max(excess)) * tables.host_in_s_per_byte
+        host_s = (inputs + streamed_bytes(graph, tables, stages)) * tables.host_in_s_per_byte
         least_s = min(least_s, max(host_s, interval_s(graph, tables, stages, passing, sizes)))
     return least_s
 
 
 @pytest.mark.parametrize("passing", PASSINGS)
 def test_bound_and_plan_meet_at_the_optimum(passing: Passing) -> None:
+    found = 0
     for seed in range(examples(60)):
         rng = np.random.default_rng([seed, 3])
         graph = tiny_graph(rng, int(rng.integers(1, 7)), num_weights=4)
@@ -126,13 +138,15 @@ def test_bound_and_plan_meet_at_the_optimum(passing: Passing) -> None:
         )
         tables = cost_tables(graph, target)
         optimum_s = least_interval_s(graph, tables, passing)
+        found += optimum_s < np.inf
         refinement = Refinement(refinement_problem(graph, tables, passing=passing, replicates=True))
         while not refinement.run(3):
             assert refinement.lower_bound_s <= optimum_s * (1 + 1e-9), seed
             assert refinement.upper_s >= optimum_s * (1 - 1e-9), seed
-        assert refinement.is_optimal, seed
+        assert refinement.is_optimal or optimum_s == np.inf, seed
         assert refinement.lower_bound_s <= optimum_s * (1 + 1e-9), seed
         assert refinement.upper_s == pytest.approx(optimum_s, rel=1e-6), seed
+    assert found > examples(60) // 2
 
 
 @pytest.mark.parametrize("overlap", [True, False])
