@@ -33,6 +33,7 @@ class SegmentMemory(NamedTuple):
     weight_ptr: NDArray[np.int64]  # [M + 1]
     weight_bytes: NDArray[np.int64]  # [...] weights each kernel reads
     weight_next: NDArray[np.int64]  # [...] next kernel that reads the same weight, M: none
+    weight_before: NDArray[np.int64]  # [...] the one before, -1: none
     entering_bytes: NDArray[np.int64]  # [M] a segment holds throughout that starts here
     sram_bytes: NDArray[np.int64]  # [D]
 
@@ -144,15 +145,16 @@ def grow_segment(memory, start, end, usage):
 
 def _weight_reads(
     tables: CostTables, reader: NDArray[np.int64], num_kernels: int, weights_may_stream: bool
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """CSR over kernels: sizes of the weights each reads, and who reads them next."""
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """CSR over kernels: sizes of the weights each reads, and who reads them next and before."""
     tensor = tables.reader_tensor
     fits_somewhere = tables.tensor_bytes[tensor] <= tables.sram_bytes.max()
     counts = (tables.tensor_kind[tensor] == WEIGHT) & fits_somewhere & (not weights_may_stream)
     by_tensor = unique_pairs(tensor[counts], reader[counts])
-    following = np.full(len(by_tensor), num_kernels, dtype=np.int64)
+    following, before = np.full((2, len(by_tensor)), [[num_kernels], [-1]], dtype=np.int64)
     is_same = by_tensor[1:, 0] == by_tensor[:-1, 0]
     following[:-1][is_same] = by_tensor[1:, 1][is_same]
+    before[1:][is_same] = by_tensor[:-1, 1][is_same]
     by_kernel = np.argsort(by_tensor[:, 1], kind="stable")
     size = tables.tensor_bytes[by_tensor[by_kernel, 0]]
-    return row_pointers(by_tensor[:, 1], num_kernels), size, following[by_kernel]
+    return row_pointers(by_tensor[:, 1], num_kernels), size, following[by_kernel], before[by_kernel]

@@ -1,0 +1,166 @@
+"""Segments that fit in memory against the memory of each, and the general slicer against a plain table."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.env import CostTables, cost_tables
+from go_opt.solver import slicing_general
+from go_opt.solver.fitting_starts import BLOCK, FittingStarts, fitting_starts
+from go_opt.solver.relay_terms import relay_terms, relays_of_segments
+from go_opt.solver.segment_memory import SegmentMemory, grow_segment, segment_memory, segment_usage
+from go_opt.solver.sequence import KernelSequence, kernel_sequence
+from go_opt.solver.slicing_general import cheapest_cuts_general
+from go_opt.solver.slicing_problem import (
+    SliceProblem,
+    one_chip_s,
+    segment_cost_s,
+    slice_problem,
+    slicing_cost_s,
+)
+from tests.solver.test_slicing import with_shared_input
+from tests.strategies import examples, kind_names, random_graph, random_order, random_target, seeds
+
+WITHOUT_END = 10**18
+
+
+class Long:
+    """A random sequence of more kernels than a block holds, relayed or not, and its memory."""
+
+    def __init__(self, seed: int, num_kernels: int, **fields: object) -> None:
+        self.rng = rng = np.random.default_rng(seed)
+        target = random_target(rng, topology="ring", num_chips=int(rng.integers(1, 9)), **fields)
+        graph = random_graph(rng, num_kernels, kinds=kind_names(target))
+        graph = with_shared_input(graph, rng) if rng.random() < 0.3 else graph
+        order, relayed = random_order(rng, graph), bool(rng.random() < 0.4)
+        adjacent = bool(rng.random() < 0.5) and not relayed
+        self.tables: CostTables = cost_tables(graph, target)
+        self.sequence: KernelSequence = kernel_sequence(self.tables, order, order, adjacent=adjacent)
+        relays = relay_terms(self.tables, self.sequence.kernel_of, num_kernels) if relayed else None
+        self.problem: SliceProblem = slice_problem(self.tables, self.sequence, relays=relays)
+        self.memory: SegmentMemory = segment_memory(
+            self.tables, self.sequence, weights_may_stream=bool(rng.random() < 0.5), relayed=relayed
+        )
+
+        self.needed_bytes = all_needed_bytes(self.memory, segment_usage(self.memory))
+
+    def with_sizes(self, *quantiles: float) -> NDArray[np.int64]:
+        """Memory sizes at which so many of all segments fit; each chip gets one of them."""
+        needed = self.needed_bytes[self.needed_bytes >= 0]
+        sizes = np.unique(np.quantile(needed, quantiles).astype(np.int64))
+        of_chip = self.rng.integers(0, len(sizes), len(self.memory.sram_bytes))
+        self.memory = self.memory._replace(sram_bytes=sizes[of_chip])
+        return sizes
+
+
+@njit
+def all_needed_bytes(memory, usage):
+    """[M + 1, M + 1] bytes that each segment needs, by start and end; -1: none."""
+    num_kernels = len(memory.entering_bytes)
+    needed = np.full((num_kernels + 1, num_kernels + 1), -1, np.int64)
+    for end in range(1, num_kernels + 1):
+        usage.total[:] = 0
+        for start in range(end - 1, -1, -1):
+            needed[start, end] = grow_segment(memory, start, end, usage)
+    return needed
+
+
+def sizes_of(fits: FittingStarts, num_kernels: int) -> NDArray[np.int64]:
+    """[M + 1, M + 1] the least size that is enough for each segment in a run, by start and end; -1: none."""
+    sizes = np.full((num_kernels + 1, num_kernels + 1), -1)
+    for end in range(1, num_kernels + 1):
+        for run in range(fits.run_ptr[end], fits.run_ptr[end + 1]):
+            assert (sizes[fits.start[run] : fits.stop[run], end] == -1).all()
+            sizes[fits.start[run] : fits.stop[run], end] = fits.size[run]
+    return sizes
+
+
+@settings(max_examples=examples(25), deadline=None)
+@given(seed=seeds)
+def test_runs_hold_what_fits(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    case = Long(seed, int(rng.integers(1, 4 * BLOCK)))
+    sizes, num_kernels = case.with_sizes(*1.0 - rng.random(2) ** 2), case.problem.num_kernels
+    # Every start is reached, whatever it takes.
+    problem = case.problem._replace(reach=np.arange(1, num_kernels + 2), overlap=False)
+    problem = problem._replace(may_cut=np.ones(num_kernels + 1, dtype=np.bool_))
+    free = fitting_starts(problem, case.memory, sizes, np.inf, (WITHOUT_END, WITHOUT_END))
+    needed = case.needed_bytes
+    enough = np.where(needed <= sizes[-1], np.searchsorted(sizes, needed), -1)
+    is_reached = np.zeros(num_kernels + 1, dtype=np.bool_)
+    is_reached[0] = True
+    for end in range(1, num_kernels + 1):
+        is_reached[end] = (is_reached & (needed[:, end] >= 0) & (enough[:, end] >= 0)).any()
+    looked_at = (needed >= 0) & is_reached[:, None]
+    assert free.is_complete
+    assert (sizes_of(free, num_kernels) == enough)[looked_at].all()
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(seed=seeds)
+def test_the_general_slicer_agrees_with_a_plain_table(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    case = Long(seed, int(rng.integers(1, BLOCK + 30)))
+    case.with_sizes(*rng.random(2))
+    chips = min(len(case.memory.sram_bytes), case.problem.num_kernels)
+    fewest = int(rng.integers(1, chips + 1)) if rng.random() < 0.3 else 1
+    least = plain_least_s(case, chips, fewest)
+    ends = (case.problem.floor_s, one_chip_s(case.problem))
+    cuts = cheapest_cuts_general(case.problem, case.memory, chips, *ends, min_chips=fewest)
+    assert (cuts is None) == (least == np.inf)
+    if cuts is not None:
+        assert fewest <= len(cuts) - 1 <= chips
+        assert slicing_cost_s(case.problem, cuts) == pytest.approx(least, rel=1e-9, abs=0)
+
+
+def plain_least_s(case: Long, max_chips: int, min_chips: int) -> float:
+    """``T[d + 1][j] = min_i max(T[d][i], cost(d, i, j))`` over the segments that fit."""
+    problem, num_kernels = case.problem, case.problem.num_kernels
+    needed = case.needed_bytes
+    least = np.full((max_chips + 1, num_kernels + 1), np.inf)
+    least[0, 0] = problem.floor_s
+    for end in range(1, num_kernels + 1):
+        for start in range(end):
+            if problem.reach[start] > end or not problem.may_cut[[start, end]].all():
+                continue
+            passes = relays_of_segments(problem.relays, np.array([0, start, end, num_kernels]))[1]
+            is_inside = (problem.again_before >= start) & (problem.again_kernel < end)
+            saved_s = problem.again_s[is_inside].sum()
+            for chip in range(max_chips):
+                if problem.blocked[chip, end] > problem.blocked[chip, start]:
+                    continue
+                if needed[start, end] <= case.memory.sram_bytes[chip]:
+                    cost_s = segment_cost_s(problem, chip, start, end, passes[0], passes[1], saved_s)
+                    after = max(least[chip, start], cost_s)
+                    least[chip + 1, end] = min(least[chip + 1, end], after)
+    return float(least[min_chips:, num_kernels].min())
+
+
+def test_work_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Where no more than one start is looked at for each end, segments are single kernels.
+    case = Long(3, 40, num_kinds=1)
+    case.memory = case.memory._replace(sram_bytes=np.full(60, 10**9))
+    problem = case.problem._replace(
+        blocked=np.zeros((60, 41), np.int64), chip_kind=np.zeros(60, np.int32),
+        hop_s_per_byte=np.full(60, case.problem.hop_s_per_byte[0]),
+    )  # fmt: skip
+    ends = (problem.floor_s, one_chip_s(problem))
+    least = cheapest_cuts_general(problem, case.memory, 60, *ends)
+    monkeypatch.setattr(slicing_general, "MOST_STEPS", 40)
+    single = cheapest_cuts_general(problem, case.memory, 60, *ends)
+    assert least is not None
+    assert single is None or single.tolist() == list(range(41))
+    assert cheapest_cuts_general(problem, case.memory, 39, *ends) is None
+
+
+def test_more_steps_than_asked_for_are_not_taken() -> None:
+    case = Long(5, 100, num_kinds=1)
+    args = (case.problem, case.memory, np.array([10**9]), np.inf)
+    whole = fitting_starts(*args, (WITHOUT_END, WITHOUT_END))
+    assert whole.is_complete
+    assert whole.steps < 100 * BLOCK  # blocks of starts that fit are passed over at once
+    assert not fitting_starts(*args, (whole.steps - 1, WITHOUT_END)).is_complete
