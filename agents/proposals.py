@@ -108,14 +108,15 @@ def _drawn_stages(
     kernel_of = number_kernels(order, fusion_group)
     score = largest_by_kernel(kernel_of, outputs.cut_score)[1:]
     kernel_s = kernel_seconds(instance.tables, kernel_of).min(axis=0)
-    most = min(instance.tables.num_chips, len(kernel_s))
+    most_chips = instance.tables.num_chips
+    most = min(most_chips, len(kernel_s))
     rng = np.random.default_rng(seed)
     for draw in count():
         num_cuts = draw if draw < most else int(rng.integers(most))
         noise = 0.0 if draw < most else rng.gumbel(size=len(score))
         cuts = np.sort(np.argsort(-(score + noise), kind="stable")[:num_cuts] + 1)
         stage = np.searchsorted(cuts, np.arange(len(kernel_s)), side="right")
-        size = allotted_chips(np.bincount(stage, weights=kernel_s), instance.tables.num_chips)
+        size = allotted_chips(np.bincount(stage, weights=kernel_s).astype(np.float64), most_chips)
         stages, stage_of_op = stages_of_sizes(size), stage[kernel_of]
         placement, replication = stages.first_chip[stage_of_op], stages.size[stage_of_op]
         yield PolicyPlan("policy: stages", order, fusion_group, placement, replication)

@@ -104,13 +104,15 @@ class StageSearch:
         kernel = np.concatenate([[0], np.cumsum(group[here][1:] != group[here][:-1])])
         work = np.cumsum(self.tables.kernel_floor_s().min(axis=0)[here])
         middle = kernel[np.searchsorted(work, work[-1] / 2)]
-        return here[kernel >= max(1, middle)]
+        later: IntArray = here[kernel >= max(1, middle)]
+        return later
 
     def _work_s(self) -> NDArray[np.float64]:
         """[S] seconds of the stages that run ops, on one chip each."""
         terms = self._terms()
         num_used = int(self.placement.max()) + 1
-        return (terms.compute_s[0] * self.stages.size)[:num_used]
+        work_s: NDArray[np.float64] = (terms.compute_s[0] * self.stages.size)[:num_used]
+        return work_s
 
     def _floor_s(self) -> float:
         """The interval below which more chips are of no use."""
