@@ -65,8 +65,9 @@ def replicated_plan_problem(
     that are found: those of one order for all chips are in the way of good cuts.
 
     Args:
-      planned_s: an interval that plans may take in any case: weights of which little is touched,
-        and which the host's link brings in that time, need not stay in memory.
+      planned_s: an interval that plans may take, such as that of the best one known. Weights of
+        which little is touched, and which the host's link brings in that time, need not stay
+        where a chip cannot hold all.
     """
     units = np.arange(graph.num_ops, dtype=np.int32)
     return problem_of_units(

@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 
 from go_opt.env.heap import heap_pop, heap_push
 from go_opt.solver.passing import ADJACENT, RELAYED
-from go_opt.solver.refinement_memory import NEVER_FITS, least_streamed, spare_bytes, streaming_ticks
 from go_opt.solver.refinement_pairs import extra_ticks, may_follow
 from go_opt.solver.refinement_problem import UnitGraph
 from go_opt.solver.refinement_states import EVERYTHING, NOTHING
+from go_opt.solver.refinement_streams import NEVER_FITS, least_streamed, spare_bytes, streaming_ticks
 
 NEVER: Final = -1
 GONE: Final = -(2**62)  # reach of a label that a later one of its state made useless

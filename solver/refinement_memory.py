@@ -19,7 +19,6 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from go_opt.csr import row_pointers
@@ -27,7 +26,6 @@ from go_opt.env.cost import CostTables
 from go_opt.graph import INPUT, NO_PRODUCER, WEIGHT
 
 CHEAP: Final = 0.5  # touched per stored byte of weights that stream before others
-NEVER_FITS: Final = -1
 
 
 class UnitMemory(NamedTuple):
@@ -177,15 +175,17 @@ def planned_memory(
     num_units: int,
     kernel_of: NDArray[np.int32],
     tick_s: float,
+    least_s: float,
     planned_s: float,
 ) -> UnitMemory:
     """What stages hold that are cut out of the units' order.
 
     Weights of which little is touched stream in any case, as many as the host's link brings
-    beside the inputs within ``planned_s``.
+    beside the inputs within ``least_s``, which any plan takes; and within ``planned_s``, until one
+    chip holds the others.
     """
     held = _Held(num_units)
-    streamed, reserved_bytes = _streamed_in_any_case(tables, planned_s)
+    streamed, reserved_bytes = _streamed_in_any_case(tables, least_s, planned_s)
     # A kernel needs what it reads and writes for as long as it runs.
     start = np.full(len(unit_of_op), num_units, np.int32)
     end = np.zeros(len(unit_of_op), np.int32)
@@ -220,86 +220,23 @@ def planned_memory(
     )
 
 
-def _streamed_in_any_case(tables: CostTables, planned_s: float) -> tuple[NDArray[np.bool_], int]:
-    """[K] weights no memory holds, and cheap ones within ``planned_s``; bytes of the link with the inputs."""
+def _streamed_in_any_case(
+    tables: CostTables, least_s: float, planned_s: float
+) -> tuple[NDArray[np.bool_], int]:
+    """[K] weights no memory holds, and cheap ones; bytes of the link that they and the inputs take."""
     touched = np.zeros(len(tables.tensor_bytes), np.int64)
     np.maximum.at(touched, tables.reader_tensor, tables.read_bytes)
-    weights = tables.weight_by_size
-    share = touched[weights] / np.maximum(tables.tensor_bytes[weights], 1)
-    by_share = np.argsort(share, kind="stable")
-    fits = tables.tensor_bytes[weights] <= tables.sram_bytes.max()
-    always = weights[~fits]
-    cheap = weights[by_share[fits[by_share] & (share[by_share] < CHEAP)]]
-    reserved_bytes = int(tables.tensor_bytes[tables.tensor_kind == INPUT].sum() + touched[always].sum())
-    if tables.overlap:
-        spare = planned_s / tables.host_in_s_per_byte - reserved_bytes
-        cheap = cheap[np.cumsum(touched[cheap]) <= spare]
-    else:
-        cheap = cheap[:0]
+    weights, stored = tables.weight_by_size, tables.tensor_bytes
+    share = touched[weights] / np.maximum(stored[weights], 1)
+    weights = weights[np.argsort(share, kind="stable")]
+    fits = stored[weights] <= tables.sram_bytes.max()
+    always, others = weights[~fits], weights[fits]
+    cheap = others[touched[others] < CHEAP * stored[others]] if tables.overlap else others[:0]
+    reserved_bytes = int(stored[tables.tensor_kind == INPUT].sum() + touched[always].sum())
+    link_s = (reserved_bytes + np.cumsum(touched[cheap])) * tables.host_in_s_per_byte
+    left_bytes = stored[others].sum() - np.cumsum(stored[cheap]) + stored[cheap]
+    is_too_much = left_bytes > tables.sram_bytes.max()
+    cheap = cheap[(link_s <= least_s) | ((link_s <= planned_s) & is_too_much)]
     streamed = np.zeros(len(touched), np.bool_)
     streamed[always] = streamed[cheap] = True
     return streamed, reserved_bytes + int(touched[cheap].sum())
-
-
-@njit(cache=True, nogil=True)
-def spare_bytes(memory, ticks):
-    """What stages may stream within intervals of ``ticks``."""
-    if memory.stream_bytes_per_tick == 0:
-        return np.int64(2) ** 60
-    spare = memory.stream_bytes_per_tick * (ticks + 1.0) * (1.0 + 1e-12) - memory.reserved_bytes
-    return np.int64(min(max(spare, 0.0), 2.0**60))
-
-
-@njit(cache=True, nogil=True)
-def streaming_ticks(memory, spare, ticks):
-    """What a streamed byte takes its chip; where stages share the link, one chip's time for all there is.
-
-    The latter is a price only: of stages that do as much, those that stream less are better.
-    """
-    if memory.shares_link:
-        return ticks / max(spare, 1.0)
-    return memory.stream_ticks_per_byte * (1.0 - 1e-15)
-
-
-@njit(cache=True, nogil=True)
-def streamed_bytes(memory, held, active, whole):
-    """What a stage streams that holds so much beside its activations, or NEVER_FITS for too many of these."""
-    if active > memory.sram_bytes:
-        return NEVER_FITS
-    excess = held + active - memory.sram_bytes
-    if excess <= 0 or whole == 0:
-        return max(excess, np.int64(0))
-    return -(-excess // whole) * whole
-
-
-@njit(cache=True, nogil=True)
-def least_streamed(memory, inside, outside, state, after, borders):
-    """What any stage between a down-set of ``state`` and one of ``after`` streams, or NEVER_FITS."""
-    held = np.int64(0)
-    alive = np.int64(0)
-    whole = np.int64(0)
-    first = len(memory.word_units)
-    last = -1
-    for word in range(len(memory.word_units)):
-        forced = inside[after, word] & outside[state, word]
-        if forced == 0:
-            continue
-        first = min(first, word)
-        last = word
-        if forced == memory.word_units[word]:
-            held += memory.word_held_bytes[word]
-            alive = max(alive, memory.word_alive_bytes[word])
-            whole = max(whole, memory.word_whole_bytes[word])
-            continue
-        for bit in range(min(64, len(memory.held_bytes) - 64 * word)):
-            if (forced >> bit) & 1:
-                unit = 64 * word + bit
-                held += memory.held_bytes[unit]
-                alive = max(alive, memory.alive_bytes[unit])
-                whole = max(whole, memory.whole_bytes[unit])
-    for group in range(len(memory.shared_bytes)):
-        for word in range(first, last + 1):
-            if memory.shared_words[group, word] & inside[after, word] & outside[state, word]:
-                held += memory.shared_bytes[group]
-                break
-    return streamed_bytes(memory, held, alive + memory.num_buffers * borders, whole)

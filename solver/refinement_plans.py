@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.solver.refinement_memory import NEVER_FITS, UnitMemory
+from go_opt.solver.refinement_memory import UnitMemory
 from go_opt.solver.refinement_problem import RefinementProblem, UnitGraph
+from go_opt.solver.refinement_streams import NEVER_FITS
 
 STEPS = 12  # of the bisection: the interval found is that close to the best
 

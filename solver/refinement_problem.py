@@ -160,8 +160,8 @@ def problem_of_units(
       apart: [R] reads of what another kernel produces in any case; by default another unit.
       planned_kernels: [N] with ``replicates``: stages hold what a plan of these kernels would;
         by default what no plan can avoid, which makes the problem a relaxation.
-      planned_s: an interval that such plans may take in any case; weights of which little is
-        touched, and which the host's link brings in that time, need not stay.
+      planned_s: an interval that such plans may take. Weights of which little is touched, and
+        which the host's link brings in that time, need not stay where a chip cannot hold all.
     """
     num_units = len(unit_s)
     stored, tables = tables, tables if may_clone is None else without_traffic_of(tables, may_clone)
@@ -202,8 +202,8 @@ def problem_of_units(
     relay_s = relay_s if code == RELAYED else np.zeros(len(relay_s))
     memory = no_memory()
     if replicates and planned_kernels is not None:
-        planned_s = max(floor_s, one_chip_s / tables.num_chips, planned_s)
-        memory = planned_memory(tables, unit_of_op, num_units, planned_kernels, tick_s, planned_s)
+        least_s = max(floor_s, one_chip_s / tables.num_chips)
+        memory = planned_memory(tables, unit_of_op, num_units, planned_kernels, tick_s, least_s, planned_s)
     elif replicates:
         if apart is None:
             apart = unit_of_op[tables.reader_op] != unit_of_op[tables.tensor_producer[tables.reader_tensor]]

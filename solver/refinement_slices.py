@@ -12,8 +12,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from go_opt.solver.passing import ADJACENT
-from go_opt.solver.refinement_memory import NEVER_FITS, spare_bytes, streamed_bytes
 from go_opt.solver.refinement_problem import MOST_TICKS, UnitGraph
+from go_opt.solver.refinement_streams import NEVER_FITS, spare_bytes, streamed_bytes
 
 STEPS = 12  # of the bisection: the interval found is that close to the best
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from go_opt.env import CostTables, cost_tables, evaluate_batch
+from go_opt.env import CostTables, cost_tables, evaluate_batch, loop_roles
 from go_opt.env.stages import stages_of_sizes
 from go_opt.graph import ACTIVATION, INPUT, WEIGHT, Graph
 from go_opt.graph_builder import GraphBuilder
+from go_opt.solver.joint_floors import replicated_plan_problem
 from go_opt.solver.passing import Passing
 from go_opt.solver.refinement import Refinement
 from go_opt.solver.refinement_problem import problem_of_units, refinement_problem
@@ -19,15 +20,15 @@ from tests.strategies import examples, random_graph, small_mcm
 PASSINGS: tuple[Passing, ...] = ("free", "relayed", "adjacent")
 
 
-def three_ops(weights: tuple[int, int, int], us: tuple[float, float, float] = (10, 58, 20)) -> Graph:
-    """A chain of ops of so many microseconds, each with a weight of its own; 100 bytes between them."""
+def three_ops(weights: tuple[int, int, int], touched: int | None = None) -> Graph:
+    """A chain of ops of 10, 58 and 20 us, each with a weight of its own; 100 bytes between them."""
     b = GraphBuilder("three")
     b.add_tensor("x", 10, "bfloat16", "input")
-    for i, (size, seconds) in enumerate(zip(weights, us, strict=True)):
+    for i, (size, seconds) in enumerate(zip(weights, (10, 58, 20), strict=True)):
         b.add_tensor(f"w{i}", size, "int8", "weight")
         b.add_op(
             f"op{i}", "Gather", "data_movement", flops=0, dtype="int8",
-            reads=[(f"t{i}" if i else "x", None), (f"w{i}", None)],
+            reads=[(f"t{i}" if i else "x", None), (f"w{i}", touched)],
             writes=[(f"t{i + 1}", 50, "bfloat16")], measured_s={"chip": seconds * 1e-6},
         )  # fmt: skip
     return b.build()
@@ -209,6 +210,26 @@ def test_planned_stages_fit() -> None:
             found += 1
             assert metrics.interval_s[0] <= refinement.upper_s * (1 + 1e-9), seed
     assert found > 20
+
+
+def test_plans_stream_what_is_touched_little() -> None:
+    """Each op touches 28 of 800 bytes; the host brings 7 in 1 us, the 20 of the input in 2.9.
+
+    One op's table streams within the least interval, 88 us / 9, the second in 10.9 us. Known that
+    a plan takes longer, it does stream, as a chip cannot hold two: one stage. Else there are two.
+    """
+    graph = three_ops((800, 800, 800), touched=28)
+    tables = cost_tables(graph, small_mcm(9, sram_bytes=1300, host_in_bytes_per_s=7e6))
+    chips = []
+    for planned_s in (0.0, 12e-6):
+        problem = replicated_plan_problem(
+            graph, tables, loop_roles(graph), passing="free", planned_s=planned_s
+        )
+        refinement = Refinement(problem)
+        refinement.run(1000)
+        assert refinement.replication is not None
+        chips.append(refinement.replication.tolist())
+    assert chips == [[7, 7, 2], [9, 9, 9]]
 
 
 def test_slices_are_the_cheapest_of_their_order() -> None:
