@@ -9,6 +9,7 @@ from go_opt.env import CostTables, cost_tables, evaluate_batch, loop_roles
 from go_opt.env.stages import stages_of_sizes
 from go_opt.graph import ACTIVATION, INPUT, WEIGHT, Graph
 from go_opt.graph_builder import GraphBuilder
+from go_opt.solver.bounds import throughput_bound
 from go_opt.solver.joint_floors import replicated_plan_problem
 from go_opt.solver.passing import Passing
 from go_opt.solver.refinement import Refinement
@@ -176,6 +177,9 @@ def test_no_plan_beats_the_bound(overlap: bool) -> None:
         assert refinement.is_over, seed
         assert refinement.is_optimal or not overlap, seed
         assert refinement.lower_bound_s <= optimum_s * (1 + 1e-9), seed
+        roles = loop_roles(graph)
+        trivial = throughput_bound(graph, tables, roles, fusion_is_open=False, replication_is_open=True)
+        assert trivial.seconds <= optimum_s * (1 + 1e-9), seed
 
 
 def test_planned_stages_fit() -> None:
