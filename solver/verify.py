@@ -194,7 +194,11 @@ def _triangle(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
     chips_of = {a: slice(a, a + r) for a, r in stages_in(plan)}
     for a, b in np.unique(np.stack([source, reader], axis=1)[source != reader], axis=0).tolist():
         depends[chips_of[a], chips_of[b]] = True  # all pairs of chips of the two stages
-    detour = _detours(depends, rule)
+    place = np.arange(target.num_chips)  # in the row of stages
+    for a, r in stages_in(plan):
+        place[a : a + r] -= np.arange(r)
+        place[a + r :] -= r - 1
+    detour = _detours(depends, rule, place)
     if len(detour):
         replicas = plan.replication
         behind_source = detour[0, 0] - source
@@ -205,11 +209,15 @@ def _triangle(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
         yield _edge_violation("triangle", "goes past another chip", graph, plan, edge)
 
 
-def _detours(depends: NDArray[np.bool_], rule: str) -> NDArray[np.int64]:
-    """Direct dependencies a -> b that the triangle rule forbids; chips depend on higher ones only."""
+def _detours(depends: NDArray[np.bool_], rule: str, place: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Direct dependencies a -> b that the triangle rule forbids; chips depend on higher ones only.
+
+    Args:
+      place: [D] of each chip, the same for all of a stage.
+    """
     num_chips = len(depends)
     if rule == "adjacent":
-        apart = np.arange(num_chips)[None, :] - np.arange(num_chips)[:, None]
+        apart = place[None, :] - place[:, None]
         return np.argwhere(depends & (apart > 1))
     if rule == "three_chip":
         through_one = (depends.astype(np.int64) @ depends.astype(np.int64)) > 0

@@ -73,6 +73,14 @@ def test_triangle_holds_over_all_pairs_of_chips() -> None:
     assert verify(graph, target, replicated(graph, target, [0, 2, 4], [2, 2, 2], relays=relays)) == []
 
 
+def test_adjacent_stages_may_depend_on_each_other() -> None:
+    chain, target = ops(*CHAIN), small_mcm(6, triangle="adjacent")
+    assert verify(chain, target, replicated(chain, target, [0, 2, 3], [2, 1, 3])) == []
+    graph = ops(*TRIANGLE)
+    [violation] = verify(graph, target, replicated(graph, target, [0, 2, 3], [2, 1, 3]))
+    assert violation.constraint == "triangle"
+
+
 def test_copies_name_the_first_chip_of_a_stage() -> None:
     graph, target = ops(*TRIANGLE), small_mcm(6)
     relays = (Relay(graph.tensor_names[graph.op_outputs[1][0]], (3,)),)
