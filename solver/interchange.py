@@ -16,115 +16,220 @@ start and read much later, have one order instead of exponentially many.
 
 from __future__ import annotations
 
-import itertools
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
+
+from go_opt.csr import row_pointers
 
 # Readers are compared by search; groups that are left when all this is spent get no order.
 MOST_STEPS: Final = 1_000_000
 
 
-class Interchange:
-    """Finds the edges; the arrays are those of the unit graph that is being built."""
+class _Reads(NamedTuple):
+    """Who produces and reads what. Axes: ``U`` units, ``K`` tensors, ``R`` reads."""
 
-    def __init__(
-        self,
-        unit_cost: NDArray[np.int64],
-        tensor_cost: NDArray[np.int64],
-        producer: NDArray[np.int32],
-        reader_ptr: NDArray[np.int64],
-        reader: NDArray[np.int32],
-    ) -> None:
-        """``unit_cost`` [U, …] and ``tensor_cost`` [K, …] are equal where units and tensors are alike."""
-        self.num_units = len(unit_cost)
-        self.unit_cost = [row.tobytes() for row in unit_cost]
-        self.tensor_cost = [row.tobytes() for row in tensor_cost]
-        self.readers = [reader[reader_ptr[k] : reader_ptr[k + 1]].tolist() for k in range(len(producer))]
-        self.produced: list[list[int]] = [[] for _ in range(self.num_units)]
-        self.read: list[list[int]] = [[] for _ in range(self.num_units)]
-        for k, unit in enumerate(producer.tolist()):
-            self.produced[unit].append(k)
-            for after in self.readers[k]:
-                self.read[after].append(k)
-        self.producer = producer.tolist()
-        self.steps = 0
+    unit_class: NDArray[np.int64]  # [U] the same where units cost the same
+    tensor_class: NDArray[np.int64]  # [K]
+    producer: NDArray[np.int32]  # [K]
+    reader_ptr: NDArray[np.int64]  # [K + 1]
+    reader: NDArray[np.int32]  # [R]
+    read_ptr: NDArray[np.int64]  # [U + 1]
+    read: NDArray[np.int64]  # [R] tensors that each unit reads, ascending
+    produced_ptr: NDArray[np.int64]  # [U + 1]
+    produced: NDArray[np.int64]  # [K] tensors that each unit produces
 
-    def edges(self) -> list[tuple[int, int]]:
-        """Pairs of units, the first of which may be demanded to stand before the second."""
-        groups: dict[tuple[object, ...], list[list[int]]] = {}
-        for chain in self._chains():
-            groups.setdefault(self._signature(chain), []).append(chain)
-        found = []
-        for chains in groups.values():
-            chains.sort(key=lambda chain: (min(self._readers(chain), default=self.num_units), chain[0]))
-            for before, after in itertools.pairwise(chains):
-                is_forward = all(u < v for u, v in zip(before, after, strict=True))
-                if is_forward and self._is_due_before(self._readers(before), self._readers(after)):
-                    found += list(zip(before, after, strict=True))
-        return found
 
-    def _chains(self) -> list[list[int]]:
-        """Longest chains of units; every unit is in one."""
-        following = [-1] * self.num_units
-        for unit in range(self.num_units):
-            if len(self.read[unit]) == 1 and self._is_private(self.read[unit][0]):
-                following[self.producer[self.read[unit][0]]] = unit
-        is_first = [True] * self.num_units
-        for after in following:
-            if after >= 0:
-                is_first[after] = False
-        chains = []
-        for unit in range(self.num_units):
-            if is_first[unit] and len(self.produced[unit]) <= 1:
-                chain = [unit]
-                while following[chain[-1]] >= 0 and len(self.produced[following[chain[-1]]]) <= 1:
-                    chain.append(following[chain[-1]])
-                chains.append(chain)
-        return chains
+class _Search(NamedTuple):
+    """Scratch of searches among units."""
 
-    def _is_private(self, k: int) -> bool:
-        return len(self.readers[k]) == 1 and len(self.produced[self.producer[k]]) == 1
+    seen: NDArray[np.int64]  # [U] the number of the last search that came by, or wants to
+    stack: NDArray[np.int64]  # [U]
+    spent: NDArray[np.int64]  # [2] steps of all searches, and the last number
 
-    def _signature(self, chain: list[int]) -> tuple[object, ...]:
-        parts: list[object] = []
-        inner = -1
-        for unit in chain:
-            parts.append(self.unit_cost[unit])
-            parts.append(tuple(k for k in self.read[unit] if k != inner))
-            inner = self.produced[unit][0] if self.produced[unit] else -1
-            parts.append(self.tensor_cost[inner] if inner >= 0 else b"")
-        return tuple(parts)
 
-    def _readers(self, chain: list[int]) -> list[int]:
-        return self.readers[self.produced[chain[-1]][0]] if self.produced[chain[-1]] else []
+def interchange_edges(
+    unit_cost: NDArray[np.int64],
+    tensor_cost: NDArray[np.int64],
+    producer: NDArray[np.int32],
+    reader_ptr: NDArray[np.int64],
+    reader: NDArray[np.int32],
+) -> NDArray[np.int32]:
+    """[E, 2] pairs of units, the first of which may be demanded to stand before the second.
 
-    def _is_due_before(self, readers: list[int], later: list[int]) -> bool:
-        if readers == later:
-            return True
-        if not readers or self.steps > MOST_STEPS:
+    Args:
+      unit_cost: [U, …] equal where units are alike.
+      tensor_cost: [K, …] equal where tensors are alike.
+      producer: [K] unit that produces each tensor.
+      reader_ptr: [K + 1]
+      reader: [R] units that read each.
+    """
+    num_units = len(unit_cost)
+    tensor_of_read = np.repeat(np.arange(len(producer)), np.diff(reader_ptr))
+    reads = _Reads(
+        _classes(unit_cost),
+        _classes(tensor_cost),
+        producer,
+        reader_ptr,
+        reader,
+        row_pointers(reader, num_units),
+        tensor_of_read[np.argsort(reader, kind="stable")],
+        row_pointers(producer, num_units),
+        np.argsort(producer, kind="stable"),
+    )
+    chain_ptr, units, hashes, due = _chains(reads)
+    # Groups of equal chains in the order of their first ones, chains by their first readers.
+    _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
+    order = np.lexsort((units[chain_ptr[:-1]], due, first[group]))
+    edges: NDArray[np.int32] = _edges(reads, chain_ptr, units, hashes, order)
+    return edges
+
+
+def _classes(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[n] the same number for equal rows."""
+    as_bytes = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1])))
+    return np.unique(as_bytes.ravel(), return_inverse=True)[1].astype(np.int64)
+
+
+@njit(cache=True, nogil=True)
+def _chains(reads):
+    """Longest chains as CSR; of each a hash, equal where its costs and reads are, and its first reader."""
+    num_units = len(reads.unit_class)
+    num_produced = np.diff(reads.produced_ptr)
+    following, is_first = np.full(num_units, -1, np.int64), np.ones(num_units, np.bool_)
+    for unit in range(num_units):
+        if reads.read_ptr[unit + 1] - reads.read_ptr[unit] != 1:
+            continue
+        k = reads.read[reads.read_ptr[unit]]
+        source = reads.producer[k]
+        if reads.reader_ptr[k + 1] - reads.reader_ptr[k] == 1 and num_produced[source] == 1:
+            following[source] = unit
+            is_first[unit] = False
+    chain_ptr, units = np.zeros(num_units + 1, np.int64), np.empty(num_units, np.int64)
+    hashes, due = np.zeros(num_units, np.uint64), np.full(num_units, num_units, np.int64)
+    number, size = 0, 0
+    for first in range(num_units):
+        if not is_first[first] or num_produced[first] > 1:
+            continue
+        for r in range(reads.read_ptr[first], reads.read_ptr[first + 1]):
+            hashes[number] = _hashed(hashes[number], reads.read[r])
+        member = np.int64(first)
+        while member >= 0 and num_produced[member] <= 1:
+            units[size] = member
+            size += 1
+            hashes[number] = _hashed(hashes[number], reads.unit_class[member])
+            hashes[number] = _hashed(hashes[number], _class_of_product(reads, member))
+            member = following[member]
+        for reader in _readers(reads, units[size - 1]):
+            due[number] = min(due[number], np.int64(reader))
+        number += 1
+        chain_ptr[number] = size
+    return chain_ptr[: number + 1], units[:size], hashes[:number], due[:number]
+
+
+@njit(cache=True, nogil=True)
+def _hashed(value, part):
+    value = (value ^ np.uint64(part)) * np.uint64(0x9E3779B97F4A7C15)
+    return value ^ (value >> np.uint64(32))
+
+
+@njit(cache=True, nogil=True)
+def _readers(reads, unit):
+    """Units that read what ``unit`` produces, one tensor or none."""
+    at = reads.produced_ptr[unit]
+    if at == reads.produced_ptr[unit + 1]:
+        return reads.reader[:0]
+    k = reads.produced[at]
+    return reads.reader[reads.reader_ptr[k] : reads.reader_ptr[k + 1]]
+
+
+@njit(cache=True, nogil=True)
+def _class_of_product(reads, unit):
+    at = reads.produced_ptr[unit]
+    return reads.tensor_class[reads.produced[at]] if at < reads.produced_ptr[unit + 1] else np.int64(-1)
+
+
+@njit(cache=True, nogil=True)
+def _edges(reads, chain_ptr, units, hashes, order):
+    """Pairs of units of neighbours in ``order`` that are alike and may be put in that order."""
+    num_units = len(reads.unit_class)
+    edges, number = np.empty((num_units, 2), np.int32), 0
+    search = _Search(np.zeros(num_units, np.int64), np.empty(num_units, np.int64), np.zeros(2, np.int64))
+    for at in range(1, len(order)):
+        if hashes[order[at]] != hashes[order[at - 1]]:
+            continue
+        before = units[chain_ptr[order[at - 1]] : chain_ptr[order[at - 1] + 1]]
+        after = units[chain_ptr[order[at]] : chain_ptr[order[at] + 1]]
+        if not _are_alike(reads, before, after) or not (before < after).all():
+            continue
+        if _is_due_before(reads, _readers(reads, before[-1]), _readers(reads, after[-1]), search):
+            for i in range(len(before)):
+                edges[number, 0], edges[number, 1] = before[i], after[i]
+                number += 1
+    return edges[:number]
+
+
+@njit(cache=True, nogil=True)
+def _are_alike(reads, before, after):
+    """Whether two chains cost the same, unit by unit, and begin with the same reads."""
+    if len(before) != len(after):
+        return False
+    begins = reads.read[reads.read_ptr[before[0]] : reads.read_ptr[before[0] + 1]]
+    begins_after = reads.read[reads.read_ptr[after[0]] : reads.read_ptr[after[0] + 1]]
+    if len(begins) != len(begins_after) or not (begins == begins_after).all():
+        return False
+    for u, v in zip(before, after):  # noqa: B905 (numba knows no strict zip)
+        if reads.unit_class[u] != reads.unit_class[v]:
             return False
-        return self._all_reached(readers, later, forward=True) and self._all_reached(
-            later, readers, forward=False
-        )
+        if _class_of_product(reads, u) != _class_of_product(reads, v):
+            return False
+    return True
 
-    def _all_reached(self, sources: list[int], wanted: list[int], *, forward: bool) -> bool:
-        """Whether every one of ``wanted`` is one of ``sources`` or reached from one."""
-        last = max(wanted, default=0) if forward else min(wanted, default=0)
-        seen = set(sources)
-        stack = list(sources)
-        missing = set(wanted) - seen
-        while stack and missing:
-            unit = stack.pop()
-            self.steps += 1
-            if forward:
-                near = [after for k in self.produced[unit] for after in self.readers[k] if after <= last]
-            else:
-                near = [self.producer[k] for k in self.read[unit] if self.producer[k] >= last]
+
+@njit(cache=True, nogil=True)
+def _is_due_before(reads, readers, later, search):
+    if len(readers) == len(later) and (readers == later).all():
+        return True
+    if len(readers) == 0 or search.spent[0] > MOST_STEPS:
+        return False
+    return _all_reached(reads, readers, later, True, search) and _all_reached(
+        reads, later, readers, False, search
+    )
+
+
+@njit(cache=True, nogil=True)
+def _all_reached(reads, sources, wanted, is_forward, search):
+    """Whether every one of ``wanted`` is one of ``sources``, or is reached from one."""
+    seen, stack, spent = search.seen, search.stack, search.spent
+    spent[1] += 2
+    is_wanted, is_seen = spent[1] - 1, spent[1]
+    height, missing = 0, len(wanted)
+    last = np.int64(0) if is_forward else np.int64(len(seen))  # no need to go beyond
+    for unit in wanted:
+        seen[unit] = is_wanted
+        last = max(last, np.int64(unit)) if is_forward else min(last, np.int64(unit))
+    for unit in sources:
+        missing -= seen[unit] == is_wanted
+        seen[unit] = is_seen
+        stack[height] = unit
+        height += 1
+    ptr, tensors = (reads.produced_ptr, reads.produced) if is_forward else (reads.read_ptr, reads.read)
+    while height > 0 and missing > 0:
+        height -= 1
+        unit = stack[height]
+        spent[0] += 1
+        for t in range(ptr[unit], ptr[unit + 1]):
+            k = tensors[t]
+            near = reads.producer[k : k + 1]
+            if is_forward:
+                near = reads.reader[reads.reader_ptr[k] : reads.reader_ptr[k + 1]]
             for other in near:
-                if other not in seen:
-                    seen.add(other)
-                    missing.discard(other)
-                    stack.append(other)
-        return not missing
+                is_beyond = other > last if is_forward else other < last
+                if not is_beyond and seen[other] != is_seen:
+                    missing -= seen[other] == is_wanted
+                    seen[other] = is_seen
+                    stack[height] = other
+                    height += 1
+    return missing == 0

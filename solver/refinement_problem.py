@@ -32,7 +32,7 @@ from go_opt.env.cost import CostTables
 from go_opt.env.kernels import kernel_seconds, number_kernels
 from go_opt.graph import INPUT, NO_PRODUCER, Graph
 from go_opt.solver.bounds import Bound, least_streamed_bytes
-from go_opt.solver.interchange import Interchange
+from go_opt.solver.interchange import interchange_edges
 from go_opt.solver.passing import PASSING_CODE, RELAYED, Passing
 from go_opt.solver.refinement_memory import UnitMemory, least_memory, no_memory, planned_memory
 from go_opt.solver.refinement_traffic import (
@@ -272,14 +272,13 @@ def _interchange_edges(
         np.repeat(np.arange(len(memory.shared_ptr) - 1), np.diff(memory.shared_ptr)),
         len(input_readers) + memory.shared,
     ] = 1
-    found = Interchange(
+    return interchange_edges(
         np.concatenate([np.stack(unit_cost, axis=1), reads], axis=1),
         np.stack([tensors.bytes, relay_ticks], axis=1),
         tensors.producer,
         tensors.reader_ptr,
         tensors.reader,
-    ).edges()
-    return np.array(found, dtype=np.int32).reshape(-1, 2)
+    )
 
 
 def trivial_bound(problem: RefinementProblem) -> Bound:
