@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -28,10 +29,10 @@ from go_opt.files import write_atomically
 from go_opt.result import Request
 from go_opt.solver import Colocate, Forbid
 from go_opt.solver.refinement_kernels import find_chain
-from go_opt.three_ops import three_ops
 
 _POLL_S: Final = 0.002
 _EVALUATIONS: Final = 300  # until every method has had a turn
+_OPS: Final = 40
 _COMPILES: Final = "GO_OPT_COMPILES_KERNELS"  # set in the process that does
 _REQUESTS: Final = (
     Request(max_evaluations=_EVALUATIONS),
@@ -88,11 +89,19 @@ def _compiling() -> subprocess.Popen[bytes]:
 
 
 def _compile(requests: Iterable[Request]) -> None:
-    """Run the kernels once, as searches do, on a graph of three ops."""
-    from go_opt.optimizer import optimize_request
+    """Run the kernels once, as searches do, on a small graph; also those that its optimum makes needless."""
+    from go_opt.agents.generator import generate_graph
+    from go_opt.optimizer import Search
+    from go_opt.portfolio import proposals
+    from go_opt.warm_up import warm_up
 
+    warm_up("analytical")
+    graph, target = generate_graph(0, num_ops=_OPS), load_target("mcm-2x2")
     for request in requests:
-        optimize_request(three_ops(), load_target("mcm-2x2"), request)
+        search = Search(graph, target, request, None, lambda step: None)
+        for proposal in islice(proposals(search), request.max_evaluations):
+            if proposal is not None:
+                search.consider(proposal)
 
 
 def main() -> None:
