@@ -108,7 +108,7 @@ def _chains(reads):
             following[source] = unit
             is_first[unit] = False
     chain_ptr, units = np.zeros(num_units + 1, np.int64), np.empty(num_units, np.int64)
-    hashes, due = np.zeros(num_units, np.uint64), np.full(num_units, num_units, np.int64)
+    hashes, due = np.zeros(num_units, np.int64), np.full(num_units, num_units, np.int64)
     number, size = 0, 0
     for first in range(num_units):
         if not is_first[first] or num_produced[first] > 1:
@@ -131,8 +131,10 @@ def _chains(reads):
 
 @njit(cache=True, nogil=True)
 def _hashed(value, part):
-    value = (value ^ np.uint64(part)) * np.uint64(0x9E3779B97F4A7C15)
-    return value ^ (value >> np.uint64(32))
+    # Two polynomials modulo primes below 2^31: no product overflows, nor warns where it is interpreted.
+    high = ((value >> 31) * 48271 + part + 2) % 2147483647
+    low = ((value & 0x7FFFFFFF) * 69621 + part + 2) % 2147483629
+    return (high << 31) | low
 
 
 @njit(cache=True, nogil=True)

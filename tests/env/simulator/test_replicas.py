@@ -15,7 +15,7 @@ from go_opt.graph_builder import GraphBuilder
 from tests.env.simulator.replicas import random_replicated
 from tests.env.simulator.test_by_hand import US, chain, package
 from tests.replicated import replicated_plan
-from tests.strategies import examples, seeds, small_mcm
+from tests.strategies import JIT_IS_ON, examples, seeds, small_mcm
 
 SIZES = np.array([1, 3, 2])
 
@@ -91,6 +91,7 @@ def test_replicas_stream_for_their_own_inferences() -> None:
     assert three.simulation.link_utilisation[-2] == pytest.approx(1)
 
 
+@pytest.mark.skipif(not JIT_IS_ON, reason="takes half a minute interpreted")
 def test_more_buffers_hide_the_way_past_replicas() -> None:
     """Two buffers at a single reader do not cover a way over links that are nearly full."""
     graph, sizes = chain(800, 5000, 5500, 1000, 7800, elements=425), np.array([2, 12, 11, 1, 10])
@@ -117,6 +118,7 @@ def test_replicas_with_all_effects_off(seed: int) -> None:
             assert getattr(ideal, name) == pytest.approx(getattr(model, name), rel=1e-9, abs=1e-18), name
 
 
+@pytest.mark.skipif(not JIT_IS_ON, reason="takes half a minute interpreted")
 @pytest.mark.parametrize("sizes", [[11, 5, 3, 9, 7, 1], [5, 7, 8, 9, 7]])
 def test_a_cycle_of_thousands_of_inferences(sizes: list[int]) -> None:
     """Nothing repeats in the 3,465 or 2,520 inferences it takes, but what never rests sets the pace."""
