@@ -30,22 +30,26 @@ def order_turns(search: SearchState, group: IntArray, passing: Passing) -> Itera
     Args:
       passing: of the slices. Those without relays are worth a turn of their own where relays
         are open: what streams least is not what passes least.
+
+    Where only placements are decided, an order finds one and ops run in the default order.
     """
     if search.request.objective != "throughput" or not search.target.goes_forward:
         return
     yield from until_compiled()
+    default = np.arange(search.graph.num_ops, dtype=np.int32)
     misses, best_s = 0, search.best_s
     for method, plan in _plans(search, group, passing):
         misses, best_s = (misses + 1, best_s) if search.best_s == best_s else (0, search.best_s)
         if misses > PATIENCE and search.request.max_evaluations is None:
             return
+        if search.is_late:  # and goes on because there is no plan yet
+            return
         if plan is None or plan.interval_s >= search.best_s:
             search.count_miss(method)
             yield None
         else:
-            yield Proposal(
-                method, plan.placement, plan.order, plan.fusion_group, replication=plan.replication
-            )
+            order = default if search.request.decide == "placement" else plan.order
+            yield Proposal(method, plan.placement, order, plan.fusion_group, replication=plan.replication)
 
 
 def _plans(search: SearchState, group: IntArray, passing: Passing) -> Iterator[tuple[str, OrderPlan | None]]:
@@ -53,8 +57,7 @@ def _plans(search: SearchState, group: IntArray, passing: Passing) -> Iterator[t
     cap_s, replicates = HOPELESS * search.best_s, search.replicates
     slicer = Slicer(instance(graph, search.target), passing, search.rules, cap_s, replicates)
     best: OrderPlan | None = None
-    # Free slicings of many small kernels take minutes where memory is tight.
-    if search.passing == "adjacent":
+    if passing == "adjacent":
         orders = chain(
             [np.arange(graph.num_ops, dtype=np.int32)],
             (order for _, order in fixed_orders(graph, group)),

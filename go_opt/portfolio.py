@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -30,6 +31,7 @@ from go_opt.solver.star_plans import serves_star, star_plan
 LEAST_EVALUATIONS: Final = 16
 LEAST_BUDGET_S: Final = 2.0
 MOST_OPS: Final = 60_000
+FIRST_PROPOSALS: Final = 16  # of the rounds of improvement, where only placements are decided
 
 
 def policy_takes_part(graph: Graph, target: Target, request: Request) -> bool:
@@ -70,7 +72,10 @@ def proposals(search: SearchState) -> Iterator[Proposal | None]:
         yield from _earliest_finish(search, "default order", default_order, decided)
     if request.decide == "placement":
         yield from _until_kernels_are_there(search)
-        yield from improvements(search)
+        rounds = improvements(search)
+        # Most graphs are solved in these: the search over orders need not begin.
+        yield from islice(rounds, FIRST_PROPOSALS)
+        yield from _in_turn(search, rounds, *_order_searches(search, decided))
         return
     for name, order in fixed_orders(graph, fused):
         if not has_static_constraints(target):

@@ -1,0 +1,54 @@
+"""The search over orders where only placements are decided, and where the time is up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from go_opt import portfolio
+from go_opt.graph import Graph
+from go_opt.graph_builder import GraphBuilder
+from go_opt.optimizer import Search, optimize_request
+from go_opt.order_turns import order_turns
+from go_opt.result import Request
+from tests.go_opt.test_optimizer import assert_consistent
+from tests.strategies import small_mcm
+
+
+@pytest.fixture(autouse=True)
+def _orders_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(portfolio, "improvements", lambda search: iter(()))
+
+
+@pytest.fixture(scope="module")
+def two_chains() -> Graph:
+    """Stored in turn, so that a cut crosses both, 20 us of link; one after the other they take 12 us."""
+    b = GraphBuilder("two chains")
+    for i in range(12):
+        for chain in "ab":
+            reads = [(f"{chain}{i - 1}", None)] if i else []
+            b.add_op(
+                f"op {chain}{i}", "Relu", "vector", flops=0, dtype="int8", reads=reads,
+                writes=[(f"{chain}{i}", 1000, "int8")], measured_s={"chip": 3e-6},
+            )  # fmt: skip
+    return b.build()
+
+
+@pytest.mark.parametrize("relays", [False, True])
+def test_orders_find_placements_of_fixed_kernels(two_chains: Graph, relays: bool) -> None:
+    target = small_mcm(6)
+    request = Request(max_evaluations=300, decide="placement", relays=relays)
+    result = optimize_request(two_chains, target, request)
+    assert_consistent(two_chains, target, result)
+    assert result.metrics.interval_s == pytest.approx(12e-6)
+    assert result.method.startswith("slice: ")
+    assert result.plan.order.tolist() == list(range(24))
+    assert len(np.unique(result.plan.fusion_group)) == 24
+
+
+def test_the_search_over_orders_ends_with_the_time(two_chains: Graph) -> None:
+    # There is no plan yet, so that the whole search goes on.
+    request = Request(budget_s=1e-9, decide="placement")
+    search = Search(two_chains, small_mcm(6), request, None, lambda step: None)
+    one_each = np.arange(24, dtype=np.int32)
+    assert [turn for turn in order_turns(search, one_each, "adjacent") if turn is not None] == []
