@@ -30,7 +30,7 @@ class FittingStarts(NamedTuple):
     start: NDArray[np.int32]  # [R] starts from here …
     stop: NDArray[np.int32]  # [R] … and before here
     size: NDArray[np.int32]  # [R] the least of the memory sizes asked for that is enough
-    steps: int  # starts and blocks of starts that were looked at
+    steps: int  # starts and blocks of starts that were looked at, and kernels that segments grew by
     is_complete: bool  # False: it took more steps than asked for
 
 
@@ -100,6 +100,22 @@ def fitting_starts(problem, memory, sizes_bytes, interval_s, most_steps):
 
 
 @njit(cache=True, nogil=True)
+def least_needed_bytes(memory):
+    """[M] what a segment needs at least that holds the kernel: all that it touches is there at once."""
+    needed = np.zeros(len(memory.entering_bytes), np.int64)
+    for kernel in range(len(needed)):
+        for w in range(memory.write_ptr[kernel], memory.write_ptr[kernel + 1]):
+            tensor = memory.write[w]
+            needed[kernel] += memory.size_bytes[tensor] * (2 if memory.is_output[tensor] else 1)
+        for r in range(memory.read_ptr[kernel], memory.read_ptr[kernel + 1]):
+            tensor = memory.read[r]
+            needed[kernel] += memory.size_bytes[tensor] * (2 if memory.home[tensor] < 0 else 1)
+        for w in range(memory.weight_ptr[kernel], memory.weight_ptr[kernel + 1]):
+            needed[kernel] += memory.weight_bytes[w]
+    return needed
+
+
+@njit(cache=True, nogil=True)
 def first_start(problem, start, end, work_s):
     """The first start from ``start`` on of segments to ``end`` whose kernels take ``work_s`` at most."""
     while start < end and (least_work_s(problem, start, end) > work_s or problem.latest[start] < end):
@@ -133,6 +149,7 @@ def _runs_of_end(memory, sizes_bytes, held, kept, is_reached, first, usable, end
             block = i // BLOCK - 1
             if not held.is_fresh[block]:
                 _freshen(held, entered, block)
+                steps += BLOCK // 4
             most_bytes = steady_bytes + entering_bytes + held.most_held[block]
             if most_bytes + max(at_most_bytes, held.most_alive_in[block]) <= smallest:
                 num_runs = _go_on(runs, num_runs, size, num_sizes, fitting, 0, i)
@@ -151,6 +168,7 @@ def _runs_of_end(memory, sizes_bytes, held, kept, is_reached, first, usable, end
         if held_bytes + at_most_bytes > smallest and steady_bytes + peak_bytes <= largest:
             while grown > i:
                 grown -= 1
+                steps += 1
                 alive_bytes, peak_bytes = _grow(memory, grown, end, kept, alive_bytes, peak_bytes)
         if steady_bytes + peak_bytes > largest:
             break

@@ -7,9 +7,9 @@ the twin (:mod:`go_opt.solver.slicing`). What fits in memory does not depend on 
 close to the lower bound, because segments within it are short, then larger ones, or the
 largest at once where that takes little more.
 
-This is nearly all the work, and it is bounded: no more than ``MOST_STEPS / M`` starts, or blocks
-of starts, are looked at for one end, which leaves nothing out below 10,000 kernels, and no further
-limit is tried once ``MOST_STEPS`` have been looked at in all.
+This is nearly all the work, and it is bounded, in steps and not in time: ``MOST_STEPS / M`` of them
+for one end, which leaves out none of its starts below 6,000 kernels, and no further limit is tried
+once ``MOST_STEPS`` have been taken in all.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.solver.fewest_fitting import fewest_fitting_chips
-from go_opt.solver.fitting_starts import FittingStarts, fitting_starts
+from go_opt.solver.fitting_starts import FittingStarts, fitting_starts, least_needed_bytes
 from go_opt.solver.segment_memory import SegmentMemory
 from go_opt.solver.slicing import NO_SLICING, RELATIVE_TOLERANCE, least_interval
 from go_opt.solver.slicing_problem import SliceProblem, slicing_cost_s
 
 FIRST_STEP: Final = 0.05  # from a lower bound to the first limit
-MOST_STEPS: Final = 100_000_000  # half a second
+MOST_STEPS: Final = 100_000_000  # a second
 FEW_STEPS: Final = 1_000_000  # to try the largest limit at once,
-LITTLE_MORE: Final = 2  # or so many times the work so far
+LITTLE_MORE: Final = 2  # or so many times the steps so far
 
 
 def cheapest_cuts_general(
@@ -49,6 +49,8 @@ def cheapest_cuts_general(
     if lower_s > upper_s or min_chips > max_chips:
         return None
     sizes_bytes, size_of_chip = np.unique(memory.sram_bytes[:max_chips], return_inverse=True)
+    if least_needed_bytes(memory).max() > sizes_bytes[-1]:
+        return None
     is_fewest = min_chips <= 1 and len(sizes_bytes) == 1 and problem.chips_are_alike
     cost_s = partial(slicing_cost_s, problem)
     previous = np.empty((max_chips + 1, problem.num_kernels + 1), dtype=np.int32)
@@ -79,6 +81,7 @@ def cheapest_cuts_general(
         fits = fitting(largest_s, min(max(FEW_STEPS, LITTLE_MORE * steps), MOST_STEPS))
         if fits.is_complete:
             return least(fits, limit_s, largest_s)
+        steps += fits.steps
         step *= 2.0
     return None
 

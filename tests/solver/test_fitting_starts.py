@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from go_opt.env import CostTables, cost_tables
 from go_opt.solver import slicing_general
-from go_opt.solver.fitting_starts import BLOCK, FittingStarts, fitting_starts
+from go_opt.solver.fitting_starts import BLOCK, FittingStarts, fitting_starts, least_needed_bytes
 from go_opt.solver.relay_terms import relay_terms, relays_of_segments
 from go_opt.solver.segment_memory import SegmentMemory, grow_segment, segment_memory, segment_usage
 from go_opt.solver.sequence import KernelSequence, kernel_sequence
@@ -96,6 +96,9 @@ def test_runs_hold_what_fits(seed: int) -> None:
     for end in range(1, num_kernels + 1):
         is_reached[end] = (is_reached & (needed[:, end] >= 0) & (enough[:, end] >= 0)).any()
     looked_at = (needed >= 0) & is_reached[:, None]
+    least = least_needed_bytes(case.memory)
+    for kernel in range(num_kernels):
+        assert least[kernel] <= needed[: kernel + 1, kernel + 1 :].min()
     assert free.is_complete
     assert (sizes_of(free, num_kernels) == enough)[looked_at].all()
 
