@@ -51,7 +51,10 @@ def improvements(search: SearchState) -> Iterator[Proposal | None]:
     if not _serves(search):
         return
     yield from until_compiled()
-    exact = _exact_searches(search)
+    exact: list[_Refining] = []
+    for refining in _exact_searches(search):
+        exact.append(refining)
+        yield None  # of 50,000 ops each takes a good part of a second to begin with
     for _ in range(EXACT_ROUNDS):
         # Most graphs are solved in the first rounds: no chain is needed then.
         for solving in exact:
@@ -83,7 +86,7 @@ def improvements(search: SearchState) -> Iterator[Proposal | None]:
             rounds *= 2
 
 
-def _exact_searches(search: SearchState) -> list[_Refining]:
+def _exact_searches(search: SearchState) -> Iterator[_Refining]:
     """The proof, where the problem as asked has one; and the best placement of the default kernels.
 
     The proof leaves out memory and the triangle rule, so relays cost nothing there.
@@ -93,11 +96,14 @@ def _exact_searches(search: SearchState) -> list[_Refining]:
     may_clone = clonable_ops(graph) if search.passing == "relayed" else None
     default = np.arange(graph.num_ops, dtype=np.int32)
     if request.decide == "placement":
-        best = refinement_problem(graph, search.tables, default, passing=search.passing)
         relaxed = refinement_problem(graph, tables, passing="free", may_clone=may_clone)
-        return [_Refining(relaxed, proves=True), _Refining(best, proves=False)]
+        yield _Refining(relaxed, proves=True)
+        best = refinement_problem(graph, search.tables, default, passing=search.passing)
+        yield _Refining(best, proves=False)
+        return
     replicates = may_replicate(search.target, request)
     relaxed = joint_refinement_problem(graph, tables, roles, may_clone=may_clone, replicates=replicates)
+    yield _Refining(relaxed, proves=True)
     if search.replicates:
         best = replicated_plan_problem(
             graph, search.tables, roles, passing=search.passing, planned_s=search.best_s
@@ -105,7 +111,7 @@ def _exact_searches(search: SearchState) -> list[_Refining]:
     else:
         kernels = greedy_fusion(roles, default)
         best = refinement_problem(graph, search.tables, kernels, passing=search.passing)
-    return [_Refining(relaxed, proves=True), _Refining(best, proves=False)]
+    yield _Refining(best, proves=False)
 
 
 def _ring(search: SearchState, plan: Plan, restart: int) -> StageSearch:

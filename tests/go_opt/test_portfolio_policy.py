@@ -272,10 +272,12 @@ def test_the_answer_says_when_it_won(
     best = search(graph, target, None, max_evaluations=300, seed=1)
     assert "random" in best.method
 
-    def plans(*_: Any) -> Iterator[PolicyPlan]:
+    def plans(*_: Any, replicates: bool) -> Iterator[PolicyPlan]:
+        assert replicates
+        plan = best.plan
         while True:
             yield PolicyPlan(
-                "policy: placement", best.plan.order, best.plan.fusion_group, best.plan.placement
+                "policy: placement", plan.order, plan.fusion_group, plan.placement, plan.replication
             )
 
     asking()
