@@ -1,6 +1,6 @@
 """Kernels that take long to compile are compiled once, in a process of their own that fills numba's cache.
 
-Those of the rounds of improvement and of the search over orders take a minute after an
+Those of the rounds of improvement and of the search over orders take minutes after an
 install. A search that is short of time goes without them meanwhile; one that counts
 evaluations waits. A marker beside the compiled kernels says that they are there, for these
 sources and this numba. Those of users' constraints take as long; they follow, and nobody waits.
