@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from go_opt.env import BatchMetrics, evaluate_batch
 from go_opt.env.expanded_tables import Copies, expanded_tables
@@ -72,7 +71,10 @@ class StageSearch:
 
     def allotted(self) -> StageSearch:
         """The same stages, of as many chips each as makes the slowest of them the fastest."""
-        sizes = allotted_chips(self._work_s(), self.search.target.num_chips, self._floor_s())
+        terms, num_used = self._terms(), int(self.placement.max()) + 1
+        work_s = (terms.compute_s[0] * self.stages.size)[:num_used]  # of each stage on one chip
+        # Below what the busiest link takes more chips are of no use.
+        sizes = allotted_chips(work_s, self.search.target.num_chips, float(terms.link_s[0].max()))
         return StageSearch(self.search, self.plan, stages_of_sizes(sizes), self.placement)
 
     def varied(self, rng: np.random.Generator) -> StageSearch:
@@ -86,11 +88,11 @@ class StageSearch:
             size[left] += size[left + 1]
             size = np.delete(size, left + 1)
             placement[placement > left] -= 1
-        elif what == 1 and size[stage] > 1 and len(self._later_half(stage)):
+        elif what == 1 and size[stage] > 1 and len(later := self._later_half(stage)):
             size = np.insert(size, stage + 1, size[stage] // 2)
             size[stage] -= size[stage + 1]
             placement[placement > stage] += 1
-            placement[self._later_half(stage)] = stage + 1
+            placement[later] = stage + 1
         elif size[stage] > 1:
             size[stage] -= 1
             size[other] += 1
@@ -106,17 +108,6 @@ class StageSearch:
         middle = kernel[np.searchsorted(work, work[-1] / 2)]
         later: IntArray = here[kernel >= max(1, middle)]
         return later
-
-    def _work_s(self) -> NDArray[np.float64]:
-        """[S] seconds of the stages that run ops, on one chip each."""
-        terms = self._terms()
-        num_used = int(self.placement.max()) + 1
-        work_s: NDArray[np.float64] = (terms.compute_s[0] * self.stages.size)[:num_used]
-        return work_s
-
-    def _floor_s(self) -> float:
-        """The interval below which more chips are of no use."""
-        return float(self._terms().link_s[0].max())
 
     def _terms(self) -> BatchMetrics:
         copies = needed_relays(self.tables, self.placement, self.search.target.constraints.triangle)
