@@ -81,6 +81,8 @@ def check_laws(built: Assembly) -> None:
     slack_s = 1e-12 * max([end for _, end in spans.stages.values()], default=0.0)
     for number in range(len(package.flows)):
         check_flow(package, spans, number, slack_s)
+    for number in range(len(package.deliveries)):
+        check_buffers(package, spans, number, slack_s)
 
 
 def check_all_ran(package, spans: Spans) -> None:
@@ -151,10 +153,10 @@ def stages_with(package, name: str) -> dict[int, int]:
 
 
 def check_flow(package, spans: Spans, number: int, slack_s: float) -> None:
-    """A tensor is made, then sent, then read; and no more of it live than there are buffers."""
+    """A tensor is made, then sent, then read, and none is written to a slot not yet free."""
     flow = package.flows[number]
     maker = stages_with(package, "makes").get(number)
-    first_stage, last_stage = stages_with(package, "needs"), stages_with(package, "frees")
+    first_stage = stages_with(package, "needs")
     buffers = int(package.shared["buffers"][0])
     host_in = len(package.links) - 2
     sent = {key for legs in spans.legs.values() for key in legs}
@@ -185,15 +187,40 @@ def check_flow(package, spans: Spans, number: int, slack_s: float) -> None:
             if read is not None:
                 latency_s = float(package.links["latency_s"][links[0]])
                 assert read[0] >= spans.legs[links[0]][key][1] + latency_s - slack_s
-            # With credit its buffer is taken once it leaves, else once it is on the last link.
-            has_credit = package.deliveries["has_credit"][delivery]
-            takers = out_legs if out_legs and has_credit else [spans.legs[link] for link in links]
-            taken = [leg[key][0] for leg in takers if key in leg]
-            before = last_stage[delivery], inference - buffers * int(there["replicas"])
-            if taken and before[1] >= 0:
-                assert min(taken) >= spans.stages[before][1] - slack_s
     if flow["kind"] == STREAM:
         check_stream(package, spans, number, slack_s)
+
+
+def check_buffers(package, spans: Spans, number: int, slack_s: float) -> None:
+    """No more of a tensor is live where it is read than there are buffers.
+
+    With credit each inference takes its buffer once it leaves, in turn; else once it is on the last
+    link, where those of several makers may overtake each other.
+    """
+    there, buffers = package.deliveries[number], int(package.shared["buffers"][0])
+    last_stage = stages_with(package, "frees")[number]
+    turns = range(int(there["replica"]), ROUNDS, int(there["replicas"]))
+    taken = {turn: took_s(package, spans, number, turn) for turn in turns}
+    if not there["has_credit"]:
+        taken = dict(zip(turns, sorted(taken.values()), strict=True))
+    for before, turn in zip(turns, turns[buffers:], strict=False):
+        if taken[turn] < np.inf:
+            assert taken[turn] >= spans.stages[last_stage, before][1] - slack_s
+
+
+def took_s(package, spans: Spans, number: int, inference: int) -> float:
+    """When an inference took its buffer at a delivery, infinite where it has not yet."""
+    there = package.deliveries[number]
+    maker = inference % int(there["makers"])
+    flow = int(there["flow"]) + maker
+    hops = package.hops[package.flows["hop_begin"][flow] : package.flows["hop_end"][flow]]
+    if not len(hops):
+        links = [len(package.links) - 2]
+    elif there["has_credit"]:
+        links = [int(hop["link"]) for hop in hops if hop["parent"] == NONE]
+    else:
+        links = [int(hop["link"]) for hop in hops if hop["delivery"] == number]
+    return min(spans.legs[link].get((flow, inference), (np.inf,))[0] for link in links)
 
 
 def check_stream(package, spans: Spans, number: int, slack_s: float) -> None:
