@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from go_opt.env.cost import COPY, CostTables
 from go_opt.env.heap import heap_pop, heap_push
 from go_opt.env.latency import sample_latency_s
+from go_opt.env.read_only import read_only
 from go_opt.graph import NO_PRODUCER, WEIGHT
 
 # A kernel none of whose ops has a modelled cost so far.
@@ -58,7 +59,8 @@ def evaluate_batch(
     )
     if replication is None:
         replication = np.empty((0, 0), np.int32)
-    _evaluate_batch(tables, placement, order, fusion_group, replication.astype(np.int32), out)
+    placement, order, group = read_only(placement), read_only(order), read_only(fusion_group)
+    _evaluate_batch(tables, placement, order, group, read_only(replication.astype(np.int32)), out)
     return out
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from go_opt.csr import row_pointers
 from go_opt.env.cost import CostTables
+from go_opt.env.read_only import read_only
 from go_opt.env.routes import transfer_s
 from go_opt.graph import INPUT, NO_PRODUCER
 
@@ -39,7 +40,9 @@ def makespan_s(
     """
     tensor_ptr, tensors = _tensors_by_kernel(tables, kernel_of, len(kernel_chip))
     return float(
-        _makespan(tables, order, kernel_of, kernel_chip, kernel_s, stream_bytes, tensor_ptr, tensors)
+        _makespan(
+            tables, read_only(order), kernel_of, kernel_chip, kernel_s, stream_bytes, tensor_ptr, tensors
+        )
     )
 
 

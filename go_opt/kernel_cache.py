@@ -52,6 +52,12 @@ def are_compiled() -> bool:
     return _compiling().poll() is not None
 
 
+def start_compiling() -> None:
+    """Let the process begin where a core is left for what is compiled here, so that both share the work."""
+    if (os.cpu_count() or 1) > 1:
+        are_compiled()
+
+
 def _is_interpreted() -> bool:
     """Whether kernels run as plain Python."""
     return bool(vars(numba.config)["DISABLE_JIT"])
@@ -95,7 +101,7 @@ def _compile(requests: Iterable[Request]) -> None:
     from go_opt.portfolio import proposals
     from go_opt.warm_up import warm_up
 
-    warm_up("analytical")
+    warm_up("analytical", backwards=True)  # whoever started this process compiles them as well
     graph, target = generate_graph(0, num_ops=_OPS), load_target("mcm-2x2")
     for request in requests:
         search = Search(graph, target, request, None, lambda step: None)

@@ -18,6 +18,7 @@ from go_opt.env.op_memory import op_that_runs_nowhere, why_no_plan
 from go_opt.env.stages import stages_of
 from go_opt.errors import InfeasibleError
 from go_opt.graph import Graph
+from go_opt.kernel_cache import start_compiling
 from go_opt.plan import Plan
 from go_opt.policies import expect_question
 from go_opt.portfolio import policy_takes_part, proposals
@@ -63,6 +64,8 @@ def optimize_request(
         expect_question()
     else:
         policy = None
+    if request.objective == "throughput" and target.goes_forward:
+        start_compiling()
     warm_up(request.fidelity, policy=policy is not None)
     search = Search(graph, target, request, policy, on_step)
     try:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 
 import numpy as np
@@ -29,40 +30,62 @@ from go_opt.three_ops import three_ops
 
 
 @cache
-def warm_up(fidelity: Fidelity, *, policy: bool = False) -> None:
+def warm_up(fidelity: Fidelity, *, policy: bool = False, backwards: bool = False) -> None:
     """Run every kernel of the common path once, on a graph of three ops.
 
     The simulator's, and those that make plans of what a policy says, where asked for.
+    ``backwards`` in a process that helps another one: what either has compiled the other finds
+    in the cache, and they meet in the middle.
     """
     graph, target = three_ops(), load_target("mcm-2x2")
+    steps: list[Callable[[], object]] = [partial(_evaluate, graph, target, fidelity)]
+    steps += _slicings(graph, target)
+    if policy:
+        steps.append(partial(_decode, graph, target))
+    for step in reversed(steps) if backwards else steps:
+        step()
+
+
+def _evaluate(graph: Graph, target: Target, fidelity: Fidelity) -> None:
     tables = cost_tables(graph, target)
     one_each = np.arange(graph.num_ops, dtype=np.int32)
     group = greedy_fusion(loop_roles(graph), one_each)
-    for _, order in fixed_orders(graph, group):
-        # The second time memory is so tight that the general slicer has to look as well.
-        tight = tables._replace(sram_bytes=np.full(target.num_chips, 15, dtype=np.int64))
-        for of_tables in (tables, tight):
-            slice_order(of_tables, order, group, adjacent=True)
-            slice_order_relayed(of_tables, order, group)
-            slice_order_replicated(of_tables, order, group, passing="relayed", weights_may_stream=True)
-            slice_order_streamed(of_tables, order, group, passing="relayed")
-        for placement, kernels in ((np.zeros(3, np.int32), group), (one_each, one_each)):
-            plan = Plan.create(
-                graph,
-                target.source,
-                target.fingerprint,
-                placement=placement,
-                order=order,
-                fusion_group=kernels,
-                provenance="warm up",
-            )
-            relays = needed_relays(tables, plan.placement, target.constraints.triangle)
-            plan = replace(plan, relays=relays_of_arrays(graph, *relays))
-            evaluate_plan(graph, target, plan)
-            evaluate_plan(graph, target, plan, fidelity=fidelity)
-    if policy:
-        for _ in islice(policy_plans(_neutral_advice(graph, target), instance(graph, target), seed=0), 8):
-            pass  # one of each kind
+    for placement, kernels in ((np.zeros(graph.num_ops, np.int32), group), (one_each, one_each)):
+        plan = Plan.create(
+            graph,
+            target.source,
+            target.fingerprint,
+            placement=placement,
+            order=one_each,
+            fusion_group=kernels,
+            provenance="warm up",
+        )
+        relays = needed_relays(tables, plan.placement, target.constraints.triangle)
+        plan = replace(plan, relays=relays_of_arrays(graph, *relays))
+        evaluate_plan(graph, target, plan)
+        evaluate_plan(graph, target, plan, fidelity=fidelity)
+
+
+def _slicings(graph: Graph, target: Target) -> list[Callable[[], object]]:
+    tables = cost_tables(graph, target)
+    one_each = np.arange(graph.num_ops, dtype=np.int32)
+    group = greedy_fusion(loop_roles(graph), one_each)
+    # The second time memory is so tight that the general slicer has to look as well.
+    tight = tables._replace(sram_bytes=np.full(target.num_chips, 15, dtype=np.int64))
+    calls: list[Callable[[], object]] = [partial(fixed_orders, graph, group)]
+    for of in (tables, tight):
+        calls += [
+            partial(slice_order, of, one_each, group, adjacent=True),
+            partial(slice_order_relayed, of, one_each, group),
+            partial(slice_order_streamed, of, one_each, group, passing="relayed"),
+            partial(slice_order_replicated, of, one_each, group, passing="relayed", weights_may_stream=True),
+        ]
+    return calls
+
+
+def _decode(graph: Graph, target: Target) -> None:
+    for _ in islice(policy_plans(_neutral_advice(graph, target), instance(graph, target), seed=0), 8):
+        pass  # one of each kind
 
 
 def _neutral_advice(graph: Graph, target: Target) -> Advice:
