@@ -71,6 +71,7 @@ def evaluate_plans(
     placement: NDArray[np.int32],  # [B, N]
     order: NDArray[np.int32],  # [B, N]
     fusion_group: NDArray[np.int32],  # [B, N]
+    replication: NDArray[np.int32] | None = None,  # [B, N]; by default none is replicated
     *,
     fidelity: Fidelity = "analytical",
 ) -> PlanCosts:
@@ -80,9 +81,9 @@ def evaluate_plans(
         from go_opt.env.simulator import simulate_batch
         from go_opt.env.simulator.simulate import VALID
 
-        simulated = simulate_batch(graph, target, placement, order, fusion_group)
+        simulated = simulate_batch(graph, target, placement, order, fusion_group, replication)
         return PlanCosts(simulated.interval_s, simulated.outcome == VALID)
-    terms = evaluate_batch(cost_tables(graph, target), placement, order, fusion_group)
+    terms = evaluate_batch(cost_tables(graph, target), placement, order, fusion_group, replication)
     return PlanCosts(terms.interval_s, terms.fits)
 
 

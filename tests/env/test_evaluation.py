@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from go_opt.env import evaluate_plan, evaluate_plans
+from go_opt.env import Target, evaluate_plan, evaluate_plans
 from go_opt.env.metrics import Fidelity
 from go_opt.errors import InvalidInputError
+from go_opt.graph import Graph
+from go_opt.plan import Plan
+from tests.env.simulator.replicas import random_replicated
 from tests.strategies import (
     examples,
     make_plan,
@@ -29,7 +34,23 @@ def test_a_batch_costs_what_its_plans_cost(fidelity: Fidelity, seed: int) -> Non
     target = random_simulated_target(rng)
     graph = random_graph(rng, int(rng.integers(2, 15)))
     plans = [random_plan(rng, graph, target, monotone=True) for _ in range(3)]
-    rows = (np.array([getattr(p, name) for p in plans]) for name in ("placement", "order", "fusion_group"))
+    check_batch(graph, target, plans, ("placement", "order", "fusion_group"), fidelity)
+
+
+@pytest.mark.parametrize("fidelity", ["analytical", "simulated"])
+@settings(max_examples=examples(20))
+@given(seed=seeds)
+def test_a_batch_of_replicated_stages(fidelity: Fidelity, seed: int) -> None:
+    graph, target, plan = random_replicated(np.random.default_rng(seed))
+    bare = replace(plan, relays=(), clones=())
+    plans = [bare, replace(bare, replication=np.ones_like(bare.replication))]
+    check_batch(graph, target, plans, ("placement", "order", "fusion_group", "replication"), fidelity)
+
+
+def check_batch(
+    graph: Graph, target: Target, plans: list[Plan], columns: tuple[str, ...], fidelity: Fidelity
+) -> None:
+    rows = (np.array([getattr(plan, name) for plan in plans]) for name in columns)
     costs = evaluate_plans(graph, target, *rows, fidelity=fidelity)
     metrics = [evaluate_plan(graph, target, plan, fidelity=fidelity) for plan in plans]
     np.testing.assert_array_equal(costs.interval_s, [each.interval_s for each in metrics])
