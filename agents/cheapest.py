@@ -95,13 +95,19 @@ class Slicer:
     def _cost(
         self, slicing: Slicing | ReplicatedSlicing, order: IntArray, fusion_group: IntArray
     ) -> CheapestSlicing:
-        tables, placement = self.instance.tables, slicing.placement
-        if isinstance(slicing, Slicing):
-            return self._evaluated(tables, placement, order, fusion_group)
-        stages = stages_of(placement, slicing.replication)
-        on_ring = stage_tables(tables, stages)
+        replication = slicing.replication if isinstance(slicing, ReplicatedSlicing) else None
+        return self.cost(slicing.placement, replication, order, fusion_group)
+
+    def cost(
+        self, placement: IntArray, replication: IntArray | None, order: IntArray, fusion_group: IntArray
+    ) -> CheapestSlicing:
+        """What a placement [N] costs; infinite where it does not fit."""
+        if replication is None:
+            return self._evaluated(self.instance.tables, placement, order, fusion_group)
+        stages = stages_of(placement, replication)
+        on_ring = stage_tables(self.instance.tables, stages)
         cost = self._evaluated(on_ring, stages.number(placement), order, fusion_group)
-        return replace(cost, placement=placement, replication=slicing.replication)
+        return replace(cost, placement=placement, replication=replication)
 
     def _evaluated(
         self, tables: CostTables, placement: IntArray, order: IntArray, fusion_group: IntArray

@@ -21,6 +21,7 @@ from go_opt.env.clonable import clonable_ops
 from go_opt.kernel_cache import until_compiled
 from go_opt.plan import Plan
 from go_opt.proposal import IntArray, Proposal, SearchState, may_replicate
+from go_opt.slices import slices
 from go_opt.solver import (
     Annealing,
     Bound,
@@ -29,6 +30,7 @@ from go_opt.solver import (
 )
 from go_opt.solver.annealing import HOT
 from go_opt.solver.joint_floors import joint_refinement_problem, replicated_plan_problem
+from go_opt.solver.op_shares import loose_refinement_problem
 from go_opt.solver.polish import fused_within_chips, polish
 from go_opt.solver.refinement_problem import RefinementProblem, refinement_problem
 from go_opt.stage_search import StageSearch
@@ -112,6 +114,18 @@ def _exact_searches(search: SearchState) -> Iterator[_Refining]:
         kernels = greedy_fusion(roles, default)
         best = refinement_problem(graph, search.tables, kernels, passing=search.passing)
     yield _Refining(best, proves=False)
+    if not search.replicates:
+        yield _Refining(_loose_problem(search), proves=False)
+
+
+def _loose_problem(search: SearchState) -> RefinementProblem:
+    """Where to cut between any two ops: kernels along the order of the best plan, shared out."""
+    graph, plan = search.graph, search.best_plan
+    order = np.arange(graph.num_ops, dtype=np.int32)
+    kernels = greedy_fusion(loop_roles(graph), order)
+    if plan is not None:
+        order, kernels = plan.order, fused_within_chips(graph, plan.order, plan.placement)
+    return loose_refinement_problem(graph, search.tables, order, kernels, passing=search.passing)
 
 
 def _ring(search: SearchState, plan: Plan, restart: int) -> StageSearch:
@@ -203,7 +217,11 @@ class _Refining:
         self._proposed = placement
         unit_of_op, replication = self._refinement.problem.unit_of_op, self._refinement.replication
         chips = None if replication is None else replication[unit_of_op]
-        yield _fused(search, self._method, placement[unit_of_op], chips)
+        fused = _fused(search, self._method, placement[unit_of_op], chips)
+        yield fused
+        if search.request.decide == "all" and chips is None and self._refinement.upper_s < search.best_s:
+            # It fits in no memory, or cuts through kernels cost too much: the slicer sees both.
+            yield from slices(search, f"{self._method}, sliced", fused.order, fused.fusion_group)
 
     def _hear_of(self, plan: Plan | None) -> None:
         """What others found bounds the search from above, where its units are whole on their chips."""

@@ -17,6 +17,7 @@ from go_opt.graph import Graph
 from go_opt.guesses import guesses, until_heard
 from go_opt.improvement import improvements
 from go_opt.kernel_cache import until_compiled
+from go_opt.loosening import loose_order_turns, with_loose_kernels
 from go_opt.order_turns import order_turns
 from go_opt.policies import ask_policy
 from go_opt.proposal import IntArray, Proposal, SearchState, has_static_constraints
@@ -87,8 +88,9 @@ def proposals(search: SearchState) -> Iterator[Proposal | None]:
         # Counted in evaluations, whose turn it is may not depend on how long the policy takes.
         yield from until_heard(search, asked)
     yield from _until_kernels_are_there(search)
-    searches = _order_searches(search, fused)
-    yield from _in_turn(search, improvements(search), guesses(search, fused, asked), *searches)
+    searches = [*_order_searches(search, fused), loose_order_turns(search, fused)]
+    methods = _in_turn(search, improvements(search), guesses(search, fused, asked), *searches)
+    yield from with_loose_kernels(search, methods)
 
 
 def _until_kernels_are_there(search: SearchState) -> Iterator[None]:

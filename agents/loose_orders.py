@@ -1,0 +1,61 @@
+"""Genetic search for orders and kernels at once: orders compete as sliced through their kernels.
+
+Where kernels stay whole, good orders often are level. Keys are those of the kernels
+(:mod:`go_opt.agents.order_search`); where a kernel is split follows from the cuts
+(:mod:`go_opt.agents.loose_slicing`), so no keys are spent on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+import numpy as np
+
+from go_opt.agents.cheapest import Slicer
+from go_opt.agents.genetic import generations
+from go_opt.agents.loose_slicing import IntArray, loosened
+from go_opt.agents.order_search import HOPELESS, STRUCTURED_GENOMES, OrderPlan, order_keys
+from go_opt.agents.orders import fixed_orders, random_orders
+from go_opt.env import list_schedule
+from go_opt.solver.order_screen import OrderScreen
+
+LOOSE: Final = 1.1  # no more is hoped for of cuts through kernels
+
+
+def loose_orders(
+    slicer: Slicer, fusion_group: IntArray, *, seed: int, seeds: Iterable[IntArray] = ()
+) -> Iterator[OrderPlan | None]:
+    """Endless, one for each order tried: its plan, or ``None`` where it is of no use to the search.
+
+    Args:
+      fusion_group: [N] kernels, numbered 0 … M - 1, contiguous along the default order.
+      seeds: [N] further orders to start with, in each of which kernels are contiguous.
+    """
+    graph, tables, default = slicer.instance.graph, slicer.instance.tables, slicer.instance.order
+    structured = islice(random_orders(graph, tables, fusion_group, seed), STRUCTURED_GENOMES)
+    fixed = [order for _, order in fixed_orders(graph, fusion_group)]
+    first = np.stack([order_keys(order, fusion_group) for order in (default, *seeds, *fixed, *structured)])
+    screen = None if slicer.replicates else OrderScreen(tables, default, fusion_group, slicer.passing)
+    evolution = generations(first.shape[1], seed=seed, first=first)
+    genomes, worst_elite_s = next(evolution)
+    best_s = math.inf
+    while True:
+        costs_s = np.full(len(genomes), math.inf)
+        is_promising = np.ones(len(genomes), dtype=np.bool_)
+        if screen is not None and worst_elite_s < math.inf:
+            is_promising = screen.within(genomes, worst_elite_s * LOOSE)
+        for i in np.flatnonzero(is_promising):
+            order = list_schedule(graph, fusion_group, genomes[i])
+            sliced = slicer(order, fusion_group, min(worst_elite_s * LOOSE, best_s * HOPELESS))
+            if sliced is None:
+                yield None
+                continue
+            plan = loosened(slicer, order, fusion_group, sliced)
+            costs_s[i] = plan.interval_s
+            best_s = min(best_s, plan.interval_s)
+            yield plan
+        yield None  # a generation in which nothing is promising ends, too
+        genomes, worst_elite_s = evolution.send(costs_s)
