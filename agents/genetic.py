@@ -62,6 +62,7 @@ def generations(
     """Endless generations of genomes; arguments as for :func:`genetic_search`.
 
     Whoever costs no less than the worst elite does not become one: its cost need not be known.
+    Genomes may be written over before their costs are sent.
     """
     rng = np.random.default_rng(seed)
     genomes = rng.random((population, num_keys))
@@ -75,8 +76,8 @@ def generations(
         genomes, costs = genomes[by_cost], costs[by_cost]
         children = _children(rng, genomes, elites, population - elites - mutants)
         born = np.concatenate([rng.random((mutants, num_keys)), children])
-        genomes[elites:] = born
         costs[elites:] = yield born, float(costs[elites - 1])
+        genomes[elites:] = born
 
 
 def _children(rng: np.random.Generator, genomes: Keys, elites: int, number: int) -> Keys:

@@ -1,7 +1,8 @@
 """Genetic search over orders for the slicer, one proposal at a time.
 
 The rival of every table (:mod:`go_opt.agents.genetic`), started from structured orders and
-those of the caller, and made quick: an order that cannot be sliced below the cost of the worst
+those of the caller, with keys tied by repeated structure in every other generation
+(:mod:`go_opt.agents.tied_keys`), and made quick: an order that cannot be sliced below the cost of the worst
 elite, or is hopeless from the start, is refused by one candidate interval
 (:mod:`go_opt.solver.order_screen`) and never sliced.
 """
@@ -11,21 +12,25 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.agents.cheapest import Slicer
-from go_opt.agents.genetic import Keys, generations
+from go_opt.agents.genetic import ELITE_SHARE, POPULATION, Generations, Keys, generations
 from go_opt.agents.orders import fixed_orders, random_orders
+from go_opt.agents.tied_keys import TiedKeys, tied_keys
 from go_opt.env import list_schedule
 from go_opt.env.kernels import number_kernels
 from go_opt.solver.order_screen import OrderScreen
 
 IntArray = NDArray[np.int32]
 STRUCTURED_GENOMES: Final = 29  # with the default and the fixed orders half of a generation of 64
+ELITES: Final = max(1, int(POPULATION * ELITE_SHARE))
 BETTER: Final = 1.0 - 1e-9  # than the worst elite
+SCREENED_AGAIN: Final = 0.98  # once what is asked for has come down to this part of what it was
 HOPELESS: Final = 2.0  # times the best so far
 
 
@@ -40,7 +45,7 @@ class OrderPlan(NamedTuple):
 
 
 def genetic_orders(
-    slicer: Slicer, fusion_group: IntArray, *, seed: int, seeds: Iterable[IntArray] = ()
+    slicer: Slicer, fusion_group: IntArray, *, seed: int, seeds: Iterable[IntArray] = (), ties: bool = True
 ) -> Iterator[OrderPlan | None]:
     """Endless, one for each order tried: its plan, or ``None`` where it is of no use to the search.
 
@@ -49,6 +54,7 @@ def genetic_orders(
     Args:
       fusion_group: [N] kernels, numbered 0 … M - 1, contiguous along the default order.
       seeds: [N] further orders to start with, in each of which kernels are contiguous.
+      ties: whether identical blocks share keys in every other generation.
     """
     graph, tables, default = slicer.instance.graph, slicer.instance.tables, slicer.instance.order
     structured = itertools.islice(random_orders(graph, tables, fusion_group, seed), STRUCTURED_GENOMES)
@@ -56,28 +62,82 @@ def genetic_orders(
     first = np.stack([order_keys(order, fusion_group) for order in (default, *seeds, *fixed, *structured)])
     # The screen knows one chip for each segment.
     screen = None if slicer.replicates else OrderScreen(tables, default, fusion_group, slicer.passing)
-    evolution = generations(first.shape[1], seed=seed, first=first)
-    genomes, worst_elite_s = next(evolution)
-    best_s = math.inf
-    while True:
-        costs_s = np.full(len(genomes), math.inf)
-        is_promising = None
-        for i, keys in enumerate(genomes):
-            at_most_s = min(worst_elite_s * BETTER, best_s * HOPELESS)
-            if screen is not None and is_promising is None and at_most_s < math.inf:
-                is_promising = screen.within(genomes, at_most_s)
-            if is_promising is not None and not is_promising[i]:
-                yield None
-                continue
-            order = list_schedule(graph, fusion_group, keys)
-            sliced = slicer(order, fusion_group, at_most_s)
-            if sliced is None:
-                yield None
-                continue
-            costs_s[i] = sliced.interval_s
-            best_s = min(best_s, sliced.interval_s)
-            yield OrderPlan(sliced.placement, order, fusion_group, sliced.interval_s, sliced.replication)
-        genomes, worst_elite_s = evolution.send(costs_s)
+    trial = _Trial(slicer, fusion_group, screen)
+    untied = _Evolution(generations(first.shape[1], seed=seed, first=first))
+    evolutions = [untied]
+    tie = tied_keys(graph, fusion_group) if ties else None
+    if tie is not None:
+        # Half of what is known, alike in all blocks; the rest of the first generation is random.
+        strictness = np.random.default_rng(seed).uniform(-1.0, 2.0, len(first))
+        known = [tie.tied(*of_one) for of_one in zip(first, strictness, strict=True)]
+        evolutions.append(_Evolution(generations(tie.num_keys, seed=seed, first=np.stack(known)), tie))
+    for evolution in itertools.cycle(evolutions):
+        if evolution is untied and trial.best_order is not None and trial.best_s < untied.best_s:
+            # What ties have found goes on without them.
+            untied.genomes[0] = order_keys(trial.best_order, fusion_group)
+        yield from evolution.generation(trial)
+
+
+@dataclass
+class _Trial:
+    """Tries orders: first by the screen, then by the slicer."""
+
+    slicer: Slicer
+    fusion_group: IntArray
+    screen: OrderScreen | None
+    best_s: float = math.inf
+    best_order: IntArray | None = None
+
+    def is_promising(self, keys: Keys, at_most_s: float) -> NDArray[np.bool_]:
+        """[B] whether ``keys`` [B, M] may make plans within ``at_most_s``."""
+        if self.screen is None:
+            return np.ones(len(keys), dtype=np.bool_)
+        return self.screen.within(keys, at_most_s)
+
+    def plan(self, keys: Keys, at_most_s: float) -> OrderPlan | None:
+        """By the list schedule of ``keys`` [M]."""
+        order = list_schedule(self.slicer.instance.graph, self.fusion_group, keys)
+        sliced = self.slicer(order, self.fusion_group, at_most_s)
+        if sliced is None:
+            return None
+        if sliced.interval_s < self.best_s:
+            self.best_s, self.best_order = sliced.interval_s, order
+        return OrderPlan(sliced.placement, order, self.fusion_group, sliced.interval_s, sliced.replication)
+
+
+class _Evolution:
+    """Generations of genomes, whose elites are the best of all so far."""
+
+    def __init__(self, evolution: Generations, tie: TiedKeys | None = None) -> None:
+        self._evolution, self._tie = evolution, tie
+        self.genomes, _ = next(evolution)
+        self._elites_s: list[float] = []  # ascending
+
+    @property
+    def best_s(self) -> float:
+        """Of this evolution."""
+        return self._elites_s[0] if self._elites_s else math.inf
+
+    def generation(self, trial: _Trial) -> Iterator[OrderPlan | None]:
+        """One for each genome; those that cannot become elites are not costed."""
+        keys = self.genomes if self._tie is None else self._tie.expanded(self.genomes)
+        costs_s = np.full(len(keys), math.inf)
+        is_promising, screened_s = np.ones(len(keys), dtype=np.bool_), math.inf
+        for i in range(len(keys)):
+            at_most_s = min(self._worst_elite_s * BETTER, trial.best_s * HOPELESS)
+            if at_most_s < screened_s * SCREENED_AGAIN:
+                is_promising[i:] &= trial.is_promising(keys[i:], at_most_s)
+                screened_s = at_most_s
+            plan = trial.plan(keys[i], at_most_s) if is_promising[i] else None
+            if plan is not None:
+                costs_s[i] = plan.interval_s
+                self._elites_s = sorted([*self._elites_s, plan.interval_s])[:ELITES]
+            yield plan
+        self.genomes, _ = self._evolution.send(costs_s)
+
+    @property
+    def _worst_elite_s(self) -> float:
+        return self._elites_s[-1] if len(self._elites_s) == ELITES else math.inf
 
 
 def order_keys(order: IntArray, fusion_group: IntArray) -> Keys:

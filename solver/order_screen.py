@@ -1,7 +1,8 @@
 """Which orders of the same kernels can be sliced within an interval: a quick check of whole batches.
 
 List scheduling by keys, then one candidate interval of the slicer: no plan is made, nothing
-is costed twice, and of memory only what crosses a cut counts. A search for better orders needs
+is costed twice; of memory what crosses a cut counts, and the weights that must stream at least
+(:mod:`go_opt.solver.streamed_floor`). A search for better orders needs
 little else: most of the orders that it tries are no better than those it has.
 Axes: ``B`` orders, ``M`` kernels, ``C`` tensors between kernels, ``I`` inputs.
 """
@@ -19,12 +20,17 @@ from go_opt.env.cost import CostTables
 from go_opt.env.heap import heap_pop, heap_push
 from go_opt.env.kernels import number_kernels
 from go_opt.graph import INPUT, NO_PRODUCER, WEIGHT
+from go_opt.solver.fitting_starts import least_needed_bytes
 from go_opt.solver.passing import ADJACENT, PASSING_CODE, RELAYED, Passing
 from go_opt.solver.relay_slicing import fewest_chips_relayed
 from go_opt.solver.relay_terms import Alive, RelayTerms
-from go_opt.solver.sequence import kernel_sequence, unique_pairs
+from go_opt.solver.segment_memory import segment_memory
+from go_opt.solver.sequence import KernelSequence, kernel_sequence, unique_pairs
 from go_opt.solver.slicing import NO_SLICING, fewest_chips
 from go_opt.solver.slicing_problem import SliceProblem, most_crossing_bytes, slice_problem
+from go_opt.solver.streamed_cells import cell_streams, make_cells
+from go_opt.solver.streamed_floor import CELLS, FINE_CELLS, least_before
+from go_opt.solver.weight_streams import WeightReads, no_weights_held, weight_reads
 
 
 class KernelGraph(NamedTuple):
@@ -42,6 +48,16 @@ class KernelGraph(NamedTuple):
     input: NDArray[np.int32]  # [...] inputs that each reads, numbered 0 … I - 1
     input_s: NDArray[np.float64]  # [I] seconds that reading it again on the same chip saves
     most_crossing_bytes: int  # that memory may hold at a cut
+
+
+class Streaming(NamedTuple):
+    """Weights, and what the host's link carries of them."""
+
+    reads: WeightReads  # by kernel of the fusion
+    needed_bytes: NDArray[np.int64]  # [M] beside weights, of any segment that holds the kernel
+    room_bytes: int  # of the largest memory
+    input_s: float  # of the host's link, for inputs
+    s_per_byte: float  # of the same for weights; 0: what streams is left out
 
 
 class OrderScreen:
@@ -63,6 +79,7 @@ class OrderScreen:
         if passing != "free":
             kernels = kernels._replace(most_crossing_bytes=most_crossing_bytes(tables))
         self._kernels = kernels
+        self._streaming = _streaming(tables, sequence._replace(kernel_of=fusion_group))
         self._passing = PASSING_CODE[passing]
         self._max_chips = min(tables.num_chips, sequence.num_kernels)
 
@@ -74,8 +91,21 @@ class OrderScreen:
         if not self._problem.chips_are_alike or interval_s == np.inf:
             return np.ones(len(priority), dtype=np.bool_)
         return _within(
-            self._problem, self._kernels, self._passing, self._max_chips, priority, float(interval_s)
-        )
+            self._problem, self._kernels, self._streaming, no_weights_held(self._streaming.reads),
+            self._passing, self._max_chips, priority, float(interval_s),
+        )  # fmt: skip
+
+
+def _streaming(tables: CostTables, sequence: KernelSequence) -> Streaming:
+    reads, room_bytes = weight_reads(tables, sequence), int(tables.sram_bytes.max())
+    is_weight = tables.tensor_kind == WEIGHT
+    # Where transfers do not overlap, what streams is part of what segments cost.
+    may_stream = tables.overlap and int(tables.tensor_bytes[is_weight].sum()) > room_bytes
+    s_per_byte = tables.host_in_s_per_byte
+    needed_bytes = least_needed_bytes(segment_memory(tables, sequence, weights_may_stream=True))
+    return Streaming(
+        reads, needed_bytes, room_bytes, sequence.input_bytes * s_per_byte, s_per_byte * may_stream
+    )
 
 
 def _kernel_graph(
@@ -116,7 +146,7 @@ def _kernel_graph(
 
 
 @njit(cache=True, nogil=True)
-def _within(problem, kernels, passing, max_chips, priority, interval_s):
+def _within(problem, kernels, streaming, held, passing, max_chips, priority, interval_s):
     num_orders, num_kernels = priority.shape
     within = np.empty(num_orders, np.bool_)
     place = np.empty(num_kernels, np.int64)
@@ -130,7 +160,25 @@ def _within(problem, kernels, passing, max_chips, priority, interval_s):
         if passing == RELAYED and chips != NO_SLICING:
             chips, _ = fewest_chips_relayed(along, max_chips, interval_s, alive, previous)
         within[b] = chips != NO_SLICING
+        if within[b] and streaming.s_per_byte > 0.0:
+            within[b] = _may_stream_within(along, streaming, held, place, max_chips, interval_s)
     return within
+
+
+@njit(cache=True, nogil=True)
+def _may_stream_within(problem, streaming, held, place, max_chips, interval_s):
+    """Whether the host's link may carry inputs and streamed weights within the interval."""
+    most_bytes = (interval_s - streaming.input_s) / streaming.s_per_byte * (1.0 + 1e-9)
+    kernel_at = np.empty(len(place), np.int64)
+    kernel_at[place] = np.arange(len(place))
+    reads, needed_bytes, room_bytes = streaming.reads, streaming.needed_bytes, streaming.room_bytes
+    for num_cells in (CELLS, FINE_CELLS):
+        cells = make_cells(problem, reads, needed_bytes, kernel_at, room_bytes, num_cells)
+        streamed = cell_streams(cells, room_bytes, most_bytes, held)
+        before = least_before(cells, streamed, max_chips, 1, interval_s, most_bytes)
+        if before[-1, max_chips] > most_bytes:
+            return False
+    return True
 
 
 @njit(cache=True, nogil=True)

@@ -18,13 +18,13 @@ from go_opt.solver.relay_terms import end_moves_on, no_tensors_alive, relay_s, s
 from go_opt.solver.segment_memory import SegmentMemory, grow_segment, segment_usage
 from go_opt.solver.sequence import KernelSequence
 from go_opt.solver.slicing_problem import ROUNDING, SliceProblem
+from go_opt.solver.streamed_floor import Windows
 from go_opt.solver.weight_streams import (
     WeightReads,
     drop_weights,
     hold_weights,
     no_weights_held,
     streamed_bytes,
-    weight_reads,
 )
 
 # Kernels by which segments grow, and segments, once for each class of chips: half a second's work.
@@ -50,6 +50,7 @@ class SegmentTable(NamedTuple):
     offset: NDArray[np.int64]  # [A]
     cost_s: NDArray[np.float64]  # [C, Z] infinite where the segment is illegal or does not fit
     streamed_bytes: NDArray[np.float64]  # [C, Z] that the host's link carries beside all others
+    is_complete: bool  # whether every cut is a candidate that may be one
 
 
 def chip_classes(tables: CostTables, problem: SliceProblem, max_chips: int) -> ChipClasses:
@@ -78,20 +79,31 @@ def segment_table(
     memory: SegmentMemory,
     classes: ChipClasses,
     *,
+    reads: WeightReads,
+    windows: Windows | None,
     most_chips: int,
     longest_s: float,
     most_streamed_bytes: float,
+    most_segments: int = MOST_SEGMENTS,
 ) -> SegmentTable:
     """The segments of no more than ``longest_s`` on some chip that stream no more than so many bytes.
 
     Args:
       memory: where weights may stream.
+      windows: cuts to choose from, all by default.
       most_chips: of a stage; where it may have more than one, a segment costs its work alone,
         and no more than so many chips do in ``longest_s``.
+      most_segments: of all classes together.
     """
-    reads = weight_reads(tables, sequence)
     first_start = _first_starts(problem, longest_s * most_chips)
-    cut = _candidates(sequence, problem, reads, first_start, len(classes.kind))
+    may_cut = problem.may_cut
+    if windows is not None:
+        first_start, may_cut = np.maximum(first_start, windows.first_start), may_cut & windows.is_of_use
+    share = _share_of_cuts(first_start, may_cut, most_segments // len(classes.kind))
+    cut = np.flatnonzero(may_cut[1 : problem.num_kernels]) + 1
+    if share < 1.0:
+        cut = _cheapest_spread(sequence, problem, reads, cut, int(share * len(cut)))
+    cut = np.concatenate([[0], cut, [problem.num_kernels]])
     first = np.searchsorted(cut, first_start[cut])
     ends = np.cumsum(np.arange(len(cut)) - first)
     num_segments = int(ends[-1])
@@ -101,6 +113,7 @@ def segment_table(
         ends - np.arange(len(cut)),
         np.full((len(classes.kind), num_segments), np.inf),
         np.zeros((len(classes.kind), num_segments)),
+        share == 1.0,
     )
     _fill(
         problem, memory, reads, classes, table,
@@ -191,25 +204,14 @@ def _fill(
                 break
 
 
-def _candidates(
-    sequence: KernelSequence,
-    problem: SliceProblem,
-    reads: WeightReads,
-    first_start: NDArray[np.int64],
-    num_classes: int,
-) -> NDArray[np.int64]:
-    """[A] cuts to choose from: all, or as many as the bounds on work allow."""
-    num_kernels = sequence.num_kernels
-    inner = np.flatnonzero(problem.may_cut[1:num_kernels]) + 1
-    num_segments = int((inner - first_start[inner]).sum())
-    share = min(
-        1.0,
-        MOST_STEPS / max(num_segments, 1),
-        (MOST_SEGMENTS / max(num_segments * num_classes, 1)) ** 0.5,
-    )
-    if share < 1.0:
-        inner = _cheapest_spread(sequence, problem, reads, inner, int(share * len(inner)))
-    return np.concatenate([[0], inner, [num_kernels]])
+def _share_of_cuts(first_start: NDArray[np.int64], may_cut: NDArray[np.bool_], most_segments: int) -> float:
+    """Of cuts that may be candidates, as many as the bounds on work allow."""
+    inner = np.flatnonzero(may_cut[1:-1]) + 1
+    steps = int((inner - first_start[inner]).sum())
+    before = np.cumsum(np.concatenate([[0], may_cut]))
+    num_segments = int((before[inner] - before[first_start[inner]]).sum())
+    most_steps = MOST_STEPS * min(1.0, most_segments / MOST_SEGMENTS)
+    return min(1.0, most_steps / max(steps, 1), (most_segments / max(num_segments, 1)) ** 0.5)
 
 
 def _cheapest_spread(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Unpack
+from typing import Final, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,14 @@ from go_opt.solver.sequence import KernelSequence, kernel_sequence
 from go_opt.solver.slice import Slicing, most_chips
 from go_opt.solver.slicing_problem import SliceProblem, least_s, one_chip_s, slice_problem
 from go_opt.solver.streamed_cuts import StreamedCuts, StreamedProblem, cheapest_streamed_cuts
+from go_opt.solver.streamed_floor import CELLS, FINE_CELLS, StreamedFloor
+from go_opt.solver.weight_streams import weight_reads
+
+FIRST_STEP: Final = 0.02  # from the bound to the first limit
+STEP_GROWTH: Final = 8.0
+LIFTS: Final = 6  # of the bound, at most,
+CLOSE: Final = 1e-3  # until it is this exact
+DOUBT: Final = 1e-9
 
 
 def slice_order_streamed(
@@ -124,30 +132,84 @@ def _cheapest(
     upper_s = min(limits_s[1], _streaming_all_s(tables, problem))
     if lower_s >= upper_s:
         return None
+    reads = weight_reads(tables, sequence)
+    memory = segment_memory(tables, sequence, weights_may_stream=True, relayed=passing == "relayed")
     classes = chip_classes(tables, problem, chips)
-    table = segment_table(
-        tables,
-        sequence,
-        problem,
-        segment_memory(tables, sequence, weights_may_stream=True, relayed=passing == "relayed"),
-        classes,
-        most_chips=chips if replicates else 1,
-        longest_s=upper_s,
-        most_streamed_bytes=(upper_s - input_s) / s_per_byte if s_per_byte > 0.0 else math.inf,
-    )
-    blocked = np.ascontiguousarray(problem.blocked[:chips, table.cut])
-    of_cuts = StreamedProblem(
-        table,
-        classes.of_chip,
-        blocked,
-        len(classes.kind) == 1 and not blocked.any(),
-        replicates,
-        problem.crossing_bytes[table.cut] * problem.hop_s_per_byte[0] * replicates,
-        problem.floor_s,
-        input_s,
-        s_per_byte,
-    )
-    return cheapest_streamed_cuts(of_cuts, lower_s, upper_s, min_chips=min_chips)
+    most_chips = chips if replicates else 1
+    floor, step = None, math.inf
+    if s_per_byte > 0.0:
+        for num_cells in (CELLS, FINE_CELLS):
+            floor = StreamedFloor(problem, reads, memory, chips, most_chips, num_cells)
+            lower_s = _lifted_s(floor, lower_s, upper_s, input_s, s_per_byte)
+            if lower_s >= upper_s:
+                return None
+        step = FIRST_STEP
+    best: StreamedCuts | None = None
+    while True:
+        # Close to the bound few cuts are of use.
+        limit_s = min(lower_s * (1.0 + step), upper_s) if lower_s > 0.0 else upper_s
+        most_bytes = (limit_s - input_s) / s_per_byte if s_per_byte > 0.0 else math.inf
+        table = segment_table(
+            tables,
+            sequence,
+            problem,
+            memory,
+            classes,
+            reads=reads,
+            windows=None if floor is None else floor.windows(problem, limit_s, most_bytes),
+            most_chips=most_chips,
+            longest_s=limit_s,
+            most_streamed_bytes=most_bytes,
+        )
+        blocked = np.ascontiguousarray(problem.blocked[:chips, table.cut])
+        of_cuts = StreamedProblem(
+            table,
+            classes.of_chip,
+            blocked,
+            len(classes.kind) == 1 and not blocked.any(),
+            replicates,
+            problem.crossing_bytes[table.cut] * problem.hop_s_per_byte[0] * replicates,
+            problem.floor_s,
+            input_s,
+            s_per_byte,
+        )
+        found = cheapest_streamed_cuts(of_cuts, lower_s, limit_s, min_chips=min_chips)
+        if found is None and limit_s >= upper_s:
+            return best
+        if found is not None:
+            # Among the few cuts that may be better more of them are looked at.
+            is_settled = table.is_complete or best is not None
+            best, upper_s, step = found, found.interval_s, math.inf
+            if is_settled:
+                return best
+        elif table.is_complete:
+            lower_s = limit_s
+        step *= STEP_GROWTH
+
+
+def _lifted_s(
+    floor: StreamedFloor, lower_s: float, upper_s: float, input_s: float, s_per_byte: float
+) -> float:
+    """What slicings within ``upper_s`` cost at least; ``upper_s`` where there are none."""
+
+    def link_s(interval_s: float) -> float:
+        return input_s + floor.least_bytes(interval_s) * s_per_byte
+
+    least_link_s = link_s(upper_s)  # within less time no less is streamed
+    if least_link_s > upper_s * (1.0 + DOUBT):
+        return upper_s
+    lower_s = max(lower_s, least_link_s)
+    middle_s = lower_s
+    for _ in range(LIFTS):
+        reached_s = link_s(middle_s)
+        if reached_s <= middle_s * (1.0 + DOUBT):
+            lower_s, upper_s = max(lower_s, reached_s), middle_s
+        else:
+            lower_s = middle_s
+        if upper_s - lower_s <= CLOSE * upper_s:
+            break
+        middle_s = 0.5 * (lower_s + upper_s)
+    return lower_s
 
 
 def _streaming_all_s(tables: CostTables, problem: SliceProblem) -> float:
