@@ -91,14 +91,14 @@ def improvements(search: SearchState) -> Iterator[Proposal | None]:
 def _exact_searches(search: SearchState) -> Iterator[_Refining]:
     """The proof, where the problem as asked has one; and the best placement of the default kernels.
 
-    The proof leaves out memory and the triangle rule, so relays cost nothing there.
+    The proof leaves out the triangle rule, so relays cost nothing there.
     """
     graph, request, roles = search.graph, search.request, loop_roles(search.graph)
     tables = cost_tables(graph, search.target)
     may_clone = clonable_ops(graph) if search.passing == "relayed" else None
     default = np.arange(graph.num_ops, dtype=np.int32)
     if request.decide == "placement":
-        relaxed = refinement_problem(graph, tables, passing="free", may_clone=may_clone)
+        relaxed = refinement_problem(graph, tables, passing="free", may_clone=may_clone, tight=True)
         yield _Refining(relaxed, proves=True)
         best = refinement_problem(graph, search.tables, default, passing=search.passing)
         yield _Refining(best, proves=False)

@@ -37,13 +37,17 @@ def joint_refinement_problem(
     *,
     may_clone: NDArray[np.bool_] | None = None,
     replicates: bool = False,
+    tight: bool = True,
 ) -> RefinementProblem:
     """A relaxation of placing, ordering and fusing at once: its bound holds for all of it.
 
-    With ``replicates`` for the sizes of replicated stages too.
+    Args:
+      may_clone: [N] ops that plans may compute again elsewhere; by default none.
+      replicates: whether stages may take several chips.
+      tight: whether memory counts.
     """
     units = np.arange(graph.num_ops, dtype=np.int32)
-    floor_s = joint_floor_s(tables, roles)
+    floor_s = joint_floor_s(tables, roles, may_clone)
     return problem_of_units(
         graph,
         tables,
@@ -52,7 +56,8 @@ def joint_refinement_problem(
         passing="free",
         may_clone=may_clone,
         replicates=replicates,
-        apart=_never_together(tables, roles),
+        apart=_never_together(tables, roles, may_clone),
+        tight=tight,
     )
 
 
@@ -82,11 +87,19 @@ def replicated_plan_problem(
     )
 
 
-def joint_floor_s(tables: CostTables, roles: LoopRoles) -> NDArray[np.float64]:
-    """[N] seconds; those of any set of ops that share a chip are a lower bound of their kernels'."""
+def joint_floor_s(
+    tables: CostTables, roles: LoopRoles, may_clone: NDArray[np.bool_] | None = None
+) -> NDArray[np.float64]:
+    """[N] seconds; those of any set of ops that share a chip are a lower bound of their kernels'.
+
+    What ops that may be cloned make is written, and apart from its readers, where they are: not
+    necessarily by the op itself.
+    """
+    if may_clone is None:
+        may_clone = np.zeros(tables.num_ops, np.bool_)
     alone_s = np.where(tables.can_run, tables.kernel_floor_s(), np.inf).min(axis=0)
     flops_s = np.where(tables.can_run, tables.op_s, np.inf).min(axis=0)
-    bytes_s = _unavoidable_bytes(tables, roles) * float(tables.sram_s_per_byte.min())
+    bytes_s = _unavoidable_bytes(tables, roles, may_clone) * float(tables.sram_s_per_byte.min())
     overhead_s = float(tables.kernel_overhead_s.min())
     is_alone = roles.role == ALONE
     is_matrix, is_reduction = roles.role == MATRIX_LOOP, roles.role == REDUCTION
@@ -109,18 +122,21 @@ def _best_choice(
     return picked
 
 
-def _unavoidable_bytes(tables: CostTables, roles: LoopRoles) -> NDArray[np.float64]:
+def _unavoidable_bytes(
+    tables: CostTables, roles: LoopRoles, may_clone: NDArray[np.bool_]
+) -> NDArray[np.float64]:
     """[N] bytes each op's kernel must move for it; readers that might share a read share it."""
     reader, tensor = tables.reader_op, tables.reader_tensor
     producer = tables.tensor_producer[tensor]
     is_internal = (producer != NO_PRODUCER) & (tables.tensor_kind[tensor] == ACTIVATION)
     apart = np.ones(len(reader), dtype=np.bool_)
-    apart[is_internal] = _never_together(tables, roles)[is_internal]
+    apart[is_internal] = _never_together(tables, roles, may_clone)[is_internal]
     moved = np.zeros(tables.num_ops)
     np.add.at(moved, reader[apart], _shared_reads(tables, roles, np.flatnonzero(apart)))
     must_write = tables.tensor_is_output.copy()
     must_write[tensor[is_internal & apart]] = True
     must_write &= tables.tensor_producer != NO_PRODUCER
+    must_write &= tables.tensor_is_output | ~may_clone[np.maximum(tables.tensor_producer, 0)]
     np.add.at(moved, tables.tensor_producer[must_write], tables.tensor_bytes[must_write])
     return moved
 
@@ -143,8 +159,13 @@ def _shared_reads(tables: CostTables, roles: LoopRoles, reads: NDArray[np.int64]
     return np.where(role == ALONE, size, best)
 
 
-def _never_together(tables: CostTables, roles: LoopRoles) -> NDArray[np.bool_]:
-    """[R] whether the reader and the producer of what it reads are in different kernels in any case."""
+def _never_together(
+    tables: CostTables, roles: LoopRoles, may_clone: NDArray[np.bool_] | None = None
+) -> NDArray[np.bool_]:
+    """[R] whether the reader and the producer of what it reads are in different kernels in any case.
+
+    A clone of the producer need not have the op between them on its chip.
+    """
     return _find_apart(
         roles.role,
         roles.loop_elements,
@@ -154,11 +175,14 @@ def _never_together(tables: CostTables, roles: LoopRoles) -> NDArray[np.bool_]:
         tables.tensor_producer[tables.reader_tensor],
         tables.reader_ptr,
         tables.tensor_producer,
+        np.zeros(tables.num_ops, np.bool_) if may_clone is None else may_clone,
     )
 
 
 @njit(cache=True, nogil=True)
-def _find_apart(role, elements, read_ptr, read_producer, reader, producer, reader_ptr, tensor_producer):
+def _find_apart(
+    role, elements, read_ptr, read_producer, reader, producer, reader_ptr, tensor_producer, may_clone
+):
     apart = np.zeros(len(reader), np.bool_)
     ways = np.zeros(len(role), np.int8)
     for k in range(len(tensor_producer)):
@@ -177,6 +201,8 @@ def _find_apart(role, elements, read_ptr, read_producer, reader, producer, reade
             )
             if not apart[r]:
                 last = max(last, op)
+        if may_clone[home]:
+            continue
         # ways: 0 not behind home, 1 only through ops that may join, 2 through one that may not.
         ways[home] = 1
         for op in range(home + 1, last + 1):

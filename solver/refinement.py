@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.solver.refinement_kernels import OUT_OF_ROOM, chain_search, find_chain
-from go_opt.solver.refinement_plans import unit_plan
+from go_opt.solver.refinement_plans import UnitPlan, unit_plan
 from go_opt.solver.refinement_problem import MOST_TICKS, RefinementProblem, trivial_bound
 from go_opt.solver.refinement_reason import refuted_because
 from go_opt.solver.refinement_slices import slice_units
@@ -34,9 +34,15 @@ from go_opt.solver.refinement_states import state_pool, workspace
 # Chains that beat the best placement by less are not looked for: half of what OPTIMAL allows.
 TOLERANCE: Final = 5e-7
 FIRST_CAPACITY: Final = 256
+# Memory counts from when the best placement without it is that close to the bound.
+CLOSE: Final = 1.05
 # Expansions before another candidate is tried; doubled after each round of candidates.
 PATIENCE: Final = 128
 LEAST_SHARE: Final = 1 / 32
+# With memory so many pairs of states, or labels, take about as long as an expansion.
+PAIRS: Final = 16
+LABELS: Final = 64
+FIRST_SHARE: Final = 1 / 4  # with memory
 
 
 class Refinement:
@@ -60,20 +66,29 @@ class Refinement:
         self.replication: NDArray[np.int32] | None = None
         self.upper_s = upper_s
         self.expansions = 0
-        graph = problem.units
+        self._units = problem.units
+        self._is_free = problem.tight is not None  # memory is left out so far
+        self._given_s = upper_s
+        self._checked: NDArray[np.int32] | None = None
+        self._fitting = UnitPlan(np.zeros(0, np.int32), np.zeros(0, np.int32), math.inf)
         trivial = trivial_bound(problem)
         self._trivial_s, self._trivial_reason = trivial.seconds, trivial.reason
         self._refuted = math.floor(trivial.seconds / problem.tick_s * (1.0 - 1e-12)) - 1
+        self._begin()
+        if placement is not None:
+            self.consider(placement)
+        self._slice(np.arange(self._units.num_units, dtype=np.int32))
+
+    def _begin(self) -> None:
+        graph = self._units
         self._work = workspace(graph)
         self._pool = state_pool(graph, FIRST_CAPACITY)
         self._search = chain_search(graph, FIRST_CAPACITY)
+        self._asked = 0  # pairs of states, what they stream
         self._share = 1.0  # of the way from what is refuted to what is reached
         self._patience = self._round = PATIENCE
         self._most = MOST_TICKS  # candidates beyond are not refuted by chains
-        self.consider(np.zeros(graph.num_units, np.int32))
-        if placement is not None:
-            self.consider(placement)
-        self._slice(np.arange(graph.num_units, dtype=np.int32))
+        self._take(np.zeros(graph.num_units, np.int32))
 
     @property
     def lower_bound_s(self) -> float:
@@ -83,30 +98,48 @@ class Refinement:
     @property
     def is_optimal(self) -> bool:
         """Whether bound and the best that is known meet, but for :data:`TOLERANCE`."""
-        return self._refuted >= self._target or self.upper_s <= self._trivial_s * (1.0 + TOLERANCE)
+        return self._is_met and not self._is_free
+
+    @property
+    def _is_met(self) -> bool:
+        # Where streaming alone takes more ticks than are counted, all are refuted and yet they do not meet.
+        return (
+            self._refuted >= self._target
+            and (self.upper_s <= self.lower_bound_s * (1.0 + 2.0 * TOLERANCE) or math.isinf(self.upper_s))
+        ) or self.upper_s <= self._trivial_s * (1.0 + TOLERANCE)
 
     @property
     def is_over(self) -> bool:
         """Whether more expansions are of no use: it is optimal, or its chains are no longer exact.
 
-        They are not where replicated stages do not overlap transfers and compute.
+        They are not where replicated stages do not overlap transfers and compute, and may not be
+        where memory is tight.
         """
-        return self.is_optimal or self._refuted >= self._most
+        is_all = self._refuted >= min(self._target, self._most)
+        return (self._is_met or is_all) and not self._is_free
 
     @property
     def reason(self) -> str:
         """Why no placement is faster than the bound, one sentence with names."""
         if (self._refuted + 1) * self.problem.tick_s <= self._trivial_s:
             return self._trivial_reason
-        find_chain(self.problem.units, self._pool, self._search, self._refuted, self._target)
-        return refuted_because(self.problem, self._pool, self._search, self._refuted)
+        return refuted_because(
+            self.problem, self._units, self._pool, self._search, self._refuted, self._target
+        )
 
     def consider(self, placement: NDArray[np.int32]) -> bool:
         """Take a placement [U] of another method into account; whether it is the best so far.
 
         With replication open its chips stand for stages, whose sizes are chosen anew.
         """
-        plan = unit_plan(self.problem, placement)
+        if self._is_free and self.problem.tight is not None:
+            fitting = unit_plan(self.problem, self.problem.tight, placement)
+            if fitting.interval_s < self._fitting.interval_s:
+                self._fitting = fitting
+        return self._take(placement)
+
+    def _take(self, placement: NDArray[np.int32]) -> bool:
+        plan = unit_plan(self.problem, self._units, placement)
         if plan.interval_s > self.upper_s or (plan.interval_s == self.upper_s and self.placement is not None):
             return False
         self.upper_s, self.placement, self.replication = plan.interval_s, plan.placement, plan.replication
@@ -116,9 +149,16 @@ class Refinement:
         """Split at least so many states, unless it is over before; whether it is."""
         limit = self.expansions + expansions
         while self.expansions < limit and not self.is_over:
-            open_ticks = min(self._target, self._most) - self._refuted
+            if self._is_free and self._counts_memory_now():
+                continue
+            most = min(self._target, self._most)
+            if self._units.held.counts:
+                # Segments within long intervals hold much, and take long to look at.
+                most = min(most, 2 * self._refuted)
+            open_ticks = most - self._refuted
             ticks = self._refuted + max(1, int(open_ticks * self._share))
-            length = find_chain(self.problem.units, self._pool, self._search, ticks, self._target)
+            length = find_chain(self._units, self._pool, self._search, ticks, self._target)
+            self._count_pairs()
             if length == OUT_OF_ROOM or self._pool.num_states[0] + length > len(self._pool.low):
                 self._grow()
             elif length == 0:
@@ -128,11 +168,42 @@ class Refinement:
             elif self._pool.num_free[self._search.chain[:length]].any():
                 self._split(length)
             else:
-                if not self.consider(self._placement_of(length)):
+                if not self._take(self._placement_of(length)):
                     self._most = ticks - 1
                 self._share = min(self._share, 0.5)
                 self._patience = self._round
         return self.is_over
+
+    def _count_pairs(self) -> None:
+        """With memory a search takes long beside the splits it leads to: part of it counts as expansions."""
+        if self._units.held.counts:
+            asked = int(self._search.fits.stamp[0])
+            self.expansions += (asked - self._asked) // PAIRS + int(self._search.level_end.max()) // LABELS
+            self._asked = asked
+
+    def _counts_memory_now(self) -> bool:
+        """Count memory once what is best without it is all but known; whether something changed.
+
+        A placement that fits is best with memory too.
+        """
+        assert self.problem.tight is not None
+        if not (self._is_met or self.upper_s <= CLOSE * self.lower_bound_s):
+            return False
+        if self.placement is not None and self.placement is not self._checked:
+            self._checked = self.placement
+            plan = unit_plan(self.problem, self.problem.tight, self.placement)
+            self._fitting = min(plan, self._fitting, key=lambda found: found.interval_s)
+        if self.placement is None or self._fitting.interval_s <= self.upper_s * (1.0 + TOLERANCE):
+            self._is_free = not self._is_met
+            return self._is_met
+        self._is_free = False
+        self._units = self.problem.tight
+        self.upper_s, self.placement, self.replication = self._given_s, None, None
+        self._begin()
+        self._share = FIRST_SHARE
+        if self._fitting.interval_s < math.inf:
+            self._take(self._fitting.placement)
+        return True
 
     @property
     def _target(self) -> int:
@@ -142,7 +213,7 @@ class Refinement:
     def _split(self, length: int) -> None:
         context = self._search.context
         splits = split_chain(
-            self.problem.units, self._pool, self._work, self._search.chain, length, context, self._target
+            self._units, self._pool, self._work, self._search.chain, length, context, self._target
         )
         self.expansions += splits
         self._patience -= splits
@@ -159,13 +230,13 @@ class Refinement:
         self._patience = self._round
 
     def _slice(self, order: NDArray[np.int32]) -> None:
-        placement = slice_units(self.problem.units, order, self._refuted, self._target)
+        placement = slice_units(self._units, order, self._refuted, self._target)
         if placement is not None:
-            self.consider(placement)
+            self._take(placement)
 
     def _placement_of(self, length: int) -> NDArray[np.int32]:
         """[U] of a chain of single down-sets: the number of them that leave a unit out."""
-        num_units = self.problem.units.num_units
+        num_units = self._units.num_units
         placement = np.zeros(num_units, np.int32)
         for state in self._search.chain[1 : length - 1]:
             inside = np.unpackbits(self._pool.inside[state].view(np.uint8), bitorder="little")
@@ -173,9 +244,10 @@ class Refinement:
         return placement
 
     def _grow(self) -> None:
-        graph, pool, search = self.problem.units, self._pool, self._search
+        graph, pool, search = self._units, self._pool, self._search
         capacity = 2 * len(pool.low)
         self._pool, self._search = state_pool(graph, capacity), chain_search(graph, capacity)
+        self._asked = 0
         for name, values in pool._asdict().items():
             getattr(self._pool, name)[: len(values)] = values
         self._search.by_low[: len(search.by_low)] = search.by_low

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from go_opt.env.heap import heap_pop, heap_push
 from go_opt.solver.passing import ADJACENT, RELAYED
+from go_opt.solver.refinement_fits import FitScratch, fit_scratch, known_streamed
 from go_opt.solver.refinement_pairs import extra_ticks, may_follow
 from go_opt.solver.refinement_problem import UnitGraph
 from go_opt.solver.refinement_states import EVERYTHING, NOTHING
@@ -37,6 +38,9 @@ from go_opt.solver.refinement_streams import NEVER_FITS, least_streamed, spare_b
 NEVER: Final = -1
 GONE: Final = -(2**62)  # reach of a label that a later one of its state made useless
 FURTHEST: Final = 2**61
+MOST_STREAMED: Final = 2**61
+# Labels of a state on a level that stream less for less work. More are taken for one.
+MOST_LABELS: Final = 2
 OUT_OF_ROOM: Final = -1
 
 
@@ -51,18 +55,23 @@ class ChainSearch(NamedTuple):
     high: NDArray[np.int64]  # [S] most
     cut: NDArray[np.int64]  # [S]
     best: NDArray[np.int64]  # [S] most work on any level so far
+    best_streamed: NDArray[np.int64]  # [S] what the label of that work streams
+    thrifty: NDArray[np.int64]  # [S] work of the label that streams least …
+    thrifty_streamed: NDArray[np.int64]  # [S] … and what it streams
+    num_labels: NDArray[np.int32]  # [S] on this level
     label: NDArray[np.int64]  # [S] the last label
     label_state: NDArray[np.int32]  # [Y]
     label_work: NDArray[np.int64]  # [Y]
     label_reach: NDArray[np.int64]  # [Y] work, the next segment's included, less the cut
     label_before: NDArray[np.int64]  # [Y]
     label_older: NDArray[np.int64]  # [Y] the label of the same state before this one
-    label_streamed: NDArray[np.int64]  # [Y] bytes of the stages so far, where they share the host's link
+    label_streamed: NDArray[np.int64]  # [Y] bytes of the segments so far, where they share the host's link
     queue: NDArray[np.int64]  # [Y] heap of the labels of a level
     waiting: NDArray[np.int32]  # [S] places of open_state that may be reached better
     level_end: NDArray[np.int64]  # [D + 2] labels up to and with each level; zero for levels not reached
     chain: NDArray[np.int32]  # [D + 1] states found
     context: NDArray[np.int8]  # [D + 1, U] see :mod:`go_opt.solver.refinement_splits`
+    fits: FitScratch
 
 
 def chain_search(graph: UnitGraph, capacity: int) -> ChainSearch:
@@ -77,6 +86,10 @@ def chain_search(graph: UnitGraph, capacity: int) -> ChainSearch:
         high=np.zeros(capacity, np.int64),
         cut=np.zeros(capacity, np.int64),
         best=np.zeros(capacity, np.int64),
+        best_streamed=np.zeros(capacity, np.int64),
+        thrifty=np.zeros(capacity, np.int64),
+        thrifty_streamed=np.zeros(capacity, np.int64),
+        num_labels=np.zeros(capacity, np.int32),
         label=np.zeros(capacity, np.int64),
         label_state=np.zeros(most_labels, np.int32),
         label_work=np.zeros(most_labels, np.int64),
@@ -89,6 +102,7 @@ def chain_search(graph: UnitGraph, capacity: int) -> ChainSearch:
         level_end=np.zeros(graph.num_chips + 2, np.int64),
         chain=np.zeros(graph.num_chips + 1, np.int32),
         context=np.zeros((graph.num_chips + 1, graph.num_units), np.int8),
+        fits=fit_scratch(graph),
     )
 
 
@@ -117,10 +131,14 @@ def find_chain(graph, pool, search, ticks, dead_ticks):
             search.high[num_open] = most
             search.cut[num_open] = 0 if graph.overlap else pool.cut[state]
             search.best[num_open] = NEVER
+            search.best_streamed[num_open] = MOST_STREAMED
+            search.thrifty[num_open] = NEVER
+            search.thrifty_streamed[num_open] = MOST_STREAMED
             search.label[num_open] = NEVER
             num_open += 1
     search.label_state[0] = NOTHING
     search.label_work[0] = 0
+    search.label_streamed[0] = 0
     search.label_before[0] = NEVER
     for level in range(len(search.level_end)):
         search.level_end[level] = 0
@@ -131,7 +149,7 @@ def find_chain(graph, pool, search, ticks, dead_ticks):
     for level in range(graph.num_chips):
         # What is not done by then cannot be done on the chips left.
         least = pool.high[EVERYTHING] - ticks * (graph.num_chips - level - 1)
-        num_open = _keep_open(search, num_open, least)
+        num_open = _keep_open(search, num_open, least, graph.held.stream_bytes_per_tick > 0.0)
         num_labels = _extend(graph, pool, search, ticks, least, num_open, begin, end)
         if num_labels < 0:
             return OUT_OF_ROOM
@@ -171,9 +189,12 @@ def _extend(graph, pool, search, ticks, least, num_open, begin, end):
     """
     before = pool.pulled if graph.passing == ADJACENT else pool.inside
     takes_extra = graph.passing == RELAYED or len(graph.input_ticks) > 0
-    memory = graph.memory
-    spare = spare_bytes(memory, ticks)
-    ticks_per_byte = streaming_ticks(memory, spare, ticks)
+    memory, held = graph.memory, graph.held
+    shares_link = held.stream_bytes_per_tick > 0.0
+    spare = spare_bytes(held, ticks) if held.counts else spare_bytes(memory, ticks)
+    ticks_per_byte = held.stream_ticks_per_byte * (1.0 - 1e-15)
+    if not held.counts:
+        ticks_per_byte = streaming_ticks(memory, spare, ticks)
     queued = 0
     for label in range(0 if graph.replicates else begin, end):
         if search.label_reach[label] != GONE:
@@ -181,6 +202,7 @@ def _extend(graph, pool, search, ticks, least, num_open, begin, end):
     waiting = num_open
     for i in range(num_open):
         search.waiting[i] = i
+        search.num_labels[i] = 0
     num_labels = end
     while queued > 0 and waiting > 0:
         label = search.queue[0]
@@ -188,13 +210,19 @@ def _extend(graph, pool, search, ticks, least, num_open, begin, end):
         state = search.label_state[label]
         last = pool.last_inside[state]
         reach = search.label_reach[label]
+        before_streamed = search.label_streamed[label] if shares_link else np.int64(0)
         kept = 0
         for w in range(waiting):
             i = search.waiting[w]
             if search.floor[i] > reach:
                 break
             done = min(search.high[i], reach - search.cut[i])
-            if done <= search.best[i] or done < search.low[i] or done < least:
+            if done < search.low[i] or done < least:
+                continue
+            if _is_known(search, i, done, before_streamed):
+                if before_streamed > 0:  # labels to come may stream less
+                    search.waiting[kept] = i
+                    kept += 1
                 continue
             after = search.open_state[i]
             follows = may_follow(before, pool.outside, state, after, pool.first_outside[after], last)
@@ -203,28 +231,42 @@ def _extend(graph, pool, search, ticks, least, num_open, begin, end):
                 borders = pool.cut_bytes[state] + pool.cut_bytes[after]
                 streamed = least_streamed(memory, pool.inside, pool.outside, state, after, borders)
                 follows = streamed != NEVER_FITS and search.label_streamed[label] + streamed <= spare
+            elif held.counts and follows:
+                streamed = known_streamed(graph, pool, search.fits, state, after)
+                follows = streamed != NEVER_FITS and before_streamed + streamed <= spare
+            so_far = before_streamed + streamed if shares_link else np.int64(0)
             extra = extra_ticks(graph, pool, state, after) if follows and takes_extra else np.int64(0)
             if follows and streamed > 0:
                 extra += np.int64(streamed * ticks_per_byte)
-            if extra > 0 or not follows:
+            if extra > 0 or not follows or (shares_link and so_far > 0):
                 search.waiting[kept] = i
                 kept += 1
                 done = min(search.high[i], reach - search.cut[i] - extra)
-                if not follows or done <= search.best[i] or done < search.low[i] or done < least:
+                if not follows or done < search.low[i] or done < least or _is_known(search, i, done, so_far):
                     continue
-            if search.label[i] < end:
+            is_another = shares_link and search.num_labels[i] < MOST_LABELS
+            if search.label[i] < end or is_another:
                 if num_labels == len(search.label_work):
                     return OUT_OF_ROOM
                 search.label_older[num_labels] = search.label[i]
                 search.label[i] = num_labels
+                search.num_labels[i] += 1
                 search.label_state[num_labels] = after
+                search.label_work[num_labels] = NEVER
+                search.label_streamed[num_labels] = so_far
                 num_labels += 1
             at = search.label[i]
+            if shares_link:
+                done = max(done, search.label_work[at])
+                so_far = min(so_far, search.label_streamed[at])
+                search.label_streamed[at] = so_far
+            else:
+                total = search.label_streamed[label] + (streamed if memory.shares_link else 0)
+                search.label_streamed[at] = total
             search.label_work[at] = done
             search.label_before[at] = label
-            search.label_streamed[at] = search.label_streamed[label] + (streamed if memory.shares_link else 0)
             search.label_reach[at] = done + ticks - search.cut[i]
-            search.best[i] = done
+            _know(search, i, done, so_far)
             if after == EVERYTHING:
                 return num_labels
         waiting = kept
@@ -232,17 +274,41 @@ def _extend(graph, pool, search, ticks, least, num_open, begin, end):
 
 
 @njit(cache=True, nogil=True)
-def _keep_open(search, num_open, least):
+def _is_known(search, i, done, streamed):
+    """Whether a label of the state does as much and streams no more."""
+    return (done <= search.best[i] and streamed >= search.best_streamed[i]) or (
+        done <= search.thrifty[i] and streamed >= search.thrifty_streamed[i]
+    )
+
+
+@njit(cache=True, nogil=True)
+def _know(search, i, done, streamed):
+    if done > search.best[i] or (done == search.best[i] and streamed < search.best_streamed[i]):
+        search.best[i] = done
+        search.best_streamed[i] = streamed
+    if streamed < search.thrifty_streamed[i] or (
+        streamed == search.thrifty_streamed[i] and done > search.thrifty[i]
+    ):
+        search.thrifty[i] = done
+        search.thrifty_streamed[i] = streamed
+
+
+@njit(cache=True, nogil=True)
+def _keep_open(search, num_open, least, shares_link):
     """Drop states that are done as far as can be, and those too small from here on."""
     kept = 0
     for i in range(num_open):
-        if search.best[i] < search.high[i] and search.high[i] >= least:
+        is_best = search.best[i] >= search.high[i] and (search.best_streamed[i] == 0 or not shares_link)
+        if not is_best and search.high[i] >= least:
             search.open_state[kept] = search.open_state[i]
             search.floor[kept] = search.floor[i]
             search.low[kept] = search.low[i]
             search.high[kept] = search.high[i]
             search.cut[kept] = search.cut[i]
             search.best[kept] = search.best[i]
+            search.best_streamed[kept] = search.best_streamed[i]
+            search.thrifty[kept] = search.thrifty[i]
+            search.thrifty_streamed[kept] = search.thrifty_streamed[i]
             search.label[kept] = search.label[i]
             kept += 1
     return kept

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.solver.refinement_fits import fit_scratch, least_streamed_on_chip
+from go_opt.solver.refinement_held import HeldMemory
 from go_opt.solver.refinement_memory import UnitMemory
 from go_opt.solver.refinement_problem import RefinementProblem, UnitGraph
 from go_opt.solver.refinement_streams import NEVER_FITS
@@ -23,18 +25,27 @@ class UnitPlan(NamedTuple):
     interval_s: float
 
 
-def unit_plan(problem: RefinementProblem, placement: NDArray[np.int32]) -> UnitPlan:
-    """``placement`` [U], costed exactly; with replication open its chips are stages of the best sizes."""
-    units = problem.units
+def unit_plan(problem: RefinementProblem, units: UnitGraph, placement: NDArray[np.int32]) -> UnitPlan:
+    """``placement`` [U], costed exactly; with replication open its chips are stages of the best sizes.
+
+    Args:
+      units: those of ``problem``, with memory or without.
+    """
     if not units.replicates:
         stage_s, link_s, _ = _loads(problem, placement, units.num_chips)
         enters_s = np.concatenate([[0.0], link_s[:-1]])
-        interval_s = float(_chip_s(units, stage_s, enters_s, link_s, 1).max())
-        return UnitPlan(
-            placement.astype(np.int32),
-            np.ones(units.num_units, np.int32),
-            max(problem.floor_s, interval_s, float(link_s.max()) if units.overlap else 0.0),
-        )
+        streams = _streamed_by_chips(units, placement)
+        interval_s = problem.floor_s
+        if units.held.counts and units.overlap:
+            interval_s = max(interval_s, _host_s(problem, units.held, int(streams.sum())))
+        stage_s += streams * units.held.stream_ticks_per_byte * problem.tick_s
+        interval_s = max(interval_s, float(_chip_s(units, stage_s, enters_s, link_s, 1).max()))
+        if units.overlap:
+            interval_s = max(interval_s, float(link_s.max()))
+        if (streams == NEVER_FITS).any():
+            interval_s = math.inf
+        ones = np.ones(units.num_units, np.int32)
+        return UnitPlan(placement.astype(np.int32), ones, interval_s)
     used = np.unique(placement)
     if len(used) > units.num_chips:
         return UnitPlan(placement.astype(np.int32), np.ones(units.num_units, np.int32), math.inf)
@@ -47,9 +58,8 @@ def unit_plan(problem: RefinementProblem, placement: NDArray[np.int32]) -> UnitP
         return UnitPlan(placement.astype(np.int32), np.ones(units.num_units, np.int32), math.inf)
     stage_s += streams * units.memory.stream_ticks_per_byte * problem.tick_s
     if units.overlap and streams.any():
-        least_s = max(
-            least_s, _host_s(problem, int(streams.sum() if units.memory.shares_link else streams.max()))
-        )
+        streamed = int(streams.sum() if units.memory.shares_link else streams.max())
+        least_s = max(least_s, _host_s(problem, units.memory, streamed))
     size = np.ones(len(used), np.int32)
     chip_s = _chip_s(units, stage_s, enters_s, link_s, size)
     while size.sum() < units.num_chips and chip_s.max() > least_s:
@@ -113,9 +123,29 @@ def _streamed_bytes(
     return np.where(active > memory.sram_bytes, NEVER_FITS, streamed)
 
 
-def _host_s(problem: RefinementProblem, streamed_bytes: int) -> float:
+def _streamed_by_chips(units: UnitGraph, placement: NDArray[np.int32]) -> NDArray[np.int64]:
+    """[D] what each chip streams, or NEVER_FITS."""
+    streams = np.zeros(units.num_chips, np.int64)
+    if units.held.counts:
+        words = (units.num_units + 63) // 64
+        # Before each chip, and behind the last.
+        is_done = placement[None] < np.arange(units.num_chips + 1)[:, None]
+        done = np.zeros((units.num_chips + 1, 64 * words), np.bool_)
+        to_do = done.copy()
+        done[:, : units.num_units], to_do[:, : units.num_units] = is_done, ~is_done
+        inside, outside = (
+            np.packbits(rows, axis=1, bitorder="little").view(np.int64) for rows in (done, to_do)
+        )
+        scratch = fit_scratch(units)
+        for chip in np.unique(placement).tolist():
+            streams[chip] = least_streamed_on_chip(
+                units, inside, outside, scratch, chip, chip + 1, 0, words - 1
+            )
+    return streams
+
+
+def _host_s(problem: RefinementProblem, memory: UnitMemory | HeldMemory, streamed_bytes: int) -> float:
     """What the host's link takes to bring so much beside what it always brings."""
-    memory = problem.units.memory
     return (memory.reserved_bytes + streamed_bytes) / memory.stream_bytes_per_tick * problem.tick_s
 
 

@@ -9,7 +9,8 @@ tensors produced in ``I_d`` and read outside. What a chip takes:
 * summed: ``work + (cut(I_d) + cut(I_{d+1})) / rate + its inputs and outputs``,
 
 where relayed tensors add their copies to the work of every chip they pass. Memory is left
-out, so bounds stay sound and plans must be checked.
+out, so bounds stay sound and plans must be checked; or it counts in a second graph, ``tight``
+(:mod:`go_opt.solver.refinement_held`), for problems that memory-free placements do not settle.
 
 With replication open the segments are stages, and r chips divide the work of theirs by r; the
 links inside never carry more than its borders. Then memory counts
@@ -34,6 +35,7 @@ from go_opt.graph import INPUT, NO_PRODUCER, Graph
 from go_opt.solver.bounds import Bound, least_streamed_bytes
 from go_opt.solver.interchange import interchange_edges
 from go_opt.solver.passing import PASSING_CODE, RELAYED, Passing
+from go_opt.solver.refinement_held import HeldMemory, held_memory, nothing_held
 from go_opt.solver.refinement_memory import UnitMemory, least_memory, no_memory, planned_memory
 from go_opt.solver.refinement_traffic import (
     UnitTensors,
@@ -72,6 +74,7 @@ class UnitGraph(NamedTuple):
     overlap: bool
     replicates: bool  # whether a stage may take several chips
     memory: UnitMemory  # counts where stages may be replicated
+    held: HeldMemory  # counts where they may not, and memory is tight
 
     @property
     def num_units(self) -> int:
@@ -83,6 +86,7 @@ class RefinementProblem:
     """A :class:`UnitGraph` with the names and seconds that certificates speak of."""
 
     units: UnitGraph
+    tight: UnitGraph | None  # the same with memory; None where it is left out
     unit_of_op: NDArray[np.int32]  # [N]
     unit_s: NDArray[np.float64]  # [U] work
     own_s: NDArray[np.float64]  # [U] summed: what its outputs and inputs nobody else reads take
@@ -108,6 +112,7 @@ def refinement_problem(
     passing: Passing,
     may_clone: NDArray[np.bool_] | None = None,
     replicates: bool = False,
+    tight: bool = False,
 ) -> RefinementProblem:
     """Kernels as units.
 
@@ -120,11 +125,14 @@ def refinement_problem(
       may_clone: [N] ops that plans may compute again elsewhere; by default none. Their
         tensors, copies and outputs then cost nothing in the problem, which makes it a relaxation.
       replicates: whether stages may take several chips.
+      tight: whether memory counts, where stages may not.
     """
     default = np.arange(graph.num_ops, dtype=np.int32)
     order = default if order is None else order
     unit_of_op = number_kernels(order, default if fusion_group is None else fusion_group)
-    kernel_s = kernel_seconds(tables, unit_of_op)
+    # What is cloned need not be written where it is made.
+    written = tables if may_clone is None else without_traffic_of(tables, may_clone)
+    kernel_s = kernel_seconds(written, unit_of_op)
     may_run = np.ones_like(kernel_s, dtype=np.bool_)
     kind, op = np.nonzero(~tables.can_run)
     may_run[kind, unit_of_op[op]] = False
@@ -137,6 +145,8 @@ def refinement_problem(
         passing=passing,
         may_clone=may_clone,
         replicates=replicates,
+        tight=tight,
+        is_in_order=True,
     )
 
 
@@ -152,6 +162,8 @@ def problem_of_units(
     apart: NDArray[np.bool_] | None = None,
     planned_kernels: NDArray[np.int32] | None = None,
     planned_s: float = 0.0,
+    tight: bool = False,
+    is_in_order: bool = False,
 ) -> RefinementProblem:
     """Units numbered in a topological order, with seconds of their own.
 
@@ -162,6 +174,8 @@ def problem_of_units(
         by default what no plan can avoid, which makes the problem a relaxation.
       planned_s: an interval that such plans may take. Weights of which little is touched, and
         which the host's link brings in that time, need not stay where a chip cannot hold all.
+      tight: without ``replicates``: whether memory counts.
+      is_in_order: whether the units of a chip run in the order of their numbers.
     """
     num_units = len(unit_s)
     stored, tables = tables, tables if may_clone is None else without_traffic_of(tables, may_clone)
@@ -201,28 +215,27 @@ def problem_of_units(
         relay_s[tensors.bytes == 0] = 0.0
     relay_s = relay_s if code == RELAYED else np.zeros(len(relay_s))
     memory = no_memory()
+    if apart is None:
+        apart = unit_of_op[tables.reader_op] != unit_of_op[tables.tensor_producer[tables.reader_tensor]]
     if replicates and planned_kernels is not None:
         least_s = max(floor_s, one_chip_s / tables.num_chips)
         memory = planned_memory(tables, unit_of_op, num_units, planned_kernels, tick_s, least_s, planned_s)
     elif replicates:
-        if apart is None:
-            apart = unit_of_op[tables.reader_op] != unit_of_op[tables.tensor_producer[tables.reader_tensor]]
         memory = least_memory(stored, unit_of_op, num_units, apart, may_clone, tick_s)
     source = np.repeat(tensors.producer, np.diff(tensors.reader_ptr))
-    edges = np.stack([source, tensors.reader], axis=1)
+    reads = np.unique(np.stack([source, tensors.reader], axis=1), axis=0)
     unit_cost = [unit_ticks, memory.held_bytes, memory.alive_bytes] if replicates else [unit_ticks]
     edges = np.concatenate(
-        [edges, _interchange_edges(tensors, unit_cost, ticks(relay_s), input_readers, memory)]
+        [reads, _interchange_edges(tensors, unit_cost, ticks(relay_s), input_readers, memory)]
     )
-    edges = np.unique(edges, axis=0)
-    backward = edges[np.argsort(edges[:, 1], kind="stable")]
+    successor_ptr, successor, predecessor_ptr, predecessor = _neighbours(edges, num_units)
     tensor_of_read = np.repeat(np.arange(len(tensors.bytes), dtype=np.int32), np.diff(tensors.reader_ptr))
     units = UnitGraph(
         unit_ticks=unit_ticks,
-        successor_ptr=row_pointers(edges[:, 0], num_units),
-        successor=np.ascontiguousarray(edges[:, 1]),
-        predecessor_ptr=row_pointers(backward[:, 1], num_units),
-        predecessor=np.ascontiguousarray(backward[:, 0]),
+        successor_ptr=successor_ptr,
+        successor=successor,
+        predecessor_ptr=predecessor_ptr,
+        predecessor=predecessor,
         produced_ptr=row_pointers(tensors.producer, num_units),
         read_ptr=row_pointers(tensors.reader, num_units),
         read=tensor_of_read[np.argsort(tensors.reader, kind="stable")],
@@ -240,9 +253,32 @@ def problem_of_units(
         overlap=tables.overlap,
         replicates=replicates,
         memory=memory,
+        held=nothing_held(),
     )
+    with_memory = None
+    if tight and not replicates:
+        held = held_memory(
+            stored,
+            unit_of_op,
+            num_units,
+            tensors,
+            apart=apart,
+            may_clone=may_clone,
+            is_in_order=is_in_order,
+            tick_s=tick_s,
+        )
+        # Units that trade places change what chips hold.
+        successor_ptr, successor, predecessor_ptr, predecessor = _neighbours(reads, num_units)
+        with_memory = units._replace(
+            successor_ptr=successor_ptr,
+            successor=successor,
+            predecessor_ptr=predecessor_ptr,
+            predecessor=predecessor,
+            held=held,
+        )
     return RefinementProblem(
         units=units,
+        tight=with_memory,
         unit_of_op=unit_of_op,
         unit_s=unit_s,
         own_s=own_s,
@@ -253,6 +289,20 @@ def problem_of_units(
         floor_reason=floor_reason,
         tick_s=tick_s,
         op_names=graph.op_names,
+    )
+
+
+def _neighbours(
+    edges: NDArray[np.int32], num_units: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
+    """CSR of successors and of predecessors along ``edges`` [E, 2]."""
+    edges = np.unique(edges, axis=0)
+    backward = edges[np.argsort(edges[:, 1], kind="stable")]
+    return (
+        row_pointers(edges[:, 0], num_units),
+        np.ascontiguousarray(edges[:, 1]),
+        row_pointers(backward[:, 1], num_units),
+        np.ascontiguousarray(backward[:, 0]),
     )
 
 

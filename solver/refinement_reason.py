@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import numpy as np
 
-from go_opt.solver.refinement_kernels import ChainSearch
-from go_opt.solver.refinement_problem import RefinementProblem
+from go_opt.solver.refinement_kernels import ChainSearch, find_chain
+from go_opt.solver.refinement_problem import RefinementProblem, UnitGraph
 from go_opt.solver.refinement_states import EVERYTHING, StatePool
 
 
-def refuted_because(problem: RefinementProblem, pool: StatePool, search: ChainSearch, ticks: int) -> str:
-    """Where the chains within ``ticks`` end, by the labels of the last search.
+def refuted_because(
+    problem: RefinementProblem,
+    units: UnitGraph,
+    pool: StatePool,
+    search: ChainSearch,
+    ticks: int,
+    dead_ticks: int,
+) -> str:
+    """Where the chains of ``units`` within ``ticks`` end, by the labels of the search.
 
     A label bounds the work that so many chips can have done; chains that have done less than
     the chips left require have no labels.
     """
-    units, tick_us = problem.units, problem.tick_s * 1e6
+    tick_us = problem.tick_s * 1e6
+    memory = ""
+    if units.held.counts and find_chain(problem.units, pool, search, ticks, dead_ticks) != 0:
+        memory = (
+            f"; {units.held.sram_bytes / 1e6:.3g} MB of memory a chip bind: less weights would have to "
+            "stream from the host, or activations do not fit"
+        )
+    find_chain(units, pool, search, ticks, dead_ticks)
     labels = int(search.level_end.max())
     furthest = int(np.argmax(search.label_work[:labels]))
     chip = int(np.searchsorted(search.level_end[search.level_end > 0], furthest, side="right"))
@@ -30,5 +44,5 @@ def refuted_because(problem: RefinementProblem, pool: StatePool, search: ChainSe
     return (
         f"with {ticks * tick_us:.4g} us a chip no placement on {units.num_chips} chips gets beyond "
         f"{work * tick_us:.4g} of {pool.high[EVERYTHING] * tick_us:.4g} us of work in time: "
-        f"chip {chip} is stuck at ops {first!r} … {last!r}{enters}"
+        f"chip {chip} is stuck at ops {first!r} … {last!r}{enters}{memory}"
     )

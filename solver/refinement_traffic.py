@@ -26,6 +26,7 @@ class UnitTensors(NamedTuple):
     copies: NDArray[np.int64]  # [K] tensors of the graph that this one stands for
     reader_ptr: NDArray[np.int64]  # [K + 1]
     reader: NDArray[np.int32]
+    of_tensor: NDArray[np.int64]  # [tensors of the graph] -1: no other unit reads it
 
 
 def unit_tensors(tables: CostTables, unit_of_op: NDArray[np.int32], num_units: int) -> UnitTensors:
@@ -45,12 +46,16 @@ def unit_tensors(tables: CostTables, unit_of_op: NDArray[np.int32], num_units: i
         merged.setdefault((int(home[k]), pairs[start:end, 1].tobytes()), []).append(k)
     keys = sorted(merged)
     readers = [np.frombuffer(key[1], dtype=np.int64).astype(np.int32) for key in keys]
+    of_tensor = np.full(len(home), -1, dtype=np.int64)
+    for number, key in enumerate(keys):
+        of_tensor[merged[key]] = number
     return UnitTensors(
         producer=np.array([key[0] for key in keys], dtype=np.int32),
         bytes=np.array([tables.tensor_bytes[merged[key]].sum() for key in keys], dtype=np.int64),
         copies=np.array([len(merged[key]) for key in keys], dtype=np.int64),
         reader_ptr=np.cumsum([0, *(len(row) for row in readers)]).astype(np.int64),
         reader=np.concatenate([*readers, np.zeros(0, np.int32)]).astype(np.int32),
+        of_tensor=of_tensor,
     )
 
 

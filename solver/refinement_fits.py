@@ -1,0 +1,186 @@
+"""What chips between two down-sets stream at least (:mod:`go_opt.solver.refinement_held`), compiled."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.solver.passing import RELAYED
+from go_opt.solver.refinement_problem import UnitGraph
+from go_opt.solver.refinement_streams import NEVER_FITS
+
+CACHE_SIZE: Final = 2**17  # pairs of states
+UNKNOWN: Final = -1
+
+
+class FitScratch(NamedTuple):
+    """Scratch of :func:`least_streamed_on_chip`, and what it said last. Axes as in ``HeldMemory``."""
+
+    stamp: NDArray[np.int64]  # [1]
+    seen_tensor: NDArray[np.int64]  # [K] stamp of the last pair that charged it
+    seen_input: NDArray[np.int64]  # [I]
+    seen_weight: NDArray[np.int64]  # [G]
+    on_chip: NDArray[np.int32]  # [G] weights of the pair at hand
+    dies: NDArray[np.int64]  # [U] stamp of the last pair in which something …
+    dying_bytes: NDArray[np.int64]  # [U] … is alive up to and with this unit
+    known: NDArray[np.int64]  # [C, 2] pairs of states, and their free units then, …
+    streamed: NDArray[np.int64]  # [C] … and what they stream
+
+
+def fit_scratch(graph: UnitGraph) -> FitScratch:
+    """Fresh scratch for states of ``graph``."""
+    held = graph.held
+    size = CACHE_SIZE if held.counts else 0
+    return FitScratch(
+        stamp=np.zeros(1, np.int64),
+        seen_tensor=np.zeros(len(held.enter_bytes), np.int64),
+        seen_input=np.zeros(len(held.input_bytes), np.int64),
+        seen_weight=np.zeros(len(held.stored_bytes), np.int64),
+        on_chip=np.zeros(len(held.stored_bytes), np.int32),
+        dies=np.zeros(graph.num_units, np.int64),
+        dying_bytes=np.zeros(graph.num_units, np.int64),
+        known=np.full((size, 2), UNKNOWN, np.int64),
+        streamed=np.zeros(size, np.int64),
+    )
+
+
+@njit(cache=True, nogil=True)
+def known_streamed(graph, pool, scratch, state, after):
+    """:func:`least_streamed_on_chip` of two states of ``pool``.
+
+    A state changes as it is split: it has less free units each time, and forces more in and out.
+    """
+    pair = np.int64(state) << 32 | after
+    free = np.int64(pool.num_free[state]) << 32 | pool.num_free[after]
+    at = (np.int64(state) * 40503 + after) & (CACHE_SIZE - 1)
+    is_same = scratch.known[at, 0] == pair
+    if is_same and (scratch.known[at, 1] == free or scratch.streamed[at] == NEVER_FITS):
+        return scratch.streamed[at]
+    first, last = pool.first_outside[state], pool.last_inside[after]
+    scratch.streamed[at] = least_streamed_on_chip(
+        graph, pool.inside, pool.outside, scratch, state, after, first, last
+    )
+    scratch.known[at, 0] = pair
+    scratch.known[at, 1] = free
+    return scratch.streamed[at]
+
+
+@njit(cache=True, nogil=True)
+def least_streamed_on_chip(graph, inside, outside, scratch, state, after, first_word, last_word):
+    """Bytes that any chip streams between a down-set of ``state`` and one of ``after``, or NEVER_FITS."""
+    memory = graph.held
+    scratch.stamp[0] += 1
+    stamp = scratch.stamp[0]
+    held = np.int64(0)
+    stored = np.int64(0)
+    most = np.int64(0)  # alive beside what is held
+    carried = np.int64(0)
+    always = np.int64(0)  # streamed in any case
+    num_weights = 0
+    for word in range(first_word, last_word + 1):
+        forced = inside[after, word] & outside[state, word]
+        if forced == 0:
+            continue
+        for bit in range(min(64, len(graph.unit_ticks) - 64 * word)):
+            if not (forced >> bit) & 1:
+                continue
+            unit = 64 * word + bit
+            held += memory.output_bytes[unit]
+            for i in range(memory.input_ptr[unit], memory.input_ptr[unit + 1]):
+                tensor = memory.input[i]
+                if scratch.seen_input[tensor] != stamp:
+                    scratch.seen_input[tensor] = stamp
+                    held += memory.input_bytes[tensor]
+            for i in range(memory.weight_ptr[unit], memory.weight_ptr[unit + 1]):
+                weight = memory.weight[i]
+                if scratch.seen_weight[weight] != stamp:
+                    scratch.seen_weight[weight] = stamp
+                    if memory.stored_bytes[weight] == 0:
+                        always += memory.touched_bytes[weight]
+                        continue
+                    stored += memory.stored_bytes[weight]
+                    scratch.on_chip[num_weights] = weight
+                    num_weights += 1
+            alive = carried
+            for k in range(graph.produced_ptr[unit], graph.produced_ptr[unit + 1]):
+                if _leaves(graph, outside, after, k):
+                    held += memory.leave_bytes[k]
+                    continue
+                alive += memory.made_bytes[k]
+                last = _last_on_chip(graph, inside, outside, state, after, k) if memory.is_in_order else -1
+                if last >= 0:
+                    carried += memory.made_bytes[k]
+                    if scratch.dies[last] != stamp:
+                        scratch.dies[last] = stamp
+                        scratch.dying_bytes[last] = 0
+                    scratch.dying_bytes[last] += memory.made_bytes[k]
+            for r in range(graph.read_ptr[unit], graph.read_ptr[unit + 1]):
+                k = graph.read[r]
+                producer = graph.tensor_producer[k]
+                is_made_before = (inside[state, producer >> 6] >> (producer & 63)) & 1
+                is_made_here = not is_made_before and (outside[state, producer >> 6] >> (producer & 63)) & 1
+                if is_made_here and memory.is_in_order:
+                    continue
+                comes_in = is_made_before and memory.enter_bytes[k] > 0
+                leaves = not comes_in and _leaves(graph, outside, after, k)
+                if comes_in or (leaves and not is_made_here):
+                    # Where it is not known whether it comes in or goes out, it does one of them.
+                    if scratch.seen_tensor[k] != stamp:
+                        scratch.seen_tensor[k] = stamp
+                        held += memory.enter_bytes[k] if is_made_before else memory.leave_bytes[k]
+                elif not leaves:
+                    alive += memory.read_bytes[r]
+            most = max(most, alive)
+            if scratch.dies[unit] == stamp:
+                carried -= scratch.dying_bytes[unit]
+            if held + most > memory.sram_bytes:
+                return np.int64(NEVER_FITS)
+    if graph.passing == RELAYED:
+        for k in range(len(graph.tensor_bytes)):
+            producer = graph.tensor_producer[k]
+            if (
+                scratch.seen_tensor[k] != stamp
+                and (inside[state, producer >> 6] >> (producer & 63)) & 1
+                and _leaves(graph, outside, after, k)
+            ):
+                held += memory.enter_bytes[k]
+    if held + most > memory.sram_bytes:
+        return np.int64(NEVER_FITS)
+    return always + _streamed(memory, scratch.on_chip[:num_weights], held + most + stored - memory.sram_bytes)
+
+
+@njit(cache=True, nogil=True)
+def _leaves(graph, outside, after, k):
+    """Whether some reader of tensor ``k`` is surely behind; tensors that clones make leave nothing."""
+    if graph.held.leave_bytes[k] > 0:
+        for r in range(graph.reader_ptr[k + 1] - 1, graph.reader_ptr[k] - 1, -1):
+            reader = graph.reader[r]
+            if (outside[after, reader >> 6] >> (reader & 63)) & 1:
+                return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _last_on_chip(graph, inside, outside, state, after, k):
+    """The last reader of tensor ``k`` that is surely on the chip, or -1."""
+    for r in range(graph.reader_ptr[k + 1] - 1, graph.reader_ptr[k] - 1, -1):
+        reader = graph.reader[r]
+        if ((inside[after, reader >> 6] & outside[state, reader >> 6]) >> (reader & 63)) & 1:
+            return reader
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _streamed(memory, weights, excess):
+    """Bytes touched of the weights that leave, in their order, until ``excess`` is gone."""
+    streamed = np.int64(0)
+    if excess > 0:
+        for weight in np.sort(weights):
+            streamed += memory.touched_bytes[weight]
+            excess -= memory.stored_bytes[weight]
+            if excess <= 0:
+                break
+    return streamed

@@ -1,0 +1,173 @@
+"""What a chip that runs certain units cannot but hold and stream (design section 5, Memory).
+
+A chip holds
+
+    2 x bytes of inputs that it reads, of tensors that enter or leave it, of outputs it makes
+    + the most that is alive beside them + its weights, each once,
+
+and streams weights from the host until that fits, those touched least first. More units never
+make it less, so what is certain to be on a chip bounds what the chip holds:
+
+* a tensor made and read on it is alive while its maker and its readers run; in a given order of
+  the units also in between;
+* weights that all readers touch alike leave in the model's order, whole. Of others it is
+  assumed that they leave first and cost nothing;
+* clones may take any of their tensors off a border, but not out of the chip that reads it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.csr import row_pointers
+from go_opt.env.cost import CostTables
+from go_opt.graph import INPUT, NO_PRODUCER, WEIGHT
+from go_opt.solver.refinement_traffic import UnitTensors
+
+
+class HeldMemory(NamedTuple):
+    """Axes: ``U`` units, ``K`` tensors between them, ``R`` reads of these, ``I`` inputs, ``G`` weights."""
+
+    output_bytes: NDArray[np.int64]  # [U] double buffers of outputs
+    enter_bytes: NDArray[np.int64]  # [K] double buffer where it comes in
+    leave_bytes: NDArray[np.int64]  # [K] where it goes out; outputs are held in any case
+    made_bytes: NDArray[np.int64]  # [K] alive where it is made, if it does not leave
+    read_bytes: NDArray[np.int64]  # [R] alive where it is read, if it does not come in
+    input_ptr: NDArray[np.int64]  # [U + 1]
+    input: NDArray[np.int32]
+    input_bytes: NDArray[np.int64]  # [I] double buffer of each
+    weight_ptr: NDArray[np.int64]  # [U + 1]
+    weight: NDArray[np.int32]  # numbered in the order in which they stream
+    stored_bytes: NDArray[np.int64]  # [G]; 0: no memory holds it, so that it streams wherever it is read
+    touched_bytes: NDArray[np.int64]  # [G]
+    sram_bytes: int
+    reserved_bytes: int  # that the host's link brings in every interval, wherever units are
+    stream_bytes_per_tick: float  # overlapped: the host's rate
+    stream_ticks_per_byte: float  # summed: what a streamed byte takes its chip
+    is_in_order: bool  # units of a chip run in the order of their numbers
+    counts: bool
+
+
+def held_memory(
+    tables: CostTables,
+    unit_of_op: NDArray[np.int32],
+    num_units: int,
+    tensors: UnitTensors,
+    *,
+    apart: NDArray[np.bool_],
+    may_clone: NDArray[np.bool_] | None,
+    is_in_order: bool,
+    tick_s: float,
+) -> HeldMemory:
+    """What chips hold of ``tables``, all bytes in it.
+
+    Args:
+      apart: [R] reads of what another kernel produces in any case.
+      may_clone: [N] ops that may be computed again wherever they are read.
+      is_in_order: units of a chip run in the order of their numbers.
+    """
+    size, producer = tables.tensor_bytes, tables.tensor_producer
+    made = producer != NO_PRODUCER
+    is_cloned = np.zeros(len(size), np.bool_)
+    if may_clone is not None:
+        is_cloned = made & may_clone[np.maximum(producer, 0)]
+    output_bytes = np.zeros(num_units, np.int64)
+    outputs = made & tables.tensor_is_output & ~is_cloned
+    np.add.at(output_bytes, unit_of_op[producer[outputs]], 2 * size[outputs])
+
+    number = tensors.of_tensor
+    enter_bytes, leave_bytes, made_bytes = np.zeros((3, len(tensors.bytes)), np.int64)
+    inner = np.flatnonzero(number >= 0)
+    np.add.at(enter_bytes, number[inner], np.where(is_cloned[inner], 0, 2 * size[inner]))
+    stays = ~tables.tensor_is_output
+    np.add.at(leave_bytes, number[inner], np.where(is_cloned[inner], 0, 2 * size[inner] * stays[inner]))
+    is_apart = np.zeros(len(size), np.bool_)
+    is_apart[tables.reader_tensor[apart]] = True
+    np.add.at(made_bytes, number[inner], size[inner] * (stays & is_apart)[inner])
+    read_bytes = np.zeros(len(tensors.reader), np.int64)
+    counts = apart & stays[tables.reader_tensor] & (number[tables.reader_tensor] >= 0)
+    pairs = np.unique(
+        np.stack([tables.reader_tensor[counts], unit_of_op[tables.reader_op[counts]]], axis=1), axis=0
+    )
+    tensor_of_read = np.repeat(np.arange(len(tensors.bytes)), np.diff(tensors.reader_ptr))
+    by_unit = np.argsort(tensors.reader, kind="stable")
+    key = tensors.reader[by_unit].astype(np.int64) * max(len(tensors.bytes), 1) + tensor_of_read[by_unit]
+    wanted = pairs[:, 1].astype(np.int64) * max(len(tensors.bytes), 1) + number[pairs[:, 0]]
+    foreign = tensors.producer[number[pairs[:, 0]]] != pairs[:, 1]
+    at = np.searchsorted(key, wanted[foreign])
+    np.add.at(read_bytes, at, size[pairs[foreign, 0]])
+
+    input_ptr, inputs, input_of = _reads(
+        tables, unit_of_op, num_units, ~made & (tables.tensor_kind != WEIGHT)
+    )
+    most_sram = int(tables.sram_bytes.max())
+    touched = np.zeros(len(size), np.int64)
+    np.maximum.at(touched, tables.reader_tensor, tables.read_bytes)
+    least = touched.copy()
+    np.minimum.at(least, tables.reader_tensor, tables.read_bytes)
+    is_weight = tables.tensor_kind == WEIGHT
+    order = tables.weight_by_size[size[tables.weight_by_size] > 0]
+    share = np.where(least[order] == touched[order], touched[order] / size[order], -1.0)
+    order = order[np.argsort(share, kind="stable")]
+    pays = tables.overlap or bool(tables.pays_transfers.all())
+    # Of weights that stream in any case those that one unit reads, or that are touched in several
+    # ways, load the host's link once, wherever they are read.
+    always, readers = is_weight & (size > most_sram), np.zeros(len(size), np.int64)
+    pairs = np.unique(np.stack([tables.reader_tensor, unit_of_op[tables.reader_op]], axis=1), axis=0)
+    np.add.at(readers, pairs[:, 0], 1)
+    once = always & ((readers == 1) | (least < touched)) & tables.overlap
+    order = order[~once[order]]
+    weight_ptr, weights, _ = _reads(tables, unit_of_op, num_units, is_weight, order)
+    touched_bytes = np.where((least == touched) | always, least, 0)[order]
+    return HeldMemory(
+        output_bytes=output_bytes,
+        enter_bytes=enter_bytes,
+        leave_bytes=leave_bytes,
+        made_bytes=made_bytes,
+        read_bytes=read_bytes,
+        input_ptr=input_ptr,
+        input=inputs,
+        input_bytes=2 * size[input_of],
+        weight_ptr=weight_ptr,
+        weight=weights,
+        stored_bytes=np.where(always, 0, size)[order],
+        touched_bytes=touched_bytes,
+        sram_bytes=most_sram,
+        reserved_bytes=int(size[tables.tensor_kind == INPUT].sum() + touched[once].sum()),
+        stream_bytes_per_tick=tick_s / tables.host_in_s_per_byte if tables.overlap else 0.0,
+        stream_ticks_per_byte=tables.host_in_s_per_byte / tick_s if pays and not tables.overlap else 0.0,
+        is_in_order=is_in_order,
+        counts=True,
+    )
+
+
+def nothing_held() -> HeldMemory:
+    """Memory is left out."""
+    none, nobody, pointers = np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(1, np.int64)
+    return HeldMemory(
+        none, none, none, none, none, pointers, nobody, none, pointers, nobody, none, none,
+        0, 0, 0.0, 0.0, is_in_order=False, counts=False,
+    )  # fmt: skip
+
+
+def _reads(
+    tables: CostTables,
+    unit_of_op: NDArray[np.int32],
+    num_units: int,
+    which: NDArray[np.bool_],
+    numbered: NDArray[np.int32] | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+    """CSR over units of those tensors that each reads, once, by their place in ``numbered``.
+
+    By default they are numbered as the tensors that ``which`` [K] says.
+    """
+    tensors = np.flatnonzero(which) if numbered is None else numbered.astype(np.int64)
+    number = np.full(len(which), -1, np.int64)
+    number[tensors] = np.arange(len(tensors))
+    of_read = number[tables.reader_tensor]
+    counts = of_read >= 0
+    pairs = np.unique(np.stack([unit_of_op[tables.reader_op[counts]], of_read[counts]], axis=1), axis=0)
+    return row_pointers(pairs[:, 0], num_units), pairs[:, 1].astype(np.int32), tensors
