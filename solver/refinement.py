@@ -40,8 +40,8 @@ CLOSE: Final = 1.05
 PATIENCE: Final = 128
 LEAST_SHARE: Final = 1 / 32
 # With memory so many pairs of states, or labels, take about as long as an expansion.
-PAIRS: Final = 16
-LABELS: Final = 64
+PAIRS: Final = 64
+LABELS: Final = 256
 FIRST_SHARE: Final = 1 / 4  # with memory
 
 
