@@ -9,16 +9,18 @@ import numpy as np
 
 from go_opt.agents.cheapest import CheapestSlicing, Slicer
 from go_opt.agents.instance import instance
+from go_opt.agents.joint_orders import joint_orders
 from go_opt.agents.loose_orders import loose_orders
-from go_opt.agents.loose_slicing import loosened
-from go_opt.agents.order_search import HOPELESS
+from go_opt.agents.loose_slicing import loose_slicings
+from go_opt.agents.order_search import HOPELESS, OrderPlan
 from go_opt.env import greedy_fusion, loop_roles
 from go_opt.plan import Plan
 from go_opt.proposal import IntArray, Proposal, SearchState
 from go_opt.solver.constrained_fusion import constrained_fusion
 
-# A search short of time ends after this many orders in a row without a better plan.
-PATIENCE: Final = 500
+# A search short of time ends after this many slicings in a row without a better plan.
+PATIENCE: Final = 4000
+DRAWS: Final = 8  # of kernels to take apart, for a best plan
 
 
 def with_loose_kernels(search: SearchState, methods: Iterator[Proposal | None]) -> Iterator[Proposal | None]:
@@ -29,42 +31,49 @@ def with_loose_kernels(search: SearchState, methods: Iterator[Proposal | None]) 
     known: Plan | None = None
     for proposal in methods:
         yield proposal
-        while search.best_plan is not None and search.best_plan is not known and not search.is_late:
+        if search.best_plan is not known and search.best_plan is not None:
+            yield from _loosened(search, search.best_plan)
             known = search.best_plan
-            yield _loosened(search, known)
 
 
-def loose_order_turns(search: SearchState, group: IntArray) -> Iterator[Proposal | None]:
-    """One for each order that is sliced through its kernels."""
+def loose_order_turns(search: SearchState, group: IntArray) -> list[Iterator[Proposal | None]]:
+    """Over orders of the kernels ``group`` [N], and over orders and kernels: one for each slicing."""
     if not _serves(search):
-        return
-    method, misses, best_s = "slice: loose kernels", 0, search.best_s
-    for plan in loose_orders(_slicer(search), group, seed=search.request.seed):
+        return []
+    slicer, seed = _slicer(search), search.request.seed
+    return [
+        _turns(search, "slice: loose kernels", loose_orders(slicer, group, seed=seed)),
+        _turns(search, "slice: joint keys", joint_orders(slicer, seed=seed)),
+    ]
+
+
+def _turns(search: SearchState, method: str, plans: Iterator[OrderPlan | None]) -> Iterator[Proposal | None]:
+    misses, best_s = 0, search.best_s
+    for plan in plans:
         misses, best_s = (misses + 1, best_s) if search.best_s == best_s else (0, search.best_s)
         if search.is_late or (misses > PATIENCE and search.request.max_evaluations is None):
             return
-        if plan is None or plan.interval_s >= search.best_s:
-            search.count_miss(method)
-            yield None
-        else:
-            yield Proposal(
-                method, plan.placement, plan.order, plan.fusion_group, replication=plan.replication
-            )
+        yield _proposal(search, method, plan)
 
 
-def _loosened(search: SearchState, plan: Plan) -> Proposal | None:
+def _loosened(search: SearchState, plan: Plan) -> Iterator[Proposal | None]:
     """The order of ``plan`` chip by chip, its kernels anew, sliced from its cuts on."""
     order = plan.order[np.argsort(plan.placement[plan.order], kind="stable")]
-    kernels = greedy_fusion(loop_roles(search.graph), order)
-    kernels = constrained_fusion(search.asked, order, kernels)
+    kernels = constrained_fusion(search.asked, order, greedy_fusion(loop_roles(search.graph), order))
     replication = plan.replication if search.replicates else None
     start = CheapestSlicing(plan.placement, search.best_s, fits=True, replication=replication)
-    better = loosened(_slicer(search), order, kernels, start)
-    method = "loose kernels"
-    if better.interval_s >= search.best_s:
+    rng = np.random.default_rng((search.request.seed, 2))
+    for better in loose_slicings(_slicer(search), order, kernels, start, rng=rng, draws=DRAWS):
+        yield _proposal(search, "loose kernels", better)
+        if search.is_late:
+            return
+
+
+def _proposal(search: SearchState, method: str, plan: OrderPlan | None) -> Proposal | None:
+    if plan is None or plan.interval_s >= search.best_s:
         search.count_miss(method)
         return None
-    return Proposal(method, better.placement, order, better.fusion_group, replication=better.replication)
+    return Proposal(method, plan.placement, plan.order, plan.fusion_group, replication=plan.replication)
 
 
 def _slicer(search: SearchState) -> Slicer:

@@ -32,6 +32,7 @@ from go_opt.solver.star_plans import serves_star, star_plan
 LEAST_EVALUATIONS: Final = 16
 LEAST_BUDGET_S: Final = 2.0
 MOST_OPS: Final = 60_000
+FAVOUR: Final = 3.0  # turns of the method that found the best plan so far, for one of each other
 FIRST_PROPOSALS: Final = 16  # of the rounds of improvement, where only placements are decided
 
 
@@ -88,7 +89,7 @@ def proposals(search: SearchState) -> Iterator[Proposal | None]:
         # Counted in evaluations, whose turn it is may not depend on how long the policy takes.
         yield from until_heard(search, asked)
     yield from _until_kernels_are_there(search)
-    searches = [*_order_searches(search, fused), loose_order_turns(search, fused)]
+    searches = [*_order_searches(search, fused), *loose_order_turns(search, fused)]
     methods = _in_turn(search, improvements(search), guesses(search, fused, asked), *searches)
     yield from with_loose_kernels(search, methods)
 
@@ -104,20 +105,24 @@ def _until_kernels_are_there(search: SearchState) -> Iterator[None]:
 def _in_turn(search: SearchState, *methods: Iterator[Proposal | None]) -> Iterator[Proposal | None]:
     """The methods in turn, as long as any has something to propose.
 
-    Counted in evaluations, one of each; in time, whichever has had the least of it.
+    Counted in evaluations, one of each; in time, whichever has had the least of it. Who found the
+    best plan so far goes on finding, most often: what it uses counts as less.
     """
     is_counted = search.request.max_evaluations is not None
     used = [0.0] * len(methods)
     left = list(range(len(methods)))
+    finder = -1
     while left:
         turn = min(left, key=used.__getitem__)
-        started_s = time.monotonic()
+        started_s, before_s = time.monotonic(), search.best_s
         try:
             # The evaluation of what is proposed is its method's as well.
             yield next(methods[turn])
         except StopIteration:
             left.remove(turn)
-        used[turn] += 1.0 if is_counted else time.monotonic() - started_s
+        finder = turn if search.best_s < before_s else finder
+        spent = 1.0 if is_counted else time.monotonic() - started_s
+        used[turn] += spent / FAVOUR if turn == finder else spent
 
 
 def _order_searches(search: SearchState, group: IntArray) -> list[Iterator[Proposal | None]]:

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import go_opt
-from go_opt.agents.cheapest import Slicer
+from go_opt.agents.cheapest import CheapestSlicing, Slicer
 from go_opt.agents.instance import Instance, instance
+from go_opt.agents.joint_orders import joint_orders
 from go_opt.agents.loose_orders import loose_orders
-from go_opt.agents.loose_slicing import loosened
+from go_opt.agents.loose_slicing import loose_slicings
 from go_opt.agents.order_search import OrderPlan
 from go_opt.graph import Graph
 from go_opt.graph_builder import GraphBuilder
@@ -47,6 +48,17 @@ def one_kernel() -> Graph:
         )  # fmt: skip
     b.mark_output("y")
     return b.build()
+
+
+def loosened(slicer: Slicer, start: CheapestSlicing) -> OrderPlan:
+    """The best plan along the default order."""
+    case = slicer.instance
+    best = OrderPlan(start.placement, case.order, case.fusion_group, start.interval_s)
+    rng = np.random.default_rng(0)
+    for plan in loose_slicings(slicer, case.order, case.fusion_group, start, rng=rng, draws=2):
+        assert plan is None or plan.interval_s < best.interval_s
+        best = best if plan is None else plan
+    return best
 
 
 def assert_costs_what_it_says(case: Instance, found: OrderPlan, passing: Passing) -> None:
@@ -95,7 +107,7 @@ def test_a_kernel_is_cut_where_it_stands_in_the_way(one_kernel: Graph) -> None:
     whole = slicer(case.order, case.fusion_group)
     assert whole is not None
     assert whole.interval_s == pytest.approx(17e-6)
-    cut = loosened(slicer, case.order, case.fusion_group, whole)
+    cut = loosened(slicer, whole)
     assert cut.interval_s == pytest.approx(9e-6)
     assert cut.placement.tolist() == [0, 1, 1]
     assert cut.fusion_group.tolist() == [0, 1, 1]
@@ -133,7 +145,7 @@ def test_between_whole_kernels_and_the_best_fusion(passing: Passing) -> None:
         slicer = Slicer(case, passing)
         whole = slicer(case.order, case.fusion_group)
         assert whole is not None
-        found = loosened(slicer, case.order, case.fusion_group, whole)
+        found = loosened(slicer, whole)
         assert_costs_what_it_says(case, found, passing)
         assert found.interval_s <= whole.interval_s
         if passing == "relayed":
@@ -148,11 +160,22 @@ def test_between_whole_kernels_and_the_best_fusion(passing: Passing) -> None:
     assert missed <= examples(40) // 5
 
 
-def test_orders_are_searched_through_their_kernels(one_kernel: Graph) -> None:
+@pytest.mark.parametrize("search", ["kernels", "joint"])
+def test_orders_are_searched_through_their_kernels(one_kernel: Graph, search: str) -> None:
     for graph in (one_kernel, toy_graph()):
         case = instance(graph, small_mcm(3))
         slicer = Slicer(case, "adjacent")
-        found, again = ([*islice(loose_orders(slicer, case.fusion_group, seed=3), 80)] for _ in range(2))
+        found, again = (
+            [
+                *islice(
+                    loose_orders(slicer, case.fusion_group, seed=3)
+                    if search == "kernels"
+                    else joint_orders(slicer, seed=3),
+                    80,
+                )
+            ]
+            for _ in range(2)
+        )
         assert [plan and plan.interval_s for plan in found] == [plan and plan.interval_s for plan in again]
         for plan in filter(None, found):
             assert_costs_what_it_says(case, plan, "adjacent")
