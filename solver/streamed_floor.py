@@ -30,6 +30,12 @@ class Windows(NamedTuple):
     first_start: NDArray[np.int64]  # [M + 1] of segments that end at each cut
     is_of_use: NDArray[np.bool_]  # [M + 1]
 
+    @property
+    def num_segments(self) -> int:
+        """That end at a cut of use, at most."""
+        cuts = np.flatnonzero(self.is_of_use)
+        return int((cuts - self.first_start[cuts]).sum())
+
 
 class StreamedFloor:
     """The bound along one order.

@@ -24,10 +24,12 @@ from go_opt.solver.streamed_cuts import StreamedCuts, StreamedProblem, cheapest_
 from go_opt.solver.streamed_floor import CELLS, FINE_CELLS, StreamedFloor
 from go_opt.solver.weight_streams import weight_reads
 
+FEW_SEGMENTS: Final = 400_000  # are tabled at once
 FIRST_STEP: Final = 0.02  # from the bound to the first limit
-STEP_GROWTH: Final = 8.0
-LIFTS: Final = 6  # of the bound, at most,
-CLOSE: Final = 1e-3  # until it is this exact
+STEP_GROWTH: Final = 2.0
+WORTH_ANOTHER: Final = 2  # where so many times fewer cuts may be better than the best of some
+LIFTS: Final = 10  # of the bound, at most,
+CLOSE: Final = 5e-3  # until it is this exact
 DOUBT: Final = 1e-9
 
 
@@ -143,12 +145,20 @@ def _cheapest(
             lower_s = _lifted_s(floor, lower_s, upper_s, input_s, s_per_byte)
             if lower_s >= upper_s:
                 return None
-        step = FIRST_STEP
+            most_bytes = (upper_s - input_s) / s_per_byte
+            if floor.windows(problem, upper_s, most_bytes).num_segments <= FEW_SEGMENTS:
+                break
+        else:
+            step = FIRST_STEP
     best: StreamedCuts | None = None
+    num_segments = math.inf
     while True:
         # Close to the bound few cuts are of use.
         limit_s = min(lower_s * (1.0 + step), upper_s) if lower_s > 0.0 else upper_s
         most_bytes = (limit_s - input_s) / s_per_byte if s_per_byte > 0.0 else math.inf
+        windows = None if floor is None else floor.windows(problem, limit_s, most_bytes)
+        if best is not None and (windows is None or windows.num_segments > num_segments / WORTH_ANOTHER):
+            return best
         table = segment_table(
             tables,
             sequence,
@@ -156,7 +166,7 @@ def _cheapest(
             memory,
             classes,
             reads=reads,
-            windows=None if floor is None else floor.windows(problem, limit_s, most_bytes),
+            windows=windows,
             most_chips=most_chips,
             longest_s=limit_s,
             most_streamed_bytes=most_bytes,
@@ -174,17 +184,16 @@ def _cheapest(
             s_per_byte,
         )
         found = cheapest_streamed_cuts(of_cuts, lower_s, limit_s, min_chips=min_chips)
-        if found is None and limit_s >= upper_s:
-            return best
         if found is not None:
-            # Among the few cuts that may be better more of them are looked at.
-            is_settled = table.is_complete or best is not None
-            best, upper_s, step = found, found.interval_s, math.inf
-            if is_settled:
-                return best
-        elif table.is_complete:
+            best, upper_s = found, found.interval_s
+        if limit_s >= upper_s and (found is None or table.is_complete):
+            return best
+        is_cheap = found is None and table.is_complete and table.cost_s.size <= FEW_SEGMENTS
+        step = step * STEP_GROWTH if is_cheap else math.inf
+        if found is None and table.is_complete:
             lower_s = limit_s
-        step *= STEP_GROWTH
+        if found is not None and windows is not None:
+            num_segments = windows.num_segments
 
 
 def _lifted_s(
@@ -198,17 +207,18 @@ def _lifted_s(
     least_link_s = link_s(upper_s)  # within less time no less is streamed
     if least_link_s > upper_s * (1.0 + DOUBT):
         return upper_s
-    lower_s = max(lower_s, least_link_s)
-    middle_s = lower_s
+    lower_s = middle_s = max(lower_s, least_link_s)
+    step = FIRST_STEP
     for _ in range(LIFTS):
         reached_s = link_s(middle_s)
         if reached_s <= middle_s * (1.0 + DOUBT):
             lower_s, upper_s = max(lower_s, reached_s), middle_s
         else:
             lower_s = middle_s
+            step *= STEP_GROWTH
         if upper_s - lower_s <= CLOSE * upper_s:
             break
-        middle_s = 0.5 * (lower_s + upper_s)
+        middle_s = min(lower_s * (1.0 + step), 0.5 * (lower_s + upper_s))
     return lower_s
 
 
