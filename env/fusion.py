@@ -84,6 +84,21 @@ def is_one_loop(roles: LoopRoles, ops: NDArray[np.int32]) -> bool:
     )
 
 
+def are_one_loop(roles: LoopRoles, order: NDArray[np.int32], starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """[S] the same of each stretch of ``order`` [N] that begins at ``starts`` [S], 0 the first."""
+    kinds, elements = roles.role[order], roles.loop_elements[order]
+    sizes = np.diff(starts, append=len(order))
+    is_last = np.zeros(len(order), dtype=np.bool_)
+    is_last[starts + sizes - 1] = True
+    is_wrong = (kinds == ALONE) | ((kinds == REDUCTION) & ~is_last)
+    is_wrong |= elements != np.repeat(elements[starts], sizes)
+    wrong, matrices = (
+        np.add.reduceat(flags.astype(np.int64), starts) for flags in (is_wrong, kinds == MATRIX_LOOP)
+    )
+    legal: NDArray[np.bool_] = (sizes == 1) | ((sizes <= MAX_GROUP_OPS) & (wrong == 0) & (matrices <= 1))
+    return legal
+
+
 @njit(cache=True, nogil=True)
 def _greedy_fusion(roles, order):
     group = np.empty(len(order), np.int32)

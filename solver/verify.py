@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from go_opt.cycles import cycle_text
 from go_opt.dtypes import costed_dtype, size_bytes
-from go_opt.env.fusion import is_one_loop, loop_roles
+from go_opt.env.fusion import are_one_loop, loop_roles
 from go_opt.env.relays import COPY_TYPE, expand_plan
 from go_opt.env.target import Target
 from go_opt.graph import NO_PRODUCER, WEIGHT, Graph
@@ -108,17 +108,15 @@ def _fusion(graph: Graph, plan: Plan) -> Iterator[Violation]:
         op = plan.order[starts[again]]
         yield Violation("fusion", f"the kernel of op {graph.op_names[op]!r} is not one stretch of the order.")
         return
-    roles = loop_roles(graph)
-    ends = np.append(starts[1:], len(group))
-    is_fused = ends - starts > 1
-    for start, end in zip(starts[is_fused], ends[is_fused], strict=True):
-        ops = plan.order[start:end]
-        if (plan.placement[ops] != plan.placement[ops[0]]).any():
-            yield Violation("fusion", f"the kernel of op {graph.op_names[ops[0]]!r} lies on several chips.")
-            return
-        if not is_one_loop(roles, ops):
-            yield Violation("fusion", f"the kernel of op {graph.op_names[ops[0]]!r} is not one loop nest.")
-            return
+    chip, sizes = plan.placement[plan.order], np.diff(starts, append=len(group))
+    is_elsewhere = chip != np.repeat(chip[starts], sizes)
+    is_split = np.add.reduceat(is_elsewhere.astype(np.int64), starts) > 0
+    is_loop = are_one_loop(loop_roles(graph), plan.order, starts)
+    wrong = np.flatnonzero(is_split | ~is_loop)
+    if len(wrong):
+        op = graph.op_names[plan.order[starts[wrong[0]]]]
+        what = "lies on several chips" if is_split[wrong[0]] else "is not one loop nest"
+        yield Violation("fusion", f"the kernel of op {op!r} {what}.")
 
 
 def _kinds(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from go_opt.env import greedy_fusion, is_one_loop, load_zoo, loop_roles
-from go_opt.env.fusion import MAX_GROUP_OPS
+from go_opt.env.fusion import MAX_GROUP_OPS, are_one_loop
 from go_opt.graph import Graph
 from go_opt.graph_builder import GraphBuilder
 from tests.strategies import examples, random_graph, random_order, seeds, toy_graph
@@ -158,3 +158,15 @@ def assert_legal(graph: Graph, order: NDArray[np.int32], group: NDArray[np.int32
 
 def _greedy(graph: Graph, order: NDArray[np.int32]) -> NDArray[np.int32]:
     return greedy_fusion(loop_roles(graph), order)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(seed=seeds)
+def test_stretches_of_an_order_are_judged_as_one_by_one(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    graph = random_graph(rng, int(rng.integers(1, 30)))
+    roles, order = loop_roles(graph), np.arange(graph.num_ops, dtype=np.int32)
+    inner = np.flatnonzero(rng.random(graph.num_ops) < 0.5)
+    starts = np.union1d([0], inner)
+    stretches = np.split(order, starts[1:])
+    assert are_one_loop(roles, order, starts).tolist() == [is_one_loop(roles, ops) for ops in stretches]
