@@ -219,7 +219,10 @@ def _extend(graph, pool, search, ticks, least, num_open, begin, end):
             done = min(search.high[i], reach - search.cut[i])
             if done < search.low[i] or done < least:
                 continue
-            if _is_known(search, i, done, before_streamed):
+            # A label of the state does as much and streams no more.
+            if (done <= search.best[i] and before_streamed >= search.best_streamed[i]) or (
+                shares_link and done <= search.thrifty[i] and before_streamed >= search.thrifty_streamed[i]
+            ):
                 if before_streamed > 0:  # labels to come may stream less
                     search.waiting[kept] = i
                     kept += 1
@@ -242,7 +245,11 @@ def _extend(graph, pool, search, ticks, least, num_open, begin, end):
                 search.waiting[kept] = i
                 kept += 1
                 done = min(search.high[i], reach - search.cut[i] - extra)
-                if not follows or done < search.low[i] or done < least or _is_known(search, i, done, so_far):
+                if not follows or done < search.low[i] or done < least:
+                    continue
+                if (done <= search.best[i] and so_far >= search.best_streamed[i]) or (
+                    shares_link and done <= search.thrifty[i] and so_far >= search.thrifty_streamed[i]
+                ):
                     continue
             is_another = shares_link and search.num_labels[i] < MOST_LABELS
             if search.label[i] < end or is_another:
@@ -266,31 +273,18 @@ def _extend(graph, pool, search, ticks, least, num_open, begin, end):
             search.label_work[at] = done
             search.label_before[at] = label
             search.label_reach[at] = done + ticks - search.cut[i]
-            _know(search, i, done, so_far)
+            if done > search.best[i] or (done == search.best[i] and so_far < search.best_streamed[i]):
+                search.best[i] = done
+                search.best_streamed[i] = so_far
+            if so_far < search.thrifty_streamed[i] or (
+                so_far == search.thrifty_streamed[i] and done > search.thrifty[i]
+            ):
+                search.thrifty[i] = done
+                search.thrifty_streamed[i] = so_far
             if after == EVERYTHING:
                 return num_labels
         waiting = kept
     return num_labels
-
-
-@njit(cache=True, nogil=True)
-def _is_known(search, i, done, streamed):
-    """Whether a label of the state does as much and streams no more."""
-    return (done <= search.best[i] and streamed >= search.best_streamed[i]) or (
-        done <= search.thrifty[i] and streamed >= search.thrifty_streamed[i]
-    )
-
-
-@njit(cache=True, nogil=True)
-def _know(search, i, done, streamed):
-    if done > search.best[i] or (done == search.best[i] and streamed < search.best_streamed[i]):
-        search.best[i] = done
-        search.best_streamed[i] = streamed
-    if streamed < search.thrifty_streamed[i] or (
-        streamed == search.thrifty_streamed[i] and done > search.thrifty[i]
-    ):
-        search.thrifty[i] = done
-        search.thrifty_streamed[i] = streamed
 
 
 @njit(cache=True, nogil=True)
