@@ -10,7 +10,7 @@ from go_opt.agents import random_orders
 from go_opt.agents.instance import instance
 from go_opt.agents.proposals import Advice, PolicyPlan, policy_plans
 from go_opt.proposal import IntArray, Proposal, SearchState
-from go_opt.slices import widest_slices
+from go_opt.slices import split_slices, widest_slices
 from go_opt.solver import earliest_finish_placement
 
 # Random orders stop after this many in a row without a better plan, budget or not; a policy
@@ -44,6 +44,7 @@ def guesses(
             yield from _policy_plan(search, next(plans))
             misses += 1
         yield from widest_slices(search, "slice: random order", order, fused)
+        yield from split_slices(search, "slice: random order", order, fused)
         misses += 1
 
 

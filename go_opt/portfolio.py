@@ -22,7 +22,7 @@ from go_opt.order_turns import order_turns
 from go_opt.policies import ask_policy
 from go_opt.proposal import IntArray, Proposal, SearchState, has_static_constraints
 from go_opt.result import Request
-from go_opt.slices import slices
+from go_opt.slices import slices, split_slices
 from go_opt.solver import Bound, Passing, earliest_finish_placement, greedy_slicing
 from go_opt.solver.constrained_fusion import constrained_fusion
 from go_opt.solver.constrained_plans import constrained_starts
@@ -74,6 +74,8 @@ def proposals(search: SearchState) -> Iterator[Proposal | None]:
         yield from _earliest_finish(search, "default order", default_order, decided)
     if request.decide == "placement":
         yield from _until_kernels_are_there(search)
+        for name, order in (("default order", default_order), *fixed_orders(graph, decided)):
+            yield from split_slices(search, f"slice: {name}", order, decided)
         rounds = improvements(search)
         # Most graphs are solved in these: the search over orders need not begin.
         yield from islice(rounds, FIRST_PROPOSALS)
@@ -85,6 +87,8 @@ def proposals(search: SearchState) -> Iterator[Proposal | None]:
     for name, order in fixed_orders(graph, fused):
         yield from slices(search, f"slice: {name}", order, fused)
     yield from slices(search, "slice: default order, unfused", default_order, one_each)
+    for name, order in (("default order", default_order), *fixed_orders(graph, fused)):
+        yield from split_slices(search, f"slice: {name}", order, fused)
     if asked is not None and request.max_evaluations is not None:
         # Counted in evaluations, whose turn it is may not depend on how long the policy takes.
         yield from until_heard(search, asked)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
+import numpy as np
+
 from go_opt.env import cost_tables
 from go_opt.proposal import IntArray, Proposal, SearchState
 from go_opt.result import OPTIMAL_GAP
@@ -19,12 +21,14 @@ from go_opt.solver import (
     slice_order_streamed_replicated,
 )
 from go_opt.solver.replicated_slicing import ReplicatedSlicing, slice_order_replicated
+from go_opt.solver.split_slicing import slice_order_split
 from go_opt.stage_search import StageSearch
 
 RELAYED: Final = ", relayed"
 REPLICATED: Final = ", replicated"
 STREAMED: Final = ", streaming charged"
 ALLOTTED: Final = ", chips allotted"
+SPLIT: Final = ", branches split"
 
 
 def slices(search: SearchState, method: str, order: IntArray, group: IntArray) -> Iterator[Proposal | None]:
@@ -48,6 +52,24 @@ def widest_slices(
         return
     is_relayed = search.passing == "relayed"
     yield from _cheapest(search, method, order, group, is_relayed=is_relayed)
+
+
+def split_slices(
+    search: SearchState, method: str, order: IntArray, group: IntArray
+) -> Iterator[Proposal | None]:
+    """``order`` in segments of a chip for each branch, where the triangle rule leaves that open."""
+    target, request = search.target, search.request
+    is_open = target.constraints.triangle in ("longest_path", "three_chip")
+    chips_are_alike = bool((target.chip_kind == target.chip_kind[0]).all())
+    if not (is_open and chips_are_alike and target.goes_forward and request.objective == "throughput"):
+        return
+    placement = slice_order_split(search.graph, search.tables, order, group, at_most_s=search.best_s)
+    if placement is None:
+        search.count_miss(method + SPLIT)
+        yield None
+        return
+    default = np.arange(search.graph.num_ops, dtype=np.int32)
+    yield Proposal(method + SPLIT, placement, order if request.decide == "all" else default, group)
 
 
 def _cheapest(
