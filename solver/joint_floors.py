@@ -92,8 +92,8 @@ def joint_floor_s(
 ) -> NDArray[np.float64]:
     """[N] seconds; those of any set of ops that share a chip are a lower bound of their kernels'.
 
-    What ops that may be cloned make is written, and apart from its readers, where they are: not
-    necessarily by the op itself.
+    What ops that may be cloned make is apart from readers by the rule alone: a clone need not have
+    what lies between them on its chip.
     """
     if may_clone is None:
         may_clone = np.zeros(tables.num_ops, np.bool_)
@@ -136,7 +136,13 @@ def _unavoidable_bytes(
     must_write = tables.tensor_is_output.copy()
     must_write[tensor[is_internal & apart]] = True
     must_write &= tables.tensor_producer != NO_PRODUCER
-    must_write &= tables.tensor_is_output | ~may_clone[np.maximum(tables.tensor_producer, 0)]
+    # A clone may serve the readers that are apart, and the op itself a reader in its kernel.
+    is_cloned = (producer != NO_PRODUCER) & may_clone[np.maximum(producer, 0)]
+    made = tables.tensor_producer[tables.tensor_producer != NO_PRODUCER]
+    is_one = np.bincount(made, minlength=tables.num_ops)[np.maximum(tables.tensor_producer, 0)] == 1
+    is_sure = is_one.copy()
+    is_sure[tensor[is_cloned & ~apart]] = False
+    must_write &= is_sure | tables.tensor_is_output | ~may_clone[np.maximum(tables.tensor_producer, 0)]
     np.add.at(moved, tables.tensor_producer[must_write], tables.tensor_bytes[must_write])
     return moved
 

@@ -130,8 +130,12 @@ def refinement_problem(
     default = np.arange(graph.num_ops, dtype=np.int32)
     order = default if order is None else order
     unit_of_op = number_kernels(order, default if fusion_group is None else fusion_group)
-    # What is cloned need not be written where it is made.
-    written = tables if may_clone is None else without_traffic_of(tables, may_clone)
+    # An op whose one tensor only readers of its clones want may as well be where one of them is. Of
+    # several tensors some may be wanted, and others not written.
+    written = tables
+    if may_clone is not None:
+        made = tables.tensor_producer[tables.tensor_producer != NO_PRODUCER]
+        written = without_traffic_of(tables, may_clone & (np.bincount(made, minlength=graph.num_ops) > 1))
     kernel_s = kernel_seconds(written, unit_of_op)
     may_run = np.ones_like(kernel_s, dtype=np.bool_)
     kind, op = np.nonzero(~tables.can_run)
