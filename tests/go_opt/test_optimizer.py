@@ -188,12 +188,13 @@ def test_optimal_means_that_no_placement_is_better(seed: int) -> None:
     rng = np.random.default_rng(seed)
     target = random_target(rng, num_chips=int(rng.integers(1, 4)))
     graph = random_graph(rng, int(rng.integers(1, 5)), kinds=kind_names(target))
-    best_s = best_placement_s(graph, target)
+    best_s, relays = best_placement_s(graph, target), bool(rng.integers(2))
     try:
-        result = go_opt.optimize(graph, target, decide="placement", max_evaluations=10)
+        result = go_opt.optimize(graph, target, decide="placement", relays=relays, max_evaluations=10)
     except InfeasibleError:
         return
-    assert result.metrics.interval_s >= best_s * (1 - 1e-9)
+    if not relays:  # with copies a plan may be better than any without
+        assert result.metrics.interval_s >= best_s * (1 - 1e-9)
     assert result.lower_bound_s <= best_s * (1 + 1e-9)
     if result.status == "OPTIMAL":
         assert result.metrics.interval_s <= best_s * (1 + 2e-6)
