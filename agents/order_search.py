@@ -32,6 +32,9 @@ ELITES: Final = max(1, int(POPULATION * ELITE_SHARE))
 BETTER: Final = 1.0 - 1e-9  # than the worst elite
 SCREENED_AGAIN: Final = 0.98  # once what is asked for has come down to this part of what it was
 HOPELESS: Final = 2.0  # times the best so far
+# Times the best so far: how good an order that is not sliced may be at best, where slicing is dear.
+LEVELS: Final = (1.0, 1.05, 1.15, 1.3, 1.6, HOPELESS)
+SCREENED_TOGETHER: Final = 8
 
 
 class OrderPlan(NamedTuple):
@@ -62,7 +65,7 @@ def genetic_orders(
     first = np.stack([order_keys(order, fusion_group) for order in (default, *seeds, *fixed, *structured)])
     # The screen knows one chip for each segment.
     screen = None if slicer.replicates else OrderScreen(tables, default, fusion_group, slicer.passing)
-    trial = _Trial(slicer, fusion_group, screen)
+    trial = _Trial(slicer, fusion_group, screen, best_s=slicer.cap_s / HOPELESS)
     untied = _Evolution(generations(first.shape[1], seed=seed, first=first))
     evolutions = [untied]
     tie = tied_keys(graph, fusion_group) if ties else None
@@ -87,6 +90,22 @@ class _Trial:
     screen: OrderScreen | None
     best_s: float = math.inf
     best_order: IntArray | None = None
+
+    @property
+    def is_dear(self) -> bool:
+        """Whether the screen is so much quicker than the slicer that it alone judges most orders."""
+        return self.screen is not None and self.screen.streams and self.best_s < math.inf
+
+    def levels_s(self, keys: Keys) -> NDArray[np.float64]:
+        """[B] the least of the levels that ``keys`` [B, M] may make plans within; infinite above them."""
+        levels_s = np.full(len(keys), math.inf)
+        left = np.flatnonzero(self.is_promising(keys, HOPELESS * self.best_s))
+        for level in LEVELS:
+            at_most_s = level * self.best_s * BETTER
+            is_within = self.is_promising(keys[left], at_most_s) if level < HOPELESS else left >= 0
+            levels_s[left[is_within]] = at_most_s
+            left = left[~is_within]
+        return levels_s
 
     def is_promising(self, keys: Keys, at_most_s: float) -> NDArray[np.bool_]:
         """[B] whether ``keys`` [B, M] may make plans within ``at_most_s``."""
@@ -122,6 +141,26 @@ class _Evolution:
         """One for each genome; those that cannot become elites are not costed."""
         keys = self.genomes if self._tie is None else self._tie.expanded(self.genomes)
         costs_s = np.full(len(keys), math.inf)
+        yield from (self._by_levels if trial.is_dear else self._one_by_one)(trial, keys, costs_s)
+        self.genomes, _ = self._evolution.send(costs_s)
+
+    def _by_levels(
+        self, trial: _Trial, keys: Keys, costs_s: NDArray[np.float64]
+    ) -> Iterator[OrderPlan | None]:
+        """Only what may be better than the best plan is sliced; the rest costs what it may be at best."""
+        half = (len(keys) + 1) // 2
+        by_turns = np.argsort(np.arange(len(keys)) % half, kind="stable")  # known and random ones alternate
+        for few in np.split(by_turns, range(SCREENED_TOGETHER, len(keys), SCREENED_TOGETHER)):
+            costs_s[few] = trial.levels_s(keys[few])
+            best_s = trial.best_s
+            for i in few:
+                plan = trial.plan(keys[i], trial.best_s * BETTER) if costs_s[i] < best_s else None
+                self._keep(plan, costs_s, i)
+                yield plan
+
+    def _one_by_one(
+        self, trial: _Trial, keys: Keys, costs_s: NDArray[np.float64]
+    ) -> Iterator[OrderPlan | None]:
         is_promising, screened_s = np.ones(len(keys), dtype=np.bool_), math.inf
         for i in range(len(keys)):
             at_most_s = min(self._worst_elite_s * BETTER, trial.best_s * HOPELESS)
@@ -129,11 +168,13 @@ class _Evolution:
                 is_promising[i:] &= trial.is_promising(keys[i:], at_most_s)
                 screened_s = at_most_s
             plan = trial.plan(keys[i], at_most_s) if is_promising[i] else None
-            if plan is not None:
-                costs_s[i] = plan.interval_s
-                self._elites_s = sorted([*self._elites_s, plan.interval_s])[:ELITES]
+            self._keep(plan, costs_s, i)
             yield plan
-        self.genomes, _ = self._evolution.send(costs_s)
+
+    def _keep(self, plan: OrderPlan | None, costs_s: NDArray[np.float64], genome: int) -> None:
+        if plan is not None:
+            costs_s[genome] = plan.interval_s
+            self._elites_s = sorted([*self._elites_s, plan.interval_s])[:ELITES]
 
     @property
     def _worst_elite_s(self) -> float:

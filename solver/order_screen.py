@@ -83,6 +83,11 @@ class OrderScreen:
         self._passing = PASSING_CODE[passing]
         self._max_chips = min(tables.num_chips, sequence.num_kernels)
 
+    @property
+    def streams(self) -> bool:
+        """Whether the host's link has to carry weights, which slicing then charges for."""
+        return self._streaming.s_per_byte > 0.0
+
     def within(self, priority: NDArray[np.float64], interval_s: float) -> NDArray[np.bool_]:
         """[B] whether the list schedule by ``priority`` [B, M] can be sliced within ``interval_s``.
 

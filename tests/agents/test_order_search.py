@@ -14,13 +14,22 @@ import go_opt
 from go_opt.agents.cheapest import Slicer
 from go_opt.agents.genetic import genetic_search
 from go_opt.agents.instance import Instance, instance
-from go_opt.agents.order_search import OrderPlan, genetic_orders, order_keys
+from go_opt.agents.order_search import (
+    BETTER,
+    HOPELESS,
+    LEVELS,
+    OrderPlan,
+    _Trial,
+    genetic_orders,
+    order_keys,
+)
 from go_opt.agents.orders import fixed_orders
 from go_opt.agents.seeded import order_along, seeded_orders
 from go_opt.env import list_schedule
 from go_opt.graph_builder import GraphBuilder
 from go_opt.plan import Plan
 from go_opt.solver import Passing, verify
+from go_opt.solver.order_screen import OrderScreen
 from go_opt.solver.relays import needed_relays, relays_of_arrays
 from tests.strategies import small_mcm, toy_graph
 
@@ -42,6 +51,25 @@ def branchy() -> Instance:
                 writes=[(f"{chain}{i}", 1000, "int8")], measured_s={"chip": 3e-6},
             )  # fmt: skip
     return instance(b.build(), small_mcm(6))
+
+
+@pytest.fixture(scope="module")
+def recurrent() -> Instance:
+    """The same two chains, all ops of each reading its weight of 1,500 bytes; chips hold 2,500.
+
+    Stored in turn, every chip of several ops holds one weight and streams the other.
+    """
+    b = GraphBuilder("two recurrent chains")
+    for chain in "ab":
+        b.add_tensor(f"w{chain}", 1500, "int8", "weight")
+    for i in range(12):
+        for chain in "ab":
+            reads = [(f"w{chain}", None)] + ([(f"{chain}{i - 1}", None)] if i else [])
+            b.add_op(
+                f"op {chain}{i}", "Relu", "vector", flops=0, dtype="int8", reads=reads,
+                writes=[(f"{chain}{i}", 100, "int8")], measured_s={"chip": 3e-6},
+            )  # fmt: skip
+    return instance(b.build(), small_mcm(6, sram_bytes=2500))
 
 
 def best_s(plans: Iterator[OrderPlan | None]) -> float:
@@ -108,6 +136,27 @@ def test_refusing_who_cannot_be_an_elite_costs_nothing(branchy: Instance) -> Non
     ]
     quick = [best_s(genetic_orders(slicer, group, seed=seed)) for seed in range(3)]
     assert np.median(quick) <= np.median(plain) * 1.01
+
+
+def test_where_weights_stream_the_screen_judges(recurrent: Instance) -> None:
+    group = recurrent.fusion_group
+    plain = Slicer(recurrent, "relayed")
+    default = plain(recurrent.order, group)
+    assert default is not None
+    # 72 us of work on six chips; in turn, the second weight streams to each chip of both chains.
+    assert default.interval_s > 13e-6
+    capped = Slicer(recurrent, "relayed", cap_s=HOPELESS * default.interval_s)
+    screen = OrderScreen(recurrent.tables, recurrent.order, group, "relayed")
+    assert screen.streams
+    trial = _Trial(capped, group, screen, best_s=default.interval_s)
+    assert trial.is_dear
+    keys = np.random.default_rng(0).random((40, int(group.max()) + 1))
+    for of_one, level_s in zip(keys, trial.levels_s(keys), strict=True):
+        sliced = plain(list_schedule(recurrent.graph, group, of_one), group)
+        assert sliced is not None
+        lower = [level for level in LEVELS if level * trial.best_s * BETTER < level_s]
+        assert sliced.interval_s >= max(lower, default=0.0) * trial.best_s * BETTER
+    assert best_s(genetic_orders(capped, group, seed=0)) == pytest.approx(12e-6)
 
 
 def test_seeds_are_among_the_first(branchy: Instance) -> None:
