@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.agents.instance import Instance
-from go_opt.env import CostTables, evaluate_batch
-from go_opt.env.expanded_tables import Copies, expanded_tables
+from go_opt.env import CostTables
 from go_opt.env.stage_tables import stage_tables
 from go_opt.env.stages import stages_of
 from go_opt.solver import (
@@ -24,7 +23,7 @@ from go_opt.solver import (
     slice_order_streamed,
     slice_order_streamed_replicated,
 )
-from go_opt.solver.relays import needed_relays
+from go_opt.solver.relayed_terms import relay_copies, terms_with_copies
 from go_opt.solver.replicated_slicing import ReplicatedSlicing, slice_order_replicated
 from go_opt.solver.segment_rules import SegmentRules
 
@@ -112,14 +111,9 @@ class Slicer:
     def _evaluated(
         self, tables: CostTables, placement: IntArray, order: IntArray, fusion_group: IntArray
     ) -> CheapestSlicing:
-        triangle = self.instance.target.constraints.triangle
-        plan = (placement, order, fusion_group)
-        if self.passing == "relayed":
-            nothing = np.zeros(0, np.int32)
-            copies = Copies(*needed_relays(tables, placement, triangle), nothing, nothing)
-            expanded = expanded_tables(tables, *plan, copies)
-            tables, plan = expanded[0], expanded[1:]
-        terms = evaluate_batch(tables, *(row[None] for row in plan))
+        triangle = self.instance.target.constraints.triangle if self.passing == "relayed" else "off"
+        copies = relay_copies(tables, placement, triangle)
+        terms = terms_with_copies(tables, placement, order, fusion_group, copies)
         return CheapestSlicing(placement, float(terms.interval_s[0]) if terms.fits[0] else math.inf, True)
 
 

@@ -12,15 +12,16 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.env import BatchMetrics, evaluate_batch
-from go_opt.env.expanded_tables import Copies, expanded_tables
+from go_opt.env import BatchMetrics
+from go_opt.env.expanded_tables import Copies
 from go_opt.env.stage_tables import stage_tables
 from go_opt.env.stages import Stages, stages_of, stages_of_sizes
 from go_opt.plan import Plan
 from go_opt.proposal import IntArray, Proposal, SearchState
-from go_opt.solver import PlacementProblem, needed_relays, placement_problem
+from go_opt.solver import PlacementProblem, placement_problem
 from go_opt.solver.allotment import allotted_chips
 from go_opt.solver.constraints import problem_under
+from go_opt.solver.relayed_terms import relay_copies, terms_with_copies
 
 _ALONE: Final = 1
 
@@ -110,13 +111,10 @@ class StageSearch:
         return later
 
     def _terms(self) -> BatchMetrics:
-        copies = needed_relays(self.tables, self.placement, self.search.target.constraints.triangle)
-        none = np.empty(0, np.int32)
-        relays = copies if self.search.passing == "relayed" else (none, none)
-        tables, *plan = expanded_tables(
-            self.tables, self.placement, self.plan.order, self.plan.fusion_group, Copies(*relays, none, none)
-        )
-        return evaluate_batch(tables, *(column[None] for column in plan))
+        triangle = self.search.target.constraints.triangle if self.search.passing == "relayed" else "off"
+        copies = relay_copies(self.tables, self.placement, triangle)
+        plan = (self.placement, self.plan.order, self.plan.fusion_group)
+        return terms_with_copies(self.tables, *plan, copies)
 
 
 def _is_plain(stages: Stages) -> bool:

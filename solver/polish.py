@@ -15,12 +15,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.env import BatchMetrics, CostTables, Target, evaluate_batch, greedy_fusion, loop_roles
-from go_opt.env.expanded_tables import Copies, expanded_tables
+from go_opt.env import BatchMetrics, CostTables, Target, greedy_fusion, loop_roles
 from go_opt.env.priority_fusion import priority_fusion
 from go_opt.env.schedule import depth, height
 from go_opt.graph import Graph
-from go_opt.solver.relays import needed_relays
+from go_opt.solver.relayed_terms import relay_copies, terms_with_copies
 
 IntArray = NDArray[np.int32]
 
@@ -99,16 +98,13 @@ class _ChipTerms:
     """Evaluates orders and kernels of one placement, with its relays, and counts."""
 
     def __init__(self, target: Target, tables: CostTables, placement: IntArray) -> None:
-        relays = needed_relays(tables, placement, target.constraints.triangle)
-        nothing = np.empty(0, np.int32)
         self._tables, self._placement = tables, placement
-        self._copies = Copies(*relays, nothing, nothing)
+        self._copies = relay_copies(tables, placement, target.constraints.triangle)
         self.evaluations = 0
 
     def evaluate(self, order: IntArray, fusion_group: IntArray) -> BatchMetrics:
         self.evaluations += 1
-        tables, *plan = expanded_tables(self._tables, self._placement, order, fusion_group, self._copies)
-        return evaluate_batch(tables, *(column[None] for column in plan))
+        return terms_with_copies(self._tables, self._placement, order, fusion_group, self._copies)
 
 
 def _orders(graph: Graph, order: IntArray) -> Iterator[IntArray]:

@@ -65,12 +65,14 @@ def _chips_within(kernel_s, cut_s, reach, read_ptr, read, num_chips, interval_s)
     fewest = np.full(num_kernels + 1, num_chips + 1, np.int64)
     previous = np.zeros(num_kernels + 1, np.int64)
     bins = np.empty(num_kernels, np.int32)
+    root, work_s = np.empty(num_kernels, np.int64), np.empty(num_kernels)
     fewest[0] = 0
     for i in range(num_kernels):
         if fewest[i] >= num_chips or cut_s[i] > interval_s:
             continue
-        root, work_s = np.arange(num_kernels), kernel_s.copy()
-        for j in range(i + 1, min(num_kernels, i + MOST_KERNELS) + 1):
+        last = min(num_kernels, i + MOST_KERNELS)
+        _apart(root, work_s, kernel_s, i, last)
+        for j in range(i + 1, last + 1):
             if not _join(root, work_s, read_ptr, read, i, j - 1, interval_s):
                 break
             if j < reach[i] or cut_s[j] > interval_s:
@@ -85,7 +87,7 @@ def _chips_within(kernel_s, cut_s, reach, read_ptr, read, num_chips, interval_s)
     j = num_kernels
     while j > 0:
         i = previous[j]
-        root, work_s = np.arange(num_kernels), kernel_s.copy()
+        _apart(root, work_s, kernel_s, i, j)
         for m in range(i, j):
             _join(root, work_s, read_ptr, read, i, m, interval_s)
         _fill(root, work_s, i, j, interval_s, bins)
@@ -93,6 +95,14 @@ def _chips_within(kernel_s, cut_s, reach, read_ptr, read, num_chips, interval_s)
             chip[m] = fewest[i] + bins[m]
         j = i
     return chip
+
+
+@njit(cache=True, nogil=True)
+def _apart(root, work_s, kernel_s, begin, end):
+    """Each kernel of the segment is a component of its own."""
+    for m in range(begin, end):
+        root[m] = m
+        work_s[m] = kernel_s[m]
 
 
 @njit(cache=True, nogil=True)

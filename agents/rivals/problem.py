@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.agents.instance import Instance, instance
-from go_opt.env import CostTables, Target, evaluate_batch
-from go_opt.env.expanded_tables import Copies, expanded_tables
+from go_opt.env import BatchMetrics, Target, evaluate_batch
 from go_opt.graph import Graph
 from go_opt.plan import Plan
 from go_opt.solver.passing import Passing
+from go_opt.solver.relayed_terms import relay_copies, terms_with_copies
 from go_opt.solver.relays import needed_relays, relays_of_arrays
 
 Decide = Literal["placement", "all"]
@@ -53,21 +53,16 @@ class Problem:
     def interval_s(self, placement: Plans, order: Plans, fusion_group: Plans) -> NDArray[np.float64]:
         """[B] by the analytical model; infinite where activations do not fit."""
         if self.passing != "relayed":
-            return _interval_s(self.instance.tables, placement, order, fusion_group)
-        plans = zip(placement, order, fusion_group, strict=True)
-        return np.array([self._relayed_s(*plan) for plan in plans])
+            return _interval_s(evaluate_batch(self.instance.tables, placement, order, fusion_group))
+        terms = [self._relayed(*plan) for plan in zip(placement, order, fusion_group, strict=True)]
+        return np.array([_interval_s(of_one)[0] for of_one in terms])
 
-    def _relayed_s(
+    def _relayed(
         self, placement: NDArray[np.int32], order: NDArray[np.int32], fusion_group: NDArray[np.int32]
-    ) -> float:
-        nothing = np.zeros(0, np.int32)
-        copies = Copies(*self._relays(placement), nothing, nothing)
+    ) -> BatchMetrics:
         tables = self.instance.tables
-        tables, *plan = expanded_tables(tables, placement, order, fusion_group, copies)
-        return float(_interval_s(tables, *(row[None] for row in plan))[0])
-
-    def _relays(self, placement: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        return needed_relays(self.instance.tables, placement, self.target.constraints.triangle)
+        copies = relay_copies(tables, placement, self.target.constraints.triangle)
+        return terms_with_copies(tables, placement, order, fusion_group, copies)
 
     def plan(
         self,
@@ -88,7 +83,8 @@ class Problem:
         )
         if self.passing != "relayed":
             return plan
-        return replace(plan, relays=relays_of_arrays(self.graph, *self._relays(placement)))
+        relays = needed_relays(self.instance.tables, placement, self.target.constraints.triangle)
+        return replace(plan, relays=relays_of_arrays(self.graph, *relays))
 
 
 def pose(graph: Graph, target: Target, *, relays: bool, decide: Decide = "all") -> Problem:
@@ -100,8 +96,5 @@ def pose(graph: Graph, target: Target, *, relays: bool, decide: Decide = "all") 
     return Problem(case, passing, decide, case.order if decide == "placement" else case.fusion_group)
 
 
-def _interval_s(
-    tables: CostTables, placement: Plans, order: Plans, fusion_group: Plans
-) -> NDArray[np.float64]:
-    terms = evaluate_batch(tables, placement, order, fusion_group)
+def _interval_s(terms: BatchMetrics) -> NDArray[np.float64]:
     return np.where(terms.fits, terms.interval_s, np.inf)
