@@ -69,79 +69,113 @@ def held_memory(
       may_clone: [N] ops that may be computed again wherever they are read.
       is_in_order: units of a chip run in the order of their numbers.
     """
-    size, producer = tables.tensor_bytes, tables.tensor_producer
-    made = producer != NO_PRODUCER
+    size, made = tables.tensor_bytes, tables.tensor_producer != NO_PRODUCER
+    input_ptr, inputs, input_of = _reads(
+        tables, unit_of_op, num_units, ~made & (tables.tensor_kind != WEIGHT)
+    )
+    weights = _weights(tables, unit_of_op, num_units)
+    pays = tables.overlap or bool(tables.pays_transfers.all())
+    return HeldMemory(
+        **_made_here(tables, unit_of_op, num_units, tensors, apart, may_clone),
+        input_ptr=input_ptr,
+        input=inputs,
+        input_bytes=2 * size[input_of],
+        weight_ptr=weights.ptr,
+        weight=weights.weight,
+        stored_bytes=weights.stored_bytes,
+        touched_bytes=weights.touched_bytes,
+        sram_bytes=int(tables.sram_bytes.max()),
+        reserved_bytes=int(size[tables.tensor_kind == INPUT].sum()) + weights.once_bytes,
+        stream_bytes_per_tick=tick_s / tables.host_in_s_per_byte if tables.overlap else 0.0,
+        stream_ticks_per_byte=tables.host_in_s_per_byte / tick_s if pays and not tables.overlap else 0.0,
+        is_in_order=is_in_order,
+        counts=True,
+    )
+
+
+def _made_here(
+    tables: CostTables,
+    unit_of_op: NDArray[np.int32],
+    num_units: int,
+    tensors: UnitTensors,
+    apart: NDArray[np.bool_],
+    may_clone: NDArray[np.bool_] | None,
+) -> dict[str, NDArray[np.int64]]:
+    """The fields of :class:`HeldMemory` for what ops write."""
+    size, producer, number = tables.tensor_bytes, tables.tensor_producer, tensors.of_tensor
+    made, stays = producer != NO_PRODUCER, ~tables.tensor_is_output
     is_cloned = np.zeros(len(size), np.bool_)
     if may_clone is not None:
         is_cloned = made & may_clone[np.maximum(producer, 0)]
     output_bytes = np.zeros(num_units, np.int64)
     outputs = made & tables.tensor_is_output & ~is_cloned
     np.add.at(output_bytes, unit_of_op[producer[outputs]], 2 * size[outputs])
-
-    number = tensors.of_tensor
-    enter_bytes, leave_bytes, made_bytes = np.zeros((3, len(tensors.bytes)), np.int64)
-    inner = np.flatnonzero(number >= 0)
-    np.add.at(enter_bytes, number[inner], np.where(is_cloned[inner], 0, 2 * size[inner]))
-    stays = ~tables.tensor_is_output
-    np.add.at(leave_bytes, number[inner], np.where(is_cloned[inner], 0, 2 * size[inner] * stays[inner]))
-    is_apart = np.zeros(len(size), np.bool_)
+    inner, is_apart = number >= 0, np.zeros(len(size), np.bool_)
     is_apart[tables.reader_tensor[apart]] = True
-    np.add.at(made_bytes, number[inner], size[inner] * (stays & is_apart)[inner])
+
+    def by_number(of_tensor: NDArray[np.int64]) -> NDArray[np.int64]:
+        sums = np.zeros(len(tensors.bytes), np.int64)
+        np.add.at(sums, number[inner], of_tensor[inner])
+        return sums
+
+    return {
+        "output_bytes": output_bytes,
+        "enter_bytes": by_number(2 * size * ~is_cloned),
+        "leave_bytes": by_number(2 * size * (stays & ~is_cloned)),
+        "made_bytes": by_number(size * (stays & is_apart)),
+        "read_bytes": _read_bytes(tables, unit_of_op, tensors, apart & (stays & inner)[tables.reader_tensor]),
+    }
+
+
+def _read_bytes(
+    tables: CostTables, unit_of_op: NDArray[np.int32], tensors: UnitTensors, counts: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """[R] bytes of the reads that count, by units other than the maker, each tensor once a unit."""
     read_bytes = np.zeros(len(tensors.reader), np.int64)
-    counts = apart & stays[tables.reader_tensor] & (number[tables.reader_tensor] >= 0)
     pairs = np.unique(
         np.stack([tables.reader_tensor[counts], unit_of_op[tables.reader_op[counts]]], axis=1), axis=0
     )
+    tensor, unit = tensors.of_tensor[pairs[:, 0]], pairs[:, 1]
+    foreign = tensors.producer[tensor] != unit
     tensor_of_read = np.repeat(np.arange(len(tensors.bytes)), np.diff(tensors.reader_ptr))
     by_unit = np.argsort(tensors.reader, kind="stable")
-    key = tensors.reader[by_unit].astype(np.int64) * max(len(tensors.bytes), 1) + tensor_of_read[by_unit]
-    wanted = pairs[:, 1].astype(np.int64) * max(len(tensors.bytes), 1) + number[pairs[:, 0]]
-    foreign = tensors.producer[number[pairs[:, 0]]] != pairs[:, 1]
-    at = np.searchsorted(key, wanted[foreign])
-    np.add.at(read_bytes, at, size[pairs[foreign, 0]])
+    width = max(len(tensors.bytes), 1)
+    key = tensors.reader[by_unit].astype(np.int64) * width + tensor_of_read[by_unit]
+    at = np.searchsorted(key, unit[foreign].astype(np.int64) * width + tensor[foreign])
+    np.add.at(read_bytes, at, tables.tensor_bytes[pairs[foreign, 0]])
+    return read_bytes
 
-    input_ptr, inputs, input_of = _reads(
-        tables, unit_of_op, num_units, ~made & (tables.tensor_kind != WEIGHT)
-    )
-    most_sram = int(tables.sram_bytes.max())
+
+class _Weights(NamedTuple):
+    """Those of :class:`HeldMemory`, and what others load the host's link with in any case."""
+
+    ptr: NDArray[np.int64]  # [U + 1]
+    weight: NDArray[np.int32]
+    stored_bytes: NDArray[np.int64]  # [G]
+    touched_bytes: NDArray[np.int64]  # [G]
+    once_bytes: int
+
+
+def _weights(tables: CostTables, unit_of_op: NDArray[np.int32], num_units: int) -> _Weights:
+    """Weights in the order in which they stream."""
+    size, is_weight = tables.tensor_bytes, tables.tensor_kind == WEIGHT
     touched = np.zeros(len(size), np.int64)
     np.maximum.at(touched, tables.reader_tensor, tables.read_bytes)
     least = touched.copy()
     np.minimum.at(least, tables.reader_tensor, tables.read_bytes)
-    is_weight = tables.tensor_kind == WEIGHT
     order = tables.weight_by_size[size[tables.weight_by_size] > 0]
     share = np.where(least[order] == touched[order], touched[order] / size[order], -1.0)
     order = order[np.argsort(share, kind="stable")]
-    pays = tables.overlap or bool(tables.pays_transfers.all())
     # Of weights that stream in any case those that one unit reads, or that are touched in several
     # ways, load the host's link once, wherever they are read.
-    always, readers = is_weight & (size > most_sram), np.zeros(len(size), np.int64)
+    always, readers = is_weight & (size > int(tables.sram_bytes.max())), np.zeros(len(size), np.int64)
     pairs = np.unique(np.stack([tables.reader_tensor, unit_of_op[tables.reader_op]], axis=1), axis=0)
     np.add.at(readers, pairs[:, 0], 1)
     once = always & ((readers == 1) | (least < touched)) & tables.overlap
     order = order[~once[order]]
-    weight_ptr, weights, _ = _reads(tables, unit_of_op, num_units, is_weight, order)
+    ptr, weight, _ = _reads(tables, unit_of_op, num_units, is_weight, order)
     touched_bytes = np.where((least == touched) | always, least, 0)[order]
-    return HeldMemory(
-        output_bytes=output_bytes,
-        enter_bytes=enter_bytes,
-        leave_bytes=leave_bytes,
-        made_bytes=made_bytes,
-        read_bytes=read_bytes,
-        input_ptr=input_ptr,
-        input=inputs,
-        input_bytes=2 * size[input_of],
-        weight_ptr=weight_ptr,
-        weight=weights,
-        stored_bytes=np.where(always, 0, size)[order],
-        touched_bytes=touched_bytes,
-        sram_bytes=most_sram,
-        reserved_bytes=int(size[tables.tensor_kind == INPUT].sum() + touched[once].sum()),
-        stream_bytes_per_tick=tick_s / tables.host_in_s_per_byte if tables.overlap else 0.0,
-        stream_ticks_per_byte=tables.host_in_s_per_byte / tick_s if pays and not tables.overlap else 0.0,
-        is_in_order=is_in_order,
-        counts=True,
-    )
+    return _Weights(ptr, weight, np.where(always, 0, size)[order], touched_bytes, int(touched[once].sum()))
 
 
 def nothing_held() -> HeldMemory:
