@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from typing import Final
 
+import numpy as np
+
 from go_opt.agents import random_orders
 from go_opt.agents.instance import instance
 from go_opt.agents.proposals import Advice, PolicyPlan, policy_plans
+from go_opt.env import list_schedule
 from go_opt.proposal import IntArray, Proposal, SearchState
 from go_opt.slices import split_slices, widest_slices
 from go_opt.solver import earliest_finish_placement
@@ -28,7 +31,7 @@ def guesses(
     """
     graph, request = search.graph, search.request
     patience, plans, misses, best_s = PATIENCE, None, 0, search.best_s
-    for order in random_orders(graph, search.tables, fused, request.seed):
+    for order, is_structured in _random_orders(search, fused):
         misses, best_s = (misses, best_s) if search.best_s == best_s else (0, search.best_s)
         if asked is not None and (asked.done() or misses >= patience):
             yield from until_heard(search, asked)
@@ -44,8 +47,20 @@ def guesses(
             yield from _policy_plan(search, next(plans))
             misses += 1
         yield from widest_slices(search, "slice: random order", order, fused)
-        yield from split_slices(search, "slice: random order", order, fused)
+        if is_structured:  # uniform ones run all branches at once, so that segments hold few whole ones
+            yield from split_slices(search, "slice: random order", order, fused)
         misses += 1
+
+
+def _random_orders(search: SearchState, fused: IntArray) -> Iterator[tuple[IntArray, bool]]:
+    """Structured ones and uniform keys in turn: in stacks of layers structured ones are much alike."""
+    graph, request = search.graph, search.request
+    rng = np.random.default_rng((request.seed, 4))
+    is_interval_alone = request.objective == "throughput" and request.max_latency_s is None
+    for structured in random_orders(graph, search.tables, fused, request.seed):
+        yield structured, True
+        if is_interval_alone:  # they take long for one sample
+            yield list_schedule(graph, fused, rng.random(int(fused.max()) + 1)), False
 
 
 def until_heard(search: SearchState, asked: Future[Advice | None]) -> Iterator[None]:

@@ -33,6 +33,7 @@ LEAST_EVALUATIONS: Final = 16
 LEAST_BUDGET_S: Final = 2.0
 MOST_OPS: Final = 60_000
 FAVOUR: Final = 3.0  # turns of the method that found the best plan so far, for one of each other
+HEAD_START: Final = 0.2  # of the time, for guesses: on small graphs they lose patience long before
 FIRST_PROPOSALS: Final = 16  # of the rounds of improvement, where only placements are decided
 
 
@@ -94,8 +95,8 @@ def proposals(search: SearchState) -> Iterator[Proposal | None]:
         yield from until_heard(search, asked)
     yield from _until_kernels_are_there(search)
     searches = [*_order_searches(search, fused), *loose_order_turns(search, fused)]
-    methods = _in_turn(search, improvements(search), guesses(search, fused, asked), *searches)
-    yield from with_loose_kernels(search, methods)
+    methods = [guesses(search, fused, asked), improvements(search), *searches]
+    yield from with_loose_kernels(search, _in_turn(search, *methods, head_start=HEAD_START))
 
 
 def _until_kernels_are_there(search: SearchState) -> Iterator[None]:
@@ -106,14 +107,19 @@ def _until_kernels_are_there(search: SearchState) -> Iterator[None]:
         yield from until_compiled()
 
 
-def _in_turn(search: SearchState, *methods: Iterator[Proposal | None]) -> Iterator[Proposal | None]:
+def _in_turn(
+    search: SearchState, *methods: Iterator[Proposal | None], head_start: float = 0.0
+) -> Iterator[Proposal | None]:
     """The methods in turn, as long as any has something to propose.
 
-    Counted in evaluations, one of each; in time, whichever has had the least of it. Who found the
+    Counted in evaluations, one of each; in time, whichever has had the least of it, the first
+    before all others for the part ``head_start`` of the time. Who found the
     best plan so far goes on finding, most often: what it uses counts as less.
     """
     is_counted = search.request.max_evaluations is not None
     used = [0.0] * len(methods)
+    if not is_counted:
+        used[0] -= head_start * search.request.time_limit_s
     left = list(range(len(methods)))
     finder = -1
     while left:

@@ -68,17 +68,16 @@ def _evaluate(graph: Graph, target: Target, fidelity: Fidelity) -> None:
 
 def _slicings(graph: Graph, target: Target) -> list[Callable[[], object]]:
     tables = cost_tables(graph, target)
-    one_each = np.arange(graph.num_ops, dtype=np.int32)
-    group = greedy_fusion(loop_roles(graph), one_each)
-    # The second time memory is so tight that the general slicer has to look as well.
-    tight = tables._replace(sram_bytes=np.full(target.num_chips, 15, dtype=np.int64))
-    calls: list[Callable[[], object]] = [partial(fixed_orders, graph, group)]
+    alone = np.arange(graph.num_ops, dtype=np.int32)
+    # The second time each op fits alone but not all do together: the general slicer has to look as well.
+    tight = tables._replace(sram_bytes=np.full(target.num_chips, 9, dtype=np.int64))
+    calls: list[Callable[[], object]] = [partial(fixed_orders, graph, alone)]
     for of in (tables, tight):
         calls += [
-            partial(slice_order, of, one_each, group, adjacent=True),
-            partial(slice_order_relayed, of, one_each, group),
-            partial(slice_order_streamed, of, one_each, group, passing="relayed"),
-            partial(slice_order_replicated, of, one_each, group, passing="relayed", weights_may_stream=True),
+            partial(slice_order, of, alone, alone, adjacent=True),
+            partial(slice_order_relayed, of, alone, alone),
+            partial(slice_order_streamed, of, alone, alone, passing="relayed"),
+            partial(slice_order_replicated, of, alone, alone, passing="relayed", weights_may_stream=True),
         ]
     return calls
 

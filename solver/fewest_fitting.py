@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from go_opt.solver.fitting_starts import first_start, least_work_s
+from go_opt.solver.fitting_starts import ZERO, first_start, least_work_s
 from go_opt.solver.slicing import NO_SLICING
 from go_opt.solver.slicing_problem import segment_cost_s
 
@@ -40,7 +40,7 @@ def fewest_fitting_chips(problem, fits, size_of_chip, min_chips, is_fewest, inte
     passing = _all_tensors(problem.relays)
     saved_s = np.zeros(num_kernels)  # by a segment from here to the end at hand
     most_saved_s, least_hop = problem.again_s.sum(), problem.hop_s_per_byte[:max_chips].min()
-    first, usable, again = 0, 0, 0
+    first, usable, again = ZERO, 0, 0
     next_s = np.inf
     for j in range(1, num_kernels + 1):
         for t in range(problem.relays.last_ptr[j - 1], problem.relays.last_ptr[j]):

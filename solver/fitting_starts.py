@@ -21,6 +21,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 BLOCK: Final = 64  # starts
+ZERO, NONE = np.int64(0), np.int64(-1)  # numba compiles anew for every literal
 
 
 class FittingStarts(NamedTuple):
@@ -62,7 +63,7 @@ def fitting_starts(problem, memory, sizes_bytes, interval_s, most_steps):
     """
     num_kernels = len(memory.entering_bytes)
     run_ptr, runs = np.zeros(num_kernels + 2, np.int64), np.empty((3, num_kernels + 1), np.int32)
-    num_runs, steps = 0, 0
+    num_runs, steps = ZERO, 0
     held = _nothing_held(memory)
     kept = np.empty((3, num_kernels), np.int64)
     is_reached = np.zeros(num_kernels + 1, np.bool_)
@@ -70,7 +71,7 @@ def fitting_starts(problem, memory, sizes_bytes, interval_s, most_steps):
     last_reached = np.zeros(num_kernels + 2, np.int64)  # the last one before each cut
     most_saved_s, least_hop = problem.again_s.sum(), problem.hop_s_per_byte.min()
     slack_s = interval_s * (1.0 + 1e-13)
-    first, usable = 0, 0
+    first, usable = ZERO, 0
     for j in range(1, num_kernels + 1):
         _end_moves_on(memory, held, j - 1)
         first = first_start(problem, first, j, slack_s + most_saved_s)
@@ -140,7 +141,7 @@ def _runs_of_end(memory, sizes_bytes, held, kept, is_reached, first, usable, end
     steady_bytes, entering_bytes = np.int64(0), np.int64(0)
     at_most_bytes = np.int64(0)  # alive at any kernel
     alive_bytes, peak_bytes, grown = np.int64(0), np.int64(0), end  # at ``grown``, and most from there on
-    size = num_sizes  # of the run at hand
+    size = np.int64(num_sizes)  # of the run at hand
     steps = 0
     i = fitting = end
     while i > first and steps < most_steps:
@@ -152,8 +153,8 @@ def _runs_of_end(memory, sizes_bytes, held, kept, is_reached, first, usable, end
                 steps += BLOCK // 4
             most_bytes = steady_bytes + entering_bytes + held.most_held[block]
             if most_bytes + max(at_most_bytes, held.most_alive_in[block]) <= smallest:
-                num_runs = _go_on(runs, num_runs, size, num_sizes, fitting, 0, i)
-                size = 0
+                num_runs = _go_on(runs, num_runs, size, num_sizes, fitting, ZERO, i)
+                size = ZERO
                 i -= BLOCK
                 fitting = i
                 steady_bytes += held.total[0, block]
@@ -174,13 +175,13 @@ def _runs_of_end(memory, sizes_bytes, held, kept, is_reached, first, usable, end
             break
         if i >= usable or not is_reached[i]:
             continue
-        enough = 0
+        enough = ZERO
         while enough < num_sizes and held_bytes + peak_bytes > sizes_bytes[enough]:
             enough += 1
         num_runs = _go_on(runs, num_runs, size, num_sizes, fitting, enough, i + 1)
         size = enough
         fitting = i
-    return _go_on(runs, num_runs, size, num_sizes, fitting, num_sizes, 0), steps
+    return _go_on(runs, num_runs, size, num_sizes, fitting, num_sizes, ZERO), steps
 
 
 @njit(cache=True, nogil=True)
@@ -277,10 +278,10 @@ def _nothing_held(memory):
 def _end_moves_on(memory, held, kernel):
     """Segments end behind ``kernel`` from now on, no longer before it."""
     for w in range(memory.write_ptr[kernel], memory.write_ptr[kernel + 1]):
-        _move(held, held.steady, -1, kernel, 2 * memory.size_bytes[memory.write[w]])
+        _move(held, held.steady, NONE, kernel, 2 * memory.size_bytes[memory.write[w]])
     for e in range(held.end_ptr[kernel], held.end_ptr[kernel + 1]):
         tensor = held.end[e]
-        _move(held, held.steady, memory.home[tensor], -1, 2 * memory.size_bytes[tensor])
+        _move(held, held.steady, memory.home[tensor], NONE, 2 * memory.size_bytes[tensor])
     for r in range(memory.read_ptr[kernel], memory.read_ptr[kernel + 1]):
         tensor = memory.read[r]
         home, before = memory.home[tensor], held.reader[tensor]
