@@ -26,6 +26,7 @@ from go_opt.solver.sequence import kernel_sequence, unique_pairs
 IntArray = NDArray[np.int32]
 MOST_KERNELS = 192  # of a segment
 CANDIDATES = 16  # intervals tried, at most
+KERNELS_TRIED = 2**15  # of all candidates together: one of a long order takes a tenth of a second
 
 
 def slice_order_split(
@@ -47,7 +48,7 @@ def slice_order_split(
     if len(best) == 0:
         return None
     lower_s = max(float(kernel_s.max()), float(kernel_s.sum()) / tables.num_chips)
-    for _ in range(CANDIDATES):
+    for _ in range(min(CANDIDATES, KERNELS_TRIED // sequence.num_kernels)):
         middle_s = 0.5 * (lower_s + upper_s)
         chips = _chips_within(*problem, middle_s)
         if len(chips) == 0:

@@ -66,7 +66,7 @@ def request(graph: graph_pb2.Graph, **fields: Any) -> optimizer_pb2.OptimizeRequ
 def write_requests(served: Served, folder: Path) -> list[str]:
     """The files of three calls that last."""
     with grpc.insecure_channel(served.address) as channel, served.client() as client:
-        job = client.pretrain("mine", graphs=["zoo:din"], target="mcm-2x2", seed=fake_job.WAITS)
+        job = client.pretrain(folder.name, graphs=["zoo:din"], target="mcm-2x2", seed=fake_job.WAITS)
         environment = environment_pb2_grpc.EnvironmentStub(channel)
         create = environment_pb2.CreateSessionRequest(graph=GRAPH)
         create.target.name = "mcm-6x6"
