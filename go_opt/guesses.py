@@ -56,10 +56,9 @@ def _random_orders(search: SearchState, fused: IntArray) -> Iterator[tuple[IntAr
     """Structured ones and uniform keys in turn: in stacks of layers structured ones are much alike."""
     graph, request = search.graph, search.request
     rng = np.random.default_rng((request.seed, 4))
-    is_interval_alone = request.objective == "throughput" and request.max_latency_s is None
     for structured in random_orders(graph, search.tables, fused, request.seed):
         yield structured, True
-        if is_interval_alone:  # they take long for one sample
+        if request.is_interval_alone:  # they take long for one sample
             yield list_schedule(graph, fused, rng.random(int(fused.max()) + 1)), False
 
 

@@ -73,6 +73,11 @@ class Request:
         return DEFAULT_BUDGET_S if self.max_evaluations is None else math.inf
 
     @property
+    def is_interval_alone(self) -> bool:
+        """Whether nothing but the interval judges a plan."""
+        return self.objective == "throughput" and self.max_latency_s is None
+
+    @property
     def latency_limit_s(self) -> float:
         """Longest latency of a sample that a plan may have."""
         return math.inf if self.max_latency_s is None else self.max_latency_s

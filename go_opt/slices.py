@@ -83,8 +83,7 @@ def _cheapest(
     cut: Callable[..., Slicing | None] = partial(slice_order, adjacent=passing == "adjacent")
     if is_relayed:
         passing, cut = "relayed", slice_order_relayed
-    is_interval_alone = search.request.objective == "throughput" and search.request.max_latency_s is None
-    at_most_s = search.best_s if is_interval_alone else math.inf
+    at_most_s = search.best_s if search.request.is_interval_alone else math.inf
     slicing = None
     for chips in _chip_counts(search):
         limits = {"min_chips": min_chips, "max_chips": chips, "at_most_s": at_most_s}
