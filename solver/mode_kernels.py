@@ -23,7 +23,7 @@ from go_opt.solver.domains import (
     has_chip,
     narrow_range,
 )
-from go_opt.solver.search import EXHAUSTED, decide, propagate, reset
+from go_opt.solver.search import EXHAUSTED, decide, reset, settle
 
 ENDINGS: Final = ("kept", "searched", "backtracked", "adjacent", "limit", "conflict")
 KEPT, SEARCHED, BACKTRACKED, ADJACENT, LIMIT, CONFLICT = range(6)
@@ -129,7 +129,7 @@ def _may_try_again(store, begin, max_backtracks, s, draws):
     return used > 0 or draws.ending[s] == CONFLICT
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _keep_proposal(tables, store, proposal, s, draws):
     """Whether the proposal is valid: then it is the placement. The store is left at the start."""
     is_valid = True
@@ -141,7 +141,7 @@ def _keep_proposal(tables, store, proposal, s, draws):
         if narrow_range(store, unit, chip, chip) == FAILED:
             is_valid = False
             break
-    is_valid = is_valid and propagate(tables, store)
+    is_valid = settle(tables, store, is_valid) != EXHAUSTED
     reset(tables, store)
     if is_valid:
         draws.ending[s] = KEPT
@@ -150,7 +150,7 @@ def _keep_proposal(tables, store, proposal, s, draws):
     return is_valid
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _sample(tables, store, row, work, is_constrained, rng, s, draws):
     num_units = len(store.low)
     chips = work.chips
@@ -162,14 +162,14 @@ def _sample(tables, store, row, work, is_constrained, rng, s, draws):
             draws.open_chips[s, unit, word] = store.domain[unit, word]
         _only(chips, chip)
         before = place
-        place = decide(tables, store, unit, chips)
+        place = settle(tables, store, decide(store, unit, chips))
         if place <= before:
             work.failures[unit] += 1
     draws.log_prob[s] = work.gains.sum()
     return place
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _fix(tables, store, row, work, is_constrained, rng, s, draws):
     num_units = len(store.low)
     chips = work.chips
@@ -190,7 +190,7 @@ def _fix(tables, store, row, work, is_constrained, rng, s, draws):
         else:
             _only(chips, _nearest(store, unit, wanted))
         before = place
-        place = decide(tables, store, unit, chips)
+        place = settle(tables, store, decide(store, unit, chips))
         if place <= before:
             work.failures[unit] += 1
     return place

@@ -32,6 +32,7 @@ from go_opt.solver.domains import (
     PROPAGATIONS,
     QUEUE_SIZE,
     TRAIL_SIZE,
+    Store,
     dequeue,
     narrow_to,
     new_store,
@@ -124,13 +125,14 @@ class Solver:
             return EXHAUSTED
         if self.num_decisions == len(self.store.choice_unit):
             raise InvalidInputError(f"more than {self.num_decisions} decisions stand.", field="unit")
-        place = int(decide(self.tables, self.store, int(unit), self._words(chips)))
+        is_open = decide(self.store, int(unit), self._words(chips))
+        place = int(settle(self.tables, self.store, is_open))
         self.is_exhausted = place == EXHAUSTED
         return place
 
     def reject(self) -> int:
         """Take the last decision back, as if it had led to a contradiction; returns as above."""
-        place = EXHAUSTED if self.is_exhausted else int(backtrack(self.tables, self.store))
+        place = EXHAUSTED if self.is_exhausted else int(settle(self.tables, self.store, False))
         self.is_exhausted = place == EXHAUSTED
         return place
 
@@ -150,10 +152,9 @@ class Solver:
         return pack_chips(open_chips)
 
 
-@njit(cache=True, nogil=True)
-def start(tables, store):
+def start(tables: RuleTables, store: Store) -> bool:
     """Propagate the initial domains; whether they may still hold a placement."""
-    if not propagate(tables, store):
+    if settle(tables, store, True) == EXHAUSTED:
         return False
     _remember(store, len(store.choice_unit))
     return True
@@ -167,8 +168,8 @@ def reset(tables, store):
 
 
 @njit(cache=True, nogil=True)
-def decide(tables, store, unit, chips):
-    """See :meth:`Solver.set_domain`; ``chips`` [W]."""
+def decide(store, unit, chips):
+    """Note the decision for ``chips`` [W] and narrow ``unit``; whether it has any chip left."""
     state = store.state
     at = state[NUM_DECISIONS]
     _remember(store, at)
@@ -176,33 +177,34 @@ def decide(tables, store, unit, chips):
     for word in range(len(chips)):
         store.choice[at, word] = chips[word]
     state[NUM_DECISIONS] = at + 1
-    if narrow_to(store, unit, chips) != FAILED and propagate(tables, store):
-        return at + 1
-    return backtrack(tables, store)
+    return narrow_to(store, unit, chips) != FAILED
 
 
 @njit(cache=True, nogil=True)
-def backtrack(tables, store):
-    """Take decisions back until one has another value.
+def settle(tables, store, is_consistent):
+    """Propagate; from a contradiction, take decisions back until one has another value.
 
     The decisions that stand; or ``EXHAUSTED``; or ``LIMIT_REACHED``, the domains as they are.
+    Whatever calls this is compiled with the whole engine in it: let few kernels do so.
     """
-    state = store.state
-    while state[NUM_DECISIONS] > 0:
+    state, has_gone_back = store.state, False
+    while not (is_consistent and _propagate(tables, store)):
+        store.counters[DEAD_ENDS] += has_gone_back
+        if state[NUM_DECISIONS] == 0:
+            return EXHAUSTED
         if store.counters[BACKTRACKS] >= state[MAX_BACKTRACKS]:
             return LIMIT_REACHED
         state[NUM_DECISIONS] -= 1
         at = state[NUM_DECISIONS]
         store.counters[BACKTRACKS] += 1
+        has_gone_back = True
         _return_to(tables, store, at)
-        if remove(store, store.choice_unit[at], store.choice[at]) != FAILED and propagate(tables, store):
-            return at
-        store.counters[DEAD_ENDS] += 1
-    return EXHAUSTED
+        is_consistent = remove(store, store.choice_unit[at], store.choice[at]) != FAILED
+    return state[NUM_DECISIONS]
 
 
-@njit(cache=True, nogil=True)
-def propagate(tables, store):
+@njit(cache=True, nogil=True, inline="always")
+def _propagate(tables, store):
     """Run all propagators to a fixpoint; whether no domain became empty."""
     unit = 0
     while True:
