@@ -26,6 +26,7 @@ from go_opt.solver import (
 from go_opt.solver.relayed_terms import relay_copies, terms_with_copies
 from go_opt.solver.replicated_slicing import ReplicatedSlicing, slice_order_replicated
 from go_opt.solver.segment_rules import SegmentRules
+from go_opt.solver.streamed_slicing import least_streamed_s
 
 # A plan this much slower than its cuts streams weights.
 STREAMS: Final = 1.0 + 1e-6
@@ -41,6 +42,7 @@ class CheapestSlicing:
     interval_s: float
     fits: bool  # False: no slicing of the order fits in memory, this is the greedy one
     replication: IntArray | None = None  # [N]; None: no stage is replicated
+    streams: bool = False  # whether the cheapest slicing was to be charged for weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,9 +73,14 @@ class Slicer:
             return best
         at_most_s = min(at_most_s, best.interval_s)
         charged = self._slice_streamed(*args, at_least_s=slicing.interval_s, at_most_s=at_most_s)
-        if charged is None:
-            return best
-        return min(best, self._cost(charged, order, fusion_group), key=lambda plan: plan.interval_s)
+        if charged is not None:
+            best = min(best, self._cost(charged, order, fusion_group), key=lambda plan: plan.interval_s)
+        return replace(best, streams=True)
+
+    def least_s(self, order: IntArray, fusion_group: IntArray) -> float:
+        """What slicings take at least, what they stream included; quick along long orders."""
+        given = (self.instance.tables, order, fusion_group)
+        return least_streamed_s(*given, passing=self.passing, replicates=self.replicates, **self.rules)
 
     @property
     def _slice(self) -> Any:

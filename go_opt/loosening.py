@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -16,7 +17,7 @@ from go_opt.agents.loose_slicing import loose_slicings
 from go_opt.agents.order_search import HOPELESS, OrderPlan
 from go_opt.env import greedy_fusion, loop_roles
 from go_opt.plan import Plan
-from go_opt.proposal import IntArray, Proposal, SearchState
+from go_opt.proposal import IntArray, Proposal, SearchState, Tried, better_or_miss
 from go_opt.solver.constrained_fusion import constrained_fusion
 
 # A search short of time ends after this many slicings in a row without a better plan.
@@ -51,24 +52,27 @@ def with_loose_kernels(search: SearchState, methods: Iterator[Proposal | None]) 
             known = search.best_plan  # what it finds it goes on from itself
 
 
-def loose_order_turns(search: SearchState, group: IntArray) -> list[Iterator[Proposal | None]]:
-    """Over orders of the kernels ``group`` [N], and over orders and kernels: one for each slicing."""
-    if not _serves(search):
-        return []
-    slicer, seed = _slicer(search), search.request.seed
-    return [
-        _turns(search, "slice: loose kernels", loose_orders(slicer, group, seed=seed)),
-        _turns(search, "slice: joint keys", joint_orders(slicer, seed=seed)),
-    ]
+def loose_order_tries(search: SearchState, group: IntArray) -> Iterator[Tried]:
+    """Over orders of the kernels ``group`` [N]: one for each slicing."""
+    if _serves(search):
+        plans = loose_orders(_slicer(search), group, seed=search.request.seed)
+        yield from _in_patience(search, "slice: loose kernels", plans)
 
 
-def _turns(search: SearchState, method: str, plans: Iterator[OrderPlan | None]) -> Iterator[Proposal | None]:
+def joint_order_tries(search: SearchState) -> Iterator[Tried]:
+    """Over orders and kernels: one for each slicing."""
+    if _serves(search):
+        plans = joint_orders(_slicer(search), seed=search.request.seed, known=partial(_best, search))
+        yield from _in_patience(search, "slice: joint keys", plans)
+
+
+def _in_patience(search: SearchState, method: str, plans: Iterator[OrderPlan | None]) -> Iterator[Tried]:
     misses, best_s = 0, search.best_s
     for plan in plans:
         misses, best_s = (misses + 1, best_s) if search.best_s == best_s else (0, search.best_s)
         if search.is_late or (misses > PATIENCE and search.request.max_evaluations is None):
             return
-        yield _proposal(search, method, plan)
+        yield method, plan
 
 
 def _loosened(search: SearchState, plan: Plan) -> Iterator[Proposal | None]:
@@ -79,16 +83,17 @@ def _loosened(search: SearchState, plan: Plan) -> Iterator[Proposal | None]:
     start = CheapestSlicing(plan.placement, search.best_s, fits=True, replication=replication)
     rng = np.random.default_rng((search.request.seed, 2))
     for better in loose_slicings(_slicer(search), order, kernels, start, rng=rng, draws=DRAWS):
-        yield _proposal(search, "loose kernels", better)
+        yield better_or_miss(search, "loose kernels", better)
         if search.is_late:
             return
 
 
-def _proposal(search: SearchState, method: str, plan: OrderPlan | None) -> Proposal | None:
-    if plan is None or plan.interval_s >= search.best_s:
-        search.count_miss(method)
+def _best(search: SearchState) -> OrderPlan | None:
+    plan = search.best_plan
+    if plan is None:
         return None
-    return Proposal(method, plan.placement, plan.order, plan.fusion_group, replication=plan.replication)
+    replication = plan.replication if search.replicates else None
+    return OrderPlan(plan.placement, plan.order, plan.fusion_group, search.best_s, replication)
 
 
 def _slicer(search: SearchState) -> Slicer:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,13 +70,14 @@ def optimize_request(
     warm_up(request.fidelity, policy=policy is not None)
     search = Search(graph, target, request, policy, on_step)
     try:
-        for proposal in proposals(search):
-            if proposal is not None and search.consider(proposal):
-                on_improvement(search.result())
-            if search.is_done() or should_stop():
-                break
-        else:
-            search.is_exhausted = True
+        with closing(proposals(search)) as proposed:  # a thread of theirs ends with them
+            for proposal in proposed:
+                if proposal is not None and search.consider(proposal):
+                    on_improvement(search.result())
+                if search.is_done() or should_stop():
+                    break
+            else:
+                search.is_exhausted = True
     except KeyboardInterrupt:
         # Stopping keeps what was reached; with nothing reached there is nothing to keep.
         if search.best is None:
@@ -246,9 +248,14 @@ class Search:
         return self.is_late or self.best.status == "OPTIMAL"
 
     @property
+    def left_s(self) -> float:
+        """Seconds until the time is up."""
+        return self.request.time_limit_s - (time.monotonic() - self._started_s)
+
+    @property
     def is_late(self) -> bool:
         """Whether the time is up."""
-        return time.monotonic() - self._started_s >= self.request.time_limit_s
+        return self.left_s <= 0.0
 
     def result(self) -> OptimizeResult:
         if self.best is None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future
 from itertools import islice
 from typing import Final
 
 import numpy as np
 
 from go_opt.agents import fixed_orders
+from go_opt.agents.proposals import Advice
+from go_opt.beside import beside, has_core_to_spare
 from go_opt.env import Target, greedy_fusion, loop_roles
 from go_opt.env.fusion import ALONE
 from go_opt.errors import InfeasibleError
@@ -17,10 +20,17 @@ from go_opt.graph import Graph
 from go_opt.guesses import guesses, until_heard
 from go_opt.improvement import improvements
 from go_opt.kernel_cache import until_compiled
-from go_opt.loosening import loose_order_turns, with_loose_kernels
+from go_opt.loosening import joint_order_tries, loose_order_tries, with_loose_kernels
 from go_opt.order_turns import order_turns
 from go_opt.policies import ask_policy
-from go_opt.proposal import IntArray, Proposal, SearchState, has_static_constraints
+from go_opt.proposal import (
+    IntArray,
+    Proposal,
+    SearchState,
+    Tried,
+    better_or_miss,
+    has_static_constraints,
+)
 from go_opt.result import Request
 from go_opt.slices import slices, split_slices
 from go_opt.solver import Bound, Passing, earliest_finish_placement, greedy_slicing
@@ -51,7 +61,7 @@ def policy_takes_part(graph: Graph, target: Target, request: Request) -> bool:
     )
 
 
-def proposals(search: SearchState) -> Iterator[Proposal | None]:
+def proposals(search: SearchState) -> Generator[Proposal | None, None, None]:
     """Proposals from the surest to the most speculative; ends when nothing is left to try.
 
     ``None`` stands for a method that looked and found nothing better, or that waits, so
@@ -82,6 +92,22 @@ def proposals(search: SearchState) -> Iterator[Proposal | None]:
         yield from islice(rounds, FIRST_PROPOSALS)
         yield from _in_turn(search, rounds, *_order_searches(search, decided))
         return
+    joint = joint_order_tries(search)
+    if has_core_to_spare(search):
+        yield from beside(search, _joint_methods(search, fused, asked), joint)
+    else:
+        yield from _joint_methods(search, fused, asked, _turns(search, joint))
+
+
+def _joint_methods(
+    search: SearchState,
+    fused: IntArray,
+    asked: Future[Advice | None] | None,
+    *others: Iterator[Proposal | None],
+) -> Iterator[Proposal | None]:
+    """Where order, kernels and placement are open: fixed orders, then methods in turn with ``others``."""
+    graph, target, request = search.graph, search.target, search.request
+    default_order = one_each = np.arange(graph.num_ops, dtype=np.int32)
     for name, order in fixed_orders(graph, fused):
         if not has_static_constraints(target):
             yield from _earliest_finish(search, name, order, fused)
@@ -94,8 +120,8 @@ def proposals(search: SearchState) -> Iterator[Proposal | None]:
         # Counted in evaluations, whose turn it is may not depend on how long the policy takes.
         yield from until_heard(search, asked)
     yield from _until_kernels_are_there(search)
-    searches = [*_order_searches(search, fused), *loose_order_turns(search, fused)]
-    methods = [guesses(search, fused, asked), improvements(search), *searches]
+    methods = [guesses(search, fused, asked), improvements(search), *_order_searches(search, fused)]
+    methods += [_turns(search, loose_order_tries(search, fused)), *others]
     yield from with_loose_kernels(search, _in_turn(search, *methods, head_start=HEAD_START))
 
 
@@ -141,6 +167,11 @@ def _order_searches(search: SearchState, group: IntArray) -> list[Iterator[Propo
     if search.passing == "relayed":
         passings.add("adjacent")
     return [order_turns(search, group, passing) for passing in sorted(passings, reverse=True)]
+
+
+def _turns(search: SearchState, tries: Iterator[Tried]) -> Iterator[Proposal | None]:
+    for method, plan in tries:
+        yield better_or_miss(search, method, plan)
 
 
 def _greedy(search: SearchState, order: IntArray, group: IntArray) -> Iterator[Proposal]:

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.agents.order_search import OrderPlan
 from go_opt.env import CostTables, Target
 from go_opt.env.expanded_tables import Copies
 from go_opt.graph import Graph
@@ -20,6 +21,7 @@ from go_opt.solver.passing import Passing
 from go_opt.solver.segment_rules import SegmentRules
 
 IntArray = NDArray[np.int32]
+Tried = tuple[str, OrderPlan | None]  # a method, and a plan unless it is of no use to the method
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +61,10 @@ class SearchState(Protocol):
         """The best valid plan so far."""
 
     @property
+    def left_s(self) -> float:
+        """Seconds until the time is up."""
+
+    @property
     def is_late(self) -> bool:
         """Whether the time is up."""
 
@@ -70,6 +76,14 @@ class SearchState(Protocol):
 
     def raise_bound(self, bound: Bound) -> None:
         """A lower bound was proven; the larger one counts."""
+
+
+def better_or_miss(search: SearchState, method: str, plan: OrderPlan | None) -> Proposal | None:
+    """A sliced order as a proposal, where it is better than the best plan; else a miss."""
+    if plan is None or plan.interval_s >= search.best_s:
+        search.count_miss(method)
+        return None
+    return Proposal(method, plan.placement, plan.order, plan.fusion_group, replication=plan.replication)
 
 
 def passing_of(target: Target, request: Request) -> Passing:

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 import go_opt
+import go_opt.agents.joint_orders as joint_order_search
 from go_opt.agents.cheapest import Slicer
 from go_opt.agents.genetic import genetic_search
 from go_opt.agents.instance import Instance, instance
+from go_opt.agents.joint_orders import joint_orders
 from go_opt.agents.order_search import (
     BETTER,
     HOPELESS,
@@ -187,3 +189,39 @@ def test_nothing_that_fits_is_no_plan() -> None:
     case = instance(toy_graph(), small_mcm(2, sram_bytes=1999))
     slicer = Slicer(case, "relayed")
     assert list(islice(genetic_orders(slicer, case.fusion_group, seed=0), 70)) == [None] * 70
+
+
+def test_where_weights_stream_joint_keys_are_ranked_by_bounds(
+    recurrent: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joint_order_search, "LONG", 0)
+    slicer = Slicer(recurrent, "relayed")
+    plans = [*islice(joint_orders(slicer, seed=0), EVALUATIONS)]
+    reached = [plan.interval_s for plan in plans if plan is not None]
+    # While slices stream, only what is better than all before is sliced for good.
+    assert min(reached) == pytest.approx(12e-6)
+    assert len(reached) < EVALUATIONS // 10
+
+
+def test_joint_search_goes_on_from_what_others_know(branchy: Instance) -> None:
+    slicer = Slicer(branchy, "adjacent")
+    one_chain_first = np.array([*range(0, 24, 2), *range(1, 24, 2)], dtype=np.int32)
+    sliced = slicer(one_chain_first, branchy.fusion_group)
+    assert sliced is not None
+    known = OrderPlan(sliced.placement, one_chain_first, branchy.fusion_group, sliced.interval_s)
+    first = next(joint_orders(slicer, seed=0, known=lambda: known))
+    assert first is not None
+    assert first.order.tolist() == one_chain_first.tolist()
+    assert first.fusion_group.tolist() == branchy.fusion_group.tolist()
+    assert first.interval_s == pytest.approx(12e-6)
+
+
+def test_keys_of_a_plan_give_its_kernels() -> None:
+    """In ``toy_graph`` dense + relu and mix + add share kernels by default; none do, then all again."""
+    case = instance(toy_graph(), small_mcm(2))
+    for group in (case.order, case.fusion_group):
+        plan = OrderPlan(np.zeros(6, np.int32), case.order, group, 1.0)
+        keys = joint_order_search._keys_of(case, plan)
+        kernels, order = joint_order_search._decoded(case, keys)
+        assert kernels.tolist() == group.tolist()
+        assert order.tolist() == case.order.tolist()

@@ -34,7 +34,8 @@ def _guesses_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other methods would leave nothing to guess on graphs this small."""
     monkeypatch.setattr(portfolio, "improvements", lambda search: iter(()))
     monkeypatch.setattr(portfolio, "order_turns", lambda *args: iter(()))
-    monkeypatch.setattr(portfolio, "loose_order_turns", lambda *args: [])
+    monkeypatch.setattr(portfolio, "loose_order_tries", lambda *args: iter(()))
+    monkeypatch.setattr(portfolio, "joint_order_tries", lambda search: iter(()))
     monkeypatch.setattr(portfolio, "with_loose_kernels", lambda search, others: others)
     monkeypatch.setattr(guesses, "split_slices", lambda *args: iter(()))
 

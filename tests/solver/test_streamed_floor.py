@@ -13,7 +13,7 @@ from go_opt.solver.segment_memory import segment_memory
 from go_opt.solver.sequence import kernel_sequence
 from go_opt.solver.slicing_problem import slice_problem
 from go_opt.solver.streamed_floor import StreamedFloor
-from go_opt.solver.streamed_slicing import slice_order_streamed
+from go_opt.solver.streamed_slicing import CLOSE, least_streamed_s, slice_order_streamed
 from go_opt.solver.weight_streams import weight_reads
 from tests.solver.test_streamed_slicing import Stagings
 from tests.strategies import examples, seeds, small_mcm
@@ -72,6 +72,21 @@ def test_cells_tell_what_shared_and_lone_weights_stream() -> None:
     assert windows.is_of_use.tolist() == [True, False, False, True, True]
     # In one cell, whatever is cut is left out.
     assert StreamedFloor(problem, reads, memory, 2, 1, 1).least_bytes(4e-6) == 0
+    # At 20 bytes/us three and one take 3 us, two and two 6, one chip alone 6.
+    slow = cost_tables(b.build(), small_mcm(2, sram_bytes=100, host_in_bytes_per_s=2e7))
+    assert least_streamed_s(slow, order, order, passing="adjacent") == pytest.approx(3e-6, rel=CLOSE)
+
+
+@pytest.mark.parametrize("replicates", [False, True])
+@settings(max_examples=examples(60), deadline=None)
+@given(seed=seeds)
+def test_no_slicing_takes_less_than_the_least(replicates: bool, seed: int) -> None:
+    all_of = Stagings(seed, max_ops=7 if replicates else 9, replicates=replicates)
+    case = all_of.case
+    least_s = least_streamed_s(
+        case.tables, case.order, case.group, passing=all_of.passing, replicates=replicates, **all_of.rules
+    )
+    assert least_s <= all_of.best_s * (1.0 + 1e-8)
 
 
 @settings(max_examples=examples(60), deadline=None)
