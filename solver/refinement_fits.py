@@ -27,11 +27,15 @@ class FitScratch(NamedTuple):
     dies: NDArray[np.int64]  # [U] stamp of the last pair in which something …
     dying_bytes: NDArray[np.int64]  # [U] … is alive up to and with this unit
     known: NDArray[np.int64]  # [C, 2] pairs of states, and their free units then, …
-    streamed: NDArray[np.int64]  # [C] … and what they stream
+    streamed: NDArray[np.int64]  # [C] … and what they stream …
+    resident: NDArray[np.int64]  # [C] … and hold of weights at most
+    weighed: NDArray[np.int32]  # [S] free units of each state when its weights were summed up
+    low_bytes: NDArray[np.int64]  # [S] weights that its least down-set reads
+    high_bytes: NDArray[np.int64]  # [S] and its largest
 
 
-def fit_scratch(graph: UnitGraph) -> FitScratch:
-    """Fresh scratch for states of ``graph``."""
+def fit_scratch(graph: UnitGraph, capacity: int = 0) -> FitScratch:
+    """Fresh scratch for ``capacity`` states of ``graph``."""
     held = graph.held
     size = CACHE_SIZE if held.counts else 0
     return FitScratch(
@@ -44,12 +48,56 @@ def fit_scratch(graph: UnitGraph) -> FitScratch:
         dying_bytes=np.zeros(graph.num_units, np.int64),
         known=np.full((size, 2), UNKNOWN, np.int64),
         streamed=np.zeros(size, np.int64),
+        resident=np.zeros(size, np.int64),
+        weighed=np.full(capacity, UNKNOWN, np.int32),
+        low_bytes=np.zeros(capacity, np.int64),
+        high_bytes=np.zeros(capacity, np.int64),
     )
 
 
 @njit(cache=True, nogil=True)
+def weigh(graph, pool, scratch, state):
+    """Make ``low_bytes`` and ``high_bytes`` of ``state`` those it has now."""
+    if scratch.weighed[state] != pool.num_free[state]:
+        scratch.weighed[state] = pool.num_free[state]
+        scratch.low_bytes[state] = _weight_bytes(graph, scratch, pool.inside[state], False)
+        scratch.high_bytes[state] = _weight_bytes(graph, scratch, pool.outside[state], True)
+
+
+@njit(cache=True, nogil=True)
+def _weight_bytes(graph, scratch, units, is_complement):
+    """Stored bytes of the weights that ``units`` [W] read, or those that are not among them."""
+    memory = graph.held
+    scratch.stamp[0] += 1
+    stamp = scratch.stamp[0]
+    total = np.int64(0)
+    for unit in range(len(graph.unit_ticks)):
+        if ((units[unit >> 6] >> (unit & 63)) & 1) != is_complement:
+            for i in range(memory.weight_ptr[unit], memory.weight_ptr[unit + 1]):
+                weight = memory.weight[i]
+                if scratch.seen_weight[weight] != stamp:
+                    scratch.seen_weight[weight] = stamp
+                    total += memory.stored_bytes[weight]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def most_shed_bytes(memory, spare):
+    """Stored bytes of weights that may stream where ``spare`` may be touched; parts of weights may."""
+    shed = np.int64(0)
+    for weight in range(len(memory.stored_bytes)):
+        touched, stored = memory.touched_bytes[weight], memory.stored_bytes[weight]
+        if stored > 0 and touched > spare:
+            return shed + np.int64(np.ceil(stored * (spare / touched)))
+        if stored > 0:
+            spare -= touched
+            shed += stored
+    return shed
+
+
+@njit(cache=True, nogil=True)
 def known_streamed(graph, pool, scratch, state, after):
-    """:func:`least_streamed_on_chip` of two states of ``pool``.
+    """:func:`least_streamed_on_chip` of two states of ``pool``, and the most that stays of its weights.
 
     A state changes as it is split: it has less free units each time, and forces more in and out.
     """
@@ -58,19 +106,26 @@ def known_streamed(graph, pool, scratch, state, after):
     at = (np.int64(state) * 40503 + after) & (CACHE_SIZE - 1)
     is_same = scratch.known[at, 0] == pair
     if is_same and (scratch.known[at, 1] == free or scratch.streamed[at] == NEVER_FITS):
-        return scratch.streamed[at]
+        return scratch.streamed[at], scratch.resident[at]
     first, last = pool.first_outside[state], pool.last_inside[after]
-    scratch.streamed[at] = least_streamed_on_chip(
+    streamed, active, stays = least_streamed_on_chip(
         graph, pool.inside, pool.outside, scratch, state, after, first, last
     )
+    scratch.streamed[at] = streamed
+    # Units that are not known to be on the chip may bring weights of their own.
+    scratch.resident[at] = stays if free == 0 else graph.held.sram_bytes - active
     scratch.known[at, 0] = pair
     scratch.known[at, 1] = free
-    return scratch.streamed[at]
+    return scratch.streamed[at], scratch.resident[at]
 
 
 @njit(cache=True, nogil=True)
 def least_streamed_on_chip(graph, inside, outside, scratch, state, after, first_word, last_word):
-    """Bytes that any chip streams between a down-set of ``state`` and one of ``after``, or NEVER_FITS."""
+    """What holds for any chip between a down-set of ``state`` and one of ``after``.
+
+    Bytes that it streams, or NEVER_FITS; that it holds beside weights; and of the weights that it is
+    known to read those that stay.
+    """
     memory = graph.held
     scratch.stamp[0] += 1
     stamp = scratch.stamp[0]
@@ -133,11 +188,12 @@ def least_streamed_on_chip(graph, inside, outside, scratch, state, after, first_
                         held += memory.enter_bytes[k] if is_made_before else memory.leave_bytes[k]
                 elif not leaves:
                     alive += memory.read_bytes[r]
+            alive += _alive_across(graph, inside, outside, state, after, unit)
             most = max(most, alive)
             if scratch.dies[unit] == stamp:
                 carried -= scratch.dying_bytes[unit]
             if held + most > memory.sram_bytes:
-                return np.int64(NEVER_FITS)
+                return np.int64(NEVER_FITS), held + most, np.int64(0)
     if graph.passing == RELAYED:
         for k in range(len(graph.tensor_bytes)):
             producer = graph.tensor_producer[k]
@@ -148,8 +204,29 @@ def least_streamed_on_chip(graph, inside, outside, scratch, state, after, first_
             ):
                 held += memory.enter_bytes[k]
     if held + most > memory.sram_bytes:
-        return np.int64(NEVER_FITS)
-    return always + _streamed(memory, scratch.on_chip[:num_weights], held + most + stored - memory.sram_bytes)
+        return np.int64(NEVER_FITS), held + most, np.int64(0)
+    streamed, left = _streamed(
+        memory, scratch.on_chip[:num_weights], held + most + stored - memory.sram_bytes
+    )
+    return always + streamed, held + most, stored - left
+
+
+@njit(cache=True, nogil=True)
+def _alive_across(graph, inside, outside, state, after, unit):
+    """Bytes that are alive while ``unit`` runs, made before it and read behind it, and not held."""
+    memory = graph.held
+    alive = np.int64(0)
+    for i in range(memory.across_ptr[unit], memory.across_ptr[unit + 1]):
+        k = memory.across[i]
+        producer = graph.tensor_producer[k]
+        if (inside[state, producer >> 6] >> (producer & 63)) & 1:
+            continue  # it comes in if the reader is on the chip
+        reader = memory.across_reader[i]
+        is_made_here = (outside[state, producer >> 6] >> (producer & 63)) & 1
+        is_read_here = ((inside[after, reader >> 6] & outside[state, reader >> 6]) >> (reader & 63)) & 1
+        if (is_made_here or is_read_here) and not _leaves(graph, outside, after, k):
+            alive += memory.across_bytes[k]
+    return alive
 
 
 @njit(cache=True, nogil=True)
@@ -175,12 +252,18 @@ def _last_on_chip(graph, inside, outside, state, after, k):
 
 @njit(cache=True, nogil=True)
 def _streamed(memory, weights, excess):
-    """Bytes touched of the weights that leave, in their order, until ``excess`` is gone."""
+    """Bytes touched, and stored, of the weights that leave, in their order, until ``excess`` is gone.
+
+    Where those assumed to leave first do, it is not known of which weights the stored bytes are.
+    """
     streamed = np.int64(0)
+    left = np.int64(0)
+    is_known = True
     if excess > 0:
         for weight in np.sort(weights):
             streamed += memory.touched_bytes[weight]
-            excess -= memory.stored_bytes[weight]
-            if excess <= 0:
+            left += memory.stored_bytes[weight]
+            is_known &= memory.touched_bytes[weight] > 0
+            if left >= excess:
                 break
-    return streamed
+    return streamed, left if is_known else max(excess, np.int64(0))

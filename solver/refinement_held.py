@@ -8,8 +8,9 @@ A chip holds
 and streams weights from the host until that fits, those touched least first. More units never
 make it less, so what is certain to be on a chip bounds what the chip holds:
 
-* a tensor made and read on it is alive while its maker and its readers run; in a given order of
-  the units also in between;
+* a tensor made and read on it is alive while its maker and its readers run, and while what is
+  between them runs (:mod:`go_opt.solver.refinement_across`); in a given order of the units
+  always in between;
 * weights that all readers touch alike leave in the model's order, whole. Of others it is
   assumed that they leave first and cost nothing;
 * clones may take any of their tensors off a border, but not out of the chip that reads it.
@@ -17,7 +18,7 @@ make it less, so what is certain to be on a chip bounds what the chip holds:
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,11 @@ from numpy.typing import NDArray
 from go_opt.csr import row_pointers
 from go_opt.env.cost import CostTables
 from go_opt.graph import INPUT, NO_PRODUCER, WEIGHT
+from go_opt.solver.refinement_across import alive_across
 from go_opt.solver.refinement_traffic import UnitTensors
+
+# Of all memory: where weights take less, their sums over chips seldom bind, and take time.
+FULL: Final = 0.75
 
 
 class HeldMemory(NamedTuple):
@@ -36,6 +41,10 @@ class HeldMemory(NamedTuple):
     leave_bytes: NDArray[np.int64]  # [K] where it goes out; outputs are held in any case
     made_bytes: NDArray[np.int64]  # [K] alive where it is made, if it does not leave
     read_bytes: NDArray[np.int64]  # [R] alive where it is read, if it does not come in
+    across_bytes: NDArray[np.int64]  # [K] alive across what is between, if it neither comes in nor goes out
+    across_ptr: NDArray[np.int64]  # [U + 1]
+    across: NDArray[np.int32]  # [P] tensors made before the unit and read behind it …
+    across_reader: NDArray[np.int32]  # [P] … by this unit
     input_ptr: NDArray[np.int64]  # [U + 1]
     input: NDArray[np.int32]
     input_bytes: NDArray[np.int64]  # [I] double buffer of each
@@ -48,6 +57,7 @@ class HeldMemory(NamedTuple):
     stream_bytes_per_tick: float  # overlapped: the host's rate
     stream_ticks_per_byte: float  # summed: what a streamed byte takes its chip
     is_in_order: bool  # units of a chip run in the order of their numbers
+    is_full: bool  # weights take so much of all memory that what chips hold of them is summed up
     counts: bool
 
 
@@ -76,7 +86,7 @@ def held_memory(
     weights = _weights(tables, unit_of_op, num_units)
     pays = tables.overlap or bool(tables.pays_transfers.all())
     return HeldMemory(
-        **_made_here(tables, unit_of_op, num_units, tensors, apart, may_clone),
+        **_made_here(tables, unit_of_op, num_units, tensors, apart, may_clone, is_in_order),
         input_ptr=input_ptr,
         input=inputs,
         input_bytes=2 * size[input_of],
@@ -89,6 +99,9 @@ def held_memory(
         stream_bytes_per_tick=tick_s / tables.host_in_s_per_byte if tables.overlap else 0.0,
         stream_ticks_per_byte=tables.host_in_s_per_byte / tick_s if pays and not tables.overlap else 0.0,
         is_in_order=is_in_order,
+        is_full=bool(
+            tables.overlap and weights.stored_bytes.sum() > FULL * tables.num_chips * tables.sram_bytes.max()
+        ),
         counts=True,
     )
 
@@ -100,7 +113,8 @@ def _made_here(
     tensors: UnitTensors,
     apart: NDArray[np.bool_],
     may_clone: NDArray[np.bool_] | None,
-) -> dict[str, NDArray[np.int64]]:
+    is_in_order: bool,
+) -> dict[str, NDArray]:
     """The fields of :class:`HeldMemory` for what ops write."""
     size, producer, number = tables.tensor_bytes, tables.tensor_producer, tensors.of_tensor
     made, stays = producer != NO_PRODUCER, ~tables.tensor_is_output
@@ -118,12 +132,21 @@ def _made_here(
         np.add.at(sums, number[inner], of_tensor[inner])
         return sums
 
+    leave_bytes = by_number(2 * size * (stays & ~is_cloned))
+    read_bytes = _read_bytes(tables, unit_of_op, tensors, apart & (stays & inner)[tables.reader_tensor])
+    # Clones may run as late as they are read; what is alive in a given order is known without.
+    across_bytes = np.zeros_like(leave_bytes) if is_in_order else leave_bytes // 2
+    across = alive_across(tensors, num_units, across_bytes, read_bytes)
     return {
         "output_bytes": output_bytes,
         "enter_bytes": by_number(2 * size * ~is_cloned),
-        "leave_bytes": by_number(2 * size * (stays & ~is_cloned)),
+        "leave_bytes": leave_bytes,
         "made_bytes": by_number(size * (stays & is_apart)),
-        "read_bytes": _read_bytes(tables, unit_of_op, tensors, apart & (stays & inner)[tables.reader_tensor]),
+        "read_bytes": read_bytes,
+        "across_bytes": across_bytes,
+        "across_ptr": across.ptr,
+        "across": across.tensor,
+        "across_reader": across.reader,
     }
 
 
@@ -182,8 +205,9 @@ def nothing_held() -> HeldMemory:
     """Memory is left out."""
     none, nobody, pointers = np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(1, np.int64)
     return HeldMemory(
-        none, none, none, none, none, pointers, nobody, none, pointers, nobody, none, none,
-        0, 0, 0.0, 0.0, is_in_order=False, counts=False,
+        none, none, none, none, none, none, pointers, nobody, nobody,
+        pointers, nobody, none, pointers, nobody, none, none,
+        0, 0, 0.0, 0.0, is_in_order=False, is_full=False, counts=False,
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from go_opt.env.heap import heap_pop, heap_push
 from go_opt.solver.passing import ADJACENT, RELAYED
-from go_opt.solver.refinement_fits import FitScratch, fit_scratch, known_streamed
+from go_opt.solver.refinement_fits import FitScratch, fit_scratch, known_streamed, most_shed_bytes, weigh
 from go_opt.solver.refinement_pairs import extra_ticks, may_follow
 from go_opt.solver.refinement_problem import UnitGraph
 from go_opt.solver.refinement_states import EVERYTHING, NOTHING
@@ -56,8 +56,12 @@ class ChainSearch(NamedTuple):
     cut: NDArray[np.int64]  # [S]
     best: NDArray[np.int64]  # [S] most work on any level so far
     best_streamed: NDArray[np.int64]  # [S] what the label of that work streams
+    best_resident: NDArray[np.int64]  # [S] … and holds of weights
     thrifty: NDArray[np.int64]  # [S] work of the label that streams least …
-    thrifty_streamed: NDArray[np.int64]  # [S] … and what it streams
+    thrifty_streamed: NDArray[np.int64]  # [S] … and what it streams …
+    thrifty_resident: NDArray[np.int64]  # [S] … and holds
+    low_bytes: NDArray[np.int64]  # [S] of them at least so many, or too many stream
+    high_bytes: NDArray[np.int64]  # [S] weights that there are at most so far
     num_labels: NDArray[np.int32]  # [S] on this level
     label: NDArray[np.int64]  # [S] the last label
     label_state: NDArray[np.int32]  # [Y]
@@ -66,6 +70,7 @@ class ChainSearch(NamedTuple):
     label_before: NDArray[np.int64]  # [Y]
     label_older: NDArray[np.int64]  # [Y] the label of the same state before this one
     label_streamed: NDArray[np.int64]  # [Y] bytes of the segments so far, where they share the host's link
+    label_resident: NDArray[np.int64]  # [Y] most bytes of weights that these hold
     queue: NDArray[np.int64]  # [Y] heap of the labels of a level
     waiting: NDArray[np.int32]  # [S] places of open_state that may be reached better
     level_end: NDArray[np.int64]  # [D + 2] labels up to and with each level; zero for levels not reached
@@ -89,6 +94,10 @@ def chain_search(graph: UnitGraph, capacity: int) -> ChainSearch:
         best_streamed=np.zeros(capacity, np.int64),
         thrifty=np.zeros(capacity, np.int64),
         thrifty_streamed=np.zeros(capacity, np.int64),
+        best_resident=np.zeros(capacity, np.int64),
+        thrifty_resident=np.zeros(capacity, np.int64),
+        low_bytes=np.zeros(capacity, np.int64),
+        high_bytes=np.zeros(capacity, np.int64),
         num_labels=np.zeros(capacity, np.int32),
         label=np.zeros(capacity, np.int64),
         label_state=np.zeros(most_labels, np.int32),
@@ -97,12 +106,13 @@ def chain_search(graph: UnitGraph, capacity: int) -> ChainSearch:
         label_before=np.zeros(most_labels, np.int64),
         label_older=np.zeros(most_labels, np.int64),
         label_streamed=np.zeros(most_labels, np.int64),
+        label_resident=np.zeros(most_labels, np.int64),
         queue=np.zeros(most_labels, np.int64),
         waiting=np.zeros(capacity, np.int32),
         level_end=np.zeros(graph.num_chips + 2, np.int64),
         chain=np.zeros(graph.num_chips + 1, np.int32),
         context=np.zeros((graph.num_chips + 1, graph.num_units), np.int8),
-        fits=fit_scratch(graph),
+        fits=fit_scratch(graph, capacity),
     )
 
 
@@ -113,6 +123,10 @@ def find_chain(graph, pool, search, ticks, dead_ticks):
     States whose cut takes more than ``dead_ticks`` are forgotten for good.
     """
     _sort_by_low(pool, search, dead_ticks)
+    shares_link, is_full = graph.held.stream_bytes_per_tick > 0.0, graph.held.is_full
+    shed = np.int64(0)
+    if is_full:
+        shed = most_shed_bytes(graph.held, spare_bytes(graph.held, ticks))
     num_open = 0
     for i in range(search.num_sorted[0]):
         state = search.by_low[i]
@@ -135,10 +149,19 @@ def find_chain(graph, pool, search, ticks, dead_ticks):
             search.thrifty[num_open] = NEVER
             search.thrifty_streamed[num_open] = MOST_STREAMED
             search.label[num_open] = NEVER
+            search.best_resident[num_open] = NEVER
+            search.thrifty_resident[num_open] = NEVER
+            search.low_bytes[num_open] = 0
+            search.high_bytes[num_open] = 0
+            if is_full:
+                weigh(graph, pool, search.fits, state)
+                search.low_bytes[num_open] = search.fits.low_bytes[state] - shed
+                search.high_bytes[num_open] = search.fits.high_bytes[state]
             num_open += 1
     search.label_state[0] = NOTHING
     search.label_work[0] = 0
     search.label_streamed[0] = 0
+    search.label_resident[0] = 0
     search.label_before[0] = NEVER
     for level in range(len(search.level_end)):
         search.level_end[level] = 0
@@ -148,9 +171,14 @@ def find_chain(graph, pool, search, ticks, dead_ticks):
     end = 1
     for level in range(graph.num_chips):
         # What is not done by then cannot be done on the chips left.
-        least = pool.high[EVERYTHING] - ticks * (graph.num_chips - level - 1)
-        num_open = _keep_open(search, num_open, least, graph.held.stream_bytes_per_tick > 0.0)
-        num_labels = _extend(graph, pool, search, ticks, least, num_open, begin, end)
+        chips_left = graph.num_chips - level - 1
+        least = pool.high[EVERYTHING] - ticks * chips_left
+        least_resident = np.int64(0)
+        if is_full:
+            all_bytes = search.fits.high_bytes[EVERYTHING]
+            least_resident = all_bytes - shed - graph.held.sram_bytes * chips_left
+        num_open = _keep_open(search, num_open, least, least_resident, shares_link)
+        num_labels = _extend(graph, pool, search, ticks, least, least_resident, num_open, begin, end)
         if num_labels < 0:
             return OUT_OF_ROOM
         if search.label_state[num_labels - 1] == EVERYTHING and num_labels > end:
@@ -181,7 +209,7 @@ def _carry(graph, pool, search, ticks, num_open, end, num_labels):
 
 
 @njit(cache=True, nogil=True)
-def _extend(graph, pool, search, ticks, least, num_open, begin, end):
+def _extend(graph, pool, search, ticks, least, least_resident, num_open, begin, end):
     """Labels of the next level behind labels ``begin`` … ``end``: how many there are then.
 
     Labels that reach furthest come first, so what one of them reaches no later one reaches
@@ -211,6 +239,7 @@ def _extend(graph, pool, search, ticks, least, num_open, begin, end):
         last = pool.last_inside[state]
         reach = search.label_reach[label]
         before_streamed = search.label_streamed[label] if shares_link else np.int64(0)
+        before_resident = search.label_resident[label] if shares_link else np.int64(0)
         kept = 0
         for w in range(waiting):
             i = search.waiting[w]
@@ -219,11 +248,12 @@ def _extend(graph, pool, search, ticks, least, num_open, begin, end):
             done = min(search.high[i], reach - search.cut[i])
             if done < search.low[i] or done < least:
                 continue
-            # A label of the state does as much and streams no more.
-            if (done <= search.best[i] and before_streamed >= search.best_streamed[i]) or (
-                shares_link and done <= search.thrifty[i] and before_streamed >= search.thrifty_streamed[i]
-            ):
-                if before_streamed > 0:  # labels to come may stream less
+            resident = np.int64(0)
+            if held.is_full:
+                resident = min(before_resident + held.sram_bytes, search.high_bytes[i])
+            if _is_no_better(search, i, done, before_streamed, resident, shares_link):
+                # Labels to come may stream less, or hold more.
+                if before_streamed > 0 or (shares_link and resident < search.high_bytes[i]):
                     search.waiting[kept] = i
                     kept += 1
                 continue
@@ -235,21 +265,22 @@ def _extend(graph, pool, search, ticks, least, num_open, begin, end):
                 streamed = least_streamed(memory, pool.inside, pool.outside, state, after, borders)
                 follows = streamed != NEVER_FITS and search.label_streamed[label] + streamed <= spare
             elif held.counts and follows:
-                streamed = known_streamed(graph, pool, search.fits, state, after)
+                streamed, stays = known_streamed(graph, pool, search.fits, state, after)
                 follows = streamed != NEVER_FITS and before_streamed + streamed <= spare
+                if held.is_full:
+                    resident = min(before_resident + stays, resident)
+                    follows &= resident >= search.low_bytes[i] and resident >= least_resident
             so_far = before_streamed + streamed if shares_link else np.int64(0)
             extra = extra_ticks(graph, pool, state, after) if follows and takes_extra else np.int64(0)
             if follows and streamed > 0:
                 extra += np.int64(streamed * ticks_per_byte)
-            if extra > 0 or not follows or (shares_link and so_far > 0):
+            if extra > 0 or not follows or (shares_link and (so_far > 0 or resident < search.high_bytes[i])):
                 search.waiting[kept] = i
                 kept += 1
                 done = min(search.high[i], reach - search.cut[i] - extra)
                 if not follows or done < search.low[i] or done < least:
                     continue
-                if (done <= search.best[i] and so_far >= search.best_streamed[i]) or (
-                    shares_link and done <= search.thrifty[i] and so_far >= search.thrifty_streamed[i]
-                ):
+                if _is_no_better(search, i, done, so_far, resident, shares_link):
                     continue
             is_another = shares_link and search.num_labels[i] < MOST_LABELS
             if search.label[i] < end or is_another:
@@ -261,39 +292,83 @@ def _extend(graph, pool, search, ticks, least, num_open, begin, end):
                 search.label_state[num_labels] = after
                 search.label_work[num_labels] = NEVER
                 search.label_streamed[num_labels] = so_far
+                search.label_resident[num_labels] = resident
                 num_labels += 1
             at = search.label[i]
             if shares_link:
                 done = max(done, search.label_work[at])
                 so_far = min(so_far, search.label_streamed[at])
+                resident = max(resident, search.label_resident[at])
                 search.label_streamed[at] = so_far
+                search.label_resident[at] = resident
             else:
                 total = search.label_streamed[label] + (streamed if memory.shares_link else 0)
                 search.label_streamed[at] = total
             search.label_work[at] = done
             search.label_before[at] = label
             search.label_reach[at] = done + ticks - search.cut[i]
-            if done > search.best[i] or (done == search.best[i] and so_far < search.best_streamed[i]):
-                search.best[i] = done
-                search.best_streamed[i] = so_far
-            if so_far < search.thrifty_streamed[i] or (
-                so_far == search.thrifty_streamed[i] and done > search.thrifty[i]
-            ):
-                search.thrifty[i] = done
-                search.thrifty_streamed[i] = so_far
+            _note(search, i, done, so_far, resident, shares_link)
             if after == EVERYTHING:
                 return num_labels
         waiting = kept
     return num_labels
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _is_no_better(search, i, done, streamed, resident, shares_link):
+    """Whether a label of the state did as much before, streaming no more and holding as much."""
+    return (
+        done <= search.best[i]
+        and streamed >= search.best_streamed[i]
+        and (not shares_link or resident <= search.best_resident[i])
+    ) or (
+        shares_link
+        and done <= search.thrifty[i]
+        and streamed >= search.thrifty_streamed[i]
+        and resident <= search.thrifty_resident[i]
+    )
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _note(search, i, done, streamed, resident, shares_link):
+    """Remember a new label if it does most, or streams least."""
+    if done > search.best[i] or (
+        done == search.best[i]
+        and (
+            streamed < search.best_streamed[i]
+            or (shares_link and streamed == search.best_streamed[i] and resident > search.best_resident[i])
+        )
+    ):
+        search.best[i] = done
+        search.best_streamed[i] = streamed
+        if shares_link:
+            search.best_resident[i] = resident
+    if shares_link and (
+        streamed < search.thrifty_streamed[i]
+        or (
+            streamed == search.thrifty_streamed[i]
+            and (
+                resident > search.thrifty_resident[i]
+                or (resident == search.thrifty_resident[i] and done > search.thrifty[i])
+            )
+        )
+    ):
+        search.thrifty[i] = done
+        search.thrifty_streamed[i] = streamed
+        search.thrifty_resident[i] = resident
+
+
 @njit(cache=True, nogil=True)
-def _keep_open(search, num_open, least, shares_link):
+def _keep_open(search, num_open, least, least_resident, shares_link):
     """Drop states that are done as far as can be, and those too small from here on."""
     kept = 0
     for i in range(num_open):
-        is_best = search.best[i] >= search.high[i] and (search.best_streamed[i] == 0 or not shares_link)
-        if not is_best and search.high[i] >= least:
+        is_best = search.best[i] >= search.high[i]
+        is_large = search.high[i] >= least
+        if shares_link:
+            is_best &= search.best_streamed[i] == 0 and search.best_resident[i] >= search.high_bytes[i]
+            is_large &= search.high_bytes[i] >= least_resident
+        if not is_best and is_large:
             search.open_state[kept] = search.open_state[i]
             search.floor[kept] = search.floor[i]
             search.low[kept] = search.low[i]
@@ -303,6 +378,11 @@ def _keep_open(search, num_open, least, shares_link):
             search.best_streamed[kept] = search.best_streamed[i]
             search.thrifty[kept] = search.thrifty[i]
             search.thrifty_streamed[kept] = search.thrifty_streamed[i]
+            if shares_link:
+                search.best_resident[kept] = search.best_resident[i]
+                search.thrifty_resident[kept] = search.thrifty_resident[i]
+                search.low_bytes[kept] = search.low_bytes[i]
+                search.high_bytes[kept] = search.high_bytes[i]
             search.label[kept] = search.label[i]
             kept += 1
     return kept

@@ -138,7 +138,7 @@ def _streamed_by_chips(units: UnitGraph, placement: NDArray[np.int32]) -> NDArra
         )
         scratch = fit_scratch(units)
         for chip in np.unique(placement).tolist():
-            streams[chip] = least_streamed_on_chip(
+            streams[chip], _, _ = least_streamed_on_chip(
                 units, inside, outside, scratch, chip, chip + 1, 0, words - 1
             )
     return streams
