@@ -237,6 +237,7 @@ def _extend(graph, pool, search, ticks, least, least_resident, num_open, begin, 
         queued = heap_pop(search.queue, queued, search.label_reach)
         state = search.label_state[label]
         last = pool.last_inside[state]
+        low = pool.low[state]
         reach = search.label_reach[label]
         before_streamed = search.label_streamed[label] if shares_link else np.int64(0)
         before_resident = search.label_resident[label] if shares_link else np.int64(0)
@@ -247,6 +248,10 @@ def _extend(graph, pool, search, ticks, least, least_resident, num_open, begin, 
                 break
             done = min(search.high[i], reach - search.cut[i])
             if done < search.low[i] or done < least:
+                continue
+            if shares_link and search.high[i] < low:
+                search.waiting[kept] = i
+                kept += 1
                 continue
             resident = np.int64(0)
             if held.is_full:
