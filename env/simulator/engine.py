@@ -24,6 +24,8 @@ from go_opt.env.simulator.package import (
     HOST_WAIT,
     INPUT_WAIT,
     NONE,
+    ON_CHIP,
+    ON_LINK,
     OUTPUT_WAIT,
     STREAM,
     STREAM_WAIT,
@@ -45,7 +47,7 @@ from go_opt.env.simulator.package import (
 )
 from go_opt.env.simulator.steady import period_of
 
-STAGE_END, ENTER, SENT, ARRIVE, HOST_SERVED, HOST_TOOK, PACE = range(7)
+STAGE_END, ENTER, SENT, ARRIVE, HOST_SERVED, HOST_TOOK, PACE = np.arange(7)
 STEADY, NOT_STEADY, DEADLOCK = range(3)
 CHECK_EVERY = 8  # inferences
 
@@ -97,7 +99,7 @@ def _begin(package):
                 ask_host(package, flow)
     _serve_host(package, 0.0)
     if package.shared[0].pace_s > 0:
-        put_event(package, package.shared[0].pace_s, PACE, 0, 0.0)
+        put_event(package, package.shared[0].pace_s, PACE, np.int64(0), 0.0)
     for chip in range(len(package.chips)):
         _try_start(package, chip, 0.0, INPUT_WAIT)
 
@@ -167,7 +169,7 @@ def _try_start(package, number, now_s, cause):
             ask_host(package, flow)
             _serve_host(package, now_s)
     end_s = now_s + stage.seconds
-    record_span(package, 0, number, chip.stage, chip.inference, now_s, end_s)
+    record_span(package, ON_CHIP, number, chip.stage, chip.inference, now_s, end_s)
     put_event(package, end_s, STAGE_END, number, 0.0)
 
 
@@ -194,7 +196,7 @@ def _finish_stage(package, number, now_s):
         flow = package.flows[package.refs[i]]
         flow.made += 1
         if flow.kind == CHIP_FLOW:
-            _send(package, package.refs[i], now_s)
+            _send(package, np.int64(package.refs[i]), now_s)
         else:
             _send_to_host(package, package.refs[i], now_s)
     chip.stage += 1
@@ -299,7 +301,7 @@ def _transmit(package, number, last_byte_s, now_s):
     end_s = max(link.free_s, last_byte_s)
     record_carried(package, hop.link, flow.size_bytes, link.free_s)
     package.link_wait_s[hop.link, inference] += start_s - now_s
-    record_span(package, 1, hop.link, hop.flow, inference, start_s, link.free_s)
+    record_span(package, ON_LINK, hop.link, hop.flow, inference, start_s, link.free_s)
     hop.turn += 1
     skip_turns(flow, hop)
     if lands:
@@ -363,7 +365,7 @@ def _serve_host(package, now_s):
     flow = package.flows[number]
     shared.host_is_busy = 1
     end_s = now_s + flow.size_bytes * package.links[link].s_per_byte
-    record_span(package, 1, link, number, inference_of(flow, flow.sent), now_s, end_s)
+    record_span(package, ON_LINK, link, number, inference_of(flow, flow.sent), now_s, end_s)
     put_event(package, end_s, HOST_SERVED, number, 0.0)
 
 
@@ -396,7 +398,7 @@ def _send_to_host(package, number, now_s):
     start_s = max(ready_s, link.free_s)
     link.free_s = start_s + flow.size_bytes * link.s_per_byte
     package.link_wait_s[place, inference] += start_s - ready_s
-    record_span(package, 1, place, number, inference, start_s, link.free_s)
+    record_span(package, ON_LINK, place, number, inference, start_s, link.free_s)
     put_event(package, link.free_s, HOST_TOOK, number, 0.0)
 
 
@@ -438,7 +440,7 @@ def _keep_pace(package, now_s):
     shared.is_held = shared.admitted - shared.completed >= shared.window
     if not shared.is_held:
         _admit(package, now_s)
-        put_event(package, now_s + shared.pace_s, PACE, 0, 0.0)
+        put_event(package, now_s + shared.pace_s, PACE, np.int64(0), 0.0)
 
 
 @engine_njit

@@ -26,9 +26,11 @@ UNBOUNDED: Final = 1 << 40  # stands for "no limit" where counters are compared
 # Inferences that enter at once where the rest keep a pace: what comes round to the same link again
 # then always finds it busy with another one.
 LEAD: Final = 3
-CHIP_FLOW, HOST_IN, STREAM, HOST_OUT = range(4)
+# Arguments that are NumPy's integers: kernels are compiled again for every literal.
+CHIP_FLOW, HOST_IN, STREAM, HOST_OUT = np.arange(4)
 # Causes of a chip's waiting, in the order of ``metrics.STALL_CAUSES``.
-INPUT_WAIT, HOST_WAIT, OUTPUT_WAIT, STREAM_WAIT = range(4)
+INPUT_WAIT, HOST_WAIT, OUTPUT_WAIT, STREAM_WAIT = np.arange(4)
+ON_CHIP, ON_LINK = np.arange(2)  # where something ran
 
 
 # The engine's functions take a whole package and allocate nothing. Without this switch of numba's

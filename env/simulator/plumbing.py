@@ -54,7 +54,7 @@ def lay_plumbing(tables, kernel_of, kernel_chip, replicas, streams, multicast, n
         producer = tables.tensor_producer[k]
         home = kernel_of[producer] if producer != NO_PRODUCER else NONE
         home_chip = kernel_chip[home] if home != NONE else NONE
-        makers = replicas[home_chip] if home != NONE else 1
+        makers = np.int64(replicas[home_chip]) if home != NONE else np.int64(1)
         begin = ends
         for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
             kernel = kernel_of[tables.reader_op[r]]

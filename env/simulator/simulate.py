@@ -24,8 +24,8 @@ from go_opt.env.target import Target
 from go_opt.graph import Graph
 
 VALID, TOO_LARGE, FRAGMENTED, DEADLOCKED = range(4)
-FIRST_CHECK = 12  # inferences
-NEVER = 1 << 40
+# Inferences; NumPy's integers, or kernels would be compiled for each.
+NONE_SHOWN, ONE, FIRST_CHECK, NEVER = np.array([0, 1, 12, 1 << 40])
 
 
 class SimulatedBatch(NamedTuple):
@@ -128,7 +128,7 @@ def setting_of(graph: Graph, target: Target, without: tuple[str, ...]) -> tuple[
 
 @njit(cache=True, nogil=True)
 def _simulate(tables, setting, kernel_of, placement, replicas, b, out):
-    plan = assemble(tables, setting, kernel_of, placement, replicas, 0, 0)
+    plan = assemble(tables, setting, kernel_of, placement, replicas, NONE_SHOWN, NONE_SHOWN)
     held, fit, package = plan.held, plan.fit, plan.package
     for pair in range(len(held.weight)):
         if fit.is_streamed[pair]:
@@ -152,7 +152,7 @@ def _simulate(tables, setting, kernel_of, placement, replicas, b, out):
         out.culprit[b, 0] = fit.chip
         out.culprit[b, 1] = NONE if fit.activation == NONE else held.activation[fit.activation]
         return
-    run(package, 1, NEVER)
+    run(package, ONE, NEVER)
     out.makespan_s[b] = package.rounds[0].completion_s
     shared = package.shared[0]
     if setting.buffers >= UNBOUNDED:
