@@ -66,7 +66,7 @@ def cheapest_star_chain(problem: StarProblem, sets: DownSets, upper_s: float, ma
     least[0, 0] = problem.floor_s
     is_complete = _relax_all(
         sets, problem.traffic, problem.unit_s, problem.move_s, problem.unit_bytes, problem.shared_bytes,
-        problem.limit_bytes, problem.pays, problem.overlap, upper_s, max_pairs,
+        problem.limit_bytes, problem.pays, problem.overlap, upper_s, float(max_pairs),
         next_state, least, back, kind_of,
     )  # fmt: skip
     state = int(np.argmin(least[-1]))

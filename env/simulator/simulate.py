@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from go_opt.env.cost import CostTables, tables_with_effects
 from go_opt.env.kernels import number_kernels
+from go_opt.env.read_only import read_only
 from go_opt.env.simulator.assembly import Setting, assemble, rounds_limit
 from go_opt.env.simulator.credit import RULES
 from go_opt.env.simulator.engine import DEADLOCK, STEADY, run
@@ -82,7 +83,7 @@ def simulate_batch(
         kernel_of = number_kernels(order[b], fusion_group[b])
         if replication is not None:
             replicas = replicas_by_chip(target, placement[b], replication[b])
-        _simulate(tables, setting, kernel_of, placement[b], replicas, b, out)
+        _simulate(tables, setting, kernel_of, read_only(placement[b]), replicas, b, out)
     return out
 
 
