@@ -1,16 +1,16 @@
 """Seconds of each op that no legal fusion can save, additive over the ops of a kernel.
 
 A kernel takes ``max(F, M) + overhead``, with ``F`` the seconds of its flops and ``M`` those of the
-bytes it moves. Ops of one kernel have one trip count, so floors may be chosen for each trip
-count (a *class* of ops) on its own. Each of these choices is valid, op by op:
+bytes it moves. No kernel holds ops of two parts (:mod:`go_opt.solver.kernel_parts`), so floors may
+be chosen for each part on its own. Each of these choices is valid, op by op:
 
 * flops: ``F`` is a sum over ops;
 * bytes: ``M`` is at least the sum of what must be moved however ops are fused: weights and
   inputs; activations between ops that are never in one kernel; outputs;
 * the matrix op's own larger one: a kernel holds at most one.
 
-The overhead goes to matrix ops or to reductions, of which a kernel holds at most one, or by
-1 / MAX_GROUP_OPS to every op. Of each the choice with the largest sum is taken. An op that
+The overhead goes to matrix ops, to reductions or to a chain, of which a kernel holds at most one,
+or by 1 / MAX_GROUP_OPS to every op. Of each the choice with the largest sum is taken. An op that
 fuses with nothing costs what it costs.
 
 Two ops are never in one kernel where the fusion rule (:mod:`go_opt.env.fusion`) forbids the
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from go_opt.env.cost import CostTables
 from go_opt.env.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles, greedy_fusion
 from go_opt.graph import ACTIVATION, NO_PRODUCER, Graph
+from go_opt.solver.kernel_parts import KernelParts, kernel_parts
 from go_opt.solver.passing import Passing
 from go_opt.solver.refinement_problem import RefinementProblem, problem_of_units
 
@@ -99,31 +100,26 @@ def joint_floor_s(
         may_clone = np.zeros(tables.num_ops, np.bool_)
     alone_s = np.where(tables.can_run, tables.kernel_floor_s(), np.inf).min(axis=0)
     flops_s = np.where(tables.can_run, tables.op_s, np.inf).min(axis=0)
-    bytes_s = _unavoidable_bytes(tables, roles, may_clone) * float(tables.sram_s_per_byte.min())
+    parts = kernel_parts(roles, may_clone)
+    bytes_s = _unavoidable_bytes(tables, roles, parts, may_clone) * float(tables.sram_s_per_byte.min())
     overhead_s = float(tables.kernel_overhead_s.min())
-    is_alone = roles.role == ALONE
     is_matrix, is_reduction = roles.role == MATRIX_LOOP, roles.role == REDUCTION
     work = np.stack([flops_s, bytes_s, np.where(is_matrix, np.maximum(flops_s, bytes_s), 0.0)])
-    share = np.stack([is_matrix, is_reduction, np.full(len(is_alone), 1.0 / MAX_GROUP_OPS)])
-    _, loop = np.unique(roles.loop_elements, return_inverse=True)
-    return np.where(
-        is_alone,
-        alone_s,
-        _best_choice(work, loop, is_alone) + overhead_s * _best_choice(share, loop, is_alone),
-    )
+    some = np.full(len(is_matrix), 1.0 / MAX_GROUP_OPS)
+    share = np.stack([is_matrix, is_reduction, parts.is_on_chain, some])
+    fused_s = _best_choice(work, parts.part) + overhead_s * _best_choice(share, parts.part)
+    return np.where(roles.role == ALONE, alone_s, fused_s)
 
 
-def _best_choice(
-    choices: NDArray[np.float64], loop: NDArray[np.int64], is_alone: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    """[N] of the rows of ``choices`` [C, N], for each class the one with the largest sum."""
-    sums = np.stack([np.bincount(loop, weights=np.where(is_alone, 0.0, row)) for row in choices])
-    picked: NDArray[np.float64] = np.take_along_axis(choices, np.argmax(sums, axis=0)[loop][None], axis=0)[0]
+def _best_choice(choices: NDArray[np.float64], part: NDArray[np.int64]) -> NDArray[np.float64]:
+    """[N] of the rows of ``choices`` [C, N], for each part the one with the largest sum."""
+    sums = np.stack([np.bincount(part, weights=row) for row in choices])
+    picked: NDArray[np.float64] = np.take_along_axis(choices, np.argmax(sums, axis=0)[part][None], axis=0)[0]
     return picked
 
 
 def _unavoidable_bytes(
-    tables: CostTables, roles: LoopRoles, may_clone: NDArray[np.bool_]
+    tables: CostTables, roles: LoopRoles, parts: KernelParts, may_clone: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """[N] bytes each op's kernel must move for it; readers that might share a read share it."""
     reader, tensor = tables.reader_op, tables.reader_tensor
@@ -132,7 +128,7 @@ def _unavoidable_bytes(
     apart = np.ones(len(reader), dtype=np.bool_)
     apart[is_internal] = _never_together(tables, roles, may_clone)[is_internal]
     moved = np.zeros(tables.num_ops)
-    np.add.at(moved, reader[apart], _shared_reads(tables, roles, np.flatnonzero(apart)))
+    np.add.at(moved, reader[apart], _shared_reads(tables, roles, parts, np.flatnonzero(apart)))
     must_write = tables.tensor_is_output.copy()
     must_write[tensor[is_internal & apart]] = True
     must_write &= tables.tensor_producer != NO_PRODUCER
@@ -147,22 +143,25 @@ def _unavoidable_bytes(
     return moved
 
 
-def _shared_reads(tables: CostTables, roles: LoopRoles, reads: NDArray[np.int64]) -> NDArray[np.float64]:
+def _shared_reads(
+    tables: CostTables, roles: LoopRoles, parts: KernelParts, reads: NDArray[np.int64]
+) -> NDArray[np.float64]:
     """Bytes of each of ``reads`` that count, no reader of which is in the producer's kernel.
 
-    Reads of one tensor by ops of one class may be one read, as large as the widest. But a kernel
-    holds one matrix op and one reduction at most, so those of all matrix ops or of all
-    reductions count in full where that is more.
+    Reads of one tensor by ops of one part may be one read, as large as the widest. But a kernel
+    holds one matrix op, one reduction and one op of a chain at most, so those of all of these
+    count in full where that is more.
     """
     reader, size = tables.reader_op[reads], tables.read_bytes[reads].astype(np.float64)
     role = roles.role[reader]
-    key = np.stack([tables.reader_tensor[reads], roles.loop_elements[reader], role == ALONE], axis=1)
+    key = np.stack([tables.reader_tensor[reads], parts.part[reader]], axis=1)
     _, group, count = np.unique(key, axis=0, return_inverse=True, return_counts=True)
     group = group.reshape(-1)
-    ways = np.stack([size / count[group], size * (role == MATRIX_LOOP), size * (role == REDUCTION)])
+    limited = role == MATRIX_LOOP, role == REDUCTION, parts.is_on_chain[reader]
+    ways = np.stack([size / count[group], *(size * is_one for is_one in limited)])
     sums = np.stack([np.bincount(group, weights=way, minlength=len(count)) for way in ways])
     best: NDArray[np.float64] = np.take_along_axis(ways, np.argmax(sums, axis=0)[group][None], axis=0)[0]
-    return np.where(role == ALONE, size, best)
+    return best
 
 
 def _never_together(
