@@ -29,6 +29,7 @@ from go_opt.solver import (
     improve_with_clones,
 )
 from go_opt.solver.annealing import HOT
+from go_opt.solver.gathered_kernels import gathered_kernels
 from go_opt.solver.joint_floors import joint_refinement_problem, replicated_plan_problem
 from go_opt.solver.op_shares import loose_refinement_problem
 from go_opt.solver.polish import fused_within_chips, polish
@@ -219,6 +220,9 @@ class _Refining:
         chips = None if replication is None else replication[unit_of_op]
         fused = _fused(search, self._method, placement[unit_of_op], chips)
         yield fused
+        if search.request.decide == "all":
+            order, group = gathered_kernels(loop_roles(search.graph), fused.order, fused.placement)
+            yield Proposal(self._method, fused.placement, order, group, replication=chips)
         if search.request.decide == "all" and chips is None and self._refinement.upper_s < search.best_s:
             # It fits in no memory, or cuts through kernels cost too much: the slicer sees both.
             yield from slices(search, f"{self._method}, sliced", fused.order, fused.fusion_group)

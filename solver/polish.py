@@ -2,8 +2,9 @@
 
 Placements are searched with kernels fixed along one order for all chips. Once ops are placed,
 a chip's order and kernels concern no other chip, so orders are tried side by side and each
-chip keeps its best: kernels fuse greedily along the chip's own order, and depth-first orders
-keep fewer activations alive. Then the kernels of the chip that binds are varied one by one.
+chip keeps its best: kernels fuse greedily along the chip's own order, or take in all that may join
+(:mod:`go_opt.solver.gathered_kernels`), and depth-first orders keep fewer activations alive. Then
+the kernels of the chip that binds are varied one by one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from go_opt.env import BatchMetrics, CostTables, Target, greedy_fusion, loop_rol
 from go_opt.env.priority_fusion import priority_fusion
 from go_opt.env.schedule import depth, height
 from go_opt.graph import Graph
+from go_opt.solver.gathered_kernels import gathered_kernels
 from go_opt.solver.relayed_terms import relay_copies, terms_with_copies
 
 IntArray = NDArray[np.int32]
@@ -54,12 +56,10 @@ def polish(
     chips = _ChipTerms(target, tables, placement)
     best = _Candidate(order, fusion_group, chips.evaluate(order, fusion_group))
     tried = [best]
-    for alternative in _orders(graph, order):
+    for alternative, group in _orders_and_kernels(graph, order, placement):
         if chips.evaluations + 1 >= evaluations:
             break
-        by_chip = _by_chip(alternative, placement)
-        group = fused_within_chips(graph, by_chip, placement)
-        tried.append(_Candidate(by_chip, group, chips.evaluate(by_chip, group)))
+        tried.append(_Candidate(alternative, group, chips.evaluate(alternative, group)))
     if chips.evaluations < evaluations:
         mixed_order, mixed_group = _best_of_each_chip(tables, placement, tried)
         tried.append(_Candidate(mixed_order, mixed_group, chips.evaluate(mixed_order, mixed_group)))
@@ -105,6 +105,17 @@ class _ChipTerms:
     def evaluate(self, order: IntArray, fusion_group: IntArray) -> BatchMetrics:
         self.evaluations += 1
         return terms_with_copies(self._tables, self._placement, order, fusion_group, self._copies)
+
+
+def _orders_and_kernels(
+    graph: Graph, order: IntArray, placement: IntArray
+) -> Iterator[tuple[IntArray, IntArray]]:
+    """Orders with the kernels that fuse along them, and orders made for kernels that take in most."""
+    for alternative in _orders(graph, order):
+        by_chip = _by_chip(alternative, placement)
+        yield by_chip, fused_within_chips(graph, by_chip, placement)
+    yield gathered_kernels(loop_roles(graph), order, placement)
+    yield gathered_kernels(loop_roles(graph), _depth_first(graph, order), placement)
 
 
 def _orders(graph: Graph, order: IntArray) -> Iterator[IntArray]:
