@@ -14,6 +14,7 @@ from go_opt.solver.refinement_streams import NEVER_FITS
 
 CACHE_SIZE: Final = 2**17  # pairs of states
 UNKNOWN: Final = -1
+PAIR, THEN_FREE, STREAMED, RESIDENT = range(4)  # columns of ``known``: one line of the processor's cache
 
 
 class FitScratch(NamedTuple):
@@ -26,9 +27,7 @@ class FitScratch(NamedTuple):
     on_chip: NDArray[np.int32]  # [G] weights of the pair at hand
     dies: NDArray[np.int64]  # [U] stamp of the last pair in which something …
     dying_bytes: NDArray[np.int64]  # [U] … is alive up to and with this unit
-    known: NDArray[np.int64]  # [C, 2] pairs of states, and their free units then, …
-    streamed: NDArray[np.int64]  # [C] … and what they stream …
-    resident: NDArray[np.int64]  # [C] … and hold of weights at most
+    known: NDArray[np.int64]  # [C, 4] pairs of states, their free units then, what they stream and hold
     weighed: NDArray[np.int32]  # [S] free units of each state when its weights were summed up
     low_bytes: NDArray[np.int64]  # [S] weights that its least down-set reads
     high_bytes: NDArray[np.int64]  # [S] and its largest
@@ -46,9 +45,7 @@ def fit_scratch(graph: UnitGraph, capacity: int = 0) -> FitScratch:
         on_chip=np.zeros(len(held.stored_bytes), np.int32),
         dies=np.zeros(graph.num_units, np.int64),
         dying_bytes=np.zeros(graph.num_units, np.int64),
-        known=np.full((size, 2), UNKNOWN, np.int64),
-        streamed=np.zeros(size, np.int64),
-        resident=np.zeros(size, np.int64),
+        known=np.full((size, 4), UNKNOWN, np.int64),
         weighed=np.full(capacity, UNKNOWN, np.int32),
         low_bytes=np.zeros(capacity, np.int64),
         high_bytes=np.zeros(capacity, np.int64),
@@ -103,20 +100,19 @@ def known_streamed(graph, pool, scratch, state, after):
     """
     pair = np.int64(state) << 32 | after
     free = np.int64(pool.num_free[state]) << 32 | pool.num_free[after]
+    known = scratch.known
     at = (np.int64(state) * 40503 + after) & (CACHE_SIZE - 1)
-    is_same = scratch.known[at, 0] == pair
-    if is_same and (scratch.known[at, 1] == free or scratch.streamed[at] == NEVER_FITS):
-        return scratch.streamed[at], scratch.resident[at]
+    if known[at, PAIR] == pair and (known[at, THEN_FREE] == free or known[at, STREAMED] == NEVER_FITS):
+        return known[at, STREAMED], known[at, RESIDENT]
     first, last = pool.first_outside[state], pool.last_inside[after]
     streamed, active, stays = least_streamed_on_chip(
         graph, pool.inside, pool.outside, scratch, state, after, first, last
     )
-    scratch.streamed[at] = streamed
     # Units that are not known to be on the chip may bring weights of their own.
-    scratch.resident[at] = stays if free == 0 else graph.held.sram_bytes - active
-    scratch.known[at, 0] = pair
-    scratch.known[at, 1] = free
-    return scratch.streamed[at], scratch.resident[at]
+    resident = stays if free == 0 else graph.held.sram_bytes - active
+    known[at, PAIR], known[at, THEN_FREE] = pair, free
+    known[at, STREAMED], known[at, RESIDENT] = streamed, resident
+    return streamed, resident
 
 
 @njit(cache=True, nogil=True)
