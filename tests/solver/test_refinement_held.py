@@ -168,3 +168,33 @@ def test_weights_and_buffers_by_hand() -> None:
         assert refinement.is_optimal
         found.append(refinement.lower_bound_s * 1e6)
     assert found == pytest.approx([10.0, 20.0])
+
+
+def test_a_skip_is_alive_across_what_it_skips() -> None:
+    """Four ops of 200 bytes each; the last reads the first's beside the third's, and makes an output.
+
+    While the third runs, the first's bytes wait: 3 x 200, and 400 of the output's double buffer.
+    """
+    b = GraphBuilder("skip")
+    for i, reads in enumerate([[], ["t0"], ["t1"], ["t0", "t2"]]):
+        b.add_op(
+            f"op{i}", "Gather", "data_movement", flops=0, dtype="int8",
+            reads=[(name, None) for name in reads],
+            writes=[(f"t{i}", 100, "bfloat16")], measured_s={"chip": 10e-6},
+        )  # fmt: skip
+    b.mark_output("t3")
+    graph = b.build()
+    placement = np.zeros((1, 4), np.int32)
+    order = np.arange(4, dtype=np.int32)[None]
+    for sram_bytes in (1000, 999):
+        tables = cost_tables(graph, small_mcm(1, sram_bytes=sram_bytes))
+        problem = joint_refinement_problem(graph, tables, loop_roles(graph))
+        assert problem.tight is not None
+        held = problem.tight.held
+        assert [held.across_ptr[2], held.across_ptr[3], held.across_reader[0]] == [0, 1, 3]
+        fits = bool(evaluate_batch(tables, placement, order, order).fits[0])
+        assert fits == (sram_bytes == 1000)
+        refinement = Refinement(problem)
+        refinement.run(100)
+        assert refinement.is_over
+        assert np.isfinite(refinement.upper_s) == fits
