@@ -34,6 +34,7 @@ from go_opt.agents.tied_keys import TiedKeys, tied_keys
 FUSION_RANGE: Final = 2.0
 APART, AS_BY_DEFAULT, JOINED = 0.0, 0.5, 1.0  # keys
 LONG: Final = 2_000  # kernels
+NOTABLY: Final = 0.999  # better than the best, to be sliced where that is dear
 
 
 def joint_orders(
@@ -75,7 +76,7 @@ class _Trial:
         kernels, order = _decoded(self.slicer.instance, keys)
         at_most_s, refused_s = min(worst_elite_s * BETTER, self.best_s * HOPELESS), math.inf
         if self.is_dear:
-            at_most_s = self.best_s * BETTER
+            at_most_s = self.best_s * NOTABLY
             refused_s = max(self.slicer.least_s(order, kernels), self.best_s)
             if refused_s > self.best_s:
                 return None, refused_s
@@ -141,8 +142,8 @@ def _first(case: Instance, seed: int, tie: TiedKeys | None) -> Keys:
     for order in islice(structured, POPULATION // 4):
         keys = _order_keys(order)
         place = keys if tie is None else tie.tied(keys, rng.uniform(-1.0, 2.0))
-        first += [np.append(place, default), rng.random(num_places + num_wishes)]
-        first += [np.append(place, joined), np.append(rng.random(num_places), default)]
+        first += [np.append(place, default), np.append(rng.random(num_places), default)]
+        first += [np.append(place, joined), rng.random(num_places + num_wishes)]
     return np.stack(first)
 
 

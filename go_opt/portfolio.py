@@ -43,6 +43,7 @@ LEAST_EVALUATIONS: Final = 16
 LEAST_BUDGET_S: Final = 2.0
 MOST_OPS: Final = 60_000
 FAVOUR: Final = 3.0  # turns of the method that found the best plan so far, for one of each other
+NOTABLY: Final = 0.999  # better, to be the finder: many small steps are no reason to go on
 HEAD_START: Final = 0.2  # of the time, for guesses: on small graphs they lose patience long before
 FIRST_PROPOSALS: Final = 16  # of the rounds of improvement, where only placements are decided
 
@@ -151,14 +152,17 @@ def _in_turn(
     while left:
         turn = min(left, key=used.__getitem__)
         started_s, before_s = time.monotonic(), search.best_s
+        proposal = None
         try:
             # The evaluation of what is proposed is its method's as well.
-            yield next(methods[turn])
+            yield (proposal := next(methods[turn]))
         except StopIteration:
             left.remove(turn)
-        finder = turn if search.best_s < before_s else finder
+        if search.best_s < before_s * NOTABLY:
+            finder = -1 if proposal is None else turn  # or another thread's plan is the best now
         spent = 1.0 if is_counted else time.monotonic() - started_s
-        used[turn] += spent / FAVOUR if turn == finder else spent
+        is_favoured = turn == finder and used[turn] >= 0.0  # a head start is used up as it is
+        used[turn] += spent / FAVOUR if is_favoured else spent
 
 
 def _order_searches(search: SearchState, group: IntArray) -> list[Iterator[Proposal | None]]:
