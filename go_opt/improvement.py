@@ -4,7 +4,8 @@ A round is so many moves of one or two chains of annealing and so many expansion
 refinement, on two threads that wait for each other: what comes out follows from the seed and
 the number of rounds, not from which thread was faster. Each part of a round counts as one
 evaluation. Chains start again from the best plan, twice as long each time; their end is
-polished and gets clones.
+polished and gets clones. Where time is what is short the proof does not wait for rounds
+(:mod:`go_opt.proof_beside`).
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Final, Protocol
 
 import numpy as np
 
+from go_opt.beside import has_core_to_spare
 from go_opt.env import cost_tables, greedy_fusion, loop_roles
 from go_opt.env.clonable import clonable_ops
 from go_opt.kernel_cache import until_compiled
 from go_opt.plan import Plan
+from go_opt.proof_beside import RefinementBeside
 from go_opt.proposal import IntArray, Proposal, SearchState, may_replicate
 from go_opt.slices import slices
 from go_opt.solver import (
@@ -49,19 +53,27 @@ SECOND_HOT: Final = 0.03  # temperature of the second chain, which stays near th
 def improvements(search: SearchState) -> Iterator[Proposal | None]:
     """Proposals of every round, ``None`` for a part that found nothing better.
 
-    Ends when chains gain nothing any more; at once where the rounds do not serve the problem.
+    Ends when chains gain nothing any more and a proof on its own thread is over; at once where the
+    rounds do not serve the problem.
     """
     if not _serves(search):
         return
     yield from until_compiled()
+    with ExitStack() as closing:
+        yield from _rounds(search, closing)
+
+
+def _rounds(search: SearchState, closing: ExitStack) -> Iterator[Proposal | None]:
+    """The rounds; ``closing`` ends what they leave running."""
     exact: list[_Refining] = []
     for refining in _exact_searches(search):
+        closing.callback(refining.close)
         exact.append(refining)
         yield None  # of 50,000 ops each takes a good part of a second to begin with
     for _ in range(EXACT_ROUNDS):
         # Most graphs are solved in the first rounds: no chain is needed then.
         for solving in exact:
-            if not solving.is_over:
+            if not solving.is_over or solving.is_beside:
                 solving.run()
                 yield from solving.proposals(search)
     with ThreadPoolExecutor(2) as threads:
@@ -69,13 +81,16 @@ def improvements(search: SearchState) -> Iterator[Proposal | None]:
         for restart in itertools.count():
             start = search.best_plan
             if start is None or (barren >= BARREN_CHAINS and made >= LEAST_ROUNDS):
-                return
+                break
             before_s = search.best_s
             on_ring = _ring(search, start, restart)
             chains = [_Chain(on_ring, rounds, (restart, number)) for number in range(2)]
             for _ in range(rounds):
                 made += 1
-                open_parts = [part for part in exact if not part.is_over]
+                for proof in exact:
+                    if proof.is_beside:
+                        yield from proof.proposals(search)
+                open_parts = [part for part in exact if not (part.is_over or part.is_beside)]
                 beside = open_parts[made % len(open_parts)] if open_parts else chains[1]
                 pair: tuple[_Part, ...] = (chains[0], beside)
                 for part, ran in [(part, threads.submit(part.run)) for part in pair]:
@@ -87,6 +102,12 @@ def improvements(search: SearchState) -> Iterator[Proposal | None]:
             yield from _with_clones(search)
             barren = 0 if search.best_s < before_s else barren + 1
             rounds *= 2
+    for proof in exact:
+        is_told = not proof.is_beside
+        while not is_told:
+            is_told = proof.is_over
+            proof.run()
+            yield from proof.proposals(search)
 
 
 def _exact_searches(search: SearchState) -> Iterator[_Refining]:
@@ -106,7 +127,7 @@ def _exact_searches(search: SearchState) -> Iterator[_Refining]:
         return
     replicates = may_replicate(search.target, request)
     relaxed = joint_refinement_problem(graph, tables, roles, may_clone=may_clone, replicates=replicates)
-    yield _Refining(relaxed, proves=True)
+    yield _Refining(relaxed, proves=True, is_beside=has_core_to_spare(search))
     if search.replicates:
         best = replicated_plan_problem(
             graph, search.tables, roles, passing=search.passing, planned_s=search.best_s
@@ -190,16 +211,26 @@ class _Chain:
 class _Refining:
     """Interval-state refinement: exact but for memory; a proof where its problem is a relaxation."""
 
-    def __init__(self, problem: RefinementProblem, *, proves: bool) -> None:
-        self._refinement, self._proves = Refinement(problem), proves
+    def __init__(self, problem: RefinementProblem, *, proves: bool, is_beside: bool = False) -> None:
+        """With ``is_beside`` it runs on a thread of its own all the time."""
+        self._refinement = RefinementBeside(problem) if is_beside else Refinement(problem)
+        self._proves = proves
         self._method = "proof" if proves else "refinement"
         self._told_s = 0.0
         self._proposed: IntArray | None = None
         self._known: Plan | None = None
 
     @property
+    def is_beside(self) -> bool:
+        return isinstance(self._refinement, RefinementBeside)
+
+    @property
     def is_over(self) -> bool:
         return self._refinement.is_over
+
+    def close(self) -> None:
+        if isinstance(self._refinement, RefinementBeside):
+            self._refinement.close()
 
     def run(self) -> None:
         self._refinement.run(EXPANSIONS)
