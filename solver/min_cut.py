@@ -26,6 +26,7 @@ from go_opt.solver.refinement_problem import UnitGraph
 
 FREE, INSIDE, OUTSIDE = range(3)
 INFINITE: Final = 2**61
+LARGEST_FLOW: Final = 2.0**59
 SOURCE, SINK = range(2)
 
 
@@ -49,7 +50,7 @@ def flow_network(graph: UnitGraph) -> FlowNetwork:
     """Room for any cut of ``graph``."""
     num_units, num_tensors = graph.num_units, len(graph.tensor_bytes)
     nodes = num_units + num_tensors + 2
-    arcs = 2 * (num_tensors + len(graph.reader) + len(graph.successor)) + 2
+    arcs = 2 * (num_tensors + len(graph.reader) + len(graph.successor) + num_units) + 2
     return FlowNetwork(
         node_of=np.zeros(num_units, np.int32),
         tensor_seen=np.zeros(num_tensors, np.int64),
@@ -77,15 +78,43 @@ def least_crossing_bytes(graph: UnitGraph, side: NDArray[np.int8]) -> int:
 @njit(cache=True, nogil=True)
 def min_cut(graph, network, side, free, num_free, enough):
     """Bytes of the least cut; once ``enough`` are proven it may stop there."""
-    flow, num_nodes = _build(graph, network, side, free, num_free)
+    flow, num_nodes, _ = _build(graph, network, side, free, num_free, 1.0)
     while flow < enough and _label(network, num_nodes):
         flow += _blocking_flow(network, num_nodes)
     return flow
 
 
 @njit(cache=True, nogil=True)
-def _build(graph, network, side, free, num_free):
-    """Arcs of the free part; returns the bytes that cross in any case, and the number of nodes."""
+def least_work_and_cut(graph, network, side, free, num_free, ticks_per_byte, charged):
+    """Ticks of the down-set whose cut and free units on the side ``charged`` take least together."""
+    traffic = np.int64(0)
+    for k in range(len(graph.tensor_bytes)):
+        traffic += graph.tensor_bytes[k]
+    work = np.int64(0)
+    for i in range(num_free):
+        work += graph.unit_ticks[free[i]]
+    # All capacities together fit; rounded down, they bound from below.
+    scale = min(1.0, LARGEST_FLOW / (1.0 + work + traffic * ticks_per_byte))
+    flow, num_nodes, num_arcs = _build(
+        graph, network, side, free, num_free, ticks_per_byte * scale * (1.0 - 1e-15)
+    )
+    for i in range(num_free):
+        room = np.int64(graph.unit_ticks[free[i]] * scale)
+        if charged == INSIDE:
+            num_arcs = _add_arc(network, num_arcs, i + 2, SINK, room)
+        else:
+            num_arcs = _add_arc(network, num_arcs, SOURCE, i + 2, room)
+    while _label(network, num_nodes):
+        flow += _blocking_flow(network, num_nodes)
+    return np.int64(flow / scale * (1.0 - 1e-15))
+
+
+@njit(cache=True, nogil=True)
+def _build(graph, network, side, free, num_free, per_byte):
+    """Arcs of the free part; returns what crosses in any case, and the number of nodes and arcs.
+
+    A byte counts ``per_byte``, each tensor rounded down.
+    """
     network.stamp[0] += 1
     stamp = network.stamp[0]
     for i in range(num_free):
@@ -102,7 +131,7 @@ def _build(graph, network, side, free, num_free):
         # Readers ascend, and what is far behind is mostly outside.
         for r in range(graph.reader_ptr[k + 1] - 1, graph.reader_ptr[k] - 1, -1):
             if side[graph.reader[r]] == OUTSIDE:
-                base += graph.tensor_bytes[k]
+                base += np.int64(graph.tensor_bytes[k] * per_byte)
                 network.tensor_seen[k] = stamp
                 break
     for i in range(num_free):
@@ -113,19 +142,21 @@ def _build(graph, network, side, free, num_free):
             if side[before] == FREE:
                 num_arcs = _add_arc(network, num_arcs, node, network.node_of[before], INFINITE)
         for k in range(graph.produced_ptr[unit], graph.produced_ptr[unit + 1]):
-            num_arcs, num_nodes = _add_tensor(graph, network, side, k, node, num_arcs, num_nodes)
+            num_arcs, num_nodes = _add_tensor(graph, network, side, k, per_byte, node, num_arcs, num_nodes)
         for r in range(graph.read_ptr[unit], graph.read_ptr[unit + 1]):
             k = graph.read[r]
             if network.tensor_seen[k] != stamp and side[graph.tensor_producer[k]] == INSIDE:
                 network.tensor_seen[k] = stamp
-                num_arcs, num_nodes = _add_tensor(graph, network, side, k, SOURCE, num_arcs, num_nodes)
-    return base, num_nodes
+                num_arcs, num_nodes = _add_tensor(
+                    graph, network, side, k, per_byte, SOURCE, num_arcs, num_nodes
+                )
+    return base, num_nodes, num_arcs
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _add_tensor(graph, network, side, k, tail, num_arcs, num_nodes):
+def _add_tensor(graph, network, side, k, per_byte, tail, num_arcs, num_nodes):
     """The arcs of tensor ``k`` of the node ``tail``; its readers are free, or one is outside."""
-    size = graph.tensor_bytes[k]
+    size = np.int64(graph.tensor_bytes[k] * per_byte)
     if size == 0:
         return num_arcs, num_nodes
     count = 0

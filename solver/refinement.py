@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.solver.refinement_kernels import OUT_OF_ROOM, chain_search, find_chain
+from go_opt.solver.refinement_kernels import OUT_OF_ROOM, chain_search, find_chain, find_near
 from go_opt.solver.refinement_plans import UnitPlan, unit_plan
 from go_opt.solver.refinement_problem import MOST_TICKS, RefinementProblem, trivial_bound
 from go_opt.solver.refinement_reason import refuted_because
@@ -157,7 +157,7 @@ class Refinement:
                 most = min(most, 2 * self._refuted)
             open_ticks = most - self._refuted
             ticks = self._refuted + max(1, int(open_ticks * self._share))
-            length = find_chain(self._units, self._pool, self._search, ticks, self._target)
+            length = self._find(ticks)
             self._count_pairs()
             if length == OUT_OF_ROOM or self._pool.num_states[0] + length > len(self._pool.low):
                 self._grow()
@@ -173,6 +173,11 @@ class Refinement:
                 self._share = min(self._share, 0.5)
                 self._patience = self._round
         return self.is_over
+
+    def _find(self, ticks: int) -> int:
+        """The length of a chain within ``ticks``: near the one before, or any."""
+        search = (self._units, self._pool, self._search, ticks, self._target)
+        return find_near(*search) or find_chain(*search)
 
     def _count_pairs(self) -> None:
         """With memory a search takes long beside the splits it leads to: part of it counts as expansions."""

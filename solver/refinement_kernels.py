@@ -9,8 +9,13 @@ state on a level keeps the most work ``x`` done so far:
 where s and s' are compatible: what s forces in, s' does not force out (under the adjacent
 rule: what s forces in with its readers and their ancestors). ``extra`` is what the segment
 takes beside its work: copies of tensors that certainly pass and, where transfers do not
-overlap, both cuts and inputs. No chain: every placement takes longer than ``T``. A chain of
-single down-sets: a placement. Else its states are split, and so on.
+overlap, both cuts and inputs. (There a segment from I to J takes ``work(J) + cut(J)`` less
+``work(I) - cut(I)``, and x, which bounds the latter plus ``cut(s)``, keeps to their extremes, too.)
+No chain: every placement takes longer than ``T``. A chain of single down-sets: a placement. Else
+its states are split, and so on.
+
+A chain is looked for among what the last chains were split into before all states are looked
+through: these must be refuted in any case.
 
 With replication open levels still count chips, and a segment may take several: a label stays
 for the levels behind its own, and each lets its next segment take ``T`` more. Where they do
@@ -42,6 +47,7 @@ MOST_STREAMED: Final = 2**61
 # Labels of a state on a level that stream less for less work. More are taken for one.
 MOST_LABELS: Final = 2
 OUT_OF_ROOM: Final = -1
+NEAR_SHARE: Final = 4  # more than one in so many of all states are not near any more
 
 
 class ChainSearch(NamedTuple):
@@ -49,6 +55,8 @@ class ChainSearch(NamedTuple):
 
     by_low: NDArray[np.int32]  # [S] states by least work, dead ones left out
     num_sorted: NDArray[np.int64]  # [2] entries of by_low; states of the pool looked at
+    near: NDArray[np.int32]  # [S] states of the last chains found among all, and what they were split into
+    num_near: NDArray[np.int64]  # [2] entries of near; states of the pool looked at
     open_state: NDArray[np.int32]  # [S] by_low without those that no label can improve any more
     floor: NDArray[np.int64]  # [S] of open_state: least work, ascending
     low: NDArray[np.int64]  # [S] least work with what is forced on other chips
@@ -85,6 +93,8 @@ def chain_search(graph: UnitGraph, capacity: int) -> ChainSearch:
     return ChainSearch(
         by_low=np.zeros(capacity, np.int32),
         num_sorted=np.zeros(2, np.int64),
+        near=np.zeros(capacity, np.int32),
+        num_near=np.zeros(2, np.int64),
         open_state=np.zeros(capacity, np.int32),
         floor=np.zeros(capacity, np.int64),
         low=np.zeros(capacity, np.int64),
@@ -122,28 +132,65 @@ def find_chain(graph, pool, search, ticks, dead_ticks):
 
     States whose cut takes more than ``dead_ticks`` are forgotten for good.
     """
-    _sort_by_low(pool, search, dead_ticks)
-    shares_link, is_full = graph.held.stream_bytes_per_tick > 0.0, graph.held.is_full
+    _sort_by_low(pool, search.by_low, search.num_sorted, dead_ticks)
+    num_open = _open(graph, pool, search, search.by_low, search.num_sorted[0], ticks)
+    length = _chain(graph, pool, search, ticks, num_open)
+    num_near = search.num_near[0]
+    if num_near * NEAR_SHARE > pool.num_states[0]:
+        num_near = 0
+    for i in range(length):
+        is_new = True
+        for j in range(num_near):
+            is_new &= search.near[j] != search.chain[i]
+        if is_new:
+            search.near[num_near] = search.chain[i]
+            num_near += 1
+    search.num_near[:] = num_near, pool.num_states[0]
+    return length
+
+
+@njit(cache=True, nogil=True)
+def find_near(graph, pool, search, ticks, dead_ticks):
+    """The same among what the last chains found by :func:`find_chain` were split into.
+
+    None is looked for once these are many.
+    """
+    if search.num_near[0] * NEAR_SHARE > pool.num_states[0]:
+        return 0
+    _sort_by_low(pool, search.near, search.num_near, dead_ticks)
+    num_open = _open(graph, pool, search, search.near, search.num_near[0], ticks)
+    return _chain(graph, pool, search, ticks, num_open)
+
+
+@njit(cache=True, nogil=True)
+def _open(graph, pool, search, states, size, ticks):
+    """Write what of ``states`` may be in a chain within ``ticks``; how many."""
+    is_full = graph.held.is_full
     shed = np.int64(0)
     if is_full:
         shed = most_shed_bytes(graph.held, spare_bytes(graph.held, ticks))
     num_open = 0
-    for i in range(search.num_sorted[0]):
-        state = search.by_low[i]
+    for i in range(size):
+        state = states[i]
         if pool.cut[state] <= ticks:
             search.open_state[num_open] = state
             least = pool.low[state]
             most = pool.high[state]
-            # A stage of any size may come next: how much it takes is not known.
-            for step in range(0 if graph.replicates else pool.pulled_low.shape[1]):
-                least = max(least, pool.pulled_low[state, step] - (step + 1) * ticks)
-                most = min(most, pool.pushed_high[state, step] + (step + 1) * ticks)
+            cut = np.int64(0) if graph.overlap else pool.cut[state]
+            if not graph.replicates:
+                if not graph.overlap:
+                    least = max(least, pool.need[state] - cut)
+                    most = min(most, pool.give[state] + cut)
+                # A stage of any size may come next: how much it takes is not known.
+                for step in range(pool.pulled_low.shape[1]):
+                    least = max(least, pool.pulled_low[state, step] - (step + 1) * ticks + cut)
+                    most = min(most, pool.pushed_high[state, step] + (step + 1) * ticks)
             if least > most:
                 continue
             search.floor[num_open] = pool.low[state]
             search.low[num_open] = least
             search.high[num_open] = most
-            search.cut[num_open] = 0 if graph.overlap else pool.cut[state]
+            search.cut[num_open] = cut
             search.best[num_open] = NEVER
             search.best_streamed[num_open] = MOST_STREAMED
             search.thrifty[num_open] = NEVER
@@ -158,6 +205,16 @@ def find_chain(graph, pool, search, ticks, dead_ticks):
                 search.low_bytes[num_open] = search.fits.low_bytes[state] - shed
                 search.high_bytes[num_open] = search.fits.high_bytes[state]
             num_open += 1
+    return num_open
+
+
+@njit(cache=True, nogil=True)
+def _chain(graph, pool, search, ticks, num_open):
+    """A chain of the open states: its length, 0 for none, or OUT_OF_ROOM."""
+    shares_link, is_full = graph.held.stream_bytes_per_tick > 0.0, graph.held.is_full
+    shed = np.int64(0)
+    if is_full:
+        shed = most_shed_bytes(graph.held, spare_bytes(graph.held, ticks))
     search.label_state[0] = NOTHING
     search.label_work[0] = 0
     search.label_streamed[0] = 0
@@ -256,7 +313,10 @@ def _extend(graph, pool, search, ticks, least, least_resident, num_open, begin, 
             resident = np.int64(0)
             if held.is_full:
                 resident = min(before_resident + held.sram_bytes, search.high_bytes[i])
-            if _is_no_better(search, i, done, before_streamed, resident, shares_link):
+            is_no_better = done <= search.best[i] and before_streamed >= search.best_streamed[i]
+            if shares_link:
+                is_no_better = _is_no_better(search, i, done, before_streamed, resident)
+            if is_no_better:
                 # Labels to come may stream less, or hold more.
                 if before_streamed > 0 or (shares_link and resident < search.high_bytes[i]):
                     search.waiting[kept] = i
@@ -285,7 +345,10 @@ def _extend(graph, pool, search, ticks, least, least_resident, num_open, begin, 
                 done = min(search.high[i], reach - search.cut[i] - extra)
                 if not follows or done < search.low[i] or done < least:
                     continue
-                if _is_no_better(search, i, done, so_far, resident, shares_link):
+                is_no_better = done <= search.best[i] and so_far >= search.best_streamed[i]
+                if shares_link:
+                    is_no_better = _is_no_better(search, i, done, so_far, resident)
+                if is_no_better:
                     continue
             is_another = shares_link and search.num_labels[i] < MOST_LABELS
             if search.label[i] < end or is_another:
@@ -320,15 +383,12 @@ def _extend(graph, pool, search, ticks, least, least_resident, num_open, begin, 
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _is_no_better(search, i, done, streamed, resident, shares_link):
+def _is_no_better(search, i, done, streamed, resident):
     """Whether a label of the state did as much before, streaming no more and holding as much."""
     return (
-        done <= search.best[i]
-        and streamed >= search.best_streamed[i]
-        and (not shares_link or resident <= search.best_resident[i])
+        done <= search.best[i] and streamed >= search.best_streamed[i] and resident <= search.best_resident[i]
     ) or (
-        shares_link
-        and done <= search.thrifty[i]
+        done <= search.thrifty[i]
         and streamed >= search.thrifty_streamed[i]
         and resident <= search.thrifty_resident[i]
     )
@@ -410,22 +470,19 @@ def _walk_back(search, label):
 
 
 @njit(cache=True, nogil=True)
-def _sort_by_low(pool, search, dead_ticks):
+def _sort_by_low(pool, states, sizes, dead_ticks):
     """Take in new states, drop dead ones, and sort what is nearly sorted."""
     size = 0
-    for i in range(search.num_sorted[0] + pool.num_states[0] - search.num_sorted[1]):
-        if i < search.num_sorted[0]:
-            state = search.by_low[i]
-        else:
-            state = np.int32(search.num_sorted[1] + i - search.num_sorted[0])
+    for i in range(sizes[0] + pool.num_states[0] - sizes[1]):
+        state = states[i] if i < sizes[0] else np.int32(sizes[1] + i - sizes[0])
         if pool.cut[state] > dead_ticks:
             continue
         low = pool.low[state]
         j = size
-        while j > 0 and pool.low[search.by_low[j - 1]] > low:
-            search.by_low[j] = search.by_low[j - 1]
+        while j > 0 and pool.low[states[j - 1]] > low:
+            states[j] = states[j - 1]
             j -= 1
-        search.by_low[j] = state
+        states[j] = state
         size += 1
-    search.num_sorted[0] = size
-    search.num_sorted[1] = pool.num_states[0]
+    sizes[0] = size
+    sizes[1] = pool.num_states[0]

@@ -31,9 +31,13 @@ def refuted_because(
         )
     find_chain(units, pool, search, ticks, dead_ticks)
     labels = int(search.level_end.max())
-    furthest = int(np.argmax(search.label_work[:labels]))
+    states, done = search.label_state[:labels], search.label_work[:labels]
+    if not units.overlap and not units.replicates:
+        # What their cuts take is left out of labels that are as far as can be.
+        done = np.where(done < pool.give[states] + pool.cut[states], done, pool.high[states])
+    furthest = int(np.argmax(done))
     chip = int(np.searchsorted(search.level_end[search.level_end > 0], furthest, side="right"))
-    state, work = int(search.label_state[furthest]), int(search.label_work[furthest])
+    state, work = int(states[furthest]), int(done[furthest])
     inside = np.unpackbits(pool.inside[state].view(np.uint8), bitorder="little")[: units.num_units]
     to_do = np.flatnonzero(inside == 0)
     filled = int(np.searchsorted(np.cumsum(units.unit_ticks[to_do]), ticks))

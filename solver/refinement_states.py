@@ -17,7 +17,15 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from go_opt.solver.min_cut import FREE, INSIDE, OUTSIDE, FlowNetwork, flow_network, min_cut
+from go_opt.solver.min_cut import (
+    FREE,
+    INSIDE,
+    OUTSIDE,
+    FlowNetwork,
+    flow_network,
+    least_work_and_cut,
+    min_cut,
+)
 from go_opt.solver.passing import ADJACENT, RELAYED
 from go_opt.solver.refinement_problem import MOST_TICKS, UnitGraph
 
@@ -42,6 +50,8 @@ class StatePool(NamedTuple):
     pushed_high: NDArray[np.int64]  # [S, MOST_STEPS] adjacent: most work 1, 2, … chips before
     cut: NDArray[np.int64]  # [S] no cut takes fewer ticks
     cut_bytes: NDArray[np.int64]  # [S]
+    need: NDArray[np.int64]  # [S] summed: no down-set has less work and cut together
+    give: NDArray[np.int64]  # [S] summed: none has more work less its cut
     num_free: NDArray[np.int32]  # [S] 0: a single down-set
     crosses: NDArray[np.int64]  # [S, X] relayed: tensors made inside, not all read there
     ends: NDArray[np.int64]  # [S, X] relayed: tensors read outside
@@ -90,6 +100,8 @@ def state_pool(graph: UnitGraph, capacity: int) -> StatePool:
         pushed_high=np.zeros((capacity, steps), np.int64),
         cut=np.zeros(capacity, np.int64),
         cut_bytes=np.zeros(capacity, np.int64),
+        need=np.zeros(capacity, np.int64),
+        give=np.zeros(capacity, np.int64),
         num_free=np.zeros(capacity, np.int32),
         crosses=np.zeros((capacity, tensor_words), np.int64),
         ends=np.zeros((capacity, tensor_words), np.int64),
@@ -106,6 +118,7 @@ def state_pool(graph: UnitGraph, capacity: int) -> StatePool:
     pool.first_outside[:3] = 0, words, words
     pool.low[EVERYTHING] = pool.pulled_low[EVERYTHING] = total
     pool.high[EVERYTHING] = pool.high[ANYTHING] = total
+    pool.need[EVERYTHING] = pool.give[EVERYTHING] = pool.give[ANYTHING] = total
     pool.pushed_high[[EVERYTHING, ANYTHING]] = total
     pool.num_free[ANYTHING] = graph.num_units
     return pool
@@ -167,6 +180,16 @@ def write_state(graph, pool, work, state, at_least_bytes, enough_bytes):
     size = max(at_least_bytes, min_cut(graph, work.network, side, work.free, num_free, enough_bytes))
     pool.cut_bytes[state] = size
     pool.cut[state] = np.int64(min(np.float64(MOST_TICKS), np.floor(size * graph.ticks_per_byte)))
+    pool.need[state] = low + pool.cut[state]
+    pool.give[state] = pool.high[state] - pool.cut[state]
+    if num_free > 0 and size < enough_bytes and not graph.overlap and not graph.replicates:
+        per_byte = graph.ticks_per_byte
+        pool.need[state] = low + least_work_and_cut(
+            graph, work.network, side, work.free, num_free, per_byte, INSIDE
+        )
+        pool.give[state] = pool.high[state] - least_work_and_cut(
+            graph, work.network, side, work.free, num_free, per_byte, OUTSIDE
+        )
     if graph.passing == ADJACENT:
         _write_pulled(graph, pool, work, state)
         _write_pushed(graph, pool, work, state)

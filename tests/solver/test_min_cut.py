@@ -9,7 +9,15 @@ from numpy.typing import NDArray
 
 from go_opt.env import cost_tables
 from go_opt.graph_builder import GraphBuilder
-from go_opt.solver.min_cut import FREE, INSIDE, OUTSIDE, flow_network, least_crossing_bytes, min_cut
+from go_opt.solver.min_cut import (
+    FREE,
+    INSIDE,
+    OUTSIDE,
+    flow_network,
+    least_crossing_bytes,
+    least_work_and_cut,
+    min_cut,
+)
 from go_opt.solver.refinement_problem import UnitGraph, refinement_problem
 from tests.solver.placement_oracle import tiny_graph
 from tests.strategies import examples, small_mcm
@@ -34,22 +42,43 @@ def down_sets(units: UnitGraph) -> list[NDArray[np.bool_]]:
     return found
 
 
+def random_interval(seed: int) -> tuple[UnitGraph, NDArray[np.int8], list[NDArray[np.bool_]]]:
+    """A tiny graph, what is forced in and out, and all down-sets between."""
+    rng = np.random.default_rng([seed, 11])
+    graph = tiny_graph(rng, int(rng.integers(1, 9)))
+    units = refinement_problem(graph, cost_tables(graph, small_mcm(2)), passing="free").units
+    sets = down_sets(units)
+    lower, upper = sets[int(rng.integers(len(sets)))], sets[int(rng.integers(len(sets)))]
+    lower = lower & upper
+    side = np.where(lower, INSIDE, np.where(upper, FREE, OUTSIDE)).astype(np.int8)
+    return units, side, [s for s in sets if (lower <= s).all() and (s <= upper).all()]
+
+
 def test_least_of_all_down_sets() -> None:
     for seed in range(examples(100)):
-        rng = np.random.default_rng([seed, 11])
-        graph = tiny_graph(rng, int(rng.integers(1, 9)))
-        units = refinement_problem(graph, cost_tables(graph, small_mcm(2)), passing="free").units
-        sets = down_sets(units)
-        lower, upper = sets[int(rng.integers(len(sets)))], sets[int(rng.integers(len(sets)))]
-        lower = lower & upper
-        side = np.where(lower, INSIDE, np.where(upper, FREE, OUTSIDE)).astype(np.int8)
-        between = [s for s in sets if (lower <= s).all() and (s <= upper).all()]
+        units, side, between = random_interval(seed)
         least = min(crossing_bytes(units, s) for s in between)
         assert least_crossing_bytes(units, side) == least, seed
         # Stopped early it is a bound still, and as large as was asked for.
         free, enough = np.flatnonzero(side == FREE).astype(np.int32), least // 2
         partial = min_cut(units, flow_network(units), side, free, len(free), enough)
         assert enough <= partial <= least, seed
+
+
+def test_least_work_and_cut_of_all_down_sets() -> None:
+    """Whichever counts more, work or bytes, and also where both together have to be scaled down."""
+    for seed in range(examples(100)):
+        units, side, between = random_interval(seed)
+        free = np.flatnonzero(side == FREE).astype(np.int32)
+        for rate in (0.0, 0.7 * units.ticks_per_byte, 20.0 * units.ticks_per_byte, 2.0**50):
+            for charged in (INSIDE, OUTSIDE):
+                least = min(
+                    float(units.unit_ticks[free][s[free] == (charged == INSIDE)].sum())
+                    + rate * crossing_bytes(units, s)
+                    for s in between
+                )
+                found = least_work_and_cut(units, flow_network(units), side, free, len(free), rate, charged)
+                assert least * (1 - 1e-9) - 2 * len(side) <= found <= least * (1 + 1e-15), seed
 
 
 def test_several_readers_cross_once() -> None:

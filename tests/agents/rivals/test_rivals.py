@@ -12,9 +12,12 @@ from hypothesis import given, settings
 from go_opt.agents.generator import generate_graph
 from go_opt.agents.rivals import RIVALS, Limits, Problem, Rival, compete, pose
 from go_opt.env import evaluate_plan, load_target
+from go_opt.graph import WEIGHT
 from go_opt.solver import verify
+from go_opt.solver.refinement import Refinement
+from go_opt.solver.refinement_problem import refinement_problem
 from tests.agents.rivals.cases import Clock, best_by_brute_force_s, random_problem, toy_problem
-from tests.strategies import examples, random_graph, random_target, seeds
+from tests.strategies import examples, random_graph, random_target, seeds, small_mcm
 
 EVALUATIONS = 12
 EXACT = ("cp-sat", "down-sets")
@@ -122,6 +125,37 @@ def test_weights_that_do_not_fit_stream_in_the_model_too() -> None:
     best_s = best_by_brute_force_s(problem)
     assert outcome.bound_s <= best_s * (1 + 1e-9)
     assert outcome.interval_s == pytest.approx(best_s)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_the_bound_with_memory_is_never_above_a_plan_of_cp_sat(overlap: bool) -> None:
+    """Some 15 ops, of whose weights a part has to stream: too many to try all placements."""
+    pytest.importorskip("ortools")
+    found = met = 0
+    for seed in range(examples(12)):
+        rng = np.random.default_rng([seed, 31])
+        graph = random_graph(rng, int(rng.integers(8, 20)), max_elements=2000)
+        fields = {"overlap": overlap, "link_bytes_per_s": 1e9, "triangle": "adjacent"}
+        roomy = pose(graph, small_mcm(3, sram_bytes=10**9, **fields), relays=True)
+        sliced = compete(RIVALS["slice"], roomy, Limits(evaluations=9), 0, Clock())
+        assert sliced.plan is not None
+        metrics = evaluate_plan(graph, roomy.target, sliced.plan)
+        tables = roomy.instance.tables
+        weights = int(tables.tensor_bytes[tables.tensor_kind == WEIGHT].sum())
+        sram_bytes = int(1.2 * metrics.peak_bytes.max() + rng.uniform(0.1, 0.4) * weights) + 1
+        problem = pose(graph, small_mcm(3, sram_bytes=sram_bytes, **fields), relays=True)
+        outcome = compete(RIVALS["cp-sat"], problem, Limits(evaluations=100), 0, Clock())
+        refinement = Refinement(
+            refinement_problem(
+                graph, problem.instance.tables, problem.kernels, problem.order, passing="relayed", tight=True
+            )
+        )
+        refinement.run(1000)
+        assert refinement.lower_bound_s <= outcome.interval_s * (1 + 1e-9), seed
+        found += outcome.interval_s < np.inf
+        met += refinement.lower_bound_s >= outcome.interval_s * (1 - 1e-5)
+    assert found > examples(12) // 2
+    assert met > found // 2
 
 
 def test_relays_let_rivals_pass_chips() -> None:
