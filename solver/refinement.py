@@ -23,7 +23,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.solver.refinement_kernels import OUT_OF_ROOM, chain_search, find_chain, find_near
+from go_opt.solver.refinement_kernels import OUT_OF_ROOM, find_chain, find_near
+from go_opt.solver.refinement_open import chain_search
 from go_opt.solver.refinement_plans import UnitPlan, unit_plan
 from go_opt.solver.refinement_problem import MOST_TICKS, RefinementProblem, trivial_bound
 from go_opt.solver.refinement_reason import refuted_because

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from go_opt.solver.refinement_kernels import ChainSearch, find_chain
+from go_opt.solver.refinement_kernels import find_chain
+from go_opt.solver.refinement_open import ChainSearch
 from go_opt.solver.refinement_problem import RefinementProblem, UnitGraph
 from go_opt.solver.refinement_states import EVERYTHING, StatePool
 
