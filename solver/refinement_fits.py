@@ -104,9 +104,9 @@ def known_streamed(graph, pool, scratch, state, after):
     at = (np.int64(state) * 40503 + after) & (CACHE_SIZE - 1)
     if known[at, PAIR] == pair and (known[at, THEN_FREE] == free or known[at, STREAMED] == NEVER_FITS):
         return known[at, STREAMED], known[at, RESIDENT]
-    first, last = pool.first_outside[state], pool.last_inside[after]
+    first, last = np.int64(pool.first_outside[state]), np.int64(pool.last_inside[after])
     streamed, active, stays = least_streamed_on_chip(
-        graph, pool.inside, pool.outside, scratch, state, after, first, last
+        graph, pool.inside, pool.outside, scratch, np.int64(state), np.int64(after), first, last
     )
     # Units that are not known to be on the chip may bring weights of their own.
     resident = stays if free == 0 else graph.held.sram_bytes - active

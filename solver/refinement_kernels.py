@@ -99,8 +99,7 @@ def _chain(graph, pool, search, ticks, num_open):
         search.level_end[level] = 0
     search.level_end[0] = 1
     search.label_reach[0] = ticks
-    begin = 0
-    end = 1
+    begin, end = np.int64(0), np.int64(1)
     for level in range(graph.num_chips):
         # What is not done by then cannot be done on the chips left.
         chips_left = graph.num_chips - level - 1

@@ -96,7 +96,7 @@ def _split_state(graph, pool, work, state, context, most_ticks):
     read_sides(pool, state, work.side)
     _spread(graph.predecessor_ptr, graph.predecessor, graph.unit_ticks, work, pivot)
     _set_marked(work, INSIDE)
-    write_state(graph, pool, work, state, cut_bytes, enough_bytes)
+    write_state(graph, pool, work, np.int64(state), cut_bytes, enough_bytes)
 
 
 @njit(cache=True, nogil=True)

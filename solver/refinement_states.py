@@ -149,7 +149,7 @@ def write_state(graph, pool, work, state, at_least_bytes, enough_bytes):
     """Make ``state`` of ``work.side``; a bound of the cut beyond ``enough_bytes`` may stay loose."""
     num_units = len(graph.unit_ticks)
     side = work.side
-    num_free = 0
+    num_free = np.int64(0)
     low = np.int64(0)
     high = np.int64(0)
     pool.last_inside[state] = -1
@@ -185,10 +185,10 @@ def write_state(graph, pool, work, state, at_least_bytes, enough_bytes):
     if num_free > 0 and size < enough_bytes and not graph.overlap and not graph.replicates:
         per_byte = graph.ticks_per_byte
         pool.need[state] = low + least_work_and_cut(
-            graph, work.network, side, work.free, num_free, per_byte, INSIDE
+            graph, work.network, side, work.free, num_free, per_byte, np.int64(INSIDE)
         )
         pool.give[state] = pool.high[state] - least_work_and_cut(
-            graph, work.network, side, work.free, num_free, per_byte, OUTSIDE
+            graph, work.network, side, work.free, num_free, per_byte, np.int64(OUTSIDE)
         )
     if graph.passing == ADJACENT:
         _write_pulled(graph, pool, work, state)
