@@ -25,7 +25,7 @@ from go_opt.agents.decoding import schedule
 from go_opt.agents.genetic import POPULATION, Keys, generations
 from go_opt.agents.instance import Instance
 from go_opt.agents.loose_slicing import loose_slicings
-from go_opt.agents.order_search import BETTER, HOPELESS, OrderPlan
+from go_opt.agents.order_search import BETTER, HOPELESS, OrderPlan, order_keys
 from go_opt.agents.orders import fixed_orders, random_orders
 from go_opt.agents.tied_keys import TiedKeys, tied_keys
 
@@ -140,7 +140,7 @@ def _first(case: Instance, seed: int, tie: TiedKeys | None) -> Keys:
     default, joined = np.full(num_wishes, AS_BY_DEFAULT), np.full(num_wishes, JOINED)
     first: list[Keys] = []
     for order in islice(structured, POPULATION // 4):
-        keys = _order_keys(order)
+        keys = order_keys(order, case.order)
         place = keys if tie is None else tie.tied(keys, rng.uniform(-1.0, 2.0))
         first += [np.append(place, default), np.append(rng.random(num_places), default)]
         first += [np.append(place, joined), rng.random(num_places + num_wishes)]
@@ -168,11 +168,4 @@ def _keys_of(case: Instance, plan: OrderPlan) -> Keys:
     wish[reader[is_default]] = APART
     wish[reader[is_default & is_joint]] = AS_BY_DEFAULT
     wish[reader[is_joint & ~is_default]] = JOINED
-    return np.append(_order_keys(plan.order), wish)
-
-
-def _order_keys(order: IntArray) -> Keys:
-    """[N] falling along ``order``."""
-    keys = np.empty(len(order))
-    keys[order] = 1.0 - np.arange(1, len(order) + 1) / (len(order) + 1.0)
-    return keys
+    return np.append(order_keys(plan.order, case.order), wish)

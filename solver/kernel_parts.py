@@ -19,6 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from go_opt.env.fusion import ALONE, MATRIX_LOOP, REDUCTION, LoopRoles
+from go_opt.solver.components import root_of
 
 MOST_OPS: Final = 8192  # beyond, ops of one trip count are one part: sets of ancestors take N^2 bits
 
@@ -82,7 +83,7 @@ def _parts(role, loop, by_loop, separated):
                 role[op] == role[before] and (role[op] == MATRIX_LOOP or role[op] == REDUCTION)
             ):
                 continue
-            first, second = _root(root, before), _root(root, op)
+            first, second = root_of(root, before), root_of(root, op)
             root[max(first, second)] = min(first, second)
     for op in range(num_ops):
         root[op] = root[root[op]]  # roots come first
@@ -112,11 +113,3 @@ def _parts(role, loop, by_loop, separated):
                 is_on_chain[at] = True
                 at = back[at]
     return root, is_on_chain
-
-
-@njit(cache=True, nogil=True)
-def _root(root, op):
-    while root[op] != op:
-        root[op] = root[root[op]]
-        op = root[op]
-    return op

@@ -21,6 +21,7 @@ from go_opt.csr import row_pointers
 from go_opt.env.cost import CostTables
 from go_opt.env.routes import hop_seconds_per_byte
 from go_opt.graph import Graph
+from go_opt.solver.components import root_of
 from go_opt.solver.sequence import kernel_sequence, unique_pairs
 
 IntArray = NDArray[np.int32]
@@ -112,21 +113,13 @@ def _join(root, work_s, read_ptr, read, begin, kernel, interval_s):
     for r in range(read_ptr[kernel], read_ptr[kernel + 1]):
         if read[r] < begin:
             continue
-        one, other = _root(root, kernel), _root(root, read[r])
+        one, other = root_of(root, kernel), root_of(root, read[r])
         if one != other:
             # The earliest kernel stands for its component.
             first, second = min(one, other), max(one, other)
             root[second] = first
             work_s[first] += work_s[second]
-    return work_s[_root(root, kernel)] <= interval_s
-
-
-@njit(cache=True, nogil=True)
-def _root(root, kernel):
-    while root[kernel] != kernel:
-        root[kernel] = root[root[kernel]]
-        kernel = root[kernel]
-    return kernel
+    return work_s[root_of(root, kernel)] <= interval_s
 
 
 @njit(cache=True, nogil=True)
@@ -135,7 +128,7 @@ def _fill(root, work_s, begin, end, interval_s, bins):
     load_s = np.zeros(end - begin)
     used = 0
     for m in range(begin, end):
-        top = _root(root, m)
+        top = root_of(root, m)
         if top != m:
             bins[m] = bins[top]
             continue

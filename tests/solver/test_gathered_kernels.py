@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 
 from go_opt.env import cost_tables, evaluate_plan, loop_roles
-from go_opt.graph_builder import GraphBuilder
 from go_opt.solver import needed_relays, placement_problem, relays_of_arrays, sample, verify
 from go_opt.solver.gathered_kernels import gathered_kernels
+from tests.solver.branches import two_branches
 from tests.strategies import examples, make_plan, random_graph, random_target, seeds
 
 
@@ -34,17 +34,7 @@ def test_plans_are_valid(seed: int) -> None:
 
 def test_branches_side_by_side_share_kernels() -> None:
     """Two branches: Relu, Transpose, Relu, and a Softmax of one of them: both first Relus, then the rest."""
-    b = GraphBuilder("two branches")
-    b.add_tensor("in", 500, "float32", "input")
-    for branch in ("a", "b"):
-        for i, (op_type, op_class) in enumerate(
-            [("Relu", "vector"), ("Transpose", "data_movement"), ("Relu", "vector")]
-        ):
-            b.add_op(
-                f"{branch}{i}", op_type, op_class, flops=100, dtype="float32",
-                reads=[(f"{branch}.{i - 1}" if i else "in", None)],
-                writes=[(f"{branch}.{i}", 500, "float32")],
-            )  # fmt: skip
+    b = two_branches()
     b.add_op(
         "softmax", "Softmax", "vector", flops=100, dtype="float32",
         reads=[("a.2", None)], writes=[("y", 500, "float32")],

@@ -6,8 +6,8 @@ import numpy as np
 
 from go_opt.env import loop_roles
 from go_opt.env.fusion import ALONE
-from go_opt.graph_builder import GraphBuilder
 from go_opt.solver.kernel_parts import kernel_parts
+from tests.solver.branches import two_branches
 from tests.solver.brute_force import all_fusions, all_orders
 from tests.strategies import examples, random_graph
 
@@ -34,17 +34,7 @@ def test_layers_are_parts_and_chains_run_through_them() -> None:
     Relu b0 may wait for the first, or go with the second of branch a: all Relus are one part, in which
     the Transpose keeps the two of a branch apart, and the addition from the first ones.
     """
-    b = GraphBuilder("branches")
-    b.add_tensor("in", 500, "float32", "input")
-    for branch in ("a", "b"):
-        for i, (op_type, op_class) in enumerate(
-            [("Relu", "vector"), ("Transpose", "data_movement"), ("Relu", "vector")]
-        ):
-            b.add_op(
-                f"{branch}{i}", op_type, op_class, flops=100, dtype="float32",
-                reads=[(f"{branch}.{i - 1}" if i else "in", None)],
-                writes=[(f"{branch}.{i}", 500, "float32")],
-            )  # fmt: skip
+    b = two_branches()
     b.add_op(
         "softmax", "Softmax", "vector", flops=100, dtype="float32",
         reads=[("a.2", None), ("b.2", None)], writes=[("y", 500, "float32")],

@@ -1,0 +1,14 @@
+"""Disjoint sets of ops or kernels that are joined one by one."""
+
+from __future__ import annotations
+
+from numba import njit
+
+
+@njit(cache=True, nogil=True)
+def root_of(root, member):
+    """What stands for the component of ``member``; halves the way there (Tarjan and van Leeuwen 1984)."""
+    while root[member] != member:
+        root[member] = root[root[member]]
+        member = root[member]
+    return member
