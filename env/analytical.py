@@ -6,20 +6,23 @@ constant number of times. The slow, obvious twin is ``tests/env/numpy_twin.py``.
 
 from __future__ import annotations
 
+from math import gcd
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from go_opt.env.cost import COPY, CostTables
-from go_opt.env.heap import heap_pop, heap_push
+from go_opt.env.cost import CostTables
 from go_opt.env.latency import sample_latency_s
+from go_opt.env.memory import FITS, fit_chips, holdings
 from go_opt.env.read_only import read_only
 from go_opt.graph import NO_PRODUCER, WEIGHT
 
 # A kernel none of whose ops has a modelled cost so far.
 NOTHING_YET = -1.0
+# Inferences looked at for what a tensor loads; only stages of more than 40 chips in all can need more.
+MOST_TURNS = 1 << 14
 
 
 class BatchMetrics(NamedTuple):
@@ -74,17 +77,16 @@ def _evaluate_batch(tables, placement, order, group, replication, out):
     kernel_s = np.empty(num_ops, np.float64)
     measured_s = np.empty(num_ops, np.float64)
     kernel_bytes = np.empty(num_ops, np.int64)
-    born_bytes = np.empty(num_ops, np.int64)
-    dead_bytes = np.empty(num_ops, np.int64)
     # Stamps say "already seen for this tensor of this plan" without clearing arrays.
     kernel_seen = np.zeros(num_ops, np.int64)
     kernel_read = np.zeros(num_ops, np.int64)
     chip_seen = np.zeros(num_chips, np.int64)
-    link_seen = np.zeros(num_links, np.int64)
-    held_bytes = np.empty(num_chips, np.int64)
+    link_seen = np.zeros(num_links + 1, np.int64)  # and how many times there was something to see
     chip_host_in = np.empty(num_chips, np.int64)
     chip_host_out = np.empty(num_chips, np.int64)
     link_bytes = np.empty(num_chips + num_links + 1, np.int64)
+    turn_bytes = np.zeros(num_links, np.float64)  # beside those, the mean of inferences that take turns
+    readers = np.empty(num_chips, np.int64)  # chips a tensor goes to, where routes are tables
     host_bytes = np.empty(2, np.int64)
     stage_size = np.ones(num_chips, np.int64)  # of the stage that starts at a chip
     sharers = np.ones(num_chips, np.int64)  # chips of the stage that a chip is part of
@@ -98,38 +100,32 @@ def _evaluate_batch(tables, placement, order, group, replication, out):
             tables, placement[b], order[b], group[b], kernel_of, kernel_chip, kernel_s, measured_s
         )
         _clear(kernel_bytes, num_kernels)
-        _clear(born_bytes, num_kernels)
-        _clear(dead_bytes, num_kernels)
-        _clear(held_bytes, num_chips)
         _clear(chip_host_in, num_chips)
         _clear(chip_host_out, num_chips)
         _clear(link_bytes, len(link_bytes))
+        _clear(turn_bytes, num_links)
         _clear(host_bytes, 2)
-        weights = out.weight_bytes[b]
         _account_tensors(
             tables, b * len(tables.tensor_kind), kernel_of, kernel_chip,
-            kernel_seen, kernel_read, kernel_bytes, born_bytes, dead_bytes,
-            chip_seen, held_bytes, weights, chip_host_in, chip_host_out,
-            link_seen, link_bytes, host_bytes, stage_size, border_bytes,
+            kernel_seen, kernel_read, kernel_bytes, chip_seen, chip_host_in, chip_host_out,
+            link_seen, link_bytes, turn_bytes, readers, host_bytes, stage_size, border_bytes,
         )  # fmt: skip
         _finish_kernels(
             tables, num_kernels, kernel_chip, kernel_bytes, measured_s, kernel_s, out.compute_s[b]
         )
-        peak = out.peak_bytes[b]
-        _peak_activations(num_kernels, kernel_chip, born_bytes, dead_bytes, held_bytes, peak)
-        out.fits[b] = True
-        stream = out.stream_bytes[b]
+        held = holdings(tables, kernel_of, kernel_chip[:num_kernels])
+        fit = fit_chips(tables, held)
+        out.fits[b] = fit.outcome == FITS
         for d in range(num_chips):
-            out.fits[b] &= peak[d] <= tables.sram_bytes[d]
-            if weights[d] > 0 and weights[d] + peak[d] > tables.sram_bytes[d]:
-                stream[d] = _stream_weights(tables, placement[b], d, peak[d], weights)
-                host_bytes[0] += stream[d]
-                chip_host_in[d] += stream[d]
+            out.peak_bytes[b, d], out.weight_bytes[b, d] = fit.peak_bytes[d], fit.weight_bytes[d]
+            out.stream_bytes[b, d] = fit.stream_bytes[d]
+            host_bytes[0] += fit.stream_bytes[d]
+            chip_host_in[d] += fit.stream_bytes[d]
         for d in range(num_chips):
             if stage_size[d] > 1:
                 _replicate(d, stage_size[d], out, b, chip_host_in, chip_host_out)
         _interval(
-            tables, b, link_bytes, host_bytes, chip_host_in, chip_host_out,
+            tables, b, link_bytes, turn_bytes, host_bytes, chip_host_in, chip_host_out,
             stage_size, sharers, border_bytes, out,
         )  # fmt: skip
         out.latency_s[b] = sample_latency_s(tables, order[b], kernel_of, kernel_chip, kernel_s, num_kernels)
@@ -196,11 +192,10 @@ def _number_kernels(tables, placement, order, group, kernel_of, kernel_chip, ker
 @njit(cache=True, nogil=True)
 def _account_tensors(
     tables, stamp, kernel_of, kernel_chip,
-    kernel_seen, kernel_read, kernel_bytes, born_bytes, dead_bytes,
-    chip_seen, held_bytes, weights, chip_host_in, chip_host_out,
-    link_seen, link_bytes, host_bytes, stage_size, border_bytes,
+    kernel_seen, kernel_read, kernel_bytes, chip_seen, chip_host_in, chip_host_out,
+    link_seen, link_bytes, turn_bytes, readers, host_bytes, stage_size, border_bytes,
 ):  # fmt: skip
-    """Charge every tensor once: kernels' reads and writes, links, host, memory."""
+    """Charge every tensor once: kernels' reads and writes, links, host."""
     for k in range(len(tables.tensor_kind)):
         stamp += 1
         size = tables.tensor_bytes[k]
@@ -208,9 +203,10 @@ def _account_tensors(
         is_weight = tables.tensor_kind[k] == WEIGHT
         home_kernel = kernel_of[producer] if producer != NO_PRODUCER else -1
         home = kernel_chip[home_kernel] if producer != NO_PRODUCER else -1
-        last_kernel = -1
+        fetches = 0
+        is_stored = tables.tensor_is_output[k]
         farthest = np.int64(0)
-        leaves = tables.tensor_is_output[k]
+        num_readers = 0
         for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
             kernel = kernel_of[tables.reader_op[r]]
             if kernel == home_kernel:
@@ -223,39 +219,36 @@ def _account_tensors(
             if touched > kernel_read[kernel]:
                 kernel_bytes[kernel] += touched - kernel_read[kernel]
                 kernel_read[kernel] = touched
-            last_kernel = max(last_kernel, kernel)
+            is_stored = True
             chip = kernel_chip[kernel]
             if chip == home or chip_seen[chip] == stamp:
                 continue
             chip_seen[chip] = stamp
             if is_weight:
-                weights[chip] += size
                 continue
-            held_bytes[chip] += 2 * size
             if home < 0:
                 chip_host_in[chip] += size
+                fetches += 1
                 continue
-            leaves = True
             if tables.is_ring:
                 farthest = max(farthest, (chip - home) % len(tables.chip_kind))
             else:
-                _load_route(tables, home, chip, size, stamp, link_seen, link_bytes)
+                readers[num_readers] = chip
+                num_readers += 1
         if is_weight:
             continue
         if home < 0:
-            host_bytes[0] += size
+            host_bytes[0] += size * (1 if tables.host_multicast else fetches)
             continue
-        if last_kernel >= 0 or leaves:
+        if is_stored:
             kernel_bytes[home_kernel] += size
-        if leaves:
-            if tables.tensor_kind[k] != COPY:
-                held_bytes[home] += 2 * size
-        elif last_kernel >= 0:
-            born_bytes[home_kernel] += size
-            dead_bytes[last_kernel] += size
         if tables.tensor_is_output[k]:
             host_bytes[1] += size
             chip_host_out[home] += size
+        if num_readers > 0:
+            _load_routes(
+                tables, home, readers[:num_readers], size, stage_size, link_seen, link_bytes, turn_bytes
+            )
         if farthest > 0:
             # From the last chip of its stage on in full; inside the two stages in turn.
             inside = stage_size[home] - 1
@@ -281,14 +274,26 @@ def _load_ring(home, hops, num_chips, size, link_bytes):
 
 
 @njit(cache=True, nogil=True)
-def _load_route(tables, home, chip, size, stamp, link_seen, link_bytes):
-    """Add ``size`` to the links from home to chip that this tensor does not load yet."""
-    pair = np.int64(home) * len(tables.chip_kind) + chip
-    for i in range(tables.route_ptr[pair], tables.route_ptr[pair + 1]):
-        link = tables.route_link[i]
-        if link_seen[link] != stamp:
-            link_seen[link] = stamp
-            link_bytes[link] += size
+def _load_routes(tables, home, readers, size, stage_size, link_seen, link_bytes, turn_bytes):
+    """Add ``size`` to the links on the union of the routes, of replicas in the mean of their turns."""
+    cycle = stage_size[home]
+    for chip in readers:
+        cycle *= stage_size[chip] // gcd(cycle, stage_size[chip])
+        cycle = min(cycle, MOST_TURNS)
+    for inference in range(cycle):
+        link_seen[-1] += 1  # of tensors and inferences so far
+        source = home + inference % stage_size[home]
+        for chip in readers:
+            pair = source * len(tables.chip_kind) + chip + inference % stage_size[chip]
+            for i in range(tables.route_ptr[pair], tables.route_ptr[pair + 1]):
+                link = tables.route_link[i]
+                if link_seen[link] == link_seen[-1]:
+                    continue
+                link_seen[link] = link_seen[-1]
+                if cycle == 1:
+                    link_bytes[link] += size
+                else:
+                    turn_bytes[link] += size / cycle
 
 
 @njit(cache=True, nogil=True)
@@ -306,58 +311,15 @@ def _finish_kernels(tables, num_kernels, kernel_chip, kernel_bytes, measured_s, 
 
 
 @njit(cache=True, nogil=True)
-def _peak_activations(num_kernels, kernel_chip, born_bytes, dead_bytes, held_bytes, peak):
-    """Most bytes alive at once on each chip; what crosses its border is held throughout, twice."""
-    live = np.empty(len(held_bytes), np.int64)
-    for chip in range(len(held_bytes)):
-        live[chip] = held_bytes[chip]
-        peak[chip] = held_bytes[chip]
-    for kernel in range(num_kernels):
-        chip = kernel_chip[kernel]
-        live[chip] += born_bytes[kernel]
-        peak[chip] = max(peak[chip], live[chip])
-        live[chip] -= dead_bytes[kernel]
-
-
-@njit(cache=True, nogil=True)
-def _stream_weights(tables, placement, chip, peak, weights):
-    """Stream weights of ``chip`` until the rest fits; returns the bytes touched a sample.
-
-    Streamed first: the least touched per stored byte, then the larger, then the lower index.
-    """
-    num_weights = len(tables.weight_by_size)
-    touched = np.empty(num_weights, np.int64)
-    priority = np.empty(num_weights, np.float64)
-    heap = np.empty(num_weights, np.int64)
-    size = np.int64(0)
-    # Ranks go from large to small, and the heap gives equal priorities by rank.
-    for rank in range(num_weights):
-        k = tables.weight_by_size[rank]
-        touched[rank] = -1
-        for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
-            if placement[tables.reader_op[r]] == chip:
-                touched[rank] = max(touched[rank], tables.read_bytes[r])
-        if touched[rank] >= 0 and tables.tensor_bytes[k] > 0:
-            priority[rank] = -touched[rank] / tables.tensor_bytes[k]
-            size = heap_push(heap, size, rank, priority)
-    streamed = np.int64(0)
-    while size > 0 and weights[chip] + peak > tables.sram_bytes[chip]:
-        rank = heap[0]
-        size = heap_pop(heap, size, priority)
-        weights[chip] -= tables.tensor_bytes[tables.weight_by_size[rank]]
-        streamed += touched[rank]
-    return streamed
-
-
-@njit(cache=True, nogil=True)
 def _interval(
-    tables, b, link_bytes, host_bytes, chip_host_in, chip_host_out, stage_size, sharers, border_bytes, out
+    tables, b, link_bytes, turn_bytes, host_bytes, chip_host_in, chip_host_out,
+    stage_size, sharers, border_bytes, out,
 ):  # fmt: skip
     num_chips = len(tables.chip_kind)
     num_links = len(tables.link_s_per_byte)
     link_s = out.link_s[b]
     for link in range(num_links):
-        link_s[link] = link_bytes[link] * tables.link_s_per_byte[link]
+        link_s[link] = (link_bytes[link] + turn_bytes[link]) * tables.link_s_per_byte[link]
     for first in range(num_chips):
         size = stage_size[first]
         for behind in range(1, size):

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from go_opt.env.cost import cost_tables
 from go_opt.env.evaluation import evaluate_plan
+from go_opt.env.memory import FITS
 from go_opt.env.relays import expand_plan
-from go_opt.env.simulator.memory import FITS
-from go_opt.env.simulator.package import CHIP_FLOW, HOST_IN, NONE, STREAM, Package
+from go_opt.env.simulator.package import CHIP_FLOW, HOST_IN, NONE, STREAM, Package, crosses
 from go_opt.env.simulator.timeline import make_ready, timeline_of_spans
 from go_opt.env.simulator_parameters import EFFECTS
 from go_opt.env.target import Target
@@ -32,7 +32,8 @@ def analytical_timeline(graph: Graph, target: Target, plan: Plan, inferences: in
     The latency is that of the first, on the first chip of every stage: others have other ways to go.
     """
     graph, plan = expand_plan(graph, target, plan)
-    traced = make_ready(graph, target, plan, inferences, without=EFFECTS)
+    without = [effect for effect in EFFECTS if effect not in target.analytical_effects]
+    traced = make_ready(graph, target, plan, inferences, without=without)
     metrics = evaluate_plan(graph, target, plan)
     package, latency_s = traced.assembly.package, cost_tables(graph, target).link_latency_s
     spans = package.spans[:0]
@@ -109,8 +110,8 @@ def _transfers(
     lands = _turn_of(package.deliveries, inference)
     for i in range(flow["hop_begin"], flow["hop_end"]):
         hop = package.hops[i]
-        if inference % hop["readers"] < hop["nearer"]:
-            continue  # its reader is not as far
+        if not crosses(package.others, hop, inference):
+            continue  # its reader is elsewhere
         start_s = begin_s[hop["parent"]]
         s_per_byte[i] = max(s_per_byte[hop["parent"]], package.links[hop["link"]]["s_per_byte"])
         end_s = start_s + flow["size_bytes"] * s_per_byte[i]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from go_opt.dtypes import DTYPE_CODE, IS_FLOATING, costed_dtype, size_bytes
 from go_opt.env.relays import COPY_TYPE
 from go_opt.env.shapes import shaped_op_seconds
-from go_opt.env.simulator_parameters import EFFECTS, SimulatorParameters
+from go_opt.env.simulator_parameters import SimulatorParameters
 from go_opt.env.target import Target
 from go_opt.env.topology import Topology
 from go_opt.graph import MATRIX, NO_PRODUCER, TENSOR_KINDS, WEIGHT, Graph
@@ -32,6 +32,7 @@ class CostTables(NamedTuple):
     measured_s: NDArray[np.float64]  # [Q, N] seconds the op costs exactly, NaN: none
     can_run: NDArray[np.bool_]  # [Q, N] True where the kind may run the op
     tensor_bytes: NDArray[np.int64]  # [K] in the type the tensor is costed in
+    stored_bytes: NDArray[np.int64]  # [K] in a chip's memory: whole pages
     tensor_kind: NDArray[np.int8]  # [K] as in the graph, or COPY
     tensor_producer: NDArray[np.int32]  # [K]
     tensor_is_output: NDArray[np.bool_]  # [K]
@@ -44,8 +45,11 @@ class CostTables(NamedTuple):
     op_read: NDArray[np.int32]  # [R] reads of each op
     chip_kind: NDArray[np.int32]  # [D]
     sram_bytes: NDArray[np.int64]  # [D]
+    stream_buffer_bytes: NDArray[np.int64]  # [D] set aside where weights stream
+    places_buffers: bool  # activations need addresses; else it is enough that their sizes add up
     sram_s_per_byte: NDArray[np.float64]  # [Q]
     kernel_overhead_s: NDArray[np.float64]  # [Q]
+    dma_setup_s: NDArray[np.float64]  # [Q] before each transfer
     pays_transfers: NDArray[np.bool_]  # [Q]
     is_ring: bool
     overlap: bool
@@ -57,6 +61,8 @@ class CostTables(NamedTuple):
     link_latency_s: NDArray[np.float64]  # [L]
     host_in_s_per_byte: float
     host_out_s_per_byte: float
+    host_multicast: bool  # an input read on several chips crosses the host's link once
+    weight_prefetch: bool  # weights stream as early as the link allows; else one kernel ahead
 
     @property
     def num_ops(self) -> int:
@@ -85,22 +91,23 @@ class CostTables(NamedTuple):
 @lru_cache(maxsize=16)
 def cost_tables(graph: Graph, target: Target) -> CostTables:
     """Cost every op, tensor and route of ``graph`` on ``target``, for the analytical model."""
-    others = [effect for effect in EFFECTS if effect not in target.analytical_effects]
-    return tables_with_effects(graph, target, target.simulator.without(others))
+    return tables_with_effects(graph, target, target.modelled)
 
 
 def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParameters) -> CostTables:
-    """The tables with ops stretched by their shapes and links by packet headers, as ``parameters`` say."""
+    """The tables with those effects of the simulator that ``parameters`` have."""
     dtypes = costed_dtype(graph.tensor_dtype, target.native_dtype, graph.precision)
     sizes = size_bytes(graph.tensor_elements, dtypes)
     link_s_per_byte = (1.0 + parameters.header_share) / target.topology.rate_bytes_per_s
     op_read_ptr, op_read = graph.op_reads
     kinds = target.kinds
+    stream_buffer_bytes = np.array([kind.stream_buffer_bytes for kind in parameters.kinds], dtype=np.int64)
     return CostTables(
         op_s=shaped_op_seconds(graph, _op_seconds(graph, target), parameters.kinds),
         measured_s=_per_kind(graph.measured_s, target, graph.num_ops, np.nan),
         can_run=_per_kind(graph.excluded, target, graph.num_ops, 0.0) == 0.0,
         tensor_bytes=sizes,
+        stored_bytes=-(-sizes // parameters.page_bytes) * parameters.page_bytes,
         tensor_kind=_tensor_kind(graph),
         tensor_producer=graph.tensor_producer.copy(),
         tensor_is_output=graph.tensor_is_output.copy(),
@@ -113,8 +120,11 @@ def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParam
         op_read=op_read,
         chip_kind=target.chip_kind,
         sram_bytes=target.chip_sram_bytes,
+        stream_buffer_bytes=stream_buffer_bytes[target.chip_kind],
+        places_buffers=not parameters.fit_by_size,
         sram_s_per_byte=np.array([1.0 / kind.sram_bytes_per_s for kind in kinds]),
         kernel_overhead_s=np.array([kind.kernel_overhead_s for kind in kinds]),
+        dma_setup_s=np.array([kind.dma_setup_s for kind in parameters.kinds]),
         pays_transfers=np.array([kind.pays_transfers for kind in kinds]),
         is_ring=target.topology.is_ring,
         overlap=target.overlap,
@@ -126,6 +136,8 @@ def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParam
         link_latency_s=np.where(_star_link_is_free(target), 0.0, target.topology.latency_s),
         host_in_s_per_byte=1.0 / target.host_in_bytes_per_s,
         host_out_s_per_byte=1.0 / target.host_out_bytes_per_s,
+        host_multicast=parameters.host_multicast,
+        weight_prefetch=parameters.weight_prefetch,
     )
 
 

@@ -91,6 +91,7 @@ def expanded_tables(
         measured_s=_with_columns(tables.measured_s, num_relays, np.nan, clone_op),
         can_run=_with_columns(tables.can_run, num_relays, True, clone_op),
         tensor_bytes=tables.tensor_bytes[original],
+        stored_bytes=tables.stored_bytes[original],
         tensor_kind=kind,
         tensor_producer=producer,
         tensor_is_output=is_output,

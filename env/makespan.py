@@ -8,6 +8,8 @@ link one after the other in the order they are first needed.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -21,6 +23,16 @@ from go_opt.graph import INPUT, NO_PRODUCER
 NONE = -1
 
 
+class Execution(NamedTuple):
+    """When everything happens in one execution. Axes: ``M`` kernels, ``K`` tensors."""
+
+    makespan_s: float
+    start_s: NDArray[np.float64]  # [M]
+    rank: NDArray[np.int64]  # [M] place among the ends of kernels, at which their tensors ask for links
+    sent_s: NDArray[np.float64]  # [K] when a tensor leaves its chip, if it does
+    to_host_s: NDArray[np.float64]  # [K] when an output begins to cross the host's link
+
+
 def makespan_s(
     tables: CostTables,
     order: NDArray[np.int32],
@@ -29,7 +41,19 @@ def makespan_s(
     kernel_s: NDArray[np.float64],
     stream_bytes: NDArray[np.int64],
 ) -> float:
-    """Seconds from the first byte read from the host to the last one written to it.
+    """Seconds from the first byte read from the host to the last one written to it; arguments as below."""
+    return execution(tables, order, kernel_of, kernel_chip, kernel_s, stream_bytes).makespan_s
+
+
+def execution(
+    tables: CostTables,
+    order: NDArray[np.int32],
+    kernel_of: NDArray[np.int32],
+    kernel_chip: NDArray[np.int32],
+    kernel_s: NDArray[np.float64],
+    stream_bytes: NDArray[np.int64],
+) -> Execution:
+    """One execution from the first byte read from the host to the last one written to it.
 
     Args:
       order: [N] the plan's order.
@@ -39,11 +63,14 @@ def makespan_s(
       stream_bytes: [D] weights streamed to each chip before its first kernel.
     """
     tensor_ptr, tensors = _tensors_by_kernel(tables, kernel_of, len(kernel_chip))
-    return float(
-        _makespan(
-            tables, read_only(order), kernel_of, kernel_chip, kernel_s, stream_bytes, tensor_ptr, tensors
-        )
-    )
+    num_kernels, num_tensors = len(kernel_chip), len(tables.tensor_kind)
+    start_s, rank = np.zeros(num_kernels), np.zeros(num_kernels, np.int64)
+    sent_s, to_host_s = np.zeros(num_tensors), np.zeros(num_tensors)
+    seconds = _makespan(
+        tables, read_only(order), kernel_of, kernel_chip, kernel_s, stream_bytes, tensor_ptr, tensors,
+        start_s, rank, sent_s, to_host_s,
+    )  # fmt: skip
+    return Execution(float(seconds), start_s, rank, sent_s, to_host_s)
 
 
 def _tensors_by_kernel(
@@ -57,7 +84,11 @@ def _tensors_by_kernel(
 
 
 @njit(cache=True, nogil=True)
-def _makespan(tables, order, kernel_of, kernel_chip, kernel_s, stream_bytes, tensor_ptr, tensors):
+def _makespan(
+    tables, order, kernel_of, kernel_chip, kernel_s, stream_bytes, tensor_ptr, tensors,
+    start_s, rank, left_s, to_host_s,
+):  # fmt: skip
+    """The makespan; fills what :class:`Execution` has."""
     num_kernels = len(kernel_chip)
     num_chips = len(tables.chip_kind)
     ready_s = _host_arrivals(tables, order, kernel_of, kernel_chip, stream_bytes)
@@ -87,6 +118,7 @@ def _makespan(tables, order, kernel_of, kernel_chip, kernel_s, stream_bytes, ten
     links = np.empty(len(tables.link_s_per_byte), np.int64)
     host_out_free_s = 0.0
     finished_s = 0.0
+    num_ended = 0
     for kernel in range(num_kernels):
         if waits_for[kernel] == 0:
             running[kernel_chip[kernel]] = kernel
@@ -99,6 +131,8 @@ def _makespan(tables, order, kernel_of, kernel_chip, kernel_s, stream_bytes, ten
             return finished_s
         kernel = running[chip]
         end_s[chip] = np.inf
+        start_s[kernel], rank[kernel] = ready_s[kernel], num_ended
+        num_ended += 1
         finished_s = max(finished_s, now_s)
         following = next_on_chip[kernel]
         if following >= 0:
@@ -108,12 +142,13 @@ def _makespan(tables, order, kernel_of, kernel_chip, kernel_s, stream_bytes, ten
         for i in range(tensor_ptr[kernel], tensor_ptr[kernel + 1]):
             tensor = tensors[i]
             if tables.tensor_is_output[tensor]:
-                begin_s = max(now_s, host_out_free_s)
+                begin_s = to_host_s[tensor] = max(now_s, host_out_free_s)
                 host_out_free_s = begin_s + tables.tensor_bytes[tensor] * tables.host_out_s_per_byte
                 finished_s = max(finished_s, host_out_free_s)
             begin_s = _claim_links(
                 tables, kernel_of, kernel_chip, tensor, chip, now_s, link_free_s, link_seen, links
             )
+            left_s[tensor] = begin_s
             for r in range(tables.reader_ptr[tensor], tables.reader_ptr[tensor + 1]):
                 reader = kernel_of[tables.reader_op[r]]
                 if reader == kernel:
@@ -201,6 +236,8 @@ def _links_used(tables, kernel_of, kernel_chip, tensor, home, link_seen, links):
                 links[num_used] = link
                 num_used += 1
     for hop in range(farthest):
-        links[num_used] = (home + hop) % num_chips
-        num_used += 1
+        link = (home + hop) % num_chips
+        if link < len(tables.link_s_per_byte):  # a chain has none from its last chip to its first
+            links[num_used] = link
+            num_used += 1
     return num_used

@@ -53,3 +53,10 @@ class Metrics:
     valid: bool
     reason: str  # why the plan is invalid; empty where it is valid
     simulation: Simulation | None = None  # of the simulated fidelity only
+
+    def __repr__(self) -> str:
+        validity = "valid" if self.valid else f"invalid: {self.reason}"
+        return (
+            f"Metrics(interval {self.interval_s * 1e6:.4g} us, latency {self.latency_s * 1e6:.4g} us, "
+            f"makespan {self.makespan_s * 1e6:.4g} us, bottleneck {self.bottleneck!r}, {validity})"
+        )

@@ -124,7 +124,7 @@ def _crosses(tables: CostTables) -> NDArray[np.bool_]:
 
 def _held_bytes(tables: CostTables) -> NDArray[np.int64]:
     """[K] bytes of a tensor beside an op that reads or writes it, at least."""
-    return tables.tensor_bytes * np.where(_crosses(tables), 2, 1)
+    return tables.stored_bytes * np.where(_crosses(tables), 2, 1)
 
 
 def _largest_demand(graph: Graph, target: Target) -> tuple[int, int, int]:

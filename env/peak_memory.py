@@ -1,6 +1,6 @@
-"""Which tensors fill a chip's memory where its activations are at their most.
+"""Which tensors fill a chip's memory where its activations reach highest.
 
-The terms are those of :mod:`go_opt.env.analytical`: what enters or leaves the chip is held
+The terms are those of :mod:`go_opt.env.memory`: what enters or leaves the chip is held
 throughout, twice; the rest lives from its producer's to its last reader's kernel.
 """
 
@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from go_opt.env.cost import COPY, cost_tables
+from go_opt.env.cost import COPY, CostTables, cost_tables
 from go_opt.env.kernels import number_kernels
+from go_opt.env.memory import BORDER_BUFFERS, NONE, fit_chips, holdings
 from go_opt.env.relays import expand_plan
 from go_opt.env.target import Target
 from go_opt.graph import NO_PRODUCER, WEIGHT, Graph
@@ -29,12 +31,13 @@ class Held:
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """A chip where its activations are at their most."""
+    """A chip where its activations reach highest."""
 
     chip: int
     peak_bytes: int
     ops: tuple[str, ...]  # of the kernel that runs then; none where all is held throughout
-    held: tuple[Held, ...]  # most bytes first; they add up to ``peak_bytes``
+    held: tuple[Held, ...]  # most bytes first
+    holes_bytes: int  # free between them; with them they add up to ``peak_bytes``
 
 
 def peak_memory(graph: Graph, target: Target, plan: Plan, chip: int) -> PeakMemory:
@@ -45,34 +48,42 @@ def peak_memory(graph: Graph, target: Target, plan: Plan, chip: int) -> PeakMemo
     graph, plan = expand_plan(graph, target, plan)
     tables = cost_tables(graph, target)
     kernel_of = number_kernels(plan.order, plan.fusion_group)
-    size, tensor, reader = tables.tensor_bytes, tables.reader_tensor, tables.reader_op
-    made = tables.tensor_producer != NO_PRODUCER
-    home = np.where(made, plan.placement[tables.tensor_producer], -1)
-    home_kernel = np.where(made, kernel_of[tables.tensor_producer], -1)
-    is_activation = tables.tensor_kind != WEIGHT
-    is_elsewhere = plan.placement[reader] != home[tensor]
-    enters = np.zeros(len(size), dtype=np.bool_)
-    enters[tensor[is_elsewhere & (plan.placement[reader] == chip)]] = True
-    leaves = tables.tensor_is_output.copy()
-    leaves[tensor[is_elsewhere]] = True
-    last = np.full(len(size), -1, dtype=np.int64)
-    np.maximum.at(last, tensor, kernel_of[reader])
-    is_here = is_activation & (home == chip)
-    # What a relay writes leaves from the buffer that its source came in.
-    crosses = (is_activation & enters) | (is_here & leaves & (tables.tensor_kind != COPY))
-    lives = is_here & ~leaves & (last > home_kernel)
-    change = np.zeros(int(kernel_of.max()) + 2, dtype=np.int64)
-    np.add.at(change, home_kernel[lives], size[lives])
-    np.add.at(change, last[lives] + 1, -size[lives])
-    alive = np.cumsum(change)
-    peak = int(np.argmax(alive))
-    at_peak = crosses | (lives & (home_kernel <= peak) & (last >= peak))
-    held_bytes = size * np.where(crosses, 2, 1)
-    largest = sorted(np.flatnonzero(at_peak & (size > 0)).tolist(), key=lambda k: -held_bytes[k])
-    ops = plan.order[kernel_of[plan.order] == peak] if lives.any() else []
+    kernel_chip = np.empty(int(kernel_of.max()) + 1, dtype=np.int32)
+    kernel_chip[kernel_of] = plan.placement
+    held = holdings(tables, kernel_of, kernel_chip)
+    fit = fit_chips(tables, held)
+    mine = slice(held.activation_ptr[chip], held.activation_ptr[chip + 1])
+    born, dead, size = held.born[mine], held.dead[mine], held.size_bytes[mine]
+    lives, ops = np.zeros(0, dtype=np.int64), []
+    if len(born):
+        alive = [int(size[(born <= m) & (dead >= m)].sum()) for m in born]
+        is_placed = fit.address[mine][0] != NONE
+        peak = born[int(np.argmax(fit.address[mine] + size if is_placed else alive))]
+        lives = held.activation[mine][(born <= peak) & (dead >= peak)]
+        ops = plan.order[kernel_of[plan.order] == peak]
+    crosses = _crossing(tables, plan.placement, chip)
+    held_bytes = {int(k): int(tables.stored_bytes[k]) for k in lives}
+    held_bytes |= {int(k): BORDER_BUFFERS * int(tables.stored_bytes[k]) for k in np.flatnonzero(crosses)}
+    largest = sorted((k for k in held_bytes if held_bytes[k] > 0), key=lambda k: (-held_bytes[k], k))
+    peak_bytes = int(fit.peak_bytes[chip])
     return PeakMemory(
         chip=chip,
-        peak_bytes=int(held_bytes[at_peak].sum()),
+        peak_bytes=peak_bytes,
         ops=tuple(graph.op_names[op] for op in ops),
-        held=tuple(Held(graph.tensor_names[k], int(held_bytes[k]), bool(crosses[k])) for k in largest),
+        held=tuple(Held(graph.tensor_names[k], held_bytes[k], bool(crosses[k])) for k in largest),
+        holes_bytes=peak_bytes - sum(held_bytes.values()),
     )
+
+
+def _crossing(tables: CostTables, placement: NDArray[np.int32], chip: int) -> NDArray[np.bool_]:
+    """[K] activations that enter or leave a chip."""
+    tensor, reader = tables.reader_tensor, tables.reader_op
+    home = np.where(tables.tensor_producer != NO_PRODUCER, placement[tables.tensor_producer], -1)
+    is_elsewhere = placement[reader] != home[tensor]
+    enters = np.zeros(len(home), dtype=np.bool_)
+    enters[tensor[is_elsewhere & (placement[reader] == chip)]] = True
+    leaves = tables.tensor_is_output.copy()
+    leaves[tensor[is_elsewhere]] = True
+    # What a relay writes leaves from the buffer that its source came in.
+    leaves &= (home == chip) & (tables.tensor_kind != COPY)
+    return (enters | leaves) & (tables.tensor_kind != WEIGHT)

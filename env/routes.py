@@ -28,17 +28,18 @@ def hop_seconds_per_byte(tables: CostTables) -> NDArray[np.float64]:
 
 @njit(cache=True, nogil=True)
 def transfer_s(tables, source, destination, size):
-    """Seconds from one chip to another without contention: hop latencies, then the slowest link."""
+    """Seconds from one chip to another without contention: set-up, hop latencies, the slowest link."""
     if source == destination:
         return 0.0
     num_chips = len(tables.chip_kind)
+    setup_s = tables.dma_setup_s[tables.chip_kind[source]]
     if tables.is_ring:
         hops = (destination - source) % num_chips
-        return hops * tables.link_latency_s[0] + size * tables.link_s_per_byte[0]
+        return setup_s + hops * tables.link_latency_s[0] + size * tables.link_s_per_byte[0]
     pair = source * num_chips + destination
     latency_s = 0.0
     slowest = 0.0
     for i in range(tables.route_ptr[pair], tables.route_ptr[pair + 1]):
         latency_s += tables.link_latency_s[tables.route_link[i]]
         slowest = max(slowest, tables.link_s_per_byte[tables.route_link[i]])
-    return latency_s + size * slowest
+    return setup_s + latency_s + size * slowest

@@ -12,9 +12,8 @@ from typing import Any, Final
 from go_opt.env.toml_table import TomlTable
 
 EFFECTS: Final = ("shapes", "dma", "latency", "packets", "buffers", "host", "memory", "noise")
-# Those that the analytical model takes too where a target asks for it: they change what ops and
-# transfers cost, not how they wait for each other.
-ANALYTICAL_EFFECTS: Final = ("shapes", "packets")
+# Those with a closed form, which the analytical model takes too unless the target says otherwise.
+ANALYTICAL_EFFECTS: Final = ("shapes", "dma", "packets", "host", "memory")
 UNLIMITED: Final = 0
 
 
@@ -30,7 +29,7 @@ class KindParameters:
     vector_lanes: int = 1  # elements a vector unit takes at a time
     dma_engines: int = UNLIMITED  # transfers a chip sends at a time
     dma_setup_s: float = 0.0  # of each transfer, before its first byte
-    alignment_bytes: int = 1  # of buffers in SRAM
+    alignment_bytes: int = 1  # of buffers in SRAM; the largest of all kinds counts
     stream_buffer_bytes: int = 0  # set aside on a chip that streams weights
 
 
@@ -46,6 +45,11 @@ class SimulatorParameters:
     weight_prefetch: bool = True  # all weights of an inference may stream ahead; else one kernel ahead
     noise: float = 0.0  # relative standard deviation of a measured interval
     fit_by_size: bool = True  # activations fit if their sizes add up; else every buffer gets an address
+
+    @property
+    def page_bytes(self) -> int:
+        """Every buffer starts and ends on a page, the same on all chips of a package."""
+        return max((kind.alignment_bytes for kind in self.kinds), default=1)
 
     @property
     def header_share(self) -> float:

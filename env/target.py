@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from go_opt.dtypes import DTYPE_BITS, DTYPES, dtype_code
 from go_opt.env.simulator_parameters import (
     ANALYTICAL_EFFECTS,
+    EFFECTS,
     KindParameters,
     SimulatorParameters,
     ideal_parameters,
@@ -29,6 +30,7 @@ from go_opt.env.topology import TOPOLOGIES, Topology, build_topology
 from go_opt.errors import InvalidInputError, TargetError
 
 MAX_CHIPS: Final = 4096
+PAPER: Final = ":paper"  # behind the name of a target
 MAX_ROUTED_CHIPS: Final = 256  # where routes are tables of pairs of chips
 NoSkip = Literal["prefix", "all", "off"]
 Triangle = Literal["longest_path", "three_chip", "adjacent", "off"]
@@ -91,6 +93,15 @@ class Target:
     simulator: SimulatorParameters  # what the simulated fidelity adds; ideal where the file says nothing
     analytical_effects: tuple[str, ...]  # of those, what the analytical model takes too
 
+    @cached_property
+    def modelled(self) -> SimulatorParameters:
+        """Of what the simulator knows, what the analytical model takes too."""
+        return self.simulator.without([e for e in EFFECTS if e not in self.analytical_effects])
+
+    def __repr__(self) -> str:
+        links = self.topology.num_links
+        return f"Target({self.name!r}: {self.num_chips} chips, {links} links, {self.native_dtype})"
+
     @property
     def num_chips(self) -> int:
         return sum(kind.count for kind in self.kinds)
@@ -141,7 +152,7 @@ def shipped_target(name: str) -> Target:
     Raises:
       TargetError: no target of that name ships with go-opt.
     """
-    if name not in target_names():
+    if name.removesuffix(PAPER) not in target_names():
         raise _unknown(name)
     return _shipped(name)
 
@@ -149,16 +160,20 @@ def shipped_target(name: str) -> Target:
 def load_target(name_or_path: str | Path) -> Target:
     """A shipped target by name, or one of your own by the path of its TOML file.
 
+    Behind either ``:paper`` asks for the plain model of Xie et al., which takes none of the
+    simulator's effects.
+
     Raises:
       TargetError: the name is unknown, or the file is missing or malformed.
     """
     name = str(name_or_path)
-    return _shipped(name) if name in target_names() else parse_target(target_text(name), name)
+    is_shipped = name.removesuffix(PAPER) in target_names()
+    return _shipped(name) if is_shipped else parse_target(target_text(name), name)
 
 
 def target_text(name_or_path: str | Path) -> str:
     """The TOML text of a shipped target, or of a file of your own; errors as :func:`load_target`."""
-    name = str(name_or_path)
+    name = str(name_or_path).removesuffix(PAPER)
     if name in target_names():
         return (files("go_opt.env.targets") / f"{name}.toml").read_text("utf-8")
     try:
@@ -181,9 +196,13 @@ def _unknown(name: str) -> TargetError:
 def parse_target(text: str, source: str) -> Target:
     """A target from the text of a TOML file; ``source`` names it in errors."""
     try:
-        return _build(parse_toml(text), source)
+        target = _build(parse_toml(text), source)
     except InvalidInputError as error:
         raise TargetError(f"target {source[:200]!r}: {error}", field=error.field) from None
+    if not source.endswith(PAPER):
+        return target
+    plain = hashlib.sha256(f"{target.fingerprint}{PAPER}".encode()).hexdigest()
+    return replace(target, fingerprint=plain, analytical_effects=())
 
 
 def _build(data: dict[str, Any], source: str) -> Target:
@@ -262,7 +281,7 @@ def _simulator(top: TomlTable, kinds: tuple[ChipKind, ...]) -> SimulatorParamete
 
 def _analytical_effects(top: TomlTable) -> tuple[str, ...]:
     if not top.has("analytical"):
-        return ()
+        return ANALYTICAL_EFFECTS
     table = top.table("analytical")
     effects = table.choices("effects", ANALYTICAL_EFFECTS)
     table.finish()

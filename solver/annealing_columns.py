@@ -36,7 +36,8 @@ IS_OUTPUT = 3
 ROW = 4  # its counts by chip in `readers_on`, or NONE where at most one unit reads it
 RANK = 5  # of weights by size
 FARTHEST = 6  # chip of the farthest reader
-TENSOR_COLUMNS: Final = 7
+STORED = 7  # bytes in memory
+TENSOR_COLUMNS: Final = 8
 FROM_HOST, IS_WEIGHT = -1, -2
 NONE = -1
 
@@ -56,8 +57,8 @@ SLACK = 12  # of STREAM that would do to stay, could a weight stream in part
 NUM_LOADS: Final = 13
 OLD_STREAM, OLD_OVER, OLD_SLACK = 13, 14, 15  # before the last move
 FIRST, LAST = 16, 17  # units along the order, or NONE
-KIND, SRAM = 18, 19
-CHIP_COLUMNS: Final = 20
+KIND, SRAM, STREAM_BUFFER = 18, 19, 20
+CHIP_COLUMNS: Final = 21
 
 # Columns of `rates`.
 COPY_S_PER_BYTE, COPY_S, LINK_S_PER_BYTE, HOST_IN_S_PER_BYTE, HOST_OUT_S_PER_BYTE = range(5)

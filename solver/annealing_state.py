@@ -45,6 +45,7 @@ from go_opt.solver.annealing_columns import (
     ROW,
     SIZE,
     SIZES,
+    STORED,
     TICKS,
     UNITS,
     USED,
@@ -103,6 +104,7 @@ def place_unit(units, entries, tensors, readers_on, chips, numbers, unit, chip):
     for i in range(units[unit, READS], units[unit + 1, READS]):
         tensor = entries[i]
         size, home, row = tensors[tensor, SIZE], tensors[tensor, HOME], tensors[tensor, ROW]
+        stored = tensors[tensor, STORED]
         far = tensors[tensor, FARTHEST]
         has_left, has_come, farthest = 1, 1, chip
         if row != NONE:
@@ -115,43 +117,43 @@ def place_unit(units, entries, tensors, readers_on, chips, numbers, unit, chip):
                 farthest -= 1
         tensors[tensor, FARTHEST] = farthest
         if home == IS_WEIGHT:
-            chips[source, WEIGHTS] -= size * has_left
-            chips[chip, WEIGHTS] += size * has_come
+            chips[source, WEIGHTS] -= stored * has_left
+            chips[chip, WEIGHTS] += stored * has_come
         elif home == FROM_HOST:
-            chips[source, HELD] -= 2 * size * has_left
+            chips[source, HELD] -= 2 * stored * has_left
             chips[source, HOST_IN] -= size * has_left
-            chips[chip, HELD] += 2 * size * has_come
+            chips[chip, HELD] += 2 * stored * has_come
             chips[chip, HOST_IN] += size * has_come
         else:
             home_chip = units[home, CHIP]
             if passing == FREE and source != home_chip:
-                chips[source, HELD] -= 2 * size * has_left
+                chips[source, HELD] -= 2 * stored * has_left
             if passing == FREE and chip != home_chip:
-                chips[chip, HELD] += 2 * size * has_come
+                chips[chip, HELD] += 2 * stored * has_come
             if farthest != far:
                 is_output = tensors[tensor, IS_OUTPUT]
-                _add_ends(chips, passing, home_chip, far, -size, is_output, less)
-                _add_span(chips, passing, far, farthest, size, more)
-                _add_ends(chips, passing, home_chip, farthest, size, is_output, more)
+                _add_ends(chips, passing, home_chip, far, -size, -stored, is_output, less)
+                _add_span(chips, passing, far, farthest, size, stored, more)
+                _add_ends(chips, passing, home_chip, farthest, size, stored, is_output, more)
                 low, high = min(low, farthest), max(high, farthest)
                 if far <= home_chip or farthest <= home_chip:
                     low, high = min(low, home_chip), max(high, home_chip)
     for i in range(units[unit, WRITES], units[unit + 1, WRITES]):
         tensor = entries[i]
-        size, is_output = tensors[tensor, SIZE], tensors[tensor, IS_OUTPUT]
+        size, stored, is_output = tensors[tensor, SIZE], tensors[tensor, STORED], tensors[tensor, IS_OUTPUT]
         chips[source, HOST_OUT] -= size * is_output
         chips[chip, HOST_OUT] += size * is_output
         if tensors[tensor, READERS] == 0:
-            _add_ends(chips, passing, source, source, -size, is_output, less)
-            _add_ends(chips, passing, chip, chip, size, is_output, more)
+            _add_ends(chips, passing, source, source, -size, -stored, is_output, less)
+            _add_ends(chips, passing, chip, chip, size, stored, is_output, more)
             continue
         far = tensors[tensor, FARTHEST]
         if passing == FREE:
-            chips[source, HELD] += 2 * size * _is_read_on(tensors, readers_on, tensor, source)
-            chips[chip, HELD] -= 2 * size * _is_read_on(tensors, readers_on, tensor, chip)
-        _add_ends(chips, passing, source, far, -size, is_output, less)
-        _add_span(chips, passing, source, chip, -size, less)
-        _add_ends(chips, passing, chip, far, size, is_output, more)
+            chips[source, HELD] += 2 * stored * _is_read_on(tensors, readers_on, tensor, source)
+            chips[chip, HELD] -= 2 * stored * _is_read_on(tensors, readers_on, tensor, chip)
+        _add_ends(chips, passing, source, far, -size, -stored, is_output, less)
+        _add_span(chips, passing, source, chip, -size, -stored, less)
+        _add_ends(chips, passing, chip, far, size, stored, is_output, more)
         if far <= source or far <= chip:
             low, high = min(low, far), max(high, far)
     units[unit, CHIP] = chip
@@ -208,26 +210,26 @@ def _is_read_on(tensors, readers_on, tensor, chip):
 
 
 @njit(cache=True, nogil=True)
-def _add_span(chips, passing, begin, end, size, count):
+def _add_span(chips, passing, begin, end, size, stored, count):
     """Chips from ``begin`` to before ``end`` pass ``size`` on; taken away where end < begin."""
     if end < begin:
-        begin, end, size, count = end, begin, -size, -count
+        begin, end, size, stored, count = end, begin, -size, -stored, -count
     for chip in range(begin, end):
         chips[chip, LINK] += size
         if passing != FREE:
-            chips[chip, HELD] += 2 * size
+            chips[chip, HELD] += 2 * stored
             chips[chip, RELAYED] += size
             chips[chip, RELAYS] += count
 
 
 @njit(cache=True, nogil=True)
-def _add_ends(chips, passing, home, far, size, is_output, count):
+def _add_ends(chips, passing, home, far, size, stored, is_output, count):
     """What depends on the ends of a span alone: the home relays nothing, the last chip holds it too."""
     if far > home and passing != FREE:
         chips[home, RELAYED] -= size
         chips[home, RELAYS] -= count
-        chips[far, HELD] += 2 * size
+        chips[far, HELD] += 2 * stored
     elif far > home or is_output:
-        chips[home, HELD] += 2 * size
+        chips[home, HELD] += 2 * stored
     else:
-        chips[home, INSIDE] += size
+        chips[home, INSIDE] += stored

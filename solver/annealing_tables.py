@@ -53,6 +53,8 @@ from go_opt.solver.annealing_columns import (
     SIZE,
     SIZES,
     SRAM,
+    STORED,
+    STREAM_BUFFER,
     SUCCESSORS,
     TENSOR_COLUMNS,
     TICK_S,
@@ -91,6 +93,7 @@ def annealing_tables(
     chips[:, [FIRST, LAST]] = NONE
     chips[:, KIND] = tables.chip_kind
     chips[:, SRAM] = tables.sram_bytes
+    chips[:, STREAM_BUFFER] = tables.stream_buffer_bytes
     num_rows = int((tensors[:, ROW] != NONE).sum())
     readers_on = np.zeros(num_rows * num_chips, dtype=np.int32)
     along = np.argsort(place)
@@ -149,11 +152,12 @@ def _put_on_chip_0(
     loads = chips[0]
     loads[UNITS] = len(along)
     loads[COMPUTE] = units[along, TICKS + loads[KIND]].sum()
-    loads[WEIGHTS] = size[(home == IS_WEIGHT) & is_read].sum()
+    stored = tensors[:, STORED]
+    loads[WEIGHTS] = stored[(home == IS_WEIGHT) & is_read].sum()
     loads[HOST_IN] = size[(home == FROM_HOST) & is_read].sum()
     loads[HOST_OUT] = size[is_output].sum()
-    loads[HELD] = 2 * (loads[HOST_IN] + loads[HOST_OUT])
-    loads[INSIDE] = size[(home >= 0) & is_read & ~is_output].sum()
+    loads[HELD] = 2 * stored[((home == FROM_HOST) & is_read) | is_output].sum()
+    loads[INSIDE] = stored[(home >= 0) & is_read & ~is_output].sum()
     loads[[FIRST, LAST]] = along[[0, -1]]
 
 
@@ -180,6 +184,7 @@ def _tensors(tables: CostTables, unit_of_op: NDArray[np.int32], num_chips: int) 
     tensors[:, HOME] = np.where(tables.tensor_kind == WEIGHT_KIND, IS_WEIGHT, FROM_HOST)
     tensors[produced, HOME] = unit_of_op[tables.tensor_producer[produced]]
     tensors[:, SIZE] = tables.tensor_bytes
+    tensors[:, STORED] = tables.stored_bytes
     tensors[produced, IS_OUTPUT] = tables.tensor_is_output[produced]
     tensors[tables.weight_by_size, RANK] = np.arange(len(tables.weight_by_size))
     return tensors
@@ -246,7 +251,7 @@ def _inner_bytes(
     is_inner &= kernel_of[producer] != kernel_of[reader]
     tensors = np.unique(tables.reader_tensor[is_inner])
     units = unit_of_op[tables.tensor_producer[tensors]]
-    return np.bincount(units, weights=tables.tensor_bytes[tensors], minlength=num_units).astype(np.int64)
+    return np.bincount(units, weights=tables.stored_bytes[tensors], minlength=num_units).astype(np.int64)
 
 
 def _rates(tables: CostTables) -> NDArray[np.float64]:

@@ -58,7 +58,9 @@ from go_opt.solver.annealing_columns import (
     SIZES,
     SLACK,
     SRAM,
+    STORED,
     STREAM,
+    STREAM_BUFFER,
     SUM,
     TICK_S,
     TOUCHES,
@@ -213,6 +215,8 @@ def _fit(units, entries, tensors, chips, lists, priority, chip):
     chips[chip, OVER] = max(np.int64(0), excess)
     excess += chips[chip, WEIGHTS]
     if chips[chip, WEIGHTS] > 0 and excess > 0:
+        excess += chips[chip, STREAM_BUFFER]
+        chips[chip, OVER] = max(np.int64(0), excess - chips[chip, WEIGHTS])
         _stream(units, entries, tensors, chips, lists, priority, chip, excess)
 
 
@@ -225,13 +229,13 @@ def _most_alive(units, entries, tensors, chips, chip):
         for i in range(units[unit, WRITES], units[unit + 1, WRITES]):
             tensor = entries[i]
             if tensors[tensor, FARTHEST] == chip and tensors[tensor, IS_OUTPUT] == 0:
-                alive += tensors[tensor, SIZE]
+                alive += tensors[tensor, STORED]
         most = max(most, alive + units[unit, INNER])
         for i in range(units[unit, LASTS], units[unit + 1, LASTS]):
             tensor = entries[i]
             stays = tensors[tensor, FARTHEST] == chip and units[tensors[tensor, HOME], CHIP] == chip
             if stays and tensors[tensor, IS_OUTPUT] == 0:
-                alive -= tensors[tensor, SIZE]
+                alive -= tensors[tensor, STORED]
         unit = units[unit, FOLLOWING]
     return most
 
@@ -258,16 +262,16 @@ def _stream(units, entries, tensors, chips, lists, priority, chip, excess):
     size = np.int64(0)
     for i in range(found):
         rank = heap[i]
-        stored = tensors[weight[rank], SIZE]
-        if stored > 0:
-            priority[rank] = -touched[rank] / stored
+        size_bytes = tensors[weight[rank], SIZE]
+        if size_bytes > 0:
+            priority[rank] = -touched[rank] / size_bytes
             size = heap_push(heap, size, rank, priority)
         else:
             touched[rank] = NONE
     while size > 0 and excess > 0:
         rank = heap[0]
         size = heap_pop(heap, size, priority)
-        stored = tensors[weight[rank], SIZE]
+        stored = tensors[weight[rank], STORED]
         excess -= stored
         chips[chip, STREAM] += touched[rank]
         if excess < 0:

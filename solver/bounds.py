@@ -83,6 +83,17 @@ def throughput_bound(
 
 def latency_bound(graph: Graph, tables: CostTables, roles: LoopRoles, *, fusion_is_open: bool) -> Bound:
     """A lower bound of the makespan: the critical path, total work, the host's traffic."""
+    host_in_s, host_out_s = _host_seconds(tables)
+    return max(
+        sample_bound(graph, tables, roles, fusion_is_open=fusion_is_open),
+        Bound(host_in_s, "the inputs cross the host's link in"),
+        Bound(host_out_s, "the outputs cross the host's link out"),
+        key=lambda bound: bound.seconds,
+    )
+
+
+def sample_bound(graph: Graph, tables: CostTables, roles: LoopRoles, *, fusion_is_open: bool) -> Bound:
+    """A lower bound of the latency of a sample, and so of the makespan: the critical path, total work."""
     floors = op_floors(tables, roles, fusion_is_open=fusion_is_open)
     on_path_s = floors.op_s
     if fusion_is_open:
@@ -91,14 +102,11 @@ def latency_bound(graph: Graph, tables: CostTables, roles: LoopRoles, *, fusion_
         compute_s = np.where(tables.can_run, tables.op_s, np.inf).min(axis=0)
         overhead_s = float(tables.kernel_overhead_s.min()) * (roles.role == MATRIX_LOOP)
         on_path_s = np.where(roles.role == ALONE, floors.op_s, compute_s + overhead_s)
-    host_in_s, host_out_s = _host_seconds(tables)
     path_s, last = _critical_path(graph, on_path_s)
     chips = min(tables.num_chips, graph.num_ops)
     return max(
         _total_bound(floors.total_s, chips),
         Bound(path_s, f"the critical path, which ends at op {graph.op_names[last]!r}"),
-        Bound(host_in_s, "the inputs cross the host's link in"),
-        Bound(host_out_s, "the outputs cross the host's link out"),
         key=lambda bound: bound.seconds,
     )
 
@@ -137,7 +145,7 @@ def least_streamed_bytes(tables: CostTables) -> float:
     weights = np.flatnonzero(tables.tensor_kind == WEIGHT)
     if len(weights) == 0:
         return 0.0
-    stored = tables.tensor_bytes[weights].astype(np.float64)
+    stored = tables.stored_bytes[weights].astype(np.float64)
     never_fits = stored > float(tables.sram_bytes.max())
     # A weight held nowhere streams on the chip of its greediest reader too.
     most_touched = np.zeros(len(tables.tensor_bytes))

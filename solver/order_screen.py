@@ -107,7 +107,9 @@ def _streaming(tables: CostTables, sequence: KernelSequence) -> Streaming:
     # Where transfers do not overlap, what streams is part of what segments cost.
     may_stream = tables.overlap and int(tables.tensor_bytes[is_weight].sum()) > room_bytes
     s_per_byte = tables.host_in_s_per_byte
-    needed_bytes = least_needed_bytes(segment_memory(tables, sequence, weights_may_stream=True))
+    needed_bytes = least_needed_bytes(
+        segment_memory(tables, sequence, weights_may_stream=True, with_stream_buffer=False)
+    )
     return Streaming(
         reads, needed_bytes, room_bytes, sequence.input_bytes * s_per_byte, s_per_byte * may_stream
     )

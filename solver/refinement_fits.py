@@ -256,6 +256,7 @@ def _streamed(memory, weights, excess):
     left = np.int64(0)
     is_known = True
     if excess > 0:
+        excess += memory.stream_buffer_bytes
         for weight in np.sort(weights):
             streamed += memory.touched_bytes[weight]
             left += memory.stored_bytes[weight]

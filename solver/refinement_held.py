@@ -53,6 +53,7 @@ class HeldMemory(NamedTuple):
     stored_bytes: NDArray[np.int64]  # [G]; 0: no memory holds it, so that it streams wherever it is read
     touched_bytes: NDArray[np.int64]  # [G]
     sram_bytes: int
+    stream_buffer_bytes: int  # set aside on a chip that streams
     reserved_bytes: int  # that the host's link brings in every interval, wherever units are
     stream_bytes_per_tick: float  # overlapped: the host's rate
     stream_ticks_per_byte: float  # summed: what a streamed byte takes its chip
@@ -79,7 +80,7 @@ def held_memory(
       may_clone: [N] ops that may be computed again wherever they are read.
       is_in_order: units of a chip run in the order of their numbers.
     """
-    size, made = tables.tensor_bytes, tables.tensor_producer != NO_PRODUCER
+    size, made = tables.stored_bytes, tables.tensor_producer != NO_PRODUCER
     input_ptr, inputs, input_of = _reads(
         tables, unit_of_op, num_units, ~made & (tables.tensor_kind != WEIGHT)
     )
@@ -95,7 +96,8 @@ def held_memory(
         stored_bytes=weights.stored_bytes,
         touched_bytes=weights.touched_bytes,
         sram_bytes=int(tables.sram_bytes.max()),
-        reserved_bytes=int(size[tables.tensor_kind == INPUT].sum()) + weights.once_bytes,
+        stream_buffer_bytes=int(tables.stream_buffer_bytes.min()),
+        reserved_bytes=int(tables.tensor_bytes[tables.tensor_kind == INPUT].sum()) + weights.once_bytes,
         stream_bytes_per_tick=tick_s / tables.host_in_s_per_byte if tables.overlap else 0.0,
         stream_ticks_per_byte=tables.host_in_s_per_byte / tick_s if pays and not tables.overlap else 0.0,
         is_in_order=is_in_order,
@@ -116,7 +118,7 @@ def _made_here(
     is_in_order: bool,
 ) -> dict[str, NDArray]:
     """The fields of :class:`HeldMemory` for what ops write."""
-    size, producer, number = tables.tensor_bytes, tables.tensor_producer, tensors.of_tensor
+    size, producer, number = tables.stored_bytes, tables.tensor_producer, tensors.of_tensor
     made, stays = producer != NO_PRODUCER, ~tables.tensor_is_output
     is_cloned = np.zeros(len(size), np.bool_)
     if may_clone is not None:
@@ -165,7 +167,7 @@ def _read_bytes(
     width = max(len(tensors.bytes), 1)
     key = tensors.reader[by_unit].astype(np.int64) * width + tensor_of_read[by_unit]
     at = np.searchsorted(key, unit[foreign].astype(np.int64) * width + tensor[foreign])
-    np.add.at(read_bytes, at, tables.tensor_bytes[pairs[foreign, 0]])
+    np.add.at(read_bytes, at, tables.stored_bytes[pairs[foreign, 0]])
     return read_bytes
 
 
@@ -182,6 +184,7 @@ class _Weights(NamedTuple):
 def _weights(tables: CostTables, unit_of_op: NDArray[np.int32], num_units: int) -> _Weights:
     """Weights in the order in which they stream."""
     size, is_weight = tables.tensor_bytes, tables.tensor_kind == WEIGHT
+    stored = tables.stored_bytes
     touched = np.zeros(len(size), np.int64)
     np.maximum.at(touched, tables.reader_tensor, tables.read_bytes)
     least = touched.copy()
@@ -191,14 +194,14 @@ def _weights(tables: CostTables, unit_of_op: NDArray[np.int32], num_units: int) 
     order = order[np.argsort(share, kind="stable")]
     # Of weights that stream in any case those that one unit reads, or that are touched in several
     # ways, load the host's link once, wherever they are read.
-    always, readers = is_weight & (size > int(tables.sram_bytes.max())), np.zeros(len(size), np.int64)
+    always, readers = is_weight & (stored > int(tables.sram_bytes.max())), np.zeros(len(size), np.int64)
     pairs = np.unique(np.stack([tables.reader_tensor, unit_of_op[tables.reader_op]], axis=1), axis=0)
     np.add.at(readers, pairs[:, 0], 1)
     once = always & ((readers == 1) | (least < touched)) & tables.overlap
     order = order[~once[order]]
     ptr, weight, _ = _reads(tables, unit_of_op, num_units, is_weight, order)
     touched_bytes = np.where((least == touched) | always, least, 0)[order]
-    return _Weights(ptr, weight, np.where(always, 0, size)[order], touched_bytes, int(touched[once].sum()))
+    return _Weights(ptr, weight, np.where(always, 0, stored)[order], touched_bytes, int(touched[once].sum()))
 
 
 def nothing_held() -> HeldMemory:
@@ -207,7 +210,7 @@ def nothing_held() -> HeldMemory:
     return HeldMemory(
         none, none, none, none, none, none, pointers, nobody, nobody,
         pointers, nobody, none, pointers, nobody, none, none,
-        0, 0, 0.0, 0.0, is_in_order=False, is_full=False, counts=False,
+        0, 0, 0, 0.0, 0.0, is_in_order=False, is_full=False, counts=False,
     )  # fmt: skip
 
 

@@ -44,6 +44,7 @@ class UnitMemory(NamedTuple):
     word_units: NDArray[np.int64]  # [W] all units of the word
     num_buffers: int  # of what crosses a border
     sram_bytes: int
+    stream_buffer_bytes: int  # set aside on a chip that streams
     reserved_bytes: int  # that the host's link brings in every interval, wherever units are
     stream_bytes_per_tick: float  # overlapped: the host's rate
     stream_ticks_per_byte: float  # summed: what a streamed byte takes its chip
@@ -56,6 +57,7 @@ def no_memory() -> UnitMemory:
         np.zeros(0, np.int64),
         num_buffers=0,
         sram_bytes=0,
+        stream_buffer_bytes=0,
         reserved_bytes=0,
         stream_bytes_per_tick=0.0,
         stream_ticks_per_byte=0.0,
@@ -85,6 +87,7 @@ class _Held:
         *,
         num_buffers: int,
         sram_bytes: int,
+        stream_buffer_bytes: int,
         reserved_bytes: int,
         stream_bytes_per_tick: float,
         stream_ticks_per_byte: float,
@@ -113,6 +116,7 @@ class _Held:
             word_units=words[-1].copy(),
             num_buffers=num_buffers,
             sram_bytes=sram_bytes,
+            stream_buffer_bytes=stream_buffer_bytes,
             reserved_bytes=reserved_bytes,
             stream_bytes_per_tick=stream_bytes_per_tick,
             stream_ticks_per_byte=stream_ticks_per_byte,
@@ -138,7 +142,7 @@ def least_memory(
     reserved_bytes = 0
     most_sram = int(tables.sram_bytes.max())
     alive_bytes = np.zeros(num_units, np.int64)
-    for k, size in enumerate(tables.tensor_bytes.tolist()):
+    for k, size in enumerate(tables.stored_bytes.tolist()):
         reads = slice(int(tables.reader_ptr[k]), int(tables.reader_ptr[k + 1]))
         readers, touched = unit_of_op[tables.reader_op[reads]], tables.read_bytes[reads]
         producer = int(tables.tensor_producer[k])
@@ -151,7 +155,7 @@ def least_memory(
                 held.add(readers, int(touched.min()))
                 held.add(readers[np.argmax(touched)][None], int(touched.max() - touched.min()))
         elif producer == NO_PRODUCER:
-            reserved_bytes += size
+            reserved_bytes += int(tables.tensor_bytes[k])
             held.add(readers, 2 * size)
         elif tables.tensor_is_output[k]:
             held.add(unit_of_op[producer][None], 0 if is_anywhere else 2 * size)
@@ -162,6 +166,7 @@ def least_memory(
         alive_bytes,
         num_buffers=0,
         sram_bytes=most_sram,
+        stream_buffer_bytes=int(tables.stream_buffer_bytes.min()),
         reserved_bytes=reserved_bytes,
         stream_bytes_per_tick=tick_s / tables.host_in_s_per_byte if tables.overlap else 0.0,
         stream_ticks_per_byte=0.0 if tables.overlap else tables.host_in_s_per_byte / tick_s,
@@ -192,7 +197,7 @@ def planned_memory(
     np.minimum.at(start, kernel_of, unit_of_op)
     np.maximum.at(end, kernel_of, unit_of_op + 1)
     change = np.zeros(num_units + 1, np.int64)
-    for k, size in enumerate(tables.tensor_bytes.tolist()):
+    for k, size in enumerate(tables.stored_bytes.tolist()):
         readers_op = tables.reader_op[tables.reader_ptr[k] : tables.reader_ptr[k + 1]]
         readers = unit_of_op[readers_op]
         if tables.tensor_kind[k] == WEIGHT:
@@ -213,6 +218,7 @@ def planned_memory(
         np.cumsum(change)[:num_units],
         num_buffers=2,
         sram_bytes=int(tables.sram_bytes.min()),
+        stream_buffer_bytes=int(tables.stream_buffer_bytes.max()),
         reserved_bytes=reserved_bytes,
         stream_bytes_per_tick=tick_s / tables.host_in_s_per_byte if tables.overlap else 0.0,
         stream_ticks_per_byte=0.0 if tables.overlap else tables.host_in_s_per_byte / tick_s,
@@ -226,13 +232,14 @@ def _streamed_in_any_case(
     """[K] weights no memory holds, and cheap ones; bytes of the link that they and the inputs take."""
     touched = np.zeros(len(tables.tensor_bytes), np.int64)
     np.maximum.at(touched, tables.reader_tensor, tables.read_bytes)
-    weights, stored = tables.weight_by_size, tables.tensor_bytes
+    weights, stored = tables.weight_by_size, tables.stored_bytes
     share = touched[weights] / np.maximum(stored[weights], 1)
     weights = weights[np.argsort(share, kind="stable")]
     fits = stored[weights] <= tables.sram_bytes.max()
     always, others = weights[~fits], weights[fits]
     cheap = others[touched[others] < CHEAP * stored[others]] if tables.overlap else others[:0]
-    reserved_bytes = int(stored[tables.tensor_kind == INPUT].sum() + touched[always].sum())
+    inputs = tables.tensor_kind == INPUT
+    reserved_bytes = int(tables.tensor_bytes[inputs].sum() + touched[always].sum())
     link_s = (reserved_bytes + np.cumsum(touched[cheap])) * tables.host_in_s_per_byte
     left_bytes = stored[others].sum() - np.cumsum(stored[cheap]) + stored[cheap]
     is_too_much = left_bytes > tables.sram_bytes.max()

@@ -118,8 +118,9 @@ def _streamed_bytes(
     borders = (leaves_bytes + np.concatenate([[0.0], leaves_bytes[:-1]])).astype(np.int64)
     active = alive + memory.num_buffers * borders
     excess = held + active - memory.sram_bytes
+    excess = np.where(excess > 0, excess + memory.stream_buffer_bytes, 0)
     whole = np.maximum(whole, 1)
-    streamed: NDArray[np.int64] = -(-np.maximum(excess, 0) // whole) * whole
+    streamed: NDArray[np.int64] = -(-excess // whole) * whole
     return np.where(active > memory.sram_bytes, NEVER_FITS, streamed)
 
 

@@ -36,8 +36,11 @@ def streamed_bytes(memory, held, active, whole):
     if active > memory.sram_bytes:
         return NEVER_FITS
     excess = held + active - memory.sram_bytes
-    if excess <= 0 or whole == 0:
-        return max(excess, np.int64(0))
+    if excess <= 0:
+        return np.int64(0)
+    excess += memory.stream_buffer_bytes
+    if whole == 0:
+        return excess
     return -(-excess // whole) * whole
 
 

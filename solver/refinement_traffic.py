@@ -15,7 +15,10 @@ from go_opt.graph import INPUT, NO_PRODUCER, WEIGHT
 def without_traffic_of(tables: CostTables, may_clone: NDArray[np.bool_]) -> CostTables:
     """What ops that may be cloned produce takes no bytes, and leaves from wherever that costs nothing."""
     is_free = (tables.tensor_producer != NO_PRODUCER) & may_clone[np.maximum(tables.tensor_producer, 0)]
-    return tables._replace(tensor_bytes=np.where(is_free, 0, tables.tensor_bytes))
+    return tables._replace(
+        tensor_bytes=np.where(is_free, 0, tables.tensor_bytes),
+        stored_bytes=np.where(is_free, 0, tables.stored_bytes),
+    )
 
 
 class UnitTensors(NamedTuple):

@@ -25,6 +25,7 @@ from go_opt.solver.segment_fits import segment_fits
 from go_opt.solver.segment_memory import SegmentMemory, segment_memory
 from go_opt.solver.segment_rules import SegmentRules
 from go_opt.solver.sequence import KernelSequence, kernel_sequence
+from go_opt.solver.slice import with_addresses
 from go_opt.solver.slicing_problem import least_s, one_chip_s, slice_problem
 
 IntArray = NDArray[np.int64]
@@ -82,8 +83,12 @@ def slice_order_replicated(
     upper_s = min(at_most_s, max(lower_s, one_chip_s(problem)))
     memory = _memory(tables, sequence, free_reads(tables, lower_s), weights_may_stream, passing)
     if tables.overlap and problem.kinds_are_alike:
-        fits = segment_fits(sequence, memory, int(tables.sram_bytes[0]), enters_whole=passing != "free")
-        cuts = cheapest_replicated_cuts(problem, fits, chips, lower_s, upper_s)
+
+        def cheapest(held: SegmentMemory) -> IntArray | None:
+            fits = segment_fits(sequence, held, int(held.sram_bytes[0]), enters_whole=passing != "free")
+            return cheapest_replicated_cuts(problem, fits, chips, lower_s, upper_s)
+
+        cuts = with_addresses(memory, None, cheapest)
         if cuts is None:
             return None
         # Where chips may not hold something, which is left out here, this is a lower bound.
@@ -101,7 +106,8 @@ def free_reads(tables: CostTables, interval_s: float) -> IntArray:
     """
     tensor = tables.reader_tensor
     stored, touched = tables.tensor_bytes[tensor], tables.read_bytes
-    may_stay = (tables.tensor_kind[tensor] == WEIGHT) & (stored > 0) & (stored <= tables.sram_bytes.max())
+    may_stay = (tables.tensor_kind[tensor] == WEIGHT) & (stored > 0)
+    may_stay &= tables.stored_bytes[tensor] <= tables.sram_bytes.max()
     # Not overlapped, what streams adds to the work of its chip.
     read = np.flatnonzero(may_stay & tables.overlap)
     by_share = np.lexsort(np.stack([tensor[read], -stored[read], touched[read] / stored[read]]))
@@ -117,12 +123,13 @@ def _memory(
     weights_may_stream: bool,
     passing: Passing,
 ) -> SegmentMemory:
-    """Weights that only the ``streamed`` reads read take none."""
-    kept = np.ones(len(tables.reader_tensor), dtype=np.bool_)
-    kept[streamed] = False
-    tables = tables._replace(reader_tensor=tables.reader_tensor[kept], reader_op=tables.reader_op[kept])
+    """Weights that only the ``streamed`` reads read take none but the stream buffer."""
     return segment_memory(
-        tables, sequence, weights_may_stream=weights_may_stream, relayed=passing == "relayed"
+        tables,
+        sequence,
+        weights_may_stream=weights_may_stream,
+        relayed=passing == "relayed",
+        streamed=streamed,
     )
 
 

@@ -76,9 +76,9 @@ def segment_fits(
     long_gap_bytes = int(memory.weight_bytes[has_gap].sum())
     by_next = np.argsort(memory.weight_next, kind="stable")
     first = _first_starts(memory, reader, by_next, sram_bytes)
-    border_sum = 2 * _sums(sequence.host_in_bytes + sequence.host_out_bytes)
+    border_sum = 2 * _sums(_host_bytes(memory))
     most_alive = _range_maxima(_alive_bytes(memory))
-    crossing = sequence.crossing_bytes
+    crossing = memory.crossing_bytes
     most = int(last_read[-1] + border_sum[-1] + most_alive.max() + 4 * crossing.max())
     words = -(-(np.arange(num_kernels + 1) - first) // WORD_BITS)
     row_ptr = _sums(words)
@@ -221,6 +221,19 @@ def _alive_bytes(memory):
     for kernel in range(1, num_kernels):
         alive[kernel] += alive[kernel - 1]
     return alive[:num_kernels]
+
+
+@njit(cache=True, nogil=True)
+def _host_bytes(memory):
+    """[M] inputs that each kernel reads, and outputs that it produces."""
+    num_kernels = len(memory.write_ptr) - 1
+    host = np.zeros(num_kernels, np.int64)
+    for kernel in range(num_kernels):
+        for i in range(memory.read_ptr[kernel], memory.read_ptr[kernel + 1]):
+            host[kernel] += memory.size_bytes[memory.read[i]] if memory.home[memory.read[i]] < 0 else 0
+        for i in range(memory.write_ptr[kernel], memory.write_ptr[kernel + 1]):
+            host[kernel] += memory.size_bytes[memory.write[i]] if memory.is_output[memory.write[i]] else 0
+    return host
 
 
 def _range_maxima(values: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 
 from go_opt.csr import row_pointers
 from go_opt.env.cost import CostTables
+from go_opt.env.memory import most_alive, place_buffers
 from go_opt.graph import NO_PRODUCER, WEIGHT
 from go_opt.solver.sequence import KernelSequence, unique_pairs
 
 
 class SegmentMemory(NamedTuple):
-    """Tensors by kernel. Axes: ``M`` kernels, ``K`` tensors, ``D`` chips.
+    """Tensors by kernel, all bytes as they are stored. Axes: ``M`` kernels, ``K`` tensors, ``D`` chips.
 
-    The weights are those that must be resident; none where weights may stream. Where tensors
+    The weights are those that must be resident, and the stream buffer. Where tensors
     are relayed, every tensor that crosses a segment's start has one double buffer in it, read
     there or not: ``entering_bytes`` holds them and ``read`` does not.
     """
@@ -35,16 +36,26 @@ class SegmentMemory(NamedTuple):
     weight_next: NDArray[np.int64]  # [...] next kernel that reads the same weight, M: none
     weight_before: NDArray[np.int64]  # [...] the one before, -1: none
     entering_bytes: NDArray[np.int64]  # [M] a segment holds throughout that starts here
+    crossing_bytes: NDArray[np.int64]  # [M + 1] produced before a cut and read after it
     sram_bytes: NDArray[np.int64]  # [D]
+    places_buffers: bool  # activations need addresses
 
 
 def segment_memory(
-    tables: CostTables, sequence: KernelSequence, *, weights_may_stream: bool, relayed: bool = False
+    tables: CostTables,
+    sequence: KernelSequence,
+    *,
+    weights_may_stream: bool,
+    relayed: bool = False,
+    streamed: NDArray[np.integer] | None = None,
+    with_stream_buffer: bool = True,
 ) -> SegmentMemory:
     """What the memory of segments of ``sequence`` depends on.
 
-    Weights that no chip can hold stream in any case and never count. ``relayed``: tensors
-    that pass a chip are copied there.
+    Args:
+      weights_may_stream: all of them, else those that no chip can hold, and what ``streamed`` reads
+        read; they take a stream buffer instead, unless it is left out.
+      relayed: tensors that pass a chip are copied there.
     """
     kernel_of, num_kernels = sequence.kernel_of, sequence.num_kernels
     producer = tables.tensor_producer
@@ -54,10 +65,14 @@ def segment_memory(
     pairs = unique_pairs(reader[is_activation], tensor[is_activation])
     last = np.full(len(home), -1, dtype=np.int64)
     np.maximum.at(last, pairs[:, 1], pairs[:, 0])
+    streams = (tables.stored_bytes[tensor] > tables.sram_bytes.max()) | weights_may_stream
+    if streamed is not None:
+        streams[streamed] = True
+    crossing_bytes = _crossing_bytes(tables.stored_bytes, home, last, num_kernels)
     entering_bytes = np.zeros(num_kernels, dtype=np.int64)
     if relayed:
         pairs = pairs[home[pairs[:, 1]] < 0]
-        entering_bytes = 2 * sequence.crossing_bytes[:-1]
+        entering_bytes = 2 * crossing_bytes[:-1]
     stored = np.flatnonzero((home >= 0) & ((last >= 0) | tables.tensor_is_output))
     stored = stored[np.argsort(home[stored], kind="stable")]
     return SegmentMemory(
@@ -65,14 +80,27 @@ def segment_memory(
         stored.astype(np.int32),
         row_pointers(pairs[:, 0], num_kernels),
         pairs[:, 1].astype(np.int32),
-        tables.tensor_bytes,
+        tables.stored_bytes,
         home,
         last,
         tables.tensor_is_output,
-        *_weight_reads(tables, reader, num_kernels, weights_may_stream),
+        *_weight_reads(tables, reader, num_kernels, streams, with_stream_buffer),
         entering_bytes,
+        crossing_bytes,
         tables.sram_bytes,
+        tables.places_buffers,
     )
+
+
+def _crossing_bytes(
+    size: NDArray[np.int64], home: NDArray[np.int64], last: NDArray[np.int64], num_kernels: int
+) -> NDArray[np.int64]:
+    """[M + 1] of the tensors that are produced before each cut and read after it."""
+    crosses = np.flatnonzero((home >= 0) & (last > home))
+    change = np.zeros(num_kernels + 2, dtype=np.int64)
+    np.add.at(change, home[crosses] + 1, size[crosses])
+    np.add.at(change, last[crosses] + 1, -size[crosses])
+    return np.cumsum(change[: num_kernels + 1])
 
 
 class SegmentUsage(NamedTuple):
@@ -93,10 +121,32 @@ def segment_usage(memory: SegmentMemory) -> SegmentUsage:
     )
 
 
-def segments_fit(memory: SegmentMemory, cuts: NDArray[np.int64]) -> bool:
-    """Whether the activations and resident weights of every segment fit its chip."""
+def shortage_bytes(memory: SegmentMemory, cuts: NDArray[np.int64]) -> int:
+    """By how much the fullest segment exceeds its chip's memory, once its activations have addresses.
+
+    What segments need is otherwise counted without the holes between them.
+    """
     peaks = segment_peaks_bytes(memory, cuts, segment_usage(memory))
-    return bool((peaks <= memory.sram_bytes[: len(peaks)]).all())
+    room = memory.sram_bytes[: len(peaks)] - peaks
+    if memory.places_buffers:
+        room -= _holes_bytes(memory, cuts, room)
+    return -int(room.min())
+
+
+@njit(cache=True, nogil=True)
+def _holes_bytes(memory, cuts, room):
+    """What each segment's activations need beyond those alive at once; zero where there is ample room."""
+    holes = np.zeros(len(cuts) - 1, np.int64)
+    address = np.empty(len(memory.write), np.int64)
+    for d in range(len(holes)):
+        begin, end = memory.write_ptr[cuts[d]], memory.write_ptr[cuts[d + 1]]
+        stays = memory.write[begin:end]
+        stays = stays[~memory.is_output[stays] & (memory.last[stays] < cuts[d + 1])]
+        size, born, dead = memory.size_bytes[stays], memory.home[stays], memory.last[stays]
+        alive = most_alive(size, born, dead)
+        if size.sum() - alive > room[d]:
+            holes[d] = place_buffers(size, born, dead, address[: len(stays)]) - alive
+    return holes
 
 
 @njit(cache=True, nogil=True)
@@ -144,17 +194,25 @@ def grow_segment(memory, start, end, usage):
 
 
 def _weight_reads(
-    tables: CostTables, reader: NDArray[np.int64], num_kernels: int, weights_may_stream: bool
+    tables: CostTables,
+    reader: NDArray[np.int64],
+    num_kernels: int,
+    streams: NDArray[np.bool_],
+    with_stream_buffer: bool,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """CSR over kernels: sizes of the weights each reads, and who reads them next and before."""
-    tensor = tables.reader_tensor
-    fits_somewhere = tables.tensor_bytes[tensor] <= tables.sram_bytes.max()
-    counts = (tables.tensor_kind[tensor] == WEIGHT) & fits_somewhere & (not weights_may_stream)
-    by_tensor = unique_pairs(tensor[counts], reader[counts])
+    """CSR over kernels: sizes of the weights each reads, and who reads them next and before.
+
+    The stream buffer counts as one more weight, which all kernels read that stream one.
+    """
+    tensor, stored = tables.reader_tensor, tables.stored_bytes
+    is_weight = (tables.tensor_kind[tensor] == WEIGHT) & (stored[tensor] > 0)
+    buffer = len(stored)
+    stored = np.append(stored, tables.stream_buffer_bytes.max() * with_stream_buffer)
+    by_tensor = unique_pairs(np.where(streams, buffer, tensor)[is_weight], reader[is_weight])
     following, before = np.full((2, len(by_tensor)), [[num_kernels], [-1]], dtype=np.int64)
     is_same = by_tensor[1:, 0] == by_tensor[:-1, 0]
     following[:-1][is_same] = by_tensor[1:, 1][is_same]
     before[1:][is_same] = by_tensor[:-1, 1][is_same]
     by_kernel = np.argsort(by_tensor[:, 1], kind="stable")
-    size = tables.tensor_bytes[by_tensor[by_kernel, 0]]
+    size = stored[by_tensor[by_kernel, 0]]
     return row_pointers(by_tensor[:, 1], num_kernels), size, following[by_kernel], before[by_kernel]

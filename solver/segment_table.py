@@ -38,6 +38,7 @@ class ChipClasses(NamedTuple):
     of_chip: NDArray[np.int64]  # [D]
     kind: NDArray[np.int64]  # [C]
     sram_bytes: NDArray[np.int64]  # [C]
+    stream_buffer_bytes: NDArray[np.int64]  # [C]
     in_s_per_byte: NDArray[np.float64]  # [C] from the chip before
     out_s_per_byte: NDArray[np.float64]  # [C] to the chip behind
 
@@ -61,14 +62,20 @@ def chip_classes(tables: CostTables, problem: SliceProblem, max_chips: int) -> C
         [
             problem.chip_kind[:max_chips],
             tables.sram_bytes[:max_chips],
+            tables.stream_buffer_bytes[:max_chips],
             np.concatenate([hops[:1], hops])[:max_chips],
             np.concatenate([hops, hops[-1:]])[:max_chips],
         ]
     )
-    (kind, sram, enter, leave), of_chip = np.unique(rows, axis=1, return_inverse=True)
+    (kind, sram, buffer, enter, leave), of_chip = np.unique(rows, axis=1, return_inverse=True)
     # Contiguous copies, so that kernels are compiled once.
     return ChipClasses(
-        of_chip.reshape(-1), kind.astype(np.int64), sram.astype(np.int64), enter.copy(), leave.copy()
+        of_chip.reshape(-1),
+        kind.astype(np.int64),
+        sram.astype(np.int64),
+        buffer.astype(np.int64),
+        enter.copy(),
+        leave.copy(),
     )
 
 
@@ -170,8 +177,8 @@ def _fill(
             peak_bytes = grow_segment(memory, i, j, usage)
             hold_weights(reads, held, i)
             # What is alive at once never falls while a segment grows, nor does what it streams beside that.
-            room_bytes = most_bytes - usage.total[1]
-            if room_bytes < 0:
+            most_room_bytes = most_bytes - usage.total[1]
+            if most_room_bytes < 0:
                 table.first[b] = a + 1
                 break
             if i > table.cut[a]:
@@ -184,7 +191,10 @@ def _fill(
                 if peak_bytes > classes.sram_bytes[c]:
                     continue
                 kind, place = classes.kind[c], table.offset[b] + a + 1
-                streamed = streamed_bytes(reads, held, classes.sram_bytes[c] - peak_bytes)
+                room_bytes = classes.sram_bytes[c] - peak_bytes
+                streamed = streamed_bytes(reads, held, room_bytes, classes.stream_buffer_bytes[c])
+                if streamed > 0 and room_bytes < classes.stream_buffer_bytes[c]:
+                    continue
                 cost_s = problem.prefix_s[kind, j] - problem.prefix_s[kind, i]
                 cost_s += relay_s(problem.relays, kind, relayed_bytes, relays)
                 in_s = problem.crossing_bytes[i] * classes.in_s_per_byte[c]
@@ -199,7 +209,8 @@ def _fill(
                     cost_s += in_s + out_s - saved_s[i] + streamed * host_s_per_byte
                 if cost_s <= longest_s:
                     table.cost_s[c, place] = cost_s
-            if streams_too_much and streamed_bytes(reads, held, room_bytes) > most_streamed_bytes:
+            least = streamed_bytes(reads, held, most_room_bytes, np.int64(0)) if streams_too_much else 0
+            if least > most_streamed_bytes:
                 table.first[b] = a + 1
                 break
 

@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Unpack
+from typing import Final, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env.cost import CostTables
 from go_opt.solver.greedy import greedy_cuts
-from go_opt.solver.segment_memory import SegmentMemory, segment_memory, segments_fit
+from go_opt.solver.segment_memory import SegmentMemory, segment_memory, shortage_bytes
 from go_opt.solver.segment_rules import SegmentRules
 from go_opt.solver.sequence import KernelSequence, kernel_sequence
 from go_opt.solver.slicing import cheapest_cuts
@@ -26,6 +26,8 @@ from go_opt.solver.slicing_problem import (
     slice_problem,
     slicing_cost_s,
 )
+
+TRIES: Final = 4  # with less memory each time
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +99,36 @@ def cheapest_that_fits(
             return None
         lower_s = slicing_cost_s(problem, cuts)
     held = memory()
-    if cuts is not None and min_chips < len(cuts) and is_allowed(problem, cuts) and segments_fit(held, cuts):
-        return cuts
+    if cuts is not None and (len(cuts) <= min_chips or not is_allowed(problem, cuts)):
+        cuts = None
     upper_s = min(at_most_s, one_chip_s(problem))
-    return cheapest_cuts_general(problem, held, max_chips, lower_s, upper_s, min_chips=min_chips)
+
+    def general(held: SegmentMemory) -> NDArray[np.int64] | None:
+        return cheapest_cuts_general(problem, held, max_chips, lower_s, upper_s, min_chips=min_chips)
+
+    return with_addresses(held, cuts, general)
+
+
+def with_addresses(
+    memory: SegmentMemory,
+    cuts: NDArray[np.int64] | None,
+    cheapest: Callable[[SegmentMemory], NDArray[np.int64] | None],
+) -> NDArray[np.int64] | None:
+    """Cuts whose segments fit with addresses for their activations; the first to try are ``cuts``.
+
+    ``cheapest`` does not see the holes between activations, so where they are too much it gets
+    chips with that much less memory.
+    """
+    if cuts is not None and shortage_bytes(memory, cuts) <= 0:
+        return cuts
+    less = memory
+    for _ in range(TRIES):
+        cuts = cheapest(less)
+        shortage = 0 if cuts is None else shortage_bytes(memory, cuts)
+        if shortage <= 0:
+            return cuts
+        less = less._replace(sram_bytes=less.sram_bytes - shortage)
+    return None
 
 
 def most_chips(tables: CostTables, sequence: KernelSequence, max_chips: int | None) -> int:

@@ -141,7 +141,7 @@ def cell_streams(cells, room_bytes, most_bytes, held):
             needed = max(needed, cells.needed_bytes[u])
             if needed > room_bytes:
                 break
-            least = streamed_bytes(cells.reads, held, room_bytes - needed)
+            least = streamed_bytes(cells.reads, held, room_bytes - needed, np.int64(0))
             if least > most_bytes:
                 break
             streamed[u, v] = least

@@ -14,11 +14,11 @@ from go_opt.solver.bounds import least_streamed_bytes
 from go_opt.solver.passing import Passing
 from go_opt.solver.relay_terms import relay_terms
 from go_opt.solver.replicated_slicing import ReplicatedSlicing, slice_order_replicated
-from go_opt.solver.segment_memory import segment_memory
+from go_opt.solver.segment_memory import SegmentMemory, segment_memory, shortage_bytes
 from go_opt.solver.segment_rules import SegmentRules
 from go_opt.solver.segment_table import chip_classes, segment_table
 from go_opt.solver.sequence import KernelSequence, kernel_sequence
-from go_opt.solver.slice import Slicing, most_chips
+from go_opt.solver.slice import TRIES, Slicing, most_chips
 from go_opt.solver.slicing_problem import SliceProblem, least_s, one_chip_s, slice_problem
 from go_opt.solver.streamed_cuts import StreamedCuts, StreamedProblem, cheapest_streamed_cuts
 from go_opt.solver.streamed_floor import CELLS, FINE_CELLS, StreamedFloor
@@ -124,9 +124,20 @@ def least_streamed_s(
     if s_per_byte == 0.0 or lower_s >= upper_s:
         return lower_s
     reads = weight_reads(tables, sequence)
-    memory = segment_memory(tables, sequence, weights_may_stream=True, relayed=passing == "relayed")
+    memory = _memory(tables, sequence, passing)
     floor = StreamedFloor(problem, reads, memory, chips, chips if replicates else 1)
     return _lifted_s(floor, lower_s, upper_s, sequence.input_bytes * s_per_byte, s_per_byte)
+
+
+def _memory(tables: CostTables, sequence: KernelSequence, passing: Passing) -> SegmentMemory:
+    """Of segments whose weights, and the buffer they stream through, are accounted for beside."""
+    return segment_memory(
+        tables,
+        sequence,
+        weights_may_stream=True,
+        relayed=passing == "relayed",
+        with_stream_buffer=False,
+    )
 
 
 def _sequence(
@@ -153,6 +164,29 @@ def _cheapest(
     *,
     replicates: bool,
 ) -> StreamedCuts | None:
+    """Where holes between activations are too much, of chips with that much less memory."""
+    needed = segment_memory(tables, sequence, weights_may_stream=True, relayed=passing == "relayed")
+    for _ in range(TRIES):
+        found = _cheapest_without_holes(
+            tables, sequence, problem, passing, num_chips, limits_s, replicates=replicates
+        )
+        shortage = 0 if found is None else shortage_bytes(needed, found.cuts)
+        if shortage <= 0:
+            return found
+        tables = tables._replace(sram_bytes=tables.sram_bytes - shortage)
+    return None
+
+
+def _cheapest_without_holes(
+    tables: CostTables,
+    sequence: KernelSequence,
+    problem: SliceProblem,
+    passing: Passing,
+    num_chips: tuple[int, int],
+    limits_s: tuple[float, float],
+    *,
+    replicates: bool,
+) -> StreamedCuts | None:
     min_chips, chips = num_chips
     s_per_byte = tables.host_in_s_per_byte if tables.overlap else 0.0
     input_s = sequence.input_bytes * s_per_byte
@@ -162,7 +196,7 @@ def _cheapest(
     if lower_s >= upper_s:
         return None
     reads = weight_reads(tables, sequence)
-    memory = segment_memory(tables, sequence, weights_may_stream=True, relayed=passing == "relayed")
+    memory = _memory(tables, sequence, passing)
     classes = chip_classes(tables, problem, chips)
     most_chips = chips if replicates else 1
     floor, step = None, math.inf

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from go_opt.cycles import cycle_text
 from go_opt.dtypes import costed_dtype, size_bytes
 from go_opt.env.fusion import are_one_loop, loop_roles
+from go_opt.env.memory import MOST_BY_SIZE
 from go_opt.env.relays import COPY_TYPE, expand_plan
 from go_opt.env.target import Target
 from go_opt.graph import NO_PRODUCER, WEIGHT, Graph
@@ -25,7 +26,7 @@ from go_opt.plan import Plan
 from go_opt.solver.user_constraints import UserConstraint
 from go_opt.solver.verify_constraints import broken_constraints
 from go_opt.solver.verify_copies import broken_by_copies, shape_of_copies
-from go_opt.solver.verify_stages import broken_stages, stages_in
+from go_opt.solver.verify_stages import broken_stages, pairs_in_turn, stages_in
 
 
 @dataclass(frozen=True)
@@ -143,12 +144,17 @@ def _dataflow(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
         if len(backward):
             yield _edge_violation("acyclic", "flows back", graph, plan, backward[0])
             return
+    size = dict(stages_in(plan))
     for pair in np.unique(source * np.int64(target.num_chips) + reader).tolist():
         a, b = divmod(pair, target.num_chips)
-        if not target.topology.has_route(a, b):
-            edge = np.flatnonzero((source == a) & (reader == b))[0]
-            yield _edge_violation("route", "has no route", graph, plan, edge)
-            return
+        for chip, to in pairs_in_turn(a, size[a], b, size[b]):
+            if not target.topology.has_route(chip, to):
+                edge = np.flatnonzero((source == a) & (reader == b))[0]
+                message = _edge_violation("route", "has no route", graph, plan, edge).message
+                if (chip, to) != (a, b):
+                    message = f"{message[:-1]}: in turn it goes from chip {chip} to chip {to}."
+                yield Violation("route", message)
+                return
 
 
 def _chip_cycle(target: Target, source: NDArray[np.int32], reader: NDArray[np.int32]) -> Iterator[Violation]:
@@ -230,24 +236,35 @@ def _detours(depends: NDArray[np.bool_], rule: str, place: NDArray[np.int64]) ->
 
 
 def _memory(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
-    peak = peak_activation_bytes(graph, target, plan)
-    over = np.flatnonzero(peak > target.chip_sram_bytes)
+    peak, weights = memory_bytes(graph, target, plan)
+    room = target.chip_sram_bytes - peak
+    # Where weights stream, their buffer is set aside; they may all stream.
+    buffers = np.array([kind.stream_buffer_bytes for kind in target.modelled.kinds])[target.chip_kind]
+    streams = weights > np.maximum(room, 0)
+    over = np.flatnonzero(room < np.where(streams, buffers, 0))
     if len(over):
         chip = over[0]
+        beside = f" beside {buffers[chip]} for streamed weights" if streams[chip] else ""
         yield Violation(
             "memory",
-            f"chip {chip} needs {peak[chip]} bytes for activations and has {target.chip_sram_bytes[chip]}.",
+            f"chip {chip} needs {peak[chip]} bytes for activations{beside} and has "
+            f"{target.chip_sram_bytes[chip]}.",
         )
 
 
-def peak_activation_bytes(graph: Graph, target: Target, plan: Plan) -> NDArray[np.int64]:
-    """[D] activations alive at once: at a kernel's place, and what crosses a chip's border twice."""
+def memory_bytes(graph: Graph, target: Target, plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """[D] activations at their highest address, and [D] all weights.
+
+    What crosses a chip's border has two buffers throughout. Where not everything fits side by side,
+    the others need what their addresses reach, else what is alive at once.
+    """
     group = plan.fusion_group[plan.order]
     kernel_of = np.empty(graph.num_ops, dtype=np.int64)
     kernel_of[plan.order] = np.cumsum(np.concatenate([[0], group[1:] != group[:-1]]))
     num_kernels = int(kernel_of.max()) + 1
     dtypes = costed_dtype(graph.tensor_dtype, target.native_dtype, graph.precision)
-    size = size_bytes(graph.tensor_elements, dtypes)
+    page = target.modelled.page_bytes
+    size = -(-size_bytes(graph.tensor_elements, dtypes) // page) * page
     tensor, reader = graph.reader_tensor, graph.reader_op
     producer = graph.tensor_producer[tensor]
     is_activation = graph.tensor_kind[tensor] != WEIGHT
@@ -270,11 +287,42 @@ def peak_activation_bytes(graph: Graph, target: Target, plan: Plan) -> NDArray[n
     stays = produced & ~leaves & (last > first)
     kernel_chip = np.empty(num_kernels, dtype=np.int64)
     kernel_chip[kernel_of] = plan.placement
+    weights = np.zeros(target.num_chips, dtype=np.int64)
+    is_weight = graph.tensor_kind[tensor] == WEIGHT
+    for t, d in np.unique(np.stack([tensor[is_weight], chip[is_weight]], axis=1), axis=0):
+        weights[d] += size[t]
     peak = held.copy()
     for d in np.unique(plan.placement):
         here = np.flatnonzero(stays & (kernel_chip[first] == d))
-        change = np.zeros(num_kernels + 1, dtype=np.int64)
-        np.add.at(change, first[here], size[here])
-        np.add.at(change, last[here] + 1, -size[here])
-        peak[d] += max(0, int(np.cumsum(change).max()))
-    return peak
+        here = here[np.argsort(first[here], kind="stable")]
+        is_tight = weights[d] + held[d] + size[here].sum() > target.chip_sram_bytes[d]
+        reach = _highest_address if is_tight and not target.modelled.fit_by_size else _most_alive
+        peak[d] += reach(size[here], first[here], last[here])
+    return peak, weights
+
+
+def _most_alive(size: NDArray[np.int64], first: NDArray[np.int64], last: NDArray[np.int64]) -> int:
+    """Most bytes at once of buffers that live from one kernel to another."""
+    change = np.zeros(int(last.max(initial=0)) + 2, dtype=np.int64)
+    np.add.at(change, first, size)
+    np.add.at(change, last + 1, -size)
+    return max(0, int(np.cumsum(change).max()))
+
+
+def _highest_address(size: NDArray[np.int64], first: NDArray[np.int64], last: NDArray[np.int64]) -> int:
+    """Where the buffers end, the largest first, each at the lowest address that is free while it lives.
+
+    So many that this takes long come in the order of ``first``.
+    """
+    address = np.zeros(len(size), dtype=np.int64)
+    is_placed = np.zeros(len(size), dtype=np.bool_)
+    by_size = np.argsort(-size, kind="stable")
+    for i in by_size if len(size) <= MOST_BY_SIZE else range(len(size)):
+        others = np.flatnonzero(is_placed & (first <= last[i]) & (last >= first[i]))
+        others = others[np.argsort(address[others], kind="stable")]
+        ends = np.maximum.accumulate(address[others] + size[others])
+        below = np.concatenate([[0], ends])  # where each gap begins, and the last one
+        fits = np.flatnonzero(below[:-1] + size[i] <= address[others])
+        address[i] = below[fits[0]] if len(fits) else below[-1]
+        is_placed[i] = True
+    return int((address + size).max(initial=0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import lcm
 
 import numpy as np
 
@@ -19,8 +20,16 @@ def stages_in(plan: Plan) -> list[tuple[int, int]]:
     return sorted(set(pairs))
 
 
+def pairs_in_turn(source: int, makers: int, reader: int, readers: int) -> Iterator[tuple[int, int]]:
+    """The chips of two stages, by first chip and size, that an inference goes from and to."""
+    if source == reader:
+        return
+    for turn in range(lcm(makers, readers)):
+        yield source + turn % makers, reader + turn % readers
+
+
 def broken_stages(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:
-    """The first stage that no ring can replicate, that overlaps another, or whose copies lie inside it."""
+    """The first stage that cannot be replicated, that overlaps another, or whose copies lie inside it."""
     stages = stages_in(plan)
     if all(size == 1 for _, size in stages):
         return
@@ -30,8 +39,6 @@ def broken_stages(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:
         chips = f"chips {first} to {first + size - 1}"
         if size < 1:
             yield "replication", f"op {name!r} is replicated over {size} chips."
-        elif size > 1 and not target.goes_forward:
-            yield "replication", f"op {name!r} is replicated, but the chips are not a one-directional ring."
         elif first + size > target.num_chips:
             last = target.num_chips - 1
             yield "replication", f"op {name!r} is replicated over {chips}; the last chip is {last}."

@@ -47,10 +47,12 @@ def weight_reads(tables: CostTables, sequence: KernelSequence) -> WeightReads:
     """The reads of ``sequence``, by the order in which chips stream them."""
     tensor = tables.reader_tensor
     is_weight = (tables.tensor_kind[tensor] == WEIGHT) & (tables.tensor_bytes[tensor] > 0)
+    size = tables.tensor_bytes
     kernel, tensor = sequence.kernel_of[tables.reader_op[is_weight]], tensor[is_weight].astype(np.int64)
     shares = unique_pairs(tensor, tables.read_bytes[is_weight])
-    stored, touched = tables.tensor_bytes[shares[:, 0]], shares[:, 1]
-    order = np.lexsort([shares[:, 0], -stored, touched / stored])
+    of_share, touched = size[shares[:, 0]], shares[:, 1]
+    order = np.lexsort([shares[:, 0], -of_share, touched / of_share])
+    stored = tables.stored_bytes[shares[:, 0]]
     place_of = np.empty(len(shares), dtype=np.int64)
     place_of[order] = np.arange(1, len(shares) + 1)
     read_share = np.searchsorted(
@@ -107,11 +109,15 @@ def hold_weights(reads, held, kernel):
 
 
 @njit(cache=True, nogil=True)
-def streamed_bytes(reads, held, room_bytes):
-    """Bytes of weights the segment touches and streams where there is room for so many."""
+def streamed_bytes(reads, held, room_bytes, buffer_bytes):
+    """Bytes of weights the segment touches and streams where there is room for so many.
+
+    The stream buffer, which then takes ``buffer_bytes`` of the room, may be left out for a bound.
+    """
     excess = held.total_bytes[0] - room_bytes
     if excess <= 0:
         return np.int64(0)
+    excess = min(excess + buffer_bytes, held.total_bytes[0])
     # The last place before which all stream, and the excess stays; without branches, as either is likely.
     place, streamed, step = np.int64(0), np.int64(0), np.int64(len(held.stored_bytes) >> 1)
     while step > 0:

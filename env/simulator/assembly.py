@@ -9,9 +9,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.env.analytical import MOST_TURNS
 from go_opt.env.kernels import seconds_of_kernels
+from go_opt.env.memory import Fit, Holdings, fit_chips, holdings, rows_of
 from go_opt.env.simulator.credit import grant_credit
-from go_opt.env.simulator.memory import Fit, Holdings, fit_chips, holdings, rows_of
 from go_opt.env.simulator.package import (
     CHIP,
     CHIP_FLOW,
@@ -27,6 +28,7 @@ from go_opt.env.simulator.package import (
     STREAM,
     UNBOUNDED,
     Package,
+    crosses,
 )
 from go_opt.env.simulator.plumbing import Streams, lay_hops, lay_plumbing
 
@@ -35,17 +37,12 @@ class Setting(NamedTuple):
     """The parameters of a target with some effects off. Axes: ``D`` chips, ``L`` links."""
 
     buffers: int
-    multicast: bool
-    prefetch_all: bool
-    by_size: bool
     rule: int
     packet_bytes: int
     link_s_per_byte: NDArray[np.float64]  # [L] headers included
     link_latency_s: NDArray[np.float64]  # [L]
     dma_engines: NDArray[np.int64]  # [D]
     dma_setup_s: NDArray[np.float64]  # [D]
-    alignment_bytes: NDArray[np.int64]  # [D]
-    stream_buffer_bytes: NDArray[np.int64]  # [D]
 
 
 class Assembly(NamedTuple):
@@ -73,22 +70,20 @@ def assemble(tables, setting, kernel_of, placement, replicas, most_rounds, num_s
     kernel_chip = np.empty(num_kernels, np.int32)
     for op in range(len(kernel_of)):
         kernel_chip[kernel_of[op]] = placement[op]
-    held = holdings(tables, kernel_of, kernel_chip, setting.alignment_bytes)
-    fit = fit_chips(
-        tables, held, kernel_chip, setting.alignment_bytes, setting.stream_buffer_bytes, setting.by_size
-    )
+    held = holdings(tables, kernel_of, kernel_chip)
+    fit = fit_chips(tables, held)
     by_kind = seconds_of_kernels(tables, kernel_of, num_kernels)
     kernel_s = np.empty(num_kernels)
     for kernel in range(num_kernels):
         kernel_s[kernel] = by_kind[tables.chip_kind[kernel_chip[kernel]], kernel]
-    shared = _shared(setting, kernel_chip, replicas)
+    shared = _shared(tables, setting, kernel_chip, replicas)
     if most_rounds == 0:
         most_rounds = rounds_limit(shared[0].window)
     window = min(shared[0].window, most_rounds)
     streams = _streams(held, fit, num_kernels)
-    plumbing = lay_plumbing(tables, kernel_of, kernel_chip, replicas, streams, setting.multicast, most_rounds)
+    plumbing = lay_plumbing(tables, kernel_of, kernel_chip, replicas, streams, most_rounds)
     flows, deliveries = plumbing.flows, plumbing.deliveries
-    hops = lay_hops(tables, flows, deliveries)
+    hops, others = lay_hops(tables, flows, deliveries)
     grant_credit(flows, deliveries, len(tables.chip_kind), setting.rule)
     for flow in flows:
         shared[0].parts += flow.kind == HOST_OUT and flow.replica == 0
@@ -96,8 +91,8 @@ def assemble(tables, setting, kernel_of, placement, replicas, most_rounds, num_s
     num_links = len(setting.link_s_per_byte) + 2
     num_nodes, num_events = _most_waiting(flows, deliveries, window, setting.buffers)
     package = Package(
-        chips, stages, flows, deliveries, hops,
-        _links(tables, setting, chips, flows, hops),
+        chips, stages, flows, deliveries, hops, others,
+        _links(tables, setting, shared[0], chips, flows, hops, others),
         refs, chip_kernel, np.empty(plumbing.num_came, np.bool_), shared,
         np.empty(16 + num_nodes, NODE),
         np.empty(16 + len(chips) + num_events, EVENT),
@@ -232,7 +227,7 @@ def _stage_on(chips, row, stage):
 
 
 @njit(cache=True, nogil=True)
-def _shared(setting, kernel_chip, replicas):
+def _shared(tables, setting, kernel_chip, replicas):
     """``parts`` are so far the chips that an inference runs on."""
     shared = np.zeros(1, SHARED)
     one, used = shared[0], np.int64(0)
@@ -247,7 +242,7 @@ def _shared(setting, kernel_chip, replicas):
     one.buffers, one.packet_bytes, one.prefetch_all = (
         setting.buffers,
         setting.packet_bytes,
-        setting.prefetch_all,
+        tables.weight_prefetch,
     )
     # An inference takes at most an interval on each chip and one on each link between, so as
     # many under way as that keep the slowest of all busy; without limits tensors queue as long again.
@@ -256,7 +251,7 @@ def _shared(setting, kernel_chip, replicas):
 
 
 @njit(cache=True, nogil=True)
-def _links(tables, setting, chips, flows, hops):
+def _links(tables, setting, shared, chips, flows, hops, others):
     num_links = len(setting.link_s_per_byte)
     links = np.zeros(num_links + 2, LINK)
     for i in range(num_links):
@@ -264,12 +259,18 @@ def _links(tables, setting, chips, flows, hops):
     links[num_links].s_per_byte = tables.host_in_s_per_byte
     links[num_links + 1].s_per_byte = tables.host_out_s_per_byte
     for i in range(len(links)):
-        # Link i leaves chip i wherever there are replicas; another one of them is behind it, or not.
+        # On a ring link i leaves chip i; another one of its replicas is behind it, or not.
         is_inside = i < len(chips) and chips[i].replica + 1 < chips[i].replicas
         links[i].cycle = chips[i].replicas if is_inside else 1
+        if i < num_links and not tables.is_ring:
+            links[i].cycle = min(shared.cycle, MOST_TURNS)
     for i in range(len(hops)):
         flow, link = flows[hops[i].flow], links[hops[i].link]
-        link.round_bytes += flow.size_bytes * _crossings(chips, flow, hops[i], link.cycle)
+        if tables.is_ring:
+            crossings = _crossings_of_ring(chips, flow, hops[i], link.cycle)
+        else:
+            crossings = _crossings(others, flow, hops[i], link.cycle)
+        link.round_bytes += flow.size_bytes * crossings
     for i in range(len(flows)):
         if flows[i].kind != CHIP_FLOW and flows[i].replica == 0:
             links[num_links + (flows[i].kind == HOST_OUT)].round_bytes += flows[i].size_bytes
@@ -277,8 +278,17 @@ def _links(tables, setting, chips, flows, hops):
 
 
 @njit(cache=True, nogil=True)
-def _crossings(chips, flow, hop, cycle):
-    """How many inferences of a link's cycle cross it in a flow; the first of replicas counts for all."""
+def _crossings(others, flow, hop, cycle):
+    """How many inferences of a link's cycle cross it in a flow."""
+    crossings = np.int64(0)
+    for inference in range(flow.replica, cycle, flow.replicas):
+        crossings += crosses(others, hop, inference)
+    return crossings
+
+
+@njit(cache=True, nogil=True)
+def _crossings_of_ring(chips, flow, hop, cycle):
+    """The same on a ring, at once; the first of replicas counts for all."""
     if cycle > 1 and hop.link - chips[hop.link].replica == flow.chip - flow.replica:
         return 1  # its own turn
     if flow.replica > 0:

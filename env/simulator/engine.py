@@ -36,11 +36,11 @@ from go_opt.env.simulator.package import (
     give_node,
     inference_of,
     next_of_host,
+    next_turn,
     put_event,
     record_carried,
     record_span,
     reset,
-    skip_turns,
     take_node,
     takes,
     turn_of,
@@ -234,8 +234,8 @@ def _send(package, number, now_s):
     flow = package.flows[number]
     chip = package.chips[flow.chip]
     while flow.queued < flow.made and _has_room(package, flow):
+        node = take_node(package, number, np.float64(inference_of(flow, flow.queued)))
         flow.queued += 1
-        node = take_node(package, number, 0.0)
         if chip.ready_head == NONE:
             chip.ready_head = node
         else:
@@ -248,12 +248,14 @@ def _send(package, number, now_s):
 def _dispatch(package, chip, now_s):
     while chip.engines_free > 0 and chip.ready_head != NONE:
         flow = package.flows[package.nodes[chip.ready_head].subject]
+        inference = np.int64(package.nodes[chip.ready_head].value)
         chip.ready_head = give_node(package, chip.ready_head)
         chip.engines_free -= 1
         begin_s = now_s + chip.setup_s
         hop = flow.first_hop
         while hop != NONE:
-            put_event(package, begin_s, ENTER, hop, begin_s)
+            if crosses(package.others, package.hops[hop], inference):
+                put_event(package, begin_s, ENTER, hop, begin_s)
             hop = package.hops[hop].sibling
 
 
@@ -302,8 +304,7 @@ def _transmit(package, number, last_byte_s, now_s):
     record_carried(package, hop.link, flow.size_bytes, link.free_s)
     package.link_wait_s[hop.link, inference] += start_s - now_s
     record_span(package, ON_LINK, hop.link, hop.flow, inference, start_s, link.free_s)
-    hop.turn += 1
-    skip_turns(flow, hop)
+    hop.turn = next_turn(package, hop, hop.turn + 1)
     if lands:
         put_event(package, end_s + link.latency_s, ARRIVE, hop.delivery, np.float64(inference))
     if hop.parent == NONE:
@@ -311,7 +312,7 @@ def _transmit(package, number, last_byte_s, now_s):
     packet_s = min(flow.size_bytes, shared.packet_bytes) * link.s_per_byte
     child = hop.child
     while child != NONE:
-        if crosses(package.hops[child], inference):
+        if crosses(package.others, package.hops[child], inference):
             put_event(package, start_s + packet_s + link.latency_s, ENTER, child, end_s + link.latency_s)
         child = package.hops[child].sibling
     return True
@@ -320,13 +321,14 @@ def _transmit(package, number, last_byte_s, now_s):
 @engine_njit
 def _leave_chip(package, number, now_s):
     """A tensor has crossed one of its first links; the last of them frees the engine and its output slot."""
-    flow = package.flows[package.hops[number].flow]
-    package.hops[number].left += 1
-    hop = flow.first_hop
+    flow, turn = package.flows[package.hops[number].flow], package.hops[number].left
+    package.hops[number].left = next_turn(package, package.hops[number], turn + 1)
+    hop, inference = flow.first_hop, inference_of(flow, turn)
     while hop != NONE:
-        if package.hops[hop].left <= flow.sent:
+        other = package.hops[hop]
+        if other.left <= turn and crosses(package.others, other, inference):
             return
-        hop = package.hops[hop].sibling
+        hop = other.sibling
     flow.sent += 1
     chip = package.chips[flow.chip]
     chip.engines_free += 1

@@ -89,10 +89,10 @@ def _reason(graph: Graph, target: Target, batch: SimulatedBatch) -> str:
         streams = " beside the buffer for streamed weights" if needs <= has else ""
         return f"out of memory: chip {chip} needs {needs} bytes for activations{streams} and has {has}"
     if outcome == FRAGMENTED:
-        chip, tensor = int(culprit[0]), int(culprit[1])
+        chip = int(culprit[0])
         return (
-            f"out of memory: no hole on chip {chip} takes tensor {graph.tensor_names[tensor]!r}, "
-            f"though the sizes of all buffers add up to less than the chip has"
+            f"out of memory: activations on chip {chip} reach up to byte {int(batch.peak_bytes[0, chip])} of "
+            f"{int(target.chip_sram_bytes[chip])}, though their sizes add up to less"
         )
     if outcome == DEADLOCKED:
         link, tensor, inference = (int(value) for value in culprit)

@@ -67,10 +67,13 @@ FLOW: Final = _record(
 # before them; `freed`; `landing`, arrived or on the last link. Where there are several makers,
 # `came` is where the row of `Package.came` starts.
 DELIVERY: Final = _record("flow makers chip replica replicas came has_credit arrived freed landing")
-# Counted in turns of the flow: `turn` is the next one to enter the link, `left` have crossed it.
-# `child` starts the list of those it goes on to, `sibling` is the next of such a list. Inferences for
-# the first `nearer` of `readers` replicas do not come this far.
-HOP: Final = _record("flow link parent child sibling delivery readers nearer turn left")
+# Counted in turns of the flow: `turn` is the next one to enter the link
+# and `left` the next one to have crossed it; `child` starts the list of those it goes on to, `sibling` is
+# the next of such a list. Only inferences for replicas `nearer` to `beyond` (that one not included) of
+# `readers` come this far, and those of the row of `Package.others` where `others` starts a list.
+HOP: Final = _record("flow link parent child sibling delivery readers nearer beyond others turn left")
+# Further inferences that cross a hop; `others` is the next of the list.
+OTHERS: Final = _record("readers nearer beyond others")
 # The host's two links come last. `blocked_*` list hops that wait for a full buffer. `cycle` inferences
 # take `round_bytes`; `carried_bytes` so far are `rounds` times that and a rest.
 LINK: Final = _record(
@@ -101,6 +104,7 @@ class Package(NamedTuple):
     flows: NDArray  # [F] FLOW
     deliveries: NDArray  # [V] DELIVERY, flow by flow
     hops: NDArray  # [H] HOP, flow by flow, parents first
+    others: NDArray  # OTHERS
     links: NDArray  # [L + 2] LINK
     refs: NDArray[np.int32]
     chip_kernel: NDArray[np.int32]  # [M] kernels chip by chip, in order; those of replicas once
@@ -129,8 +133,8 @@ def reset(package, num_rounds):
     for delivery in package.deliveries:
         delivery.arrived, delivery.freed, delivery.landing = 0, 0, 0
     for hop in package.hops:
-        hop.turn, hop.left = 0, 0
-        skip_turns(package.flows[hop.flow], hop)
+        hop.turn = next_turn(package, hop, np.int64(0))
+        hop.left = hop.turn
     for i in range(len(package.came)):
         package.came[i] = False
     for link in package.links:
@@ -172,18 +176,29 @@ def takes(row, inference):
 
 
 @engine_njit
-def crosses(hop, inference):
+def crosses(others, hop, inference):
     """Whether an inference comes as far as the link of the hop."""
-    return hop.nearer == 0 or inference % hop.readers >= hop.nearer
+    if hop.nearer == 0 and hop.beyond == hop.readers:
+        return True
+    if hop.nearer <= inference % hop.readers < hop.beyond:
+        return True
+    i = hop.others
+    while i != NONE:
+        if others[i].nearer <= inference % others[i].readers < others[i].beyond:
+            return True
+        i = others[i].others
+    return False
 
 
 @engine_njit
-def skip_turns(flow, hop):
-    """Go on to the hop's next turn that comes as far, if there is any."""
-    for _ in range(hop.readers if hop.nearer > 0 else 0):
-        if crosses(hop, inference_of(flow, hop.turn)):
-            return
-        hop.turn += 1
+def next_turn(package, hop, turn):
+    """The first turn of the hop's flow from ``turn`` on that comes as far; some later one if none does."""
+    flow = package.flows[hop.flow]
+    for _ in range(len(package.chips)):
+        if crosses(package.others, hop, inference_of(flow, turn)):
+            break
+        turn += 1
+    return turn
 
 
 @engine_njit

@@ -8,7 +8,17 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from go_opt.env.simulator.package import CHIP_FLOW, DELIVERY, FLOW, HOP, HOST_IN, HOST_OUT, NONE, STREAM
+from go_opt.env.simulator.package import (
+    CHIP_FLOW,
+    DELIVERY,
+    FLOW,
+    HOP,
+    HOST_IN,
+    HOST_OUT,
+    NONE,
+    OTHERS,
+    STREAM,
+)
 from go_opt.graph import INPUT, NO_PRODUCER, WEIGHT
 
 
@@ -32,8 +42,8 @@ class Plumbing(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def lay_plumbing(tables, kernel_of, kernel_chip, replicas, streams, multicast, num_rounds):
-    """The flows of a plan; with ``multicast`` an input crosses the host's link once.
+def lay_plumbing(tables, kernel_of, kernel_chip, replicas, streams, num_rounds):
+    """The flows of a plan.
 
     Args:
       replicas: [D] chips of the stage that starts at each chip.
@@ -71,7 +81,7 @@ def lay_plumbing(tables, kernel_of, kernel_chip, replicas, streams, multicast, n
             slot = slot_of[chip]
             first_reader[slot] = min(first_reader[slot], kernel)
             last_reader[slot] = max(last_reader[slot], kernel)
-        apart = tables.tensor_kind[k] == INPUT and not multicast
+        apart = tables.tensor_kind[k] == INPUT and not tables.host_multicast
         kind = HOST_IN if home == NONE else CHIP_FLOW
         while begin < ends:
             end = begin + deliveries[begin].replicas if apart else ends
@@ -154,13 +164,14 @@ def _add_flows(flows, number, kind, chip, replicas, tensor, size_bytes):
 def lay_hops(tables, flows, deliveries):
     """The tree of links of each chip-to-chip flow, parents first; fills the flows' ranges.
 
-    Replicas are in the order of their chips, which on the ring is that of the links that lead to them.
+    Returns the hops, and what crosses them beside what their own fields say.
     """
     num_chips, num_links = len(tables.chip_kind), len(tables.link_s_per_byte)
     hops = np.zeros(16 + 4 * len(deliveries), HOP)
     hop_of_link = np.full(num_links, NONE, np.int64)
     route = np.empty(max(num_links, num_chips), np.int64)
-    num_hops = np.int64(0)
+    num_hops, num_others = np.int64(0), np.int64(0)
+    others = np.zeros(16, OTHERS)
     for number in range(len(flows)):
         flow = flows[number]
         flow.hop_begin = num_hops
@@ -179,14 +190,51 @@ def lay_hops(tables, flows, deliveries):
                         hop = hops[num_hops]
                         hop.flow, hop.link, hop.parent, hop.delivery = number, route[i], parent, NONE
                         hop.readers, hop.nearer = delivery.replicas, delivery.replica
+                        hop.beyond, hop.others = delivery.replica + 1, NONE
                         num_hops += 1
                     parent = hop_of_link[route[i]]
-                    if delivery.replica == 0:
-                        hops[parent].nearer = 0
+                    if num_others == len(others):
+                        more = np.zeros(2 * num_others, OTHERS)
+                        more[:num_others] = others
+                        others = more
+                    num_others = _come_as_far(hops[parent], others, num_others, delivery)
                 hops[parent].delivery = end
         flow.hop_end = num_hops
         _list_children(flow, hops)
-    return hops[:num_hops].copy()
+    return hops[:num_hops].copy(), others[:num_others].copy()
+
+
+@njit(cache=True, nogil=True)
+def _come_as_far(hop, others, num_others, delivery):
+    """Let the inferences of a delivery cross a hop; how many ``others`` there are then.
+
+    Replicas are in the order of their chips, which on the ring is that of the links that lead to them.
+    """
+    readers, replica = delivery.replicas, delivery.replica
+    if hop.nearer == 0 and hop.beyond == hop.readers:
+        return num_others
+    if hop.readers == readers and hop.nearer <= replica <= hop.beyond:
+        hop.beyond = max(hop.beyond, replica + 1)
+        return num_others
+    i = hop.others
+    while i != NONE:
+        other = others[i]
+        if other.readers == readers and other.nearer <= replica <= other.beyond:
+            other.beyond = max(other.beyond, replica + 1)
+            break
+        i = other.others
+    if i == NONE:
+        i = num_others
+        other = others[i]
+        other.readers, other.nearer, other.beyond, other.others = readers, replica, replica + 1, hop.others
+        hop.others = i
+        num_others += 1
+    added = others[i]
+    if added.nearer == 0 and added.beyond == readers:
+        hop.readers, hop.nearer, hop.beyond = readers, 0, readers
+    elif hop.readers == readers and added.nearer <= hop.beyond and hop.nearer <= added.beyond:
+        hop.nearer, hop.beyond = min(hop.nearer, added.nearer), max(hop.beyond, added.beyond)
+    return num_others
 
 
 @njit(cache=True, nogil=True)

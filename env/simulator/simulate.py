@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from go_opt.env.cost import CostTables, tables_with_effects
 from go_opt.env.kernels import number_kernels
+from go_opt.env.memory import FITS
 from go_opt.env.read_only import read_only
 from go_opt.env.simulator.assembly import Setting, assemble, rounds_limit
 from go_opt.env.simulator.credit import RULES
 from go_opt.env.simulator.engine import DEADLOCK, STEADY, run
-from go_opt.env.simulator.memory import FITS
 from go_opt.env.simulator.package import NONE, UNBOUNDED, inference_of
 from go_opt.env.simulator.steady import average_step_s, slowest_step_s
 from go_opt.env.simulator_parameters import UNLIMITED
@@ -33,7 +33,7 @@ class SimulatedBatch(NamedTuple):
     """What the simulator saw of a batch. Axes: ``B`` plans, ``D`` chips, ``L`` links and the host's two."""
 
     outcome: NDArray[np.int64]  # [B] VALID, TOO_LARGE, FRAGMENTED or DEADLOCKED
-    culprit: NDArray[np.int64]  # [B, 3] chip and tensor that do not fit; or link, tensor, inference
+    culprit: NDArray[np.int64]  # [B, 3] chip that does not fit; or link, tensor, inference
     interval_s: NDArray[np.float64]  # [B] infinite where the plan does not run
     latency_s: NDArray[np.float64]  # [B] of one inference among others
     makespan_s: NDArray[np.float64]  # [B] of one inference alone
@@ -92,8 +92,6 @@ def replicas_by_chip(
 ) -> NDArray[np.int32]:
     """[D] chips of the stage that starts at each chip, cut short where it would overlap the next."""
     size = size_by_chip(placement, replication, target.num_chips)
-    if not target.goes_forward:
-        return np.ones_like(size)
     first = np.unique(placement)
     size[first] = np.minimum(size[first], np.diff(first, append=target.num_chips))
     return size
@@ -112,17 +110,12 @@ def setting_of(graph: Graph, target: Target, without: tuple[str, ...]) -> tuple[
 
     setting = Setting(
         buffers=UNBOUNDED if parameters.buffers == UNLIMITED else parameters.buffers,
-        multicast=parameters.host_multicast,
-        prefetch_all=parameters.weight_prefetch,
-        by_size=parameters.fit_by_size,
         rule=RULES.index(target.constraints.triangle),
         packet_bytes=parameters.packet_bytes,
         link_s_per_byte=tables.link_s_per_byte,
         link_latency_s=tables.link_latency_s * (0.0 if "latency" in without else 1.0),
         dma_engines=of_chips("dma_engines", np.int64, unlimited=True),
         dma_setup_s=of_chips("dma_setup_s", np.float64),
-        alignment_bytes=of_chips("alignment_bytes", np.int64),
-        stream_buffer_bytes=of_chips("stream_buffer_bytes", np.int64),
     )
     return tables, setting
 
@@ -130,10 +123,7 @@ def setting_of(graph: Graph, target: Target, without: tuple[str, ...]) -> tuple[
 @njit(cache=True, nogil=True)
 def _simulate(tables, setting, kernel_of, placement, replicas, b, out):
     plan = assemble(tables, setting, kernel_of, placement, replicas, NONE_SHOWN, NONE_SHOWN)
-    held, fit, package = plan.held, plan.fit, plan.package
-    for pair in range(len(held.weight)):
-        if fit.is_streamed[pair]:
-            out.stream_bytes[b, plan.kernel_chip[held.weight_reader[pair]]] += held.weight_touched[pair]
+    fit, package = plan.fit, plan.package
     for kernel in range(len(plan.kernel_s)):
         out.compute_s[b, plan.kernel_chip[kernel]] += plan.kernel_s[kernel]
     for number in range(len(package.chips)):
@@ -143,7 +133,7 @@ def _simulate(tables, setting, kernel_of, placement, replicas, b, out):
             fit.peak_bytes[first],
             fit.weight_bytes[first],
         )
-        out.stream_bytes[b, number] = out.stream_bytes[b, first]
+        out.stream_bytes[b, number] = fit.stream_bytes[first]
         out.compute_s[b, number] = out.compute_s[b, first] / (1 if number > first else chip.replicas)
     for number in range(len(package.links)):
         link = package.links[number]
@@ -151,7 +141,6 @@ def _simulate(tables, setting, kernel_of, placement, replicas, b, out):
     if fit.outcome != FITS:
         out.outcome[b] = fit.outcome
         out.culprit[b, 0] = fit.chip
-        out.culprit[b, 1] = NONE if fit.activation == NONE else held.activation[fit.activation]
         return
     run(package, ONE, NEVER)
     out.makespan_s[b] = package.rounds[0].completion_s

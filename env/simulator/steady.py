@@ -138,6 +138,8 @@ def _link_step_s(package, number, last, over):
     """Seconds an inference takes on a link, over whole cycles."""
     link, end_s = package.links[number], package.link_end_s[number]
     cycle, cycles = _last_cycle(link, last), over // link.cycle
+    if cycles == 0:
+        return 0.0  # too few to tell
     return (end_s[cycle] - end_s[cycle - cycles]) / (cycles * link.cycle)
 
 

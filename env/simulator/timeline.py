@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env.kernels import number_kernels
+from go_opt.env.memory import FITS
 from go_opt.env.metrics import Fidelity, Metrics
 from go_opt.env.relays import expand_plan
 from go_opt.env.simulator.assembly import Assembly, assemble
 from go_opt.env.simulator.engine import DEADLOCK, run
-from go_opt.env.simulator.memory import FITS
 from go_opt.env.simulator.metrics import simulate_plan
 from go_opt.env.simulator.package import CHIP_FLOW, HOST_IN, HOST_OUT, NONE, STREAM, Package
 from go_opt.env.simulator.simulate import replicas_by_chip, setting_of

@@ -1,25 +1,25 @@
 """The slow, obvious twin of the analytical environment, read from design section 5.
 
 Loops over tensors, dictionaries and sets; no table of the package is used, only the
-graph, the target's fields and the plan. Readings of the design where it leaves room:
+graph, the target's fields and the plan. What the simulator knows counts as far as the
+parameters have it: by default as far as the target's model does. Memory is
+``memory_twin.py``'s. Readings of the design where it leaves room:
 
 * A kernel reads a tensor from outside once; the widest read among its ops counts.
 * A tensor is sent whole, whatever its readers touch.
-* A tensor that enters or leaves a chip is held, twice, during the whole interval; what a
-  relay sends on is held as what it reads. The others are held from the place of their
-  producer's kernel to that of their last reader's.
+* An input crosses the host's link once, or once for each chip that reads it.
 * A streamed weight leaves the memory entirely and costs the bytes touched on its chip.
-* Latency: a transfer takes the latencies of its hops plus its bytes over the slowest
-  link, without contention; inputs set out for each chip at once.
+* Latency: a transfer takes its set-up, the latencies of its hops and its bytes over the
+  slowest link, without contention; inputs set out for each chip at once.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cache
 from heapq import heappop, heappush
+from math import ceil, floor
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,11 @@ from numpy.typing import NDArray
 from go_opt.dtypes import DTYPE_BITS, DTYPES
 from go_opt.env import Target
 from go_opt.env.relays import COPY_TYPE
+from go_opt.env.simulator_parameters import KindParameters, SimulatorParameters
 from go_opt.env.target import ChipKind
-from go_opt.graph import ACTIVATION, INPUT, MATRIX, WEIGHT, Graph
+from go_opt.graph import ACTIVATION, INPUT, MATRIX, VECTOR, WEIGHT, Graph
 from go_opt.plan import Plan
+from tests.env.memory_twin import chip_memory
 
 
 @dataclass
@@ -38,7 +40,6 @@ class Kernel:
 
     ops: list[int]
     chip: int
-    place: int  # among the kernels of its chip
     seconds: float = 0.0
 
 
@@ -60,13 +61,18 @@ class Terms:
 class Twin:
     """One graph on one target under one plan."""
 
-    def __init__(self, graph: Graph, target: Target, plan: Plan) -> None:
+    def __init__(
+        self, graph: Graph, target: Target, plan: Plan, parameters: SimulatorParameters | None = None
+    ) -> None:
         self.graph, self.target, self.plan = graph, target, plan
+        self.parameters = target.modelled if parameters is None else parameters
         self.chips = range(target.num_chips)
         self.num_links = target.topology.num_links
         self.tensor_bytes = [
             self.size_bytes(k, int(graph.tensor_elements[k])) for k in range(graph.num_tensors)
         ]
+        page = max(kind.alignment_bytes for kind in self.parameters.kinds)
+        self.stored_bytes = [-(-size // page) * page for size in self.tensor_bytes]
         self.touched = [self.reads_of(k) for k in range(graph.num_tensors)]  # op -> bytes
         self.reads: dict[int, list[int]] = defaultdict(list)  # op -> tensors
         self.writes: dict[int, list[int]] = defaultdict(list)
@@ -84,21 +90,20 @@ class Twin:
         compute_s = np.zeros(len(self.chips))
         for kernel in self.kernels:
             compute_s[kernel.chip] += kernel.seconds
-        peak = [self.peak_bytes(d) for d in self.chips]
-        memory = [self.stream(d, peak[d]) for d in self.chips]
-        resident, stream = [m[0] for m in memory], [m[1] for m in memory]
+        memory = [chip_memory(self, d) for d in self.chips]
+        stream = [held.stream_bytes for held in memory]
         link_s = self.link_seconds(stream)
         terms_s = self.interval_terms(compute_s, link_s, stream)
         return Terms(
             compute_s=compute_s,
             link_s=link_s,
-            peak_bytes=peak,
-            weight_bytes=resident,
+            peak_bytes=[held.peak_bytes for held in memory],
+            weight_bytes=[held.weight_bytes for held in memory],
             stream_bytes=stream,
             interval_s=float(terms_s.max()),
             terms_s=terms_s,
             latency_s=self.latency(),
-            valid=all(peak[d] <= self.kind(d).sram_bytes for d in self.chips),
+            valid=not any(held.short_bytes for held in memory),
         )
 
     # ------------------------------------------------------------------ sizes and rates
@@ -136,7 +141,42 @@ class Twin:
         else:
             bits, native_bits = (int(DTYPE_BITS[DTYPES.index(n)]) for n in (name, native))
             rate = rates.get(native, max(rates.values())) * min(1.0, native_bits / bits)
-        return float(self.graph.op_flops[op]) / rate
+        seconds = float(self.graph.op_flops[op]) / rate
+        return self.shaped(op, seconds, self.parameters.kinds[self.target.chip_kind[chip]])
+
+    def shaped(self, op: int, seconds: float, kind: KindParameters) -> float:
+        """As long as whole tiles, waves and lanes take, and the unit to fill."""
+        if not self.graph.op_flops[op]:
+            return seconds
+        output = sum(int(self.graph.tensor_elements[k]) for k in self.writes[op])
+        if self.graph.op_class[op] == VECTOR:
+            elements = max(output, 1)
+            return seconds * ceil(elements / kind.vector_lanes) * kind.vector_lanes / elements
+        if self.graph.op_class[op] != MATRIX:
+            return seconds
+        batch, rows, inner, columns = self.product(op, output)
+        tiles = batch * ceil(rows / kind.tile_rows) * ceil(columns / kind.tile_columns)
+        waves = ceil(tiles / kind.tiles_at_once)
+        tile = kind.tile_rows * kind.tile_columns * ceil(inner / kind.tile_inner) * kind.tile_inner
+        whole = waves * kind.tiles_at_once * tile
+        return seconds * whole / (batch * rows * columns * inner) + kind.fill_s
+
+    def product(self, op: int, output: int) -> tuple[int, int, int, int]:
+        """Batch, rows, inner and columns of a product, from its flops, its output and what it reads."""
+        read: dict[bool, list[int]] = {True: [], False: []}  # elements of weights, and of others
+        for k in self.reads[op]:
+            rows = range(self.graph.reader_ptr[k], self.graph.reader_ptr[k + 1])
+            touched = max(int(self.graph.reader_elements[r]) for r in rows if self.graph.reader_op[r] == op)
+            read[bool(self.graph.tensor_kind[k] == WEIGHT)].append(touched)
+        inner = max(1, floor(self.graph.op_flops[op] / max(2 * output, 1)))
+        weight = max(read[True], default=0)
+        if weight:
+            columns = max(1, weight // inner)
+            return 1, max(1, ceil(output / columns)), inner, columns
+        first, second, *_ = *sorted(read[False], reverse=True), 0, 0
+        rows, columns = max(1, first // inner), max(1, (second or first) // inner)
+        batch = max(1, round(rows * columns / max(output, 1)))
+        return batch, ceil(rows / batch), inner, ceil(columns / batch)
 
     # ------------------------------------------------------------------ kernels
 
@@ -147,7 +187,7 @@ class Twin:
             if self.plan.fusion_group[op] != group:
                 group = self.plan.fusion_group[op]
                 chip = int(self.plan.placement[op])
-                self.kernels.append(Kernel([], chip, sum(kernel.chip == chip for kernel in self.kernels)))
+                self.kernels.append(Kernel([], chip))
             self.kernels[-1].ops.append(op)
             self.kernel_of[op] = len(self.kernels) - 1
 
@@ -198,7 +238,10 @@ class Twin:
         return topology.kind == "host_star" and not self.kind(chip).pays_transfers
 
     def seconds_per_byte(self, link: int) -> float:
-        return 0.0 if self.is_free(link) else 1.0 / float(self.target.topology.rate_bytes_per_s[link])
+        """Of a tensor, so of its packets' headers too."""
+        packet, header = self.parameters.packet_bytes, self.parameters.packet_header_bytes
+        sent = 1.0 + header / packet if packet else 1.0
+        return 0.0 if self.is_free(link) else sent / float(self.target.topology.rate_bytes_per_s[link])
 
     def route(self, a: int, b: int) -> tuple[int, ...]:
         return shortest_route(self.target.topology, a, b)
@@ -213,59 +256,20 @@ class Twin:
         for k in self.activations():
             for link in self.tree(k):
                 link_s[link] += self.tensor_bytes[k] * self.seconds_per_byte(link)
-        host_in = sum(self.tensor_bytes[k] for k in self.inputs()) + sum(stream)
+        host_in = sum(self.tensor_bytes[k] * self.host_copies(k) for k in self.inputs()) + sum(stream)
         host_out = sum(self.tensor_bytes[k] for k in self.outputs())
         link_s[-2] = host_in / self.target.host_in_bytes_per_s
         link_s[-1] = host_out / self.target.host_out_bytes_per_s
         return link_s
 
-    # ------------------------------------------------------------------ memory
-
-    def peak_bytes(self, chip: int) -> int:
-        num_places = sum(kernel.chip == chip for kernel in self.kernels)
-        held, live = 0, [0] * num_places
-        for k in self.activations() + self.inputs():
-            readers_here = [op for op in self.touched[k] if self.plan.placement[op] == chip]
-            if self.graph.tensor_kind[k] == INPUT or self.home(k) != chip:
-                held += 2 * self.tensor_bytes[k] if readers_here else 0
-            elif self.is_relayed(k):
-                continue  # in the buffer of what the copy reads
-            elif self.graph.tensor_is_output[k] or self.reader_chips(k) - {chip}:
-                held += 2 * self.tensor_bytes[k]
-            elif self.is_stored(k):
-                places = [self.place(op) for op in (int(self.graph.tensor_producer[k]), *readers_here)]
-                for place in range(min(places), max(places) + 1):
-                    live[place] += self.tensor_bytes[k]
-        return held + max(live, default=0)
+    def host_copies(self, tensor: int) -> int:
+        """How often an input crosses the host's link."""
+        return 1 if self.parameters.host_multicast else len(self.reader_chips(tensor))
 
     def is_relayed(self, tensor: int) -> bool:
         """Whether a relay's copy sends it on."""
         copies = self.graph.op_types[int(self.graph.tensor_producer[tensor])] == COPY_TYPE
         return copies and bool(self.reader_chips(tensor) - {self.home(tensor)})
-
-    def place(self, op: int) -> int:
-        return self.kernels[self.kernel_of[op]].place
-
-    def stream(self, chip: int, peak: int) -> tuple[int, int]:
-        """(resident, streamed) bytes of weights."""
-        touched = {}  # weight -> bytes touched on this chip
-        for k in np.flatnonzero(self.graph.tensor_kind == WEIGHT).tolist():
-            here = [size for op, size in self.touched[k].items() if self.plan.placement[op] == chip]
-            if here:
-                touched[k] = max(here)
-
-        def cheapest_first(k: int) -> tuple[Fraction, int, int]:
-            stored = self.tensor_bytes[k]
-            return Fraction(touched[k], max(stored, 1)), -stored, k
-
-        resident = sum(self.tensor_bytes[k] for k in touched)
-        streamed = 0
-        for k in sorted(touched, key=cheapest_first):
-            if resident + peak <= self.kind(chip).sram_bytes:
-                break
-            resident -= self.tensor_bytes[k]
-            streamed += touched[k]
-        return resident, streamed
 
     # ------------------------------------------------------------------ interval, latency
 
@@ -293,9 +297,14 @@ class Twin:
         )
 
     def transfer_seconds(self, tensor: int, a: int, b: int) -> float:
+        if a == b:
+            return 0.0
         route = [link for link in self.route(a, b) if not self.is_free(link)]
         hops = sum(float(self.target.topology.latency_s[link]) for link in route)
-        return hops + self.tensor_bytes[tensor] * max(map(self.seconds_per_byte, route), default=0.0)
+        setup_s = self.parameters.kinds[self.target.chip_kind[a]].dma_setup_s
+        return (
+            setup_s + hops + self.tensor_bytes[tensor] * max(map(self.seconds_per_byte, route), default=0.0)
+        )
 
     def latency(self) -> float:
         """The longest path of one sample: kernels of a chip one after the other."""

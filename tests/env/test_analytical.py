@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from go_opt.env import Target, cost_tables, evaluate_batch, evaluate_plan, load_target, load_zoo
+from go_opt.env.simulator import simulate_batch
+from go_opt.env.simulator.simulate import FRAGMENTED, TOO_LARGE
 from go_opt.graph import Graph
 from go_opt.graph_builder import GraphBuilder
 from go_opt.plan import Plan
@@ -19,6 +21,7 @@ from tests.strategies import (
     make_plan,
     random_graph,
     random_plan,
+    random_simulated_target,
     random_target,
     seeds,
     small_mcm,
@@ -288,15 +291,18 @@ def test_latency_waits_for_the_order_of_the_chip() -> None:
 def assert_agrees(graph: Graph, target: Target, plan: Plan) -> None:
     twin = Twin(graph, target, plan).evaluate()
     metrics = evaluate_plan(graph, target, plan)
-    for name in ("compute_s", "link_s", "interval_s", "latency_s"):
+    rows = plan.placement[None], plan.order[None], plan.fusion_group[None]
+    terms = evaluate_batch(cost_tables(graph, target), *rows)
+    for name in ("compute_s", "link_s", "latency_s"):
         assert getattr(metrics, name) == pytest.approx(getattr(twin, name), rel=1e-9, abs=0), name
+    assert terms.interval_s[0] == pytest.approx(twin.interval_s, rel=1e-9, abs=0)
+    if target.modelled.weight_prefetch or not target.overlap or not any(twin.stream_bytes):
+        assert metrics.interval_s == terms.interval_s[0]  # else the simulator has a say
     for name in ("peak_bytes", "stream_bytes", "weight_bytes"):
         assert getattr(metrics, name).tolist() == getattr(twin, name), name
     assert metrics.valid == twin.valid == (metrics.reason == "")
-    bottleneck = evaluate_batch(
-        cost_tables(graph, target), plan.placement[None], plan.order[None], plan.fusion_group[None]
-    ).bottleneck[0]
-    assert twin.terms_s[bottleneck] == pytest.approx(twin.interval_s, rel=1e-9, abs=0)
+    assert terms.fits[0] == twin.valid
+    assert twin.terms_s[terms.bottleneck[0]] == pytest.approx(twin.interval_s, rel=1e-9, abs=0)
 
 
 @settings(max_examples=examples(500))
@@ -307,6 +313,32 @@ def test_agrees_with_the_twin(seed: int, num_ops: int) -> None:
     graph = random_graph(rng, num_ops, kinds=kind_names(target))
     fusion = rng.choice(["any", "legal", "none"])
     assert_agrees(graph, target, random_plan(rng, graph, target, fusion=fusion))
+
+
+@settings(max_examples=examples(500))
+@given(seed=seeds, num_ops=st.integers(1, 25))
+def test_agrees_with_the_twin_with_what_the_simulator_knows(seed: int, num_ops: int) -> None:
+    """Pages, addresses, stream buffers; tiles, set-ups, headers and copies of inputs."""
+    rng = np.random.default_rng(seed)
+    sram_bytes, overlap = int(10 ** rng.uniform(3.7, 5.5)), bool(rng.random() < 0.7)
+    target = random_simulated_target(rng, rates_differ=False, sram_bytes=sram_bytes, overlap=overlap)
+    graph = random_graph(rng, num_ops)
+    assert_agrees(graph, target, random_plan(rng, graph, target))
+
+
+@settings(max_examples=examples(300))
+@given(seed=seeds, num_ops=st.integers(1, 25))
+def test_memory_is_the_simulator_s(seed: int, num_ops: int) -> None:
+    """What fits by the model fits in the simulator, which uses memory in the same way."""
+    rng = np.random.default_rng(seed)
+    target = random_simulated_target(rng, sram_bytes=int(10 ** rng.uniform(3.7, 5.5)))
+    graph = random_graph(rng, num_ops)
+    plan = random_plan(rng, graph, target)
+    rows = plan.placement[None], plan.order[None], plan.fusion_group[None]
+    terms, simulated = evaluate_batch(cost_tables(graph, target), *rows), simulate_batch(graph, target, *rows)
+    assert terms.fits[0] == (simulated.outcome[0] not in (TOO_LARGE, FRAGMENTED))
+    for name in ("peak_bytes", "weight_bytes", "stream_bytes"):
+        assert getattr(terms, name).tolist() == getattr(simulated, name).tolist(), name
 
 
 @pytest.mark.parametrize("name", zoo_sample())

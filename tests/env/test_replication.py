@@ -19,8 +19,18 @@ from go_opt.graph import Graph
 from go_opt.plan import Plan
 from tests.copies import with_legal_copies
 from tests.env.numpy_twin import Twin
-from tests.replicated import random_stages, replicated_plan
-from tests.strategies import examples, random_graph, random_order, random_target, seeds, small_mcm, toy_graph
+from tests.replicated import anywhere, random_stages, replicated_plan
+from tests.strategies import (
+    examples,
+    kind_names,
+    random_graph,
+    random_order,
+    random_plan,
+    random_target,
+    seeds,
+    small_mcm,
+    toy_graph,
+)
 
 US = 1e-6
 
@@ -60,6 +70,26 @@ def test_three_stages_of_one_three_and_two_chips() -> None:
     assert metrics.interval_s == in_us(10)
 
 
+def test_each_pair_of_replicas_has_a_link_of_its_own() -> None:
+    # embed | the rest, on chips 0 and 1, 2; each link takes x, 10 us, every other inference.
+    graph, target, plan = toy([1, 2], [0, 1, 1, 1, 1, 1], 3, topology="all_to_all")
+    names = [name.removeprefix("link ") for name in target.link_names]
+    metrics = evaluate_plan(graph, target, plan)
+    loads = {name: load for name, load in zip(names, metrics.link_s, strict=True) if load > 0}
+    assert loads == {"0->1": in_us(5), "0->2": in_us(5), "host in": in_us(2), "host out": in_us(10)}
+    assert metrics.compute_s == in_us([3.4, 20, 20])
+    assert metrics.interval_s == in_us(20)
+
+
+def test_pairs_of_two_and_four_replicas_meet_only_in_step() -> None:
+    # Two makers and four readers: an inference comes from its parity's, so that four links of eight are used.
+    graph, target, plan = toy([2, 4], [0, 1, 1, 1, 1, 1], topology="all_to_all")
+    metrics = evaluate_plan(graph, target, plan)
+    used = [name for name, load in zip(target.link_names[:-2], metrics.link_s, strict=False) if load > 0]
+    assert used == ["link 0->2", "link 0->4", "link 1->3", "link 1->5"]
+    assert metrics.link_s[:-2].max() == in_us(10 / 4)
+
+
 @pytest.mark.parametrize("behind", [1, 2, 3])
 def test_links_inside_a_stage(behind: int) -> None:
     # x of 10 us enters a stage of four chips that makes h and a, 10 us each, and reads x again behind it.
@@ -85,7 +115,10 @@ def test_replicas_stream_for_their_own_inferences() -> None:
 def test_inferences_take_turns(seed: int, num_ops: int) -> None:
     """The twin evaluates every inference as a plan without replication."""
     rng = np.random.default_rng(seed)
-    graph, target, plan = random_case(rng, num_ops)
+    compare_with_turns(*random_case(rng, num_ops))
+
+
+def compare_with_turns(graph: Graph, target: Target, plan: Plan) -> None:
     metrics = evaluate_plan(graph, target, plan)
     expanded, placed = expand_plan(graph, target, plan)
     turns = [
@@ -101,6 +134,12 @@ def test_inferences_take_turns(seed: int, num_ops: int) -> None:
     assert metrics.interval_s == pytest.approx(terms_s.max(), rel=1e-9)
     assert metrics.latency_s == pytest.approx(turns[0].latency_s, rel=1e-9)
     assert metrics.valid == all(turn.valid for turn in turns)
+
+
+@settings(max_examples=examples(200))
+@given(seed=seeds, num_ops=st.integers(1, 18))
+def test_inferences_take_turns_on_any_topology(seed: int, num_ops: int) -> None:
+    compare_with_turns(*random_case_anywhere(np.random.default_rng(seed), num_ops))
 
 
 @settings(max_examples=examples(100))
@@ -147,6 +186,16 @@ def random_case(rng: np.random.Generator, num_ops: int, **fields: object) -> tup
     stage_of_op, sizes = random_stages(rng, order, group, target.num_chips)
     plan = replicated_plan(graph, target, stage_of_op, sizes, order=order, fusion_group=group)
     return graph, target, with_legal_copies(rng, graph, target, plan)
+
+
+def random_case_anywhere(
+    rng: np.random.Generator, num_ops: int, **fields: object
+) -> tuple[Graph, Target, Plan]:
+    """A replicated plan on a target of any topology, valid but for memory and circles of chips."""
+    target = random_target(rng, num_chips=int(rng.integers(2, 9)), **fields)
+    graph = random_graph(rng, num_ops, kinds=kind_names(target))
+    plan = random_plan(rng, graph, target, monotone=target.constraints.acyclic, fusion="legal")
+    return graph, target, anywhere(rng, target, plan)
 
 
 def turn_of(plan: Plan, inference: int) -> Plan:

@@ -32,6 +32,10 @@ PUBLISHED = {
 }
 
 
+# By sizes it has one, but holes between activations and the buffer for streamed
+# weights find no room in it.
+NO_ADJACENT_SLICE = {"longt5_base"}
+
 # A graph counts for the split it is in where it fits the package; other targets count apart.
 ON_PACKAGE = [entry for entry in ENTRIES.values() if entry.target == "mcm-6x6"]
 
@@ -72,9 +76,9 @@ def test_first_plans_evaluate_and_verify(graph: Graph) -> None:
     greedy, sliced = first_plans(graph, target)
     # Greedy does not look at memory; it is valid in all else.
     assert {violation.constraint for violation in verify(graph, target, greedy)} <= {"memory"}
-    assert sliced is not None
-    assert verify(graph, target, sliced) == []
-    for plan in (greedy, sliced):
+    assert (sliced is None) == (graph.name in NO_ADJACENT_SLICE)
+    assert sliced is None or verify(graph, target, sliced) == []
+    for plan in (greedy, sliced) if sliced is not None else (greedy,):
         assert 0 < bound.seconds <= evaluate_plan(graph, target, plan).interval_s * (1 + 1e-9)
 
 

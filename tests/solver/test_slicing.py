@@ -35,6 +35,7 @@ from tests.strategies import (
     kind_names,
     random_graph,
     random_order,
+    random_simulated_target,
     random_target,
     seeds,
     small_mcm,
@@ -47,11 +48,14 @@ IntArray = NDArray[np.int32]
 class Case:
     """A random short sequence: graph, target, an order and kernels along it."""
 
-    def __init__(self, seed: int, *, max_ops: int = 9, max_chips: int = 4, **fields: object) -> None:
+    def __init__(
+        self, seed: int, *, max_ops: int = 9, max_chips: int = 4, is_simulated: bool = False, **fields: object
+    ) -> None:
         rng = np.random.default_rng(seed)
         num_ops, num_chips = int(rng.integers(1, max_ops + 1)), int(rng.integers(1, max_chips + 1))
         topology = ("ring", "chain")[int(rng.integers(2))]
-        self.target = random_target(rng, num_chips=num_chips, topology=topology, **fields)
+        draw = random_simulated_target if is_simulated else random_target
+        self.target = draw(rng, num_chips=num_chips, topology=topology, **fields)
         graph = random_graph(rng, num_ops, kinds=kind_names(self.target))
         self.graph = with_shared_input(graph, rng) if rng.random() < 0.5 else graph
         self.tables = cost_tables(self.graph, self.target)
@@ -144,6 +148,21 @@ def test_slicings_of_strict_targets_are_valid(seed: int) -> None:
         if slicing is not None:
             plan = plan_of(case.graph, case.target, slicing.placement, case.order, case.group)
             assert verify(case.graph, case.target, plan) == []
+
+
+@settings(max_examples=examples(200))
+@given(seed=seeds)
+def test_slicings_of_chips_with_pages_and_addresses_are_valid(seed: int) -> None:
+    """Stream buffers too; nothing takes less than the slicing without memory."""
+    sram_bytes = int(10 ** np.random.default_rng(seed).uniform(3.7, 5.5))
+    case = Case(seed, max_ops=30, max_chips=8, is_simulated=True, sram_bytes=sram_bytes)
+    slicing = slice_order(case.tables, case.order, case.group, adjacent=True)
+    if slicing is not None:
+        plan = plan_of(case.graph, case.target, slicing.placement, case.order, case.group)
+        assert verify(case.graph, case.target, plan) == []
+        relaxed = slice_order(plenty_of_memory(case.tables), case.order, case.group, adjacent=True)
+        assert relaxed is not None
+        assert relaxed.interval_s <= slicing.interval_s * (1 + 1e-9)
 
 
 @settings(max_examples=examples(60))

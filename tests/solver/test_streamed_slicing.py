@@ -174,7 +174,7 @@ def test_segments_stream_what_chips_do(seed: int) -> None:
         stored, expected = streamed_slowly(case.tables, is_here)
         assert held.total_bytes[0] == stored
         for room in (0, stored // 3, max(stored - 1, 0), stored, stored + 1):
-            assert streamed_bytes(reads, held, room) == expected(room)
+            assert streamed_bytes(reads, held, room, 0) == expected(room)
 
 
 def streamed_slowly(tables: CostTables, is_here: NDArray[np.bool_]):

@@ -17,7 +17,7 @@ from go_opt.graph import Graph
 from go_opt.graph_builder import GraphBuilder
 from go_opt.plan import Plan
 from go_opt.solver import verify
-from go_opt.solver.verify import peak_activation_bytes
+from go_opt.solver.verify import memory_bytes
 from tests.strategies import (
     chip_kind,
     examples,
@@ -218,7 +218,7 @@ def test_memory() -> None:
     # b holds ta while it writes tb, which leaves: 100 + 200 bytes.
     graph, target = ops(*CHAIN), small_mcm(2, sram_bytes=299)
     plan = plan_of(graph, target, [0, 0, 1])
-    assert list(peak_activation_bytes(graph, target, plan)) == [300, 200]
+    assert list(memory_bytes(graph, target, plan)[0]) == [300, 200]
     rule, message = only_violation(graph, target, plan)
     assert rule == "memory"
     assert message == "chip 0 needs 300 bytes for activations and has 299."
@@ -278,7 +278,7 @@ def test_memory_is_the_environments(seed: int) -> None:
     terms = evaluate_batch(
         cost_tables(graph, target), plan.placement[None], plan.order[None], plan.fusion_group[None]
     )
-    np.testing.assert_array_equal(peak_activation_bytes(graph, target, plan), terms.peak_bytes[0])
+    np.testing.assert_array_equal(memory_bytes(graph, target, plan)[0], terms.peak_bytes[0])
     found = verify(graph, target, plan)
     assert [violation.constraint for violation in found] == ["memory"] * (not terms.fits[0])
 
@@ -290,5 +290,5 @@ def test_an_op_alone_never_needs_less_than_its_demand(seed: int) -> None:
     target = random_target(rng)
     graph = random_graph(rng, int(rng.integers(1, 20)), kinds=kind_names(target))
     plan = random_plan(rng, graph, target, fusion="none")
-    peak = peak_activation_bytes(graph, target, plan)
+    peak = memory_bytes(graph, target, plan)[0]
     assert (op_activation_bytes(graph, target) <= peak[plan.placement]).all()

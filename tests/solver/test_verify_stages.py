@@ -53,14 +53,41 @@ def test_stages_that_are_not(placement: list[int], sizes: list[int], rule: str, 
     assert (violation.constraint, violation.message) == (rule, message)
 
 
-def test_only_alike_chips_of_a_ring_are_replicated() -> None:
+def test_only_alike_chips_are_replicated() -> None:
     graph = ops(*CHAIN)
     several = small_mcm(kinds=[chip_kind("one", 1), chip_kind("other", 1)])
     [violation] = verify(graph, several, replicated(graph, several, [0] * 3, [2] * 3))
     assert violation.message == "op 'a' is replicated over chips 0 to 1, which are of several kinds."
-    free = small_mcm(2, topology="all_to_all")
-    [violation] = verify(graph, free, replicated(graph, free, [0] * 3, [2] * 3))
-    assert violation.message == "op 'a' is replicated, but the chips are not a one-directional ring."
+
+
+@pytest.mark.parametrize("topology", ["all_to_all", "mesh2d", "host_star"])
+def test_stages_are_valid_on_any_topology(topology: str) -> None:
+    graph, target = ops(*TRIANGLE), small_mcm(6, topology=topology, columns=3)
+    assert verify(graph, target, replicated(graph, target, [0] * 3, [6] * 3)) == []
+    # The second stage comes first, and chip 1 stays free.
+    assert verify(graph, target, replicated(graph, target, [4, 2, 4], [2, 2, 2])) == []
+
+
+def test_every_pair_of_replicas_that_meets_needs_a_route() -> None:
+    graph = ops(*CHAIN)
+
+    def broken(links: list[tuple[int, int, float, float]], sizes: list[int]) -> list[str]:
+        target = small_mcm(4, topology="listed", links=links)
+        plan = replicated(graph, target, [0, sizes[0], sizes[0]], [sizes[0], sizes[1], sizes[1]])
+        return [violation.message for violation in verify(graph, target, plan)]
+
+    def to(*pairs: tuple[int, int]) -> list[tuple[int, int, float, float]]:
+        return [(a, b, 1e8, 0.0) for a, b in pairs]
+
+    # Two and two meet in step, 0 with 2 and 1 with 3; one and three do at every pair.
+    assert broken(to((0, 2), (1, 3)), [2, 2]) == []
+    assert broken(to((0, 2), (0, 3)), [2, 2]) == [
+        "the result of op 'a' has no route from chip 0 to op 'b' on chip 2: "
+        "in turn it goes from chip 1 to chip 3."
+    ]
+    assert broken(to((0, 1), (0, 2), (0, 3)), [1, 3]) == []
+    [message] = broken(to((0, 1), (0, 3)), [1, 3])
+    assert message.endswith("in turn it goes from chip 0 to chip 2.")
 
 
 def test_triangle_holds_over_all_pairs_of_chips() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from go_opt.env import Target, greedy_fusion, loop_roles
@@ -9,8 +11,8 @@ from go_opt.env.relays import expand_plan
 from go_opt.graph import Graph
 from go_opt.plan import Plan
 from tests.copies import with_legal_copies
-from tests.replicated import random_stages, replicated_plan
-from tests.strategies import random_graph, random_order, random_simulated_target
+from tests.replicated import anywhere, random_stages, replicated_plan
+from tests.strategies import random_graph, random_order, random_plan, random_simulated_target
 
 
 def random_replicated(
@@ -32,4 +34,24 @@ def random_replicated(
     if legal or rng.random() < 0.5:
         plan = with_legal_copies(rng, graph, target, plan)
     graph, plan = expand_plan(graph, target, plan)
+    return graph, target, plan
+
+
+def random_replicated_anywhere(
+    rng: np.random.Generator, *, forward: bool = False
+) -> tuple[Graph, Target, Plan]:
+    """The same on packages that are no rings, with stages in any order.
+
+    Args:
+      forward: no results come back to a stage.
+    """
+    topology = ("mesh2d", "all_to_all", "host_star", "listed")[int(rng.integers(4))]
+    target = random_simulated_target(rng, num_chips=int(rng.integers(2, 8)), topology=topology)
+    graph = random_graph(rng, int(rng.integers(1, 20)))
+    monotone = forward or target.constraints.acyclic
+    plan = random_plan(rng, graph, target, monotone=monotone, fusion="legal")
+    plan = anywhere(rng, target, plan, of_one_kind=False)
+    if rng.random() < 0.5:  # from the last chip to the first
+        first = target.num_chips - plan.placement - plan.replication
+        plan = replace(plan, placement=first.astype(np.int32))
     return graph, target, plan

@@ -163,58 +163,78 @@ def test_half_filled_tile() -> None:
     assert metrics.compute_s[0] == pytest.approx(work_us * US)
 
 
-def holes(weight_elements: int = 0) -> Graph:
-    """Three sources, the first of which is used up; ``large`` then has to lie beside the other two."""
-    b = GraphBuilder("holes")
-    if weight_elements:
-        b.add_tensor("weight", weight_elements, "float32", "weight")
-
-    def add(name: str, op_type: str, reads: list[str], elements: int) -> None:
-        op_class, flops = ("data_movement", 0) if op_type == "Concat" else ("vector", 1)
-        writes = [(f"t_{name}", elements, "float32")]
-        sources = [(f"t_{source}", None) for source in reads]
-        sources += [("weight", None)] if weight_elements and name == "end" else []
-        b.add_op(name, op_type, op_class, flops=flops, dtype="float32", reads=sources, writes=writes)
-
-    add("first", "Exp", [], 1000)
-    add("second", "Exp", [], 500)
-    add("third", "Exp", [], 500)
-    add("use", "ReduceSum", ["first"], 1)
-    add("large", "Exp", [], 1500)
-    add("end", "Concat", ["second", "third", "use", "large"], 1)
-    b.mark_output("t_end")
+def uneven(num_weights: int = 0) -> Graph:
+    """A chain of 3000, 2000, 2000 and 3000 bytes, its output of 2; its last op reads weights of 1000 each."""
+    b = GraphBuilder("uneven")
+    for i in range(num_weights):
+        b.add_tensor(f"w{i}", 500, "float32", "weight")
+    for i, elements in enumerate((1500, 1000, 1000, 1500, 1)):
+        reads = [(f"t{i - 1}", None)] if i else []
+        reads += [(f"w{k}", None) for k in range(num_weights)] if i == 4 else []
+        writes = [(f"t{i}", elements, "float32")]
+        b.add_op(f"op{i}", "Exp", "vector", flops=1, dtype="float32", reads=reads, writes=writes)
+    b.mark_output("t4")
     return b.build()
 
 
-def test_an_allocation_that_fits_in_one_order_only() -> None:
-    graph = holes()
-    # t_end, twice: 4 bytes. first 2000, second and third 1000 each, use 2, large 3000: 5002 at most at once.
-    target = package(1, fields={"sram_bytes": 5500})
-    bad = make_plan(graph, target, [0] * 6)
-    metrics = simulate_plan(graph, target, bad)
-    assert not metrics.valid
-    # first 0..2000, second ..3000, third ..4000, use ..4002; large finds 2000 and 1494 free.
-    assert "no hole on chip 0 takes tensor 't_large'" in metrics.reason
-    good = make_plan(graph, target, [0] * 6, order=[0, 3, 1, 2, 4, 5])
-    # first 0..2000, use ..2002; second 0..1000, third 1000..2000; large 2002..5002.
-    metrics = simulate_plan(graph, target, good)
-    assert metrics.valid, metrics.reason
-    assert metrics.peak_bytes[0] == 5002 + 4
-    assert simulate_plan(graph, target, bad, without=("memory",)).valid
+# By size: t0 at 0..3000, t3 as well, for t0 is gone by then. Of the smaller ones t1 lies beside t0 at
+# 3000..5000; t2, alive with t1 and then with t3, finds place behind both only: 5000..7000. Only 5000
+# bytes are alive at a time, and with t2 at 0..2000 and t3 behind it they would do. The output: 4 bytes.
+def test_activations_with_holes_between_them() -> None:
+    graph = uneven()
+    for sram_bytes, is_valid in ((7004, True), (7003, False), (6000, False)):
+        target = package(1, fields={"sram_bytes": sram_bytes})
+        plan = make_plan(graph, target, [0] * 5)
+        metrics = simulate_plan(graph, target, plan)
+        assert metrics.valid == is_valid
+        assert metrics.peak_bytes[0] == 7004
+        without = simulate_plan(graph, target, plan, without=("memory",))
+        assert without.valid
+        assert without.peak_bytes[0] == 5004
+    assert metrics.reason == (
+        "out of memory: activations on chip 0 reach up to byte 7004 of 6000, "
+        "though their sizes add up to less"
+    )
+    # With op1 and op2 in one kernel t1 is stored nowhere: 3000 and 2000 beside them.
+    fused = simulate_plan(graph, target, make_plan(graph, target, [0] * 5, fusion_group=[0, 1, 1, 2, 3]))
+    assert fused.valid
+    assert fused.peak_bytes[0] == 5004
 
 
-def test_a_weight_streams_where_an_activation_finds_no_hole() -> None:
-    graph = holes(weight_elements=750)
-    # With the weight of 1500 bytes all add up to 6506, but large needs those from 4002 to 7002.
-    target = package(1, fields={"sram_bytes": 7010})
-    plan = make_plan(graph, target, [0] * 6)
+def test_no_addresses_where_all_fits_side_by_side() -> None:
+    graph, target = uneven(), package(1, fields={"sram_bytes": 10_004})
+    assert simulate_plan(graph, target, make_plan(graph, target, [0] * 5)).peak_bytes[0] == 5004
+
+
+@pytest.mark.parametrize(("stream_buffer_bytes", "stream_bytes"), [(0, 1000), (96, 1000), (97, 2000)])
+def test_a_weight_streams_because_of_holes(stream_buffer_bytes: int, stream_bytes: int) -> None:
+    graph = uneven(num_weights=2)
+    # Sizes add up to 5004 and 2000; with holes there is room for 1096 bytes of the weights.
+    target = package(1, {"stream_buffer_bytes": stream_buffer_bytes}, fields={"sram_bytes": 8100})
+    plan = make_plan(graph, target, [0] * 5)
     metrics = simulate_plan(graph, target, plan)
     assert metrics.valid, metrics.reason
-    assert metrics.stream_bytes[0] == 1500
-    assert metrics.peak_bytes[0] == 7002 + 4
+    assert metrics.peak_bytes[0] == 7004
+    assert metrics.stream_bytes[0] == stream_bytes
+    assert metrics.weight_bytes[0] == 2000 - stream_bytes
     assert simulate_plan(graph, target, plan, without=("memory",)).stream_bytes[0] == 0
-    small = package(1, fields={"sram_bytes": 7000})
-    assert "no hole on chip 0" in simulate_plan(graph, small, make_plan(graph, small, [0] * 6)).reason
+
+
+def test_holes_that_no_streaming_weight_makes_up_for() -> None:
+    graph, target = uneven(num_weights=2), package(1, fields={"sram_bytes": 7000})
+    metrics = simulate_plan(graph, target, make_plan(graph, target, [0] * 5))
+    assert "activations on chip 0 reach up to byte 7004 of 7000" in metrics.reason
+
+
+def test_no_room_for_the_stream_buffer() -> None:
+    graph = uneven(num_weights=2)
+    target = package(1, {"stream_buffer_bytes": 997}, fields={"sram_bytes": 8000})
+    metrics = simulate_plan(graph, target, make_plan(graph, target, [0] * 5))
+    assert "activations on chip 0 reach up to byte 7004 of 8000" in metrics.reason
+    target = package(1, {"stream_buffer_bytes": 2997}, fields={"sram_bytes": 8000})
+    metrics = simulate_plan(graph, target, make_plan(graph, target, [0] * 5))
+    reason = "chip 0 needs 7004 bytes for activations beside the buffer for streamed weights and has 8000"
+    assert metrics.reason == f"out of memory: {reason}"
 
 
 def test_alignment_costs_memory() -> None:

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from numpy.typing import NDArray
 
 from go_opt.env import Target
+from go_opt.env.memory import FITS
 from go_opt.env.simulator import simulate_plan
 from go_opt.env.simulator.assembly import Assembly
 from go_opt.env.simulator.engine import DEADLOCK, run
-from go_opt.env.simulator.memory import FITS
 from go_opt.env.simulator.package import CHIP_FLOW, HOST_OUT, NONE, STREAM
 from go_opt.graph import Graph
 from go_opt.graph_builder import GraphBuilder

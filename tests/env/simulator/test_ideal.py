@@ -1,8 +1,12 @@
-"""With all effects off the simulator is the analytical model: the same interval, loads and memory."""
+"""With the effects off that the analytical model lacks the simulator is that model: interval, loads, memory.
+
+So it is with all effects off and the model of a target without effects.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -11,8 +15,8 @@ from hypothesis import given, settings
 
 from go_opt.env import Target, cost_tables, evaluate_batch, greedy_fusion, load_target, load_zoo, loop_roles
 from go_opt.env.simulator import simulate_plan
-from go_opt.env.simulator.simulate import TOO_LARGE, VALID, simulate_batch
-from go_opt.env.simulator_parameters import EFFECTS
+from go_opt.env.simulator.simulate import FRAGMENTED, TOO_LARGE, VALID, simulate_batch
+from go_opt.env.simulator_parameters import ANALYTICAL_EFFECTS, EFFECTS
 from go_opt.graph import Graph
 from go_opt.plan import Plan
 from go_opt.solver import placement_problem, sample, slice_order
@@ -32,11 +36,14 @@ from tests.strategies import (
 )
 from tests.zoo import first_plans, zoo_sample
 
+NOT_MODELLED = tuple(effect for effect in EFFECTS if effect not in ANALYTICAL_EFFECTS)
+
 
 def check_equal(graph: Graph, target: Target, plan: Plan, without: tuple[str, ...] = EFFECTS) -> None:
     rows = plan.placement[None], plan.order[None], plan.fusion_group[None]
     ideal = simulate_batch(graph, target, *rows, without=without)
-    terms = evaluate_batch(cost_tables(graph, target), *rows)
+    kept = tuple(effect for effect in ANALYTICAL_EFFECTS if effect not in without)
+    terms = evaluate_batch(cost_tables(graph, replace(target, analytical_effects=kept)), *rows)
     assert (ideal.outcome[0] == VALID) == terms.fits[0]
     np.testing.assert_array_equal(ideal.peak_bytes, terms.peak_bytes)
     np.testing.assert_allclose(ideal.compute_s, terms.compute_s, rtol=1e-12, atol=0)
@@ -44,9 +51,14 @@ def check_equal(graph: Graph, target: Target, plan: Plan, without: tuple[str, ..
         np.testing.assert_array_equal(ideal.stream_bytes, terms.stream_bytes)
         np.testing.assert_array_equal(ideal.weight_bytes, terms.weight_bytes)
         np.testing.assert_allclose(ideal.link_s, terms.link_s, rtol=1e-12, atol=0)
-        np.testing.assert_allclose(ideal.interval_s, terms.interval_s, rtol=1e-9, atol=0)
+        # How long chips wait for weights that come one kernel ahead has no closed form.
+        if "host" in without or target.simulator.weight_prefetch or not terms.stream_bytes.any():
+            np.testing.assert_allclose(ideal.interval_s, terms.interval_s, rtol=1e-9, atol=0)
+        else:
+            assert ideal.interval_s[0] >= terms.interval_s[0] * (1 - 1e-9)
     else:
-        assert ideal.outcome[0] == TOO_LARGE
+        assert ideal.outcome[0] in (TOO_LARGE, FRAGMENTED)
+        assert ideal.outcome[0] == TOO_LARGE or "memory" in kept
         assert ideal.interval_s[0] == np.inf
 
 
@@ -79,6 +91,7 @@ def test_zoo(name: str) -> None:
     plans = plans_of(np.random.default_rng(0), graph, target)
     for plan in islice(plans, None if JIT_IS_ON else 1):
         check_equal(graph, target, plan)
+        check_equal(graph, target, plan, without=NOT_MODELLED)
 
 
 @given(seed=seeds)
@@ -88,6 +101,18 @@ def test_random_plans_with_all_effects_off(seed: int) -> None:
     graph = random_graph(rng, int(rng.integers(1, 30)))
     target = random_simulated_target(rng)
     check_equal(graph, target, random_plan(rng, graph, target, monotone=True))
+
+
+@given(seed=seeds)
+@settings(max_examples=examples(200))
+def test_random_plans_with_what_the_model_has(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    graph = random_graph(rng, int(rng.integers(1, 30)))
+    target = random_simulated_target(rng, sram_bytes=int(10 ** rng.uniform(3.7, 5.5)))
+    # A few engines that take long to set up are a resource of their own.
+    kinds = [replace(kind, dma_engines=0, dma_setup_s=0.0) for kind in target.simulator.kinds]
+    target = replace(target, simulator=replace(target.simulator, kinds=tuple(kinds)))
+    check_equal(graph, target, random_plan(rng, graph, target, monotone=True), without=NOT_MODELLED)
 
 
 @given(seed=seeds)

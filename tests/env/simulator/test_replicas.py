@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from go_opt.env import evaluate_plan
+from go_opt.env import Target, evaluate_plan
 from go_opt.env.simulator import simulate_plan
 from go_opt.env.simulator.simulate import replicas_by_chip
 from go_opt.env.simulator.timeline import simulated_timeline
 from go_opt.env.simulator_parameters import EFFECTS
+from go_opt.graph import Graph
 from go_opt.graph_builder import GraphBuilder
-from tests.env.simulator.replicas import random_replicated
+from go_opt.plan import Plan
+from tests.env.simulator.replicas import random_replicated, random_replicated_anywhere
 from tests.env.simulator.test_by_hand import US, chain, package
 from tests.replicated import replicated_plan
 from tests.strategies import JIT_IS_ON, examples, seeds, small_mcm
@@ -108,8 +112,18 @@ def test_more_buffers_hide_the_way_past_replicas() -> None:
 @given(seed=seeds)
 @settings(max_examples=examples(150))
 def test_replicas_with_all_effects_off(seed: int) -> None:
-    graph, target, plan = random_replicated(np.random.default_rng(seed))
-    ideal, model = simulate_plan(graph, target, plan, without=EFFECTS), evaluate_plan(graph, target, plan)
+    compare_without_effects(*random_replicated(np.random.default_rng(seed)))
+
+
+@given(seed=seeds)
+@settings(max_examples=examples(150))
+def test_replicas_anywhere_with_all_effects_off(seed: int) -> None:
+    compare_without_effects(*random_replicated_anywhere(np.random.default_rng(seed), forward=True))
+
+
+def compare_without_effects(graph: Graph, target: Target, plan: Plan) -> None:
+    plain = replace(target, analytical_effects=())
+    ideal, model = simulate_plan(graph, target, plan, without=EFFECTS), evaluate_plan(graph, plain, plan)
     assert ideal.valid == model.valid
     if model.valid:
         for name in ("peak_bytes", "weight_bytes", "stream_bytes"):
@@ -136,4 +150,4 @@ def test_stages_that_overlap_are_cut_short() -> None:
     placement, replication = np.array([0, 0, 2, 4], np.int32), np.array([3, 3, 1, 9], np.int32)
     assert replicas_by_chip(small_mcm(6), placement, replication).tolist() == [2, 1, 1, 1, 2, 1]
     mesh = small_mcm(6, topology="mesh2d")
-    assert replicas_by_chip(mesh, placement, replication).tolist() == [1] * 6
+    assert replicas_by_chip(mesh, placement, replication).tolist() == [2, 1, 1, 1, 2, 1]

@@ -8,15 +8,15 @@ from hypothesis import given, settings
 
 from go_opt.env import Target
 from go_opt.env.kernels import number_kernels
+from go_opt.env.memory import FITS
 from go_opt.env.simulator.assembly import Assembly, assemble
 from go_opt.env.simulator.engine import DEADLOCK, run
-from go_opt.env.simulator.memory import FITS
 from go_opt.env.simulator.package import NONE, inference_of
 from go_opt.env.simulator.simulate import replicas_by_chip, setting_of
 from go_opt.graph import Graph
 from go_opt.graph_builder import GraphBuilder
 from go_opt.plan import Plan
-from tests.env.simulator.replicas import random_replicated
+from tests.env.simulator.replicas import random_replicated, random_replicated_anywhere
 from tests.env.simulator.twin import SlowSimulator
 from tests.strategies import (
     examples,
@@ -84,6 +84,16 @@ def test_engine_matches_the_slow_simulator(seed: int) -> None:
 def test_replicated_stages(seed: int) -> None:
     graph, target, plan = random_replicated(np.random.default_rng(seed))
     if assembled(graph, target, plan, 1).fit.outcome == FITS:
+        compare(graph, target, plan)
+
+
+@given(seed=seeds)
+@settings(max_examples=examples(300))
+def test_replicated_stages_anywhere(seed: int) -> None:
+    graph, target, plan = random_replicated_anywhere(np.random.default_rng(seed))
+    made_ready = assembled(graph, target, plan, 1)
+    # An input of no bytes comes at the same moment as others: which is first no rule states.
+    if made_ready.fit.outcome == FITS and (made_ready.package.flows["size_bytes"] > 0).all():
         compare(graph, target, plan)
 
 

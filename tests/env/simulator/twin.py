@@ -17,7 +17,7 @@ Written from the descriptions of the engine, with none of its tables, stages or 
   receives it takes in the order the chips hand it over, and an inference is complete after all before it.
 * Weights come one streaming kernel ahead, or as far ahead as inferences are admitted.
 * ``2 * chips used + 4`` inferences are under way at most, 8 a chip without a limit of buffers.
-* Weights stream until sizes fit, and then until all activations find an address.
+* Weights stream as ``memory_twin.py`` says.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
+from math import lcm
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +36,8 @@ from go_opt.env import Target
 from go_opt.env.simulator_parameters import KindParameters
 from go_opt.graph import INPUT, WEIGHT, Graph
 from go_opt.plan import Plan
+from tests.env.memory_twin import chip_memory
 from tests.env.numpy_twin import Twin
-from tests.env.simulator.slow_memory import streamed_weights
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class SlowSimulator:
 
     def __init__(self, graph: Graph, target: Target, plan: Plan, num_rounds: int) -> None:
         self.graph, self.target, self.plan = graph, target, plan
-        self.costs = Twin(graph, target, plan)
+        self.costs = Twin(graph, target, plan, target.simulator)
         self.rounds, self.parameters = num_rounds, target.simulator
         self.buffers = self.parameters.buffers or float("inf")
         pairs = zip(plan.placement.tolist(), plan.replication.tolist(), strict=True)
@@ -166,7 +167,7 @@ class SlowSimulator:
             parameters = self.parameters.kinds[kind]
             inference = d - stage.first
             weights: dict[int, Weights] = {}
-            for kernel, touched in streamed_weights(self.costs, stage.first):
+            for kernel, touched in chip_memory(self.costs, stage.first).streams:
                 weights.setdefault(kernel, Weights(kernel, 0, inference)).size_bytes += touched
             weights = dict(sorted(weights.items()))
             chips.append(Chip(d, stage, kernels, parameters, inference, weights))
@@ -480,7 +481,9 @@ class SlowSimulator:
         return end_s
 
     def cycle(self, link: int) -> int:
-        """Inferences until a link inside a stage carries the same again."""
+        """Inferences until a link carries the same again: on rings only those inside a stage take turns."""
+        if link < self.costs.num_links and not self.target.topology.is_ring:
+            return lcm(*(stage.chips for stage in self.stages.values()))
         inside = [s.chips for s in self.stages.values() if s.first <= link < s.first + s.chips - 1]
         return inside[0] if inside else 1
 
@@ -499,8 +502,7 @@ class SlowSimulator:
             return 1.0 / self.target.host_in_bytes_per_s
         if link == self.costs.num_links + 1:
             return 1.0 / self.target.host_out_bytes_per_s
-        header = self.parameters.packet_header_bytes / max(self.parameters.packet_bytes, 1)
-        return self.costs.seconds_per_byte(link) * (1 + header)
+        return self.costs.seconds_per_byte(link)
 
     def stopped(self) -> list[tuple[int, int, int]]:
         """(link, tensor, inference) at the head of each queue, once nothing moves any more."""
