@@ -89,6 +89,16 @@ class Tensor(_message.Message):
     is_output: bool
     def __init__(self, name: _Optional[str] = ..., elements: _Optional[int] = ..., dtype: _Optional[str] = ..., kind: _Optional[_Union[TensorKind, str]] = ..., producer: _Optional[int] = ..., readers: _Optional[_Iterable[_Union[Reader, _Mapping]]] = ..., is_output: bool = ...) -> None: ...
 
+class NodeWithoutOp(_message.Message):
+    __slots__ = ("name", "became", "op")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BECAME_FIELD_NUMBER: _ClassVar[int]
+    OP_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    became: str
+    op: str
+    def __init__(self, name: _Optional[str] = ..., became: _Optional[str] = ..., op: _Optional[str] = ...) -> None: ...
+
 class Graph(_message.Message):
     __slots__ = ("name", "ops", "tensors", "precision", "dims")
     class DimsEntry(_message.Message):

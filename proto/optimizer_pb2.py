@@ -24,51 +24,70 @@ _sym_db = _symbol_database.Default()
 
 from go_opt.proto import graph_pb2 as go__opt_dot_proto_dot_graph__pb2
 from go_opt.proto import plan_pb2 as go__opt_dot_proto_dot_plan__pb2
+from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cgo_opt/proto/optimizer.proto\x12\tgo_opt.v1\x1a\x18go_opt/proto/graph.proto\x1a\x17go_opt/proto/plan.proto\"\xc7\x03\n\x0fOptimizeRequest\x12\x1f\n\x05graph\x18\x01 \x01(\x0b\x32\x10.go_opt.v1.Graph\x12!\n\x06target\x18\x02 \x01(\x0b\x32\x11.go_opt.v1.Target\x12\'\n\tobjective\x18\x03 \x01(\x0e\x32\x14.go_opt.v1.Objective\x12\x15\n\x08\x62udget_s\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x1c\n\x0fmax_evaluations\x18\x05 \x01(\x03H\x01\x88\x01\x01\x12\x0c\n\x04seed\x18\x06 \x01(\x03\x12!\n\x06\x64\x65\x63ide\x18\x07 \x01(\x0e\x32\x11.go_opt.v1.Decide\x12\x11\n\tno_relays\x18\x08 \x01(\x08\x12\x16\n\x0eno_replication\x18\t \x01(\x08\x12\x0e\n\x06policy\x18\x0c \x01(\t\x12%\n\x08\x66idelity\x18\x0b \x01(\x0e\x32\x13.go_opt.v1.Fidelity\x12*\n\x0b\x63onstraints\x18\r \x03(\x0b\x32\x15.go_opt.v1.Constraint\x12\x1a\n\rmax_latency_s\x18\x0e \x01(\x01H\x02\x88\x01\x01\x42\x0b\n\t_budget_sB\x12\n\x10_max_evaluationsB\x10\n\x0e_max_latency_sJ\x04\x08\n\x10\x0b\"\xd2\x01\n\nConstraint\x12\x1d\n\x03pin\x18\x01 \x01(\x0b\x32\x0e.go_opt.v1.PinH\x00\x12#\n\x06\x66orbid\x18\x02 \x01(\x0b\x32\x11.go_opt.v1.ForbidH\x00\x12\'\n\x08\x63olocate\x18\x03 \x01(\x0b\x32\x13.go_opt.v1.ColocateH\x00\x12(\n\tcut_after\x18\x04 \x01(\x0b\x32\x13.go_opt.v1.CutAfterH\x00\x12%\n\x05limit\x18\x05 \x01(\x0b\x32\x14.go_opt.v1.ChipLimitH\x00\x42\x06\n\x04kind\" \n\x03Pin\x12\x0b\n\x03ops\x18\x01 \x03(\t\x12\x0c\n\x04\x63hip\x18\x02 \x01(\x05\"$\n\x06\x46orbid\x12\x0b\n\x03ops\x18\x01 \x03(\t\x12\r\n\x05\x63hips\x18\x02 \x03(\x05\"\x17\n\x08\x43olocate\x12\x0b\n\x03ops\x18\x01 \x03(\t\"\x17\n\x08\x43utAfter\x12\x0b\n\x03ops\x18\x01 \x03(\t\"\xc5\x01\n\tChipLimit\x12\x0c\n\x04\x63hip\x18\x01 \x01(\x05\x12\x1a\n\rat_most_bytes\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x1b\n\x0e\x61t_least_bytes\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x16\n\tat_most_s\x18\x04 \x01(\x01H\x02\x88\x01\x01\x12\x17\n\nat_least_s\x18\x05 \x01(\x01H\x03\x88\x01\x01\x42\x10\n\x0e_at_most_bytesB\x11\n\x0f_at_least_bytesB\x0c\n\n_at_most_sB\r\n\x0b_at_least_s\"c\n\x04Step\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x13\n\x0bobjective_s\x18\x02 \x01(\x01\x12\x0e\n\x06\x62\x65st_s\x18\x03 \x01(\x01\x12\x13\n\x0b\x65valuations\x18\x04 \x01(\x03\x12\x11\n\telapsed_s\x18\x05 \x01(\x01\"\xdb\x02\n\x10OptimizeResponse\x12\x1d\n\x04plan\x18\x01 \x01(\x0b\x32\x0f.go_opt.v1.Plan\x12#\n\x07metrics\x18\x02 \x01(\x0b\x32\x12.go_opt.v1.Metrics\x12\'\n\tobjective\x18\x03 \x01(\x0e\x32\x14.go_opt.v1.Objective\x12!\n\x06status\x18\x04 \x01(\x0e\x32\x11.go_opt.v1.Status\x12\x15\n\rlower_bound_s\x18\x05 \x01(\x01\x12\x14\n\x0c\x62ound_reason\x18\x06 \x01(\t\x12\x0b\n\x03gap\x18\x07 \x01(\x01\x12\x0e\n\x06method\x18\x08 \x01(\t\x12 \n\x07history\x18\t \x03(\x0b\x32\x0f.go_opt.v1.Step\x12\x13\n\x0b\x65valuations\x18\n \x01(\x03\x12\x0e\n\x06wall_s\x18\x0b \x01(\x01\x12\x13\n\x0breference_s\x18\x0c \x01(\x01\x12\x11\n\tis_cached\x18\r \x01(\x08\"}\n\x0eOptimizeUpdate\x12\x32\n\x0bimprovement\x18\x01 \x01(\x0b\x32\x1b.go_opt.v1.OptimizeResponseH\x00\x12-\n\x06result\x18\x02 \x01(\x0b\x32\x1b.go_opt.v1.OptimizeResponseH\x00\x42\x08\n\x06update\"\xe3\x01\n\x0f\x45valuateRequest\x12\x1f\n\x05graph\x18\x01 \x01(\x0b\x32\x10.go_opt.v1.Graph\x12!\n\x06target\x18\x02 \x01(\x0b\x32\x11.go_opt.v1.Target\x12\x1d\n\x04plan\x18\x03 \x01(\x0b\x32\x0f.go_opt.v1.Plan\x12%\n\x08\x66idelity\x18\x04 \x01(\x0e\x32\x13.go_opt.v1.Fidelity\x12\x11\n\x04seed\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12*\n\x0b\x63onstraints\x18\x06 \x03(\x0b\x32\x15.go_opt.v1.ConstraintB\x07\n\x05_seed\"7\n\x10\x45valuateResponse\x12#\n\x07metrics\x18\x01 \x01(\x0b\x32\x12.go_opt.v1.Metrics\"\x14\n\x12ListTargetsRequest\"@\n\x13ListTargetsResponse\x12)\n\x07targets\x18\x01 \x03(\x0b\x32\x18.go_opt.v1.TargetSummary\"\x93\x01\n\rTargetSummary\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x11\n\tnum_chips\x18\x03 \x01(\x05\x12\x10\n\x08topology\x18\x04 \x01(\t\x12\x14\n\x0cnative_dtype\x18\x05 \x01(\t\x12\x0f\n\x07power_w\x18\x06 \x01(\x01\x12\x13\n\x0b\x66ingerprint\x18\x07 \x01(\t*W\n\tObjective\x12\x19\n\x15OBJECTIVE_UNSPECIFIED\x10\x00\x12\x18\n\x14OBJECTIVE_THROUGHPUT\x10\x01\x12\x15\n\x11OBJECTIVE_LATENCY\x10\x02*F\n\x06\x44\x65\x63ide\x12\x16\n\x12\x44\x45\x43IDE_UNSPECIFIED\x10\x00\x12\x0e\n\nDECIDE_ALL\x10\x01\x12\x14\n\x10\x44\x45\x43IDE_PLACEMENT\x10\x02*v\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATUS_OPTIMAL\x10\x01\x12\x13\n\x0fSTATUS_FEASIBLE\x10\x02\x12\x14\n\x10STATUS_HEURISTIC\x10\x03\x12\x15\n\x11STATUS_INFEASIBLE\x10\x04\x32\xae\x02\n\tOptimizer\x12\x43\n\x08Optimize\x12\x1a.go_opt.v1.OptimizeRequest\x1a\x1b.go_opt.v1.OptimizeResponse\x12I\n\x0eOptimizeStream\x12\x1a.go_opt.v1.OptimizeRequest\x1a\x19.go_opt.v1.OptimizeUpdate0\x01\x12\x43\n\x08\x45valuate\x12\x1a.go_opt.v1.EvaluateRequest\x1a\x1b.go_opt.v1.EvaluateResponse\x12L\n\x0bListTargets\x12\x1d.go_opt.v1.ListTargetsRequest\x1a\x1e.go_opt.v1.ListTargetsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cgo_opt/proto/optimizer.proto\x12\tgo_opt.v1\x1a\x18go_opt/proto/graph.proto\x1a\x17go_opt/proto/plan.proto\x1a\x1cgoogle/protobuf/struct.proto\"\x9d\x01\n\tOnnxModel\x12\x0c\n\x04\x66ile\x18\x01 \x01(\x0c\x12,\n\x04\x64ims\x18\x02 \x03(\x0b\x32\x1e.go_opt.v1.OnnxModel.DimsEntry\x12\'\n\tprecision\x18\x03 \x01(\x0e\x32\x14.go_opt.v1.Precision\x1a+\n\tDimsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\x80\x04\n\x0fOptimizeRequest\x12\x1f\n\x05graph\x18\x01 \x01(\x0b\x32\x10.go_opt.v1.Graph\x12!\n\x06target\x18\x02 \x01(\x0b\x32\x11.go_opt.v1.Target\x12\'\n\tobjective\x18\x03 \x01(\x0e\x32\x14.go_opt.v1.Objective\x12\x15\n\x08\x62udget_s\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x1c\n\x0fmax_evaluations\x18\x05 \x01(\x03H\x01\x88\x01\x01\x12\x0c\n\x04seed\x18\x06 \x01(\x03\x12!\n\x06\x64\x65\x63ide\x18\x07 \x01(\x0e\x32\x11.go_opt.v1.Decide\x12\x11\n\tno_relays\x18\x08 \x01(\x08\x12\x16\n\x0eno_replication\x18\t \x01(\x08\x12\x0e\n\x06policy\x18\x0c \x01(\t\x12%\n\x08\x66idelity\x18\x0b \x01(\x0e\x32\x13.go_opt.v1.Fidelity\x12*\n\x0b\x63onstraints\x18\r \x03(\x0b\x32\x15.go_opt.v1.Constraint\x12\x1a\n\rmax_latency_s\x18\x0e \x01(\x01H\x02\x88\x01\x01\x12\"\n\x04onnx\x18\x0f \x01(\x0b\x32\x14.go_opt.v1.OnnxModel\x12\x13\n\x0bno_simulate\x18\x10 \x01(\x08\x42\x0b\n\t_budget_sB\x12\n\x10_max_evaluationsB\x10\n\x0e_max_latency_sJ\x04\x08\n\x10\x0b\"2\n\x08\x43onflict\x12\x11\n\tis_proven\x18\x01 \x01(\x08\x12\x13\n\x0b\x63onstraints\x18\x02 \x03(\t\"\xd2\x01\n\nConstraint\x12\x1d\n\x03pin\x18\x01 \x01(\x0b\x32\x0e.go_opt.v1.PinH\x00\x12#\n\x06\x66orbid\x18\x02 \x01(\x0b\x32\x11.go_opt.v1.ForbidH\x00\x12\'\n\x08\x63olocate\x18\x03 \x01(\x0b\x32\x13.go_opt.v1.ColocateH\x00\x12(\n\tcut_after\x18\x04 \x01(\x0b\x32\x13.go_opt.v1.CutAfterH\x00\x12%\n\x05limit\x18\x05 \x01(\x0b\x32\x14.go_opt.v1.ChipLimitH\x00\x42\x06\n\x04kind\" \n\x03Pin\x12\x0b\n\x03ops\x18\x01 \x03(\t\x12\x0c\n\x04\x63hip\x18\x02 \x01(\x05\"$\n\x06\x46orbid\x12\x0b\n\x03ops\x18\x01 \x03(\t\x12\r\n\x05\x63hips\x18\x02 \x03(\x05\"\x17\n\x08\x43olocate\x12\x0b\n\x03ops\x18\x01 \x03(\t\"\x17\n\x08\x43utAfter\x12\x0b\n\x03ops\x18\x01 \x03(\t\"\xc5\x01\n\tChipLimit\x12\x0c\n\x04\x63hip\x18\x01 \x01(\x05\x12\x1a\n\rat_most_bytes\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x1b\n\x0e\x61t_least_bytes\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x16\n\tat_most_s\x18\x04 \x01(\x01H\x02\x88\x01\x01\x12\x17\n\nat_least_s\x18\x05 \x01(\x01H\x03\x88\x01\x01\x42\x10\n\x0e_at_most_bytesB\x11\n\x0f_at_least_bytesB\x0c\n\n_at_most_sB\r\n\x0b_at_least_s\"c\n\x04Step\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x13\n\x0bobjective_s\x18\x02 \x01(\x01\x12\x0e\n\x06\x62\x65st_s\x18\x03 \x01(\x01\x12\x13\n\x0b\x65valuations\x18\x04 \x01(\x03\x12\x11\n\telapsed_s\x18\x05 \x01(\x01\"\xbf\x04\n\x10OptimizeResponse\x12\x1d\n\x04plan\x18\x01 \x01(\x0b\x32\x0f.go_opt.v1.Plan\x12#\n\x07metrics\x18\x02 \x01(\x0b\x32\x12.go_opt.v1.Metrics\x12\'\n\tobjective\x18\x03 \x01(\x0e\x32\x14.go_opt.v1.Objective\x12!\n\x06status\x18\x04 \x01(\x0e\x32\x11.go_opt.v1.Status\x12\x15\n\rlower_bound_s\x18\x05 \x01(\x01\x12\x14\n\x0c\x62ound_reason\x18\x06 \x01(\t\x12\x0b\n\x03gap\x18\x07 \x01(\x01\x12\x0e\n\x06method\x18\x08 \x01(\t\x12 \n\x07history\x18\t \x03(\x0b\x32\x0f.go_opt.v1.Step\x12\x13\n\x0b\x65valuations\x18\n \x01(\x03\x12\x0e\n\x06wall_s\x18\x0b \x01(\x01\x12\x13\n\x0breference_s\x18\x0c \x01(\x01\x12\x11\n\tis_cached\x18\r \x01(\x08\x12\x0c\n\x04seed\x18\x0e \x01(\x03\x12\x0f\n\x07version\x18\x0f \x01(\t\x12\x32\n\x10nodes_without_op\x18\x10 \x03(\x0b\x32\x18.go_opt.v1.NodeWithoutOp\x12!\n\x14simulated_interval_s\x18\x11 \x01(\x01H\x00\x88\x01\x01\x12!\n\x14simulated_makespan_s\x18\x12 \x01(\x01H\x01\x88\x01\x01\x12\x17\n\x0fsimulation_note\x18\x13 \x01(\tB\x17\n\x15_simulated_interval_sB\x17\n\x15_simulated_makespan_s\"}\n\x0eOptimizeUpdate\x12\x32\n\x0bimprovement\x18\x01 \x01(\x0b\x32\x1b.go_opt.v1.OptimizeResponseH\x00\x12-\n\x06result\x18\x02 \x01(\x0b\x32\x1b.go_opt.v1.OptimizeResponseH\x00\x42\x08\n\x06update\"\xe3\x01\n\x0f\x45valuateRequest\x12\x1f\n\x05graph\x18\x01 \x01(\x0b\x32\x10.go_opt.v1.Graph\x12!\n\x06target\x18\x02 \x01(\x0b\x32\x11.go_opt.v1.Target\x12\x1d\n\x04plan\x18\x03 \x01(\x0b\x32\x0f.go_opt.v1.Plan\x12%\n\x08\x66idelity\x18\x04 \x01(\x0e\x32\x13.go_opt.v1.Fidelity\x12\x11\n\x04seed\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12*\n\x0b\x63onstraints\x18\x06 \x03(\x0b\x32\x15.go_opt.v1.ConstraintB\x07\n\x05_seed\"7\n\x10\x45valuateResponse\x12#\n\x07metrics\x18\x01 \x01(\x0b\x32\x12.go_opt.v1.Metrics\"\x9e\x01\n\rVerifyRequest\x12\x1f\n\x05graph\x18\x01 \x01(\x0b\x32\x10.go_opt.v1.Graph\x12!\n\x06target\x18\x02 \x01(\x0b\x32\x11.go_opt.v1.Target\x12\x1d\n\x04plan\x18\x03 \x01(\x0b\x32\x0f.go_opt.v1.Plan\x12*\n\x0b\x63onstraints\x18\x04 \x03(\x0b\x32\x15.go_opt.v1.Constraint\":\n\x0eVerifyResponse\x12(\n\nviolations\x18\x01 \x03(\x0b\x32\x14.go_opt.v1.Violation\"0\n\tViolation\x12\x12\n\nconstraint\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"\xd4\x01\n\x0e\x45xplainRequest\x12\x1f\n\x05graph\x18\x01 \x01(\x0b\x32\x10.go_opt.v1.Graph\x12!\n\x06target\x18\x02 \x01(\x0b\x32\x11.go_opt.v1.Target\x12\x1d\n\x04plan\x18\x03 \x01(\x0b\x32\x0f.go_opt.v1.Plan\x12\n\n\x02op\x18\x04 \x01(\t\x12*\n\x0b\x63onstraints\x18\x05 \x03(\x0b\x32\x15.go_opt.v1.Constraint\x12\'\n\tobjective\x18\x06 \x01(\x0e\x32\x14.go_opt.v1.Objective\"?\n\x0f\x45xplainResponse\x12,\n\x0b\x65xplanation\x18\x01 \x01(\x0b\x32\x17.google.protobuf.Struct\"\x14\n\x12ListTargetsRequest\"@\n\x13ListTargetsResponse\x12)\n\x07targets\x18\x01 \x03(\x0b\x32\x18.go_opt.v1.TargetSummary\"\x93\x01\n\rTargetSummary\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x11\n\tnum_chips\x18\x03 \x01(\x05\x12\x10\n\x08topology\x18\x04 \x01(\t\x12\x14\n\x0cnative_dtype\x18\x05 \x01(\t\x12\x0f\n\x07power_w\x18\x06 \x01(\x01\x12\x13\n\x0b\x66ingerprint\x18\x07 \x01(\t*W\n\tObjective\x12\x19\n\x15OBJECTIVE_UNSPECIFIED\x10\x00\x12\x18\n\x14OBJECTIVE_THROUGHPUT\x10\x01\x12\x15\n\x11OBJECTIVE_LATENCY\x10\x02*F\n\x06\x44\x65\x63ide\x12\x16\n\x12\x44\x45\x43IDE_UNSPECIFIED\x10\x00\x12\x0e\n\nDECIDE_ALL\x10\x01\x12\x14\n\x10\x44\x45\x43IDE_PLACEMENT\x10\x02*v\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATUS_OPTIMAL\x10\x01\x12\x13\n\x0fSTATUS_FEASIBLE\x10\x02\x12\x14\n\x10STATUS_HEURISTIC\x10\x03\x12\x15\n\x11STATUS_INFEASIBLE\x10\x04\x32\xaf\x03\n\tOptimizer\x12\x43\n\x08Optimize\x12\x1a.go_opt.v1.OptimizeRequest\x1a\x1b.go_opt.v1.OptimizeResponse\x12I\n\x0eOptimizeStream\x12\x1a.go_opt.v1.OptimizeRequest\x1a\x19.go_opt.v1.OptimizeUpdate0\x01\x12\x43\n\x08\x45valuate\x12\x1a.go_opt.v1.EvaluateRequest\x1a\x1b.go_opt.v1.EvaluateResponse\x12=\n\x06Verify\x12\x18.go_opt.v1.VerifyRequest\x1a\x19.go_opt.v1.VerifyResponse\x12@\n\x07\x45xplain\x12\x19.go_opt.v1.ExplainRequest\x1a\x1a.go_opt.v1.ExplainResponse\x12L\n\x0bListTargets\x12\x1d.go_opt.v1.ListTargetsRequest\x1a\x1e.go_opt.v1.ListTargetsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'go_opt.proto.optimizer_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OBJECTIVE']._serialized_start=2190
-  _globals['_OBJECTIVE']._serialized_end=2277
-  _globals['_DECIDE']._serialized_start=2279
-  _globals['_DECIDE']._serialized_end=2349
-  _globals['_STATUS']._serialized_start=2351
-  _globals['_STATUS']._serialized_end=2469
-  _globals['_OPTIMIZEREQUEST']._serialized_start=95
-  _globals['_OPTIMIZEREQUEST']._serialized_end=550
-  _globals['_CONSTRAINT']._serialized_start=553
-  _globals['_CONSTRAINT']._serialized_end=763
-  _globals['_PIN']._serialized_start=765
-  _globals['_PIN']._serialized_end=797
-  _globals['_FORBID']._serialized_start=799
-  _globals['_FORBID']._serialized_end=835
-  _globals['_COLOCATE']._serialized_start=837
-  _globals['_COLOCATE']._serialized_end=860
-  _globals['_CUTAFTER']._serialized_start=862
-  _globals['_CUTAFTER']._serialized_end=885
-  _globals['_CHIPLIMIT']._serialized_start=888
-  _globals['_CHIPLIMIT']._serialized_end=1085
-  _globals['_STEP']._serialized_start=1087
-  _globals['_STEP']._serialized_end=1186
-  _globals['_OPTIMIZERESPONSE']._serialized_start=1189
-  _globals['_OPTIMIZERESPONSE']._serialized_end=1536
-  _globals['_OPTIMIZEUPDATE']._serialized_start=1538
-  _globals['_OPTIMIZEUPDATE']._serialized_end=1663
-  _globals['_EVALUATEREQUEST']._serialized_start=1666
-  _globals['_EVALUATEREQUEST']._serialized_end=1893
-  _globals['_EVALUATERESPONSE']._serialized_start=1895
-  _globals['_EVALUATERESPONSE']._serialized_end=1950
-  _globals['_LISTTARGETSREQUEST']._serialized_start=1952
-  _globals['_LISTTARGETSREQUEST']._serialized_end=1972
-  _globals['_LISTTARGETSRESPONSE']._serialized_start=1974
-  _globals['_LISTTARGETSRESPONSE']._serialized_end=2038
-  _globals['_TARGETSUMMARY']._serialized_start=2041
-  _globals['_TARGETSUMMARY']._serialized_end=2188
-  _globals['_OPTIMIZER']._serialized_start=2472
-  _globals['_OPTIMIZER']._serialized_end=2774
+  _globals['_ONNXMODEL_DIMSENTRY']._loaded_options = None
+  _globals['_ONNXMODEL_DIMSENTRY']._serialized_options = b'8\001'
+  _globals['_OBJECTIVE']._serialized_start=3268
+  _globals['_OBJECTIVE']._serialized_end=3355
+  _globals['_DECIDE']._serialized_start=3357
+  _globals['_DECIDE']._serialized_end=3427
+  _globals['_STATUS']._serialized_start=3429
+  _globals['_STATUS']._serialized_end=3547
+  _globals['_ONNXMODEL']._serialized_start=125
+  _globals['_ONNXMODEL']._serialized_end=282
+  _globals['_ONNXMODEL_DIMSENTRY']._serialized_start=239
+  _globals['_ONNXMODEL_DIMSENTRY']._serialized_end=282
+  _globals['_OPTIMIZEREQUEST']._serialized_start=285
+  _globals['_OPTIMIZEREQUEST']._serialized_end=797
+  _globals['_CONFLICT']._serialized_start=799
+  _globals['_CONFLICT']._serialized_end=849
+  _globals['_CONSTRAINT']._serialized_start=852
+  _globals['_CONSTRAINT']._serialized_end=1062
+  _globals['_PIN']._serialized_start=1064
+  _globals['_PIN']._serialized_end=1096
+  _globals['_FORBID']._serialized_start=1098
+  _globals['_FORBID']._serialized_end=1134
+  _globals['_COLOCATE']._serialized_start=1136
+  _globals['_COLOCATE']._serialized_end=1159
+  _globals['_CUTAFTER']._serialized_start=1161
+  _globals['_CUTAFTER']._serialized_end=1184
+  _globals['_CHIPLIMIT']._serialized_start=1187
+  _globals['_CHIPLIMIT']._serialized_end=1384
+  _globals['_STEP']._serialized_start=1386
+  _globals['_STEP']._serialized_end=1485
+  _globals['_OPTIMIZERESPONSE']._serialized_start=1488
+  _globals['_OPTIMIZERESPONSE']._serialized_end=2063
+  _globals['_OPTIMIZEUPDATE']._serialized_start=2065
+  _globals['_OPTIMIZEUPDATE']._serialized_end=2190
+  _globals['_EVALUATEREQUEST']._serialized_start=2193
+  _globals['_EVALUATEREQUEST']._serialized_end=2420
+  _globals['_EVALUATERESPONSE']._serialized_start=2422
+  _globals['_EVALUATERESPONSE']._serialized_end=2477
+  _globals['_VERIFYREQUEST']._serialized_start=2480
+  _globals['_VERIFYREQUEST']._serialized_end=2638
+  _globals['_VERIFYRESPONSE']._serialized_start=2640
+  _globals['_VERIFYRESPONSE']._serialized_end=2698
+  _globals['_VIOLATION']._serialized_start=2700
+  _globals['_VIOLATION']._serialized_end=2748
+  _globals['_EXPLAINREQUEST']._serialized_start=2751
+  _globals['_EXPLAINREQUEST']._serialized_end=2963
+  _globals['_EXPLAINRESPONSE']._serialized_start=2965
+  _globals['_EXPLAINRESPONSE']._serialized_end=3028
+  _globals['_LISTTARGETSREQUEST']._serialized_start=3030
+  _globals['_LISTTARGETSREQUEST']._serialized_end=3050
+  _globals['_LISTTARGETSRESPONSE']._serialized_start=3052
+  _globals['_LISTTARGETSRESPONSE']._serialized_end=3116
+  _globals['_TARGETSUMMARY']._serialized_start=3119
+  _globals['_TARGETSUMMARY']._serialized_end=3266
+  _globals['_OPTIMIZER']._serialized_start=3550
+  _globals['_OPTIMIZER']._serialized_end=3981
 # @@protoc_insertion_point(module_scope)

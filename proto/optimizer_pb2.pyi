@@ -1,5 +1,6 @@
 from go_opt.proto import graph_pb2 as _graph_pb2
 from go_opt.proto import plan_pb2 as _plan_pb2
+from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -40,8 +41,25 @@ STATUS_FEASIBLE: Status
 STATUS_HEURISTIC: Status
 STATUS_INFEASIBLE: Status
 
+class OnnxModel(_message.Message):
+    __slots__ = ("file", "dims", "precision")
+    class DimsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    DIMS_FIELD_NUMBER: _ClassVar[int]
+    PRECISION_FIELD_NUMBER: _ClassVar[int]
+    file: bytes
+    dims: _containers.ScalarMap[str, int]
+    precision: _graph_pb2.Precision
+    def __init__(self, file: _Optional[bytes] = ..., dims: _Optional[_Mapping[str, int]] = ..., precision: _Optional[_Union[_graph_pb2.Precision, str]] = ...) -> None: ...
+
 class OptimizeRequest(_message.Message):
-    __slots__ = ("graph", "target", "objective", "budget_s", "max_evaluations", "seed", "decide", "no_relays", "no_replication", "policy", "fidelity", "constraints", "max_latency_s")
+    __slots__ = ("graph", "target", "objective", "budget_s", "max_evaluations", "seed", "decide", "no_relays", "no_replication", "policy", "fidelity", "constraints", "max_latency_s", "onnx", "no_simulate")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +73,8 @@ class OptimizeRequest(_message.Message):
     FIDELITY_FIELD_NUMBER: _ClassVar[int]
     CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
     MAX_LATENCY_S_FIELD_NUMBER: _ClassVar[int]
+    ONNX_FIELD_NUMBER: _ClassVar[int]
+    NO_SIMULATE_FIELD_NUMBER: _ClassVar[int]
     graph: _graph_pb2.Graph
     target: _plan_pb2.Target
     objective: Objective
@@ -68,7 +88,17 @@ class OptimizeRequest(_message.Message):
     fidelity: _plan_pb2.Fidelity
     constraints: _containers.RepeatedCompositeFieldContainer[Constraint]
     max_latency_s: float
-    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., budget_s: _Optional[float] = ..., max_evaluations: _Optional[int] = ..., seed: _Optional[int] = ..., decide: _Optional[_Union[Decide, str]] = ..., no_relays: bool = ..., no_replication: bool = ..., policy: _Optional[str] = ..., fidelity: _Optional[_Union[_plan_pb2.Fidelity, str]] = ..., constraints: _Optional[_Iterable[_Union[Constraint, _Mapping]]] = ..., max_latency_s: _Optional[float] = ...) -> None: ...
+    onnx: OnnxModel
+    no_simulate: bool
+    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., budget_s: _Optional[float] = ..., max_evaluations: _Optional[int] = ..., seed: _Optional[int] = ..., decide: _Optional[_Union[Decide, str]] = ..., no_relays: bool = ..., no_replication: bool = ..., policy: _Optional[str] = ..., fidelity: _Optional[_Union[_plan_pb2.Fidelity, str]] = ..., constraints: _Optional[_Iterable[_Union[Constraint, _Mapping]]] = ..., max_latency_s: _Optional[float] = ..., onnx: _Optional[_Union[OnnxModel, _Mapping]] = ..., no_simulate: bool = ...) -> None: ...
+
+class Conflict(_message.Message):
+    __slots__ = ("is_proven", "constraints")
+    IS_PROVEN_FIELD_NUMBER: _ClassVar[int]
+    CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
+    is_proven: bool
+    constraints: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, is_proven: bool = ..., constraints: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Constraint(_message.Message):
     __slots__ = ("pin", "forbid", "colocate", "cut_after", "limit")
@@ -141,7 +171,7 @@ class Step(_message.Message):
     def __init__(self, method: _Optional[str] = ..., objective_s: _Optional[float] = ..., best_s: _Optional[float] = ..., evaluations: _Optional[int] = ..., elapsed_s: _Optional[float] = ...) -> None: ...
 
 class OptimizeResponse(_message.Message):
-    __slots__ = ("plan", "metrics", "objective", "status", "lower_bound_s", "bound_reason", "gap", "method", "history", "evaluations", "wall_s", "reference_s", "is_cached")
+    __slots__ = ("plan", "metrics", "objective", "status", "lower_bound_s", "bound_reason", "gap", "method", "history", "evaluations", "wall_s", "reference_s", "is_cached", "seed", "version", "nodes_without_op", "simulated_interval_s", "simulated_makespan_s", "simulation_note")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +185,12 @@ class OptimizeResponse(_message.Message):
     WALL_S_FIELD_NUMBER: _ClassVar[int]
     REFERENCE_S_FIELD_NUMBER: _ClassVar[int]
     IS_CACHED_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NODES_WITHOUT_OP_FIELD_NUMBER: _ClassVar[int]
+    SIMULATED_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    SIMULATED_MAKESPAN_S_FIELD_NUMBER: _ClassVar[int]
+    SIMULATION_NOTE_FIELD_NUMBER: _ClassVar[int]
     plan: _plan_pb2.Plan
     metrics: _plan_pb2.Metrics
     objective: Objective
@@ -168,7 +204,13 @@ class OptimizeResponse(_message.Message):
     wall_s: float
     reference_s: float
     is_cached: bool
-    def __init__(self, plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., metrics: _Optional[_Union[_plan_pb2.Metrics, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., status: _Optional[_Union[Status, str]] = ..., lower_bound_s: _Optional[float] = ..., bound_reason: _Optional[str] = ..., gap: _Optional[float] = ..., method: _Optional[str] = ..., history: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., evaluations: _Optional[int] = ..., wall_s: _Optional[float] = ..., reference_s: _Optional[float] = ..., is_cached: bool = ...) -> None: ...
+    seed: int
+    version: str
+    nodes_without_op: _containers.RepeatedCompositeFieldContainer[_graph_pb2.NodeWithoutOp]
+    simulated_interval_s: float
+    simulated_makespan_s: float
+    simulation_note: str
+    def __init__(self, plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., metrics: _Optional[_Union[_plan_pb2.Metrics, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., status: _Optional[_Union[Status, str]] = ..., lower_bound_s: _Optional[float] = ..., bound_reason: _Optional[str] = ..., gap: _Optional[float] = ..., method: _Optional[str] = ..., history: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., evaluations: _Optional[int] = ..., wall_s: _Optional[float] = ..., reference_s: _Optional[float] = ..., is_cached: bool = ..., seed: _Optional[int] = ..., version: _Optional[str] = ..., nodes_without_op: _Optional[_Iterable[_Union[_graph_pb2.NodeWithoutOp, _Mapping]]] = ..., simulated_interval_s: _Optional[float] = ..., simulated_makespan_s: _Optional[float] = ..., simulation_note: _Optional[str] = ...) -> None: ...
 
 class OptimizeUpdate(_message.Message):
     __slots__ = ("improvement", "result")
@@ -199,6 +241,54 @@ class EvaluateResponse(_message.Message):
     METRICS_FIELD_NUMBER: _ClassVar[int]
     metrics: _plan_pb2.Metrics
     def __init__(self, metrics: _Optional[_Union[_plan_pb2.Metrics, _Mapping]] = ...) -> None: ...
+
+class VerifyRequest(_message.Message):
+    __slots__ = ("graph", "target", "plan", "constraints")
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
+    graph: _graph_pb2.Graph
+    target: _plan_pb2.Target
+    plan: _plan_pb2.Plan
+    constraints: _containers.RepeatedCompositeFieldContainer[Constraint]
+    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., constraints: _Optional[_Iterable[_Union[Constraint, _Mapping]]] = ...) -> None: ...
+
+class VerifyResponse(_message.Message):
+    __slots__ = ("violations",)
+    VIOLATIONS_FIELD_NUMBER: _ClassVar[int]
+    violations: _containers.RepeatedCompositeFieldContainer[Violation]
+    def __init__(self, violations: _Optional[_Iterable[_Union[Violation, _Mapping]]] = ...) -> None: ...
+
+class Violation(_message.Message):
+    __slots__ = ("constraint", "message")
+    CONSTRAINT_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    constraint: str
+    message: str
+    def __init__(self, constraint: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class ExplainRequest(_message.Message):
+    __slots__ = ("graph", "target", "plan", "op", "constraints", "objective")
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    OP_FIELD_NUMBER: _ClassVar[int]
+    CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
+    OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
+    graph: _graph_pb2.Graph
+    target: _plan_pb2.Target
+    plan: _plan_pb2.Plan
+    op: str
+    constraints: _containers.RepeatedCompositeFieldContainer[Constraint]
+    objective: Objective
+    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., op: _Optional[str] = ..., constraints: _Optional[_Iterable[_Union[Constraint, _Mapping]]] = ..., objective: _Optional[_Union[Objective, str]] = ...) -> None: ...
+
+class ExplainResponse(_message.Message):
+    __slots__ = ("explanation",)
+    EXPLANATION_FIELD_NUMBER: _ClassVar[int]
+    explanation: _struct_pb2.Struct
+    def __init__(self, explanation: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class ListTargetsRequest(_message.Message):
     __slots__ = ()

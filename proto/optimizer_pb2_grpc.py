@@ -57,6 +57,16 @@ class OptimizerStub(object):
                 request_serializer=go__opt_dot_proto_dot_optimizer__pb2.EvaluateRequest.SerializeToString,
                 response_deserializer=go__opt_dot_proto_dot_optimizer__pb2.EvaluateResponse.FromString,
                 _registered_method=True)
+        self.Verify = channel.unary_unary(
+                '/go_opt.v1.Optimizer/Verify',
+                request_serializer=go__opt_dot_proto_dot_optimizer__pb2.VerifyRequest.SerializeToString,
+                response_deserializer=go__opt_dot_proto_dot_optimizer__pb2.VerifyResponse.FromString,
+                _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/go_opt.v1.Optimizer/Explain',
+                request_serializer=go__opt_dot_proto_dot_optimizer__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=go__opt_dot_proto_dot_optimizer__pb2.ExplainResponse.FromString,
+                _registered_method=True)
         self.ListTargets = channel.unary_unary(
                 '/go_opt.v1.Optimizer/ListTargets',
                 request_serializer=go__opt_dot_proto_dot_optimizer__pb2.ListTargetsRequest.SerializeToString,
@@ -82,10 +92,10 @@ class OptimizerServicer(object):
         Statuses:
         INVALID_ARGUMENT: the graph, the target, a limit or a constraint is malformed, or the
         fidelity is not served.
-        FAILED_PRECONDITION: no valid plan exists, or none was found; constraints that cannot
-        hold together are named.
+        FAILED_PRECONDITION: no valid plan exists, or none was found; the details have a
+        Conflict.
         DEADLINE_EXCEEDED: the deadline passed before any plan was found.
-        NOT_FOUND: no policy trained by this service has the name `policy`.
+        NOT_FOUND: the caller has no policy of the name `policy`, and none is shared under it.
         UNAVAILABLE: the service is draining; call another one.
         INTERNAL: a defect of the service.
         """
@@ -111,6 +121,26 @@ class OptimizerServicer(object):
         INVALID_ARGUMENT: the graph, the target, the plan or a constraint is malformed, the
         plan belongs to another graph or target, or the fidelity is not served.
         DEADLINE_EXCEEDED, UNAVAILABLE, INTERNAL: as Optimize.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Verify(self, request, context):
+        """Checks a plan against every rule and constraint. A plan that breaks some is an answer
+        with violations, not an error.
+
+        Statuses: those of Evaluate.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Explain(self, request, context):
+        """Says why a plan costs what it costs, or why an op is where it is.
+
+        Statuses: those of Evaluate, and
+        INVALID_ARGUMENT: the graph has no op of the name `op`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -143,6 +173,16 @@ def add_OptimizerServicer_to_server(servicer, server):
                     servicer.Evaluate,
                     request_deserializer=go__opt_dot_proto_dot_optimizer__pb2.EvaluateRequest.FromString,
                     response_serializer=go__opt_dot_proto_dot_optimizer__pb2.EvaluateResponse.SerializeToString,
+            ),
+            'Verify': grpc.unary_unary_rpc_method_handler(
+                    servicer.Verify,
+                    request_deserializer=go__opt_dot_proto_dot_optimizer__pb2.VerifyRequest.FromString,
+                    response_serializer=go__opt_dot_proto_dot_optimizer__pb2.VerifyResponse.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=go__opt_dot_proto_dot_optimizer__pb2.ExplainRequest.FromString,
+                    response_serializer=go__opt_dot_proto_dot_optimizer__pb2.ExplainResponse.SerializeToString,
             ),
             'ListTargets': grpc.unary_unary_rpc_method_handler(
                     servicer.ListTargets,
@@ -239,6 +279,60 @@ class Optimizer(object):
             '/go_opt.v1.Optimizer/Evaluate',
             go__opt_dot_proto_dot_optimizer__pb2.EvaluateRequest.SerializeToString,
             go__opt_dot_proto_dot_optimizer__pb2.EvaluateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Verify(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/go_opt.v1.Optimizer/Verify',
+            go__opt_dot_proto_dot_optimizer__pb2.VerifyRequest.SerializeToString,
+            go__opt_dot_proto_dot_optimizer__pb2.VerifyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/go_opt.v1.Optimizer/Explain',
+            go__opt_dot_proto_dot_optimizer__pb2.ExplainRequest.SerializeToString,
+            go__opt_dot_proto_dot_optimizer__pb2.ExplainResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -46,7 +46,7 @@ class Clone(_message.Message):
     def __init__(self, op: _Optional[str] = ..., chip: _Optional[int] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("placement", "order", "fusion_group", "replication", "relays", "clones", "provenance", "op_provenance", "graph_fingerprint", "target_fingerprint", "target", "dims", "precision", "model")
+    __slots__ = ("placement", "order", "fusion_group", "replication", "relays", "clones", "provenance", "op_provenance", "graph_fingerprint", "target_fingerprint", "target", "dims", "precision", "model", "op_names")
     class DimsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +68,7 @@ class Plan(_message.Message):
     DIMS_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    OP_NAMES_FIELD_NUMBER: _ClassVar[int]
     placement: _containers.RepeatedScalarFieldContainer[int]
     order: _containers.RepeatedScalarFieldContainer[int]
     fusion_group: _containers.RepeatedScalarFieldContainer[int]
@@ -82,7 +83,8 @@ class Plan(_message.Message):
     dims: _containers.ScalarMap[str, int]
     precision: _graph_pb2.Precision
     model: str
-    def __init__(self, placement: _Optional[_Iterable[int]] = ..., order: _Optional[_Iterable[int]] = ..., fusion_group: _Optional[_Iterable[int]] = ..., replication: _Optional[_Iterable[int]] = ..., relays: _Optional[_Iterable[_Union[Relay, _Mapping]]] = ..., clones: _Optional[_Iterable[_Union[Clone, _Mapping]]] = ..., provenance: _Optional[_Iterable[str]] = ..., op_provenance: _Optional[_Iterable[int]] = ..., graph_fingerprint: _Optional[str] = ..., target_fingerprint: _Optional[str] = ..., target: _Optional[str] = ..., dims: _Optional[_Mapping[str, int]] = ..., precision: _Optional[_Union[_graph_pb2.Precision, str]] = ..., model: _Optional[str] = ...) -> None: ...
+    op_names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, placement: _Optional[_Iterable[int]] = ..., order: _Optional[_Iterable[int]] = ..., fusion_group: _Optional[_Iterable[int]] = ..., replication: _Optional[_Iterable[int]] = ..., relays: _Optional[_Iterable[_Union[Relay, _Mapping]]] = ..., clones: _Optional[_Iterable[_Union[Clone, _Mapping]]] = ..., provenance: _Optional[_Iterable[str]] = ..., op_provenance: _Optional[_Iterable[int]] = ..., graph_fingerprint: _Optional[str] = ..., target_fingerprint: _Optional[str] = ..., target: _Optional[str] = ..., dims: _Optional[_Mapping[str, int]] = ..., precision: _Optional[_Union[_graph_pb2.Precision, str]] = ..., model: _Optional[str] = ..., op_names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Simulation(_message.Message):
     __slots__ = ("utilisation", "stall_input_s", "stall_host_s", "stall_output_s", "stall_weights_s", "link_utilisation", "link_wait_s", "period", "inferences")

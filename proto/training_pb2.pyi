@@ -46,7 +46,7 @@ class TrainingEnvironment(_message.Message):
     def __init__(self, fidelity: _Optional[_Union[_plan_pb2.Fidelity, str]] = ..., address: _Optional[str] = ...) -> None: ...
 
 class PretrainRequest(_message.Message):
-    __slots__ = ("policy", "request_id", "zoo_graphs", "graphs", "target", "samples", "seed", "environment", "lessons", "generated_share", "most_ops")
+    __slots__ = ("policy", "request_id", "zoo_graphs", "graphs", "target", "samples", "seed", "environment", "lessons", "generated_share", "most_ops", "shared")
     POLICY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ZOO_GRAPHS_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,7 @@ class PretrainRequest(_message.Message):
     LESSONS_FIELD_NUMBER: _ClassVar[int]
     GENERATED_SHARE_FIELD_NUMBER: _ClassVar[int]
     MOST_OPS_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
     policy: str
     request_id: str
     zoo_graphs: _containers.RepeatedScalarFieldContainer[str]
@@ -69,10 +70,11 @@ class PretrainRequest(_message.Message):
     lessons: _containers.RepeatedScalarFieldContainer[str]
     generated_share: float
     most_ops: int
-    def __init__(self, policy: _Optional[str] = ..., request_id: _Optional[str] = ..., zoo_graphs: _Optional[_Iterable[str]] = ..., graphs: _Optional[_Iterable[_Union[_graph_pb2.Graph, _Mapping]]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., samples: _Optional[int] = ..., seed: _Optional[int] = ..., environment: _Optional[_Union[TrainingEnvironment, _Mapping]] = ..., lessons: _Optional[_Iterable[str]] = ..., generated_share: _Optional[float] = ..., most_ops: _Optional[int] = ...) -> None: ...
+    shared: bool
+    def __init__(self, policy: _Optional[str] = ..., request_id: _Optional[str] = ..., zoo_graphs: _Optional[_Iterable[str]] = ..., graphs: _Optional[_Iterable[_Union[_graph_pb2.Graph, _Mapping]]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., samples: _Optional[int] = ..., seed: _Optional[int] = ..., environment: _Optional[_Union[TrainingEnvironment, _Mapping]] = ..., lessons: _Optional[_Iterable[str]] = ..., generated_share: _Optional[float] = ..., most_ops: _Optional[int] = ..., shared: bool = ...) -> None: ...
 
 class FinetuneRequest(_message.Message):
-    __slots__ = ("policy", "request_id", "from_policy", "graph", "target", "samples", "seed", "environment", "lessons")
+    __slots__ = ("policy", "request_id", "from_policy", "graph", "target", "samples", "seed", "environment", "lessons", "shared")
     POLICY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     FROM_POLICY_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +84,7 @@ class FinetuneRequest(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     LESSONS_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
     policy: str
     request_id: str
     from_policy: str
@@ -91,10 +94,11 @@ class FinetuneRequest(_message.Message):
     seed: int
     environment: TrainingEnvironment
     lessons: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, policy: _Optional[str] = ..., request_id: _Optional[str] = ..., from_policy: _Optional[str] = ..., graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., samples: _Optional[int] = ..., seed: _Optional[int] = ..., environment: _Optional[_Union[TrainingEnvironment, _Mapping]] = ..., lessons: _Optional[_Iterable[str]] = ...) -> None: ...
+    shared: bool
+    def __init__(self, policy: _Optional[str] = ..., request_id: _Optional[str] = ..., from_policy: _Optional[str] = ..., graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., samples: _Optional[int] = ..., seed: _Optional[int] = ..., environment: _Optional[_Union[TrainingEnvironment, _Mapping]] = ..., lessons: _Optional[_Iterable[str]] = ..., shared: bool = ...) -> None: ...
 
 class TrainingProgress(_message.Message):
-    __slots__ = ("policy", "kind", "state", "create_time", "start_time", "end_time", "step", "steps", "samples", "checkpoint_step", "reward", "best_interval_s", "best_score", "samples_per_s", "left_s", "attempts")
+    __slots__ = ("policy", "kind", "state", "create_time", "start_time", "end_time", "step", "steps", "samples", "checkpoint_step", "reward", "best_interval_s", "best_score", "samples_per_s", "left_s", "attempts", "owner", "shared")
     POLICY_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +115,8 @@ class TrainingProgress(_message.Message):
     SAMPLES_PER_S_FIELD_NUMBER: _ClassVar[int]
     LEFT_S_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
     policy: str
     kind: JobKind
     state: JobState
@@ -127,7 +133,9 @@ class TrainingProgress(_message.Message):
     samples_per_s: float
     left_s: float
     attempts: int
-    def __init__(self, policy: _Optional[str] = ..., kind: _Optional[_Union[JobKind, str]] = ..., state: _Optional[_Union[JobState, str]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., step: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., checkpoint_step: _Optional[int] = ..., reward: _Optional[float] = ..., best_interval_s: _Optional[float] = ..., best_score: _Optional[float] = ..., samples_per_s: _Optional[float] = ..., left_s: _Optional[float] = ..., attempts: _Optional[int] = ...) -> None: ...
+    owner: str
+    shared: bool
+    def __init__(self, policy: _Optional[str] = ..., kind: _Optional[_Union[JobKind, str]] = ..., state: _Optional[_Union[JobState, str]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., step: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., checkpoint_step: _Optional[int] = ..., reward: _Optional[float] = ..., best_interval_s: _Optional[float] = ..., best_score: _Optional[float] = ..., samples_per_s: _Optional[float] = ..., left_s: _Optional[float] = ..., attempts: _Optional[int] = ..., owner: _Optional[str] = ..., shared: bool = ...) -> None: ...
 
 class TrainingResult(_message.Message):
     __slots__ = ("policy", "progress", "best_plan", "best_interval_s", "reference_interval_s")

@@ -27,7 +27,9 @@ if _version_not_supported:
 
 
 class TrainingStub(object):
-    """Starts training jobs. The policy of a job that is done takes part in Optimizer.Optimize
+    """Starts training jobs. A job and its policy are the caller's, by the name of the token or
+    certificate; others find them only where the request says `shared`, and may then see the
+    job and use the policy, as OWNER/NAME. The policy of a job that is done takes part in Optimizer.Optimize
     by its name; it is named, never sent.
 
     Every call may also end with
@@ -56,7 +58,9 @@ class TrainingStub(object):
 
 
 class TrainingServicer(object):
-    """Starts training jobs. The policy of a job that is done takes part in Optimizer.Optimize
+    """Starts training jobs. A job and its policy are the caller's, by the name of the token or
+    certificate; others find them only where the request says `shared`, and may then see the
+    job and use the policy, as OWNER/NAME. The policy of a job that is done takes part in Optimizer.Optimize
     by its name; it is named, never sent.
 
     Every call may also end with
@@ -72,8 +76,8 @@ class TrainingServicer(object):
         Statuses of the call:
         INVALID_ARGUMENT: an unknown graph or lesson, a malformed target, a limit out of
         range, or an environment address that the service may not call.
-        ALREADY_EXISTS: another job has this `policy` name, or this `request_id` with
-        another request. The same request once more answers the operation there is.
+        ALREADY_EXISTS: another job of the caller has this `policy` name, or this `request_id`
+        with another request. The same request once more answers the operation there is.
         RESOURCE_EXHAUSTED: as many jobs wait as the service holds.
         Statuses of the operation:
         CANCELLED: it was cancelled; the policy as far as it was trained is kept.
@@ -88,7 +92,7 @@ class TrainingServicer(object):
         """Trains a policy on, on one graph and target, and keeps the best plan met.
 
         Statuses of the call: those of Pretrain, and
-        NOT_FOUND: no policy trained by this service has the name `from_policy`.
+        NOT_FOUND: the caller has no policy of the name `from_policy`, and none is shared under it.
         Statuses of the operation: those of Pretrain, and
         FAILED_PRECONDITION: no plan met is valid.
         """
@@ -118,7 +122,9 @@ def add_TrainingServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Training(object):
-    """Starts training jobs. The policy of a job that is done takes part in Optimizer.Optimize
+    """Starts training jobs. A job and its policy are the caller's, by the name of the token or
+    certificate; others find them only where the request says `shared`, and may then see the
+    job and use the policy, as OWNER/NAME. The policy of a job that is done takes part in Optimizer.Optimize
     by its name; it is named, never sent.
 
     Every call may also end with
