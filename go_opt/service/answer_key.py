@@ -10,23 +10,25 @@ from pathlib import Path
 from go_opt.constraint_file import constraints_to_toml
 from go_opt.env import Target
 from go_opt.errors import PolicyError
-from go_opt.graph import Graph
 from go_opt.policies import find_policy
 from go_opt.result import Request
 from go_opt.service.optimizer import Policy
+from go_opt.service.sent_graph import SentGraph
 
 
-def answer_key(graph: Graph, target: Target, request: Request, policy: Policy) -> str:
-    """A digest of all that decides an answer: what it is searched in, how, and by whom.
+def answer_key(sent: SentGraph, target: Target, request: Request, policy: Policy) -> str:
+    """A digest of all that decides an answer: what it is searched in, how, by whom, and in which order.
 
     Raises:
       PolicyError: the policy's file cannot be read.
     """
+    graph = sent.graph
     decides = {
         # Names that the plan carries and fingerprints leave out.
         "dims": sorted(graph.dims.items()),
         "source": target.source,
         "graph": graph.fingerprint,
+        "sent": sent.digest,
         "target": target.fingerprint,
         "policy": _policy_digest(policy),
         **request.options,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from go_opt.cores import num_cores
 from go_opt.errors import InvalidInputError
 from go_opt.proto import training_pb2
 from go_opt.service.address import parse_address
@@ -30,7 +30,6 @@ from go_opt.service.training_service import TrainingService
 RunnerName = Literal["local", "ray"]
 _RUNNING: Final = training_pb2.JOB_STATE_RUNNING
 _QUEUED: Final = training_pb2.JOB_STATE_QUEUED
-_MOST_COUNTED: Final = 1000
 _JOBS_GRACE_S: Final = 2.5  # for the running step of a job, of the time a drain has
 
 
@@ -39,7 +38,7 @@ class Plant:
     """What serves.
 
     Args:
-      workers: processes that search; by default one per CPU.
+      workers: processes that search; by default one per core of this process.
       data_dir: keeps training jobs and the policies they made; without one there are none.
       jobs: training jobs that run at once; with 0 none are taken.
       runner: where jobs run: processes of this machine, or a Ray cluster.
@@ -65,7 +64,7 @@ class Plant:
     @property
     def slots(self) -> int:
         """Searches at once."""
-        return self.workers or os.cpu_count() or 1
+        return self.workers or num_cores()
 
     def services(self) -> Sequence[Service]:
         """All of them, at work; each is to be closed."""
@@ -107,7 +106,7 @@ class _Environment(EnvironmentService):
 def _load_kernels() -> None:
     from go_opt.warm_up import warm_up
 
-    warm_up("analytical")
+    warm_up()
 
 
 class _Operations(OperationsService):
@@ -136,4 +135,4 @@ class _Operations(OperationsService):
 
     def _count(self, state: int) -> int:
         manager = self._manager
-        return 0 if manager is None else len(manager.page(None, state, _MOST_COUNTED))
+        return 0 if manager is None else manager.count(state)

@@ -19,6 +19,7 @@ class Call:
     client: str  # token's or certificate's name, else the peer's host: what fairness counts
     request_id: str  # of the caller, or made
     deadline_s: float | None  # on the monotonic clock
+    owner: str = ""  # token's or certificate's name: whose jobs these are; empty: of nobody named
     # Set where nobody waits any longer, or the service stops.
     stop: threading.Event = field(default_factory=threading.Event)
 

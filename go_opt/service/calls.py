@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
@@ -24,7 +25,6 @@ from go_opt.service.call import Call, Observer, Outcome, Reading
 from go_opt.service.lane import Lane, Work
 from go_opt.service.message_parts import check_parts
 from go_opt.service.open_calls import OpenCalls
-from go_opt.service.peer import peer_host
 from go_opt.service.updates import Updates
 from go_opt.service.wire_format import broken_field
 
@@ -120,7 +120,7 @@ class Calls:
     Args:
       workers: calls of :meth:`search` that run at once, and batches of :meth:`batches`.
       limits: of calls that wait for one of the workers.
-      client_of: who calls, by the context of the call.
+      name_of: the name that who calls has proven, by the context of the call; empty: none.
       observers: told of every call.
     """
 
@@ -129,14 +129,14 @@ class Calls:
         *,
         workers: int,
         limits: AdmissionLimits | None = None,
-        client_of: Callable[[_Context], str] = peer_host,
+        name_of: Callable[[_Context], str] = lambda context: "",
         observers: Iterable[Observer] = (),
     ) -> None:
         self._searches = Lane("search", workers, limits)
         self._batches = Lane("batch", workers, limits)
         self._quick = Lane("quick", _QUICK_THREADS, limits)
         self.lanes = (self._searches, self._batches, self._quick)
-        self._open = OpenCalls(client_of, observers)
+        self._open = OpenCalls(name_of, observers)
 
     def search(self, work: Work) -> Handler:
         """One request, one answer; at most ``workers`` at once, the others wait in turn."""
@@ -251,10 +251,11 @@ class Calls:
 
     async def _serve_batches(self, work: Work, method: str, requests: _Requests, context: _Context) -> None:
         async def answer(call: Call, outcome: Outcome) -> None:
-            async for data in requests:
-                outcome.received_bytes += len(data)
-                answered = await self._batches.run(call, outcome, functools.partial(_ready, data), work)
-                await _send(context, answered, outcome)
+            async with _messages(requests) as messages:
+                async for data in messages:
+                    outcome.received_bytes += len(data)
+                    answered = await self._batches.run(call, outcome, functools.partial(_ready, data), work)
+                    await _send(context, answered, outcome)
 
         await self._open.lead(method, context, answer)
 
@@ -274,11 +275,18 @@ class Calls:
         return await self._open.lead(method, context, answer, is_poll=True)
 
 
+def _messages(requests: _Requests) -> AbstractAsyncContextManager[AsyncGenerator[bytes, None]]:
+    """The messages of a call; closed, for gRPC keeps the last until garbage is collected."""
+    generator: Any = aiter(requests)
+    return aclosing(generator)
+
+
 async def _only(requests: _Requests, outcome: Outcome) -> bytes:
     """The one message of a request."""
-    async for data in requests:
-        outcome.received_bytes = len(data)
-        return data
+    async with _messages(requests) as messages:
+        async for data in messages:
+            outcome.received_bytes = len(data)
+            return data
     raise InvalidInputError("the call ended before it had sent a request.")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import grpc
 
@@ -16,13 +16,16 @@ from go_opt.env import Metrics, Target
 from go_opt.env.metrics import Fidelity, check_fidelity
 from go_opt.frontends.graph_like import as_graph
 from go_opt.graph import Graph
+from go_opt.onnx_model import OnnxModel
 from go_opt.plan import Plan
 from go_opt.proto import optimizer_pb2
-from go_opt.result import OptimizeResult, check_seed
+from go_opt.result import Objective, OptimizeResult, check_objective, check_seed
 from go_opt.service.client_training import CALL_TIMEOUT_S, RemoteJobs, TrainingClient
 from go_opt.service.connection import Connection
 from go_opt.service.convert import (
+    explanation_from_proto,
     metrics_from_proto,
+    onnx_to_proto,
     request_to_proto,
     result_from_proto,
     target_to_proto,
@@ -31,6 +34,7 @@ from go_opt.service.convert_constraints import constraints_to_proto
 from go_opt.service.credentials import Credentials
 from go_opt.service.retry import Retry
 from go_opt.service.search_options import SearchOptions, read_options
+from go_opt.solver import Violation
 from go_opt.solver.user_constraints import UserConstraint
 from go_opt.wire import graph_to_proto, plan_to_proto
 
@@ -74,7 +78,7 @@ class Client(TrainingClient):
 
     def optimize(
         self,
-        graph: Graph | nx.DiGraph,
+        graph: Graph | nx.DiGraph | OnnxModel,
         target: str | Path | Target = "mcm-6x6",
         *,
         request_id: str | None = None,
@@ -83,6 +87,7 @@ class Client(TrainingClient):
         """As :func:`go_opt.optimize`; policy files of your own stay in process.
 
         Args:
+          graph: an :class:`go_opt.OnnxModel` is imported by the service.
           target: a name, the path of a file, whose text is sent, or a shipped target.
           request_id: the name of the call in the service's log; by default a new one.
           options: those of :class:`SearchOptions`.
@@ -93,7 +98,7 @@ class Client(TrainingClient):
 
     def optimize_stream(
         self,
-        graph: Graph | nx.DiGraph,
+        graph: Graph | nx.DiGraph | OnnxModel,
         target: str | Path | Target = "mcm-6x6",
         *,
         request_id: str | None = None,
@@ -137,6 +142,53 @@ class Client(TrainingClient):
         )
         return metrics_from_proto(answer.metrics)
 
+    def verify(
+        self,
+        graph: Graph,
+        target: str | Path | Target,
+        plan: Plan,
+        constraints: Sequence[UserConstraint] | str | Path = (),
+        *,
+        request_id: str | None = None,
+    ) -> list[Violation]:
+        """As :func:`go_opt.verify`."""
+        message = optimizer_pb2.VerifyRequest(
+            target=target_to_proto(target),
+            plan=plan_to_proto(plan),
+            constraints=constraints_to_proto(as_constraints(constraints)),
+        )
+        request = _graph_alone(graph) + message.SerializeToString()
+        answer = self._connection.call(
+            self._methods.verify, request, timeout_s=_EVALUATE_TIMEOUT_S, name=request_id
+        )
+        return [Violation(found.constraint, found.message) for found in answer.violations]
+
+    def explain(
+        self,
+        graph: Graph,
+        target: str | Path | Target,
+        plan: Plan,
+        op: str | None = None,
+        *,
+        objective: Objective = "throughput",
+        constraints: Sequence[UserConstraint] | str | Path = (),
+        request_id: str | None = None,
+    ) -> dict[str, Any]:
+        """As :func:`go_opt.explain`, in the form that ``go-opt explain --json`` prints."""
+        check_objective(objective)
+        message = optimizer_pb2.ExplainRequest(
+            target=target_to_proto(target),
+            plan=plan_to_proto(plan),
+            op=op or "",
+            objective=f"OBJECTIVE_{objective.upper()}",
+            constraints=constraints_to_proto(as_constraints(constraints)),
+        )
+        request = _graph_alone(graph) + message.SerializeToString()
+        answer = self._connection.call(
+            self._methods.explain, request, timeout_s=_EVALUATE_TIMEOUT_S, name=request_id
+        )
+        return explanation_from_proto(answer.explanation)
+
     def list_targets(self, *, request_id: str | None = None) -> tuple[str, ...]:
         """Names of the targets that ship with the service."""
         answer = self._connection.call(
@@ -173,6 +225,12 @@ class _Methods:
         self.evaluate = channel.unary_unary(
             path("Evaluate"), response_deserializer=optimizer_pb2.EvaluateResponse.FromString
         )
+        self.verify = channel.unary_unary(
+            path("Verify"), response_deserializer=optimizer_pb2.VerifyResponse.FromString
+        )
+        self.explain = channel.unary_unary(
+            path("Explain"), response_deserializer=optimizer_pb2.ExplainResponse.FromString
+        )
         self.list_targets = channel.unary_unary(
             path("ListTargets"), response_deserializer=optimizer_pb2.ListTargetsResponse.FromString
         )
@@ -186,13 +244,17 @@ def _graph_alone(graph: Graph) -> bytes:
 
 
 def _search(
-    graph: Graph | nx.DiGraph, target: str | Path | Target, options: SearchOptions
+    graph: Graph | nx.DiGraph | OnnxModel, target: str | Path | Target, options: SearchOptions
 ) -> tuple[bytes, float | None]:
     """What is asked, and how long to wait for the answer."""
     request, policy = read_options(options)
     message = request_to_proto(request, policy=policy)
     message.target.CopyFrom(target_to_proto(target))
-    data = _graph_alone(as_graph(graph)) + message.SerializeToString()
+    if isinstance(graph, OnnxModel):
+        message.onnx.CopyFrom(onnx_to_proto(graph))
+        data = message.SerializeToString()
+    else:
+        data = _graph_alone(as_graph(graph)) + message.SerializeToString()
     return data, request.time_limit_s + _QUEUE_S if math.isfinite(request.time_limit_s) else None
 
 

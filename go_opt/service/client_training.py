@@ -52,6 +52,7 @@ class TrainingClient:
         lessons: Sequence[str] = (),
         generated_share: float | None = None,
         most_ops: int | None = None,
+        shared: bool = False,
         request_id: str | None = None,
     ) -> Operation:
         """Start to train a policy from the start; it takes part in ``optimize`` as ``policy``.
@@ -63,6 +64,8 @@ class TrainingClient:
           environment: ``analytical``, ``simulated``, or the ``HOST:PORT`` of one that the
             service may call.
           samples, lessons, generated_share, most_ops: as :func:`go_opt.pretrain`.
+          shared: let all callers see the job and use the policy, as ``OWNER/NAME``; else they are
+            those of this client's token or certificate alone.
           request_id: the same one again gives the same job; by default a new one.
 
         Raises:
@@ -81,6 +84,7 @@ class TrainingClient:
                     samples=samples,
                     generated_share=generated_share,
                     most_ops=most_ops,
+                    shared=shared,
                     request_id=request_id or _new_id(),
                 )
             )
@@ -97,6 +101,7 @@ class TrainingClient:
         seed: int = 0,
         environment: str = "analytical",
         lessons: Sequence[str] = (),
+        shared: bool = False,
         request_id: str | None = None,
     ) -> Operation:
         """Start to make a policy better on one graph; its result holds the best plan met.
@@ -123,13 +128,14 @@ class TrainingClient:
                     lessons,
                     from_policy=from_policy,
                     samples=samples,
+                    shared=shared,
                     request_id=request_id or _new_id(),
                 )
             )
         )
 
     def list_operations(self) -> tuple[Operation, ...]:
-        """Every job there is, done ones too."""
+        """Every job of the caller, done ones too, and those that are shared."""
         return tuple(self._operation(message) for message in self._jobs.list())
 
     def operation(self, name: str) -> Operation:

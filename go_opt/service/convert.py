@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args
 
 import numpy as np
+from google.protobuf import json_format, struct_pb2
 from numpy.typing import DTypeLike, NDArray
 
 from go_opt.env import Metrics, Target, load_target, parse_target, shipped_target, target_names
 from go_opt.env.metrics import STALL_CAUSES, Fidelity, Simulation
 from go_opt.errors import InvalidInputError, TargetError
-from go_opt.proto import optimizer_pb2, plan_pb2
+from go_opt.onnx_model import OnnxModel
+from go_opt.proto import graph_pb2, optimizer_pb2, plan_pb2
 from go_opt.result import Decide, Objective, OptimizeResult, Request, Status, Step
 from go_opt.service.convert_constraints import constraints_from_proto, constraints_to_proto
 from go_opt.service.request_part import request_part
-from go_opt.wire import plan_from_proto, plan_to_proto
+from go_opt.service.sent_graph import SentGraph
+from go_opt.wire import plan_from_proto
 
 # An enum's number is the place of its name here; 0, "unspecified", reads as the default.
 _OBJECTIVES: Final[tuple[Objective, ...]] = ("throughput", "throughput", "latency")
@@ -41,6 +44,26 @@ def target_to_proto(target: str | Path | Target) -> plan_pb2.Target:
         load_target(path)
         return plan_pb2.Target(toml=path.read_text("utf-8"), toml_source=str(target))
     return plan_pb2.Target(name=str(target))
+
+
+def onnx_to_proto(model: OnnxModel) -> optimizer_pb2.OnnxModel:
+    """The message of an ONNX file."""
+    precision = f"PRECISION_{model.precision.upper().replace('-', '_')}"
+    return optimizer_pb2.OnnxModel(file=model.file, dims=dict(model.dims), precision=precision)
+
+
+def explanation_from_proto(message: struct_pb2.Struct) -> dict[str, Any]:
+    """The object of an explanation; numbers arrive as floating ones, those that are whole leave as such."""
+    whole: dict[str, Any] = _plain(json_format.MessageToDict(message))
+    return whole
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def target_from_proto(message: plan_pb2.Target) -> Target:
@@ -69,13 +92,19 @@ def request_to_proto(request: Request, *, policy: str | None) -> optimizer_pb2.O
         fidelity=f"FIDELITY_{request.fidelity.upper()}",
         constraints=constraints_to_proto(request.constraints),
         max_latency_s=request.max_latency_s,
+        no_simulate=not request.simulate,
     )
+
+
+def objective_from_proto(number: int) -> Objective:
+    """The objective of a number of its enum."""
+    return _named("objective", _OBJECTIVES, number)
 
 
 def request_from_proto(message: optimizer_pb2.OptimizeRequest) -> Request:
     """The validated request of a message; its graph and target are read elsewhere."""
     return Request(
-        objective=_named("objective", _OBJECTIVES, message.objective),
+        objective=objective_from_proto(message.objective),
         budget_s=message.budget_s if message.HasField("budget_s") else None,
         max_evaluations=message.max_evaluations if message.HasField("max_evaluations") else None,
         seed=message.seed,
@@ -85,6 +114,7 @@ def request_from_proto(message: optimizer_pb2.OptimizeRequest) -> Request:
         fidelity=fidelity_from_proto(message.fidelity),
         constraints=constraints_from_proto(message.constraints),
         max_latency_s=message.max_latency_s if message.HasField("max_latency_s") else None,
+        simulate=not message.no_simulate,
     )
 
 
@@ -95,10 +125,13 @@ def fidelity_from_proto(number: int) -> Fidelity:
     return _named("fidelity", _FIDELITIES, number)
 
 
-def result_to_proto(result: OptimizeResult) -> optimizer_pb2.OptimizeResponse:
-    """The message of a result; :func:`result_from_proto` gives the same result back."""
+def result_to_proto(result: OptimizeResult, sent: SentGraph) -> optimizer_pb2.OptimizeResponse:
+    """The message of a result, for who sent the graph.
+
+    Sent in the graph's own order, :func:`result_from_proto` gives the same result back.
+    """
     return optimizer_pb2.OptimizeResponse(
-        plan=plan_to_proto(result.plan),
+        plan=sent.plan_to_proto(result.plan),
         metrics=metrics_to_proto(result.metrics),
         objective=f"OBJECTIVE_{result.objective.upper()}",
         status=f"STATUS_{result.status}",
@@ -119,6 +152,12 @@ def result_to_proto(result: OptimizeResult) -> optimizer_pb2.OptimizeResponse:
         evaluations=result.evaluations,
         wall_s=result.wall_s,
         reference_s=result.reference_s,
+        seed=result.seed,
+        version=result.version,
+        simulated_interval_s=result.simulated_interval_s,
+        simulated_makespan_s=result.simulated_makespan_s,
+        simulation_note=result.simulation_note,
+        nodes_without_op=[graph_pb2.NodeWithoutOp(**node._asdict()) for node in sent.graph.nodes_without_op],
     )
 
 
@@ -127,7 +166,7 @@ def result_from_proto(message: optimizer_pb2.OptimizeResponse) -> OptimizeResult
     return OptimizeResult(
         plan=plan_from_proto(message.plan),
         metrics=metrics_from_proto(message.metrics),
-        objective=_named("objective", _OBJECTIVES, message.objective),
+        objective=objective_from_proto(message.objective),
         status=_named("status", _STATUSES, message.status - 1),
         lower_bound_s=message.lower_bound_s,
         bound_reason=message.bound_reason,
@@ -140,7 +179,16 @@ def result_from_proto(message: optimizer_pb2.OptimizeResponse) -> OptimizeResult
         evaluations=message.evaluations,
         wall_s=message.wall_s,
         reference_s=message.reference_s,
+        seed=message.seed,
+        version=message.version,
+        simulated_interval_s=_optional(message, "simulated_interval_s"),
+        simulated_makespan_s=_optional(message, "simulated_makespan_s"),
+        simulation_note=message.simulation_note,
     )
+
+
+def _optional(message: optimizer_pb2.OptimizeResponse, field: str) -> float | None:
+    return getattr(message, field) if message.HasField(field) else None
 
 
 def metrics_to_proto(metrics: Metrics) -> plan_pb2.Metrics:

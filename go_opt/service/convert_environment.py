@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from go_opt.errors import InvalidInputError, PlanError
 from go_opt.plan import Plan
 from go_opt.proto import environment_pb2, plan_pb2
+from go_opt.service.sent_graph import PER_OP, SentGraph
 from go_opt.wire import plan_from_proto, plan_to_proto
 
 ServedFidelity = Literal["analytical", "simulated", "hardware"]
 # An enum's number is the place of its name here; 0, "unspecified", reads as the default.
 _FIDELITIES: Final[tuple[ServedFidelity, ...]] = ("analytical", "analytical", "simulated", "hardware")
 _DECIDED: Final = ("placement", "order", "fusion_group")
-_PER_OP: Final = (*_DECIDED, "replication", "op_provenance")
 _BITS_OF_BYTE: Final = 7  # of a number, in each byte of a varint
 _CONTINUES: Final = 128  # a byte of a varint that is not its last
 Plans = NDArray[np.int32]
@@ -78,9 +78,8 @@ class PlanBatch:
 class PlanReader:
     """Reads the plans of one graph on one target."""
 
-    graph_fingerprint: str
+    sent: SentGraph
     target_fingerprint: str
-    num_ops: int
     num_chips: int
 
     def read(self, request: environment_pb2.EvaluateBatchRequest) -> PlanBatch:
@@ -92,8 +91,8 @@ class PlanReader:
         batch = request.batch_id
         for i, plan in enumerate(request.plans):
             self._check_fields(batch, i, plan)
-        arrays = {name: self._rows(request.plans, name) for name in _PER_OP}
-        last_chip, last_op = self.num_chips - 1, self.num_ops - 1
+        arrays = {name: self._rows(request.plans, name) for name in PER_OP}
+        last_chip, last_op = self.num_chips - 1, self.sent.graph.num_ops - 1
         _check_range(batch, "placement", arrays["placement"], 0, last_chip, "chips")
         _check_range(batch, "order", arrays["order"], 0, last_op, "ops")
         _check_range(batch, "fusion_group", arrays["fusion_group"], 0, None, "kernels")
@@ -106,26 +105,29 @@ class PlanReader:
             raise _plan_error(batch, wrong[0], "op_provenance", "must index provenance")
         is_plain = (arrays["replication"] == 1).all(axis=1)
         is_plain &= np.array([not (plan.relays or plan.clones) for plan in request.plans], dtype=np.bool_)
+        others = {i: _whole_plan(batch, i, request.plans[i]) for i in np.flatnonzero(~is_plain).tolist()}
         return PlanBatch(
-            arrays["placement"],
-            arrays["order"],
-            arrays["fusion_group"],
-            is_plain,
-            {i: _whole_plan(batch, i, request.plans[i]) for i in np.flatnonzero(~is_plain).tolist()},
+            **{name: self.sent.stored_rows(name, arrays[name]) for name in _DECIDED},
+            is_plain=is_plain,
+            others={i: self.sent.stored_plan(plan) for i, plan in others.items()},
         )
 
     def _check_fields(self, batch: int, i: int, plan: plan_pb2.Plan) -> None:
-        for name in _PER_OP:
-            if len(getattr(plan, name)) != self.num_ops:
+        for name in PER_OP:
+            if len(getattr(plan, name)) != self.sent.graph.num_ops:
                 size = len(getattr(plan, name))
-                raise _plan_error(batch, i, name, f"has {size} entries, the graph {self.num_ops} ops")
-        for name in ("graph_fingerprint", "target_fingerprint"):
-            if getattr(plan, name) != getattr(self, name):
-                what = name.removesuffix("_fingerprint")
+                problem = f"has {size} entries, the graph {self.sent.graph.num_ops} ops"
+                raise _plan_error(batch, i, name, problem)
+        fingerprints = {"graph": self.sent.graph.fingerprint, "target": self.target_fingerprint}
+        for what, fingerprint in fingerprints.items():
+            name = f"{what}_fingerprint"
+            if getattr(plan, name) != fingerprint:
                 raise _plan_error(batch, i, name, f"is of another {what} than the session")
+        if problem := self.sent.names_problem(plan.op_names):
+            raise _plan_error(batch, i, "op_names", problem)
 
     def _rows(self, plans: Sequence[plan_pb2.Plan], name: str) -> Plans:
-        rows = np.empty((len(plans), self.num_ops), dtype=np.int32)
+        rows = np.empty((len(plans), self.sent.graph.num_ops), dtype=np.int32)
         for i, plan in enumerate(plans):
             rows[i] = getattr(plan, name)
         return rows

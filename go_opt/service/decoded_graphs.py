@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from go_opt.errors import GraphError
-from go_opt.graph import Graph
-from go_opt.proto import graph_pb2
+from go_opt.errors import GraphError, ModelError
+from go_opt.onnx_model import OnnxModel
+from go_opt.proto import graph_pb2, optimizer_pb2
 from go_opt.service.message_parts import check_parts
 from go_opt.service.request_part import request_part
-from go_opt.wire import graph_from_proto
+from go_opt.service.sent_graph import SentGraph
+from go_opt.wire import precision_from_proto
 
 _MAX_BYTES: Final = 32 * 2**20  # of messages; a graph takes about as much as its message
 
@@ -25,25 +27,37 @@ class DecodedGraphs:
     def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._graphs: OrderedDict[bytes, tuple[Graph, int]] = OrderedDict()
+        self._graphs: OrderedDict[bytes, tuple[SentGraph, int]] = OrderedDict()
         self._bytes = 0
 
-    def get(self, data: bytes) -> Graph:
+    def get(self, data: bytes) -> SentGraph:
         """The validated graph of a message's bytes.
 
         Raises:
           GraphError: one sentence that names the op, tensor or field at fault.
         """
+        return self._known(data, lambda: _decoded(data))
+
+    def of_onnx(self, model: optimizer_pb2.OnnxModel) -> SentGraph:
+        """The graph of an ONNX file, read as :meth:`OnnxModel.graph` does.
+
+        Raises:
+          InvalidInputError: one sentence that names the op, tensor, dimension or field at fault.
+        """
+        # Maps have no order of their own; a graph's message begins otherwise.
+        return self._known(b"onnx" + model.SerializeToString(deterministic=True), lambda: _imported(model))
+
+    def _known(self, data: bytes, decode: Callable[[], SentGraph]) -> SentGraph:
         digest = hashlib.sha256(data).digest()
         with self._lock:
             if digest in self._graphs:
                 self._graphs.move_to_end(digest)
                 return self._graphs[digest][0]
-        graph = _decoded(data)
+        graph = decode()
         self._keep(digest, graph, len(data))
         return graph
 
-    def _keep(self, digest: bytes, graph: Graph, size_bytes: int) -> None:
+    def _keep(self, digest: bytes, graph: SentGraph, size_bytes: int) -> None:
         if size_bytes > self._max_bytes:
             return
         with self._lock:
@@ -55,11 +69,20 @@ class DecodedGraphs:
                 self._bytes -= self._graphs.popitem(last=False)[1][1]
 
 
-def _decoded(data: bytes) -> Graph:
+def _imported(model: optimizer_pb2.OnnxModel) -> SentGraph:
+    import onnx
+
+    with request_part("onnx", optimizer_pb2.OnnxModel):
+        check_parts(onnx.ModelProto, model.file)
+        precision = precision_from_proto(model.precision, ModelError)
+        return SentGraph(OnnxModel(model.file, dict(model.dims), precision).graph())
+
+
+def _decoded(data: bytes) -> SentGraph:
     with request_part("graph", graph_pb2.Graph):
         check_parts(graph_pb2.Graph, data)
         try:
             message = graph_pb2.Graph.FromString(data)
         except DecodeError:
             raise GraphError("the graph is no go_opt.v1.Graph message.") from None
-        return graph_from_proto(message)
+        return SentGraph.from_proto(message)

@@ -36,10 +36,10 @@ from go_opt.service.convert_environment import (
     fidelity_from_number,
 )
 from go_opt.service.request_part import request_part
+from go_opt.service.sent_graph import SentGraph
 from go_opt.service.sessions import SessionLimits, Sessions
 from go_opt.solver import verify
 from go_opt.solver.plan_rules import plan_rules
-from go_opt.wire import graph_from_proto
 
 SERVICE_NAME: Final = environment_pb2.DESCRIPTOR.services_by_name["Environment"].full_name
 MAX_BATCH_PLANS: Final = 1024
@@ -95,22 +95,22 @@ class EnvironmentService:
         environment = self._environment(request.fidelity)
         target = target_from_proto(request.target)
         with request_part("graph", graph_pb2.Graph):
-            graph = graph_from_proto(request.graph)
+            sent = SentGraph.from_proto(request.graph)
         # The routes of a small text may be large.
         held_bytes = len(data) + sum(table.nbytes for table in target.topology.routes)
         session_id, session = self.sessions.open(
-            call.client, held_bytes, lambda: EvaluationSession(environment, graph, target)
+            call.client, held_bytes, lambda: EvaluationSession(environment, sent, target)
         )
         if call.stop.is_set():  # nobody will ever learn its id
             self.sessions.remove(session_id, call.client)
             raise CancelledError("the caller left before the session was open.")
         return environment_pb2.CreateSessionResponse(
             session_id=session_id,
-            max_batch_plans=self._most_plans(graph),
+            max_batch_plans=self._most_plans(sent.graph),
             idle_timeout_s=self.sessions.limits.idle_timeout_s,
-            graph_fingerprint=graph.fingerprint,
+            graph_fingerprint=sent.graph.fingerprint,
             target_fingerprint=target.fingerprint,
-            op_names=graph.op_names,
+            op_names=sent.op_names,
             reference_interval_s=session.reference_interval_s,
         )
 
@@ -155,11 +155,11 @@ class EvaluationSession:
       EnvironmentFailedError: the environment cannot be opened, or fails at the greedy plan.
     """
 
-    def __init__(self, environment: Environment, graph: Graph, target: Target) -> None:
-        self.graph = graph
+    def __init__(self, environment: Environment, sent: SentGraph, target: Target) -> None:
+        self.graph = graph = sent.graph
         self.plans_evaluated = 0
         self._target = target
-        self._reader = PlanReader(graph.fingerprint, target.fingerprint, graph.num_ops, target.num_chips)
+        self._reader = PlanReader(sent, target.fingerprint, target.num_chips)
         self._rules = plan_rules(graph, target)
         self._lock = threading.Lock()
         on_target = instance(graph, target)
@@ -245,7 +245,7 @@ class EvaluationSession:
         if self._rules.are_kept(placement[None], order[None], group[None]):
             # Far quicker than the verifier, and plans that keep the rules are the many.
             terms = evaluate_batch(self._tables, placement[None], order[None], group[None])
-            return out_of_memory_reason(self._target, terms.peak_bytes[0]) or _NOT_RUN
+            return out_of_memory_reason(self._tables, terms) or _NOT_RUN
         plan = Plan.create(
             self.graph,
             self._target.source,

@@ -6,6 +6,7 @@ A status carries an ``ErrorInfo`` whose reason names the class of the error, and
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple, TypeVar
 
 import grpc
@@ -33,11 +34,13 @@ from go_opt.errors import (
     UnauthenticatedError,
     UnsupportedError,
 )
+from go_opt.proto import optimizer_pb2
 
 DOMAIN: Final = "go_opt"
 # A status travels as HTTP/2 trailers, which peers refuse beyond 8 KiB; the message is sent
 # three times, percent-encoded and in base64.
 MAX_MESSAGE_BYTES: Final = 1000
+_MAX_CONFLICT_BYTES: Final = 1500
 _Detail = TypeVar("_Detail", bound=Message)
 
 
@@ -78,6 +81,9 @@ def status_from_error(error: GoOptError) -> status_pb2.Status:
         return internal_status()
     message = _shortened(str(error))
     details: list[Message] = [error_details_pb2.ErrorInfo(reason=row.reason, domain=DOMAIN)]
+    if isinstance(error, InfeasibleError):
+        kept = _within(error.conflict, _MAX_CONFLICT_BYTES)
+        details.append(optimizer_pb2.Conflict(is_proven=error.is_proven, constraints=kept))
     if isinstance(error, InvalidInputError):
         violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=message)
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
@@ -115,6 +121,9 @@ def error_from_status(status: status_pb2.Status) -> GoOptError | None:
     if issubclass(row.error, InvalidInputError):
         violations = _detail(status, error_details_pb2.BadRequest()).field_violations
         return row.error(status.message, field=violations[0].field if violations else "")
+    if issubclass(row.error, InfeasibleError):
+        conflict = _detail(status, optimizer_pb2.Conflict())
+        return row.error(status.message, is_proven=conflict.is_proven, conflict=tuple(conflict.constraints))
     if issubclass(row.error, ExhaustedError):
         retry = _detail(status, error_details_pb2.RetryInfo())
         delay_s = retry.retry_delay.ToMicroseconds() / 1e6 if retry.HasField("retry_delay") else None
@@ -141,6 +150,18 @@ def _packed(detail: Message) -> any_pb2.Any:
     packed = any_pb2.Any()
     packed.Pack(detail)
     return packed
+
+
+def _within(sentences: Iterable[str], most_bytes: int) -> list[str]:
+    """The first of the sentences, as many as there is room for, each shortened where it must be."""
+    kept: list[str] = []
+    for sentence in sentences:
+        short = _shortened(sentence)
+        most_bytes -= len(short.encode("utf-8"))
+        if most_bytes < 0:
+            break
+        kept.append(short)
+    return kept
 
 
 def _shortened(message: str) -> str:

@@ -17,7 +17,7 @@ class Frame:
 
     ``ready``       worker: it has loaded everything, requests may come
     ``optimize``    service: a request; ``call`` numbers it, ``policy``, ``deadline_s``, ``improvements``
-    ``evaluate``    service: a request; ``call`` numbers it
+    ``evaluate``    service: a request; ``call`` numbers it; likewise ``verify``, ``explain``
     ``look_up``     worker: whether an answer is known under ``key``
     ``known``       service: the answer, or an empty body
     ``improvement`` worker: the best answer so far

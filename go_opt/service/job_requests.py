@@ -37,6 +37,7 @@ def pretrain_request(
     samples: int | None,
     generated_share: float | None,
     most_ops: int | None,
+    shared: bool,
     request_id: str,
 ) -> training_pb2.PretrainRequest:
     """The message; graphs of the zoo are named, others are sent."""
@@ -45,6 +46,7 @@ def pretrain_request(
     return training_pb2.PretrainRequest(
         policy=policy,
         request_id=request_id,
+        shared=shared,
         zoo_graphs=[name.removeprefix(ZOO_PREFIX) for name in zoo],
         graphs=[graph_to_proto(_loaded(graph)) for graph in graphs if not _is_of_zoo(graph)],
         target=target_to_proto(target),
@@ -67,6 +69,7 @@ def finetune_request(
     *,
     from_policy: str | None,
     samples: int | None,
+    shared: bool,
     request_id: str,
 ) -> training_pb2.FinetuneRequest:
     """The message."""
@@ -74,6 +77,7 @@ def finetune_request(
     return training_pb2.FinetuneRequest(
         policy=policy,
         request_id=request_id,
+        shared=shared,
         from_policy=from_policy or "none",
         graph=graph_to_proto(_loaded(graph)),
         target=target_to_proto(target),

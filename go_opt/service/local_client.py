@@ -11,18 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from go_opt import api
 from go_opt.env import Metrics, Target, target_names
 from go_opt.env.metrics import Fidelity
+from go_opt.explanation_json import explanation_to_dict
 from go_opt.frontends.graph_like import as_graph
 from go_opt.graph import Graph
+from go_opt.onnx_model import OnnxModel
 from go_opt.plan import Plan
-from go_opt.result import OptimizeResult, Request
+from go_opt.result import Objective, OptimizeResult, Request
 from go_opt.service.client_training import TrainingClient
 from go_opt.service.local_jobs import LocalJobs
 from go_opt.service.search_options import SearchOptions, read_options
+from go_opt.solver import Violation
 from go_opt.solver.user_constraints import UserConstraint
 
 if TYPE_CHECKING:
@@ -48,7 +51,7 @@ class LocalClient(TrainingClient):
 
     def optimize(
         self,
-        graph: Graph | nx.DiGraph,
+        graph: Graph | nx.DiGraph | OnnxModel,
         target: str | Path | Target = "mcm-6x6",
         *,
         request_id: str | None = None,
@@ -56,11 +59,11 @@ class LocalClient(TrainingClient):
     ) -> OptimizeResult:
         """As :meth:`go_opt.Client.optimize`."""
         request, policy = read_options(options)
-        return api.optimize(graph, target, policy=self._policy(policy), **request.options)
+        return api.optimize(_graph(graph), target, policy=self._policy(policy), **request.options)
 
     def optimize_stream(
         self,
-        graph: Graph | nx.DiGraph,
+        graph: Graph | nx.DiGraph | OnnxModel,
         target: str | Path | Target = "mcm-6x6",
         *,
         request_id: str | None = None,
@@ -69,7 +72,7 @@ class LocalClient(TrainingClient):
         """As :meth:`go_opt.Client.optimize_stream`."""
         request, name = read_options(options)
         on = target if isinstance(target, Target) else api.target(target)
-        return _improvements(as_graph(graph), on, request, self._policy(name))
+        return _improvements(_graph(graph), on, request, self._policy(name))
 
     def evaluate(
         self,
@@ -84,6 +87,34 @@ class LocalClient(TrainingClient):
     ) -> Metrics:
         """As :meth:`go_opt.Client.evaluate`."""
         return api.evaluate(graph, target, plan, fidelity=fidelity, seed=seed, constraints=constraints)
+
+    def verify(
+        self,
+        graph: Graph,
+        target: str | Path | Target,
+        plan: Plan,
+        constraints: Sequence[UserConstraint] | str | Path = (),
+        *,
+        request_id: str | None = None,
+    ) -> list[Violation]:
+        """As :meth:`go_opt.Client.verify`."""
+        return api.verify(graph, target, plan, constraints)
+
+    def explain(
+        self,
+        graph: Graph,
+        target: str | Path | Target,
+        plan: Plan,
+        op: str | None = None,
+        *,
+        objective: Objective = "throughput",
+        constraints: Sequence[UserConstraint] | str | Path = (),
+        request_id: str | None = None,
+    ) -> dict[str, Any]:
+        """As :meth:`go_opt.Client.explain`."""
+        return explanation_to_dict(
+            api.explain(graph, target, plan, op, objective=objective, constraints=constraints)
+        )
 
     def list_targets(self, *, request_id: str | None = None) -> tuple[str, ...]:
         """As :meth:`go_opt.Client.list_targets`."""
@@ -103,6 +134,10 @@ class LocalClient(TrainingClient):
 
     def _policy(self, name: str | None) -> str | Path | None:
         return name if name in ("default", "none", None) else self._local_jobs.find_policy(name)
+
+
+def _graph(graph: Graph | nx.DiGraph | OnnxModel) -> Graph:
+    return graph.graph() if isinstance(graph, OnnxModel) else as_graph(graph)
 
 
 def _improvements(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
@@ -18,6 +19,7 @@ from go_opt.errors import ExhaustedError, GoOptError, ServiceError
 from go_opt.service.call import Call, Observer, Outcome
 from go_opt.service.errors import internal_status, status_from_error
 from go_opt.service.lane import DefectError
+from go_opt.service.peer import peer_host
 from go_opt.service.request_id import REQUEST_ID_KEY, request_id
 
 # Slow readers, idle streams and long polls hold no thread, but memory.
@@ -32,12 +34,12 @@ class OpenCalls:
     """The calls that have no status yet.
 
     Args:
-      client_of: who calls, by the context of the call.
+      name_of: the name that who calls has proven, by the context of the call; empty: none.
       observers: told of every call.
     """
 
-    def __init__(self, client_of: Callable[[_Context], str], observers: Iterable[Observer]) -> None:
-        self._client_of = client_of
+    def __init__(self, name_of: Callable[[_Context], str], observers: Iterable[Observer]) -> None:
+        self._name_of = name_of
         self._observers = tuple(observers)
         self._tasks: dict[Call, asyncio.Task] = {}
         self._of_client: Counter[str] = Counter()
@@ -65,7 +67,11 @@ class OpenCalls:
         try:
             self._enter(call, is_poll)
             await context.send_initial_metadata(((REQUEST_ID_KEY, call.request_id),))
-            return await answer(call, outcome)
+            try:
+                return await answer(call, outcome)
+            except BaseException as error:
+                _let_go(error)
+                raise
         except asyncio.CancelledError:
             if call not in self._cut:
                 outcome.code = _why_cancelled(call)
@@ -106,7 +112,9 @@ class OpenCalls:
     ) -> Call:
         left_s = context.time_remaining()
         deadline_s = None if left_s is None else now_s + left_s
-        return Call(method, self._client_of(context), request_id(metadata.get(REQUEST_ID_KEY)), deadline_s)
+        name = self._name_of(context)
+        called = request_id(metadata.get(REQUEST_ID_KEY))
+        return Call(method, name or peer_host(context), called, deadline_s, owner=name)
 
     def _enter(self, call: Call, is_poll: bool) -> None:
         if self._is_draining:
@@ -151,6 +159,17 @@ def _status(error: Exception, call: Call) -> status_pb2.Status:
         return status_from_error(error)
     _log.error("call %s of %s failed.", call.request_id, call.method, exc_info=error)
     return internal_status()
+
+
+def _let_go(error: BaseException) -> None:
+    """Empty the frames that an error came through.
+
+    Futures and errors hold each other, and with them the request until garbage is collected.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        traceback.clear_frames(cause.__traceback__)
+        cause = cause.__cause__ or cause.__context__
 
 
 def _why_cancelled(call: Call) -> grpc.StatusCode:

@@ -46,6 +46,8 @@ class JobProgress:
     samples_per_s: float
     left_s: float  # estimated
     attempts: int  # starts, one more after each cut
+    owner: str = ""  # who made it, by token or certificate; empty where callers have no names
+    shared: bool = False  # every caller may see it and use its policy
 
     @property
     def score(self) -> float | None:
@@ -168,6 +170,8 @@ def _progress(operation: operations_pb2.Operation) -> JobProgress:
         samples_per_s=message.samples_per_s,
         left_s=message.left_s,
         attempts=message.attempts,
+        owner=message.owner,
+        shared=message.shared,
     )
 
 

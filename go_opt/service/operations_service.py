@@ -59,8 +59,10 @@ class OperationsService:
     def close(self) -> None:
         """The jobs are closed by who made them."""
 
-    def list(self, message: operations_pb2.ListOperationsRequest) -> operations_pb2.ListOperationsResponse:
-        """A page of operations, the newest first.
+    def list(
+        self, message: operations_pb2.ListOperationsRequest, owner: str = ""
+    ) -> operations_pb2.ListOperationsResponse:
+        """A page of the operations that the owner sees, the newest first.
 
         Raises:
           InvalidInputError: a filter other than ``state=RUNNING`` and its like, a page token
@@ -76,7 +78,7 @@ class OperationsService:
         before = _number(message.page_token, state) if message.page_token else None
         response = operations_pb2.ListOperationsResponse()
         page_bytes, last = 0, None
-        for job in jobs.page(before, state, size + 1):
+        for job in jobs.page(before, state, size + 1, owner):
             listed = operation(job)
             page_bytes += listed.ByteSize()
             if last is not None and (len(response.operations) == size or page_bytes > _MOST_PAGE_BYTES):
@@ -86,9 +88,9 @@ class OperationsService:
             last = job
         return response
 
-    def get(self, name: str) -> operations_pb2.Operation:
-        """The operation as it is; NotFoundError where there is none."""
-        return operation(given(self._jobs).job(job_id(name)))
+    def get(self, name: str, owner: str = "") -> operations_pb2.Operation:
+        """The operation as it is; NotFoundError where there is none for the owner."""
+        return operation(given(self._jobs).job(job_id(name), owner))
 
     def wait(self, name: str, timeout_s: float) -> operations_pb2.Operation:
         """The operation once it is done, or as it is after this time."""
@@ -102,26 +104,26 @@ class OperationsService:
         finally:
             forget()
 
-    def cancel(self, name: str) -> None:
-        """Ask the job to end; nothing happens to one that has."""
-        given(self._jobs).cancel(job_id(name))
+    def cancel(self, name: str, owner: str = "") -> None:
+        """Ask the owner's job to end; nothing happens to one that has."""
+        given(self._jobs).cancel(job_id(name), owner)
 
-    def delete(self, name: str) -> None:
-        """Forget a job that has ended, with its policy; InvalidInputError where it has not."""
-        given(self._jobs).delete(job_id(name))
+    def delete(self, name: str, owner: str = "") -> None:
+        """Forget the owner's job, which has ended, with its policy; PreconditionError where it has not."""
+        given(self._jobs).delete(job_id(name), owner)
 
     def _list(self, data: bytes, call: Call) -> Message:
-        return self.list(parsed(operations_pb2.ListOperationsRequest, data))
+        return self.list(parsed(operations_pb2.ListOperationsRequest, data), call.owner)
 
     def _get(self, data: bytes, call: Call) -> Message:
-        return self.get(parsed(operations_pb2.GetOperationRequest, data).name)
+        return self.get(parsed(operations_pb2.GetOperationRequest, data).name, call.owner)
 
     def _cancel(self, data: bytes, call: Call) -> Message:
-        self.cancel(parsed(operations_pb2.CancelOperationRequest, data).name)
+        self.cancel(parsed(operations_pb2.CancelOperationRequest, data).name, call.owner)
         return Empty()
 
     def _delete(self, data: bytes, call: Call) -> Message:
-        self.delete(parsed(operations_pb2.DeleteOperationRequest, data).name)
+        self.delete(parsed(operations_pb2.DeleteOperationRequest, data).name, call.owner)
         return Empty()
 
     async def _wait(self, data: bytes, call: Call) -> Message:
@@ -136,11 +138,11 @@ class OperationsService:
 
         forget = jobs.watch(job, on_end)
         try:
-            found = await asyncio.to_thread(jobs.job, job)
+            found = await asyncio.to_thread(jobs.job, job, call.owner)
             if not found.is_ended:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(ended.wait(), timeout_s)
-                found = await asyncio.to_thread(jobs.job, job)
+                found = await asyncio.to_thread(jobs.job, job, call.owner)
             return operation(found)
         finally:
             forget()

@@ -11,7 +11,6 @@ import os
 import queue
 import threading
 import traceback
-from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Final
 from google.protobuf.message import Message
 
 from go_opt.errors import GoOptError
+from go_opt.process_memory import give_back, resident_bytes
 from go_opt.proto import optimizer_pb2
 from go_opt.service.answer_cache import Answers
 from go_opt.service.errors import status_from_error
@@ -97,8 +97,10 @@ class _Worker:
             call = self._inbox.next_call()
             self._answers.key = None
             kind, body = self._outcome(call)
-            retires = number == _MOST_CALLS or _resident_bytes() > _MOST_BYTES
+            retires = number == _MOST_CALLS or resident_bytes() > _MOST_BYTES
             send(self._connection, kind, body, key=self._answers.key, retires=retires)
+            del call, body
+            give_back()
 
     def _outcome(self, call: _Call) -> tuple[str, bytes]:
         try:
@@ -110,8 +112,13 @@ class _Worker:
 
     def _answer(self, call: _Call) -> Message:
         request = call.request
-        if request.kind == "evaluate":
-            return self._optimizer.evaluate(request.body, stop=call.stop)
+        if request.kind != "optimize":
+            answer = {
+                "evaluate": self._optimizer.evaluate,
+                "verify": self._optimizer.verify,
+                "explain": self._optimizer.explain,
+            }[request.kind]
+            return answer(request.body, stop=call.stop)
         return self._optimizer.optimize(
             request.body,
             policy=_policy(request["policy"]),
@@ -130,16 +137,9 @@ def _policy(text: str | None) -> Policy:
     return Path(text)
 
 
-def _resident_bytes() -> int:
-    """0 where the system does not tell."""
-    with suppress(OSError), open("/proc/self/statm", "rb") as numbers:
-        return int(numbers.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return 0
-
-
 def main() -> None:
     worker = _Worker(Connection(os.dup(0)))
-    warm_up("analytical")
+    warm_up()
     gc.freeze()  # what was loaded is never garbage; looking at it would slow every large graph
     worker.run()
 

@@ -79,10 +79,15 @@ class ProcessOptimizer:
 
     def evaluate(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.EvaluateResponse:
         """As :meth:`go_opt.service.optimizer.Optimizer.evaluate`."""
-        with self._pool.worker(stop) as worker:
-            call = _WorkerCall(worker, next(self._numbers), self._answers, stop, None)
-            call.send("evaluate", request)
-            return parsed(optimizer_pb2.EvaluateResponse, call.outcome())
+        return parsed(optimizer_pb2.EvaluateResponse, self._answer("evaluate", request, stop))
+
+    def verify(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.VerifyResponse:
+        """As :meth:`go_opt.service.optimizer.Optimizer.verify`."""
+        return parsed(optimizer_pb2.VerifyResponse, self._answer("verify", request, stop))
+
+    def explain(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.ExplainResponse:
+        """As :meth:`go_opt.service.optimizer.Optimizer.explain`."""
+        return parsed(optimizer_pb2.ExplainResponse, self._answer("explain", request, stop))
 
     def is_ready(self) -> bool:
         """As :meth:`go_opt.service.optimizer.Optimizer.is_ready`."""
@@ -107,6 +112,13 @@ class ProcessOptimizer:
     def close(self) -> None:
         """End all workers; calls under way fail."""
         self._pool.close()
+
+    def _answer(self, kind: str, request: bytes, stop: threading.Event) -> bytes:
+        """A worker's answer to a request that is no search."""
+        with self._pool.worker(stop) as worker:
+            call = _WorkerCall(worker, next(self._numbers), self._answers, stop, None)
+            call.send(kind, request)
+            return call.outcome()
 
 
 class _WorkerFailedError(Exception):

@@ -26,6 +26,7 @@ class SearchOptions(TypedDict, total=False):
     fidelity: Fidelity
     constraints: Sequence[UserConstraint] | str | Path  # a path is of a file of this side
     max_latency_s: float | None
+    simulate: bool
     policy: str | None  # "default", "none" or None, or the name of one that the service trained
 
 

@@ -14,7 +14,6 @@ from go_opt.errors import InvalidInputError, UnauthenticatedError
 from go_opt.service.address import Address
 from go_opt.service.calls import Calls
 from go_opt.service.certificates import Certificates
-from go_opt.service.peer import peer_host
 from go_opt.service.tokens import Tokens
 
 # Whoever probes a service has no token, and learns no more than whether it serves.
@@ -62,7 +61,7 @@ class Security:
         if not (self.insecure or address.is_loopback):
             raise InvalidInputError(
                 f"{address} can be reached from other machines and metrics are not encrypted; "
-                "give --insecure (insecure=True) to serve them there all the same.",
+                "give --metrics-to-others (metrics_to_others=True) to serve them there all the same.",
                 field="metrics",
             )
 
@@ -93,17 +92,18 @@ class Guard:
             raise InvalidInputError(f"cannot listen on {address}.", field="address") from None
         return port
 
-    def client_of(self, context: Any) -> str:
-        """Token's name, else the certificate's common name, else the host."""
+    def name_of(self, context: Any) -> str:
+        """Token's name, else the certificate's common name or other names; empty without either."""
         if self.tokens is not None:
             client = self.tokens.client_of(context.invocation_metadata() or ())
             if client is not None:
                 return client
         if self.certificates is not None:
-            names = context.auth_context().get("x509_common_name", ())
-            if names:
-                return str(names[0], "utf-8", "replace")
-        return peer_host(context)
+            found = context.auth_context()
+            for kind in ("x509_common_name", "x509_subject_alternative_name"):
+                if found.get(kind):
+                    return ",".join(str(name, "utf-8", "replace") for name in found[kind])
+        return ""
 
 
 class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[misc]

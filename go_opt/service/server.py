@@ -19,6 +19,8 @@ import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
+from go_opt.cores import num_cores
+from go_opt.process_memory import give_back
 from go_opt.service.address import DEFAULT_ADDRESS, Address, check_free, parse_address
 from go_opt.service.admission import AdmissionLimits
 from go_opt.service.call import Observer
@@ -35,6 +37,7 @@ _FINISH_S: Final = 2.4  # calls under way go on
 _STOP_S: Final = 1.0  # searches answer the best they have
 _SEND_S: Final = 0.3  # answers leave
 _CLOSE_S: Final = 0.4  # services end their processes
+_GIVE_BACK_S: Final = 10.0  # between two looks for free memory
 # Python code of a search gives way to the event loop after this long; 5 ms by default.
 _SWITCH_INTERVAL_S: Final = 0.0005
 _log = logging.getLogger(__name__)
@@ -85,7 +88,7 @@ class Server:
         guard = guard or Guard()
         check_free(address)
         watching = (*observers, *([] if metrics is None else [metrics]))
-        calls = Calls(workers=workers, limits=limits, client_of=guard.client_of, observers=watching)
+        calls = Calls(workers=workers, limits=limits, name_of=guard.name_of, observers=watching)
         names = [service.name for service in services]
         health_checks = health.aio.HealthServicer()
         readiness = Readiness(health_checks, services)
@@ -154,7 +157,7 @@ def serve(
       address: ``HOST:PORT``; port 0 takes a free one. Printed on stderr once it listens.
       services: makes them, once all else is known to be right; by default the optimizer of
         this process.
-      workers: searches that run at once, by default one per CPU.
+      workers: searches that run at once, by default one per core of this process.
 
     Raises:
       InvalidInputError: an address is malformed, busy, or needs TLS or ``insecure``; or a
@@ -174,7 +177,7 @@ def serve(
                     place,
                     made,
                     guard=guard,
-                    workers=workers or os.cpu_count() or 1,
+                    workers=workers or num_cores(),
                     limits=limits,
                     observers=watchers.observers,
                     metrics=watchers.metrics,
@@ -250,6 +253,9 @@ async def _settle(server: Server) -> None:
     await server.ready()
     # What was loaded is never garbage; to look at it holds up all calls for a tenth of a second.
     gc.freeze()
+    while True:
+        await asyncio.sleep(_GIVE_BACK_S)
+        await asyncio.to_thread(give_back)
 
 
 def _exit(code: int) -> NoReturn:

@@ -46,24 +46,24 @@ class TrainingService:
     def close(self) -> None:
         """The jobs are closed by who made them."""
 
-    def pretrain(self, message: training_pb2.PretrainRequest) -> operations_pb2.Operation:
-        """As the method of training.proto; raises what its statuses stand for."""
-        return self._created(_PRETRAIN, message)
+    def pretrain(self, message: training_pb2.PretrainRequest, owner: str = "") -> operations_pb2.Operation:
+        """As the method of training.proto, asked by ``owner``; raises what its statuses stand for."""
+        return self._created(_PRETRAIN, message, owner)
 
-    def finetune(self, message: training_pb2.FinetuneRequest) -> operations_pb2.Operation:
-        """As the method of training.proto; raises what its statuses stand for."""
-        return self._created(_FINETUNE, message)
+    def finetune(self, message: training_pb2.FinetuneRequest, owner: str = "") -> operations_pb2.Operation:
+        """As the method of training.proto, asked by ``owner``; raises what its statuses stand for."""
+        return self._created(_FINETUNE, message, owner)
 
     def _pretrain(self, data: bytes, call: Call) -> Message:
-        return self.pretrain(parsed(training_pb2.PretrainRequest, data))
+        return self.pretrain(parsed(training_pb2.PretrainRequest, data), call.owner)
 
     def _finetune(self, data: bytes, call: Call) -> Message:
-        return self.finetune(parsed(training_pb2.FinetuneRequest, data))
+        return self.finetune(parsed(training_pb2.FinetuneRequest, data), call.owner)
 
-    def _created(self, kind: training_pb2.JobKind, message: _Request) -> operations_pb2.Operation:
+    def _created(self, kind: training_pb2.JobKind, message: _Request, owner: str) -> operations_pb2.Operation:
         jobs = given(self._jobs)
         check_names(message)
-        job = _same_job(jobs, kind, message)
+        job = _same_job(jobs, kind, message, owner)
         if job is None:
             check_environment(message, self._environments)
             new = NewJob(
@@ -71,12 +71,14 @@ class TrainingService:
                 message.policy,
                 message.request_id,
                 message.SerializeToString(),
-                _start_policy(jobs, message),
+                _start_policy(jobs, message, owner),
+                owner,
+                message.shared,
             )
             try:
                 job = jobs.create(new)
             except AlreadyExistsError:  # by another call, at the same time
-                job = _same_job(jobs, kind, message)
+                job = _same_job(jobs, kind, message, owner)
                 if job is None:
                     raise
         return operation(job)
@@ -89,15 +91,15 @@ def given(jobs: JobManager | None) -> JobManager:
     return jobs
 
 
-def _same_job(jobs: JobManager, kind: training_pb2.JobKind, message: _Request) -> Job | None:
-    """The job of the same request, if there is one.
+def _same_job(jobs: JobManager, kind: training_pb2.JobKind, message: _Request, owner: str) -> Job | None:
+    """The owner's job of the same request, if there is one.
 
     Raises:
       AlreadyExistsError: the policy or the request id is that of another request.
     """
     for field in ("request_id", "policy"):
         value = getattr(message, field)
-        found = jobs.find(**{field: value}) if value else None
+        found = jobs.find(owner, **{field: value}) if value else None
         if found is None:
             continue
         job, new = found
@@ -107,7 +109,7 @@ def _same_job(jobs: JobManager, kind: training_pb2.JobKind, message: _Request) -
     return None
 
 
-def _start_policy(jobs: JobManager, message: _Request) -> bytes | None:
+def _start_policy(jobs: JobManager, message: _Request, owner: str) -> bytes | None:
     """The file of the policy to start from, kept with the job; the rest of the request is checked."""
     if isinstance(message, training_pb2.PretrainRequest):
         pretrain_options(message)
@@ -119,7 +121,7 @@ def _start_policy(jobs: JobManager, message: _Request) -> bytes | None:
         if message.from_policy in ("", "default"):
             path = find_policy("default")
         else:
-            path = jobs.find_policy(message.from_policy)
+            path = jobs.find_policy(message.from_policy, owner)
         if path is None:
             raise NotFoundError("no policy is shipped with this version; give none.", field="from_policy")
         return path.read_bytes()

@@ -28,6 +28,7 @@ class Watching:
 
     Args:
       metrics: ``HOST:PORT`` of Prometheus metrics; none by default.
+      metrics_to_others: allow other machines to reach them, unencrypted; calls stay as they are.
       log_format: of the lines on stderr.
       log_level: the least that is logged; ``info`` is a line for each call.
       otlp_endpoint: of an OpenTelemetry collector, ``http://HOST:PORT``; none by default.
@@ -37,6 +38,7 @@ class Watching:
     log_format: LogFormat = "text"
     log_level: LogLevel = "warning"
     otlp_endpoint: str | None = None
+    metrics_to_others: bool = False
 
     @contextmanager
     def open(self, security: Security) -> Iterator[Watchers]:
@@ -49,7 +51,8 @@ class Watching:
             metrics = None
             if self.metrics is not None:
                 place = parse_address(self.metrics, field="metrics")
-                security.check_plain_address(place)
+                if not self.metrics_to_others:
+                    security.check_plain_address(place)
                 metrics = Metrics()
                 stack.enter_context(metrics.served(place))
             yield Watchers(tuple(observers), metrics)

@@ -15,6 +15,7 @@ from google.protobuf.wrappers_pb2 import BytesValue
 
 from go_opt.env import Metrics, Target, target_names
 from go_opt.errors import GoOptError, InfeasibleError, InvalidInputError
+from go_opt.explanations import OpExplanation
 from go_opt.graph import Graph
 from go_opt.graph_builder import GraphBuilder
 from go_opt.plan import Plan
@@ -23,6 +24,7 @@ from go_opt.service.calls import Call, Calls, Emit, Handler, Reading, parsed
 from go_opt.service.optimizer import LocalOptimizer
 from go_opt.service.optimizer_service import OptimizerService
 from go_opt.service.server import serve_in_thread
+from go_opt.solver import Violation
 
 
 @dataclass
@@ -99,6 +101,12 @@ class FakeOptimizer:
             valid=False,
             reason="a fake.",
         )
+
+    def verify(self, *planned: Any, constraints: Any = ()) -> list[Violation]:
+        return []
+
+    def explain(self, *planned: Any, **options: Any) -> OpExplanation:
+        raise InvalidInputError("a fake has no reasons.")
 
     def list_targets(self) -> tuple[str, ...]:
         return target_names()

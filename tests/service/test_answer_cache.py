@@ -6,16 +6,19 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from go_opt.env import load_target, parse_target
+from go_opt.env import Target, load_target, parse_target
 from go_opt.errors import PolicyError
-from go_opt.graph import Graph
+from go_opt.graph import Graph, NodeWithoutOp
 from go_opt.result import Request
 from go_opt.service.answer_cache import AnswerCache
 from go_opt.service.answer_key import answer_key
+from go_opt.service.optimizer import Policy
+from go_opt.service.sent_graph import SentGraph
 from go_opt.solver.user_constraints import Colocate, CutAfter
 
 TARGET = load_target("mcm-2x2")
@@ -33,6 +36,10 @@ OTHERS = {
     "constraints": (Colocate("a"),),
     "max_latency_s": 1.0,
 }
+
+
+def key_of(graph: Graph, target: Target, request: Request, policy: Policy) -> str:
+    return answer_key(SentGraph(graph), target, request, policy)
 
 
 def test_an_answer_is_found_again_and_the_oldest_makes_room() -> None:
@@ -61,41 +68,46 @@ def test_it_never_holds_more_than_it_may(answers: list[tuple[str, int]]) -> None
 @pytest.mark.parametrize("field", OTHERS)
 def test_every_part_of_a_request_counts(graph: Graph, field: str) -> None:
     other = replace(BASE, **{field: OTHERS[field]})
-    assert answer_key(graph, TARGET, other, None) != answer_key(graph, TARGET, BASE, None)
+    assert key_of(graph, TARGET, other, None) != key_of(graph, TARGET, BASE, None)
 
 
 def test_constraints_of_equal_fields_are_told_apart(graph: Graph) -> None:
     asked = [replace(BASE, constraints=(kind(["a", "b"]),)) for kind in (Colocate, CutAfter)]
-    keys = {answer_key(graph, TARGET, request, None) for request in asked}
+    keys = {key_of(graph, TARGET, request, None) for request in asked}
     assert len(keys) == 2
-    assert answer_key(graph, TARGET, replace(BASE, constraints=(Colocate(("a", "b")),)), None) in keys
+    assert key_of(graph, TARGET, replace(BASE, constraints=(Colocate(("a", "b")),)), None) in keys
 
 
 def test_a_default_written_out_is_the_same_question(graph: Graph) -> None:
-    assert answer_key(graph, TARGET, Request(), None) == answer_key(
-        graph, TARGET, Request(budget_s=5.0), None
-    )
+    assert key_of(graph, TARGET, Request(), None) == key_of(graph, TARGET, Request(budget_s=5.0), None)
 
 
 def test_graph_and_target_count_by_what_they_are(graph: Graph) -> None:
-    key = answer_key(graph, TARGET, BASE, None)
-    assert answer_key(replace(graph, name="other"), TARGET, BASE, None) == key
-    assert answer_key(replace(graph, op_names=("a", "c")), TARGET, BASE, None) != key
-    assert answer_key(replace(graph, dims={"batch": 3}), TARGET, BASE, None) != key
-    assert answer_key(graph, load_target("mcm-6x6"), BASE, None) != key
+    key = key_of(graph, TARGET, BASE, None)
+    assert key_of(replace(graph, name="other"), TARGET, BASE, None) == key
+    assert key_of(replace(graph, op_names=("a", "c")), TARGET, BASE, None) != key
+    assert key_of(replace(graph, dims={"batch": 3}), TARGET, BASE, None) != key
+    assert key_of(graph, load_target("mcm-6x6"), BASE, None) != key
     inline = parse_target(TEXT, "mine")
-    assert answer_key(graph, inline, BASE, None) != key  # the plan says where its target is from
+    assert key_of(graph, inline, BASE, None) != key  # the plan says where its target is from
+
+
+def test_what_only_the_answer_shows_counts(graph: Graph) -> None:
+    turned = SentGraph(graph, np.array([1, 0], dtype=np.int32))
+    assert answer_key(turned, TARGET, BASE, None) != key_of(graph, TARGET, BASE, None)
+    imported = replace(graph, nodes_without_op=(NodeWithoutOp("shape", "folded", None),))
+    assert key_of(imported, TARGET, BASE, None) != key_of(graph, TARGET, BASE, None)
 
 
 def test_a_policy_counts_by_its_content(graph: Graph, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_bytes(b"weights")
     second.write_bytes(b"weights")
-    key = answer_key(graph, TARGET, BASE, first)
-    assert key == answer_key(graph, TARGET, BASE, second)
-    assert key != answer_key(graph, TARGET, BASE, None)
+    key = key_of(graph, TARGET, BASE, first)
+    assert key == key_of(graph, TARGET, BASE, second)
+    assert key != key_of(graph, TARGET, BASE, None)
     second.write_bytes(b"other weights")
     os.utime(second, ns=(1, 1))
-    assert key != answer_key(graph, TARGET, BASE, second)
+    assert key != key_of(graph, TARGET, BASE, second)
     with pytest.raises(PolicyError, match="cannot be read"):
-        answer_key(graph, TARGET, BASE, tmp_path / "missing")
+        key_of(graph, TARGET, BASE, tmp_path / "missing")

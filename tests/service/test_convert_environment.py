@@ -13,6 +13,7 @@ from go_opt.errors import InvalidInputError
 from go_opt.plan import Plan
 from go_opt.proto import environment_pb2
 from go_opt.service.convert_environment import PlanReader, PlanWriter, fidelity_from_number
+from go_opt.service.sent_graph import SentGraph
 from go_opt.wire import plan_to_proto
 from tests.strategies import examples, random_graph, random_plan, random_target, seeds, toy_graph
 
@@ -33,7 +34,7 @@ def test_a_batch_is_its_plans(seed: int) -> None:
     plans = [random_plan(rng, graph, target) for _ in range(3)]
     request = written(plans)
     assert list(request.plans) == [plan_to_proto(plan) for plan in plans]
-    reader = PlanReader(graph.fingerprint, target.fingerprint, graph.num_ops, target.num_chips)
+    reader = PlanReader(SentGraph(graph), target.fingerprint, target.num_chips)
     batch = reader.read(environment_pb2.EvaluateBatchRequest.FromString(request.SerializeToString()))
     for name in ("placement", "order", "fusion_group"):
         np.testing.assert_array_equal(
@@ -54,7 +55,7 @@ def test_numbers_of_any_size(largest: int) -> None:
 
 
 def test_an_empty_batch() -> None:
-    batch = PlanReader("g", "t", 6, 2).read(environment_pb2.EvaluateBatchRequest())
+    batch = PlanReader(SentGraph(toy_graph()), "t", 2).read(environment_pb2.EvaluateBatchRequest())
     assert batch.placement.shape == (0, 6)
     assert batch.is_plain.shape == (0,)
 

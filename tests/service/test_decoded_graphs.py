@@ -19,9 +19,9 @@ def encoded(graph: Graph, name: str) -> bytes:
 def test_the_same_bytes_are_decoded_once(graph: Graph) -> None:
     graphs = DecodedGraphs()
     first = graphs.get(encoded(graph, "a"))
-    assert first.fingerprint == graph.fingerprint
+    assert first.graph.fingerprint == graph.fingerprint
     assert graphs.get(encoded(graph, "a")) is first
-    assert graphs.get(encoded(graph, "b")).name == "b"
+    assert graphs.get(encoded(graph, "b")).graph.name == "b"
 
 
 def test_the_oldest_makes_room(graph: Graph) -> None:

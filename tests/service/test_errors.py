@@ -8,12 +8,20 @@ from google.rpc import code_pb2, status_pb2
 from grpc_status import rpc_status
 
 from go_opt import errors
-from go_opt.errors import ExhaustedError, GoOptError, GraphError, InvalidInputError, ServiceError
+from go_opt.errors import (
+    ExhaustedError,
+    GoOptError,
+    GraphError,
+    InfeasibleError,
+    InvalidInputError,
+    ServiceError,
+)
 from go_opt.service.errors import (
     MAX_MESSAGE_BYTES,
     TABLE,
     Row,
     error_from_call,
+    error_from_status,
     internal_status,
     status_from_error,
 )
@@ -94,3 +102,27 @@ def test_a_status_without_details_is_a_service_error() -> None:
     assert "INVALID_ARGUMENT: of another program in lines." in str(
         error_from_call(FailedCall(foreign), "h:1")
     )
+
+
+def test_a_conflict_is_kept() -> None:
+    error = InfeasibleError("no plan.", is_proven=True, conflict=("a is on chip 0.", "a is on chip 1."))
+    back = error_from_status(status_from_error(error))
+    assert isinstance(back, InfeasibleError)
+    assert (str(back), back.is_proven, back.conflict, back.exit_code) == ("no plan.", True, error.conflict, 3)
+
+
+def test_none_found_in_time_is_no_proof() -> None:
+    back = error_from_status(status_from_error(InfeasibleError("none found.")))
+    assert isinstance(back, InfeasibleError)
+    assert (back.is_proven, back.conflict, back.exit_code) == (False, (), 5)
+
+
+def test_a_conflict_is_cut_to_fit_trailers() -> None:
+    sentences = tuple(f"{i} " + 100 * "ä" for i in range(100))
+    status = status_from_error(InfeasibleError("ü" * 3000, is_proven=True, conflict=sentences))
+    back = error_from_status(status)
+    assert isinstance(back, InfeasibleError)
+    assert 1 < len(back.conflict) < 10
+    assert back.conflict == sentences[: len(back.conflict)]
+    # As sent: the message percent-encoded, and all of it in base64.
+    assert 3 * len(status.message.encode()) + 4 * len(status.SerializeToString()) / 3 < 8000

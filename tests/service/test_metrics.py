@@ -14,6 +14,7 @@ from go_opt.errors import InvalidInputError
 from go_opt.service.address import parse_address
 from go_opt.service.admission import AdmissionLimits
 from go_opt.service.metrics import Metrics
+from go_opt.service.security import Security
 from go_opt.service.server import serve, serve_in_thread
 from go_opt.service.watching import Watching
 
@@ -95,6 +96,21 @@ def test_an_address_that_cannot_be_used_is_refused(address: str, words: str) -> 
     with pytest.raises(InvalidInputError, match=words) as error:
         serve("127.0.0.1:0", watching=Watching(metrics=address))
     assert error.value.field == "metrics"
+
+
+def test_metrics_for_other_machines_leave_calls_as_they_are() -> None:
+    watching = Watching(metrics="0.0.0.0:0", metrics_to_others=True)
+    with watching.open(Security()) as watchers:
+        assert watchers.metrics is not None
+        address = watchers.metrics.address
+        assert address is not None
+        assert (
+            urllib.request.urlopen(f"http://127.0.0.1:{address.port}/metrics", timeout=PATIENCE_S).status
+            == 200
+        )
+    with pytest.raises(InvalidInputError, match="would have no encryption") as error:
+        serve("0.0.0.0:0", watching=watching)
+    assert error.value.field == "insecure"
 
 
 def test_a_busy_port_is_refused() -> None:

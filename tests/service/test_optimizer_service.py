@@ -68,6 +68,7 @@ def test_every_keyword_arrives(address: str, optimizer: Any, graph: Graph) -> No
         "fidelity": "simulated",
         "constraints": (Pin("a", 1), Colocate(["a", "b"])),
         "max_latency_s": 2.5,
+        "simulate": False,
         "policy": None,
     }
     with Client(address) as client:
@@ -75,7 +76,7 @@ def test_every_keyword_arrives(address: str, optimizer: Any, graph: Graph) -> No
         client.optimize(graph, "mcm-6x6")
     defaults = {"objective": "throughput", "budget_s": None, "max_evaluations": None, "seed": 0}
     defaults |= {"decide": "all", "relays": True, "replication": True, "policy": "default"}
-    defaults |= {"fidelity": "analytical", "constraints": (), "max_latency_s": None}
+    defaults |= {"fidelity": "analytical", "constraints": (), "max_latency_s": None, "simulate": True}
     assert optimizer.asked == [given_options, defaults]
 
 
@@ -245,8 +246,8 @@ def test_two_services_never_share_a_port(optimizer: Any) -> None:
 def stub() -> Iterator[optimizer_pb2_grpc.OptimizerStub]:
     """Of a service that really searches, and knows one policy by name."""
 
-    def find_policy(name: str) -> Path:
-        return SHIPPED_POLICY if name == "mine" else no_policies(name)
+    def find_policy(name: str, owner: str) -> Path:
+        return SHIPPED_POLICY if name == "mine" else no_policies(name, owner)
 
     service = OptimizerService(LocalOptimizer(), find_policy=find_policy)
     with serve_in_thread([service], workers=2) as address, grpc.insecure_channel(address) as channel:

@@ -80,7 +80,7 @@ class DataDirectory:
 
     def _finish_deletions(self) -> None:
         """A folder was moved away before its job was forgotten: put it back, or remove it."""
-        known = {job.id for job in self.store.page(None, None, -1)}
+        known = self.store.ids()
         for moved in self._folders.glob(f"*{_DELETED}"):
             job_id = moved.name.removesuffix(_DELETED)
             if job_id in known:

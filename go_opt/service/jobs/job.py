@@ -32,6 +32,8 @@ class NewJob:
     request_id: str  # empty: none
     request: bytes  # PretrainRequest or FinetuneRequest
     start_policy: bytes | None = None  # the file of the policy to start from; None: an untrained one
+    owner: str = ""  # who asks, by token or certificate; empty: nobody with a name
+    is_shared: bool = False  # everyone may see the job and use its policy
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,12 @@ class Job:
     progress: bytes = b""  # TrainingProgress, as far as the job's process knows it
     result: bytes | None = None  # TrainingResult, likewise
     error: bytes | None = None  # google.rpc.Status
+    owner: str = ""  # as of NewJob
+    is_shared: int = 0  # SQL has no bool
+
+    def is_seen_by(self, owner: str) -> bool:
+        """Whether the job is there at all for this owner."""
+        return bool(self.is_shared) or self.owner == owner
 
     @property
     def is_ended(self) -> bool:
@@ -102,6 +110,7 @@ def _progress(job: Job) -> training_pb2.TrainingProgress:
     message: training_pb2.TrainingProgress = training_pb2.TrainingProgress.FromString(job.progress)
     message.policy, message.kind, message.state = job.policy, job.kind, job.state
     message.attempts = job.attempts
+    message.owner, message.shared = job.owner, bool(job.is_shared)
     for field, time_ns in (
         (message.create_time, job.created_ns),
         (message.start_time, job.started_ns),

@@ -17,15 +17,16 @@ from go_opt.errors import AlreadyExistsError, InvalidInputError, ServiceError
 from go_opt.service.jobs.job import QUEUED, Job, NewJob, no_such_job
 
 FILE_NAME: Final = "jobs.sqlite3"
-VERSION: Final = 1
+VERSION: Final = 2
 _MOST_LOG_BYTES: Final = 64 * 2**20  # kept of the write-ahead log once it was larger
+# Names are those of one owner: another's job of the same name says nothing of itself.
 _SCHEMA: Final = """
 CREATE TABLE jobs (
   number INTEGER PRIMARY KEY AUTOINCREMENT,
   id TEXT NOT NULL UNIQUE,
   kind INTEGER NOT NULL,
-  policy TEXT NOT NULL UNIQUE,
-  request_id TEXT UNIQUE,
+  policy TEXT NOT NULL,
+  request_id TEXT,
   request BLOB NOT NULL,
   start_policy BLOB,
   state INTEGER NOT NULL,
@@ -37,7 +38,11 @@ CREATE TABLE jobs (
   progress BLOB NOT NULL DEFAULT x'',
   result BLOB,
   error BLOB,
-  digest BLOB NOT NULL
+  owner TEXT NOT NULL,
+  is_shared INTEGER NOT NULL,
+  digest BLOB NOT NULL,
+  UNIQUE (owner, policy),
+  UNIQUE (owner, request_id)
 );
 CREATE INDEX jobs_by_state ON jobs (state, number);
 """
@@ -48,6 +53,20 @@ _DIGESTED: Final = tuple(
     for name in (*(field.name for field in fields(Job)), "request_id", "request", "start_policy")
     if name != "number"
 )
+# Version 1 knew no owners: its jobs are those of callers without a name.
+_OWNED: Final = ("owner", "is_shared")
+_DIGESTED_IN_1: Final = tuple(name for name in _DIGESTED if name not in _OWNED)
+_KEPT: Final = ", ".join(("number", *_DIGESTED_IN_1))
+_CONTENT_OF_1: Final = ", ".join({"owner": "''", "is_shared": "0"}.get(name, name) for name in _DIGESTED)
+_FROM_1: Final = f"""
+DROP INDEX jobs_by_state;
+ALTER TABLE jobs RENAME TO jobs_1;
+{_SCHEMA}
+INSERT INTO jobs ({_KEPT}, owner, is_shared, digest)
+  SELECT {_KEPT}, '', 0, digest({_CONTENT_OF_1}) FROM jobs_1;
+UPDATE sqlite_sequence SET seq = (SELECT seq FROM sqlite_sequence WHERE name = 'jobs_1') WHERE name = 'jobs';
+DROP TABLE jobs_1;
+"""
 
 
 class JobStore:
@@ -57,8 +76,8 @@ class JobStore:
       path: of the database, which is made where there is none.
 
     Raises:
-      InvalidInputError: what is there is damaged, no such database or of another version;
-        it is left as it is.
+      InvalidInputError: what is there is damaged, no such database or of a later version;
+        it is left as it is. One of version 1 is brought to this one.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -74,8 +93,10 @@ class JobStore:
                 f"journal_size_limit = {_MOST_LOG_BYTES}",
             ):
                 self._connection.execute(f"PRAGMA {setting}")
-            if not _version(self._connection):
-                self._connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+            version = _version(self._connection)
+            if version != VERSION:
+                change = _FROM_1 if version else _SCHEMA
+                self._connection.executescript(f"BEGIN; {change} PRAGMA user_version = {VERSION}; COMMIT;")
 
     def create(self, new: NewJob) -> Job:
         """Store a job that is to be run; durable once this returns.
@@ -95,6 +116,8 @@ class JobStore:
             "attempts": 0,
             "vain_starts": 0,
             "progress": b"",
+            "owner": new.owner,
+            "is_shared": int(new.is_shared),
         }
         content = ", ".join(f":{name}" if name in values else "NULL" for name in _DIGESTED)
         try:
@@ -113,9 +136,9 @@ class JobStore:
             ) from None
         return self.job(values["id"])
 
-    def find(self, *, policy: str = "", request_id: str = "") -> Job | None:
-        """The job with this policy or this request id."""
-        jobs = self._jobs("policy = ? OR request_id = ?", (policy, request_id or None))
+    def find(self, owner: str = "", *, policy: str = "", request_id: str = "") -> Job | None:
+        """The owner's job with this policy or this request id."""
+        jobs = self._jobs("owner = ? AND (policy = ? OR request_id = ?)", (owner, policy, request_id or None))
         return jobs[0] if jobs else None
 
     def job(self, job_id: str) -> Job:
@@ -128,7 +151,8 @@ class JobStore:
     def request(self, job_id: str) -> NewJob:
         """What was asked for."""
         rows = self._execute(
-            "SELECT kind, policy, coalesce(request_id, ''), request, start_policy FROM jobs WHERE id = ?",
+            "SELECT kind, policy, coalesce(request_id, ''), request, start_policy, owner, is_shared "
+            "FROM jobs WHERE id = ?",
             (job_id,),
         )
         if not rows:
@@ -140,12 +164,17 @@ class JobStore:
         wanted = tuple(states)
         return self._jobs(f"state IN ({', '.join('?' * len(wanted))}) ORDER BY number", wanted)
 
-    def page(self, before: int | None, state: int | None, size: int) -> list[Job]:
-        """At most ``size`` jobs of a state or all, newest first, older than number ``before``."""
+    def page(self, before: int | None, state: int | None, size: int, owner: str = "") -> list[Job]:
+        """As :meth:`JobManager.page`."""
         return self._jobs(
-            "(?1 IS NULL OR number < ?1) AND (?2 IS NULL OR state = ?2) ORDER BY number DESC LIMIT ?3",
-            (before, state, size),
+            "(owner = ?1 OR is_shared) AND (?2 IS NULL OR number < ?2) AND (?3 IS NULL OR state = ?3) "
+            "ORDER BY number DESC LIMIT ?4",
+            (owner, before, state, size),
         )
+
+    def ids(self) -> set[str]:
+        """Of every job there is."""
+        return {job_id for (job_id,) in self._execute("SELECT id FROM jobs", ())}
 
     def update(self, job_id: str, **values: Any) -> None:
         """Set columns of a job; durable once this returns."""
@@ -185,15 +214,17 @@ def _check(path: Path) -> None:
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if answer != "ok":
             raise sqlite3.DatabaseError(f"it is damaged ({' '.join(answer.split())})")
-        if version not in (0, VERSION):
+        if version > VERSION:
             raise InvalidInputError(
-                f"job store {str(path)!r} is of version {version}, this go-opt reads version {VERSION}.",
+                f"job store {str(path)!r} is of version {version}, this go-opt reads "
+                f"versions up to {VERSION}.",
                 field="data",
             )
         if not version and tables:
             raise sqlite3.DatabaseError("it is another program's database")
         connection.create_function("digest", -1, _digest)
-        damaged = f"SELECT id FROM jobs WHERE digest IS NOT digest({', '.join(_DIGESTED)})"
+        digested = ", ".join(_DIGESTED_IN_1 if version == 1 else _DIGESTED)
+        damaged = f"SELECT id FROM jobs WHERE digest IS NOT digest({digested})"
         row = connection.execute(damaged).fetchone() if version else None
         if row is not None:
             raise sqlite3.DatabaseError(f"it is damaged (job {row[0]})")

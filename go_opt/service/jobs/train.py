@@ -13,7 +13,7 @@ from go_opt.proto import training_pb2
 from go_opt.service.convert_training import finetune_options, pretrain_options
 from go_opt.service.jobs.job import Trained
 from go_opt.service.jobs.runner import OnProgress
-from go_opt.wire import plan_to_proto
+from go_opt.service.sent_graph import SentGraph
 
 if TYPE_CHECKING:
     from go_opt.agents.training.job import Progress
@@ -53,7 +53,8 @@ def train_job(
         return Trained(progress)
     if kind == training_pb2.JOB_KIND_PRETRAIN:
         return Trained(progress, training_pb2.TrainingResult())
-    return Trained(progress, _finetuned(result))
+    sent = SentGraph.from_proto(training_pb2.FinetuneRequest.FromString(request).graph)
+    return Trained(progress, _finetuned(result, sent))
 
 
 def _train(
@@ -68,12 +69,12 @@ def _train(
     return training.finetune(options.pop("graph"), folder, policy=start_file, **options, **watch)
 
 
-def _finetuned(result: training.TrainingResult) -> training_pb2.TrainingResult:
+def _finetuned(result: training.TrainingResult, sent: SentGraph) -> training_pb2.TrainingResult:
     if result.plan is None:
         raise InfeasibleError(f"none of the {result.samples} plans met is valid.")
     reference_s = result.reference_interval_s
     return training_pb2.TrainingResult(
-        best_plan=plan_to_proto(result.plan),
+        best_plan=sent.plan_to_proto(result.plan),
         best_interval_s=result.best_interval_s,
         reference_interval_s=math.inf if reference_s is None else reference_s,
     )

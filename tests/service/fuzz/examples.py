@@ -19,6 +19,7 @@ from go_opt.plan import Plan
 from go_opt.proto import environment_pb2, optimizer_pb2, plan_pb2, training_pb2
 from go_opt.wire import graph_to_proto, plan_to_proto
 from tests.service.jobs.fake_job import RUNS, WAITS
+from tests.service.test_onnx_requests import linear
 
 TARGET: Final = "gpu-2"
 _TIMEOUT_S: Final = 60.0
@@ -76,12 +77,21 @@ class Examples:
             for request in (finetune, _with(finetune, policy="waits", request_id="s", seed=WAITS))
         ]
         inline = _with(optimize, target=plan_pb2.Target(toml=text, toml_source="mine.toml"), fidelity=2)
+        onnx = optimizer_pb2.OnnxModel(file=linear().SerializeToString(), dims={"batch": 2})
+        imported = _with(optimize, graph=None, onnx=onnx)
         self.of_method: dict[str, tuple[Message, ...]] = {
-            "go_opt.v1.Optimizer/Optimize": (optimize, inline),
+            "go_opt.v1.Optimizer/Optimize": (optimize, inline, imported),
             "go_opt.v1.Optimizer/OptimizeStream": (optimize, inline),
             "go_opt.v1.Optimizer/Evaluate": (
                 optimizer_pb2.EvaluateRequest(graph=message, target=target, plan=plan, seed=1),
                 optimizer_pb2.EvaluateRequest(graph=message, target=target, plan=plan, fidelity=2),
+            ),
+            "go_opt.v1.Optimizer/Verify": (
+                optimizer_pb2.VerifyRequest(graph=message, target=target, plan=plan),
+            ),
+            "go_opt.v1.Optimizer/Explain": (
+                optimizer_pb2.ExplainRequest(graph=message, target=target, plan=plan),
+                optimizer_pb2.ExplainRequest(graph=message, target=target, plan=plan, op="op3", objective=2),
             ),
             "go_opt.v1.Optimizer/ListTargets": (optimizer_pb2.ListTargetsRequest(),),
             "go_opt.v1.Environment/CreateSession": (

@@ -141,7 +141,7 @@ def _text_fields(example: Message) -> list[Callable[[str], Message]]:
 def _text_paths(message: Any) -> Iterator[tuple[str, ...]]:
     for field in message.DESCRIPTOR.fields:
         if field.message_type is None:
-            if field.cpp_type == field.CPPTYPE_STRING:
+            if field.type == field.TYPE_STRING:
                 yield (field.name,)
         elif not field.is_repeated and field.message_type not in (
             graph_pb2.Graph.DESCRIPTOR,

@@ -37,10 +37,10 @@ def eventually(is_so: Callable[[], bool], timeout_s: float = 60.0) -> None:
         time.sleep(0.01)
 
 
-def ended(jobs: JobManager, job_id: str, timeout_s: float = 60.0) -> Job:
+def ended(jobs: JobManager, job_id: str, timeout_s: float = 60.0, owner: str = "") -> Job:
     """The job once it has ended."""
-    eventually(lambda: jobs.job(job_id).is_ended, timeout_s)
-    return jobs.job(job_id)
+    eventually(lambda: jobs.job(job_id, owner).is_ended, timeout_s)
+    return jobs.job(job_id, owner)
 
 
 @contextmanager

@@ -1,0 +1,58 @@
+"""How many cores this process has: of a machine, a CPU mask, or a container."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+_OWN_CGROUPS: Final = Path("/proc/self/cgroup")
+
+
+def num_cores(cgroups: Path = _CGROUPS, own_cgroups: Path = _OWN_CGROUPS) -> int:
+    """That this process may keep busy: its CPU mask, and the quota of its container, rounded down.
+
+    Args:
+      cgroups: where the control groups are mounted, version 2 or 1.
+      own_cgroups: which of them this process is in.
+    """
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([allowed, *map(int, _quotas(cgroups, own_cgroups))]))
+
+
+def _quotas(cgroups: Path, own_cgroups: Path) -> Iterator[float]:
+    """In CPUs, of the process's groups and all around them; none where nothing limits."""
+    for folder in _own_folders(own_cgroups):
+        # A container may see only its own group, at the root, under the path it has outside.
+        for group in (folder, *folder.parents):
+            for read in (_quota_v2, _quota_v1):
+                with suppress(OSError, ValueError, ZeroDivisionError):
+                    quota = read(cgroups, group)
+                    if quota > 0:
+                        yield quota
+
+
+def _own_folders(own_cgroups: Path) -> list[PurePosixPath]:
+    """Paths of the groups that may limit CPUs, relative to where they are mounted."""
+    with suppress(OSError):
+        lines = [line.split(":", 2) for line in own_cgroups.read_text().splitlines()]
+        return [
+            PurePosixPath(path.lstrip("/"))
+            for _, controllers, path in lines
+            if controllers == "" or "cpu" in controllers.split(",")
+        ]
+    return []
+
+
+def _quota_v2(cgroups: Path, group: PurePosixPath) -> float:
+    quota_us, period_us = (cgroups / group / "cpu.max").read_text().split()
+    return float(quota_us) / float(period_us)  # "max": ValueError
+
+
+def _quota_v1(cgroups: Path, group: PurePosixPath) -> float:
+    folder = cgroups / "cpu" / group
+    quota_us = (folder / "cpu.cfs_quota_us").read_text()  # -1: no limit
+    return float(quota_us) / float((folder / "cpu.cfs_period_us").read_text())
