@@ -12,12 +12,19 @@ import pickle
 import sys
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
+
+import jax
 
 from go_opt.agents.compilation_cache import enable_compilation_cache
 from go_opt.agents.policy_file import LoadedPolicy, load_policy
 from go_opt.agents.proposals import advice
 from go_opt.errors import PolicyError
+from go_opt.process_memory import give_back, resident_bytes
+
+# Beyond this the programs compiled for the shapes of earlier graphs are dropped: each takes
+# some 15 MB, and comes back from the cache on disk.
+_MANY_BYTES: Final = 600 * 2**20
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
@@ -33,6 +40,10 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
             return
         pickle.dump(_answer(*request), answers)
         answers.flush()
+        del request
+        if resident_bytes() > _MANY_BYTES:
+            jax.clear_caches()  # type: ignore[no-untyped-call]
+        give_back()
 
 
 def _answer(path: Path, question: tuple[Any, Any] | None) -> tuple[str, Any]:

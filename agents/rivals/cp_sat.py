@@ -8,7 +8,6 @@ problem, is left out.
 from __future__ import annotations
 
 import math
-import os
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +18,7 @@ from go_opt.agents.rivals.order_slice import slice_along
 from go_opt.agents.rivals.placement_search import evaluate_units
 from go_opt.agents.rivals.trial import SpentError, Trial
 from go_opt.agents.rivals.units import unit_problem, unit_seconds
+from go_opt.cores import num_cores
 from go_opt.solver import PlacementProblem
 
 MOST_UNITS: Final = 400
@@ -89,7 +89,7 @@ def _limit(parameters: Any, trial: Trial, seed: int) -> None:
     parameters.random_seed = seed % 2**31
     if math.isfinite(trial.limits.budget_s):
         parameters.max_time_in_seconds = max(trial.left_s, 0.01)
-        parameters.num_workers = os.cpu_count() or 1
+        parameters.num_workers = num_cores()
     else:
         parameters.num_workers = 1
         parameters.max_deterministic_time = DETERMINISTIC_S_EACH * trial.left

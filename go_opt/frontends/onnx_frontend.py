@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from go_opt.errors import GoOptError, ModelError
-from go_opt.graph import Graph, Precision
+from go_opt.graph import Graph, NodeWithoutOp, Precision
 from go_opt.graph_builder import GraphBuilder
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def _import(
     from go_opt.frontends.onnx.lowering import Context, Scope
     from go_opt.frontends.onnx.program import Program
     from go_opt.frontends.onnx.shapes import ShapeInference
-    from go_opt.frontends.onnx.structure import check_names, inlined
+    from go_opt.frontends.onnx.structure import called_functions, check_names, inlined
 
     file = read_model(source)
     check_names(file.model.graph)
@@ -73,4 +74,6 @@ def _import(
     if not outputs:
         raise ModelError(f"model {file.name!r} has no outputs.")
     scope.program.emit(builder, outputs)
-    return builder.build()
+    graph = builder.build()
+    calls = [NodeWithoutOp(name, "inlined", None) for name in called_functions(file.model)]
+    return replace(graph, nodes_without_op=(*calls, *scope.program.nodes_without_op(graph)))

@@ -12,7 +12,7 @@ from onnx import TensorProto
 from go_opt.errors import ModelError
 from go_opt.frontends.onnx.lowering import Scope
 from go_opt.frontends.onnx.nodes import plain_attributes
-from go_opt.frontends.onnx.program import Program
+from go_opt.frontends.onnx.program import AbsentNode, Program
 from go_opt.frontends.onnx.values import Shape, Value
 
 # Exporters write "while" as a Loop of about 2**63 trips.
@@ -41,7 +41,7 @@ def _lower_if(scope: Scope, name: str, node: onnx.NodeProto, inputs: Sequence[Va
     if known is not None and known.size == 1:
         _inline(scope, name, node, branches[int(bool(known.reshape(())))])
         return
-    bodies = [_lower_body(scope, f"{name}/{i}/", branch, {}) for i, branch in enumerate(branches)]
+    bodies = [_lower_body(scope, name, f"{name}/{i}/", branch, {}) for i, branch in enumerate(branches)]
     dearer = max(bodies, key=lambda body: body.flops)
     reads = {condition.tensor: None, **_union([body.reads for body in bodies])}
     outputs = [
@@ -54,6 +54,7 @@ def _lower_if(scope: Scope, name: str, node: onnx.NodeProto, inputs: Sequence[Va
 def _inline(scope: Scope, name: str, node: onnx.NodeProto, branch: onnx.GraphProto) -> None:
     inner = Scope(scope.context, scope.program, prefix=f"{name}/", parent=scope)
     inner.lower(branch)
+    scope.program.absent.append(AbsentNode(name, "inlined"))
     for output, result in zip(node.output, branch.output, strict=True):
         value = inner.lookup(result.name)
         scope.alias(output, value, value.shape)
@@ -69,7 +70,7 @@ def _lower_loop(scope: Scope, name: str, node: onnx.NodeProto, inputs: Sequence[
         (TensorProto.BOOL, ()),
         *((value.elem_type, value.shape) for value in state),
     ]
-    body = _lower_body(scope, f"{name}/", body_graph, _formals(name, body_graph, kinds))
+    body = _lower_body(scope, name, f"{name}/", body_graph, _formals(name, body_graph, kinds))
     results = body.outputs[1:]
     _check_state(name, node, state, results[: len(state)])
     shapes = [value.shape if i < len(state) else (trips, *value.shape) for i, value in enumerate(results)]
@@ -94,7 +95,7 @@ def _lower_scan(scope: Scope, name: str, node: onnx.NodeProto, inputs: Sequence[
     trips = values[states].shape[in_axes[0]]
     shapes_in = [*(value.shape for value in values[:states]), *slices]
     kinds = [(value.elem_type, shape) for value, shape in zip(values, shapes_in, strict=True)]
-    body = _lower_body(scope, f"{name}/", body_graph, _formals(name, body_graph, kinds))
+    body = _lower_body(scope, name, f"{name}/", body_graph, _formals(name, body_graph, kinds))
     _check_state(name, node, values[:states], body.outputs[:states])
     out_axes = attributes.get("scan_output_axes", [0] * (len(body.outputs) - states))
     shapes = [
@@ -131,15 +132,15 @@ def _emit_repeated(
 
 
 def _lower_body(
-    scope: Scope, prefix: str, graph: onnx.GraphProto, formals: Mapping[str, tuple[int, Shape]]
+    scope: Scope, name: str, prefix: str, graph: onnx.GraphProto, formals: Mapping[str, tuple[int, Shape]]
 ) -> _Body:
-    """Lower a body into a program of its own, of which only the sums are kept."""
+    """Lower a body of the op ``name`` into a program of its own, of which only the sums are kept."""
     inner = Scope(scope.context, Program(), prefix=prefix, parent=scope)
     own = {inner.activation(formal, *kind).tensor for formal, kind in formals.items()}
     inner.lower(graph)
     outputs = tuple(inner.lookup(output.name) for output in graph.output)
     program = inner.program
-    scope.program.constants |= program.constants
+    scope.program.add_part(program, name)
     reads = program.external_reads()
     # A body may hand on a tensor that none of its ops reads.
     reads |= {program.resolve(value.tensor): None for value in outputs}

@@ -17,7 +17,7 @@ from go_opt.frontends.onnx.dims import DimTable, flags
 from go_opt.frontends.onnx.file import ModelFile
 from go_opt.frontends.onnx.folding import constant_attribute, lazy_outputs
 from go_opt.frontends.onnx.nodes import is_alias, is_foldable, is_standard, plain_attributes
-from go_opt.frontends.onnx.program import LoweredOp, Program
+from go_opt.frontends.onnx.program import AbsentNode, LoweredOp, Program
 from go_opt.frontends.onnx.shapes import PartialType, ShapeInference, complete, is_argument, merged
 from go_opt.frontends.onnx.structure import ordered_nodes, reads_of
 from go_opt.frontends.onnx.values import Shape, Value, make_value
@@ -122,12 +122,19 @@ class Scope:
             lower_control_flow(self, name, node, inputs)
         elif op_type == "Constant":
             self._lower_constant(name, node)
+            self._absent(name, "folded", node)
         elif op_type in ("Shape", "Size") and inputs and inputs[0] is not None:
             self._fold_shape(node, inputs[0])
+            self._absent(name, "folded", node)
         elif is_foldable(node, inputs):
             self._fold(name, node, inputs)
+            self._absent(name, "folded", node)
         else:
             self._lower_op(name, node, inputs)
+
+    def _absent(self, name: str, became: str, node: onnx.NodeProto) -> None:
+        values = [self._values[output] for output in node.output if output in self._values]
+        self.program.absent.append(AbsentNode(name, became, tuple(value.tensor for value in values)))
 
     def _lower_constant(self, name: str, node: onnx.NodeProto) -> None:
         attributes = {attribute.name: attribute for attribute in node.attribute}
@@ -175,6 +182,7 @@ class Scope:
         kinds = self._output_types(name, node, inputs)
         if kinds[0] is not None and is_alias(node, inputs, kinds[0][0]):
             self._lower_alias(node, inputs, kinds)
+            self._absent(name, "view", node)
             return
         outputs = [
             self.activation(output, *kind)
@@ -182,6 +190,7 @@ class Scope:
             if kind is not None
         ]
         if not outputs:
+            self._absent(name, "unused", node)
             return
         cost = op_cost(
             OpSignature(
@@ -227,6 +236,9 @@ class Scope:
         dtype = next((name for name in dtypes if "float" in name), dtypes[0])
         writes = tuple((value.tensor, value.elements, value.dtype) for value in outputs)
         self.program.ops.append(LoweredOp(name, op_type, op_class, flops, dtype, reads, writes))
+        baked = [value.tensor for value in inputs if value is not None and value.is_constant]
+        for tensor in (*baked, *(tensor for tensor, _ in reads)):
+            self.program.readers.setdefault(tensor, set()).add(name)
 
     def _output_types(
         self,

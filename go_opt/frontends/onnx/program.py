@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from go_opt.graph import OP_CLASSES
+from go_opt.graph import OP_CLASSES, Graph, NodeWithoutOp
 from go_opt.graph_builder import GraphBuilder
 
 
@@ -22,6 +22,16 @@ class LoweredOp:
     writes: tuple[tuple[str, int, str], ...]  # (tensor, elements, dtype)
 
 
+@dataclass(frozen=True)
+class AbsentNode:
+    """A node that was lowered to no op."""
+
+    name: str
+    became: str  # as NodeWithoutOp
+    tensors: tuple[str, ...] = ()  # what stands for its outputs
+    op: str = ""  # that it is part of
+
+
 @dataclass
 class Program:
     """Ops in a topological order, with the views and constants they refer to."""
@@ -29,6 +39,8 @@ class Program:
     ops: list[LoweredOp] = field(default_factory=list)
     views: dict[str, str] = field(default_factory=dict)  # name -> the tensor it is an alias of
     constants: dict[str, tuple[int, str]] = field(default_factory=dict)  # name -> (elements, dtype)
+    absent: list[AbsentNode] = field(default_factory=list)
+    readers: dict[str, set[str]] = field(default_factory=dict)  # tensor -> ops, with those it is baked into
 
     @property
     def flops(self) -> float:
@@ -66,6 +78,28 @@ class Program:
                 live.append(op)
                 needed.update(self.resolve(name) for name, _ in op.reads)
         return live[::-1]
+
+    def add_part(self, part: Program, op: str) -> None:
+        """Let the nodes of a body be part of an op; its ops are not kept."""
+        self.constants |= part.constants
+        names = [*(node.name for node in part.absent), *(inner.name for inner in part.ops)]
+        self.absent += [AbsentNode(name, "merged", op=op) for name in names]
+
+    def nodes_without_op(self, graph: Graph) -> tuple[NodeWithoutOp, ...]:
+        """What became of the nodes that are no op of the graph built of this program."""
+        producer = {name: op.name for op in self.ops for name, _, _ in op.writes}
+        rows = []
+        for node in self.absent:
+            if node.became == "view":
+                ops = {producer.get(self.resolve(name), "") for name in node.tensors}
+            elif node.became == "folded":
+                ops = set().union(*(self.readers.get(name, ()) for name in node.tensors))
+            else:
+                ops = {node.op}
+            ops &= graph.op_index.keys()
+            rows.append(NodeWithoutOp(node.name, node.became, ops.pop() if len(ops) == 1 else None))
+        dead = (op.name for op in self.ops if op.name not in graph.op_index)
+        return (*rows, *(NodeWithoutOp(name, "unused", None) for name in dead))
 
     def emit(self, builder: GraphBuilder, outputs: Sequence[str]) -> None:
         """Hand everything the outputs depend on to the builder."""

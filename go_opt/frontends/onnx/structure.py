@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
 import onnx
 from onnx import inliner
@@ -12,17 +13,53 @@ from go_opt.errors import GraphError, ModelError
 from go_opt.graph_builder import GraphBuilder
 
 NamedNode = tuple[str, onnx.NodeProto]
+_MAX_INLINED_NODES: Final = 1_000_000
+_MAX_CALLS: Final = 100  # of local functions by each other
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with its local functions replaced by their bodies."""
     if not model.functions:
         return model
+    _check_size(model)
     try:
         return inliner.inline_local_functions(model)
     except Exception as error:
         # The extension raises types of its own, derived from Exception alone.
         raise ModelError(f"the model's local functions cannot be inlined: {error}") from error
+
+
+def _check_size(model: onnx.ModelProto) -> None:
+    """Refuse functions without end, or larger in place than any model: 40 may make 2**40 ops."""
+    bodies = {(function.domain, function.name): function.node for function in model.functions}
+    sizes: dict[tuple[str, str], int] = {}
+    under_way: set[tuple[str, str]] = set()
+
+    def size(nodes: Iterable[onnx.NodeProto]) -> int:
+        total = 0
+        for node in nodes:
+            name = (node.domain, node.op_type)
+            inner = (graph.node for attribute in node.attribute for graph in (attribute.g, *attribute.graphs))
+            total += 1 + (size_of(name) if name in bodies else 0) + sum(map(size, inner))
+        return total
+
+    def size_of(name: tuple[str, str]) -> int:
+        if name in under_way or len(under_way) > _MAX_CALLS:
+            raise ModelError(f"local function {name[1]!r} calls itself, or is called {_MAX_CALLS} deep.")
+        if name not in sizes:
+            under_way.add(name)
+            sizes[name] = size(bodies[name])
+            under_way.remove(name)
+        return sizes[name]
+
+    if size(model.graph.node) > _MAX_INLINED_NODES:
+        raise ModelError(f"the model's local functions make more than {_MAX_INLINED_NODES} nodes.")
+
+
+def called_functions(model: onnx.ModelProto) -> list[str]:
+    """Names of the nodes that :func:`inlined` replaces by the bodies of the model's functions."""
+    functions = {(function.domain, function.name) for function in model.functions}
+    return [name for name, node in _named(model.graph.node) if (node.domain, node.op_type) in functions]
 
 
 def check_names(graph: onnx.GraphProto) -> None:

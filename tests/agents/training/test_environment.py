@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -45,11 +46,12 @@ def test_out_of_memory_by_hand() -> None:
 
 
 def test_the_simulator_by_hand() -> None:
-    # 50 bytes of header on every 100: x and a take 15 us each over the link, which the model
+    # 50 bytes of header on every 100: x and a take 15 us each over the link, which the plain model
     # leaves out; to it the kernels of the second chip take longest.
     kinds = [chip_kind(count=2, simulator=simulated_kind())]
     simulator = simulated_package(packet_bytes=100, packet_header_bytes=50)
-    graph, target = toy_graph(), small_mcm(kinds=kinds, simulator=simulator)
+    graph = toy_graph()
+    target = replace(small_mcm(kinds=kinds, simulator=simulator), analytical_effects=())
     intervals: list[tuple[Fidelity, float]] = [("analytical", 25.0 * US), ("simulated", 30.0 * US)]
     for fidelity, interval_s in intervals:
         with open_session(LocalEnvironment(fidelity), graph, target) as session:
