@@ -1,8 +1,8 @@
 """go-opt: where each op of an ML graph runs, in which order, and which ops are fused.
 
 The doors are :func:`load`, :func:`target`, :func:`optimize`, :func:`evaluate`, :func:`verify`,
-:func:`timeline`, :func:`pretrain`, :func:`finetune` and :func:`serve_environment`; constraints
-are :class:`Pin`, :class:`Forbid`, :class:`Colocate`, :class:`CutAfter`, :class:`ChipLimit`.
+:func:`explain`, :func:`timeline`, :func:`pretrain`, :func:`finetune` and :func:`serve_environment`;
+constraints are :class:`Pin`, :class:`Forbid`, :class:`Colocate`, :class:`CutAfter`, :class:`ChipLimit`.
 Importing this package is light; JAX and gRPC load on first use.
 """
 
@@ -20,6 +20,7 @@ if (_checkout / "env" / "analytical.py").is_file() and (_checkout / "pyproject.t
 
 if TYPE_CHECKING:
     from go_opt.api import evaluate as evaluate
+    from go_opt.api import explain as explain
     from go_opt.api import load as load
     from go_opt.api import optimize as optimize
     from go_opt.api import target as target
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from go_opt.graph import Graph as Graph
     from go_opt.hardware import serve_environment as serve_environment
     from go_opt.measured_costs import with_measured_costs as with_measured_costs
+    from go_opt.onnx_model import OnnxModel as OnnxModel
     from go_opt.plan import Plan as Plan
     from go_opt.result import OptimizeResult as OptimizeResult
     from go_opt.service.client import Client as Client
@@ -65,6 +67,7 @@ _DOORS = {
     "LocalClient": "go_opt.service.local_client",
     "Metrics": "go_opt.env",
     "Operation": "go_opt.service.operation",
+    "OnnxModel": "go_opt.onnx_model",
     "OptimizeResult": "go_opt.result",
     "Pin": "go_opt.solver",
     "Plan": "go_opt.plan",
@@ -75,6 +78,7 @@ _DOORS = {
     "TrainingResult": "go_opt.training",
     "Violation": "go_opt.solver",
     "evaluate": "go_opt.api",
+    "explain": "go_opt.api",
     "finetune": "go_opt.training",
     "from_jax": "go_opt.frontends",
     "from_networkx": "go_opt.frontends",

@@ -14,9 +14,12 @@ from go_opt.env.timeline import Timeline
 from go_opt.errors import InfeasibleError, InvalidInputError, ModelError, PlanError
 from go_opt.frontends.graph_like import as_graph
 from go_opt.graph import Graph, Precision
-from go_opt.optimizer import optimize_request
+from go_opt.measured_costs import with_measured_costs
+from go_opt.optimizer import lower_bound, optimize_request
 from go_opt.plan import Plan
+from go_opt.plan_json import load_plan
 from go_opt.policies import find_policy
+from go_opt.report.units import parse_duration_s
 from go_opt.result import Decide, Objective, OptimizeResult, Request, Step, check_seed
 from go_opt.solver import Violation
 from go_opt.solver import verify as verify_plan
@@ -24,6 +27,8 @@ from go_opt.solver.user_constraints import UserConstraint
 
 if TYPE_CHECKING:
     import networkx as nx
+
+    from go_opt.explanations import OpExplanation, PlanExplanation
 
 ZOO_PREFIX = "zoo:"
 MAX_INFERENCES = 10_000  # of a timeline: far more than a viewer opens
@@ -71,11 +76,11 @@ def target(name_or_path: str | Path) -> Target:
 
 
 def optimize(
-    graph: Graph | nx.DiGraph,
+    graph: Graph | nx.DiGraph | str | Path,
     target: Target | str | Path = "mcm-6x6",
     *,
     objective: Objective = "throughput",
-    budget_s: float | None = None,
+    budget_s: float | str | None = None,
     max_evaluations: int | None = None,
     seed: int = 0,
     decide: Decide = "all",
@@ -83,8 +88,12 @@ def optimize(
     replication: bool = True,
     fidelity: Fidelity = "analytical",
     constraints: Sequence[UserConstraint] | str | Path = (),
-    max_latency_s: float | None = None,
+    max_latency_s: float | str | None = None,
+    simulate: bool = True,
     policy: str | Path | None = "default",
+    dims: Mapping[str, int] | None = None,
+    precision: Precision = "native",
+    costs: str | Path | None = None,
     on_step: Callable[[Step], None] = lambda step: None,
     on_improvement: Callable[[OptimizeResult], None] = lambda result: None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -92,8 +101,9 @@ def optimize(
     """The best verified plan the budget allows, with a lower bound and the gap to it.
 
     Args:
+      graph: a graph, or what :func:`load` takes, with ``dims`` and ``precision``.
       objective: ``throughput`` minimises the interval, ``latency`` the makespan.
-      budget_s: seconds of search; 5 by default, no limit where ``max_evaluations`` is given.
+      budget_s: seconds of search, or ``"500ms"``; 5 by default, no limit where ``max_evaluations`` is given.
       max_evaluations: calls of the environment; same seed and count, same answer.
       decide: ``all``, or ``placement`` with one kernel per op in the default order.
       relays, replication: whether the problem as asked lets plans use them; they widen
@@ -101,9 +111,13 @@ def optimize(
       fidelity: ``simulated`` has the simulator judge what the methods propose; no bound is
         proven of it.
       constraints: what plans must keep (:class:`go_opt.Pin`, …), or the path of a TOML file of them.
-      max_latency_s: the longest ``latency_s`` of a plan, while its interval is minimised.
+      simulate: whether the answer is simulated before it is given, and gives way to a plan that fares
+        better there; not below two seconds of budget.
+      max_latency_s: the longest ``latency_s`` of a plan, in seconds or as ``"2ms"``, while its
+        interval is minimised.
       policy: ``default`` is the one that ships, a path one of your own, None or ``"none"``
         none. It takes part where the budget leaves room, and runs in a process of its own.
+      costs: CSV file of measured seconds (:func:`with_measured_costs`).
       on_step: called after every method of the portfolio.
       on_improvement: called with every better plan, as it would be answered then.
       should_stop: asked after every evaluation; stopping keeps what was reached.
@@ -113,9 +127,10 @@ def optimize(
       PolicyError: the policy's file is missing, malformed or of another version.
       InfeasibleError: no valid plan; the message names op, demand and limit.
     """
+    on = _as_target(target)
     request = Request(
         objective,
-        budget_s,
+        _seconds(budget_s, "budget_s"),
         max_evaluations,
         seed,
         decide,
@@ -123,11 +138,12 @@ def optimize(
         replication,
         fidelity,
         as_constraints(constraints),
-        max_latency_s,
+        _seconds(max_latency_s, "max_latency_s"),
+        simulate,
     )
     return optimize_request(
-        as_graph(graph),
-        _as_target(target),
+        _costed(_as_graph(graph, dims, precision), on, costs),
+        on,
         request,
         policy=find_policy(policy),
         on_step=on_step,
@@ -137,37 +153,44 @@ def optimize(
 
 
 def evaluate(
-    graph: Graph,
-    target: Target | str | Path,
-    plan: Plan,
+    graph: Graph | nx.DiGraph | str | Path,
+    target: Target | str | Path | None,
+    plan: Plan | str | Path,
     *,
     fidelity: Fidelity = "analytical",
     seed: int | None = None,
     constraints: Sequence[UserConstraint] | str | Path = (),
+    costs: str | Path | None = None,
 ) -> Metrics:
     """Cost ``plan``; ``valid`` and ``reason`` also say whether it keeps every constraint.
 
     Args:
+      graph: a graph, or what :func:`load` takes; dimensions and precision are the plan's.
+      target: None is the plan's own.
+      plan: a plan, or the path of a plan file.
       constraints: of the user, beside the target's rules; or the path of a TOML file of them.
       fidelity: ``analytical``, or ``simulated`` for a discrete-event simulation, whose
         metrics have ``simulation``: how busy every chip and link is, and what it waits for.
       seed: draws the noise of a simulated measurement; None is exact.
     """
-    on = _as_target(target)
     check_seed(seed)
-    violations = _violations(graph, on, plan, as_constraints(constraints))
-    return _judged(evaluate_plan(graph, on, plan, fidelity=fidelity, seed=seed), violations)
+    on_graph, on, decided = _case(graph, target, plan, costs)
+    violations = _violations(on_graph, on, decided, as_constraints(constraints))
+    return _judged(evaluate_plan(on_graph, on, decided, fidelity=fidelity, seed=seed), violations)
 
 
 def timeline(
-    graph: Graph,
-    target: Target | str | Path,
-    plan: Plan,
+    graph: Graph | nx.DiGraph | str | Path,
+    target: Target | str | Path | None,
+    plan: Plan | str | Path,
     *,
     fidelity: Fidelity = "simulated",
     inferences: int = 16,
+    costs: str | Path | None = None,
 ) -> Timeline:
     """What runs when in the first ``inferences`` of ``plan``.
+
+    Graph, target, plan and costs are given as for :func:`evaluate`.
 
     One that deadlocks, in the simulated fidelity, has a timeline up to there.
 
@@ -183,28 +206,66 @@ def timeline(
     from go_opt.env.analytical_timeline import analytical_timeline
     from go_opt.env.simulator.timeline import simulated_timeline
 
-    on = _as_target(target)
-    violations = _violations(graph, on, plan)
+    on_graph, on, decided = _case(graph, target, plan, costs)
+    violations = _violations(on_graph, on, decided)
     run = simulated_timeline if fidelity == "simulated" else analytical_timeline
-    ran = run(graph, on, plan, inferences)
+    ran = run(on_graph, on, decided, inferences)
     metrics = _judged(ran.metrics, violations)
     if not (metrics.valid or ran.is_deadlocked):
-        raise InfeasibleError(f"there is nothing to trace: {metrics.reason}")
+        raise InfeasibleError(f"there is nothing to trace: {metrics.reason}", is_proven=True)
     return replace(ran, metrics=metrics)
 
 
 def verify(
-    graph: Graph,
-    target: Target | str | Path,
-    plan: Plan,
+    graph: Graph | nx.DiGraph | str | Path,
+    target: Target | str | Path | None,
+    plan: Plan | str | Path,
     constraints: Sequence[UserConstraint] | str | Path = (),
+    *,
+    costs: str | Path | None = None,
 ) -> list[Violation]:
     """Every rule ``plan`` breaks; empty means valid. Independent of what made the plan.
+
+    Graph, target, plan and costs are given as for :func:`evaluate`.
 
     Args:
       constraints: of the user, beside the target's rules; or the path of a TOML file of them.
     """
-    return verify_plan(graph, _as_target(target), plan, as_constraints(constraints))
+    return verify_plan(*_case(graph, target, plan, costs), as_constraints(constraints))
+
+
+def explain(
+    graph: Graph | nx.DiGraph | str | Path,
+    target: Target | str | Path | None,
+    plan: Plan | str | Path,
+    op: str | None = None,
+    *,
+    objective: Objective = "throughput",
+    constraints: Sequence[UserConstraint] | str | Path = (),
+    costs: str | Path | None = None,
+) -> PlanExplanation | OpExplanation:
+    """Why ``plan`` costs what it costs, or why ``op`` is where it is (docs/explain.md).
+
+    Graph, target, plan and costs are given as for :func:`evaluate`.
+
+    Args:
+      op: the op to explain; None: the whole plan.
+      objective: what the plan is for; ``latency`` explains the makespan.
+      constraints: of the user, which moves must keep; or the path of a TOML file of them.
+
+    Raises:
+      PlanError: the plan was made for another graph or target, or is no plan for them at all.
+      InvalidInputError: there is no such op; the message has the nearest names.
+    """
+    from go_opt.explanations import explain_op, explain_plan
+
+    on_graph, on, decided = _case(graph, target, plan, costs)
+    asked = as_constraints(constraints)
+    request = Request(objective=objective, replication=bool((decided.replication > 1).any()))
+    if op is not None:
+        return explain_op(on_graph, on, decided, op, objective=objective, constraints=asked)
+    bound = lower_bound(on_graph, on, request)
+    return explain_plan(on_graph, on, decided, objective=objective, bound=bound, constraints=asked)
 
 
 def _violations(
@@ -221,6 +282,39 @@ def _judged(metrics: Metrics, violations: list[Violation]) -> Metrics:
     if metrics.valid and violations:
         return replace(metrics, valid=False, reason=violations[0].message)
     return metrics
+
+
+def _case(
+    graph: Graph | nx.DiGraph | str | Path,
+    target: Target | str | Path | None,
+    plan: Plan | str | Path,
+    costs: str | Path | None,
+) -> tuple[Graph, Target, Plan]:
+    """What a plan is judged by."""
+    decided = plan if isinstance(plan, Plan) else load_plan(plan)
+    on = _as_target(decided.target if target is None else target)
+    if isinstance(graph, str | Path):
+        graph = load(graph, dims=decided.dims, precision=decided.precision)
+    return _costed(as_graph(graph), on, costs), on, decided
+
+
+def _as_graph(
+    graph: Graph | nx.DiGraph | str | Path, dims: Mapping[str, int] | None, precision: Precision
+) -> Graph:
+    if isinstance(graph, str | Path):
+        return load(graph, dims=dims, precision=precision)
+    if dims or precision != "native":
+        raise InvalidInputError("dims and precision are of a model that is loaded from a file.", field="dims")
+    return as_graph(graph)
+
+
+def _costed(graph: Graph, target: Target, costs: str | Path | None) -> Graph:
+    """The graph with the measured costs of a file, where one is given."""
+    return graph if costs is None else with_measured_costs(graph, costs, target)
+
+
+def _seconds(duration: float | str | None, field: str) -> float | None:
+    return parse_duration_s(duration, field) if isinstance(duration, str) else duration
 
 
 def _as_target(target: Target | str | Path) -> Target:

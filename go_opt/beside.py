@@ -8,7 +8,6 @@ thread is faster, and nobody waits for them.
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 from collections import deque
@@ -16,6 +15,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final, Self
 
+from go_opt.cores import num_cores
 from go_opt.kernel_cache import until_compiled
 from go_opt.proposal import Proposal, SearchState, Tried, better_or_miss
 
@@ -24,7 +24,7 @@ _POLL_S: Final = 0.02
 
 def has_core_to_spare(search: SearchState) -> bool:
     """Whether a core is left for a search beside the others, and the time is what is short."""
-    return search.request.max_evaluations is None and _num_cores() > 1
+    return search.request.max_evaluations is None and num_cores() > 1
 
 
 def beside(
@@ -107,8 +107,3 @@ class _Thread:
                 took_s = time.monotonic() - started_s
         except BaseException as error:  # for the search to raise: a thread has nobody to tell
             self._error = error
-
-
-def _num_cores() -> int:
-    """That this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -43,9 +43,20 @@ class PolicyError(InvalidInputError):
 
 
 class InfeasibleError(GoOptError, ValueError):
-    """No valid plan exists or was found; the message names op, demand and limit."""
+    """No valid plan exists or was found; the message names op, demand and limit.
 
-    exit_code = 3
+    Args:
+      is_proven: whether it is proven that no plan exists; else none was found in time.
+      conflict: of the user's constraints those that no plan keeps together, as sentences.
+    """
+
+    exit_code = 5
+
+    def __init__(self, message: str, *, is_proven: bool = False, conflict: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.is_proven, self.conflict = is_proven, conflict
+        if is_proven:
+            self.exit_code = 3
 
 
 class NotFoundError(InvalidInputError):

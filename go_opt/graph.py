@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,17 @@ Precision = Literal["native", "as-is"]
 
 # Above 2**53 a count is no longer exact as float64, and sums of bytes may overflow int64.
 MAX_ELEMENTS: Final = 2**53
+
+
+class NodeWithoutOp(NamedTuple):
+    """A node of the model that the graph was imported from, which is no op of the graph."""
+
+    name: str
+    # "folded": computed ahead of time; `op` is the one op that reads the constant. "view": another name
+    # of a tensor; `op` produces that. "merged": part of `op`. "inlined": its nodes stand for it.
+    # "unused": no output depends on it.
+    became: str
+    op: str | None  # None where there is no such op, or several
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +68,13 @@ class Graph:
     excluded: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)  # kind -> [N], True: not here
     dims: Mapping[str, int] = field(default_factory=dict)  # symbolic dimension -> value
     precision: Precision = "native"
+    nodes_without_op: tuple[NodeWithoutOp, ...] = ()  # by the importer; no part of the fingerprint
+
+    def __repr__(self) -> str:
+        return (
+            f"Graph({self.name!r}: {self.num_ops} ops, {self.num_edges} edges, "
+            f"{self.op_flops.sum() / 1e9:.4g} GFLOP, {self.precision})"
+        )
 
     @property
     def num_ops(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, get_args
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from go_opt.dtypes import DTYPES
 from go_opt.errors import GraphError
 from go_opt.fields import Fields, shown
-from go_opt.graph import ACTIVATION, NO_PRODUCER, OP_CLASSES, TENSOR_KINDS, Graph, Precision
+from go_opt.graph import ACTIVATION, NO_PRODUCER, OP_CLASSES, TENSOR_KINDS, Graph, NodeWithoutOp, Precision
 from go_opt.graph_builder import GraphBuilder
 from go_opt.tensor_order import with_tensor_order
 
@@ -26,6 +27,7 @@ def graph_to_dict(graph: Graph) -> dict[str, Any]:
         "dims": dict(graph.dims),
         "ops": [_op_row(graph, i) for i in range(graph.num_ops)],
         "tensors": [_tensor_row(graph, k) for k in range(graph.num_tensors)],
+        "nodes_without_op": [node._asdict() for node in graph.nodes_without_op],
     }
 
 
@@ -52,7 +54,9 @@ def graph_from_dict(data: Any) -> Graph:
     if writes:
         tensor, producer = next((rows[0][0], op) for op, rows in writes.items())
         raise GraphError(f"tensor {tensor!r}: its producer {producer!r} is not an op.", field="producer")
-    return with_tensor_order(builder.build(), [tensor.text("name") for tensor in tensors])
+    graph = with_tensor_order(builder.build(), [tensor.text("name") for tensor in tensors])
+    rows = enumerate(fields.objects("nodes_without_op", []))
+    return replace(graph, nodes_without_op=tuple(_node(_named("node", i, row)) for i, row in rows))
 
 
 def read_precision(fields: Fields) -> Precision:
@@ -106,6 +110,11 @@ def _tensor_row(graph: Graph, tensor: int) -> dict[str, Any]:
         "producer": None if producer == NO_PRODUCER else graph.op_names[producer],
         "is_output": bool(graph.tensor_is_output[tensor]),
     }
+
+
+def _node(row: Fields) -> NodeWithoutOp:
+    is_in_op = row.values.get("op") is not None
+    return NodeWithoutOp(row.text("name"), row.text("became"), row.text("op") if is_in_op else None)
 
 
 def _named(what: str, position: int, row: Mapping[Any, Any]) -> Fields:

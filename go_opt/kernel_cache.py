@@ -24,6 +24,7 @@ from typing import Final
 import numba
 
 import go_opt.solver as solver
+from go_opt.cores import num_cores
 from go_opt.env import load_target
 from go_opt.files import write_atomically
 from go_opt.result import Request
@@ -54,7 +55,7 @@ def are_compiled() -> bool:
 
 def start_compiling() -> None:
     """Let the process begin where a core is left for what is compiled here, so that both share the work."""
-    if (os.cpu_count() or 1) > 1:
+    if num_cores() > 1:
         are_compiled()
 
 
@@ -101,7 +102,7 @@ def _compile(requests: Iterable[Request]) -> None:
     from go_opt.portfolio import proposals
     from go_opt.warm_up import warm_up
 
-    warm_up("analytical", backwards=True)  # whoever started this process compiles them as well
+    warm_up(backwards=True)  # whoever started this process compiles them as well
     graph, target = generate_graph(0, num_ops=_OPS), load_target("mcm-2x2")
     for request in requests:
         search = Search(graph, target, request, None, lambda step: None)

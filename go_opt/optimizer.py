@@ -14,18 +14,29 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+from go_opt.copies import COPIED, copies
 from go_opt.env import Metrics, Target, cost_tables, evaluate_plan, loop_roles
 from go_opt.env.op_memory import op_that_runs_nowhere, why_no_plan
 from go_opt.env.stages import stages_of
 from go_opt.errors import InfeasibleError
 from go_opt.graph import Graph
 from go_opt.kernel_cache import start_compiling
+from go_opt.limits import refuse_unreachable
 from go_opt.plan import Plan
 from go_opt.policies import expect_question
 from go_opt.portfolio import policy_takes_part, proposals
 from go_opt.proposal import IntArray, Proposal, may_replicate, passing_of
+from go_opt.rehearsal import rehearse
 from go_opt.report.units import format_duration
 from go_opt.result import OPTIMAL_GAP, OptimizeResult, Request, Status, Step
+from go_opt.simulated_claim import (
+    EQUAL,
+    MOST_SIMULATED_OPS,
+    Shortlist,
+    is_simulated,
+    reserve_s,
+    simulated_answer,
+)
 from go_opt.solver import (
     Bound,
     clones_of_arrays,
@@ -61,20 +72,26 @@ def optimize_request(
       InfeasibleError: no valid plan was found; the message names op, demand and limit.
       PolicyError: the file is malformed.
     """
+    refuse_unreachable(graph, target, request)
     if policy is not None and policy_takes_part(graph, target, request):
         expect_question()
     else:
         policy = None
     if request.objective == "throughput" and target.goes_forward:
         start_compiling()
-    warm_up(request.fidelity, policy=policy is not None)
+    checks = is_simulated(target, request)
+    may_wait = request.objective == "throughput" and not target.modelled.weight_prefetch
+    simulates = checks or may_wait or request.fidelity != "analytical"
+    warm_up(simulator=simulates, policy=policy is not None)
+    rehearse(target, request)
     search = Search(graph, target, request, policy, on_step)
+    is_stopped = False  # who stops a search does not wait for a simulation
     try:
         with closing(proposals(search)) as proposed:  # a thread of theirs ends with them
             for proposal in proposed:
                 if proposal is not None and search.consider(proposal):
                     on_improvement(search.result())
-                if search.is_done() or should_stop():
+                if search.is_done() or (is_stopped := should_stop()):
                     break
             else:
                 search.is_exhausted = True
@@ -82,7 +99,17 @@ def optimize_request(
         # Stopping keeps what was reached; with nothing reached there is nothing to keep.
         if search.best is None:
             raise
-    return search.result()
+    if search.best is not None and not search.is_done_with_evaluations:
+        _try_fewer_copies(search, search.best)
+    return search.answer(checks=checks and not is_stopped)
+
+
+def _try_fewer_copies(search: Search, best: OptimizeResult) -> None:
+    """A plan proven optimal at once may take more chips than it has work for."""
+    for proposal in copies(search, best.method.removesuffix(COPIED), best.plan.order, best.plan.fusion_group):
+        if search.is_done_with_evaluations:
+            return
+        search.consider(proposal)
 
 
 def lower_bound(graph: Graph, target: Target, request: Request) -> Bound:
@@ -113,7 +140,7 @@ class Search:
         self.tables = constrained_tables(self.asked) if request.constraints else cost_tables(graph, target)
         self.rules = segment_rules(self.asked) if request.constraints else SegmentRules()
         self.passing = passing_of(target, request)
-        # Where transfers add to compute, stages are not searched: the bound holds for them.
+        # Where transfers add to compute, pipelines of stages are not searched: the bound holds for them.
         self.replicates = may_replicate(target, request) and target.overlap
         self.best: OptimizeResult | None = None
         self.last_interval_s = self.last_latency_s = 0.0  # of the proposal before, by the analytical model
@@ -127,6 +154,8 @@ class Search:
         self._rejection = ""  # why the first plan is not valid, sizes in memory apart
         self._failure = ""  # what a method says of that
         self._least_latency_s = math.inf  # of valid plans that take longer for a sample than asked
+        self._shortlist = Shortlist()
+        self._reserve_s = reserve_s(graph, target, request)
         self._closest: tuple[int, Plan] | None = None  # of plans that do not fit: by how many bytes
 
     def consider(self, proposal: Proposal) -> bool:
@@ -136,10 +165,14 @@ class Search:
         reached_s = metrics.makespan_s if self.request.objective == "latency" else metrics.interval_s
         # Plans that are slow for a sample are of use only to say how slow they all are.
         is_slow = metrics.latency_s > self.request.latency_limit_s
-        is_better = metrics.valid and reached_s < self.best_s and not (is_slow and self.best is not None)
-        violations = verify(self.graph, self.target, plan, self.request.constraints) if is_better else []
+        is_as_good = metrics.valid and reached_s <= self.best_s * (1.0 + EQUAL)
+        is_as_good &= not (is_slow and self.best is not None)
+        is_better = is_as_good and reached_s < self.best_s
+        is_as_good &= is_better or self._is_leaner(plan, metrics)
+        violations = verify(self.graph, self.target, plan, self.request.constraints) if is_as_good else []
         if violations:
-            is_better, reached_s = False, math.inf
+            is_better = is_as_good = False
+            reached_s = math.inf
             self._rejection = self._rejection or violations[0].message
             if self.request.constraints:
                 self.wishes.append(plan.placement)
@@ -151,9 +184,9 @@ class Search:
         if proposal.method == "greedy":
             self._reference_s = reached_s
         self._record(proposal.method, reached_s)
-        if is_better:
+        if is_as_good and not is_slow:
             gap = _gap(reached_s, self._bound.seconds)
-            self.best = OptimizeResult(
+            found = OptimizeResult(
                 plan=plan,
                 metrics=metrics,
                 objective=self.request.objective,
@@ -166,9 +199,20 @@ class Search:
                 evaluations=0,
                 wall_s=self._history[-1].elapsed_s,
                 reference_s=self._reference_s,
+                seed=self.request.seed,
             )
+            self._shortlist.add(found)
+            if is_better:
+                self.best = found
         self._on_step(self._history[-1])
         return is_better
+
+    def _is_leaner(self, plan: Plan, metrics: Metrics) -> bool:
+        """Whether it takes fewer chips than the best plan, or as many and has a lower latency."""
+        if self.best is None:
+            return True
+        best = self.best
+        return (plan.chips_used, metrics.latency_s) < (best.plan.chips_used, best.metrics.latency_s)
 
     def _plan(self, proposal: Proposal) -> Plan:
         plan = Plan.create(
@@ -201,18 +245,26 @@ class Search:
             return
         self._bound = bound
         if self.best is not None:
-            gap = _gap(self.best_s, bound.seconds)
-            self.best = replace(
-                self.best,
-                status=_status(self.request, gap),
-                lower_bound_s=bound.seconds,
-                bound_reason=bound.reason,
-                gap=gap,
-            )
+            self.best = self._with_bound(self.best)
+
+    def _with_bound(self, result: OptimizeResult) -> OptimizeResult:
+        """The same against the bound as it is now."""
+        metrics = result.metrics
+        reached_s = metrics.makespan_s if self.request.objective == "latency" else metrics.interval_s
+        gap = _gap(reached_s, self._bound.seconds)
+        return replace(
+            result,
+            status=_status(self.request, gap),
+            lower_bound_s=self._bound.seconds,
+            bound_reason=self._bound.reason,
+            gap=gap,
+        )
 
     def _evaluate(self, plan: Plan) -> Metrics:
         """At the fidelity asked for; what does not fit by the analytical model is not simulated."""
-        metrics = evaluate_plan(self.graph, self.target, plan)
+        is_quick = self.request.objective == "throughput" and self.graph.num_ops <= MOST_SIMULATED_OPS
+        at_most_s = self.best_s * (1.0 + EQUAL) if is_quick else 0.0
+        metrics = evaluate_plan(self.graph, self.target, plan, at_most_s=at_most_s)
         self.last_interval_s, self.last_latency_s = metrics.interval_s, metrics.latency_s
         if self.best is None and not metrics.valid:
             excess = int((metrics.peak_bytes - self.target.chip_sram_bytes).max())
@@ -240,17 +292,22 @@ class Search:
 
     def is_done(self) -> bool:
         """Whether to stop: proven optimal, or out of evaluations or, with a valid plan, of time."""
-        limit = self.request.max_evaluations
-        if limit is not None and len(self._history) >= limit:
+        if self.is_done_with_evaluations:
             return True
         if self.best is None:
             return self.is_late and math.isfinite(self._least_latency_s)
         return self.is_late or self.best.status == "OPTIMAL"
 
     @property
+    def is_done_with_evaluations(self) -> bool:
+        """Whether there are none left."""
+        limit = self.request.max_evaluations
+        return limit is not None and len(self._history) >= limit
+
+    @property
     def left_s(self) -> float:
         """Seconds until the time is up."""
-        return self.request.time_limit_s - (time.monotonic() - self._started_s)
+        return self.request.time_limit_s - self._reserve_s - (time.monotonic() - self._started_s)
 
     @property
     def is_late(self) -> bool:
@@ -258,10 +315,24 @@ class Search:
         return self.left_s <= 0.0
 
     def result(self) -> OptimizeResult:
+        """The best plan so far, by the model."""
         if self.best is None:
             raise InfeasibleError(self._why_no_plan())
+        return self._complete(self.best)
+
+    def answer(self, *, checks: bool) -> OptimizeResult:
+        """The best plan; of the next best ones too where it ``checks`` what the simulator says of them."""
+        if self.best is None or not checks:
+            return self.result()
+        others = [self._with_bound(one) for one in self._shortlist.without(self.best)]
+        found = [self.best, *others]
+        return self._complete(
+            self._with_bound(simulated_answer(self.graph, self.target, self.request, found))
+        )
+
+    def _complete(self, result: OptimizeResult) -> OptimizeResult:
         return replace(
-            self.best,
+            result,
             history=tuple(self._history),
             evaluations=len(self._history),
             wall_s=time.monotonic() - self._started_s,

@@ -51,6 +51,13 @@ class Plan:
     precision: Precision = "native"
     model: str = ""  # path or zoo:NAME the graph was loaded by; empty where it came from elsewhere
 
+    def __repr__(self) -> str:
+        kernels = int(self.fusion_group.max(initial=-1)) + 1
+        return (
+            f"Plan({len(self.placement)} ops of graph {self.graph_fingerprint[:8]}, {kernels} kernels "
+            f"on {self.chips_used} chips of {self.target!r})"
+        )
+
     @staticmethod
     def create(
         graph: Graph,

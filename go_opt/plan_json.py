@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from go_opt.errors import PlanError
@@ -28,6 +29,21 @@ _FIELDS: Final = (
 )
 _REQUIRED: Final = frozenset({"format", "relays", "clones", *_FIELDS})
 _OPTIONAL: Final = frozenset({"model"})  # files of version 0.1.0 lack it
+# What a file says for its readers, of plans and of the searches they are from. A plan is whole without.
+_FACTS: Final = frozenset(
+    {
+        "op_names",
+        "stages",
+        "kernels",
+        "nodes_without_op",
+        "objective",
+        "status",
+        "lower_bound_s",
+        "gap",
+        "seed",
+        "version",
+    }
+)
 _Row = TypeVar("_Row")
 
 
@@ -63,7 +79,7 @@ def plan_from_dict(data: object) -> Plan:
     for name in sorted(_REQUIRED - set(data)):
         raise PlanError(f"plan: {name} is missing.", field=name)
     for name in data:
-        if name not in _REQUIRED | _OPTIONAL:
+        if name not in _REQUIRED | _OPTIONAL | _FACTS:
             raise PlanError(f"plan: unknown field {str(name)[:40]!r}.", field=str(name)[:40])
     if data["format"] != FORMAT:
         raise PlanError(f"plan: format must be {FORMAT!r}.", field="format")
@@ -75,13 +91,16 @@ def plan_from_dict(data: object) -> Plan:
     )
 
 
-def save_plan(plan: Plan, path: str | Path) -> None:
+def save_plan(plan: Plan, path: str | Path, facts: Mapping[str, Any] = MappingProxyType({})) -> None:
     """Write a plan file, whole or not at all.
+
+    Args:
+      facts: for readers, beside the plan: those of :mod:`go_opt.plan_names` and of the search.
 
     Raises:
       InvalidInputError: the place cannot be written to.
     """
-    write_atomically(path, json.dumps(plan_to_dict(plan), ensure_ascii=False) + "\n")
+    write_atomically(path, json.dumps(plan_to_dict(plan) | dict(facts), ensure_ascii=False) + "\n")
 
 
 def load_plan(path: str | Path) -> Plan:

@@ -29,8 +29,10 @@ from go_opt.agents.proposals import Advice
 from go_opt.env import Target
 from go_opt.errors import PolicyError
 from go_opt.graph import Graph
+from go_opt.process_memory import resident_bytes
 
 SHIPPED: Final = "policy.safetensors"
+_MOST_BYTES: Final = 1 << 30  # of the process
 _log = logging.getLogger(__name__)
 
 
@@ -117,7 +119,9 @@ class _PolicyProcess:
         """As :func:`go_opt.agents.policy_process.serve`."""
         with self._lock:
             try:
-                return self._exchange(request)
+                answer = self._exchange(request)
+                self._renew()
+                return answer
             except (OSError, EOFError, pickle.UnpicklingError) as cause:
                 self._end()
                 return "failed", f"its process ended: {cause or 'no answer'}."
@@ -134,6 +138,13 @@ class _PolicyProcess:
         self._process.stdin.flush()
         kind, answer = pickle.load(self._process.stdout)
         return kind, answer
+
+    def _renew(self) -> None:
+        """Start anew once it is large: what it compiled for graphs of each size it keeps for good."""
+        if self._process is not None and resident_bytes(self._process.pid) > _MOST_BYTES:
+            self._end()
+            with suppress(OSError):  # told when it is asked
+                self._process = _start()
 
     def end_if_idle(self, pid: int) -> None:
         """For the exit of the process ``pid``: one that still works is left to finish by itself."""

@@ -13,6 +13,7 @@ import numpy as np
 from go_opt.agents import fixed_orders
 from go_opt.agents.proposals import Advice
 from go_opt.beside import beside, has_core_to_spare
+from go_opt.copies import joined_kernels
 from go_opt.env import Target, greedy_fusion, loop_roles
 from go_opt.env.fusion import ALONE
 from go_opt.errors import InfeasibleError
@@ -29,6 +30,7 @@ from go_opt.proposal import (
     SearchState,
     Tried,
     better_or_miss,
+    copies_are_open,
     has_static_constraints,
 )
 from go_opt.result import Request
@@ -84,6 +86,11 @@ def proposals(search: SearchState) -> Generator[Proposal | None, None, None]:
     if not has_static_constraints(target):
         yield from _one_kind(target, default_order, decided)
         yield from _earliest_finish(search, "default order", default_order, decided)
+        if request.decide == "all":
+            order, joined = joined_kernels(search, fused)
+            yield from _earliest_finish(search, "joined kernels", order, joined)
+            yield from slices(search, "slice: joined kernels", order, joined)
+            fused = joined if copies_are_open(target, request) else fused
     if request.decide == "placement":
         yield from _until_kernels_are_there(search)
         for name, order in (("default order", default_order), *fixed_orders(graph, decided)):
@@ -197,7 +204,7 @@ def _constrained(search: SearchState, order: IntArray, group: IntArray) -> Itera
         seed=search.request.seed % 2**31,
     )
     if starts.conflict is not None:
-        raise InfeasibleError(starts.why_none())
+        raise InfeasibleError(starts.why_none(), is_proven=True, conflict=tuple(map(str, starts.conflict)))
     if starts.limit_reached:
         search.explain_failure(starts.why_none())
     for placement, along, kernels in zip(starts.placement, starts.order, starts.fusion_group, strict=True):

@@ -94,13 +94,13 @@ def passing_of(target: Target, request: Request) -> Passing:
 
 
 def may_replicate(target: Target, request: Request) -> bool:
-    """Whether stages may be replicated in plans for ``request``: over chips of a ring, for throughput."""
-    return (
-        request.decide == "all"
-        and request.replication
-        and request.objective == "throughput"
-        and target.goes_forward
-    )
+    """Whether stages may be replicated in plans for ``request``: for throughput."""
+    return request.decide == "all" and request.replication and request.objective == "throughput"
+
+
+def copies_are_open(target: Target, request: Request) -> bool:
+    """Whether a whole plan may be replicated: on a one-directional ring that is a slicing like others."""
+    return may_replicate(target, request) and not target.goes_forward
 
 
 def has_static_constraints(target: Target) -> bool:

@@ -9,7 +9,9 @@ from typing import Any, Final, Literal, get_args
 from go_opt.env.metrics import Fidelity, Metrics, check_fidelity
 from go_opt.errors import InvalidInputError
 from go_opt.plan import Plan
+from go_opt.report.units import format_duration, format_ratio
 from go_opt.solver.user_constraints import UserConstraint, checked_constraints
+from go_opt.version import VERSION
 
 Objective = Literal["throughput", "latency"]
 Decide = Literal["placement", "all"]
@@ -33,9 +35,10 @@ class Request:
     fidelity: Fidelity = "analytical"  # what evaluates plans
     constraints: tuple[UserConstraint, ...] = ()  # of the user; the bound holds without them too
     max_latency_s: float | None = None  # of a sample; the bound holds without it too
+    simulate: bool = True  # whether the answer is simulated before it is given
 
     def __post_init__(self) -> None:
-        _check_choice("objective", self.objective, get_args(Objective))
+        check_objective(self.objective)
         _check_choice("decide", self.decide, get_args(Decide))
         check_fidelity(self.fidelity)
         if self.budget_s is not None and not (math.isfinite(self.budget_s) and self.budget_s > 0):
@@ -110,12 +113,31 @@ class OptimizeResult:
     evaluations: int
     wall_s: float
     reference_s: float  # objective of the compiler's greedy heuristic; infinite if invalid
+    seed: int = 0  # of the request
+    version: str = VERSION  # of the go-opt that searched
+    simulated_interval_s: float | None = None  # None: not simulated; infinite: it does not run there
+    simulated_makespan_s: float | None = None
+    simulation_note: str = ""  # where predicted and simulated objective are more than 5 % apart: why
+
+    def __repr__(self) -> str:
+        what, reached_s = "interval", self.metrics.interval_s
+        if self.objective == "latency":
+            what, reached_s = "makespan", self.metrics.makespan_s
+        return (
+            f"OptimizeResult({self.status}: {what} {format_duration(reached_s)}, "
+            f"gap {format_ratio(self.gap)}, by {self.method!r}, {self.plan!r})"
+        )
 
 
 def check_seed(seed: int | None) -> None:
     """Raise :class:`InvalidInputError` where a seed is out of range."""
     if seed is not None and not 0 <= seed < 2**63:
         raise InvalidInputError(f"seed must be between 0 and 2^63 - 1, not {seed}.", field="seed")
+
+
+def check_objective(objective: Objective) -> None:
+    """Raise :class:`InvalidInputError` where there is no such objective."""
+    _check_choice("objective", objective, get_args(Objective))
 
 
 def _check_choice(field: str, value: str, choices: tuple[str, ...]) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 
 from go_opt.env import Metrics
 from go_opt.env.metrics import STALL_CAUSES, Simulation
+from go_opt.errors import InfeasibleError
 from go_opt.graph import Graph
 from go_opt.plan import Plan
+from go_opt.plan_names import names_to_dict
 from go_opt.result import OptimizeResult
 from go_opt.solver import Violation
 
@@ -24,6 +26,9 @@ def result_to_dict(graph: Graph, result: OptimizeResult) -> dict[str, Any]:
         "status": result.status,
         "method": result.method,
         **metrics_to_dict(result.metrics),
+        "simulated_interval_s": _finite_or_none(result.simulated_interval_s),
+        "simulated_makespan_s": _finite_or_none(result.simulated_makespan_s),
+        "simulation_note": result.simulation_note,
         "lower_bound_s": result.lower_bound_s,
         "bound_reason": result.bound_reason,
         "gap": finite(result.gap),
@@ -32,7 +37,10 @@ def result_to_dict(graph: Graph, result: OptimizeResult) -> dict[str, Any]:
         "evaluations": result.evaluations,
         "wall_s": result.wall_s,
         "ops": graph.num_ops,
+        "seed": result.seed,
+        "version": result.version,
         **decisions_to_dict(plan),
+        **names_to_dict(graph, plan),
         "history": [
             {
                 "method": step.method,
@@ -43,6 +51,23 @@ def result_to_dict(graph: Graph, result: OptimizeResult) -> dict[str, Any]:
             }
             for step in result.history
         ],
+    }
+
+
+def _finite_or_none(seconds: float | None) -> float | None:
+    return None if seconds is None else finite(seconds)
+
+
+def plan_facts(graph: Graph, result: OptimizeResult) -> dict[str, Any]:
+    """What a plan file says of its plan beside the plan itself."""
+    return {
+        "objective": result.objective,
+        "status": result.status,
+        "lower_bound_s": result.lower_bound_s,
+        "gap": finite(result.gap),
+        "seed": result.seed,
+        "version": result.version,
+        **names_to_dict(graph, result.plan),
     }
 
 
@@ -88,6 +113,12 @@ def simulation_to_dict(simulation: Simulation) -> dict[str, Any]:
         "period": simulation.period,
         "inferences": simulation.inferences,
     }
+
+
+def infeasible_to_dict(error: InfeasibleError) -> dict[str, Any]:
+    """The answer to ``optimize`` where there is no plan."""
+    status = "INFEASIBLE" if error.is_proven else "NONE_FOUND"
+    return {"status": status, "reason": str(error), "conflict": list(error.conflict)}
 
 
 def violations_to_dict(violations: Sequence[Violation]) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.env import cost_tables
+from go_opt.copies import copies
+from go_opt.env import CostTables, cost_tables
 from go_opt.proposal import IntArray, Proposal, SearchState
 from go_opt.result import OPTIMAL_GAP
 from go_opt.solver import (
@@ -36,8 +37,11 @@ def slices(search: SearchState, method: str, order: IntArray, group: IntArray) -
     yield from _cheapest(search, method, order, group, is_relayed=False)
     if search.passing == "relayed":
         yield from _cheapest(search, method + RELAYED, order, group, is_relayed=True)
+    yield from copies(search, method, order, group)
     if search.replicates:
         yield from _replicated(search, method + REPLICATED, order, group)
+        if not search.target.goes_forward:
+            return
         if search.request.max_latency_s is not None and search.best_plan is not None:
             # The stages that keep to the latency are few: more chips for each cost no latency.
             yield StageSearch(search, search.best_plan).allotted().as_it_stands(method + ALLOTTED)
@@ -47,6 +51,7 @@ def widest_slices(
     search: SearchState, method: str, order: IntArray, group: IntArray
 ) -> Iterator[Proposal | None]:
     """The same in one go: with relays, and with replicated stages, where they are open."""
+    yield from copies(search, method, order, group)
     if search.replicates:
         yield from _replicated(search, method, order, group)
         return
@@ -132,13 +137,15 @@ def _replicated(
     """The cheapest slicing into stages, each on as many chips as it needs; charged likewise."""
     given = (search.tables, order, group)
     cut = partial(slice_order_replicated, passing=search.passing, weights_may_stream=True)
-    slicing = cut(*given, at_most_s=search.best_s, **search.rules)
-    if slicing is None:
-        search.count_miss(method)
-        yield None
-        return
-    yield Proposal(method, slicing.placement, order, group, replication=slicing.replication)
-    if _streams(search, slicing):
+    slicing = None
+    for tables in _links_in_turn(search):
+        slicing = cut(tables, order, group, at_most_s=search.best_s, **search.rules)
+        if slicing is None:
+            search.count_miss(method)
+            yield None
+        else:
+            yield Proposal(method, slicing.placement, order, group, replication=slicing.replication)
+    if slicing is not None and _streams(search, slicing):
         charged = slice_order_streamed_replicated(
             *given,
             passing=search.passing,
@@ -150,6 +157,17 @@ def _replicated(
             yield Proposal(
                 method + STREAMED, charged.placement, order, group, replication=charged.replication
             )
+
+
+def _links_in_turn(search: SearchState) -> Iterator[CostTables]:
+    """Tables to slice by: replicas that each have links of their own share what crosses a cut.
+
+    In how many parts depends on the stages on both sides, so links are taken to be that much faster.
+    """
+    tables = search.tables
+    most = 1 if tables.is_ring else tables.num_chips
+    for parts in sorted({most, *(2**i for i in range(most.bit_length()) if 2**i <= most)}, reverse=True):
+        yield tables._replace(link_s_per_byte=tables.link_s_per_byte / parts)
 
 
 def _streams(search: SearchState, slicing: Slicing | ReplicatedSlicing) -> bool:

@@ -1,4 +1,4 @@
-"""A graph of three ops: what kernels are compiled on."""
+"""A small graph: what kernels are compiled on."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from go_opt.graph import Graph
 from go_opt.graph_builder import GraphBuilder
 
 
-def three_ops() -> Graph:
-    """Three ops in a chain; the last reads the first's result too."""
+def three_ops(num_ops: int = 3, op_type: str = "Relu") -> Graph:
+    """Three ops, or more, in a chain; from the third on each reads the results of the two before."""
     builder = GraphBuilder("warm up")
     builder.add_tensor("t0", 1, "float32", "input")
-    for i in range(3):
+    for i in range(num_ops):
         builder.add_op(
             f"op{i}",
-            "Relu",
+            op_type,
             "vector",
             flops=1,
             dtype="float32",
-            reads=[(f"t{k}", None) for k in (range(1, 3) if i == 2 else range(i, i + 1))],
+            reads=[(f"t{k}", None) for k in (range(max(min(i, 1), i - 1), i + 1))],
             writes=[(f"t{i + 1}", 1, "float32")],
         )
-    builder.mark_output("t3")
+    builder.mark_output(f"t{num_ops}")
     return builder.build()

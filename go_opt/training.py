@@ -14,6 +14,7 @@ from go_opt.errors import InfeasibleError
 from go_opt.graph import Graph
 from go_opt.plan import Plan
 from go_opt.plan_json import save_plan
+from go_opt.plan_names import names_to_dict
 from go_opt.result import check_seed
 from go_opt.solver import verify
 from go_opt.training_inputs import (
@@ -207,7 +208,7 @@ def finetune(
         return _result(folder, trained)
     plan, plan_file = _verified(learnt, on, best), Path(folder) / PLAN_NAME
     if jax.process_index() == 0:
-        save_plan(plan, plan_file)
+        save_plan(plan, plan_file, names_to_dict(learnt, plan))
     return _result(
         folder,
         trained,

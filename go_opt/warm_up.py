@@ -26,11 +26,12 @@ from go_opt.solver import (
     slice_order_streamed,
 )
 from go_opt.solver.replicated_slicing import slice_order_replicated
+from go_opt.solver.split_slicing import slice_order_split
 from go_opt.three_ops import three_ops
 
 
 @cache
-def warm_up(fidelity: Fidelity, *, policy: bool = False, backwards: bool = False) -> None:
+def warm_up(*, simulator: bool = True, policy: bool = False, backwards: bool = False) -> None:
     """Run every kernel of the common path once, on a graph of three ops.
 
     The simulator's, and those that make plans of what a policy says, where asked for.
@@ -38,8 +39,10 @@ def warm_up(fidelity: Fidelity, *, policy: bool = False, backwards: bool = False
     in the cache, and they meet in the middle.
     """
     graph, target = three_ops(), load_target("mcm-2x2")
-    steps: list[Callable[[], object]] = [partial(_evaluate, graph, target, fidelity)]
+    steps: list[Callable[[], object]] = [partial(_evaluate, graph, target, "analytical")]
     steps += _slicings(graph, target)
+    if simulator:
+        steps.append(partial(_evaluate, graph, target, "simulated"))
     if policy:
         steps.append(partial(_decode, graph, target))
     for step in reversed(steps) if backwards else steps:
@@ -62,7 +65,6 @@ def _evaluate(graph: Graph, target: Target, fidelity: Fidelity) -> None:
         )
         relays = needed_relays(tables, plan.placement, target.constraints.triangle)
         plan = replace(plan, relays=relays_of_arrays(graph, *relays))
-        evaluate_plan(graph, target, plan)
         evaluate_plan(graph, target, plan, fidelity=fidelity)
 
 
@@ -71,7 +73,10 @@ def _slicings(graph: Graph, target: Target) -> list[Callable[[], object]]:
     alone = np.arange(graph.num_ops, dtype=np.int32)
     # The second time each op fits alone but not all do together: the general slicer has to look as well.
     tight = tables._replace(sram_bytes=np.full(target.num_chips, 9, dtype=np.int64))
-    calls: list[Callable[[], object]] = [partial(fixed_orders, graph, alone)]
+    calls: list[Callable[[], object]] = [
+        lambda: list(fixed_orders(graph, alone)),
+        partial(slice_order_split, graph, tables, alone, alone, at_most_s=np.inf),
+    ]
     for of in (tables, tight):
         calls += [
             partial(slice_order, of, alone, alone, adjacent=True),

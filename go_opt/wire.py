@@ -85,7 +85,7 @@ def graph_from_proto(message: graph_pb2.Graph) -> Graph:
       GraphError: one sentence that names the op, tensor or field at fault.
     """
     try:
-        precision = _precision(message.precision, GraphError)
+        precision = precision_from_proto(message.precision, GraphError)
         dims = checked_dims(message.dims, "graph", GraphError)
         return graph_from_columns(message, precision, dims) or _built_graph(message, precision, dims)
     except GraphError:
@@ -172,7 +172,7 @@ def plan_from_proto(message: plan_pb2.Plan) -> Plan:
         target_fingerprint=message.target_fingerprint,
         target=message.target,
         dims=message.dims,
-        precision=_precision(message.precision, PlanError),
+        precision=precision_from_proto(message.precision, PlanError),
         model=message.model,
     )
 
@@ -188,7 +188,8 @@ def _choice(number: int, names: tuple[str, ...]) -> str:
     return names[number - 1] if 1 <= number <= len(names) else f"enum number {number}"
 
 
-def _precision(number: int, error: type[InvalidInputError]) -> Precision:
+def precision_from_proto(number: int, error: type[InvalidInputError]) -> Precision:
+    """The precision of an enum's number; raises ``error`` where there is none."""
     if not 0 <= number <= len(_PRECISIONS):
         raise error(f"precision: {number} is no number of the enum Precision.", field="precision")
     return _PRECISIONS[max(number, 1) - 1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -49,3 +51,15 @@ def random_stages(
     for _ in range(int(rng.integers(0, num_chips - num_stages + 1))):
         sizes[rng.integers(num_stages)] += 1
     return stage_of_op, sizes
+
+
+def anywhere(rng: np.random.Generator, target: Target, plan: Plan, *, of_one_kind: bool = True) -> Plan:
+    """``plan`` with chips that are neighbours by number joined to stages, here and there."""
+    first = np.arange(target.num_chips, dtype=np.int32)
+    for chip in range(1, target.num_chips):
+        is_alike = target.chip_kind[chip] == target.chip_kind[chip - 1]
+        if (is_alike or not of_one_kind) and rng.random() < 0.6:
+            first[chip] = first[chip - 1]
+    size = np.bincount(first, minlength=target.num_chips).astype(np.int32)
+    placement = first[plan.placement]
+    return replace(plan, placement=placement, replication=size[placement])

@@ -346,15 +346,19 @@ def random_target(
     return parse_target(target_toml(**drawn | fields), "random")
 
 
-def random_simulated_target(rng: np.random.Generator, **fields: Any) -> Target:
+def random_simulated_target(rng: np.random.Generator, *, rates_differ: bool = True, **fields: Any) -> Target:
     """A random target with simulator tables, each chip and each link with rates of its own.
 
     Events of one moment come in an order that no rule states; where all rates differ there
     are hardly any but those with the same cause.
-    ``fields`` as for :func:`random_target` and :func:`target_toml`.
+
+    Args:
+      rates_differ: between links too, as no target file says of a ring.
+      fields: as for :func:`random_target` and :func:`target_toml`.
     """
     topology = fields.pop("topology", None) or _pick(rng, TOPOLOGIES)
     num_chips = fields.pop("num_chips", None) or int(rng.integers(2, 8))
+    num_chips = max(num_chips, 2) if topology == "listed" else num_chips
     sram_bytes = fields.pop("sram_bytes", None) or int(10 ** rng.uniform(4.5, 6))
 
     def some(chance: float, value: float) -> float:
@@ -362,6 +366,10 @@ def random_simulated_target(rng: np.random.Generator, **fields: Any) -> Target:
 
     def draw_kind(number: int) -> dict[str, Any]:
         tables = simulated_kind(
+            tile=[int(rng.choice([1, 16])), int(rng.choice([1, 32])), int(rng.choice([1, 20]))],
+            tiles_at_once=int(rng.choice([1, 3])),
+            fill_s=some(0.5, 1e-6),
+            vector_lanes=int(rng.choice([1, 64])),
             dma_engines=int(rng.choice([1, 2, 100])),
             dma_setup_s=some(0.5, 1e-6),
             alignment_bytes=int(rng.choice([1, 64, 256])),
@@ -388,8 +396,11 @@ def random_simulated_target(rng: np.random.Generator, **fields: Any) -> Target:
             weight_prefetch=bool(rng.random() < 0.5),
         ),
         "link_latency_s": 1e-6 * float(rng.uniform(0.1, 3)),
+        "overlap": True,
     }
-    target = random_target(rng, num_chips=num_chips, topology=topology, overlap=True, **drawn | fields)
+    target = random_target(rng, num_chips=num_chips, topology=topology, **drawn | fields)
+    if not rates_differ:
+        return target
     rates = target.topology.rate_bytes_per_s * rng.uniform(0.5, 1.5, target.topology.num_links)
     return replace(target, topology=replace(target.topology, rate_bytes_per_s=rates))
 

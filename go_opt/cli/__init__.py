@@ -1,5 +1,25 @@
-"""The command line ``go-opt``."""
+"""The command line ``go-opt``. Nothing heavy is imported before Ctrl-C is taken care of."""
 
-from go_opt.cli.app import main
+import os
+import signal
+from typing import NoReturn
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+
+def main() -> NoReturn:
+    """Run the command line; every failure is one sentence on stderr and an exit code."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else whoever started it wants another
+        signal.signal(signal.SIGINT, end_at_once)
+    from go_opt.cli import app
+
+    app.main()
+
+
+def end_at_once(signal_number: int, frame: object) -> NoReturn:
+    """One line, and the end of the process: compiled libraries may swallow an exception while they load."""
+    os.write(2, b"go-opt: interrupted.\n")
+    os._exit(INTERRUPTED)
+
 
 __all__ = ["main"]

@@ -1,5 +1,5 @@
 """``python -m go_opt.cli``: the command line from a checkout."""
 
-from go_opt.cli.app import main
+from go_opt.cli import main
 
 main()

@@ -5,20 +5,18 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import Final, NoReturn
+from importlib import metadata
+from typing import Annotated, NoReturn
 
 import typer
 
-from go_opt.cli import bench, explaining, jobs, listing, plans, serving, tracing, training
+from go_opt.cli import INTERRUPTED, bench, explaining, jobs, listing, plans, serving, tracing, training
 from go_opt.errors import GoOptError, ServiceError
-
-INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it
 
 app = typer.Typer(
     name="go-opt",
     help="Where each op of an ML graph runs, in which order, and which ops are fused.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -39,6 +37,25 @@ app.add_typer(listing.zoo_app, name="zoo")
 _UsageError = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        try:
+            typer.echo(f"go-opt {metadata.version('go-opt')}")
+        except metadata.PackageNotFoundError:
+            typer.echo("go-opt, of a checkout that is not installed")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version),
+    ] = False,
+) -> None:
+    """Where each op of an ML graph runs, in which order, and which ops are fused."""
+
+
 def main() -> NoReturn:
     """Run the command line; every failure is one sentence on stderr and an exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -56,7 +73,7 @@ def main() -> NoReturn:
         is_help = type(error).__name__ == "NoArgsIsHelpError"
         code = _show_help(error.format_message()) if is_help else _fail(error.format_message(), 2)
     except (KeyboardInterrupt, typer.Abort):
-        code = _fail("interrupted before there was anything to keep.", INTERRUPTED)
+        code = _fail("interrupted.", INTERRUPTED)
     except BrokenPipeError:
         _drop_output()  # its reader went away
         code = 1

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from go_opt.cli.interrupt import interrupts_raised
 from go_opt.cli.plans import JsonOption, check_writable
 from go_opt.errors import InvalidInputError
 from go_opt.result import Decide
@@ -99,6 +100,7 @@ def _play(matches: list[Match], jobs: int, out: Path | None) -> list[Record]:
 
     announce_compilation()
     with ExitStack() as stack:
+        stack.enter_context(interrupts_raised())
         file = None if out is None else stack.enter_context(RecordFile(out))
         records = dict(file.records) if file is not None else {}
         missing = [match for match in matches if match not in records]
@@ -125,10 +127,10 @@ def _show(records: list[Record], methods: list[str], *, as_json: bool) -> None:
         failed = [record.to_dict() for record in records if record.error]
         typer.echo(json.dumps(standings_to_dict(stand) | {"failed": failed}, allow_nan=False))
         return
-    from go_opt.report.tables import console
+    from go_opt.report.screen import console, print_lines, print_table
 
     screen = console()
-    screen.print(rows_table(stand))
-    screen.print(tallies_table(stand))
-    for line in summary_lines(stand):
-        screen.print(line, soft_wrap=True)
+    print_lines(screen, summary_lines(stand))
+    print_table(screen, tallies_table(stand))
+    screen.print()
+    print_table(screen, rows_table(stand))

@@ -14,7 +14,9 @@ from go_opt.cli.plans import (
     CostsOption,
     JsonOption,
     PlanArgument,
+    PlanObjectiveOption,
     PlanTargetOption,
+    objective_of,
     with_costs,
 )
 from go_opt.errors import GraphError, ModelError, PlanError
@@ -35,31 +37,24 @@ def explain(
     target: PlanTargetOption = None,
     constraints: ConstraintsOption = None,
     costs: CostsOption = None,
+    objective: PlanObjectiveOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say why PLAN costs what it costs, what binds and what would help; or why OP is where it is."""
     from go_opt import api
     from go_opt.constraint_file import load_constraints
-    from go_opt.explanations import explain_op, explain_plan
-    from go_opt.optimizer import lower_bound
     from go_opt.plan_json import load_plan
     from go_opt.report.progress import announce_compilation
-    from go_opt.result import Request
 
     loaded = load_plan(plan)
     asked = () if constraints is None else load_constraints(constraints)
     on = api.target(target or loaded.target)
     graph = with_costs(_graph(plan, loaded, model), on, costs)
     announce_compilation()
-    if op is not None:
-        told_op = explain_op(graph, on, loaded, op, constraints=asked)
-        _show(told_op, as_json=as_json)
-        return
-    replication = bool((loaded.replication > 1).any())
-    bound = lower_bound(graph, on, Request(replication=replication))
-    told = explain_plan(graph, on, loaded, bound=bound, constraints=asked)
+    aim = objective or objective_of(plan)
+    told = api.explain(graph, on, loaded, op, objective=aim, constraints=asked)
     _show(told, as_json=as_json)
-    if told.violations:
+    if op is None and told.violations:
         raise typer.Exit(INVALID_PLAN)
 
 
@@ -89,7 +84,7 @@ def _show(told: PlanExplanation | OpExplanation, *, as_json: bool) -> None:
     from go_opt.explanations import OpExplanation
     from go_opt.report.explanation import print_plan_explanation
     from go_opt.report.op_explanation import print_op_explanation
-    from go_opt.report.tables import console
+    from go_opt.report.screen import console
 
     if isinstance(told, OpExplanation):
         print_op_explanation(console(), told)

@@ -1,10 +1,12 @@
-"""Ctrl-C during a search or a training: stop and keep what was reached."""
+"""Ctrl-C during a search or a training: stop and keep what was reached. Elsewhere it ends the process."""
 
 from __future__ import annotations
 
 import math
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Final
 
@@ -13,11 +15,21 @@ from go_opt.result import Step
 _STDERR: Final = 2
 
 
-class InterruptAsks:
-    """Once there is a plan, Ctrl-C asks the search to stop instead of raising in the middle of it.
+@contextmanager
+def interrupts_raised() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, for the block to keep what it has."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
-    Compiled libraries may swallow the exception, or turn it into one of their own. Before
-    the first plan, and when pressed once more, it is raised.
+
+class InterruptAsks:
+    """Once there is a plan, Ctrl-C asks the search to stop instead of ending it in the middle.
+
+    Compiled libraries may swallow an exception, or turn it into one of their own. Before
+    the first plan, and when pressed once more, it does what it did outside of the block.
     """
 
     def __init__(self) -> None:
@@ -41,9 +53,10 @@ class InterruptAsks:
         return self._is_asked
 
     def _ask(self, signal_number: int, frame: FrameType | None) -> None:
-        if self._is_asked or not self._has_plan:
-            raise KeyboardInterrupt
-        self._is_asked = True
+        if self._has_plan and not self._is_asked:
+            self._is_asked = True
+        elif callable(self._before):
+            self._before(signal_number, frame)
 
 
 class StopOnSignals:

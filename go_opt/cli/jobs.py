@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from go_opt.cli import INTERRUPTED
 from go_opt.cli.connection import Connection, with_connection
+from go_opt.cli.interrupt import interrupts_raised
 from go_opt.cli.plans import JsonOption, check_writable
 from go_opt.errors import InvalidInputError
 from go_opt.service.address import DEFAULT_ADDRESS
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from go_opt.service.client import Client
     from go_opt.service.operation import JobResult, Operation
 
-INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it
 _POLL_S: Final = 1.0
 _OF_THIS_MACHINE: Final = ("out", "split", "workers", "graphs_per_step", "coordinator", "hosts", "host")
 
@@ -43,9 +44,9 @@ def list_jobs(as_json: JsonOption = False, *, connection: Connection) -> None:
     if as_json:
         typer.echo(json.dumps([job_to_dict(operation) for operation in operations], allow_nan=False))
     else:
-        from go_opt.report.tables import console
+        from go_opt.report.screen import console, print_table
 
-        console().print(jobs_table(operations))
+        print_table(console(), jobs_table(operations))
 
 
 @jobs_app.command("get")
@@ -131,7 +132,7 @@ def name_at_service(context: typer.Context, name: str | None) -> str:
 def folder_here(out: Path | None, context: typer.Context, connection: Connection) -> Path:
     """The folder of the run; raises where options of a service are given."""
     connection.refuse_without_server()
-    _refuse_given(context, ("name", "wait"), "needs --server")
+    _refuse_given(context, ("name", "shared", "wait"), "needs --server")
     if out is None:
         raise InvalidInputError("--out is missing, the folder of the run.", field="out")
     return out
@@ -143,13 +144,14 @@ def _follow(operation: Operation, connection: Connection) -> JobResult:
     progress = TrainingProgress(of_one_graph=operation.latest.kind == "finetune")
     shown = 0
     try:
-        while True:
-            job = operation.wait(_POLL_S)
-            if job.step > shown:
-                shown = job.step
-                progress.on_progress(job)
-            if job.is_done:
-                return operation.result()
+        with interrupts_raised():
+            while True:
+                job = operation.wait(_POLL_S)
+                if job.step > shown:
+                    shown = job.step
+                    progress.on_progress(job)
+                if job.is_done:
+                    return operation.result()
     except KeyboardInterrupt:
         server = connection.server or DEFAULT_ADDRESS
         typer.echo(
@@ -178,5 +180,6 @@ def _show_result(operation: Operation, result: JobResult, *, as_json: bool) -> N
 
 
 def _echo(lines: Iterable[str]) -> None:
-    for line in lines:
-        typer.echo(line)
+    from go_opt.report.screen import console, print_lines
+
+    print_lines(console(), lines)

@@ -8,11 +8,14 @@ from typing import Annotated
 
 import typer
 
+from go_opt.cli.completion import targets_named, zoo_named
+
 targets_app = typer.Typer(help="The targets that ship.", no_args_is_help=True, rich_markup_mode=None)
 zoo_app = typer.Typer(help="The model graphs that ship.", no_args_is_help=True, rich_markup_mode=None)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME")]
+TargetArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=targets_named)]
+GraphArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=zoo_named)]
 
 
 @targets_app.command("list")
@@ -35,13 +38,14 @@ def list_targets(as_json: JsonOption = False) -> None:
         ]
         typer.echo(json.dumps(rows))
         return
-    from go_opt.report.tables import console, targets_table
+    from go_opt.report.screen import console, print_table
+    from go_opt.report.tables import targets_table
 
-    console().print(targets_table(targets))
+    print_table(console(), targets_table(targets))
 
 
 @targets_app.command("show")
-def show_target(name: NameArgument) -> None:
+def show_target(name: TargetArgument) -> None:
     """Print the TOML file of a target: a start for one of your own."""
     from go_opt.env import target_text
 
@@ -58,17 +62,16 @@ def list_zoo(as_json: JsonOption = False) -> None:
         typer.echo(json.dumps([asdict(entry) for entry in entries]))
         return
     from go_opt.env.zoo import shipped_bytes
-    from go_opt.report.tables import console
-    from go_opt.report.zoo_tables import zoo_counts, zoo_table
+    from go_opt.report.screen import console, print_lines, print_table
+    from go_opt.report.zoo_tables import LEFT_OUT, zoo_counts, zoo_table
 
     screen = console()
-    screen.print(zoo_table(entries))
-    for line in zoo_counts(entries, shipped_bytes()):
-        screen.print(line, soft_wrap=True)
+    print_table(screen, zoo_table(entries), drop=LEFT_OUT)
+    print_lines(screen, zoo_counts(entries, shipped_bytes()))
 
 
 @zoo_app.command("show")
-def show_zoo(name: NameArgument, as_json: JsonOption = False) -> None:
+def show_zoo(name: GraphArgument, as_json: JsonOption = False) -> None:
     """Describe one graph: shape, ops by type, tensors."""
     from go_opt.env.zoo import load_zoo, zoo_entry, zoo_families
 
@@ -81,7 +84,7 @@ def show_zoo(name: NameArgument, as_json: JsonOption = False) -> None:
     if as_json:
         typer.echo(json.dumps(asdict(entry) | {"family_reason": family.reason} | asdict(stats)))
         return
-    from go_opt.report.tables import console
+    from go_opt.report.screen import console
     from go_opt.report.zoo_tables import print_zoo_graph
 
     print_zoo_graph(console(), entry, family, stats)

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
+from go_opt.cli.completion import models_named, targets_named
 from go_opt.cli.connection import Connection, with_connection
 from go_opt.cli.searching import ask_server, search
 from go_opt.env.metrics import Fidelity
-from go_opt.errors import InvalidInputError
+from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
+from go_opt.files import read_json
 from go_opt.result import Decide, Objective
 
 if TYPE_CHECKING:
@@ -28,11 +30,19 @@ INVALID_PLAN: Final = 3
 _BINDING: Final = re.compile(r"([^=]+)=(-?[0-9]{1,20})")
 
 ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="An .onnx file, a .json graph, or zoo:NAME.")
+    str,
+    typer.Argument(
+        metavar="MODEL", help="An .onnx file, a .json graph, or zoo:NAME.", autocompletion=models_named
+    ),
 ]
 PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan written by optimize --out.")]
 PlanTargetOption = Annotated[
-    str | None, typer.Option("--target", help="Target name or .toml file; by default the plan's own.")
+    str | None,
+    typer.Option(
+        "--target",
+        help="Target name or .toml file; by default the plan's own.",
+        autocompletion=targets_named,
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 PrecisionOption = Annotated[
@@ -47,6 +57,10 @@ CostsOption = Annotated[
     Path | None,
     typer.Option("--costs", metavar="FILE", help="CSV file of measured seconds: op,kind,seconds."),
 ]
+PlanObjectiveOption = Annotated[
+    Objective | None,
+    typer.Option("--objective", help="What the plan is for; by default what it was made for."),
+]
 DimOption = Annotated[
     list[str] | None, typer.Option("--dim", metavar="NAME=VALUE", help="Bind a symbolic dimension.")
 ]
@@ -55,7 +69,9 @@ DimOption = Annotated[
 @with_connection
 def optimize(
     model: ModelArgument,
-    target: Annotated[str, typer.Option(help="Target name or .toml file.")] = "mcm-6x6",
+    target: Annotated[
+        str, typer.Option(help="Target name or .toml file.", autocompletion=targets_named)
+    ] = "mcm-6x6",
     objective: Annotated[Objective, typer.Option(help="Interval, or time of one sample.")] = "throughput",
     budget: Annotated[
         str | None,
@@ -72,6 +88,13 @@ def optimize(
     fidelity: Annotated[
         Fidelity, typer.Option(help="What judges the plans; no bound is proven of simulated ones.")
     ] = "analytical",
+    cost_model: Annotated[
+        Literal["full", "paper"],
+        typer.Option("--model", help="paper: the plain model of Xie et al., without the target's effects."),
+    ] = "full",
+    no_simulate: Annotated[
+        bool, typer.Option("--no-simulate", help="Answer without a look at what the simulator says.")
+    ] = False,
     no_relays: Annotated[bool, typer.Option("--no-relays", help="The strict triangle rule.")] = False,
     no_replication: Annotated[bool, typer.Option("--no-replication", help="One chip per stage.")] = False,
     constraints: ConstraintsOption = None,
@@ -80,14 +103,20 @@ def optimize(
     ] = None,
     costs: CostsOption = None,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Say also what each method added.")
+    ] = False,
     as_json: JsonOption = False,
     *,
     connection: Connection,
 ) -> None:
     """Find a plan for MODEL and say how far from the best possible it can be."""
     from go_opt import api
+    from go_opt.env.target import PAPER
     from go_opt.report.units import parse_duration_s
 
+    if cost_model == "paper" and not target.endswith(PAPER):
+        target += PAPER
     budget_s = None if budget is None else parse_duration_s(budget, "--budget")
     options = {
         "objective": objective,
@@ -98,6 +127,7 @@ def optimize(
         "relays": not no_relays,
         "replication": not no_replication,
         "fidelity": fidelity,
+        "simulate": not no_simulate,
         "constraints": _constraints(constraints),
         "max_latency_s": None if max_latency is None else parse_duration_s(max_latency, "--max-latency"),
         "policy": policy,
@@ -106,15 +136,23 @@ def optimize(
     connection.refuse_without_server()
     on = api.target(target)
     graph = with_costs(api.load(model, dims=parse_dims(dim or []), precision=precision), on, costs)
-    if connection.server is not None:
-        result = ask_server(connection, graph, target, options)
-    else:
-        result = search(graph, on, options)
+    try:
+        if connection.server is not None:
+            result = ask_server(connection, graph, target, options)
+        else:
+            result = search(graph, on, options)
+    except InfeasibleError as error:
+        if as_json:
+            from go_opt.result_json import infeasible_to_dict
+
+            _print_json(infeasible_to_dict(error))
+        raise
     if out is not None:
         from go_opt.plan_json import save_plan
+        from go_opt.result_json import plan_facts
 
-        save_plan(replace(result.plan, model=model), out)
-    _show_result(graph, on, result, as_json=as_json)
+        save_plan(replace(result.plan, model=model), out, plan_facts(graph, result))
+    _show_result(graph, on, result, as_json=as_json, verbose=verbose)
 
 
 @with_connection
@@ -130,6 +168,7 @@ def evaluate(
     ] = None,
     constraints: ConstraintsOption = None,
     costs: CostsOption = None,
+    objective: PlanObjectiveOption = None,
     as_json: JsonOption = False,
     *,
     connection: Connection,
@@ -151,9 +190,10 @@ def evaluate(
 
         _print_json(metrics_to_dict(metrics))
     else:
-        from go_opt.report.tables import console, print_metrics
+        from go_opt.report.screen import console
+        from go_opt.report.tables import print_metrics
 
-        print_metrics(console(), on, loaded, metrics)
+        print_metrics(console(), graph, on, loaded, metrics, objective or objective_of(plan))
     if not metrics.valid:
         raise typer.Exit(INVALID_PLAN)
 
@@ -175,11 +215,12 @@ def verify(
     violations = api.verify(graph, on, loaded, asked)
     if as_json:
         _print_json(violations_to_dict(violations))
-    elif violations:
-        for violation in violations:
-            typer.echo(f"{violation.constraint}: {violation.message}")
     else:
-        typer.echo(f"valid: {graph.num_ops} ops on {loaded.chips_used} chips of {on.name}.")
+        from go_opt.report.screen import console, print_lines
+
+        valid = f"valid: {graph.num_ops} ops on {loaded.chips_used} chips of {on.name}."
+        broken = [f"{violation.constraint}: {violation.message}" for violation in violations]
+        print_lines(console(), broken or [valid])
     if violations:
         raise typer.Exit(INVALID_PLAN)
 
@@ -197,6 +238,12 @@ def load_with_plan(
     announce_compilation()
     on = api.target(target or loaded.target)
     return with_costs(graph, on, costs), on, loaded
+
+
+def objective_of(plan: Path) -> Objective:
+    """What the plan of a file was made for, as far as the file says."""
+    data = read_json(plan, "plan file", PlanError)
+    return "latency" if isinstance(data, dict) and data.get("objective") == "latency" else "throughput"
 
 
 def with_costs(graph: Graph, target: Target, costs: Path | None) -> Graph:
@@ -243,15 +290,18 @@ def check_writable(out: Path | None) -> None:
     raise InvalidInputError(f"--out: {problem}.", field="out")
 
 
-def _show_result(graph: Graph, target: Target, result: OptimizeResult, *, as_json: bool) -> None:
+def _show_result(
+    graph: Graph, target: Target, result: OptimizeResult, *, as_json: bool, verbose: bool
+) -> None:
     if as_json:
         from go_opt.result_json import result_to_dict
 
         _print_json(result_to_dict(graph, result))
     else:
-        from go_opt.report.tables import console, print_result
+        from go_opt.report.screen import console
+        from go_opt.report.tables import print_result
 
-        print_result(console(), graph, target, result)
+        print_result(console(), graph, target, result, verbose=verbose)
 
 
 def _print_json(data: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ def search(graph: Graph, target: Target, options: dict[str, Any]) -> OptimizeRes
     from go_opt.report.progress import SearchProgress, announce_compilation
 
     announce_compilation()
-    progress = SearchProgress()
+    progress = SearchProgress(options["objective"])
     with InterruptAsks() as interrupt:
 
         def on_step(step: Step) -> None:
@@ -34,15 +34,17 @@ def search(graph: Graph, target: Target, options: dict[str, Any]) -> OptimizeRes
 
 def ask_server(connection: Connection, graph: Graph, target: str, options: dict[str, Any]) -> OptimizeResult:
     """The service's answer; Ctrl-C ends its search and keeps the best plan it has sent."""
+    from go_opt.cli.interrupt import interrupts_raised
     from go_opt.report.progress import SearchProgress
 
-    progress, steps = SearchProgress(), list[Step]()
+    progress, steps = SearchProgress(options["objective"]), list[Step]()
     best: OptimizeResult | None = None
     with connection.client() as client, closing(client.optimize_stream(graph, target, **options)) as updates:
         try:
-            for best in updates:
-                steps.append(_as_step(best))
-                progress.on_step(steps[-1])
+            with interrupts_raised():
+                for best in updates:
+                    steps.append(_as_step(best))
+                    progress.on_step(steps[-1])
         except KeyboardInterrupt:
             if best is None:
                 raise

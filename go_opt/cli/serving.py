@@ -31,6 +31,10 @@ def serve(
     metrics: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Prometheus metrics. [default: none]")
     ] = None,
+    metrics_to_others: Annotated[
+        bool,
+        typer.Option("--metrics-to-others", help="Allow other machines to reach the metrics, unencrypted."),
+    ] = False,
     log_format: Annotated[Literal["text", "json"], typer.Option(help="Of the lines on stderr.")] = "text",
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], typer.Option(help="info has a line for every call.")
@@ -74,7 +78,7 @@ def serve(
         address,
         plant.services,
         security=Security(tls_cert, tls_key, tls_client_ca, tokens, insecure),
-        watching=Watching(metrics, log_format, log_level, otlp_endpoint),
+        watching=Watching(metrics, log_format, log_level, otlp_endpoint, metrics_to_others),
         workers=plant.slots,
         limits=AdmissionLimits.of(max_waiting),
     )

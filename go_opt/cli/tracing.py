@@ -12,9 +12,11 @@ from go_opt.cli.plans import (
     CostsOption,
     ModelArgument,
     PlanArgument,
+    PlanObjectiveOption,
     PlanTargetOption,
     check_writable,
     load_with_plan,
+    objective_of,
 )
 from go_opt.env.metrics import Fidelity
 
@@ -27,16 +29,19 @@ def trace(
     fidelity: Annotated[Fidelity, typer.Option(help="What schedules kernels and transfers.")] = "simulated",
     inferences: Annotated[int, typer.Option(help="Inferences to trace, from rest.")] = 16,
     costs: CostsOption = None,
+    objective: PlanObjectiveOption = None,
 ) -> None:
     """Write when each kernel and transfer of PLAN runs, for ui.perfetto.dev or chrome://tracing."""
     from go_opt import api
+    from go_opt.env.critical_path import critical_path
     from go_opt.files import write_atomically
     from go_opt.report.trace import trace_text
 
     check_writable(out)
     graph, on, loaded = load_with_plan(model, plan, target, costs)
     timeline = api.timeline(graph, on, loaded, fidelity=fidelity, inferences=inferences)
-    write_atomically(out, trace_text(graph, on, timeline) + "\n")
+    path = critical_path(graph, on, loaded) if (objective or objective_of(plan)) == "latency" else None
+    write_atomically(out, trace_text(graph, on, timeline, path) + "\n")
     typer.echo(
         f"{out}: {inferences} inferences, {len(timeline.kernels)} kernels, "
         f"{len(timeline.transfers)} transfers; open it at ui.perfetto.dev or chrome://tracing."

@@ -31,6 +31,9 @@ OutOption = Annotated[
 NameOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="With --server: what the policy is called there.")
 ]
+SharedOption = Annotated[
+    bool, typer.Option("--shared", help="With --server: every caller may see the job and use its policy.")
+]
 WaitOption = Annotated[bool, typer.Option("--wait", help="With --server: follow the job to its end.")]
 TargetOption = Annotated[str, typer.Option(help="Target name or .toml file.")]
 SeedOption = Annotated[int, typer.Option(help="Same seed, same policy.")]
@@ -80,6 +83,7 @@ def pretrain(
     hosts: Annotated[int | None, typer.Option(help="Number of hosts.")] = None,
     host: Annotated[int | None, typer.Option(help="Number of this host, from 0.")] = None,
     name: NameOption = None,
+    shared: SharedOption = False,
     wait: WaitOption = False,
     as_json: JsonOption = False,
     *,
@@ -100,6 +104,7 @@ def pretrain(
                 lessons=lesson or [],
                 generated_share=generated_share,
                 most_ops=most_ops,
+                shared=shared,
             ),
             wait=wait,
             as_json=as_json,
@@ -149,6 +154,7 @@ def finetune(
     dim: DimOption = None,
     workers: WorkersOption = 1,
     name: NameOption = None,
+    shared: SharedOption = False,
     wait: WaitOption = False,
     as_json: JsonOption = False,
     *,
@@ -171,6 +177,7 @@ def finetune(
                 seed=seed,
                 environment=environment,
                 lessons=lesson or [],
+                shared=shared,
             ),
             wait=wait,
             as_json=as_json,

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from math import lcm
 
 import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.csr import row_pointers
+from go_opt.env.analytical import MOST_TURNS
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels import number_kernels
 from go_opt.env.stages import size_by_chip
@@ -147,14 +149,7 @@ class Loads:
     def on_link(self, link: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The tensors that load a link, most bytes first, and in which share of all inferences each does."""
         tables = self.tables
-        if tables.is_ring:
-            share = self._share_on_ring(link)
-        else:
-            share = np.zeros(len(tables.tensor_kind))
-            for k, chip in self._crossings:
-                pair = self.home_chip[k] * tables.num_chips + chip
-                route = tables.route_link[tables.route_ptr[pair] : tables.route_ptr[pair + 1]]
-                share[k] = max(share[k], float(link in route))
+        share = self._share_on_ring(link) if tables.is_ring else self._share_by_routes(link)
         tensors = np.flatnonzero(share)
         tensors = tensors[np.argsort(-tables.tensor_bytes[tensors] * share[tensors], kind="stable")]
         return tensors, share[tensors]
@@ -168,6 +163,22 @@ class Loads:
         enter = np.clip((hops - 1 - from_home) / self.stage_size[end] + 1.0, 0.0, 1.0)
         return np.where((home >= 0) & (hops > 0), leave * enter, 0.0)
 
+    def _share_by_routes(self, link: int) -> NDArray[np.float64]:
+        """[K] of all inferences."""
+        share = np.zeros(len(self.tables.tensor_kind))
+        for k, chips in self._crossings.items():
+            home = int(self.home_chip[k])
+            cycle = min(lcm(*(int(self.stage_size[chip]) for chip in (home, *chips))), MOST_TURNS)
+            crosses = (any(self._takes(home, chip, turn, link) for chip in chips) for turn in range(cycle))
+            share[k] = sum(crosses) / cycle
+        return share
+
+    def _takes(self, home: int, chip: int, turn: int, link: int) -> bool:
+        """Whether an inference takes the link from one stage to another, each by its first chip."""
+        tables, size = self.tables, self.stage_size
+        pair = (home + turn % int(size[home])) * tables.num_chips + chip + turn % int(size[chip])
+        return link in tables.route_link[tables.route_ptr[pair] : tables.route_ptr[pair + 1]]
+
     def behind_link(self, k: int, link: int) -> Iterator[int]:
         """The readers of tensor ``k`` that it reaches over ``link``."""
         tables, home = self.tables, int(self.home_chip[k])
@@ -178,20 +189,23 @@ class Loads:
                 last = hops + int(self.stage_size[chip]) - 1
                 is_behind = hops > 0 and (link - home) % tables.num_chips < last
             else:
-                pair = home * tables.num_chips + chip
-                is_behind = link in tables.route_link[tables.route_ptr[pair] : tables.route_ptr[pair + 1]]
+                turns = lcm(int(self.stage_size[home]), int(self.stage_size[chip]))
+                is_behind = any(self._takes(home, chip, turn, link) for turn in range(turns))
             if is_behind:
                 yield op
 
     @cached_property
-    def _crossings(self) -> list[tuple[int, int]]:
-        """Tensors and chips that they are sent to."""
+    def _crossings(self) -> dict[int, list[int]]:
+        """Tensors, with the chips that they are sent to."""
         tables = self.tables
         chip = self.op_chip[tables.reader_op]
         home = self.home_chip[tables.reader_tensor]
         is_sent = (home >= 0) & (home != chip)
         pairs = np.unique(np.stack([tables.reader_tensor[is_sent], chip[is_sent]], axis=1), axis=0)
-        return [(int(k), int(d)) for k, d in pairs]
+        chips_of: dict[int, list[int]] = {}
+        for k, d in pairs.tolist():
+            chips_of.setdefault(k, []).append(d)
+        return chips_of
 
     def readers(self, k: int) -> list[int]:
         """The ops that read a tensor."""
@@ -215,7 +229,7 @@ class Loads:
         return self._most_bytes_first(np.flatnonzero(is_sent))
 
     def streamed(self, chip: int, peak_bytes: int) -> list[tuple[int, int]]:
-        """``(weight, bytes touched)`` that stream to ``chip``, by the rule of ``_stream_weights``.
+        """``(weight, bytes touched)`` that stream to ``chip``, by the rule of :mod:`go_opt.env.memory`.
 
         The least touched per stored byte first, then the larger, then the lower index,
         until what stays fits beside ``peak_bytes`` of activations.
@@ -227,16 +241,17 @@ class Loads:
         touched = np.zeros(len(tables.tensor_kind), dtype=np.int64)
         np.maximum.at(touched, tables.reader_tensor[is_here], tables.read_bytes[is_here])
         weights = np.unique(tables.reader_tensor[is_here])
-        stored = tables.tensor_bytes[weights]
-        excess = int(stored.sum()) + peak_bytes - int(tables.sram_bytes[chip])
-        weights = weights[stored > 0]
+        stored = tables.stored_bytes
+        excess = int(stored[weights].sum()) + peak_bytes - int(tables.sram_bytes[chip])
+        excess += int(tables.stream_buffer_bytes[chip]) if excess > 0 else 0
+        weights = weights[stored[weights] > 0]
         share = touched[weights] / tables.tensor_bytes[weights]
         streamed = []
         for k in weights[np.lexsort((weights, -tables.tensor_bytes[weights], share))].tolist():
             if excess <= 0:
                 break
             streamed.append((k, int(touched[k])))
-            excess -= int(tables.tensor_bytes[k])
+            excess -= int(stored[k])
         return streamed
 
     @cached_property

@@ -63,7 +63,7 @@ def plan_cost(graph: Graph, target: Target, plan: Plan) -> tuple[Cost, str]:
     per_byte = (*tables.link_s_per_byte, tables.host_in_s_per_byte, tables.host_out_s_per_byte)
     carried = terms.link_s[0][link] / per_byte[link] if link >= 0 and per_byte[link] > 0 else 0.0
     cost = Cost(float(terms.interval_s[0]), target.bottleneck_name(binding), round(carried))
-    return cost, out_of_memory_reason(target, terms.peak_bytes[0])
+    return cost, out_of_memory_reason(tables, terms)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from go_opt.dtypes import DTYPES
 from go_opt.env import Target, cost_tables, evaluate_plan
+from go_opt.env.critical_path import KernelSlack, critical_path
 from go_opt.env.relays import expand_plan
 from go_opt.errors import InvalidInputError
 from go_opt.explanations.loads import Loads
@@ -19,6 +20,7 @@ from go_opt.explanations.whole import rules_broken
 from go_opt.fields import shown
 from go_opt.graph import NO_PRODUCER, OP_CLASSES, TENSOR_KINDS, Graph
 from go_opt.plan import Plan
+from go_opt.result import Objective
 from go_opt.solver import Violation
 from go_opt.solver.user_constraints import UserConstraint
 
@@ -69,14 +71,22 @@ class OpExplanation:
     writes: tuple[Written, ...]
     free_chips: tuple[int, ...]  # that it can run on while all other kernels stay, the first of each stage
     moves: tuple[Move, ...]  # one for every other stage
+    alone: KernelSlack | None = None  # its kernel in one inference alone, where the makespan is the objective
 
 
 def explain_op(
-    graph: Graph, target: Target, plan: Plan, op: str, *, constraints: Sequence[UserConstraint] = ()
+    graph: Graph,
+    target: Target,
+    plan: Plan,
+    op: str,
+    *,
+    objective: Objective = "throughput",
+    constraints: Sequence[UserConstraint] = (),
 ) -> OpExplanation:
     """Explain where ``op`` is, and what any other chip, or replicated stage, would cost.
 
     Args:
+      objective: ``latency`` adds when its kernel runs in one inference alone, and its slack.
       constraints: of the user, which moves must keep.
 
     Raises:
@@ -121,7 +131,13 @@ def explain_op(
         writes=_writes(loads, terms, op),
         free_chips=tuple(sorted(may_run)),
         moves=moves,
+        alone=None if objective == "throughput" or violations else _alone(graph, target, plan, op),
     )
+
+
+def _alone(graph: Graph, target: Target, plan: Plan, op: str) -> KernelSlack:
+    kernels = critical_path(graph, target, plan).kernels
+    return next(kernel for kernel in kernels if op in kernel.ops)
 
 
 def _reads(loads: Loads, terms: Terms, op: str, chip: int) -> tuple[Read, ...]:

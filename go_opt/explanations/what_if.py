@@ -10,40 +10,56 @@ import numpy as np
 
 from go_opt.env import Metrics, Target
 from go_opt.env.cost import CostTables
+from go_opt.env.evaluation import plan_makespan_s
 from go_opt.env.expanded_tables import PlanTables
+from go_opt.result import Objective
 
 FASTER: Final = 1.1  # ten percent
 
 
 @dataclass(frozen=True)
 class WhatIf:
-    """One change of the package: the interval of the same plan then, and what binds it."""
+    """One change of the package: what the same plan costs then, and what binds its interval."""
 
     change: str
     interval_s: float
     bottleneck: str
+    makespan_s: float
 
 
 def what_ifs(
-    target: Target, placed: PlanTables, metrics: Metrics, binding: Sequence[int]
+    target: Target,
+    placed: PlanTables,
+    metrics: Metrics,
+    binding: Sequence[int],
+    objective: Objective = "throughput",
 ) -> tuple[WhatIf, ...]:
-    """Every change that shortens the interval, the most helpful first; ``binding`` are the terms at fault.
+    """Every change that helps the objective, the most helpful first; ``binding`` are the terms at fault.
 
     The plan stays as it is: another plan may make more of the change, never less.
     """
+
+    def reached_s(of: WhatIf | Metrics) -> float:
+        return of.makespan_s if objective == "latency" else of.interval_s
+
     found: list[WhatIf] = []
     for change, changed in _changes(target, placed.tables, metrics, binding):
-        terms = placed._replace(tables=changed).evaluate()
-        interval_s = float(terms.interval_s[0])
-        what_if = WhatIf(change, interval_s, target.bottleneck_name(int(terms.bottleneck[0])))
+        better = placed._replace(tables=changed)
+        terms = better.evaluate()
+        what_if = WhatIf(
+            change,
+            float(terms.interval_s[0]),
+            target.bottleneck_name(int(terms.bottleneck[0])),
+            plan_makespan_s(better, terms),
+        )
         # Changes of one kind grow from one to the next: those that add nothing are left out.
-        is_more = not found or (interval_s, what_if.bottleneck) != (
-            found[-1].interval_s,
+        is_more = not found or (reached_s(what_if), what_if.bottleneck) != (
+            reached_s(found[-1]),
             found[-1].bottleneck,
         )
-        if interval_s < metrics.interval_s and is_more:
+        if reached_s(what_if) < reached_s(metrics) and is_more:
             found.append(what_if)
-    return tuple(sorted(found, key=lambda what_if: what_if.interval_s))
+    return tuple(sorted(found, key=reached_s))
 
 
 def _changes(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env import Metrics, Target, cost_tables, evaluate_plan
+from go_opt.env.critical_path import CriticalPath, critical_path
 from go_opt.env.expanded_tables import PlanTables
 from go_opt.env.peak_memory import PeakMemory, peak_memory
 from go_opt.env.relays import clone_name, expand_plan, relay_name
@@ -23,6 +24,7 @@ from go_opt.explanations.terms import KernelPart, Place, TensorPart, Term, Terms
 from go_opt.explanations.what_if import WhatIf, what_ifs
 from go_opt.graph import Graph
 from go_opt.plan import Plan
+from go_opt.result import Objective
 from go_opt.solver import Bound, Violation, verify
 from go_opt.solver.user_constraints import UserConstraint
 
@@ -118,13 +120,24 @@ class PlanExplanation:
     clones: tuple[CloneUse, ...]
     blocks: tuple[Blocks, ...]
     provenance: tuple[tuple[str, int], ...]  # where decisions came from, and of how many ops
+    objective: Objective = "throughput"  # of which bound, what-ifs and loads are told
+    path: CriticalPath | None = None  # of the makespan, where that is the objective of a valid plan
+
+    @property
+    def reached_s(self) -> float:
+        """The objective of the plan."""
+        return self.metrics.makespan_s if self.objective == "latency" else self.metrics.interval_s
+
+    def busy_s(self, use: ChipUse) -> float:
+        """Seconds that a stage computes in what the objective is about: an interval, or one inference."""
+        return use.busy_s * (use.replicas if self.objective == "latency" else 1)
 
     @property
     def idle_share(self) -> float:
         """Of the time of all chips of the package."""
-        if self.metrics.interval_s == 0:
+        if self.reached_s == 0:
             return 0.0
-        return 1.0 - float(self.metrics.compute_s.sum()) / (self.num_chips * self.metrics.interval_s)
+        return 1.0 - float(self.metrics.compute_s.sum()) / (self.num_chips * self.reached_s)
 
 
 def explain_plan(
@@ -132,12 +145,14 @@ def explain_plan(
     target: Target,
     plan: Plan,
     *,
+    objective: Objective = "throughput",
     bound: Bound | None = None,
     constraints: Sequence[UserConstraint] = (),
 ) -> PlanExplanation:
     """Explain ``plan`` by the analytical model.
 
     Args:
+      objective: ``latency`` explains the makespan, and does not try moves.
       bound: of the problem that ``plan`` answers, where one is known.
       constraints: of the user, which the plan must keep.
 
@@ -159,7 +174,8 @@ def explain_plan(
     fullest = max(chips, key=lambda use: use.memory_share)
     at_fault = next((i for i in binding if i < target.num_chips), None)
     # Of an illegal plan there may not even be a graph of kernels to move.
-    mover = None if violations else Mover(graph, target, plan, constraints)
+    of_interval = objective == "throughput"
+    mover = Mover(graph, target, plan, constraints) if of_interval and not violations else None
     return PlanExplanation(
         graph=graph.name,
         target=target.name,
@@ -167,7 +183,7 @@ def explain_plan(
         num_ops=graph.num_ops,
         num_kernels=len(loads.kernel_chip),
         num_chips=target.num_chips,
-        may_replicate=target.goes_forward,
+        may_replicate=target.num_chips > 1,
         chips_used=int(loads.stage_size[np.unique(placed.placement)].sum()),
         metrics=metrics,
         violations=violations,
@@ -178,10 +194,10 @@ def explain_plan(
             for i in largest_first[num_binding:]
             if total_s[i] > 0 and not terms.is_inside(int(i))
         ),
-        what_ifs=what_ifs(target, PlanTables(tables, *_decided(placed)), metrics, binding),
+        what_ifs=what_ifs(target, PlanTables(tables, *_decided(placed)), metrics, binding, objective),
         moves=None if mover is None else mover.around(_ops(graph, binding_terms)),
         resize=None
-        if at_fault is None or violations
+        if at_fault is None or mover is None
         else best_resize(graph, target, plan, int(loads.first_chip[at_fault]), constraints),
         chips=chips,
         links=tuple(_link_uses(terms)),
@@ -191,6 +207,8 @@ def explain_plan(
         clones=_clones(graph, plan, terms),
         blocks=repeated_blocks(graph, plan),
         provenance=_provenance(plan),
+        objective=objective,
+        path=None if of_interval or violations else critical_path(graph, target, plan),
     )
 
 

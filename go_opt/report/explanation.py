@@ -7,12 +7,13 @@ from typing import Final
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from go_opt.env.peak_memory import Held
 from go_opt.explanations import PlanExplanation
 from go_opt.explanations.moves import Neighbourhood
 from go_opt.explanations.resizes import Resize
+from go_opt.report.path_lines import path_lines, path_table, slack_line
+from go_opt.report.screen import print_lines, print_table
 from go_opt.report.stage_names import StageNames, named_stage, stage_cell
 from go_opt.report.term_lines import binding_lines
 from go_opt.report.units import format_bytes, format_duration, format_ratio
@@ -21,10 +22,8 @@ from go_opt.report.wording import (
     MOST_NAMES,
     counted,
     listed,
-    long_cell,
     named_chips,
     named_place,
-    short,
     table_of,
 )
 from go_opt.result import OPTIMAL_GAP
@@ -36,20 +35,21 @@ _LEAST_GAIN: Final = 5e-4  # worth a line
 
 def print_plan_explanation(console: Console, told: PlanExplanation) -> None:
     """What binds, what comes next, what would help; then chip by chip and link by link."""
-    for line in (*violation_lines(told.violations), *summary_lines(told)):
-        console.print(Text(line), soft_wrap=True)
+    print_lines(console, (*violation_lines(told.violations), *summary_lines(told)))
     console.print()
-    console.print(_chips_table(told))
+    if told.path is not None:
+        print_table(console, path_table(told.path))
+        console.print()
+    print_table(console, _chips_table(told))
     console.print()
-    console.print(_links_table(told))
+    print_table(console, _links_table(told))
     rest = [
         *_memory_lines(told),
         *_copies_lines(told),
         *_blocks_lines(told),
         *_origin_lines(told),
     ]
-    for line in rest:
-        console.print(Text(line), soft_wrap=True)
+    print_lines(console, rest)
 
 
 def violation_lines(violations: Sequence[Violation]) -> Iterator[str]:
@@ -59,11 +59,36 @@ def violation_lines(violations: Sequence[Violation]) -> Iterator[str]:
 
 def summary_lines(told: PlanExplanation) -> Iterator[str]:
     """The answer before the tables."""
-    metrics, interval_s = told.metrics, told.metrics.interval_s
     yield (
         f"{told.graph} on {told.target}: {told.num_ops} ops in {told.num_kernels} kernels on "
         f"{told.chips_used} of {told.num_chips} chips"
     )
+    yield from _makespan_lines(told) if told.objective == "latency" else _interval_lines(told)
+    yield ""
+    yield _bound_line(told)
+
+
+def _makespan_lines(told: PlanExplanation) -> Iterator[str]:
+    metrics, path = told.metrics, told.path
+    interval = f"{format_duration(metrics.interval_s)} ({metrics.throughput_per_s:.6g} inferences/s)"
+    yield f"makespan {format_duration(metrics.makespan_s)} of one inference alone"
+    yield f"as a pipeline: interval {interval}"
+    yield ""
+    if path is not None:
+        yield "What binds: the critical path"
+        yield from (f"  {line}" for line in (*path_lines(path), slack_line(path)))
+        yield ""
+    yield "What would help, with this plan as it is:"
+    helpful = [w for w in told.what_ifs if w.makespan_s < metrics.makespan_s * (1.0 - _LEAST_GAIN)]
+    for what_if in helpful:
+        gain = what_if.makespan_s / metrics.makespan_s - 1.0
+        yield f"  {what_if.change}: {format_duration(what_if.makespan_s)} ({gain:.1%})"
+    if not helpful:
+        yield "  none of faster links, compute, memory or host by itself"
+
+
+def _interval_lines(told: PlanExplanation) -> Iterator[str]:
+    metrics, interval_s = told.metrics, told.metrics.interval_s
     yield (
         f"interval {format_duration(interval_s)} ({metrics.throughput_per_s:.6g} inferences/s), "
         f"latency {format_duration(metrics.latency_s)}"
@@ -81,8 +106,6 @@ def summary_lines(told: PlanExplanation) -> Iterator[str]:
         yield f"  {_resize_line(told.resize, stages, interval_s)}"
     if told.moves is not None:
         yield f"  {_moves_line(told.moves, interval_s)}"
-    yield ""
-    yield _bound_line(told)
 
 
 def _next_lines(told: PlanExplanation) -> Iterator[str]:
@@ -132,12 +155,14 @@ def _moves_line(moves: Neighbourhood, interval_s: float) -> str:
     if moves.best is None:
         return tried
     to = named_stage(moves.best.chip, moves.best.replicas)
-    best = f"the best, `{short(moves.best_op)}` to {to},"
+    best = f"the best, `{moves.best_op}` to {to},"
     return f"{tried}, {best} {_effect(moves.best.cost.interval_s, interval_s)}"
 
 
 def _effect(then_s: float, interval_s: float) -> str:
-    change = then_s / interval_s - 1.0
+    if interval_s <= 0 < then_s:
+        return f"makes the interval {format_duration(then_s)}"
+    change = then_s / interval_s - 1.0 if interval_s > 0 else 0.0
     if abs(change) < _LEAST_GAIN:
         return "leaves the interval as it is"
     verb = "shortens" if change < 0 else "lengthens"
@@ -148,7 +173,7 @@ def _bound_line(told: PlanExplanation) -> str:
     bound = told.bound
     if bound is None or bound.seconds <= 0:
         return "Bound: none is proven"
-    gap = told.metrics.interval_s / bound.seconds - 1.0
+    gap = told.reached_s / bound.seconds - 1.0
     if gap <= OPTIMAL_GAP:
         reached = "this plan reaches it"
     elif gap < 1.0:
@@ -156,8 +181,10 @@ def _bound_line(told: PlanExplanation) -> str:
     else:
         reached = f"this plan takes {gap + 1.0:.3g} times that"
     is_replicated = any(use.replicas > 1 for use in told.chips)
-    which = " with one chip per stage" if told.may_replicate and not is_replicated else ""
-    least = f"no plan{which} has an interval below {format_duration(bound.seconds)}"
+    may_replicate = told.may_replicate and told.objective == "throughput"
+    which = " with one chip per stage" if may_replicate and not is_replicated else ""
+    what = "a makespan" if told.objective == "latency" else "an interval"
+    least = f"no plan{which} has {what} below {format_duration(bound.seconds)}"
     return f"Bound: {least}, {reached}: {bound.reason}"
 
 
@@ -167,14 +194,13 @@ def _chips_table(told: PlanExplanation) -> Table:
         ("chip", "ops", "kernels", "busy", "load", "compute", "SRAM", "overhead", "memory", "weights",
          "activations", "streamed", "dearest kernel")
     )  # fmt: skip
-    interval_s = told.metrics.interval_s
     for use in told.chips:
         table.add_row(
             stage_cell(use.chip, use.replicas),
             str(use.ops),
             str(use.kernels),
-            format_duration(use.busy_s),
-            f"{use.busy_s / interval_s:.0%}" if interval_s else "-",
+            format_duration(told.busy_s(use)),
+            f"{told.busy_s(use) / told.reached_s:.0%}" if told.reached_s else "-",
             _part(use.compute_s + use.measured_s),
             _part(use.sram_s),
             _part(use.overhead_s),
@@ -182,29 +208,27 @@ def _chips_table(told: PlanExplanation) -> Table:
             format_bytes(use.weight_bytes),
             format_bytes(use.peak_bytes),
             format_bytes(use.stream_bytes) if use.stream_bytes else "-",
-            long_cell(f"{format_duration(use.dearest.seconds)} `{short(use.dearest.ops[0])}`"),
+            f"{format_duration(use.dearest.seconds)} `{use.dearest.ops[0]}`",
         )
     table.caption = f"{told.idle_share:.0%} of the time of all {told.num_chips} chips is idle"
     if any(use.replicas > 1 for use in told.chips):
         table.caption += "; xN: chips that take turns, their times are an Nth of an inference's"
-    table.caption_justify = "left"
     return table
 
 
 def _links_table(told: PlanExplanation) -> Table:
     """One row a link: what it carries, and the largest of it."""
     table = table_of(("link", "busy", "load", "carries", "tensors", "largest", "which is"))
-    interval_s = told.metrics.interval_s
     fullest = sorted(told.links, key=lambda use: -use.seconds)[:MOST_LINKS]
     for use in (use for use in told.links if use in fullest):
         table.add_row(
             f"{use.name} (most of {use.among})" if use.among > 1 else use.name,
             format_duration(use.seconds),
-            f"{use.seconds / interval_s:.0%}" if interval_s else "-",
+            f"{use.seconds / told.reached_s:.0%}" if told.reached_s else "-",
             format_bytes(use.size_bytes),
             str(use.tensors),
             format_bytes(use.largest.size_bytes),
-            long_cell(f"`{short(use.largest.tensor)}`"),
+            f"`{use.largest.tensor}`",
         )
     if len(told.links) > len(fullest):
         table.caption = f"and {len(told.links) - len(fullest)} links that carry less"
@@ -214,8 +238,8 @@ def _links_table(told: PlanExplanation) -> Table:
 def _memory_lines(told: PlanExplanation) -> Iterator[str]:
     peak = told.fullest
     use = next(use for use in told.chips if use.chip == peak.chip)
-    at = f" at `{short(peak.ops[0])}`" if peak.ops else ""
-    named = [f"{_held(held)} of `{short(held.tensor)}`" for held in peak.held]
+    at = f" at `{peak.ops[0]}`" if peak.ops else ""
+    named = [f"{_held(held)} of `{held.tensor}`" for held in peak.held]
     yield ""
     stages = _stages(told)
     yield (
@@ -228,7 +252,7 @@ def _memory_lines(told: PlanExplanation) -> Iterator[str]:
         return
     yield "Weights that stream from the host each inference, since they do not fit beside the activations:"
     for chip, weights in told.streamed[:MOST_LINES]:
-        names = listed([f"`{short(part.tensor)}`" for part in weights], MOST_NAMES)
+        names = listed([f"`{part.tensor}`" for part in weights], MOST_NAMES)
         yield f"  {stages.named(chip)}: {format_bytes(sum(part.size_bytes for part in weights))} of {names}"
     if len(told.streamed) > MOST_LINES:
         yield f"  and {len(told.streamed) - MOST_LINES} more chips"
@@ -251,7 +275,7 @@ def _copies_lines(told: PlanExplanation) -> Iterator[str]:
             start = named_stage(relay.source.chip, relay.source.replicas)
             way = f"from {start} over {named_chips(stages.chips(relay.chips))}"
             yield (
-                f"  {format_bytes(relay.size_bytes)} of `{short(relay.tensor)}` {way} "
+                f"  {format_bytes(relay.size_bytes)} of `{relay.tensor}` {way} "
                 f"to {named_place(relay.farthest)}: {format_duration(relay.seconds)}"
             )
         if len(told.relays) > MOST_LINES:
@@ -261,9 +285,9 @@ def _copies_lines(told: PlanExplanation) -> Iterator[str]:
         yield "Clones, ops computed once more where they are read rather than sent there:"
         for clone in told.clones[:MOST_LINES]:
             yield (
-                f"  `{short(clone.op)}` ({stages.named(clone.original_chip)}) on {stages.named(clone.chip)}, "
+                f"  `{clone.op}` ({stages.named(clone.original_chip)}) on {stages.named(clone.chip)}, "
                 f"{format_duration(clone.seconds)}, "
-                f"for {listed([f'`{short(op)}`' for op in clone.read_by], MOST_NAMES)}"
+                f"for {listed([f'`{op}`' for op in clone.read_by], MOST_NAMES)}"
             )
         if len(told.clones) > MOST_LINES:
             yield f"  and {len(told.clones) - MOST_LINES} more"
@@ -281,7 +305,7 @@ def _blocks_lines(told: PlanExplanation) -> Iterator[str]:
         chips = stages.chips(used)
         each = f"{repeat.blocks / len(used):.3g} a {'chip' if chips == used else 'stage'}"
         yield (
-            f"  {repeat.blocks} of {counted(repeat.ops_per_block, 'op')}, `{short(row.name)}`, "
+            f"  {repeat.blocks} of {counted(repeat.ops_per_block, 'op')}, `{row.name}`, "
             f"on {named_chips(chips)}: {each}"
         )
 

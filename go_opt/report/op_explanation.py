@@ -7,23 +7,22 @@ from itertools import groupby
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from go_opt.explanations import OpExplanation
 from go_opt.explanations.moves import Cost, Move
 from go_opt.explanations.of_op import Read, Written
 from go_opt.report.explanation import violation_lines
+from go_opt.report.screen import print_lines, print_table
 from go_opt.report.stage_names import StageNames, named_stage, stage_range
 from go_opt.report.units import format_bytes, format_duration
-from go_opt.report.wording import counted, long_cell, named_chips, named_place, named_places, short, table_of
+from go_opt.report.wording import counted, named_chips, named_place, named_places, table_of
 
 
 def print_op_explanation(console: Console, told: OpExplanation) -> None:
     """What the op is and costs, whom it is tied to, and why it is not elsewhere."""
-    for line in (*violation_lines(told.violations), *_op_lines(told)):
-        console.print(Text(line), soft_wrap=True)
+    print_lines(console, (*violation_lines(told.violations), *_op_lines(told)))
     if told.moves:
-        console.print(_moves_table(told))
+        print_table(console, _moves_table(told))
 
 
 def _op_lines(told: OpExplanation) -> Iterator[str]:
@@ -66,7 +65,14 @@ def _kernel_lines(told: OpExplanation) -> Iterator[str]:
     if told.replicas > 1:
         share = format_duration(kernel.seconds / told.replicas)
         yield f"  {share} of the interval: each chip runs one inference in {told.replicas}"
-    mates = [f"`{short(op)}`" for op in kernel.ops if op != told.op]
+    if told.alone is not None:
+        late = format_duration(told.alone.slack_s)
+        then = f"may start {late} later" if told.alone.slack_s > 0 else "may not start later"
+        yield (
+            f"  in one inference alone it begins after {format_duration(told.alone.start_s)} and {then} "
+            f"without a longer makespan"
+        )
+    mates = [f"`{op}`" for op in kernel.ops if op != told.op]
     if mates:
         yield f"  one kernel with {', '.join(mates)}"
 
@@ -78,18 +84,16 @@ def _stages(told: OpExplanation) -> StageNames:
 def _read(read: Read, stages: StageNames) -> str:
     size = format_bytes(read.size_bytes)
     if read.source is None:
-        return f"{size} of {read.kind} `{short(read.tensor)}`"
+        return f"{size} of {read.kind} `{read.tensor}`"
     relayed = f", relayed on {named_chips(stages.chips(read.relayed_on))}" if read.relayed_on else ""
     inside = ", in the same kernel: no traffic" if read.is_in_kernel else ""
-    return f"{size} of `{short(read.tensor)}` from {named_place(read.source)}{relayed}{inside}"
+    return f"{size} of `{read.tensor}` from {named_place(read.source)}{relayed}{inside}"
 
 
 def _written(written: Written) -> str:
     to = [named_places(written.readers)] if written.readers else []
     to += ["the host"] if written.is_output else []
-    return (
-        f"{format_bytes(written.size_bytes)} of `{short(written.tensor)}` to {' and '.join(to) or 'no one'}"
-    )
+    return f"{format_bytes(written.size_bytes)} of `{written.tensor}` to {' and '.join(to) or 'no one'}"
 
 
 def _moves_table(told: OpExplanation) -> Table:
@@ -104,7 +108,7 @@ def _moves_table(told: OpExplanation) -> Table:
             _from_to(format_duration(first.cost.interval_s), format_duration(last.cost.interval_s)),
             _change(told, first),
             _binds(first.cost, stages) if len(row) == 1 else "",
-            long_cell(_because(told, first)),
+            _because(told, first),
         )
     return table
 
@@ -131,6 +135,8 @@ def _from_to(first: str, last: str) -> str:
 def _change(told: OpExplanation, move: Move) -> str:
     if move.forbidden:
         return "forbidden"
+    if told.cost.interval_s <= 0:
+        return "none" if move.cost.interval_s <= 0 else "longer"
     change = move.cost.interval_s / told.cost.interval_s - 1.0
     return "none" if abs(change) < 5e-5 else f"{change:+.1%}"
 

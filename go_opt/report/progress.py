@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 import sys
 from typing import Any, Final
 
 from go_opt.report.units import format_duration
-from go_opt.result import Step
+from go_opt.result import Objective, Step
 
 _QUIET_S: Final = 1.0
 
 
 class SearchProgress:
-    """A line a second, from the first second on: the best so far and what was tried last."""
+    """A line a second, from the first second on: the best so far and, where there is room, what was tried."""
 
-    def __init__(self) -> None:
+    def __init__(self, objective: Objective = "throughput") -> None:
+        self._what = "makespan" if objective == "latency" else "interval"
         self._next_s = _QUIET_S
 
     def on_step(self, step: Step) -> None:
         if step.elapsed_s < self._next_s:
             return
         self._next_s = step.elapsed_s + _QUIET_S
-        print(
-            f"{step.elapsed_s:5.1f} s  best {format_duration(step.best_s)}  "
-            f"{step.evaluations} evaluations  ({step.method})",
-            file=sys.stderr,
-            flush=True,
+        line = (
+            f"{step.elapsed_s:5.1f} s  best {self._what} {format_duration(step.best_s)}  "
+            f"{step.evaluations} evaluations"
         )
+        tried = f"  ({step.method})"
+        # Lines that the terminal would break are no lines.
+        room = shutil.get_terminal_size().columns if sys.stderr.isatty() else math.inf
+        print(line + tried if len(line + tried) <= room else line, file=sys.stderr, flush=True)
 
 
 def announce_compilation() -> None:

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from go_opt.env import Metrics, Target
 from go_opt.env.metrics import STALL_CAUSES, Simulation
 from go_opt.env.stages import size_by_chip
 from go_opt.plan import Plan
+from go_opt.report.screen import print_lines, print_table
 from go_opt.report.stage_names import binds, stage_cell
 from go_opt.report.units import format_duration
 
@@ -28,14 +28,16 @@ def print_simulation(console: Console, target: Target, plan: Plan, metrics: Metr
     if simulation is None or not math.isfinite(metrics.interval_s):
         return
     size = size_by_chip(plan.placement, plan.replication, target.num_chips)
-    console.print(stalls_table(size, metrics, simulation))
-    console.print(links_table(size, target, metrics, simulation))
+    console.print()
+    print_table(console, stalls_table(size, metrics, simulation))
+    console.print()
+    print_table(console, links_table(size, target, metrics, simulation))
     period = (
         f"everything repeats after {simulation.period}"
         if simulation.period
         else "nothing repeats, the second half is measured"
     )
-    console.print(Text(f"simulated {simulation.inferences} inferences: {period}"), soft_wrap=True)
+    print_lines(console, [f"simulated {simulation.inferences} inferences: {period}"])
 
 
 def stalls_table(size: NDArray[np.int32], metrics: Metrics, simulation: Simulation) -> Table:

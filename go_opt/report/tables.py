@@ -3,75 +3,128 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from go_opt.env import Metrics, Target
+from go_opt.env.critical_path import CriticalPath, critical_path
 from go_opt.env.stages import size_by_chip
 from go_opt.graph import Graph
 from go_opt.plan import Plan
+from go_opt.report.path_lines import path_lines
+from go_opt.report.screen import print_lines, print_table
 from go_opt.report.simulation_tables import print_simulation
 from go_opt.report.stage_names import StageNames, binds, stage_cell
 from go_opt.report.units import format_bytes, format_duration, format_ratio
-from go_opt.result import OptimizeResult, Step
+from go_opt.result import Objective, OptimizeResult, Step
 
 
-def console() -> Console:
-    """A console as wide as the terminal; where there is none, wide enough for every table."""
-    width = None if sys.stdout.isatty() else 240
-    return Console(highlight=False, width=width)
-
-
-def print_result(console: Console, graph: Graph, target: Target, result: OptimizeResult) -> None:
-    """The chips with their load, what each method added, and the summary."""
-    console.print(chips_table(target, result.plan, result.metrics))
-    metrics = result.metrics
-    print_simulation(console, target, result.plan, metrics)
-    console.print(history_table(result))
-    speedup = result.reference_s / _objective_s(result)
-    against = (
-        f"{speedup:.2f}x the greedy heuristic" if math.isfinite(speedup) else "greedy finds no valid plan"
+def print_result(
+    console: Console, graph: Graph, target: Target, result: OptimizeResult, *, verbose: bool = False
+) -> None:
+    """The answer, the chips with their load and, where ``verbose``, what each method added."""
+    plan, metrics = result.plan, result.metrics
+    path = _path(graph, target, plan, metrics, result.objective)
+    headline = (
+        f"{graph.name} on {target.name}: {graph.num_ops} ops on {plan.chips_used} of "
+        f"{target.num_chips} chips, {_num_kernels(plan)} kernels{_copies_text(plan)}"
     )
     lines = [
-        f"{graph.name} on {target.name}: {graph.num_ops} ops on {result.plan.chips_used} of "
-        f"{target.num_chips} chips, {_num_kernels(result.plan)} kernels{_copies_text(result.plan)}",
-        f"interval    {format_duration(metrics.interval_s)} ({metrics.throughput_per_s:.6g} inferences/s), "
-        f"{against}",
-        f"latency     {format_duration(metrics.latency_s)}, alone {format_duration(metrics.makespan_s)}",
-        f"bottleneck  {StageNames.of_plan(result.plan).term(metrics.bottleneck)}",
+        headline,
+        *_answer_lines(plan, metrics, result.objective, path, _against(result)),
+        *_simulated_lines(result),
         f"bound       {format_duration(result.lower_bound_s or math.inf)}: {result.bound_reason}",
-        f"status      {result.status}, gap {format_ratio(result.gap)}, by {result.method!r}, "
-        f"{result.evaluations} evaluations in {result.wall_s:.2f} s",
+        f"status      {_STATUS.get(result.status, result.status)}, gap {format_ratio(result.gap)}, "
+        f"by {result.method!r}, {result.evaluations} evaluations in {result.wall_s:.2f} s",
     ]
-    for line in lines:
-        console.print(Text(line), soft_wrap=True)
-
-
-def print_metrics(console: Console, target: Target, plan: Plan, metrics: Metrics) -> None:
-    """The chips with their load and the interval of a plan."""
-    console.print(chips_table(target, plan, metrics))
+    print_lines(console, lines)
+    console.print()
+    print_table(console, chips_table(target, plan, metrics, result.objective))
     print_simulation(console, target, plan, metrics)
+    if verbose:
+        console.print()
+        print_table(console, history_table(result))
+
+
+_STATUS: Final = {"OPTIMAL": "OPTIMAL for the cost model"}
+
+
+def _against(result: OptimizeResult) -> str:
+    speedup = result.reference_s / _objective_s(result)
+    return f"{speedup:.2f}x the greedy heuristic" if math.isfinite(speedup) else "greedy finds no valid plan"
+
+
+def _simulated_lines(result: OptimizeResult) -> Iterator[str]:
+    """What the simulator says of the objective, and why where it differs."""
+    is_latency = result.objective == "latency"
+    simulated_s = result.simulated_makespan_s if is_latency else result.simulated_interval_s
+    if simulated_s is None:
+        return
+    ratio, predicted_s = "", _objective_s(result)
+    if predicted_s > 0 and math.isfinite(simulated_s):
+        ratio = f", {simulated_s / predicted_s:.3f}x the predicted {'makespan' if is_latency else 'interval'}"
+    note = f": {result.simulation_note}" if result.simulation_note else ""
+    shown = format_duration(simulated_s) if math.isfinite(simulated_s) else "does not run"
+    yield f"simulated   {shown}{ratio}{note}"
+
+
+def _answer_lines(
+    plan: Plan, metrics: Metrics, objective: Objective, path: CriticalPath | None, against: str
+) -> Iterator[str]:
+    """What was asked for first, and what binds it."""
+    named = StageNames.of_plan(plan)
+    beside = f", {against}" if against else ""
+    interval = f"{format_duration(metrics.interval_s)} ({metrics.throughput_per_s:.6g} inferences/s)"
+    if objective == "latency":
+        yield f"makespan    {format_duration(metrics.makespan_s)}, one inference alone{beside}"
+        if path is not None:
+            yield from path_lines(path)
+        yield f"interval    {interval} as a pipeline, bound by {named.term(metrics.bottleneck)}"
+        return
+    yield f"interval    {interval}{beside}"
+    yield f"latency     {format_duration(metrics.latency_s)}, alone {format_duration(metrics.makespan_s)}"
+    yield f"bottleneck  {named.term(metrics.bottleneck)}"
+
+
+def _path(
+    graph: Graph, target: Target, plan: Plan, metrics: Metrics, objective: Objective
+) -> CriticalPath | None:
+    """Of a makespan that was asked for, and not simulated."""
+    if objective != "latency" or metrics.simulation is not None:
+        return None
+    return critical_path(graph, target, plan)
+
+
+def print_metrics(
+    console: Console, graph: Graph, target: Target, plan: Plan, metrics: Metrics, objective: Objective
+) -> None:
+    """What a plan costs, and the chips with their load."""
     validity = "valid" if metrics.valid else f"INVALID: {metrics.reason}"
-    summary = (
-        f"interval {format_duration(metrics.interval_s)}, latency {format_duration(metrics.latency_s)}, "
-        f"bottleneck {StageNames.of_plan(plan).term(metrics.bottleneck)}, {validity}"
-        if math.isfinite(metrics.interval_s)
-        else f"does not run, {validity}"
-    )
-    console.print(Text(summary + _copies_text(plan)), soft_wrap=True)
+    if math.isfinite(metrics.interval_s):
+        path = _path(graph, target, plan, metrics, objective)
+        lines = [*_answer_lines(plan, metrics, objective, path, "")]
+        lines.append(f"status      {validity}{_copies_text(plan)}")
+    else:
+        lines = [f"does not run, {validity}{_copies_text(plan)}"]
+    print_lines(console, lines)
+    console.print()
+    print_table(console, chips_table(target, plan, metrics, objective))
+    print_simulation(console, target, plan, metrics)
 
 
-def chips_table(target: Target, plan: Plan, metrics: Metrics) -> Table:
+def chips_table(target: Target, plan: Plan, metrics: Metrics, objective: Objective = "throughput") -> Table:
     """One row a chip, or replicated stage, in use; loads in percent of the interval, the bottleneck marked.
 
-    Times of a stage are shares of its chips, of an interval; it sends from its last one.
+    Times of a stage are shares of its chips, of an interval; it sends from its last one. Where the
+    makespan was asked for loads are of it, and times those of one inference.
     """
+    of_one = objective == "latency"
+    whole_s = metrics.makespan_s if of_one else metrics.interval_s
     table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
     ops = np.bincount(plan.placement, minlength=target.num_chips)
     copies = _copies_by_chip(target, plan)
@@ -85,13 +138,13 @@ def chips_table(target: Target, plan: Plan, metrics: Metrics) -> Table:
     size = size_by_chip(plan.placement, plan.replication, target.num_chips)
     for chip in np.flatnonzero(sum(copies.values(), start=ops)).tolist():
         last = min(chip + int(size[chip]), target.num_chips) - 1
-        load, sent = (seconds / metrics.interval_s if metrics.interval_s else 0.0
-                      for seconds in (metrics.compute_s[chip], sent_s[last]))  # fmt: skip
+        busy_s = metrics.compute_s[chip] * (int(size[chip]) if of_one else 1)
+        load, sent = (_share(seconds, whole_s) for seconds in (busy_s, sent_s[last]))
         table.add_row(
             stage_cell(chip, int(size[chip])),
             str(ops[chip]),
             *(str(number[chip] or "-") for number in copies.values()),
-            format_duration(metrics.compute_s[chip]),
+            format_duration(busy_s),
             f"{load:.0%}",
             _bar(load),
             format_duration(sent_s[last]) if sent_s[last] else "-",
@@ -99,11 +152,11 @@ def chips_table(target: Target, plan: Plan, metrics: Metrics) -> Table:
             format_bytes(int(metrics.weight_bytes[chip])),
             format_bytes(int(metrics.peak_bytes[chip])),
             format_bytes(int(metrics.stream_bytes[chip])) if metrics.stream_bytes[chip] else "-",
-            style="bold" if binds(metrics.bottleneck, chip, last) else None,
+            style="bold" if binds(metrics.bottleneck, chip, last) and not of_one else None,
         )
     for name, seconds in zip(target.link_names[-2:], metrics.link_s[-2:], strict=True):
-        load = seconds / metrics.interval_s if metrics.interval_s else 0.0
-        style = "bold" if metrics.bottleneck == name else None
+        load = _share(seconds, whole_s)
+        style = "bold" if metrics.bottleneck == name and not of_one else None
         blank = [""] * (1 + len(copies))
         table.add_row(name, *blank, format_duration(seconds), f"{load:.0%}", _bar(load), style=style)
     return table
@@ -149,7 +202,8 @@ def targets_table(targets: Sequence[Target]) -> Table:
     """The targets that ship, one row each."""
     table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
     for name in ("name", "chips", "links", "native type", "description"):
-        table.add_column(name, justify="right" if name in ("chips", "links") else "left", no_wrap=True)
+        justify: Literal["left", "right"] = "right" if name in ("chips", "links") else "left"
+        table.add_column(name, justify=justify, no_wrap=name != "description")
     for target in targets:
         table.add_row(
             target.name,
@@ -175,6 +229,10 @@ def _objective_s(result: OptimizeResult) -> float:
 
 def _num_kernels(plan: Plan) -> int:
     return int(plan.fusion_group.max()) + 1
+
+
+def _share(seconds: float, whole_s: float) -> float:
+    return seconds / whole_s if whole_s else 0.0
 
 
 def _bar(share: float) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 from go_opt.explanations.terms import KernelPart, TensorPart, Term
 from go_opt.report.stage_names import StageNames, named_stage
 from go_opt.report.units import format_bytes, format_duration
-from go_opt.report.wording import MOST_LINES, counted, listed, named_place, named_places, short
+from go_opt.report.wording import MOST_LINES, counted, listed, named_place, named_places
 
 MOST_PARTS: Final = 6  # of a term
 MOST_TERMS: Final = 3  # in full
@@ -74,7 +74,7 @@ def _kernel(kernel: KernelPart) -> str:
     fused = f" and {len(kernel.ops) - 1} fused" if len(kernel.ops) > 1 else ""
     work = f"{kernel.flops / 1e6:.4g} MFLOP, " if kernel.flops else ""
     moved = format_bytes(kernel.moved_bytes)
-    return f"`{short(kernel.ops[0])}`{fused}, {kernel.bound_by} binds ({work}{moved} moved)"
+    return f"`{kernel.ops[0]}`{fused}, {kernel.bound_by} binds ({work}{moved} moved)"
 
 
 def _tensor(part: TensorPart) -> str:
@@ -87,4 +87,4 @@ def _tensor(part: TensorPart) -> str:
         source = f", from {named_place(part.source)}"
     readers = "" if not part.readers else f", to {named_places(part.readers)}"
     some = f", of {part.share:.0%} of all inferences" if part.share < 1.0 else ""
-    return f"{what}`{short(part.tensor)}`{source}{readers}{some}"
+    return f"{what}`{part.tensor}`{source}{readers}{some}"

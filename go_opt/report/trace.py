@@ -10,21 +10,27 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from go_opt.env import Target
+from go_opt.env.critical_path import CriticalPath
 from go_opt.env.timeline import Arrow, Span, Timeline
 from go_opt.graph import Graph
 
-_CHIPS, _LINKS, _MEMORY = 1, 2, 3
+_CHIPS, _LINKS, _MEMORY, _CRITICAL = 1, 2, 3, 4
 _FIRST_THREAD: Final = 1000  # above the processes: a thread of a process's number is its main one
 _Event = dict[str, Any]
 
 
-def trace_text(graph: Graph, target: Target, timeline: Timeline) -> str:
+def trace_text(graph: Graph, target: Target, timeline: Timeline, path: CriticalPath | None = None) -> str:
     """The text of a trace file."""
-    return json.dumps(trace_events(graph, target, timeline), allow_nan=False)
+    return json.dumps(trace_events(graph, target, timeline, path), allow_nan=False)
 
 
-def trace_events(graph: Graph, target: Target, timeline: Timeline) -> dict[str, Any]:
-    """The JSON object: tracks of chips and links, an arrow for each transfer, memory as counters."""
+def trace_events(
+    graph: Graph, target: Target, timeline: Timeline, path: CriticalPath | None = None
+) -> dict[str, Any]:
+    """The JSON object: tracks of chips and links, an arrow for each transfer, memory as counters.
+
+    The critical path, where given, has a track of its own: that of one inference alone.
+    """
     names = [f"chip {chip}" for chip in range(target.num_chips)]
     chips = _Tracks.of(_CHIPS, names, timeline.kernels, _FIRST_THREAD)
     links = _Tracks.of(_LINKS, target.link_names, timeline.transfers, chips.end)
@@ -42,6 +48,7 @@ def trace_events(graph: Graph, target: Target, timeline: Timeline) -> dict[str, 
             *(_slice(links, "transfer", span) for span in timeline.transfers),
             *(event for i, arrow in enumerate(timeline.arrows) for event in _arrow(tracks, i, arrow)),
             *_counters(timeline),
+            *([] if path is None else _critical(path, links.end)),
         ],
         "displayTimeUnit": "ns",
         "otherData": {
@@ -133,6 +140,23 @@ def _counters(timeline: Timeline) -> Iterator[_Event]:
                 name, args = f"chip {chip:0{digits}}", {"bytes": held}
                 yield {"ph": "C", "pid": _MEMORY, "name": name, "ts": _us(_ns(time_s)), "args": args}
             before = held
+
+
+def _critical(path: CriticalPath, thread: int) -> Iterator[_Event]:
+    track = {"pid": _CRITICAL, "tid": thread}
+    yield from _process(_CRITICAL, "critical path")
+    yield {"ph": "M", **track, "name": "thread_name", "args": {"name": "one inference alone"}}
+    for piece in path.pieces:
+        start_ns, end_ns = _ns(piece.start_s), _ns(piece.end_s)
+        yield {
+            "ph": "X",
+            **track,
+            "name": piece.name if piece.kind == "kernel" else f"{piece.kind}: {piece.name}",
+            "cat": "critical",
+            "ts": _us(start_ns),
+            "dur": _us(end_ns - start_ns),
+            "args": {"kind": piece.kind, "on": piece.resource},
+        }
 
 
 def _middle_ns(span: Span) -> int:

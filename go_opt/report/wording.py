@@ -6,21 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from rich.table import Table
-from rich.text import Text
 
 from go_opt.explanations.terms import Place
 from go_opt.report.stage_names import named_stage
 
-_NAME_WIDTH: Final = 60
 MOST_NAMES: Final = 3
 MOST_LINES: Final = 12  # of a list
 _LONG: Final = ("which is", "dearest kernel", "because")
-_TEXT: Final = ("chip", "link", "then binds", *_LONG)
-
-
-def short(name: str) -> str:
-    """A name, its start left out where it is long: frontends put what tells ops apart last."""
-    return name if len(name) <= _NAME_WIDTH else f"…{name[1 - _NAME_WIDTH :]}"
+_TEXT: Final = ("chip", "link", "then binds", "piece", "where", *_LONG)
 
 
 def counted(count: int, what: str) -> str:
@@ -36,7 +29,7 @@ def listed(names: Sequence[str], most: int) -> str:
 
 def named_place(place: Place) -> str:
     """An op with its chip, or the chips of its stage."""
-    return f"`{short(place.op)}` ({named_stage(place.chip, place.replicas)})"
+    return f"`{place.op}` ({named_stage(place.chip, place.replicas)})"
 
 
 def named_places(of: Sequence[Place]) -> str:
@@ -62,11 +55,5 @@ def table_of(columns: Sequence[str]) -> Table:
     """An empty table; text is to the left, numbers to the right."""
     table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
     for name in columns:
-        # On a narrow terminal the columns that may wrap give way first.
         table.add_column(name, justify="left" if name in _TEXT else "right", no_wrap=name not in _LONG)
     return table
-
-
-def long_cell(text: str) -> Text:
-    """A cell of a long column: cut, not wrapped."""
-    return Text(text, no_wrap=True, overflow="ellipsis")

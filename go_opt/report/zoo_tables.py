@@ -8,13 +8,14 @@ from typing import Final
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from go_opt.env.zoo import SPLITS, Family, ZooEntry
 from go_opt.report.graph_stats import GraphStats, TensorStats
+from go_opt.report.screen import print_lines, print_table
 from go_opt.report.units import format_bytes
 
 _COLUMNS: Final = ("name", "family", "split", "target", "ops", "edges", "GFLOP", "weights", "source")
+LEFT_OUT: Final = ("source", "edges", "target", "family", "GFLOP")  # on a narrow screen; show has them
 _NUMBERS: Final = {"ops", "edges", "GFLOP", "weights", "share", "tensors", "in all", "median", "largest"}
 
 
@@ -57,10 +58,11 @@ def print_zoo_graph(console: Console, entry: ZooEntry, family: Family, stats: Gr
         f"target      {entry.target}, of which a placement can use {stats.most_chips} chips at most",
         f"fingerprint {entry.fingerprint}",
     ]
-    for line in lines:
-        console.print(Text(line), soft_wrap=True)
-    console.print(_tensors_table(stats))
-    console.print(_op_types_table(entry, stats))
+    print_lines(console, lines)
+    console.print()
+    print_table(console, _tensors_table(stats))
+    console.print()
+    print_table(console, _op_types_table(entry, stats))
 
 
 def _tensors_table(stats: GraphStats) -> Table:

@@ -350,8 +350,13 @@ def test_a_plan_that_breaks_a_rule_is_an_answer(cli: Cli, plan: dict[str, Any]) 
 @pytest.mark.parametrize("objective", ["throughput", "latency"])
 def test_an_op_that_no_chip_holds(cli: Cli, tmp_path: Path, objective: str) -> None:
     model = graph_file(tmp_path / "m.json", elements=2**34)
-    run = cli("optimize", model, "--objective", objective, "--out", "plan.json", "--json")
+    run = cli("optimize", model, "--objective", objective, "--out", "plan.json")
     run.is_refused("'op", "the limit is 32000000 bytes", code=3)
+    run = cli("optimize", model, "--objective", objective, "--json")
+    assert run.code == 3
+    answer = json.loads(run.out)
+    assert (answer["status"], answer["conflict"]) == ("INFEASIBLE", [])
+    assert run.err == [f"go-opt: {answer['reason']}"]
     demand = re.search(r"need (\d+) bytes", run.err[0])
     assert demand is not None
     assert int(demand[1]) >= 2**36

@@ -6,16 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+from onnx import helper
 
 from go_opt import api
 from go_opt.env import target_text
 from go_opt.report.stage_names import StageNames
 from go_opt.service.server import serve_in_thread
-from tests.cli.conftest import Cli, graph_file, mlp_file, node_link_file
+from tests.cli.conftest import Cli, graph_file, mlp_file, node_link_file, onnx_file
 
 # Design section 9.
 FIELDS = {
@@ -32,7 +34,8 @@ FIELDS = {
     *("placement", "order", "fusion_group", "replication", "relays", "clones"),
     *("chips_used", "evaluations", "wall_s"),
 }
-PER_OP = ("placement", "order", "fusion_group", "replication")
+PER_OP = ("placement", "order", "fusion_group", "replication", "op_names")
+NAMES = ("op_names", "stages", "kernels", "nodes_without_op")
 DIMS = ("--dim", "batch=2", "--dim", "seq=16")
 
 
@@ -66,13 +69,17 @@ def models(tmp_path: Path) -> None:
     ids=" ".join,
 )
 def test_optimize_verify_evaluate(cli: Cli, args: list[str]) -> None:
-    run = cli("optimize", *args, "--max-evaluations", "12", "--out", "plan.json", "--json")
-    answer = run.json
+    asked = ("--max-evaluations", "12", "--seed", "3", "--out", "plan.json", "--json")
+    answer = cli("optimize", *args, *asked).json
     check_answer(answer, args)
+    check_names(answer)
 
     plan = json.loads(Path("plan.json").read_text("utf-8"))
-    for name in (*PER_OP, "relays", "clones", "target"):
+    of_search = ("objective", "status", "lower_bound_s", "gap", "seed", "version")
+    for name in (*PER_OP, *NAMES, *of_search, "relays", "clones", "target"):
         assert plan[name] == answer[name], name
+    assert plan["seed"] == 3
+    assert plan["version"] == version("go-opt")
     assert plan["dims"] == ({"batch": 2, "seq": 16} if "--dim" in args else {})
     assert plan["precision"] == ("as-is" if "as-is" in args else "native")
 
@@ -81,7 +88,9 @@ def test_optimize_verify_evaluate(cli: Cli, args: list[str]) -> None:
     metrics = cli("evaluate", args[0], "plan.json", "--json").json
     assert metrics == {name: answer[name] for name in metrics}
     sizes = dict(zip(answer["placement"], answer["replication"], strict=True))
-    assert StageNames(sizes).term(metrics["bottleneck"]) in cli("evaluate", args[0], "plan.json").out
+    assert StageNames(sizes).term(metrics["bottleneck"]) in " ".join(
+        cli("evaluate", args[0], "plan.json").out.split()
+    )
 
 
 def check_answer(answer: dict[str, Any], args: list[str]) -> None:
@@ -104,6 +113,35 @@ def check_answer(answer: dict[str, Any], args: list[str]) -> None:
         assert answer["relays"] == answer["clones"] == []
     if "--no-replication" in args:
         assert set(answer["replication"]) == {1}
+
+
+def check_names(answer: dict[str, Any]) -> None:
+    """Stages and kernels say in names what the lists say by index."""
+    names, kernels = answer["op_names"], answer["kernels"]
+    # Kernels are contiguous in the order.
+    assert [op for kernel in kernels for op in kernel] == [names[op] for op in answer["order"]]
+    kernel_of = {op: i for i, kernel in enumerate(kernels) for op in kernel}
+    assert [kernel_of[name] for name in names] == answer["fusion_group"]
+    chips_of = {op: stage["chips"] for stage in answer["stages"] for op in stage["ops"]}
+    assert [chips_of[name][0] for name in names] == answer["placement"]
+    assert [len(chips_of[name]) for name in names] == answer["replication"]
+    assert sum(len(stage["chips"]) for stage in answer["stages"]) == answer["chips_used"]
+
+
+def test_nodes_without_an_op_are_named(cli: Cli, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Constant", [], ["two"], name="two", value_float=2.0),
+        helper.make_node("Mul", ["x", "two"], ["h"], name="double"),
+        helper.make_node("Identity", ["h"], ["y"], name="same"),
+    ]
+    onnx_file(tmp_path / "double.onnx", nodes, [4, 4], [])
+    answer = cli("optimize", "double.onnx", "--max-evaluations", "2", "--json", "--out", "plan.json").json
+    assert answer["op_names"] == ["double"]
+    assert answer["nodes_without_op"] == [
+        {"name": "two", "became": "folded", "op": "double"},
+        {"name": "same", "became": "view", "op": "double"},
+    ]
+    assert json.loads(Path("plan.json").read_text("utf-8"))["nodes_without_op"] == answer["nodes_without_op"]
 
 
 @pytest.mark.usefixtures("models")

@@ -228,9 +228,11 @@ def test_a_trace_that_ends_in_a_deadlock(cli: Cli, tmp_path: Path) -> None:
 
 def test_the_engine_loads_where_it_is_asked_for(user_env: dict[str, str], tmp_path: Path) -> None:
     graph_file(tmp_path / "chain.json", num_ops=12)
+    # Plans for throughput may stream weights, whose waits are simulated.
     code = """
 import sys
-sys.argv = ["go-opt", "optimize", "chain.json", "--max-evaluations", "3", "--json"]
+asked = ["--objective", "latency", "--max-evaluations", "3", "--no-simulate"]
+sys.argv = ["go-opt", "optimize", "chain.json", *asked, "--json"]
 from go_opt.cli import main
 try:
     main()

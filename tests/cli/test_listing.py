@@ -36,7 +36,8 @@ def test_a_shown_target_can_be_saved_and_used(cli: Cli, tmp_path: Path, name: st
     assert saved["interval_s"] == shipped["interval_s"]
 
 
-def test_zoo_list(cli: Cli) -> None:
+def test_zoo_list(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "250")  # narrow screens get parts of the table
     rows = cli("zoo", "list", "--json").json
     assert all(set(row) == ZOO_FIELDS for row in rows)
     assert [row["name"] for row in rows] == [entry.name for entry in zoo_entries()]

@@ -125,6 +125,13 @@ def test_missing_field_is_named(field: str) -> None:
         plan_from_dict(data)
 
 
+def test_a_file_may_say_more_of_its_plan(tmp_path: Path) -> None:
+    path, facts = tmp_path / "plan.json", {"op_names": ["a", "b", "c"], "status": "OPTIMAL", "gap": None}
+    save_plan(plan_from_dict(GOOD), path, facts)
+    assert json.loads(path.read_text("utf-8")) == GOOD | facts
+    assert plan_to_dict(load_plan(path)) == GOOD
+
+
 def test_unknown_field_is_named() -> None:
     with pytest.raises(PlanError, match="unknown field 'placements'"):
         plan_from_dict(GOOD | {"placements": []})

@@ -16,6 +16,7 @@ import pytest
 import go_opt
 from go_opt import errors
 from go_opt.env import target_text
+from go_opt.plan_json import save_plan
 
 # Design section 9: positional arguments, then keywords.
 DOORS: dict[str, tuple[list[str], set[str]]] = {
@@ -28,6 +29,7 @@ DOORS: dict[str, tuple[list[str], set[str]]] = {
     "evaluate": (["graph", "target", "plan"], {"fidelity", "seed", "constraints"}),
     "timeline": (["graph", "target", "plan"], {"fidelity", "inferences"}),
     "verify": (["graph", "target", "plan", "constraints"], set()),
+    "explain": (["graph", "target", "plan", "op"], {"objective", "constraints", "costs"}),
     "load_constraints": (["path"], set()),
     "with_measured_costs": (["graph", "costs", "target"], set()),
     "from_onnx": (["path_or_model"], {"dims", "precision"}),
@@ -120,7 +122,7 @@ ERRORS: dict[str, tuple[type[Exception], int]] = {
     "ModelError": (ValueError, 2),
     "TargetError": (ValueError, 2),
     "PlanError": (ValueError, 2),
-    "InfeasibleError": (ValueError, 3),
+    "InfeasibleError": (ValueError, 5),  # none was found; 3 where it is proven that there is none
     "ServiceError": (ConnectionError, 4),
 }
 
@@ -133,6 +135,35 @@ def test_an_error_is_also_the_natural_builtin(name: str) -> None:
     assert isinstance(error, builtin)
     assert error.exit_code == exit_code
     assert str(pickle.loads(pickle.dumps(error))) == "one sentence."
+
+
+def test_an_infeasible_error_says_whether_it_is_proven() -> None:
+    error = errors.InfeasibleError("no plan.", is_proven=True, conflict=("pin 'a' to chip 1",))
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.is_proven, again.conflict, again.exit_code) == (True, ("pin 'a' to chip 1",), 3)
+
+
+def test_reprs_are_one_line(tmp_path: Path) -> None:
+    result = go_opt.optimize("zoo:mobilenet_v2", "gpu-2", objective="latency", budget_s="100ms", policy=None)
+    told = [go_opt.load("zoo:mobilenet_v2"), go_opt.target("gpu-2"), result, result.plan, result.metrics]
+    for thing, words in zip(told, ("250 ops", "2 chips", "makespan", "kernels", "interval"), strict=True):
+        assert words in repr(thing)
+        assert words in str(thing)
+        assert "\n" not in repr(thing)
+        assert len(repr(thing)) < 250
+
+
+def test_doors_take_files_as_the_command_line_does(tmp_path: Path) -> None:
+    result = go_opt.optimize("zoo:mobilenet_v2", "gpu-2", precision="as-is", max_evaluations=1, policy=None)
+    path = tmp_path / "plan.json"
+    save_plan(result.plan, path)
+    assert go_opt.evaluate("zoo:mobilenet_v2", None, path).interval_s == result.metrics.interval_s
+    assert go_opt.verify("zoo:mobilenet_v2", None, path) == []
+    assert go_opt.explain("zoo:mobilenet_v2", None, path).metrics.interval_s == result.metrics.interval_s
+    with pytest.raises(errors.InvalidInputError, match="budget_s must be a duration"):
+        go_opt.optimize("zoo:mobilenet_v2", budget_s="soon")
+    with pytest.raises(errors.InvalidInputError, match="dims and precision are of a model"):
+        go_opt.optimize(go_opt.load("zoo:mobilenet_v2"), precision="as-is")
 
 
 def test_what_raises_what(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ AN_HOUR = Request(budget_s=3600.0)
 
 @pytest.fixture(autouse=True)
 def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_num_cores", lambda: 2)
+    monkeypatch.setattr(threads, "num_cores", lambda: 2)
     monkeypatch.setattr(threads, "until_compiled", lambda: iter(()))
 
 
@@ -114,7 +114,7 @@ def test_a_search_counted_in_evaluations_has_one_thread(monkeypatch: pytest.Monk
     assert has_core_to_spare(search_of(AN_HOUR, []))
     assert not has_core_to_spare(search_of(Request(max_evaluations=5), []))
     assert not has_core_to_spare(search_of(Request(budget_s=5.0, max_evaluations=5), []))
-    monkeypatch.setattr(threads, "_num_cores", lambda: 1)
+    monkeypatch.setattr(threads, "num_cores", lambda: 1)
     assert not has_core_to_spare(search_of(AN_HOUR, []))
 
 

@@ -78,9 +78,10 @@ def test_results_list_them() -> None:
 def printed(plan: Plan) -> list[str]:
     graph, target = toy_graph(), small_mcm(3)
     console = Console(file=StringIO(), width=240)
-    print_metrics(console, target, plan, go_opt.evaluate(graph, target, plan))
+    print_metrics(console, graph, target, plan, go_opt.evaluate(graph, target, plan), "throughput")
     assert isinstance(console.file, StringIO)
-    return console.file.getvalue().splitlines()
+    answer, table = console.file.getvalue().split("\n\n")
+    return [*table.splitlines(), *answer.splitlines()]
 
 
 def test_tables_count_them_where_there_are_any() -> None:

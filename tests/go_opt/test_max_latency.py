@@ -6,10 +6,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 import go_opt
+from go_opt.env import cost_tables, evaluate_plan, loop_roles
 from go_opt.errors import InfeasibleError, InvalidInputError
-from tests.strategies import random_graph, small_mcm, toy_graph
+from go_opt.solver.bounds import sample_bound
+from tests.strategies import (
+    examples,
+    kind_names,
+    random_graph,
+    random_plan,
+    random_target,
+    seeds,
+    small_mcm,
+    toy_graph,
+)
 
 
 def toy(limit_s: float | None, **options: Any) -> go_opt.OptimizeResult:
@@ -44,9 +57,43 @@ def test_more_chips_are_used_as_more_time_is_given() -> None:
 
 @pytest.mark.parametrize("limits", [{"max_evaluations": 20}, {"budget_s": 0.2, "max_evaluations": None}])
 def test_what_cannot_be_kept_is_told(limits: dict[str, Any]) -> None:
-    with pytest.raises(InfeasibleError, match=r"at most 1 us; the lowest is [0-9.]+ us\.") as caught:
-        toy(1e-6, **limits)
+    # Above the proven 12.4 us, and below what any plan is found to take.
+    least_s = toy(None, objective="latency").metrics.latency_s
+    with pytest.raises(InfeasibleError, match=r"at most [0-9.]+ us; the lowest is [0-9.]+ us\.") as caught:
+        toy(least_s * 0.9, **limits)
     assert "stopped after" in str(caught.value)
+    assert (caught.value.is_proven, caught.value.exit_code) == (False, 5)
+
+
+def test_what_no_plan_keeps_is_refused_at_once() -> None:
+    graph, target = toy_graph(), small_mcm(4)
+    steps: list[Any] = []
+    with pytest.raises(InfeasibleError, match=r"at most 1 us: it is at least [0-9.]+ us, the") as caught:
+        go_opt.optimize(graph, target, max_latency_s="1us", on_step=steps.append)
+    assert (caught.value.is_proven, caught.value.exit_code, steps) == (True, 3, [])
+    pin = go_opt.Pin("embed", 1)
+    too_short, too_small = go_opt.ChipLimit(1, at_most_s=1e-9), go_opt.ChipLimit(1, at_most_bytes=9_999)
+    with pytest.raises(InfeasibleError, match=r"op 'embed' can only run there and takes") as caught:
+        go_opt.optimize(graph, target, decide="placement", constraints=(pin, too_short), on_step=steps.append)
+    assert caught.value.conflict == ("limit chip 1 to at most s 1e-09", "pin 'embed' to chip 1")
+    with pytest.raises(InfeasibleError, match=r"'embed' can only run there and reads 10 kB of weights"):
+        go_opt.optimize(graph, target, constraints=(pin, too_small), on_step=steps.append)
+    assert steps == []
+
+
+@settings(max_examples=examples(100))
+@given(seed=seeds, num_ops=st.integers(1, 25))
+def test_no_plan_is_refused_that_exists(seed: int, num_ops: int) -> None:
+    rng = np.random.default_rng(seed)
+    target = random_target(rng)
+    graph = random_graph(rng, num_ops, kinds=kind_names(target))
+    plan = random_plan(rng, graph, target, fusion="legal")
+    assume(cost_tables(graph, target).can_run[target.chip_kind[plan.placement], np.arange(num_ops)].all())
+    metrics = evaluate_plan(graph, target, plan)
+    for is_open in (False, True):
+        bound = sample_bound(graph, cost_tables(graph, target), loop_roles(graph), fusion_is_open=is_open)
+        if is_open or len(np.unique(plan.fusion_group)) == graph.num_ops:
+            assert bound.seconds <= metrics.latency_s * (1 + 1e-9)
 
 
 def test_a_limit_that_is_no_plans_fault_is_not_blamed() -> None:

@@ -340,6 +340,10 @@ def test_should_stop_ends_the_search() -> None:
     )  # fmt: skip
     assert len(steps) == 3
     assert result.history == tuple(steps)
+    # Nor does it wait for the simulator, as the answer of a search that ends does.
+    assert result.simulated_interval_s is None
+    whole = go_opt.optimize(branchy(), small_mcm(3, sram_bytes=10**9), max_evaluations=3)
+    assert whole.simulated_interval_s is not None
 
 
 def test_an_interrupt_keeps_the_best_plan() -> None:
@@ -358,7 +362,8 @@ def test_an_interrupt_before_the_first_plan_is_an_interrupt() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        go_opt.optimize(one_op(elements=700), small_mcm(1, sram_bytes=1000), on_step=interrupt)
+        # Each op alone takes 30 bytes, both together, as one kernel too, more than there are.
+        go_opt.optimize(chain_of(2), small_mcm(1, sram_bytes=35), on_step=interrupt)
 
 
 @pytest.mark.skipif(not JIT_IS_ON, reason="the first methods alone take longer interpreted")

@@ -136,3 +136,21 @@ print("end")
         check=False,
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "end\n", "")
+
+
+def test_a_process_that_has_grown_large_is_renewed_and_answers_the_same(
+    fresh: policies._PolicyProcess, policy_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = ask_policy(policy_file, toy_graph(), small_mcm(2)).result()
+    process = fresh._process
+    assert process is not None
+    assert process.poll() is None
+    monkeypatch.setattr(policies, "_MOST_BYTES", 1)
+    again = ask_policy(policy_file, toy_graph(), small_mcm(2)).result()
+    assert first is not None
+    assert again is not None
+    assert again.__class__ is first.__class__
+    assert process.poll() is not None
+    assert fresh._process is not process
+    monkeypatch.undo()
+    fresh._end()

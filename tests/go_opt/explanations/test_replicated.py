@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from go_opt.env import Target, evaluate_plan
-from go_opt.env.stages import stages_of
 from go_opt.explanation_json import explanation_to_dict
 from go_opt.explanations import explain_op, explain_plan
 from go_opt.explanations.moves import Mover
@@ -27,7 +26,7 @@ from go_opt.report.op_explanation import print_op_explanation
 from go_opt.report.tables import print_metrics
 from go_opt.solver import verify
 from tests.copies import with_legal_copies
-from tests.env.test_replication import random_case
+from tests.env.test_replication import random_case, random_case_anywhere
 from tests.go_opt.explanations.test_terms import terms_of
 from tests.replicated import replicated_plan
 from tests.strategies import examples, seeds, small_mcm, toy_graph
@@ -128,10 +127,11 @@ def test_the_text_names_all_chips_of_a_stage() -> None:
     of_op = printed(print_op_explanation, explain_op(graph, target, plan, "relu"))
     assert "runs on chips 1-3 in turn" in of_op
     assert "2 us of the interval: each chip runs one inference in 3" in of_op
-    table = printed(print_metrics, target, plan, evaluate_plan(graph, target, plan))
+    table = printed(print_metrics, graph, target, plan, evaluate_plan(graph, target, plan), "throughput")
     assert "\n 1-3 x3" in table
-    assert "bottleneck chips 1-3 compute, valid" in table
-    assert len(table.splitlines()) == 7  # a head, three stages, the host's two links, the interval
+    assert "bottleneck  chips 1-3 compute\nstatus      valid" in table
+    _, rows = table.split("\n\n")
+    assert len(rows.splitlines()) == 6  # a head, three stages, the host's two links
 
 
 # --------------------------------------------------------------------------- at random
@@ -140,7 +140,16 @@ def test_the_text_names_all_chips_of_a_stage() -> None:
 @settings(max_examples=examples(60))
 @given(seed=seeds, num_ops=st.integers(1, 18))
 def test_the_parts_add_up_to_the_terms_of_the_model(seed: int, num_ops: int) -> None:
-    graph, target, plan = random_case(np.random.default_rng(seed), num_ops)
+    assert_terms_add_up(*random_case(np.random.default_rng(seed), num_ops))
+
+
+@settings(max_examples=examples(60))
+@given(seed=seeds, num_ops=st.integers(1, 18))
+def test_the_parts_add_up_on_any_topology(seed: int, num_ops: int) -> None:
+    assert_terms_add_up(*random_case_anywhere(np.random.default_rng(seed), num_ops))
+
+
+def assert_terms_add_up(graph: Graph, target: Target, plan: Plan) -> None:
     terms = terms_of(graph, target, plan)
     metrics = terms.metrics
     for chip in range(target.num_chips):
@@ -164,12 +173,23 @@ def test_the_parts_add_up_to_the_terms_of_the_model(seed: int, num_ops: int) -> 
 @given(seed=seeds, num_ops=st.integers(1, 14))
 def test_any_plan_is_explained(seed: int, num_ops: int) -> None:
     rng = np.random.default_rng(seed)
-    graph, target, plan = random_case(rng, num_ops, sram_bytes=10**6)
+    assert_explained(rng, *random_case(rng, num_ops, sram_bytes=10**6))
+
+
+@settings(max_examples=examples(40))
+@given(seed=seeds, num_ops=st.integers(1, 14))
+def test_any_plan_is_explained_on_any_topology(seed: int, num_ops: int) -> None:
+    rng = np.random.default_rng(seed)
+    fields = {"sram_bytes": 10**6, "triangle": "off", "no_skip": "off"}
+    assert_explained(rng, *random_case_anywhere(rng, num_ops, **fields))
+
+
+def assert_explained(rng: np.random.Generator, graph: Graph, target: Target, plan: Plan) -> None:
     told = explain_plan(graph, target, plan)
     assert told.violations == ()
-    assert [use.chip for use in told.chips] == stages_of(plan.placement, plan.replication).first_chip.tolist()
+    assert [use.chip for use in told.chips] == np.unique(plan.placement).tolist()
     assert told.chips_used == plan.chips_used
-    op = int(rng.integers(num_ops))
+    op = int(rng.integers(graph.num_ops))
     told_op = explain_op(graph, target, plan, graph.op_names[op])
     for text in (printed(print_plan_explanation, told), printed(print_op_explanation, told_op)):
         assert text

@@ -15,7 +15,7 @@ from go_opt.env import cost_tables, evaluate_batch, load_target, load_zoo, zoo_e
 from go_opt.errors import PlanError
 from go_opt.explanation_json import explanation_to_dict
 from go_opt.explanations import PlanExplanation, explain_op, explain_plan
-from go_opt.explanations.what_if import FASTER, WhatIf
+from go_opt.explanations.what_if import FASTER
 from go_opt.plan import Clone, Relay
 from go_opt.report.explanation import print_plan_explanation, summary_lines
 from go_opt.report.op_explanation import print_op_explanation
@@ -66,10 +66,32 @@ def test_what_would_help_is_costed_again() -> None:
     graph, target = toy_graph(), small_mcm(2, link_bytes_per_s=5e7)
     told = explain_plan(graph, target, make_plan(graph, target, [0, 0, 0, 0, 1, 1]))
     # The link takes 40 us; at 1.1 times the rate 36.4 us, at twice the rate chip 0 binds.
-    assert told.what_ifs == (
-        WhatIf("twice the bandwidth on every link", pytest.approx(23.4e-6), "chip 0 compute"),  # type: ignore[arg-type]
-        WhatIf("10 % more bandwidth on link 0->1", pytest.approx(40e-6 / FASTER), "link 0->1"),  # type: ignore[arg-type]
-    )
+    assert [(what_if.change, what_if.interval_s, what_if.bottleneck) for what_if in told.what_ifs] == [
+        ("twice the bandwidth on every link", pytest.approx(23.4e-6), "chip 0 compute"),
+        ("10 % more bandwidth on link 0->1", pytest.approx(40e-6 / FASTER), "link 0->1"),
+    ]
+
+
+def test_of_the_makespan_where_that_was_asked_for() -> None:
+    graph, target = toy_graph(), small_mcm(2, link_bytes_per_s=5e7)
+    plan = make_plan(graph, target, [0, 0, 0, 0, 1, 1])
+    told = explain_plan(graph, target, plan, objective="latency", bound=Bound(2e-5, "by hand"))
+    assert told.path is not None
+    assert told.reached_s == told.path.makespan_s == told.metrics.makespan_s
+    assert (told.moves, told.resize) == (None, None)
+    assert all(what_if.makespan_s < told.reached_s for what_if in told.what_ifs)
+    text = text_of(told)
+    for words in (
+        f"makespan {told.reached_s * 1e6:.4g} us of one inference alone",
+        "What binds: the critical path",
+        "no plan has a makespan below 20 us",
+        " kernel ",
+        " transfer ",
+    ):
+        assert words in text, words
+    of_op = explain_op(graph, target, plan, "mix", objective="latency").alone
+    assert of_op is not None
+    assert of_op.start_s + of_op.seconds + of_op.slack_s <= told.reached_s
 
 
 def test_how_full_chips_and_links_are() -> None:
