@@ -45,7 +45,7 @@ def with_legal_copies(
                 if rng.random() < clone_share and is_clonable[op] and may_run(graph, target, op, chip):
                     clones.add((op, chip))
     cloned = tuple(Clone(graph.op_names[op], chip) for op, chip in sorted(clones))
-    plan = replace(plan, clones=cloned)
+    plan = replace(plan, clones=cloned, relays=())
     tables, placement, *_ = expanded_tables(
         cost_tables(graph, target), plan.placement, plan.order, plan.fusion_group, copies_of(graph, plan)
     )
