@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -51,19 +52,13 @@ def evaluate_plan(
     placed = plan_tables(graph, target, plan)
     terms = placed.evaluate()
     reason = out_of_memory_reason(placed.tables, terms)
-    interval_s, bottleneck = float(terms.interval_s[0]), target.bottleneck_name(int(terms.bottleneck[0]))
-    if not reason and interval_s < at_most_s and may_wait(target, terms.stream_bytes[0]):
-        from go_opt.env.simulator import simulate_plan
-
-        simulated = simulate_plan(graph, target, plan)
-        if simulated.valid and simulated.interval_s > interval_s * LONGER:
-            interval_s, bottleneck = simulated.interval_s, simulated.bottleneck
-    return Metrics(
+    interval_s = float(terms.interval_s[0])
+    metrics = Metrics(
         interval_s=interval_s,
         throughput_per_s=1.0 / interval_s if interval_s > 0 else float("inf"),
         latency_s=float(terms.latency_s[0]),
         makespan_s=plan_makespan_s(placed, terms),
-        bottleneck=bottleneck,
+        bottleneck=target.bottleneck_name(int(terms.bottleneck[0])),
         compute_s=terms.compute_s[0],
         link_s=terms.link_s[0],
         stream_bytes=terms.stream_bytes[0],
@@ -71,6 +66,24 @@ def evaluate_plan(
         weight_bytes=terms.weight_bytes[0],
         valid=not reason,
         reason=reason,
+    )
+    if reason or interval_s >= at_most_s or not may_wait(target, metrics.stream_bytes):
+        return metrics
+    from go_opt.env.simulator import simulate_plan
+
+    return with_waiting(target, metrics, simulate_plan(graph, target, plan))
+
+
+def with_waiting(target: Target, metrics: Metrics, simulated: Metrics) -> Metrics:
+    """``metrics`` of the model with the simulated interval where waiting for weights makes it longer."""
+    is_longer = simulated.valid and simulated.interval_s > metrics.interval_s * LONGER
+    if not (is_longer and may_wait(target, metrics.stream_bytes)):
+        return metrics
+    return replace(
+        metrics,
+        interval_s=simulated.interval_s,
+        throughput_per_s=simulated.throughput_per_s,
+        bottleneck=simulated.bottleneck,
     )
 
 

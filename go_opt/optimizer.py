@@ -99,7 +99,8 @@ def optimize_request(
         # Stopping keeps what was reached; with nothing reached there is nothing to keep.
         if search.best is None:
             raise
-    if search.best is not None and not search.is_done_with_evaluations:
+        is_stopped = True
+    if search.best is not None and not is_stopped:
         _try_fewer_copies(search, search.best)
     return search.answer(checks=checks and not is_stopped)
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from go_opt.env import Metrics, Target
-from go_opt.env.evaluation import may_wait
+from go_opt.env.evaluation import with_waiting
 from go_opt.env.simulator_parameters import EFFECTS
 from go_opt.graph import Graph
 from go_opt.plan import Plan
@@ -74,18 +74,11 @@ def simulated_answer(
 
 
 def _simulated(graph: Graph, target: Target, result: OptimizeResult) -> OptimizeResult:
-    """With what its plan takes there; an interval that waiting for weights makes longer is that one."""
-    seen, metrics = _simulate(graph, target, result.plan), result.metrics
-    if may_wait(target, metrics.stream_bytes) and seen.valid and seen.interval_s > metrics.interval_s:
-        metrics = replace(
-            metrics,
-            interval_s=seen.interval_s,
-            throughput_per_s=seen.throughput_per_s,
-            bottleneck=seen.bottleneck,
-        )
+    """With what its plan takes there."""
+    seen = _simulate(graph, target, result.plan)
     return replace(
         result,
-        metrics=metrics,
+        metrics=with_waiting(target, result.metrics, seen),
         simulated_interval_s=seen.interval_s,
         simulated_makespan_s=seen.makespan_s,
     )
