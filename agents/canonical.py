@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env import depth, height
-from go_opt.graph import Graph
+from go_opt.model.graph import Graph
 
 
 def canonical_order(graph: Graph, op_type: NDArray[np.int32], sizes: NDArray) -> NDArray[np.int32]:

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.solver import PlacementProblem
-from go_opt.solver.adjacent_domains import Domains, chip_runs, start_domains
-from go_opt.solver.problem import span_from_sources
+from go_opt.solver.problem.problem import span_from_sources
+from go_opt.solver.propagation.adjacent_domains import Domains, chip_runs, start_domains
 
 Bounds = tuple[NDArray[np.int32], NDArray[np.int32]]
 

@@ -27,14 +27,13 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.agents.cheapest import cheapest_slicing
-from go_opt.agents.instance import Instance
-from go_opt.agents.orders import largest_by_kernel
-from go_opt.env import list_schedule, priority_fusion
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.solver import PlacementProblem, Placements, fix, likelihood_slicing, placement_problem, sample
-from go_opt.solver.modes import Rule
-from go_opt.solver.sequence import kernel_sequence
+from go_opt.solver.orders.cheapest import cheapest_slicing
+from go_opt.solver.orders.instance import Instance
+from go_opt.solver.orders.orders import largest_by_kernel, schedule
+from go_opt.solver.problem.sequence import kernel_sequence
+from go_opt.solver.propagation.modes import Rule
 
 Mode = Literal[
     "slice_cheapest", "slice_likeliest", "slice_sampled", "sample", "sample_adjacent", "fix", "fix_adjacent"
@@ -104,14 +103,6 @@ def decode(instance: Instance, decisions: Decisions, mode: Mode, *, seed: int = 
         row_seed = int(np.random.default_rng((seed, r)).integers(2**31))
         parts.append(_PLACERS[mode](_Row(instance, decisions, order, group, row_seed, draws)))
     return Decoded(*(np.concatenate([getattr(part, name) for part in parts]) for name in _FIELDS))
-
-
-def schedule(
-    instance: Instance, schedule_priority: NDArray[np.float64], fusion_priority: NDArray[np.float64]
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Kernels [N] and order [N] by the priorities [N] of the ops; neutral ones give the defaults."""
-    group = priority_fusion(instance.graph, instance.roles, instance.fusion_group, fusion_priority)
-    return group, list_schedule(instance.graph, group, largest_by_kernel(group, schedule_priority))
 
 
 def sliceable_logits(

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from go_opt.agents.canonical import canonical_order
 from go_opt.agents.chip_bounds import chip_bounds
-from go_opt.agents.op_quantities import bytes_out, smallest_op_s, standardise, weight_bytes
 from go_opt.agents.op_types import op_type_rows
 from go_opt.agents.target_features import chip_features, package_features
 from go_opt.env import CostTables, Target, cost_tables, depth, height
-from go_opt.graph import OP_CLASSES, Graph
+from go_opt.env.op_quantities import bytes_out, smallest_op_s, standardise, weight_bytes
+from go_opt.model.graph import OP_CLASSES, Graph
 from go_opt.solver import placement_problem
 
 STANDARDISED: Final = (

@@ -23,16 +23,16 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from go_opt.agents.features import GraphFeatures, graph_features
-from go_opt.agents.instance import instance
 from go_opt.agents.op_types import NUM_OP_TYPES
 from go_opt.agents.training.cases import reference_interval_s
 from go_opt.agents.training.environment import Environment, greedy_interval_s, open_session
 from go_opt.env import INVALID_REWARD, Target, reward
 from go_opt.errors import InfeasibleError, InvalidInputError
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.solver import Solver, placement_problem, rule_tables
-from go_opt.solver.modes import MAX_BACKTRACKS
+from go_opt.solver.orders.instance import instance
+from go_opt.solver.propagation.modes import MAX_BACKTRACKS
 from go_opt.training_inputs import as_any_graph, as_environment, as_target
 
 ID: Final = "GoOpt/Placement-v0"

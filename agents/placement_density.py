@@ -7,7 +7,7 @@ What the density is of is said by :class:`go_opt.agents.decoding.Decoded`:
   :func:`go_opt.agents.decoding.sliceable_logits` by kernel and ``Z`` the sum over all slicings,
   ``log p = Σ_m w[m, chip of m] - log Z``; the gradient of ``log Z`` are the marginals.
 * ``sample``, ``fix`` and their adjacent forms: the chips drawn, kernel by kernel, among the open
-  ones (:mod:`go_opt.solver.choices`).
+  ones (:mod:`go_opt.solver.propagation.choices`).
 * ``slice_cheapest``, ``slice_likeliest``: nothing is drawn; 0, and no gradient.
 
 Samples of log-probability -inf have no gradient, nor have those of an order of which no slicing
@@ -25,13 +25,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.agents.decoding import MODES, Decoded, Mode, sliceable_logits
-from go_opt.agents.instance import Instance
-from go_opt.agents.orders import largest_by_kernel
 from go_opt.env.kernels import number_kernels
 from go_opt.errors import InvalidInputError
-from go_opt.solver.choices import Choices, choice_gradient, choice_log_prob
-from go_opt.solver.likelihood import CutFilter, cut_marginals, log_prob, sequence_filter, sum_by_kernel
-from go_opt.solver.sequence import kernel_sequence
+from go_opt.solver.orders.instance import Instance
+from go_opt.solver.orders.orders import largest_by_kernel
+from go_opt.solver.problem.sequence import kernel_sequence
+from go_opt.solver.propagation.choices import Choices, choice_gradient, choice_log_prob
+from go_opt.solver.slicing.likelihood import (
+    CutFilter,
+    cut_marginals,
+    log_prob,
+    sequence_filter,
+    sum_by_kernel,
+)
 
 _DRAWS_NOTHING: Final[tuple[Mode, ...]] = ("slice_cheapest", "slice_likeliest")
 

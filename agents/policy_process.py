@@ -1,6 +1,6 @@
 """The process that runs a policy for a search: requests on stdin, answers on stdout, both pickled.
 
-``python -m go_opt.agents.policy_process``, started by :mod:`go_opt.policies`. It ends when
+``python -m go_opt.agents.policy_process``, started by :mod:`go_opt.search.policies`. It ends when
 stdin does. JAX is loaded, compiles and, where a search is over early, finishes here: the
 process that searches need neither wait nor share its interpreter lock.
 """
@@ -20,7 +20,7 @@ from go_opt.agents.compilation_cache import enable_compilation_cache
 from go_opt.agents.policy_file import LoadedPolicy, load_policy
 from go_opt.agents.proposals import advice
 from go_opt.errors import PolicyError
-from go_opt.process_memory import give_back, resident_bytes
+from go_opt.system.process_memory import give_back, resident_bytes
 
 # Beyond this the programs compiled for the shapes of earlier graphs are dropped: each takes
 # some 15 MB, and comes back from the cache on disk.

@@ -16,19 +16,19 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.agents.decoding import Decisions, Mode, decode, schedule
+from go_opt.agents.decoding import Decisions, Mode, decode
 from go_opt.agents.exploration import KeySpace, antithetic_normals, draw_keys, key_space
 from go_opt.agents.features import GraphFeatures, graph_features
-from go_opt.agents.instance import Instance
-from go_opt.agents.orders import largest_by_kernel
 from go_opt.agents.outputs import Outputs
 from go_opt.agents.padding import rows_to_ops
 from go_opt.env import Target
 from go_opt.env.kernels import kernel_seconds, number_kernels
 from go_opt.env.stages import stages_of_sizes
 from go_opt.errors import InfeasibleError
-from go_opt.graph import Graph
-from go_opt.solver.allotment import allotted_chips
+from go_opt.model.graph import Graph
+from go_opt.solver.orders.instance import Instance
+from go_opt.solver.orders.orders import largest_by_kernel, schedule
+from go_opt.solver.problem.allotment import allotted_chips
 
 PLACEMENTS_AT_A_TIME: Final = 8  # they share one filter over the order
 

@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.agents.op_quantities import smallest_op_s
-from go_opt.dtypes import dtype_code
 from go_opt.env import CostTables, Target
-from go_opt.graph import NO_PRODUCER, WEIGHT, Graph
+from go_opt.env.op_quantities import smallest_op_s
+from go_opt.model.dtypes import dtype_code
+from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph
 
 _WAVES: Final = 5  # half waves over the package: 1, 2, 4, 8, 16
 CHIP_COLUMNS: Final = (

@@ -22,7 +22,7 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
 from go_opt.errors import PolicyError
-from go_opt.files import write_bytes_atomically
+from go_opt.system.files import write_bytes_atomically
 
 Arrays = Mapping[str, NDArray[Any]]
 

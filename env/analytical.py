@@ -17,7 +17,7 @@ from go_opt.env.cost import CostTables
 from go_opt.env.latency import sample_latency_s
 from go_opt.env.memory import FITS, fit_chips, holdings
 from go_opt.env.read_only import read_only
-from go_opt.graph import NO_PRODUCER, WEIGHT
+from go_opt.model.graph import NO_PRODUCER, WEIGHT
 
 # A kernel none of whose ops has a modelled cost so far.
 NOTHING_YET = -1.0

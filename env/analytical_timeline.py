@@ -20,8 +20,8 @@ from go_opt.env.simulator.timeline import make_ready, timeline_of_spans
 from go_opt.env.simulator_parameters import EFFECTS
 from go_opt.env.target import Target
 from go_opt.env.timeline import Timeline
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 
 _Row = tuple[bool, int, int, int, float, float]  # of package.SPAN
 

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.graph import MATRIX, NO_PRODUCER, WEIGHT, Graph
+from go_opt.model.graph import MATRIX, NO_PRODUCER, WEIGHT, Graph
 
 MAX_CONE_OPS: Final = 32
 MAX_WEIGHT_ELEMENTS: Final = 2**20  # of each weight a clonable op reads: no embedding table

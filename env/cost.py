@@ -9,13 +9,13 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.dtypes import DTYPE_CODE, IS_FLOATING, costed_dtype, size_bytes
 from go_opt.env.relays import COPY_TYPE
 from go_opt.env.shapes import shaped_op_seconds
 from go_opt.env.simulator_parameters import SimulatorParameters
 from go_opt.env.target import Target
 from go_opt.env.topology import Topology
-from go_opt.graph import MATRIX, NO_PRODUCER, TENSOR_KINDS, WEIGHT, Graph
+from go_opt.model.dtypes import DTYPE_CODE, IS_FLOATING, costed_dtype, size_bytes
+from go_opt.model.graph import MATRIX, NO_PRODUCER, TENSOR_KINDS, WEIGHT, Graph
 
 # What a relay writes, a kind beside those of the graph: it shares the double buffer of what it reads.
 COPY: Final = len(TENSOR_KINDS)

@@ -20,8 +20,8 @@ from go_opt.env.expanded_tables import PlanTables, copies_of, plan_tables
 from go_opt.env.makespan import execution
 from go_opt.env.relays import clone_name, relay_name
 from go_opt.env.target import Target
-from go_opt.graph import NO_PRODUCER, Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import NO_PRODUCER, Graph
+from go_opt.model.plan import Plan
 
 Kind = Literal["kernel", "transfer", "wait", "host in", "host out"]
 _NONE: Final = -1

@@ -16,9 +16,10 @@ from go_opt.env.kernels import kernel_seconds, number_kernels
 from go_opt.env.makespan import makespan_s
 from go_opt.env.metrics import Fidelity, Metrics, check_fidelity
 from go_opt.env.target import Target
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 
+Plans = NDArray[np.int32]  # [B, N] placements, orders or kernels of a batch of plans
 LONGER: Final = 1.0 + 1e-6  # intervals that differ by less are the same
 
 
@@ -36,7 +37,7 @@ def evaluate_plan(
     Chips that fetch streamed weights only one kernel ahead wait for them in a way that has no
     closed form: there the simulator says by how much the interval is longer.
 
-    Static constraints are the solver's to judge (:func:`go_opt.solver.verify`);
+    Static constraints are the solver's to judge (:func:`go_opt.solver.verify.verifier`);
     :func:`go_opt.evaluate` joins both.
 
     Args:

@@ -19,8 +19,8 @@ from go_opt.env.relays import Copies as Copies
 from go_opt.env.relays import copies_of as copies_of
 from go_opt.env.stages import size_by_chip
 from go_opt.env.target import Target
-from go_opt.graph import NO_PRODUCER, Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import NO_PRODUCER, Graph
+from go_opt.model.plan import Plan
 
 IntArray = NDArray[np.int32]
 _NONE: Final = -1

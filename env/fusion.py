@@ -24,7 +24,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from go_opt.frontends.op_costs import is_elementwise, is_reduction
-from go_opt.graph import ACTIVATION, DATA_MOVEMENT, MATRIX, NO_PRODUCER, Graph
+from go_opt.model.graph import ACTIVATION, DATA_MOVEMENT, MATRIX, NO_PRODUCER, Graph
 
 MAX_GROUP_OPS: Final = 32
 ALONE, MATRIX_LOOP, ELEMENTWISE, REDUCTION = range(4)

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from go_opt.env.routes import transfer_s
-from go_opt.graph import INPUT, NO_PRODUCER
+from go_opt.model.graph import INPUT, NO_PRODUCER
 
 
 @njit(cache=True, nogil=True)

@@ -14,11 +14,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from go_opt.csr import row_pointers
 from go_opt.env.cost import CostTables
 from go_opt.env.read_only import read_only
 from go_opt.env.routes import transfer_s
-from go_opt.graph import INPUT, NO_PRODUCER
+from go_opt.model.csr import row_pointers
+from go_opt.model.graph import INPUT, NO_PRODUCER
 
 NONE = -1
 

@@ -18,7 +18,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from go_opt.env.cost import COPY
-from go_opt.graph import NO_PRODUCER, WEIGHT
+from go_opt.model.graph import NO_PRODUCER, WEIGHT
 
 NONE = -1
 FITS, TOO_LARGE, FRAGMENTED = range(3)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from go_opt.env.cost import CostTables, cost_tables
 from go_opt.env.peak_memory import Held, peak_memory
 from go_opt.env.target import Target
-from go_opt.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
+from go_opt.model.plan import Plan
 
 _MOST_NAMED: Final = 3  # tensors that a sentence names
 

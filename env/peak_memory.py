@@ -16,8 +16,8 @@ from go_opt.env.kernels import number_kernels
 from go_opt.env.memory import BORDER_BUFFERS, NONE, fit_chips, holdings
 from go_opt.env.relays import expand_plan
 from go_opt.env.target import Target
-from go_opt.graph import NO_PRODUCER, WEIGHT, Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph
+from go_opt.model.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from go_opt.env.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles
-from go_opt.graph import Graph
+from go_opt.model.graph import Graph
 
 EMPTY = -1
 

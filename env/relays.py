@@ -22,12 +22,12 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.csr import row_pointers
 from go_opt.env.stages import size_by_chip
 from go_opt.env.target import Target
 from go_opt.errors import PlanError
-from go_opt.graph import DATA_MOVEMENT, NO_PRODUCER, Graph
-from go_opt.plan import Plan
+from go_opt.model.csr import row_pointers
+from go_opt.model.graph import DATA_MOVEMENT, NO_PRODUCER, Graph
+from go_opt.model.plan import Plan
 
 COPY_TYPE: Final = "RelayCopy"
 _NONE: Final = -1

@@ -6,9 +6,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from go_opt.csr import row_pointers
 from go_opt.env.heap import heap_pop, heap_push
-from go_opt.graph import Graph
+from go_opt.model.csr import row_pointers
+from go_opt.model.graph import Graph
 
 
 def list_schedule(

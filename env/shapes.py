@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env.simulator_parameters import KindParameters
-from go_opt.graph import MATRIX, VECTOR, WEIGHT, Graph
+from go_opt.model.graph import MATRIX, VECTOR, WEIGHT, Graph
 
 FloatArray = NDArray[np.float64]
 

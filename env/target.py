@@ -15,7 +15,6 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.dtypes import DTYPE_BITS, DTYPES, dtype_code
 from go_opt.env.simulator_parameters import (
     ANALYTICAL_EFFECTS,
     EFFECTS,
@@ -28,6 +27,7 @@ from go_opt.env.simulator_parameters import (
 from go_opt.env.toml_table import TomlTable, parse_toml
 from go_opt.env.topology import TOPOLOGIES, Topology, build_topology
 from go_opt.errors import InvalidInputError, TargetError
+from go_opt.model.dtypes import DTYPE_BITS, DTYPES, dtype_code
 
 MAX_CHIPS: Final = 4096
 PAPER: Final = ":paper"  # behind the name of a target

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from go_opt.dtypes import DTYPES, dtype_code
 from go_opt.errors import TargetError
-from go_opt.fields import shown
+from go_opt.model.codecs.fields import shown
+from go_opt.model.dtypes import DTYPES, dtype_code
 
 MAX_CHARS: Final = 2**20
 _MOST_DOTS: Final = 200

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from go_opt.frontends import from_networkx as from_networkx
     from go_opt.frontends import from_onnx as from_onnx
     from go_opt.frontends import to_networkx as to_networkx
-    from go_opt.graph import Graph as Graph
+    from go_opt.frontends.onnx_model import OnnxModel as OnnxModel
     from go_opt.hardware import serve_environment as serve_environment
     from go_opt.measured_costs import with_measured_costs as with_measured_costs
-    from go_opt.onnx_model import OnnxModel as OnnxModel
-    from go_opt.plan import Plan as Plan
+    from go_opt.model.graph import Graph as Graph
+    from go_opt.model.plan import Plan as Plan
     from go_opt.result import OptimizeResult as OptimizeResult
     from go_opt.service.client import Client as Client
     from go_opt.service.credentials import Credentials as Credentials
@@ -63,14 +63,14 @@ _DOORS = {
     "Credentials": "go_opt.service.credentials",
     "CutAfter": "go_opt.solver",
     "Forbid": "go_opt.solver",
-    "Graph": "go_opt.graph",
+    "Graph": "go_opt.model.graph",
     "LocalClient": "go_opt.service.local_client",
     "Metrics": "go_opt.env",
     "Operation": "go_opt.service.operation",
-    "OnnxModel": "go_opt.onnx_model",
+    "OnnxModel": "go_opt.frontends.onnx_model",
     "OptimizeResult": "go_opt.result",
     "Pin": "go_opt.solver",
-    "Plan": "go_opt.plan",
+    "Plan": "go_opt.model.plan",
     "Retry": "go_opt.service.retry",
     "RemoteEnvironment": "go_opt.service.remote_environment",
     "Target": "go_opt.env",

@@ -13,17 +13,17 @@ from go_opt.env.metrics import Fidelity, check_fidelity
 from go_opt.env.timeline import Timeline
 from go_opt.errors import InfeasibleError, InvalidInputError, ModelError, PlanError
 from go_opt.frontends.graph_like import as_graph
-from go_opt.graph import Graph, Precision
 from go_opt.measured_costs import with_measured_costs
-from go_opt.optimizer import lower_bound, optimize_request
-from go_opt.plan import Plan
-from go_opt.plan_json import load_plan
-from go_opt.policies import find_policy
+from go_opt.model.codecs.plan_json import load_plan
+from go_opt.model.graph import Graph, Precision
+from go_opt.model.plan import Plan
 from go_opt.report.units import parse_duration_s
 from go_opt.result import Decide, Objective, OptimizeResult, Request, Step, check_seed
+from go_opt.search.optimizer import lower_bound, optimize_request
+from go_opt.search.policies import find_policy
 from go_opt.solver import Violation
 from go_opt.solver import verify as verify_plan
-from go_opt.solver.user_constraints import UserConstraint
+from go_opt.solver.problem.user_constraints import UserConstraint
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from go_opt.env.toml_table import TomlTable, parse_toml
 from go_opt.errors import InvalidInputError
-from go_opt.solver.user_constraints import (
+from go_opt.solver.problem.user_constraints import (
     LIMITS,
     ChipLimit,
     Colocate,

@@ -23,7 +23,7 @@ class InvalidInputError(GoOptError, ValueError):
 
 
 class GraphError(InvalidInputError):
-    """A graph breaks a rule of :class:`go_opt.graph.Graph`."""
+    """A graph breaks a rule of :class:`go_opt.model.graph.Graph`."""
 
 
 class ModelError(InvalidInputError):

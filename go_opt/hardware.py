@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from go_opt.agents.baselines.harness import Plans
 from go_opt.agents.training.environment import Evaluations
 from go_opt.env import Target
+from go_opt.env.evaluation import Plans
 from go_opt.errors import EnvironmentFailedError, InvalidInputError
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.service.address import DEFAULT_ADDRESS
 
 # gRPC loads where something is served, not where this is imported.

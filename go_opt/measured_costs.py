@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 
 from go_opt.env.target import Target, load_target
 from go_opt.errors import InvalidInputError
-from go_opt.fields import shown
-from go_opt.graph import Graph
-from go_opt.graph_builder import MAX_FLOPS as MAX_SECONDS
+from go_opt.model.builder import MAX_FLOPS as MAX_SECONDS
+from go_opt.model.codecs.fields import shown
+from go_opt.model.graph import Graph
 
 COLUMNS: Final = ("op", "kind", "seconds")
 EXCLUDED: Final = "excluded"

@@ -9,9 +9,9 @@ from typing import Any
 from go_opt.env import Metrics
 from go_opt.env.metrics import STALL_CAUSES, Simulation
 from go_opt.errors import InfeasibleError
-from go_opt.graph import Graph
-from go_opt.plan import Plan
-from go_opt.plan_names import names_to_dict
+from go_opt.model.codecs.plan_names import names_to_dict
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.result import OptimizeResult
 from go_opt.solver import Violation
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from go_opt.env import Target
 from go_opt.env.metrics import Fidelity
 from go_opt.errors import InfeasibleError
-from go_opt.graph import Graph
-from go_opt.plan import Plan
-from go_opt.plan_json import save_plan
-from go_opt.plan_names import names_to_dict
+from go_opt.model.codecs.plan_json import save_plan
+from go_opt.model.codecs.plan_names import names_to_dict
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.result import check_seed
 from go_opt.solver import verify
 from go_opt.training_inputs import (
@@ -252,8 +252,8 @@ def _verified(graph: Graph, target: Target, best: BestPlan) -> Plan:
 
 def _greedy_interval_s(graph: Graph, target: Target, environment: Environment) -> float | None:
     """Of the compiler's greedy plan, by the environment; None where it is not valid."""
-    from go_opt.agents.instance import instance
     from go_opt.agents.training.environment import greedy_interval_s, open_session
+    from go_opt.solver.orders.instance import instance
 
     with open_session(environment, graph, target) as session:
         interval_s = greedy_interval_s(session, instance(graph, target))

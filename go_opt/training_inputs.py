@@ -12,10 +12,10 @@ from go_opt.env import Target, load_target, load_zoo, zoo_entries
 from go_opt.env.metrics import Fidelity
 from go_opt.env.zoo import SPLITS, Split
 from go_opt.errors import InvalidInputError, PolicyError
-from go_opt.files import make_folder
 from go_opt.frontends.graph_like import as_graph
-from go_opt.graph import Graph
-from go_opt.policies import find_policy
+from go_opt.model.graph import Graph
+from go_opt.search.policies import find_policy
+from go_opt.system.files import make_folder
 
 # JAX loads where it is needed, not where this is imported.
 if TYPE_CHECKING:

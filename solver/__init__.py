@@ -1,28 +1,27 @@
 """The solver: valid placements by slicing and propagation, bounds, and the verifier."""
 
-from go_opt.solver.adjacent import fix_adjacent, sample_adjacent
-from go_opt.solver.annealing import Annealing, anneal
-from go_opt.solver.bounds import Bound, latency_bound, throughput_bound
-from go_opt.solver.clones import improve_with_clones
-from go_opt.solver.constraints import constrained_problem, sample_constrained
-from go_opt.solver.earliest_finish import earliest_finish_placement
-from go_opt.solver.joint_floors import joint_refinement_problem
-from go_opt.solver.likelihood import likelihood_slicing
-from go_opt.solver.modes import Placements, fix, sample
-from go_opt.solver.passing import Passing
-from go_opt.solver.problem import PlacementProblem, most_chips_adjacent, placement_problem
-from go_opt.solver.propagators import rule_tables
-from go_opt.solver.refinement import Refinement
-from go_opt.solver.refinement_problem import RefinementProblem, refinement_problem
-from go_opt.solver.relay_slicing import slice_order_relayed
-from go_opt.solver.relays import clones_of_arrays, needed_relays, relays_of_arrays
-from go_opt.solver.rule_check import broken_rules
-from go_opt.solver.search import Solver
-from go_opt.solver.segment_bound import segment_bound
-from go_opt.solver.slice import Slicing, greedy_slicing, slice_order
-from go_opt.solver.streamed_slicing import slice_order_streamed, slice_order_streamed_replicated
-from go_opt.solver.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin
-from go_opt.solver.verify import Violation, verify
+from go_opt.solver.annealing.anneal import Annealing, anneal
+from go_opt.solver.certify.problem.bounds import Bound, latency_bound, throughput_bound
+from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem
+from go_opt.solver.certify.problem.problem import RefinementProblem, refinement_problem
+from go_opt.solver.certify.refinement import Refinement
+from go_opt.solver.constraints.problem import constrained_problem, sample_constrained
+from go_opt.solver.copies.clones import improve_with_clones
+from go_opt.solver.copies.relays import clones_of_arrays, needed_relays, relays_of_arrays
+from go_opt.solver.orders.earliest_finish import earliest_finish_placement
+from go_opt.solver.problem.passing import Passing
+from go_opt.solver.problem.problem import PlacementProblem, most_chips_adjacent, placement_problem
+from go_opt.solver.problem.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin
+from go_opt.solver.propagation.adjacent import fix_adjacent, sample_adjacent
+from go_opt.solver.propagation.modes import Placements, fix, sample
+from go_opt.solver.propagation.propagators import rule_tables
+from go_opt.solver.propagation.search import Solver
+from go_opt.solver.slicing.likelihood import likelihood_slicing
+from go_opt.solver.slicing.relayed import slice_order_relayed
+from go_opt.solver.slicing.slice import Slicing, greedy_slicing, slice_order
+from go_opt.solver.slicing.streamed.slice import slice_order_streamed, slice_order_streamed_replicated
+from go_opt.solver.verify.rule_check import broken_rules
+from go_opt.solver.verify.verifier import Violation, verify
 
 __all__ = [
     "Annealing",
@@ -61,7 +60,6 @@ __all__ = [
     "sample",
     "sample_adjacent",
     "sample_constrained",
-    "segment_bound",
     "slice_order",
     "slice_order_relayed",
     "slice_order_streamed",

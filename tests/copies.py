@@ -12,9 +12,9 @@ from go_opt.env.clonable import clonable_ops
 from go_opt.env.expanded_tables import Copies, copies_of, expanded_tables
 from go_opt.env.relays import COPY_TYPE
 from go_opt.env.stages import stages_of
-from go_opt.graph import NO_PRODUCER, Graph
-from go_opt.plan import Clone, Plan, Relay
-from go_opt.solver.relays import needed_relays, relays_of_arrays
+from go_opt.model.graph import NO_PRODUCER, Graph
+from go_opt.model.plan import Clone, Plan, Relay
+from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
 
 
 def with_any_copies(rng: np.random.Generator, graph: Graph, target: Target, plan: Plan) -> Plan:

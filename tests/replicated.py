@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from go_opt.env import Target
 from go_opt.env.stages import stages_of_sizes
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 
 
 def replicated_plan(

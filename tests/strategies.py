@@ -25,9 +25,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from go_opt.env import Target, is_one_loop, loop_roles, parse_target
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.plan import Plan
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 
 Fusion = Literal["any", "legal", "none"]
 

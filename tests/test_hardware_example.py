@@ -16,9 +16,9 @@ from go_opt.agents.policy import Policy
 from go_opt.agents.training.environment import open_session
 from go_opt.env import Target
 from go_opt.errors import EnvironmentFailedError, InvalidInputError, ServiceError
-from go_opt.graph import Graph
 from go_opt.hardware import HardwareEnvironment, serve_environment
-from go_opt.plan import Plan
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from tests.strategies import make_plan, small_mcm, toy_graph
 
 ROOT = Path(__file__).parents[1]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from go_opt.env import Target, cost_tables, greedy_fusion, loop_roles, zoo_entries
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.solver import greedy_slicing, slice_order
 from tests.strategies import JIT_IS_ON, make_plan
 

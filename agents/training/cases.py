@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from go_opt.agents.cheapest import cheapest_slicing
 from go_opt.agents.exploration import KeySpace, key_space
 from go_opt.agents.features import GraphFeatures, graph_features
-from go_opt.agents.instance import Instance, instance
 from go_opt.agents.padding import Bucket, smallest_bucket
 from go_opt.env import Target, evaluate_batch
-from go_opt.graph import Graph
+from go_opt.model.graph import Graph
 from go_opt.solver import greedy_slicing
+from go_opt.solver.orders.cheapest import cheapest_slicing
+from go_opt.solver.orders.instance import Instance, instance
 
 
 @dataclass(frozen=True, eq=False)

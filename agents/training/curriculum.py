@@ -19,7 +19,7 @@ from go_opt.agents.training.cases import Case, case
 from go_opt.agents.training.variation import Variation, varied_target
 from go_opt.env import Target
 from go_opt.errors import InvalidInputError
-from go_opt.graph import Graph
+from go_opt.model.graph import Graph
 
 LEAST_OPS: Final = 50
 LEAST_BUCKET_OPS: Final = 256  # smaller graphs share it: each further bucket costs seconds of compilation

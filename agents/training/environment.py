@@ -21,16 +21,16 @@ from typing import Final, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.agents.baselines import Evaluate
-from go_opt.agents.baselines.harness import Plans
-from go_opt.agents.instance import Instance
+from go_opt.bench.baselines import Evaluate
+from go_opt.env.evaluation import Plans
 from go_opt.env import Target, cost_tables, evaluate_batch, evaluate_plan, evaluate_plans
 from go_opt.env.cost import CostTables
 from go_opt.env.metrics import Fidelity, check_fidelity
 from go_opt.errors import EnvironmentFailedError, GoOptError, InvalidInputError
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.solver import greedy_slicing
+from go_opt.solver.orders.instance import Instance
 
 MAX_REASON_CHARS: Final = 300  # of a foreign error within our sentence
 

@@ -23,7 +23,7 @@ from go_opt.agents.training.settings import Settings
 from go_opt.agents.training.step import Step
 from go_opt.env import Target
 from go_opt.errors import InvalidInputError
-from go_opt.graph import Graph
+from go_opt.model.graph import Graph
 
 
 def finetuning_settings(lessons: Sequence[Lesson] = Settings().lessons) -> Settings:

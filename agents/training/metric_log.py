@@ -16,7 +16,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
 from go_opt.errors import InvalidInputError
-from go_opt.files import make_folder, remove_temporaries, write_bytes_atomically
+from go_opt.system.files import make_folder, remove_temporaries, write_bytes_atomically
 
 FILE_NAME: Final = "metrics.jsonl"
 TENSORBOARD_FOLDER: Final = "tensorboard"

@@ -21,7 +21,7 @@ from go_opt.agents.training.run import run
 from go_opt.agents.training.settings import Settings
 from go_opt.env import Target
 from go_opt.errors import InvalidInputError
-from go_opt.graph import Graph
+from go_opt.model.graph import Graph
 
 POLICY_NAME: Final = "policy.safetensors"
 

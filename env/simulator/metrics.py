@@ -19,8 +19,8 @@ from go_opt.env.simulator.simulate import (
     simulate_batch,
 )
 from go_opt.env.target import Target
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 
 
 def simulate_plan(

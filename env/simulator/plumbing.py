@@ -19,7 +19,7 @@ from go_opt.env.simulator.package import (
     OTHERS,
     STREAM,
 )
-from go_opt.graph import INPUT, NO_PRODUCER, WEIGHT
+from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 
 
 class Streams(NamedTuple):

@@ -22,7 +22,7 @@ from go_opt.env.simulator.steady import average_step_s, slowest_step_s
 from go_opt.env.simulator_parameters import UNLIMITED
 from go_opt.env.stages import size_by_chip
 from go_opt.env.target import Target
-from go_opt.graph import Graph
+from go_opt.model.graph import Graph
 
 VALID, TOO_LARGE, FRAGMENTED, DEADLOCKED = range(4)
 # Inferences; NumPy's integers, or kernels would be compiled for each.

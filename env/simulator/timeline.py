@@ -20,8 +20,8 @@ from go_opt.env.simulator.package import CHIP_FLOW, HOST_IN, HOST_OUT, NONE, STR
 from go_opt.env.simulator.simulate import replicas_by_chip, setting_of
 from go_opt.env.target import Target
 from go_opt.env.timeline import Arrow, Span, Timeline
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 
 WEIGHTS_WAIT: Final = "waits for weights"
 _Key = tuple[int, int]  # a stage, flow or hop, and an inference

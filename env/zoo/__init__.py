@@ -1,6 +1,6 @@
 """The zoo: graphs of real models that ship with go-opt, loaded by name.
 
-Only the structure ships, no weights. :mod:`go_opt.env.zoo.build` makes the files.
+Only the structure ships, no weights. :mod:`tests.zoo_recipes.build` makes the files.
 """
 
 from go_opt.env.zoo.catalogue import (

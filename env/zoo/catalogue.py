@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Final, Literal
 
 from go_opt.errors import ModelError
-from go_opt.graph import Graph, Precision
+from go_opt.model.graph import Graph, Precision
 
 Split = Literal["train", "validation", "test"]
 SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
@@ -76,8 +76,8 @@ def load_zoo(name: str, precision: Precision = "native") -> Graph:
     """The zoo's graph of that name; raises :class:`ModelError` where there is none."""
     zoo_entry(name)
     # The wire format loads protobuf, which listing the zoo does not need.
+    from go_opt.model.codecs.wire import graph_from_proto
     from go_opt.proto import graph_pb2
-    from go_opt.wire import graph_from_proto
 
     data = lzma.decompress((files(_FOLDER) / graph_file_name(name)).read_bytes())
     return replace(graph_from_proto(graph_pb2.Graph.FromString(data)), precision=precision)

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any, Final
 
-from go_opt.agents.rivals import RIVALS, Limits, Outcome, Point
+from go_opt.bench.rivals import RIVALS, Limits, Outcome, Point
 from go_opt.env.zoo import SPLITS, zoo_entries, zoo_entry, zoo_families
 from go_opt.errors import InvalidInputError
 from go_opt.result import Decide

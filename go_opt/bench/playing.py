@@ -6,13 +6,13 @@ import math
 
 from go_opt import api
 from go_opt.agents.generator import generate_graph
-from go_opt.agents.rivals import RIVALS, Limits, Outcome, Point, compete, pose
 from go_opt.bench.link_scale import with_links_scaled
 from go_opt.bench.matches import OURS, Match, Record
+from go_opt.bench.rivals import RIVALS, Limits, Outcome, Point, compete, pose
 from go_opt.env import Target
 from go_opt.errors import InfeasibleError
-from go_opt.graph import Graph
-from go_opt.warm_up import warm_up
+from go_opt.model.graph import Graph
+from go_opt.search.compiling.warm_up import warm_up
 
 _WARM_OPS = 40
 _WARM_EVALUATIONS = 12

@@ -23,8 +23,8 @@ from go_opt.errors import GraphError, ModelError, PlanError
 
 if TYPE_CHECKING:
     from go_opt.explanations import OpExplanation, PlanExplanation
-    from go_opt.graph import Graph
-    from go_opt.plan import Plan
+    from go_opt.model.graph import Graph
+    from go_opt.model.plan import Plan
 
 
 def explain(
@@ -43,7 +43,7 @@ def explain(
     """Say why PLAN costs what it costs, what binds and what would help; or why OP is where it is."""
     from go_opt import api
     from go_opt.constraint_file import load_constraints
-    from go_opt.plan_json import load_plan
+    from go_opt.model.codecs.plan_json import load_plan
     from go_opt.report.progress import announce_compilation
 
     loaded = load_plan(plan)
@@ -77,7 +77,7 @@ def _graph(path: Path, plan: Plan, model: str | None) -> Graph:
 
 def _show(told: PlanExplanation | OpExplanation, *, as_json: bool) -> None:
     if as_json:
-        from go_opt.explanation_json import explanation_to_dict
+        from go_opt.explanations.as_json import explanation_to_dict
 
         typer.echo(json.dumps(explanation_to_dict(told), allow_nan=False))
         return

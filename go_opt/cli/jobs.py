@@ -82,7 +82,7 @@ def wait_for_job(
             raise InvalidInputError(f"--out: {name} is a pretraining and makes no plan.", field="out")
         result = _follow(operation, connection)
     if out is not None and result.plan is not None:
-        from go_opt.plan_json import save_plan
+        from go_opt.model.codecs.plan_json import save_plan
 
         save_plan(result.plan, out)
     _show_result(operation, result, as_json=as_json)

@@ -16,15 +16,15 @@ from go_opt.cli.connection import Connection, with_connection
 from go_opt.cli.searching import ask_server, search
 from go_opt.env.metrics import Fidelity
 from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
-from go_opt.files import read_json
 from go_opt.result import Decide, Objective
+from go_opt.system.files import read_json
 
 if TYPE_CHECKING:
     from go_opt.env import Target
-    from go_opt.graph import Graph
-    from go_opt.plan import Plan
+    from go_opt.model.graph import Graph
+    from go_opt.model.plan import Plan
     from go_opt.result import OptimizeResult
-    from go_opt.solver.user_constraints import UserConstraint
+    from go_opt.solver.problem.user_constraints import UserConstraint
 
 INVALID_PLAN: Final = 3
 _BINDING: Final = re.compile(r"([^=]+)=(-?[0-9]{1,20})")
@@ -148,7 +148,7 @@ def optimize(
             _print_json(infeasible_to_dict(error))
         raise
     if out is not None:
-        from go_opt.plan_json import save_plan
+        from go_opt.model.codecs.plan_json import save_plan
         from go_opt.result_json import plan_facts
 
         save_plan(replace(result.plan, model=model), out, plan_facts(graph, result))
@@ -230,7 +230,7 @@ def load_with_plan(
 ) -> tuple[Graph, Target, Plan]:
     """The plan first: it carries the bindings and the target the model was planned with."""
     from go_opt import api
-    from go_opt.plan_json import load_plan
+    from go_opt.model.codecs.plan_json import load_plan
     from go_opt.report.progress import announce_compilation
 
     loaded = load_plan(plan)

@@ -11,7 +11,7 @@ from go_opt.result import Step
 if TYPE_CHECKING:
     from go_opt.cli.connection import Connection
     from go_opt.env import Target
-    from go_opt.graph import Graph
+    from go_opt.model.graph import Graph
     from go_opt.result import OptimizeResult
 
 

@@ -34,8 +34,8 @@ def trace(
     """Write when each kernel and transfer of PLAN runs, for ui.perfetto.dev or chrome://tracing."""
     from go_opt import api
     from go_opt.env.critical_path import critical_path
-    from go_opt.files import write_atomically
     from go_opt.report.trace import trace_text
+    from go_opt.system.files import write_atomically
 
     check_writable(out)
     graph, on, loaded = load_with_plan(model, plan, target, costs)

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from go_opt.graph import Graph
-from go_opt.plan import Plan
-from go_opt.repeats import Repeat, find_repeats
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.model.repeats import Repeat, find_repeats
 
 LEAST_OPS: Final = 4  # of a block worth a line
 LEAST_SHARE: Final = 0.05  # of a graph's ops, of all blocks together

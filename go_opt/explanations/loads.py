@@ -15,13 +15,13 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.csr import row_pointers
 from go_opt.env.analytical import MOST_TURNS
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels import number_kernels
 from go_opt.env.stages import size_by_chip
-from go_opt.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
-from go_opt.plan import Plan
+from go_opt.model.csr import row_pointers
+from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
+from go_opt.model.plan import Plan
 
 
 @dataclass(frozen=True, eq=False)

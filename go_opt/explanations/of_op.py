@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from go_opt.dtypes import DTYPES
 from go_opt.env import Target, cost_tables, evaluate_plan
 from go_opt.env.critical_path import KernelSlack, critical_path
 from go_opt.env.relays import expand_plan
@@ -17,12 +16,13 @@ from go_opt.explanations.loads import Loads
 from go_opt.explanations.moves import Cost, Move, Mover, plan_cost
 from go_opt.explanations.terms import KernelPart, Place, Terms, original_names
 from go_opt.explanations.whole import rules_broken
-from go_opt.fields import shown
-from go_opt.graph import NO_PRODUCER, OP_CLASSES, TENSOR_KINDS, Graph
-from go_opt.plan import Plan
+from go_opt.model.codecs.fields import shown
+from go_opt.model.dtypes import DTYPES
+from go_opt.model.graph import NO_PRODUCER, OP_CLASSES, TENSOR_KINDS, Graph
+from go_opt.model.plan import Plan
 from go_opt.result import Objective
 from go_opt.solver import Violation
-from go_opt.solver.user_constraints import UserConstraint
+from go_opt.solver.problem.user_constraints import UserConstraint
 
 
 @dataclass(frozen=True)

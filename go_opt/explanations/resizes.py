@@ -10,10 +10,10 @@ import numpy as np
 from go_opt.env import Target
 from go_opt.env.stages import Stages, stages_of, stages_of_sizes
 from go_opt.explanations.moves import Cost, plan_cost
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.solver import verify
-from go_opt.solver.user_constraints import UserConstraint
+from go_opt.solver.problem.user_constraints import UserConstraint
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from go_opt.env import Metrics, Target
 from go_opt.env.relays import COPY_TYPE, clone_name, relay_name
 from go_opt.explanations.loads import Loads
-from go_opt.graph import INPUT, Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import INPUT, Graph
+from go_opt.model.plan import Plan
 
 BoundBy = Literal["compute", "SRAM", "overhead", "measured"]
 Role = Literal["activation", "input", "output", "weight"]

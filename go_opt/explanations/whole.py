@@ -22,11 +22,11 @@ from go_opt.explanations.moves import Mover, Neighbourhood
 from go_opt.explanations.resizes import Resize, best_resize
 from go_opt.explanations.terms import KernelPart, Place, TensorPart, Term, Terms, original_names
 from go_opt.explanations.what_if import WhatIf, what_ifs
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.result import Objective
 from go_opt.solver import Bound, Violation, verify
-from go_opt.solver.user_constraints import UserConstraint
+from go_opt.solver.problem.user_constraints import UserConstraint
 
 EQUAL: Final = 1e-9  # terms that differ by less, relatively, bind together
 

@@ -1,4 +1,4 @@
-"""Importers: models of other tools as :class:`go_opt.graph.Graph`.
+"""Importers: models of other tools as :class:`go_opt.model.graph.Graph`.
 
 Each importer loads on first use, so that importing this package loads no JAX, ONNX
 or networkx.

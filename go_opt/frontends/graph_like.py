@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from go_opt.graph import Graph
+from go_opt.model.graph import Graph
 
 if TYPE_CHECKING:
     import networkx as nx

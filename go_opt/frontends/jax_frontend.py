@@ -13,7 +13,7 @@ from typing import Any, Literal
 from go_opt.errors import GoOptError, ModelError
 from go_opt.frontends.jax_recorder import Recorder, Value
 from go_opt.frontends.jax_walk import Walker, dtype_name
-from go_opt.graph import Graph, Precision
+from go_opt.model.graph import Graph, Precision
 
 
 def from_jax(

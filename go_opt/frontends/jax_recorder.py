@@ -9,8 +9,8 @@ from typing import Any, Final, Literal
 
 from go_opt.errors import ModelError
 from go_opt.frontends.op_costs import OpCost
-from go_opt.graph import Graph, Precision
-from go_opt.graph_builder import GraphBuilder
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph, Precision
 
 MAX_OPS: Final = 1_000_000
 

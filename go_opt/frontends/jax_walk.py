@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from go_opt.dtypes import DTYPE_BITS, DTYPES, IS_FLOATING, dtype_code
 from go_opt.errors import InvalidInputError, ModelError
 from go_opt.frontends.jax_control import CONTROL_FLOW
 from go_opt.frontends.jax_primitives import (
@@ -26,7 +25,8 @@ from go_opt.frontends.jax_primitives import (
 )
 from go_opt.frontends.jax_recorder import Read, Recorder, Result, Value, joined
 from go_opt.frontends.op_costs import is_elementwise
-from go_opt.graph import Precision
+from go_opt.model.dtypes import DTYPE_BITS, DTYPES, IS_FLOATING, dtype_code
+from go_opt.model.graph import Precision
 
 # Cannot be costed from their equation: a kernel or program of their own, or state.
 _REFUSED: Final = frozenset({

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from go_opt.errors import GoOptError, ModelError
-from go_opt.graph import Graph, NodeWithoutOp, Precision
-from go_opt.graph_builder import GraphBuilder
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph, NodeWithoutOp, Precision
 
 if TYPE_CHECKING:
     import onnx

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.dtypes import size_bytes
 from go_opt.env import Target, depth
-from go_opt.graph import ACTIVATION, INPUT, WEIGHT, Graph
+from go_opt.model.dtypes import size_bytes
+from go_opt.model.graph import ACTIVATION, INPUT, WEIGHT, Graph
 from go_opt.solver import most_chips_adjacent, placement_problem
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from go_opt.env import Metrics, Target
 from go_opt.env.metrics import STALL_CAUSES, Simulation
 from go_opt.env.stages import size_by_chip
-from go_opt.plan import Plan
+from go_opt.model.plan import Plan
 from go_opt.report.screen import print_lines, print_table
 from go_opt.report.stage_names import binds, stage_cell
 from go_opt.report.units import format_duration

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from go_opt.plan import Plan
+from go_opt.model.plan import Plan
 
 _OF_CHIP: Final = re.compile(r"chip (\d+) compute")  # with transfers, chips of a stage differ
 

@@ -14,8 +14,8 @@ from rich.table import Table
 from go_opt.env import Metrics, Target
 from go_opt.env.critical_path import CriticalPath, critical_path
 from go_opt.env.stages import size_by_chip
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.report.path_lines import path_lines
 from go_opt.report.screen import print_lines, print_table
 from go_opt.report.simulation_tables import print_simulation

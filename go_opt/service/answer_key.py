@@ -10,8 +10,8 @@ from pathlib import Path
 from go_opt.constraint_file import constraints_to_toml
 from go_opt.env import Target
 from go_opt.errors import PolicyError
-from go_opt.policies import find_policy
 from go_opt.result import Request
+from go_opt.search.policies import find_policy
 from go_opt.service.optimizer import Policy
 from go_opt.service.sent_graph import SentGraph
 

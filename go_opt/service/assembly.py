@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from go_opt.cores import num_cores
 from go_opt.errors import InvalidInputError
 from go_opt.proto import training_pb2
 from go_opt.service.address import parse_address
@@ -26,6 +25,7 @@ from go_opt.service.operations_service import OperationsService
 from go_opt.service.optimizer_service import OptimizerService, no_policies
 from go_opt.service.process_optimizer import ProcessOptimizer
 from go_opt.service.training_service import TrainingService
+from go_opt.system.cores import num_cores
 
 RunnerName = Literal["local", "ray"]
 _RUNNING: Final = training_pb2.JOB_STATE_RUNNING
@@ -104,7 +104,7 @@ class _Environment(EnvironmentService):
 
 
 def _load_kernels() -> None:
-    from go_opt.warm_up import warm_up
+    from go_opt.search.compiling.warm_up import warm_up
 
     warm_up()
 

@@ -15,9 +15,10 @@ from go_opt.constraint_file import as_constraints
 from go_opt.env import Metrics, Target
 from go_opt.env.metrics import Fidelity, check_fidelity
 from go_opt.frontends.graph_like import as_graph
-from go_opt.graph import Graph
-from go_opt.onnx_model import OnnxModel
-from go_opt.plan import Plan
+from go_opt.frontends.onnx_model import OnnxModel
+from go_opt.model.codecs.wire import graph_to_proto, plan_to_proto
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.proto import optimizer_pb2
 from go_opt.result import Objective, OptimizeResult, check_objective, check_seed
 from go_opt.service.client_training import CALL_TIMEOUT_S, RemoteJobs, TrainingClient
@@ -35,8 +36,7 @@ from go_opt.service.credentials import Credentials
 from go_opt.service.retry import Retry
 from go_opt.service.search_options import SearchOptions, read_options
 from go_opt.solver import Violation
-from go_opt.solver.user_constraints import UserConstraint
-from go_opt.wire import graph_to_proto, plan_to_proto
+from go_opt.solver.problem.user_constraints import UserConstraint
 
 if TYPE_CHECKING:
     import networkx as nx

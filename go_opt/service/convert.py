@@ -13,13 +13,13 @@ from numpy.typing import DTypeLike, NDArray
 from go_opt.env import Metrics, Target, load_target, parse_target, shipped_target, target_names
 from go_opt.env.metrics import STALL_CAUSES, Fidelity, Simulation
 from go_opt.errors import InvalidInputError, TargetError
-from go_opt.onnx_model import OnnxModel
+from go_opt.frontends.onnx_model import OnnxModel
+from go_opt.model.codecs.wire import plan_from_proto
 from go_opt.proto import graph_pb2, optimizer_pb2, plan_pb2
 from go_opt.result import Decide, Objective, OptimizeResult, Request, Status, Step
 from go_opt.service.convert_constraints import constraints_from_proto, constraints_to_proto
 from go_opt.service.request_part import request_part
 from go_opt.service.sent_graph import SentGraph
-from go_opt.wire import plan_from_proto
 
 # An enum's number is the place of its name here; 0, "unspecified", reads as the default.
 _OBJECTIVES: Final[tuple[Objective, ...]] = ("throughput", "throughput", "latency")

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from go_opt.errors import InvalidInputError
 from go_opt.proto import optimizer_pb2
-from go_opt.solver.user_constraints import (
+from go_opt.solver.problem.user_constraints import (
     LIMITS,
     ChipLimit,
     Colocate,

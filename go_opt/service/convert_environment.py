@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.errors import InvalidInputError, PlanError
-from go_opt.plan import Plan
+from go_opt.model.codecs.wire import plan_from_proto, plan_to_proto
+from go_opt.model.plan import Plan
 from go_opt.proto import environment_pb2, plan_pb2
 from go_opt.service.sent_graph import PER_OP, SentGraph
-from go_opt.wire import plan_from_proto, plan_to_proto
 
 ServedFidelity = Literal["analytical", "simulated", "hardware"]
 # An enum's number is the place of its name here; 0, "unspecified", reads as the default.

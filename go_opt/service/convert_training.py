@@ -10,14 +10,14 @@ from typing import Any, Final, TypeVar
 from go_opt.agents.training.curriculum import LEAST_OPS
 from go_opt.env import Target, load_target, load_zoo
 from go_opt.errors import InvalidInputError
-from go_opt.graph import Graph
+from go_opt.model.codecs.wire import graph_from_proto
+from go_opt.model.graph import Graph
 from go_opt.proto import graph_pb2, training_pb2
 from go_opt.result import check_seed
 from go_opt.service.address import parse_address
 from go_opt.service.convert import fidelity_from_proto, target_from_proto
 from go_opt.service.request_part import request_part
 from go_opt.training_inputs import as_lessons
-from go_opt.wire import graph_from_proto
 
 MOST_PRETRAIN_SAMPLES: Final = 100_000_000
 MOST_FINETUNE_SAMPLES: Final = 1_000_000

@@ -11,12 +11,12 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from go_opt.errors import GraphError, ModelError
-from go_opt.onnx_model import OnnxModel
+from go_opt.frontends.onnx_model import OnnxModel
+from go_opt.model.codecs.wire import precision_from_proto
 from go_opt.proto import graph_pb2, optimizer_pb2
 from go_opt.service.message_parts import check_parts
 from go_opt.service.request_part import request_part
 from go_opt.service.sent_graph import SentGraph
-from go_opt.wire import precision_from_proto
 
 _MAX_BYTES: Final = 32 * 2**20  # of messages; a graph takes about as much as its message
 

@@ -12,8 +12,6 @@ from typing import Final
 import numpy as np
 from google.protobuf.message import Message
 
-from go_opt.agents.baselines.harness import Plans
-from go_opt.agents.instance import instance
 from go_opt.agents.training.environment import (
     Environment,
     Evaluations,
@@ -22,10 +20,10 @@ from go_opt.agents.training.environment import (
     open_session,
 )
 from go_opt.env import Target, evaluate_batch, evaluate_plan, reward
-from go_opt.env.evaluation import out_of_memory_reason
+from go_opt.env.evaluation import Plans, out_of_memory_reason
 from go_opt.errors import CancelledError, ExhaustedError, GoOptError, PlanError, UnsupportedError
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.proto import environment_pb2, graph_pb2, plan_pb2
 from go_opt.service.calls import Call, Calls, Handler, Reading, parsed
 from go_opt.service.convert import target_from_proto
@@ -39,7 +37,8 @@ from go_opt.service.request_part import request_part
 from go_opt.service.sent_graph import SentGraph
 from go_opt.service.sessions import SessionLimits, Sessions
 from go_opt.solver import verify
-from go_opt.solver.plan_rules import plan_rules
+from go_opt.solver.orders.instance import instance
+from go_opt.solver.verify.plan_rules import plan_rules
 
 SERVICE_NAME: Final = environment_pb2.DESCRIPTOR.services_by_name["Environment"].full_name
 MAX_BATCH_PLANS: Final = 1024

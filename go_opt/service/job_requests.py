@@ -11,12 +11,12 @@ from go_opt.env import Target
 from go_opt.env.metrics import Fidelity
 from go_opt.errors import InvalidInputError
 from go_opt.frontends.graph_like import as_graph
-from go_opt.graph import Graph
+from go_opt.model.codecs.wire import graph_to_proto
+from go_opt.model.graph import Graph
 from go_opt.proto import training_pb2
 from go_opt.result import check_seed
 from go_opt.service.address import parse_address
 from go_opt.service.convert import target_to_proto
-from go_opt.wire import graph_to_proto
 
 if TYPE_CHECKING:
     import networkx as nx

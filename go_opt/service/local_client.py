@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, Unpack
 from go_opt import api
 from go_opt.env import Metrics, Target, target_names
 from go_opt.env.metrics import Fidelity
-from go_opt.explanation_json import explanation_to_dict
+from go_opt.explanations.as_json import explanation_to_dict
 from go_opt.frontends.graph_like import as_graph
-from go_opt.graph import Graph
-from go_opt.onnx_model import OnnxModel
-from go_opt.plan import Plan
+from go_opt.frontends.onnx_model import OnnxModel
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.result import Objective, OptimizeResult, Request
 from go_opt.service.client_training import TrainingClient
 from go_opt.service.local_jobs import LocalJobs
 from go_opt.service.search_options import SearchOptions, read_options
 from go_opt.solver import Violation
-from go_opt.solver.user_constraints import UserConstraint
+from go_opt.solver.problem.user_constraints import UserConstraint
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -13,10 +13,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import code_pb2
 
 from go_opt.errors import ServiceError
-from go_opt.plan import Plan
+from go_opt.model.codecs.wire import plan_from_proto
+from go_opt.model.plan import Plan
 from go_opt.proto import training_pb2
 from go_opt.service.errors import error_from_status
-from go_opt.wire import plan_from_proto
 
 JobKind = Literal["pretrain", "finetune"]
 JobState = Literal["QUEUED", "RUNNING", "CANCELLING", "SUCCEEDED", "FAILED", "CANCELLED"]

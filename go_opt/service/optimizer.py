@@ -14,10 +14,10 @@ from typing import Final, Literal, Protocol
 
 from go_opt.env import Metrics, Target
 from go_opt.errors import InvalidInputError
-from go_opt.explanation_json import explanation_to_dict
 from go_opt.explanations import OpExplanation, PlanExplanation
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.explanations.as_json import explanation_to_dict
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.proto import optimizer_pb2, plan_pb2
 from go_opt.result import OptimizeResult, Request
 from go_opt.service.answer_cache import AnswerCache, Answers

@@ -19,13 +19,13 @@ from typing import Final
 from google.protobuf.message import Message
 
 from go_opt.errors import GoOptError
-from go_opt.process_memory import give_back, resident_bytes
 from go_opt.proto import optimizer_pb2
+from go_opt.search.compiling.warm_up import warm_up
 from go_opt.service.answer_cache import Answers
 from go_opt.service.errors import status_from_error
 from go_opt.service.frames import Frame, receive, send
 from go_opt.service.optimizer import LocalOptimizer, Policy
-from go_opt.warm_up import warm_up
+from go_opt.system.process_memory import give_back, resident_bytes
 
 # Kernels and caches never give memory back; a process does.
 _MOST_CALLS: Final = 1000

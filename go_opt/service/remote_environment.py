@@ -14,9 +14,9 @@ from typing import Final, TypeVar, get_args
 import grpc
 import numpy as np
 
-from go_opt.agents.baselines.harness import Plans
 from go_opt.agents.training.environment import Evaluations
 from go_opt.env import Target, load_target, target_names
+from go_opt.env.evaluation import Plans
 from go_opt.env.target_toml import target_to_toml
 from go_opt.errors import (
     EnvironmentFailedError,
@@ -25,15 +25,15 @@ from go_opt.errors import (
     NotFoundError,
     ServiceError,
 )
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.model.codecs.wire import graph_to_proto
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.proto import environment_pb2, environment_pb2_grpc, plan_pb2
 from go_opt.service.address import parse_address
 from go_opt.service.convert_environment import PlanWriter, ServedFidelity
 from go_opt.service.credentials import Credentials, channel
 from go_opt.service.errors import error_from_call
 from go_opt.service.retry import Failure, Retry, with_retries
-from go_opt.wire import graph_to_proto
 
 CONNECT_TIMEOUT_S: Final = 4.0
 _CLOSE_TIMEOUT_S: Final = 2.0

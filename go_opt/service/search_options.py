@@ -10,7 +10,7 @@ from go_opt.constraint_file import as_constraints
 from go_opt.env.metrics import Fidelity
 from go_opt.errors import InvalidInputError
 from go_opt.result import Decide, Objective, Request
-from go_opt.solver.user_constraints import UserConstraint
+from go_opt.solver.problem.user_constraints import UserConstraint
 
 
 class SearchOptions(TypedDict, total=False):

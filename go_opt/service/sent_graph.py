@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.errors import PlanError
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.model.codecs.wire import graph_from_proto, plan_from_proto, plan_to_proto
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.proto import graph_pb2, plan_pb2
-from go_opt.wire import graph_from_proto, plan_from_proto, plan_to_proto
 
 PER_OP: Final = ("placement", "order", "fusion_group", "replication", "op_provenance")
 Rows = NDArray[np.int32]

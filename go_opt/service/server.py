@@ -19,8 +19,6 @@ import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from go_opt.cores import num_cores
-from go_opt.process_memory import give_back
 from go_opt.service.address import DEFAULT_ADDRESS, Address, check_free, parse_address
 from go_opt.service.admission import AdmissionLimits
 from go_opt.service.call import Observer
@@ -31,6 +29,8 @@ from go_opt.service.parsing import ParsedRequests
 from go_opt.service.readiness import Readiness
 from go_opt.service.security import Authentication, Guard, Security
 from go_opt.service.watching import Watching
+from go_opt.system.cores import num_cores
+from go_opt.system.process_memory import give_back
 
 # Together the 5 s that orchestrators are promised, with a little to spare.
 _FINISH_S: Final = 2.4  # calls under way go on

@@ -9,8 +9,8 @@ from google.longrunning import operations_pb2
 from google.protobuf.message import Message
 
 from go_opt.errors import AlreadyExistsError, NotFoundError, UnsupportedError
-from go_opt.policies import find_policy
 from go_opt.proto import training_pb2
+from go_opt.search.policies import find_policy
 from go_opt.service.calls import Call, Calls, Handler, parsed
 from go_opt.service.convert_training import (
     check_environment,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
 
 
 def one_op() -> Graph:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.graph import NO_PRODUCER, Graph
+from go_opt.model.graph import NO_PRODUCER, Graph
 
 
 def permuted(graph: Graph, order: NDArray[np.int32]) -> Graph:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from go_opt.agents.baselines import METHODS, Method, Samples, analytical
-from go_opt.agents.baselines.direct_annealing import anneal_placement
 from go_opt.agents.generator import generate_graph
-from go_opt.agents.instance import Instance, instance
+from go_opt.bench.baselines import METHODS, Method, Samples, analytical
+from go_opt.bench.baselines.direct_annealing import anneal_placement
 from go_opt.env import Target, load_target, load_zoo
 from go_opt.solver import broken_rules, placement_problem, verify
+from go_opt.solver.orders.instance import Instance, instance
 from tests.strategies import examples, make_plan, random_graph, seeds, small_mcm, toy_graph
 
 EVALUATIONS = 24

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from go_opt.agents.features import NUM_EXPLORED, OP_COLUMNS, STANDARDISED, GraphFeatures, graph_features
 from go_opt.agents.target_features import CHIP_COLUMNS, GLOBAL_COLUMNS
 from go_opt.env import load_target
-from go_opt.graph import Graph
+from go_opt.model.graph import Graph
 from tests.agents.degenerate import DEGENERATE, one_op
 from tests.agents.permuted import permuted
 from tests.strategies import (

@@ -7,16 +7,16 @@ from functools import cache
 import numpy as np
 import pytest
 
-from go_opt.agents.baselines import METHODS
 from go_opt.agents.generator import FAMILIES, generate_graph
 from go_opt.agents.generator.generate import FEWEST_OPS, MOST_OPS
 from go_opt.agents.generator.structures import Dag, draw_structure
-from go_opt.agents.instance import instance
+from go_opt.bench.baselines import METHODS
 from go_opt.env import depth, load_target
-from go_opt.env.zoo.similarity import NEAR_DUPLICATE, cost_profile, similarity
-from go_opt.graph import DATA_MOVEMENT, MATRIX, VECTOR, Graph
+from go_opt.model.graph import DATA_MOVEMENT, MATRIX, VECTOR, Graph
 from go_opt.solver import most_chips_adjacent, placement_problem, verify
+from go_opt.solver.orders.instance import instance
 from tests.strategies import make_plan
+from tests.zoo_recipes.similarity import NEAR_DUPLICATE, cost_profile, similarity
 
 SEEDS_PER_FAMILY = 4
 

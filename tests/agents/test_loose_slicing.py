@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 
 import go_opt
-from go_opt.agents.cheapest import CheapestSlicing, Slicer
-from go_opt.agents.instance import Instance, instance
-from go_opt.agents.joint_orders import joint_orders
-from go_opt.agents.loose_orders import loose_orders
-from go_opt.agents.loose_slicing import loose_slicings
-from go_opt.agents.order_search import OrderPlan
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.optimizer import optimize_request
-from go_opt.plan import Plan
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.result import Request
+from go_opt.search.optimizer import optimize_request
 from go_opt.solver import Passing, verify
-from go_opt.solver.op_shares import loose_refinement_problem, op_share_s
-from go_opt.solver.refinement import Refinement
-from go_opt.solver.relays import needed_relays, relays_of_arrays
+from go_opt.solver.certify.problem.op_shares import loose_refinement_problem, op_share_s
+from go_opt.solver.certify.refinement import Refinement
+from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
+from go_opt.solver.orders.cheapest import CheapestSlicing, Slicer
+from go_opt.solver.orders.instance import Instance, instance
+from go_opt.solver.orders.joint_orders import joint_orders
+from go_opt.solver.orders.loose_orders import loose_orders
+from go_opt.solver.orders.loose_slicing import loose_slicings
+from go_opt.solver.orders.order_search import OrderPlan
 from tests.solver.brute_force import all_fusions, all_slicings, evaluate_placements
 from tests.strategies import examples, random_graph, small_mcm, toy_graph
 

@@ -11,12 +11,18 @@ import numpy as np
 import pytest
 
 import go_opt
-import go_opt.agents.joint_orders as joint_order_search
-from go_opt.agents.cheapest import Slicer
-from go_opt.agents.genetic import genetic_search
-from go_opt.agents.instance import Instance, instance
-from go_opt.agents.joint_orders import joint_orders
-from go_opt.agents.order_search import (
+import go_opt.solver.orders.joint_orders as joint_order_search
+from go_opt.env import list_schedule
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.plan import Plan
+from go_opt.solver import Passing, verify
+from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
+from go_opt.solver.orders.cheapest import Slicer
+from go_opt.solver.orders.genetic import genetic_search
+from go_opt.solver.orders.instance import Instance, instance
+from go_opt.solver.orders.joint_orders import joint_orders
+from go_opt.solver.orders.order_screen import OrderScreen
+from go_opt.solver.orders.order_search import (
     BETTER,
     HOPELESS,
     LEVELS,
@@ -25,15 +31,9 @@ from go_opt.agents.order_search import (
     genetic_orders,
     order_keys,
 )
-from go_opt.agents.orders import fixed_orders
-from go_opt.agents.seeded import order_along, seeded_orders
-from go_opt.agents.tied_keys import TiedKeys
-from go_opt.env import list_schedule
-from go_opt.graph_builder import GraphBuilder
-from go_opt.plan import Plan
-from go_opt.solver import Passing, verify
-from go_opt.solver.order_screen import OrderScreen
-from go_opt.solver.relays import needed_relays, relays_of_arrays
+from go_opt.solver.orders.orders import fixed_orders
+from go_opt.solver.orders.seeded import order_along, seeded_orders
+from go_opt.solver.orders.tied_keys import TiedKeys
 from tests.strategies import small_mcm, toy_graph
 
 EVALUATIONS = 150

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from numpy.typing import NDArray
 
-from go_opt.agents import fixed_orders, kernel_features, random_orders
 from go_opt.env import CostTables, cost_tables, greedy_fusion, loop_roles
 from go_opt.env.kernels import number_kernels
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
+from go_opt.solver.orders import fixed_orders, kernel_features, random_orders
 from tests.strategies import examples, random_graph, seeds, small_mcm, toy_graph
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from go_opt.env import greedy_fusion, is_one_loop, load_zoo, loop_roles, priority_fusion
-from go_opt.graph import Graph
+from go_opt.model.graph import Graph
 from tests.strategies import examples, random_graph, seeds, toy_graph
 
 

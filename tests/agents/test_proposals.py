@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from go_opt.agents import proposals
-from go_opt.agents.decoding import schedule
 from go_opt.agents.features import NUM_EXPLORED, GraphFeatures, graph_features
-from go_opt.agents.instance import Instance, instance
 from go_opt.agents.outputs import Outputs
 from go_opt.agents.proposals import Advice, PolicyPlan, advice, policy_plans
 from go_opt.env import Target, load_target
 from go_opt.env.kernels import kernel_seconds, number_kernels
-from go_opt.graph_builder import GraphBuilder
-from go_opt.plan import Plan
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.plan import Plan
 from go_opt.solver import verify
-from go_opt.solver.allotment import allotted_chips
+from go_opt.solver.orders.instance import Instance, instance
+from go_opt.solver.orders.orders import schedule
+from go_opt.solver.problem.allotment import allotted_chips
 from tests.strategies import chip_kind, random_graph, small_mcm, toy_graph
 
 ROUND = ("policy: order and kernels", "structured keys: order and kernels") * 2 + ("policy: placement",) * 2

@@ -7,15 +7,15 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from go_opt.agents.cheapest import Slicer
-from go_opt.agents.instance import instance
-from go_opt.agents.order_search import genetic_orders
-from go_opt.agents.tied_keys import TiedKeys, tied_keys
 from go_opt.env import list_schedule
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.plan import Plan
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.solver import verify
+from go_opt.solver.orders.cheapest import Slicer
+from go_opt.solver.orders.instance import instance
+from go_opt.solver.orders.order_search import genetic_orders
+from go_opt.solver.orders.tied_keys import TiedKeys, tied_keys
 from tests.strategies import small_mcm, toy_graph
 
 

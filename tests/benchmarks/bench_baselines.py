@@ -20,8 +20,8 @@ import statistics
 import numpy as np
 
 import go_opt
-from go_opt.agents.baselines import METHODS, Run
-from go_opt.agents.instance import Instance, instance
+from go_opt.bench.baselines import METHODS, Run
+from go_opt.solver.orders.instance import Instance, instance
 from tests.strategies import make_plan
 from tests.zoo import zoo_sample
 

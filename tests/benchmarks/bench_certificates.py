@@ -41,15 +41,15 @@ from go_opt.env import (
 )
 from go_opt.env.clonable import clonable_ops
 from go_opt.env.stages import stages_of
-from go_opt.graph import Graph
-from go_opt.plan import Plan
-from go_opt.solver.joint_floors import joint_refinement_problem, replicated_plan_problem
-from go_opt.solver.passing import PASSING_CODE, Passing
-from go_opt.solver.polish import fused_within_chips
-from go_opt.solver.refinement import Refinement
-from go_opt.solver.refinement_problem import RefinementProblem, refinement_problem
-from go_opt.solver.relays import needed_relays, relays_of_arrays
-from go_opt.solver.streamed_slicing import slice_order_streamed
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.solver.annealing.polish import fused_within_chips
+from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem, replicated_plan_problem
+from go_opt.solver.certify.problem.problem import RefinementProblem, refinement_problem
+from go_opt.solver.certify.refinement import Refinement
+from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
+from go_opt.solver.problem.passing import PASSING_CODE, Passing
+from go_opt.solver.slicing.streamed.slice import slice_order_streamed
 
 MARKS_S = (0.1, 1.0, 10.0, 60.0)  # those beyond ``--seconds`` tell what was reached in the end
 CLOSE = 0.05

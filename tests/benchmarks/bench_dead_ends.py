@@ -18,11 +18,11 @@ import numpy as np
 
 from go_opt.env import greedy_fusion, load_target, loop_roles
 from go_opt.env.zoo import load_zoo
-from go_opt.solver.adjacent import VISITING
-from go_opt.solver.modes import MAX_BACKTRACKS, sample
-from go_opt.solver.problem import placement_problem
-from go_opt.solver.propagators import rule_tables
-from go_opt.solver.search import holds
+from go_opt.solver.problem.problem import placement_problem
+from go_opt.solver.propagation.adjacent import VISITING
+from go_opt.solver.propagation.modes import MAX_BACKTRACKS, sample
+from go_opt.solver.propagation.propagators import rule_tables
+from go_opt.solver.propagation.search import holds
 from tests.zoo import zoo_sample
 
 

@@ -22,7 +22,7 @@ import go_opt
 from go_opt.env import Target, evaluate_plan, zoo_entries
 from go_opt.env.target import parse_target, target_text
 from go_opt.errors import InfeasibleError
-from go_opt.graph import Graph
+from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult
 
 TARGETS = "gpu-2,gpu-4,gpu-8"

@@ -21,11 +21,11 @@ from pathlib import Path
 import numpy as np
 
 import go_opt
-from go_opt.device_placement import load_device_placement
-from go_opt.plan import Plan
+from go_opt.frontends.device_placement import load_device_placement
+from go_opt.model.plan import Plan
 from go_opt.solver import verify
-from go_opt.solver.op_constraints import op_constraints
-from go_opt.solver.star_plans import star_plan
+from go_opt.solver.exact.star_plans import star_plan
+from go_opt.solver.problem.op_constraints import op_constraints
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "neurips20"
 # Optimum and human expert, in ms; the last node of each of the expert's accelerators.

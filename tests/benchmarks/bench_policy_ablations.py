@@ -33,7 +33,7 @@ from go_opt.agents.training.pretrain import PretrainRequest, pretrain
 from go_opt.agents.training.settings import Settings
 from go_opt.agents.training.validation import validate
 from go_opt.env import load_zoo, zoo_entries
-from go_opt.graph import Graph
+from go_opt.model.graph import Graph
 
 LESSONS = {"order": ORDER_AND_FUSION, "placement": PLACEMENT, "sample": SAMPLED, "joint": JOINT}
 BASE = "as it is"

@@ -28,7 +28,6 @@ from policy_methods import checked, plan_of
 from policy_runs import NO_POLICY, Part, Row, print_table, rows_of, run_arguments, spread
 
 import go_opt
-from go_opt.agents.instance import instance
 from go_opt.agents.networks import PolicyConfig, initial_parameters
 from go_opt.agents.policy import Policy
 from go_opt.agents.policy_file import load_policy
@@ -38,7 +37,8 @@ from go_opt.agents.training.finetune import FinetuneRequest, finetune
 from go_opt.agents.training.lessons import JOINT, ORDER_AND_FUSION, PLACEMENT
 from go_opt.agents.training.rollout import play
 from go_opt.env import Target
-from go_opt.graph import Graph
+from go_opt.model.graph import Graph
+from go_opt.solver.orders.instance import instance
 
 T = TypeVar("T")
 

@@ -50,14 +50,14 @@ from policy_runs import (
 )
 
 import go_opt
-from go_opt.agents.baselines import Samples, analytical
-from go_opt.agents.baselines.black_box import Annealing, anneal_from
-from go_opt.agents.cheapest import cheapest_slicing
-from go_opt.agents.instance import Instance, instance
 from go_opt.agents.policy import Policy
 from go_opt.agents.proposals import advice, policy_plans
 from go_opt.agents.training.environment import LocalEnvironment, as_evaluator, open_session
 from go_opt.agents.training.lessons import ORDER_AND_FUSION, PLACEMENT
+from go_opt.bench.baselines import Samples, analytical
+from go_opt.bench.baselines.black_box import Annealing, anneal_from
+from go_opt.solver.orders.cheapest import cheapest_slicing
+from go_opt.solver.orders.instance import Instance, instance
 
 BUDGETS = (1, 20, 200)
 LESSONS = (ORDER_AND_FUSION, PLACEMENT)

@@ -49,14 +49,14 @@ from policy_runs import (
 )
 
 import go_opt
-from go_opt.agents.baselines import Evaluate, Run, Samples
-from go_opt.agents.baselines.harness import Plans
-from go_opt.agents.cheapest import cheapest_slicing
-from go_opt.agents.instance import Instance, instance
-from go_opt.agents.orders import fixed_orders, random_orders
 from go_opt.agents.training.lessons import JOINT, ORDER_AND_FUSION
+from go_opt.bench.baselines import Evaluate, Run, Samples
+from go_opt.bench.baselines.harness import Plans
 from go_opt.env import evaluate_plan
 from go_opt.solver import earliest_finish_placement
+from go_opt.solver.orders.cheapest import cheapest_slicing
+from go_opt.solver.orders.instance import Instance, instance
+from go_opt.solver.orders.orders import fixed_orders, random_orders
 
 SEPARATE = "separate heuristics"
 DEFAULT = "greedy fusion, default order"

@@ -25,7 +25,7 @@ import go_opt
 from go_opt.bench.link_scale import with_links_scaled
 from go_opt.env import Target, parse_target
 from go_opt.env.target_toml import target_to_toml
-from go_opt.graph import Graph
+from go_opt.model.graph import Graph
 
 NAMES = ("gpt2", "densenet121")
 NO_LIMIT = 10**15  # bytes, and bytes per second

@@ -24,17 +24,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from go_opt.agents.cheapest import Slicer
-from go_opt.agents.genetic import genetic_search
-from go_opt.agents.instance import Instance, instance
-from go_opt.agents.order_search import genetic_orders, order_keys
-from go_opt.agents.tied_keys import tied_keys
 from go_opt.env import list_schedule
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.plan import Plan
-from go_opt.repeats import find_repeats
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.model.repeats import find_repeats
 from go_opt.solver import verify
+from go_opt.solver.orders.cheapest import Slicer
+from go_opt.solver.orders.genetic import genetic_search
+from go_opt.solver.orders.instance import Instance, instance
+from go_opt.solver.orders.order_search import genetic_orders, order_keys
+from go_opt.solver.orders.tied_keys import tied_keys
 from tests.strategies import small_mcm
 
 BRANCHES, DEPTH = 4, 6

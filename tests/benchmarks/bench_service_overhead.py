@@ -25,8 +25,9 @@ import numpy as np
 
 from go_opt import api
 from go_opt.env import load_zoo, zoo_entries
-from go_opt.graph import Graph
-from go_opt.plan_json import plan_to_dict
+from go_opt.model.codecs.plan_json import plan_to_dict
+from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
+from go_opt.model.graph import Graph
 from go_opt.proto import graph_pb2, optimizer_pb2
 from go_opt.result import Request
 from go_opt.service.calls import Call, Calls, Handler
@@ -36,7 +37,6 @@ from go_opt.service.convert import request_to_proto
 from go_opt.service.optimizer_service import OptimizerService
 from go_opt.service.process_optimizer import ProcessOptimizer
 from go_opt.service.server import serve
-from go_opt.wire import graph_from_proto, graph_to_proto
 from tests.service.big_graph import repeated
 
 TARGET = "mcm-6x6"

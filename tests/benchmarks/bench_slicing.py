@@ -23,9 +23,9 @@ from bench_evaluation import best_s
 from chains import branchy_graph
 
 from go_opt.env import cost_tables, evaluate_plan, load_target
-from go_opt.plan import Plan
+from go_opt.model.plan import Plan
 from go_opt.solver import slice_order, slice_order_relayed, verify
-from go_opt.solver.relays import needed_relays, relays_of_arrays
+from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
 
 SIZES = (100, 1_000, 10_000, 50_000)
 FAR_READS = 0.05

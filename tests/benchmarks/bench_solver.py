@@ -21,12 +21,12 @@ from bench_evaluation import best_s
 from chains import branchy_graph
 
 from go_opt.env import cost_tables, load_target, load_zoo
-from go_opt.solver.adjacent import DRAWN, VISITING, fix_adjacent, sample_adjacent
-from go_opt.solver.likelihood import cut_filter, log_prob, most_likely_cuts, sample_cuts
-from go_opt.solver.modes import sample as full_rule_sample
-from go_opt.solver.problem import placement_problem
-from go_opt.solver.rule_check import broken_rules
-from go_opt.solver.sequence import kernel_sequence
+from go_opt.solver.problem.problem import placement_problem
+from go_opt.solver.problem.sequence import kernel_sequence
+from go_opt.solver.propagation.adjacent import DRAWN, VISITING, fix_adjacent, sample_adjacent
+from go_opt.solver.propagation.modes import sample as full_rule_sample
+from go_opt.solver.slicing.likelihood import cut_filter, log_prob, most_likely_cuts, sample_cuts
+from go_opt.solver.verify.rule_check import broken_rules
 from tests.solver.adjacent_oracle import obeys
 from tests.solver.test_adjacent import POLICIES, policy
 from tests.solver.test_likelihood import log_weight

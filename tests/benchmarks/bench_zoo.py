@@ -21,12 +21,12 @@ from zoo_picture import write_picture
 
 from go_opt.env import cost_tables, evaluate_plan, load_target, load_zoo, loop_roles, zoo_entries
 from go_opt.env.zoo import SPLITS, ZooEntry, shipped_bytes
-from go_opt.env.zoo.similarity import CostProfile, cost_profile, similarity
-from go_opt.graph import Graph
+from go_opt.model.graph import Graph
 from go_opt.report.graph_stats import GraphStats, graph_stats
 from go_opt.report.zoo_tables import zoo_counts
 from go_opt.solver import throughput_bound, verify
 from tests.zoo import first_plans
+from tests.zoo_recipes.similarity import CostProfile, cost_profile, similarity
 
 DOCS = Path(__file__).parents[2] / "docs"
 HEAD = """# The graphs of the zoo

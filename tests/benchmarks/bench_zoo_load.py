@@ -24,7 +24,7 @@ from go_opt.env.zoo import load_zoo, zoo_entries
 entries = zoo_entries()
 listed = time.perf_counter()
 from go_opt.proto import graph_pb2
-from go_opt.wire import graph_from_proto
+from go_opt.model.codecs.wire import graph_from_proto
 imported = time.perf_counter()
 name = min(entries, key=lambda entry: abs(entry.ops - 1000)).name
 graph = load_zoo(name)

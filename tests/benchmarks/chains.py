@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
 
 
 def branchy_graph(num_ops: int, seed: int = 0, far_reads: float = 0.0) -> Graph:

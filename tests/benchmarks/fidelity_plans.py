@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.agents import fixed_orders, random_orders
 from go_opt.env import (
     CostTables,
     Target,
@@ -21,9 +20,10 @@ from go_opt.env import (
     loop_roles,
 )
 from go_opt.env.kernels import number_kernels
-from go_opt.graph import Graph
+from go_opt.model.graph import Graph
 from go_opt.solver import Slicing, likelihood_slicing, placement_problem, sample, slice_order
-from go_opt.solver.sequence import kernel_sequence
+from go_opt.solver.orders import fixed_orders, random_orders
+from go_opt.solver.problem.sequence import kernel_sequence
 
 RANDOM_KINDS = ("random order, cheapest cuts", "random order, random cuts", "SAMPLE, uniform")
 GOOD_KINDS = ("order perturbed", "cuts moved", "kernels split")

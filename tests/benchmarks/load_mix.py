@@ -9,11 +9,11 @@ import numpy as np
 
 import go_opt
 from go_opt.env import load_zoo
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.model.codecs.wire import graph_to_proto, plan_to_proto
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.proto import environment_pb2, optimizer_pb2, plan_pb2
 from go_opt.service.convert_environment import PlanWriter
-from go_opt.wire import graph_to_proto, plan_to_proto
 
 TARGET = "mcm-6x6"
 # By ops, each class as often as the next.

@@ -4,7 +4,7 @@ Run: PYTHONPATH=. python tests/benchmarks/make_references.py [--seconds 20] [--m
 
 Over the graphs of the test split that fit ``mcm-6x6`` (strict problem: triangle rule, no
 relays, no replication), or those named. For each of ``--seconds``: the rivals of
-``go_opt.agents.baselines`` that slice, for some 2/5 of the time, then annealing directly on
+``go_opt.bench.baselines`` that slice, for some 2/5 of the time, then annealing directly on
 the placements of the best of them. Every reference has passed the verifier. Writes
 ``tests/data/references.toml``; an entry is replaced only by a faster plan, or where graph or
 target changed, so longer runs improve the file. Test graphs: nothing is tuned on them.
@@ -33,10 +33,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import go_opt
-from go_opt.agents.baselines import METHODS
-from go_opt.agents.baselines.direct_annealing import anneal_placement
-from go_opt.agents.instance import Instance, instance
+from go_opt.bench.baselines import METHODS
+from go_opt.bench.baselines.direct_annealing import anneal_placement
 from go_opt.env import load_zoo, zoo_entries
+from go_opt.solver.orders.instance import Instance, instance
 from tests.strategies import make_plan
 
 TARGET = "mcm-6x6"

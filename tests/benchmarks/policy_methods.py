@@ -12,10 +12,6 @@ import numpy as np
 from policy_runs import Part, Row, curve_row
 
 import go_opt
-from go_opt.agents.baselines import METHODS, Evaluate, Method, Run, Samples
-from go_opt.agents.baselines.harness import Plans
-from go_opt.agents.cheapest import cheapest_slicing
-from go_opt.agents.instance import Instance
 from go_opt.agents.networks import PolicyConfig, initial_parameters
 from go_opt.agents.outputs import Outputs
 from go_opt.agents.policy import Policy
@@ -26,10 +22,14 @@ from go_opt.agents.training.environment import Evaluations
 from go_opt.agents.training.finetune import FinetuneRequest, finetune, finetuning_settings
 from go_opt.agents.training.lessons import Lesson
 from go_opt.agents.training.rollout import decide, play
+from go_opt.bench.baselines import METHODS, Evaluate, Method, Run, Samples
+from go_opt.bench.baselines.harness import Plans
 from go_opt.env import Target
 from go_opt.env.metrics import Fidelity, Metrics
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.solver.orders.cheapest import cheapest_slicing
+from go_opt.solver.orders.instance import Instance
 from tests.strategies import make_plan
 
 BATCH = 16  # samples of one lesson at a time, before the next lesson has its turn

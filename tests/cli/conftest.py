@@ -17,9 +17,9 @@ from onnx import TensorProto, helper
 
 import go_opt
 from go_opt.cli.app import main
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.graph_json import graph_to_dict
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.codecs.graph_json import graph_to_dict
+from go_opt.model.graph import Graph
 
 # What a cold cache or a slow machine adds to stderr; no part of what a command says.
 PROGRESS = re.compile(r"compiling kernels|\s*[0-9.]+ s  best ")

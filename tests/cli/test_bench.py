@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from go_opt.agents.rivals import Point
 from go_opt.bench import matches, processes
 from go_opt.bench.matches import Match, Record
+from go_opt.bench.rivals import Point
 from tests.cli.conftest import Cli
 
 SECONDS = {"greedy": 4e-6, "slice": 3e-6, "portfolio": 2e-6}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from go_opt.plan_json import load_plan
+from go_opt.model.codecs.plan_json import load_plan
 from go_opt.service.optimizer import LocalOptimizer
 from go_opt.service.optimizer_service import OptimizerService
 from go_opt.service.server import serve_in_thread

@@ -12,8 +12,8 @@ import pytest
 
 import go_opt
 from go_opt.env import target_text
-from go_opt.graph_json import graph_to_dict
-from go_opt.plan_json import save_plan
+from go_opt.model.codecs.graph_json import graph_to_dict
+from go_opt.model.codecs.plan_json import save_plan
 from go_opt.service.server import serve_in_thread
 from tests.cli.conftest import Cli, graph_file
 from tests.cli.test_end_to_end import without_clock

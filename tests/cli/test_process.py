@@ -150,7 +150,7 @@ except SystemExit as end:
 # Says when the policy is asked, which is once there is a plan.
 RUN_ASKING = """
 import sys
-from go_opt import portfolio
+from go_opt.search import portfolio
 ask = portfolio.ask_policy
 def noted(*question):
     print("asked", file=sys.stderr)

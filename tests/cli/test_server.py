@@ -16,7 +16,7 @@ import pytest
 
 from go_opt import api
 from go_opt.env import Target
-from go_opt.graph import Graph
+from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult
 from go_opt.service.jobs.data_directory import DataDirectory
 from go_opt.service.jobs.local_runner import LocalRunner

@@ -9,7 +9,7 @@ import pytest
 from go_opt import api
 from go_opt.constraint_file import constraints_to_toml
 from go_opt.errors import InfeasibleError, InvalidInputError
-from go_opt.solver.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin
+from go_opt.solver.problem.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin
 from tests.contract.test_service_contract import chain
 
 FEW = {"max_evaluations": 8, "policy": None}

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from go_opt.agents.training.environment import Evaluations, LocalEnvironment, Session, open_session
 from go_opt.env import Target
 from go_opt.errors import EnvironmentFailedError, ServiceError
-from go_opt.graph import Graph
+from go_opt.model.graph import Graph
 from go_opt.proto import environment_pb2, environment_pb2_grpc, plan_pb2
 from go_opt.service.environment_service import EnvironmentService
 from go_opt.service.remote_environment import RemoteEnvironment

@@ -15,7 +15,8 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from go_opt import api
-from go_opt.graph import Graph
+from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto, plan_from_proto
+from go_opt.model.graph import Graph
 from go_opt.proto import (
     environment_pb2,
     environment_pb2_grpc,
@@ -28,7 +29,6 @@ from go_opt.service.environment_service import EnvironmentService
 from go_opt.service.optimizer import LocalOptimizer
 from go_opt.service.optimizer_service import OptimizerService
 from go_opt.service.server import serve_in_thread
-from go_opt.wire import graph_from_proto, graph_to_proto, plan_from_proto
 from tests.contract.test_service_contract import chain
 from tests.shuffled import by_name, in_order, shuffled
 from tests.strategies import random_graph

@@ -11,9 +11,9 @@ import pytest
 from go_opt import Forbid, api
 from go_opt.env import load_target
 from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
-from go_opt.explanation_json import explanation_to_dict
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.explanations.as_json import explanation_to_dict
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from tests.contract.test_service_contract import chain
 
 TARGET: Final = load_target("mcm-2x2")

@@ -24,14 +24,14 @@ from go_opt.errors import (
     PlanError,
     TargetError,
 )
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.plan import Plan
-from go_opt.plan_json import plan_to_dict
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.codecs.plan_json import plan_to_dict
+from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.proto import graph_pb2, optimizer_pb2, optimizer_pb2_grpc
 from go_opt.result import OptimizeResult
 from go_opt.service.errors import error_from_call
-from go_opt.wire import graph_from_proto, graph_to_proto
 
 TARGETS: Final = Path(__file__).parents[2] / "env" / "targets"
 # A search that only a stop ends soon.

@@ -21,7 +21,7 @@ from go_opt.errors import (
     ServiceError,
     TargetError,
 )
-from go_opt.graph import Graph
+from go_opt.model.graph import Graph
 from go_opt.service.operation import Operation
 from tests.contract.test_service_contract import chain
 

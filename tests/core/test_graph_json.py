@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from go_opt.dtypes import DTYPES
 from go_opt.errors import GraphError
-from go_opt.graph import OP_CLASSES, Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.graph_json import graph_from_dict, graph_to_dict
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
+from go_opt.model.dtypes import DTYPES
+from go_opt.model.graph import OP_CLASSES, Graph
 
 
 @st.composite

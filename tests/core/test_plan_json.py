@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from go_opt.errors import InvalidInputError, PlanError
-from go_opt.plan import Plan
-from go_opt.plan_json import load_plan, plan_from_dict, plan_to_dict, save_plan
+from go_opt.model.codecs.plan_json import load_plan, plan_from_dict, plan_to_dict, save_plan
+from go_opt.model.plan import Plan
 
 GOOD: dict[str, Any] = {
     "format": "go_opt.v1.Plan",

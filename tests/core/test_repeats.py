@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 
 from go_opt.env import load_zoo
-from go_opt.graph import NO_PRODUCER, Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.repeats import Repeat, find_repeats
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import NO_PRODUCER, Graph
+from go_opt.model.repeats import Repeat, find_repeats
 from tests.strategies import examples, random_graph, seeds
 
 Op = tuple[str, int, tuple[int, ...]]  # op type, elements written, ops back that it reads (0: the mask)

@@ -13,13 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from go_opt.errors import GraphError, PlanError
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.graph_columns import graph_from_columns
-from go_opt.plan import Clone, Plan, Relay
-from go_opt.plan_json import plan_to_dict
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.codecs.graph_columns import graph_from_columns
+from go_opt.model.codecs.plan_json import plan_to_dict
+from go_opt.model.codecs.wire import (
+    _built_graph,
+    graph_from_proto,
+    graph_to_proto,
+    plan_from_proto,
+    plan_to_proto,
+)
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Clone, Plan, Relay
 from go_opt.proto import graph_pb2, plan_pb2
-from go_opt.wire import _built_graph, graph_from_proto, graph_to_proto, plan_from_proto, plan_to_proto
 
 ARRAYS = [
     "op_class",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from go_opt.env.memory import MOST_BY_SIZE
-from go_opt.graph import INPUT, WEIGHT
+from go_opt.model.graph import INPUT, WEIGHT
 
 if TYPE_CHECKING:
     from tests.env.numpy_twin import Twin

@@ -24,13 +24,13 @@ from math import ceil, floor
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.dtypes import DTYPE_BITS, DTYPES
 from go_opt.env import Target
 from go_opt.env.relays import COPY_TYPE
 from go_opt.env.simulator_parameters import KindParameters, SimulatorParameters
 from go_opt.env.target import ChipKind
-from go_opt.graph import ACTIVATION, INPUT, MATRIX, VECTOR, WEIGHT, Graph
-from go_opt.plan import Plan
+from go_opt.model.dtypes import DTYPE_BITS, DTYPES
+from go_opt.model.graph import ACTIVATION, INPUT, MATRIX, VECTOR, WEIGHT, Graph
+from go_opt.model.plan import Plan
 from tests.env.memory_twin import chip_memory
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from go_opt.env import Target, cost_tables, evaluate_batch, evaluate_plan, load_target, load_zoo
 from go_opt.env.simulator import simulate_batch
 from go_opt.env.simulator.simulate import FRAGMENTED, TOO_LARGE
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.plan import Plan
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from tests.env.numpy_twin import Twin
 from tests.strategies import (
     chip_kind,

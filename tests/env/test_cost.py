@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from go_opt.env import cost_tables
-from go_opt.graph_builder import GraphBuilder
+from go_opt.model.builder import GraphBuilder
 from tests.env.numpy_twin import Twin
 from tests.strategies import (
     chip_kind,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from go_opt.env import Target, evaluate_plan
 from go_opt.env.critical_path import CriticalPath, critical_path
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from tests.env.numpy_twin import Twin
 from tests.env.test_makespan import US, in_us, measured_graph
 from tests.strategies import (

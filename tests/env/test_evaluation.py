@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from go_opt.env import Target, evaluate_plan, evaluate_plans
 from go_opt.env.metrics import Fidelity
 from go_opt.errors import InvalidInputError
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from tests.env.simulator.replicas import random_replicated
 from tests.strategies import (
     examples,

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from go_opt.env import evaluate_plan, load_target, load_zoo
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
 from tests.env.numpy_twin import Twin
 from tests.strategies import (
     chip_kind,

@@ -22,8 +22,8 @@ from go_opt.env.memory import (
     place_buffers,
     place_in_order,
 )
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from tests.env.memory_twin import chip_memory
 from tests.env.numpy_twin import Twin
 from tests.strategies import examples, random_graph, random_plan, random_simulated_target, seeds

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from go_opt.env.op_memory import op_that_runs_nowhere, why_no_plan
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
 from tests.strategies import make_plan, small_mcm, toy_graph
 
 

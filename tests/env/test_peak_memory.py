@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from go_opt.env import evaluate_plan
 from go_opt.env.peak_memory import Held, PeakMemory, peak_memory
-from go_opt.plan import Clone, Relay
+from go_opt.model.plan import Clone, Relay
 from tests.env.simulator.test_by_hand import package, uneven
 from tests.strategies import (
     examples,

@@ -23,8 +23,8 @@ from go_opt.env.relays import clone_name, expand_plan, relay_name
 from go_opt.env.simulator import simulate_plan
 from go_opt.env.simulator_parameters import EFFECTS
 from go_opt.errors import PlanError
-from go_opt.graph import NO_PRODUCER, Graph
-from go_opt.plan import Clone, Plan, Relay
+from go_opt.model.graph import NO_PRODUCER, Graph
+from go_opt.model.plan import Clone, Plan, Relay
 from go_opt.solver import slice_order, verify
 from tests.copies import no_copies, output_values, with_any_copies, with_legal_copies
 from tests.env.numpy_twin import Twin

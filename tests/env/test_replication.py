@@ -15,8 +15,8 @@ from go_opt.env.expanded_tables import plan_tables
 from go_opt.env.relays import expand_plan
 from go_opt.env.stage_tables import stage_tables
 from go_opt.env.stages import stages_of
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from tests.copies import with_legal_copies
 from tests.env.numpy_twin import Twin
 from tests.replicated import anywhere, random_stages, replicated_plan

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from go_opt.env import depth, greedy_fusion, height, list_schedule, loop_roles
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.plan import number_by_first_place
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
+from go_opt.model.plan import number_by_first_place
 from tests.strategies import examples, random_graph, random_order, seeds, toy_graph
 
 # embed -> dense -> relu -> mix -> add -> logits, and embed -> add.

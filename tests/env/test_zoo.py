@@ -9,18 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from go_opt.dtypes import size_bytes
 from go_opt.env import cost_tables, evaluate_plan, load_target, loop_roles
 from go_opt.env.op_memory import op_that_runs_nowhere
 from go_opt.env.zoo import SPLITS, load_zoo, shipped_bytes, zoo_entries, zoo_families
-from go_opt.env.zoo.build import index_text, main
 from go_opt.env.zoo.catalogue import INDEX_NAME, graph_file_name
-from go_opt.env.zoo.recipes import RECIPES
 from go_opt.errors import ModelError
-from go_opt.graph import MATRIX, WEIGHT, Graph
+from go_opt.model.dtypes import size_bytes
+from go_opt.model.graph import MATRIX, WEIGHT, Graph
 from go_opt.solver import throughput_bound, verify
 from tests.strategies import JIT_IS_ON
 from tests.zoo import first_plans, zoo_sample
+from tests.zoo_recipes.build import index_text, main
+from tests.zoo_recipes.recipes import RECIPES
 
 ENTRIES = {entry.name: entry for entry in zoo_entries()}
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from go_opt.env.zoo import zoo_entry
-from go_opt.env.zoo.build import main
 from go_opt.env.zoo.catalogue import INDEX_NAME, ZooEntry
+from tests.zoo_recipes.build import main
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
 PINNED = dict(pin.split("==") for pin in PROJECT["optional-dependencies"]["zoo-jax"])

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from go_opt.env.zoo import load_zoo, zoo_entries
-from go_opt.env.zoo.similarity import NEAR_DUPLICATE, cost_profile, similarity
-from go_opt.graph import NO_PRODUCER, Graph
-from go_opt.graph_builder import GraphBuilder
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import NO_PRODUCER, Graph
 from tests.zoo import zoo_sample
+from tests.zoo_recipes.similarity import NEAR_DUPLICATE, cost_profile, similarity
 
 # Op type, class and FLOPs; without FLOPs an op costs the 1000 elements it writes.
 BLOCK = [

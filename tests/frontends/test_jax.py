@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from go_opt.errors import GraphError, ModelError
 from go_opt.frontends.jax_frontend import from_jax
 from go_opt.frontends.networkx_frontend import from_networkx, to_networkx
-from go_opt.graph import DATA_MOVEMENT, INPUT, MATRIX, NO_PRODUCER, VECTOR, WEIGHT, Graph
-from go_opt.graph_json import graph_from_dict, graph_to_dict
+from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
+from go_opt.model.graph import DATA_MOVEMENT, INPUT, MATRIX, NO_PRODUCER, VECTOR, WEIGHT, Graph
 
 
 def _shape(*sizes: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:

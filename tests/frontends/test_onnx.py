@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from go_opt.errors import ModelError
 from go_opt.frontends import from_onnx
-from go_opt.graph import DATA_MOVEMENT, INPUT, MATRIX, WEIGHT, Graph
+from go_opt.model.graph import DATA_MOVEMENT, INPUT, MATRIX, WEIGHT, Graph
 
 FLOAT = TensorProto.FLOAT
 INT64 = TensorProto.INT64

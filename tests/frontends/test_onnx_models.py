@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from go_opt.frontends import from_onnx
-from go_opt.graph import MATRIX
+from go_opt.model.graph import MATRIX
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 

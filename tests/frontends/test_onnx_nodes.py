@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from go_opt.frontends import from_onnx
-from go_opt.graph import Graph
-from go_opt.graph_json import graph_from_dict, graph_to_dict
+from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
+from go_opt.model.graph import Graph
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 FLOAT = TensorProto.FLOAT

@@ -16,7 +16,7 @@ import pytest
 import go_opt
 from go_opt import errors
 from go_opt.env import target_text
-from go_opt.plan_json import save_plan
+from go_opt.model.codecs.plan_json import save_plan
 
 # Design section 9: positional arguments, then keywords.
 DOORS: dict[str, tuple[list[str], set[str]]] = {

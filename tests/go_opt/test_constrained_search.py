@@ -10,8 +10,8 @@ from hypothesis import given, settings
 
 import go_opt
 from go_opt.errors import InfeasibleError
-from go_opt.solver.problem import placement_problem
-from go_opt.solver.rule_check import NONE, broken_rules
+from go_opt.solver.problem.problem import placement_problem
+from go_opt.solver.verify.rule_check import NONE, broken_rules
 from tests.solver.user_constraints import draw_constraint, obeys
 from tests.strategies import examples, random_graph, seeds, small_mcm, toy_graph
 

@@ -17,14 +17,14 @@ from go_opt.env import cost_tables, greedy_fusion, loop_roles
 from go_opt.env.clonable import clonable_ops
 from go_opt.env.metrics import Fidelity
 from go_opt.env.relays import expand_plan
-from go_opt.plan import Clone, Plan, Relay
-from go_opt.plan_json import load_plan, save_plan
+from go_opt.model.codecs.plan_json import load_plan, save_plan
+from go_opt.model.codecs.wire import plan_from_proto, plan_to_proto
+from go_opt.model.plan import Clone, Plan, Relay
 from go_opt.proto import plan_pb2
 from go_opt.report.tables import print_metrics
 from go_opt.report.trace import trace_events, trace_text
 from go_opt.result_json import decisions_to_dict
 from go_opt.solver import clones_of_arrays, improve_with_clones, relays_of_arrays, slice_order
-from go_opt.wire import plan_from_proto, plan_to_proto
 from tests.go_opt.test_trace import check_format
 from tests.strategies import JIT_IS_ON, make_plan, small_mcm, toy_graph
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import go_opt
-from go_opt.device_placement import DevicePlacement, load_device_placement
 from go_opt.errors import InvalidInputError, ModelError
-from go_opt.plan import Plan
+from go_opt.frontends.device_placement import DevicePlacement, load_device_placement
+from go_opt.model.plan import Plan
 from go_opt.solver import ChipLimit, Colocate
-from go_opt.solver.op_constraints import op_constraints
-from go_opt.solver.star_plans import StarPlan, star_plan
+from go_opt.solver.exact.star_plans import StarPlan, star_plan
+from go_opt.solver.problem.op_constraints import op_constraints
 
 DATA = Path(__file__).parent.parent / "data" / "neurips20"
 BERT_LAYERS = DATA / "bert24_layer_inference.json"

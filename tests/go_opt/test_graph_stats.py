@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from go_opt.graph_builder import GraphBuilder
+from go_opt.model.builder import GraphBuilder
 from go_opt.report.graph_stats import OpTypeStats, TensorStats, graph_stats
 from tests.strategies import small_mcm, toy_graph
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from go_opt import kernel_cache
 from go_opt.env import load_target, load_zoo
-from go_opt.kernel_cache import until_compiled
-from go_opt.optimizer import optimize_request
 from go_opt.result import OptimizeResult, Request
+from go_opt.search.compiling import kernel_cache
+from go_opt.search.compiling.kernel_cache import until_compiled
+from go_opt.search.optimizer import optimize_request
 
 
 @pytest.fixture

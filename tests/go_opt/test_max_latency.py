@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import go_opt
 from go_opt.env import cost_tables, evaluate_plan, loop_roles
 from go_opt.errors import InfeasibleError, InvalidInputError
-from go_opt.solver.bounds import sample_bound
+from go_opt.solver.certify.problem.bounds import sample_bound
 from tests.strategies import (
     examples,
     kind_names,

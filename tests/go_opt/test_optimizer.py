@@ -16,9 +16,9 @@ from hypothesis import given, settings
 import go_opt
 from go_opt.env import Target, evaluate_plan, load_target
 from go_opt.errors import InfeasibleError
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.plan import Plan
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.result import OptimizeResult, Step
 from tests.strategies import (
     JIT_IS_ON,

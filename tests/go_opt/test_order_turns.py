@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from go_opt import portfolio
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.optimizer import Search, optimize_request
-from go_opt.order_turns import order_turns
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
 from go_opt.result import Request
+from go_opt.search import portfolio
+from go_opt.search.methods.order_turns import order_turns
+from go_opt.search.optimizer import Search, optimize_request
 from tests.go_opt.test_optimizer import assert_consistent
 from tests.strategies import small_mcm
 

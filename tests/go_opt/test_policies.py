@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from go_opt import policies
 from go_opt.agents.networks import PolicyConfig, initial_parameters
 from go_opt.agents.policy import Policy
 from go_opt.agents.policy_file import load_policy, save_policy
 from go_opt.agents.proposals import advice
 from go_opt.errors import PolicyError
-from go_opt.policies import ask_policy, find_policy
+from go_opt.search import policies
+from go_opt.search.policies import ask_policy, find_policy
 from tests.strategies import small_mcm, toy_graph
 
 CONFIG = PolicyConfig(width=8, graphsage_layers=1, attention_layers=1, num_heads=2, rounds=1)
@@ -122,7 +122,7 @@ def test_nobody_waits_for_it_at_the_end(policy_file: Path) -> None:
     # It has just begun to load JAX; a process that waited would run until it has the answer.
     code = f"""
 from pathlib import Path
-from go_opt.policies import ask_policy
+from go_opt.search.policies import ask_policy
 from tests.strategies import small_mcm, toy_graph
 heard = ask_policy(Path({str(policy_file)!r}), toy_graph(), small_mcm(2))
 heard.add_done_callback(lambda _: print("heard"))

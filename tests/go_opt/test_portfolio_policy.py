@@ -11,17 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from go_opt import guesses, optimizer, portfolio
 from go_opt.agents.features import NUM_EXPLORED
 from go_opt.agents.outputs import Outputs
 from go_opt.agents.proposals import Advice, PolicyPlan, advice
 from go_opt.env import Target, load_target
 from go_opt.errors import PolicyError
-from go_opt.graph import Graph
-from go_opt.guesses import PATIENCE
-from go_opt.optimizer import optimize_request
-from go_opt.portfolio import LEAST_BUDGET_S, LEAST_EVALUATIONS, MOST_OPS, policy_takes_part
+from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request, Step
+from go_opt.search import optimizer, portfolio
+from go_opt.search.methods import guesses
+from go_opt.search.methods.guesses import PATIENCE
+from go_opt.search.optimizer import optimize_request
+from go_opt.search.portfolio import LEAST_BUDGET_S, LEAST_EVALUATIONS, MOST_OPS, policy_takes_part
 from tests.go_opt.test_optimizer import answer, assert_consistent
 from tests.strategies import random_graph, small_mcm, toy_graph
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from go_opt.env import cost_tables, loop_roles
-from go_opt.proof_beside import RefinementBeside
+from go_opt.search.methods.proof_beside import RefinementBeside
 from go_opt.solver import Refinement
-from go_opt.solver.joint_floors import joint_refinement_problem
+from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem
 from tests.strategies import random_graph, small_mcm
 
 

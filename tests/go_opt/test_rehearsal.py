@@ -16,7 +16,7 @@ NOTED = """
 import sys
 from numba.core.dispatcher import Dispatcher
 import go_opt
-from go_opt import optimizer
+from go_opt.search import optimizer
 
 compile, noted, is_searching = Dispatcher.compile, [], []
 

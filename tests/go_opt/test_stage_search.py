@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from go_opt.env import greedy_fusion, loop_roles
-from go_opt.optimizer import Search
 from go_opt.result import Request
-from go_opt.stage_search import StageSearch
+from go_opt.search.methods.stage_search import StageSearch
+from go_opt.search.optimizer import Search
 from tests.replicated import random_stages, replicated_plan
 from tests.strategies import examples, random_graph, random_order, seeds, small_mcm
 

@@ -16,9 +16,9 @@ from google.protobuf.wrappers_pb2 import BytesValue
 from go_opt.env import Metrics, Target, target_names
 from go_opt.errors import GoOptError, InfeasibleError, InvalidInputError
 from go_opt.explanations import OpExplanation
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.plan import Plan
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.result import OptimizeResult, Step
 from go_opt.service.calls import Call, Calls, Emit, Handler, Reading, parsed
 from go_opt.service.optimizer import LocalOptimizer

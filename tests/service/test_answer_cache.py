@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from go_opt.env import Target, load_target, parse_target
 from go_opt.errors import PolicyError
-from go_opt.graph import Graph, NodeWithoutOp
+from go_opt.model.graph import Graph, NodeWithoutOp
 from go_opt.result import Request
 from go_opt.service.answer_cache import AnswerCache
 from go_opt.service.answer_key import answer_key
 from go_opt.service.optimizer import Policy
 from go_opt.service.sent_graph import SentGraph
-from go_opt.solver.user_constraints import Colocate, CutAfter
+from go_opt.solver.problem.user_constraints import Colocate, CutAfter
 
 TARGET = load_target("mcm-2x2")
 TEXT = (Path(__file__).parents[2] / "env" / "targets" / "mcm-2x2.toml").read_text("utf-8")

@@ -24,7 +24,7 @@ from go_opt.errors import (
     ServiceError,
     UnauthenticatedError,
 )
-from go_opt.graph import Graph
+from go_opt.model.graph import Graph
 from go_opt.proto import optimizer_pb2, training_pb2
 from go_opt.service import connection
 from go_opt.service.client import Client

@@ -9,7 +9,7 @@ from go_opt.proto import optimizer_pb2
 from go_opt.result import Request
 from go_opt.service.convert import request_from_proto, request_to_proto
 from go_opt.service.convert_constraints import constraints_from_proto, constraints_to_proto
-from go_opt.solver.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin
+from go_opt.solver.problem.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin
 
 CONSTRAINTS = (
     Pin(["encoder/.*", "é"], 3),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from go_opt.errors import GraphError
-from go_opt.graph import Graph
+from go_opt.model.codecs.wire import graph_to_proto
+from go_opt.model.graph import Graph
 from go_opt.service.decoded_graphs import DecodedGraphs
-from go_opt.wire import graph_to_proto
 
 
 def encoded(graph: Graph, name: str) -> bytes:

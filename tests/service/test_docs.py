@@ -14,6 +14,7 @@ from google.protobuf import json_format
 from google.rpc import code_pb2
 
 from go_opt.cli.app import app
+from go_opt.model.codecs.wire import graph_from_proto
 from go_opt.proto import optimizer_pb2
 from go_opt.service import environment_service, open_calls, operations_service, server
 from go_opt.service.admission import AdmissionLimits
@@ -26,7 +27,6 @@ from go_opt.service.jobs.scheduler import JobLimits
 from go_opt.service.metrics import Metrics
 from go_opt.service.retry import Retry
 from go_opt.service.sessions import SessionLimits
-from go_opt.wire import graph_from_proto
 
 TEXT = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]

@@ -15,7 +15,6 @@ import grpc
 import numpy as np
 import pytest
 
-from go_opt.agents.instance import instance
 from go_opt.agents.training.environment import Evaluations, LocalEnvironment, Plans
 from go_opt.env import INVALID_REWARD, Target, evaluate_plan
 from go_opt.errors import (
@@ -28,8 +27,9 @@ from go_opt.errors import (
     TargetError,
     UnsupportedError,
 )
-from go_opt.graph import Graph
-from go_opt.plan import Clone, Plan, Relay
+from go_opt.model.codecs.wire import graph_to_proto, plan_to_proto
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Clone, Plan, Relay
 from go_opt.proto import environment_pb2, environment_pb2_grpc, plan_pb2
 from go_opt.service.environment_service import EnvironmentService
 from go_opt.service.errors import error_from_call
@@ -37,7 +37,7 @@ from go_opt.service.remote_environment import RemoteEnvironment
 from go_opt.service.server import serve_in_thread
 from go_opt.service.sessions import SessionLimits
 from go_opt.solver import greedy_slicing, verify
-from go_opt.wire import graph_to_proto, plan_to_proto
+from go_opt.solver.orders.instance import instance
 from tests.replicated import replicated_plan
 from tests.strategies import make_plan, small_mcm, target_toml, toy_graph
 

@@ -114,8 +114,8 @@ def test_no_file_of_the_service_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_a_request_has_one_model(address: str, graph: Any) -> None:
+    from go_opt.model.codecs.wire import graph_to_proto
     from go_opt.service.optimizer import LocalOptimizer
-    from go_opt.wire import graph_to_proto
 
     request = optimizer_pb2.OptimizeRequest(graph=graph_to_proto(graph), budget_s=1)
     request.target.name = "mcm-2x2"

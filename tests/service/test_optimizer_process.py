@@ -15,10 +15,10 @@ import pytest
 
 from go_opt.env import load_zoo
 from go_opt.errors import CancelledError, GraphError, InfeasibleError, InvalidInputError, ServiceError
+from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
 from go_opt.proto import optimizer_pb2
 from go_opt.service.optimizer import LocalOptimizer
 from go_opt.service.process_optimizer import ProcessOptimizer
-from go_opt.wire import graph_from_proto, graph_to_proto
 from tests.service.big_graph import repeated
 
 START_S = 120.0  # far more than a worker needs on a busy machine

@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 
 from go_opt.env import load_target, load_zoo
 from go_opt.errors import InfeasibleError, InvalidInputError, PlanError, ServiceError, TargetError
-from go_opt.graph import Graph
-from go_opt.plan_json import plan_to_dict
-from go_opt.policies import find_policy as find_shipped_policy
+from go_opt.model.codecs.plan_json import plan_to_dict
+from go_opt.model.codecs.wire import graph_to_proto
+from go_opt.model.graph import Graph
 from go_opt.proto import optimizer_pb2, optimizer_pb2_grpc
+from go_opt.search.policies import find_policy as find_shipped_policy
 from go_opt.service.client import Client
 from go_opt.service.optimizer import LocalOptimizer
 from go_opt.service.optimizer_service import OptimizerService, no_policies
 from go_opt.service.server import serve, serve_in_thread
-from go_opt.solver.user_constraints import Colocate, Pin
-from go_opt.wire import graph_to_proto
+from go_opt.solver.problem.user_constraints import Colocate, Pin
 
 SEED_DEFECT, SEED_INFEASIBLE, SEED_SLOW = 101, 102, 103  # as in conftest.py
 SHIPPED_POLICY = find_shipped_policy("default")

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from go_opt.solver.problem import NO_SKIP_ALL, PlacementProblem
+from go_opt.solver.problem.problem import NO_SKIP_ALL, PlacementProblem
 
 
 def edges_of(problem: PlacementProblem) -> list[tuple[int, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from go_opt.graph_builder import GraphBuilder
+from go_opt.model.builder import GraphBuilder
 
 
 def two_branches() -> GraphBuilder:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from go_opt.env import BatchMetrics, CostTables, evaluate_batch, is_one_loop, loop_roles
 from go_opt.env.kernels import number_kernels
-from go_opt.graph import WEIGHT, Graph
+from go_opt.model.graph import WEIGHT, Graph
 
 PLENTY_BYTES = 2**60
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from go_opt.env import CostTables
-from go_opt.graph import ACTIVATION, INPUT, NO_PRODUCER, Graph
+from go_opt.model.graph import ACTIVATION, INPUT, NO_PRODUCER, Graph
 
 UNIT_S = 1e-10  # seconds are rounded to these
 

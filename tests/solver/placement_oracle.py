@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from go_opt.env import CostTables
-from go_opt.graph import ACTIVATION, INPUT, NO_PRODUCER, Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.solver.passing import Passing
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import ACTIVATION, INPUT, NO_PRODUCER, Graph
+from go_opt.solver.problem.passing import Passing
 
 
 def monotone_placements(graph: Graph, num_chips: int) -> Iterator[tuple[int, ...]]:

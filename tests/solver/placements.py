@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from go_opt.solver.problem import PlacementProblem, placement_problem
-from go_opt.solver.propagators import RuleTables
-from go_opt.solver.search import holds
+from go_opt.solver.problem.problem import PlacementProblem, placement_problem
+from go_opt.solver.propagation.propagators import RuleTables
+from go_opt.solver.propagation.search import holds
 from tests.strategies import random_graph, small_mcm
 
 Placement = tuple[int, ...]

@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 
 from go_opt.env import load_target, load_zoo
 from go_opt.errors import InfeasibleError, InvalidInputError
-from go_opt.solver.adjacent import (
+from go_opt.solver.problem.problem import (
+    NO_SKIP_ALL,
+    NO_SKIP_OFF,
+    PlacementProblem,
+    most_chips_adjacent,
+    placement_problem,
+)
+from go_opt.solver.propagation.adjacent import (
     ANCHORED,
     CONTRADICTION,
     DRAWN,
@@ -22,13 +29,6 @@ from go_opt.solver.adjacent import (
     Visiting,
     fix_adjacent,
     sample_adjacent,
-)
-from go_opt.solver.problem import (
-    NO_SKIP_ALL,
-    NO_SKIP_OFF,
-    PlacementProblem,
-    most_chips_adjacent,
-    placement_problem,
 )
 from tests.solver.adjacent_oracle import adjacent_placements, obeys
 from tests.strategies import (

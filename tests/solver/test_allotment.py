@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from go_opt.solver.allotment import allotted_chips
+from go_opt.solver.problem.allotment import allotted_chips
 from tests.strategies import examples
 
 

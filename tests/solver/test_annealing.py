@@ -19,10 +19,10 @@ from go_opt.env import (
     greedy_fusion,
     loop_roles,
 )
-from go_opt.graph import NO_PRODUCER, WEIGHT, Graph
+from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph
 from go_opt.solver import PlacementProblem, broken_rules, needed_relays, placement_problem, relays_of_arrays
-from go_opt.solver.annealing import Annealing, anneal
-from go_opt.solver.annealing_columns import (
+from go_opt.solver.annealing.anneal import Annealing, anneal
+from go_opt.solver.annealing.columns import (
     ALL_OVER,
     CHIP,
     CHIP_COLUMNS,
@@ -40,7 +40,7 @@ from go_opt.solver.annealing_columns import (
     WEIGHTS,
     AnnealingState,
 )
-from go_opt.solver.passing import Passing
+from go_opt.solver.problem.passing import Passing
 from tests.strategies import examples, make_plan, random_graph, random_target, seeds, small_mcm, toy_graph
 
 IntArray = NDArray[np.int32]

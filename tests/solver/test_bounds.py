@@ -15,9 +15,9 @@ from go_opt.env import (
     load_zoo,
     loop_roles,
 )
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.plan import Plan
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.solver import Bound, latency_bound, slice_order, throughput_bound
 from tests.solver.brute_force import (
     all_fusions,

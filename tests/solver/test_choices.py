@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from go_opt.solver.choices import Choices, choice_gradient, choice_log_prob
-from go_opt.solver.domains import pack_chips
+from go_opt.solver.propagation.choices import Choices, choice_gradient, choice_log_prob
+from go_opt.solver.propagation.domains import pack_chips
 
 
 def test_by_hand() -> None:

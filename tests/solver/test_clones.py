@@ -10,12 +10,12 @@ from hypothesis import given, settings
 
 from go_opt.env import Target, cost_tables, evaluate_plan, greedy_fusion, load_target, load_zoo, loop_roles
 from go_opt.env.clonable import clonable_ops
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.plan import Clone, Plan
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Clone, Plan
 from go_opt.solver import slice_order, verify
-from go_opt.solver.clones import Cloned, improve_with_clones
-from go_opt.solver.relays import clones_of_arrays, needed_relays, relays_of_arrays
+from go_opt.solver.copies.clones import Cloned, improve_with_clones
+from go_opt.solver.copies.relays import clones_of_arrays, needed_relays, relays_of_arrays
 from tests.strategies import (
     JIT_IS_ON,
     examples,

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 
 from go_opt.env import greedy_fusion, loop_roles
 from go_opt.env.fusion import is_one_loop
-from go_opt.solver.constrained_fusion import constrained_fusion
-from go_opt.solver.op_constraints import op_constraints
-from go_opt.solver.user_constraints import CutAfter, Forbid, Pin
+from go_opt.solver.constraints.fusion import constrained_fusion
+from go_opt.solver.problem.op_constraints import op_constraints
+from go_opt.solver.problem.user_constraints import CutAfter, Forbid, Pin
 from tests.strategies import examples, random_graph, seeds, small_mcm, toy_graph
 
 ORDER = np.arange(6, dtype=np.int32)

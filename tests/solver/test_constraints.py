@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from go_opt.env import cost_tables
 from go_opt.env.kernels import kernel_seconds
 from go_opt.errors import InvalidInputError
-from go_opt.solver.constraints import conflict_sentence, constrained_problem, sample_constrained
-from go_opt.solver.problem import placement_problem
-from go_opt.solver.propagators import rule_tables
-from go_opt.solver.search import holds
-from go_opt.solver.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin
+from go_opt.solver.constraints.problem import conflict_sentence, constrained_problem, sample_constrained
+from go_opt.solver.problem.problem import placement_problem
+from go_opt.solver.problem.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin
+from go_opt.solver.propagation.propagators import rule_tables
+from go_opt.solver.propagation.search import holds
 from tests.solver.placements import rows_of
 from tests.solver.user_constraints import draw_constraint, obeys
 from tests.strategies import JIT_IS_ON, examples, random_graph, seeds, small_mcm, toy_graph

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from go_opt.errors import InfeasibleError, InvalidInputError
-from go_opt.solver.likelihood import chip_of_kernel, cut_filter, cut_marginals, sample_cuts
+from go_opt.solver.slicing.likelihood import chip_of_kernel, cut_filter, cut_marginals, sample_cuts
 from tests.solver.cut_cases import Case, FloatArray, IntArray
 from tests.strategies import JIT_IS_ON, examples, seeds
 

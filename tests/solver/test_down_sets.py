@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 
 from go_opt.env import CostTables, Target, cost_tables
-from go_opt.graph import INPUT, Graph
-from go_opt.graph_builder import GraphBuilder
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import INPUT, Graph
 from go_opt.solver import PlacementProblem, placement_problem
-from go_opt.solver.down_set_lattice import DownSets, all_down_sets, prefix_sets
-from go_opt.solver.down_set_ring import ring_problem
-from go_opt.solver.down_sets import DownSetOptimum, cheapest_chain, down_set_optimum
-from go_opt.solver.passing import Passing
+from go_opt.solver.exact.down_sets import DownSetOptimum, cheapest_chain, down_set_optimum
+from go_opt.solver.exact.lattice import DownSets, all_down_sets, prefix_sets
+from go_opt.solver.exact.ring import ring_problem
+from go_opt.solver.problem.passing import Passing
 from tests.solver.brute_force import all_placements, evaluate_placements, plenty_of_memory
 from tests.strategies import chip_kind, examples, random_graph, random_target, seeds, small_mcm, toy_graph
 

@@ -10,18 +10,23 @@ from numpy.typing import NDArray
 
 from go_opt.env import CostTables, cost_tables
 from go_opt.solver import slicing_general
-from go_opt.solver.fitting_starts import BLOCK, FittingStarts, fitting_starts, least_needed_bytes
-from go_opt.solver.relay_terms import relay_terms, relays_of_segments
-from go_opt.solver.segment_memory import SegmentMemory, grow_segment, segment_memory, segment_usage
-from go_opt.solver.sequence import KernelSequence, kernel_sequence
-from go_opt.solver.slicing_general import cheapest_cuts_general
-from go_opt.solver.slicing_problem import (
+from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence
+from go_opt.solver.slicing.general import cheapest_cuts_general
+from go_opt.solver.slicing.problem import (
     SliceProblem,
     one_chip_s,
     segment_cost_s,
     slice_problem,
     slicing_cost_s,
 )
+from go_opt.solver.slicing.relay_terms import relay_terms, relays_of_segments
+from go_opt.solver.slicing.segments.fitting_starts import (
+    BLOCK,
+    FittingStarts,
+    fitting_starts,
+    least_needed_bytes,
+)
+from go_opt.solver.slicing.segments.memory import SegmentMemory, grow_segment, segment_memory, segment_usage
 from tests.solver.test_slicing import with_shared_input
 from tests.strategies import examples, kind_names, random_graph, random_order, random_target, seeds
 

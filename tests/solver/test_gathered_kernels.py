@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from go_opt.env import cost_tables, evaluate_plan, loop_roles
 from go_opt.solver import needed_relays, placement_problem, relays_of_arrays, sample, verify
-from go_opt.solver.gathered_kernels import gathered_kernels
+from go_opt.solver.annealing.gathered_kernels import gathered_kernels
 from tests.solver.branches import two_branches
 from tests.strategies import examples, make_plan, random_graph, random_target, seeds
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from go_opt.env import cost_tables
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.solver.refinement_problem import refinement_problem
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
+from go_opt.solver.certify.problem.problem import refinement_problem
 from tests.strategies import small_mcm
 
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 
 from go_opt.env import cost_tables, greedy_fusion, load_target, load_zoo, loop_roles
 from go_opt.errors import InfeasibleError, InvalidInputError
-from go_opt.solver.likelihood import (
+from go_opt.solver.problem.sequence import kernel_sequence
+from go_opt.solver.slicing.likelihood import (
     ZERO_MASS,
     chip_of_kernel,
     cut_filter,
@@ -17,7 +18,6 @@ from go_opt.solver.likelihood import (
     most_likely_cuts,
     sample_cuts,
 )
-from go_opt.solver.sequence import kernel_sequence
 from tests.solver.brute_force import all_slicings
 from tests.solver.cut_cases import Case, FloatArray, IntArray, log_weight
 from tests.strategies import (

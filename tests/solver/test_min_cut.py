@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env import cost_tables
-from go_opt.graph_builder import GraphBuilder
-from go_opt.solver.min_cut import (
+from go_opt.model.builder import GraphBuilder
+from go_opt.solver.certify.problem.problem import UnitGraph, refinement_problem
+from go_opt.solver.certify.states.min_cut import (
     FREE,
     INSIDE,
     OUTSIDE,
@@ -18,7 +19,6 @@ from go_opt.solver.min_cut import (
     least_work_and_cut,
     min_cut,
 )
-from go_opt.solver.refinement_problem import UnitGraph, refinement_problem
 from tests.solver.placement_oracle import tiny_graph
 from tests.strategies import examples, small_mcm
 

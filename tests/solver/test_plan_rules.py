@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from go_opt.plan import Plan
+from go_opt.model.plan import Plan
 from go_opt.solver import verify
-from go_opt.solver.plan_rules import plan_rules
+from go_opt.solver.verify.plan_rules import plan_rules
 from tests.strategies import (
     TOPOLOGIES,
     Fusion,

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 
 from go_opt.env import cost_tables, evaluate_batch, evaluate_plan, greedy_fusion, loop_roles
-from go_opt.graph_builder import GraphBuilder
+from go_opt.model.builder import GraphBuilder
 from go_opt.solver import anneal, needed_relays, placement_problem, relays_of_arrays, verify
-from go_opt.solver.polish import fused_within_chips, polish
+from go_opt.solver.annealing.polish import fused_within_chips, polish
 from tests.strategies import examples, make_plan, random_graph, random_target, seeds, small_mcm
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from go_opt.env import greedy_fusion, load_target, load_zoo, loop_roles
 from go_opt.errors import PlanError
-from go_opt.solver.problem import (
+from go_opt.solver.problem.problem import (
     NO_SKIP_ALL,
     NO_SKIP_PREFIX,
     TRIANGLE_ADJACENT,

@@ -8,11 +8,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from go_opt.graph_builder import GraphBuilder
-from go_opt.solver.problem import placement_problem
-from go_opt.solver.propagators import acyclic, between, capacity, cover, no_skip, rule_tables, span, triangle
-from go_opt.solver.propagators.tables import no_limits
-from go_opt.solver.search import Solver, holds
+from go_opt.model.builder import GraphBuilder
+from go_opt.solver.problem.problem import placement_problem
+from go_opt.solver.propagation.propagators import (
+    acyclic,
+    between,
+    capacity,
+    cover,
+    no_skip,
+    rule_tables,
+    span,
+    triangle,
+)
+from go_opt.solver.propagation.propagators.tables import no_limits
+from go_opt.solver.propagation.search import Solver, holds
 from tests.solver.placements import RULES, random_problem, valid_placements
 from tests.strategies import examples, seeds, small_mcm
 

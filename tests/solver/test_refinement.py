@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from go_opt.env import cost_tables, evaluate_batch
-from go_opt.graph_builder import GraphBuilder
-from go_opt.solver.passing import Passing
-from go_opt.solver.refinement import Refinement
-from go_opt.solver.refinement_problem import refinement_problem
+from go_opt.model.builder import GraphBuilder
+from go_opt.solver.certify.problem.problem import refinement_problem
+from go_opt.solver.certify.refinement import Refinement
+from go_opt.solver.problem.passing import Passing
 from tests.solver.brute_force import plenty_of_memory
 from tests.solver.cp_sat_oracle import cp_sat_optimum_s
 from tests.solver.placement_oracle import interval_s, least_interval_s, tiny_graph

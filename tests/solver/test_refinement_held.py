@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from go_opt.env import CostTables, cost_tables, evaluate_batch, evaluate_plan, loop_roles
 from go_opt.env.clonable import clonable_ops
-from go_opt.graph_builder import GraphBuilder
-from go_opt.plan import Clone, Plan
-from go_opt.solver.joint_floors import joint_refinement_problem
-from go_opt.solver.refinement import Refinement
-from go_opt.solver.refinement_problem import refinement_problem
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.plan import Clone, Plan
+from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem
+from go_opt.solver.certify.problem.problem import refinement_problem
+from go_opt.solver.certify.refinement import Refinement
 from tests.solver.brute_force import all_fusions, all_orders, on_one_chip_each, plenty_of_memory
 from tests.solver.placement_oracle import monotone_placements, tiny_graph
 from tests.strategies import examples, random_graph, small_mcm

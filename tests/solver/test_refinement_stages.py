@@ -7,14 +7,14 @@ import pytest
 
 from go_opt.env import CostTables, cost_tables, evaluate_batch, loop_roles
 from go_opt.env.stages import stages_of_sizes
-from go_opt.graph import ACTIVATION, INPUT, WEIGHT, Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.solver.bounds import throughput_bound
-from go_opt.solver.joint_floors import replicated_plan_problem
-from go_opt.solver.passing import Passing
-from go_opt.solver.refinement import Refinement
-from go_opt.solver.refinement_problem import problem_of_units, refinement_problem
-from go_opt.solver.refinement_slices import slice_units
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import ACTIVATION, INPUT, WEIGHT, Graph
+from go_opt.solver.certify.problem.bounds import throughput_bound
+from go_opt.solver.certify.problem.joint_floors import replicated_plan_problem
+from go_opt.solver.certify.problem.problem import problem_of_units, refinement_problem
+from go_opt.solver.certify.refinement import Refinement
+from go_opt.solver.certify.states.slices import slice_units
+from go_opt.solver.problem.passing import Passing
 from tests.solver.placement_oracle import interval_s, stagings, tiny_graph
 from tests.strategies import examples, random_graph, small_mcm
 

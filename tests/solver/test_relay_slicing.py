@@ -10,21 +10,21 @@ from numpy.typing import NDArray
 from go_opt.env import CostTables, cost_tables, evaluate_batch
 from go_opt.env.expanded_tables import Copies, expanded_tables
 from go_opt.solver import slice_order, slice_order_relayed
-from go_opt.solver.op_constraints import op_constraints
-from go_opt.solver.relay_slicing import cheapest_relayed_cuts
-from go_opt.solver.relay_terms import relay_terms
-from go_opt.solver.relays import needed_relays
-from go_opt.solver.segment_memory import (
+from go_opt.solver.copies.relays import needed_relays
+from go_opt.solver.problem.op_constraints import op_constraints
+from go_opt.solver.problem.segment_rules import SegmentRules, segment_rules
+from go_opt.solver.problem.sequence import kernel_sequence
+from go_opt.solver.problem.user_constraints import Colocate, CutAfter, Pin
+from go_opt.solver.slicing.general import cheapest_cuts_general
+from go_opt.solver.slicing.problem import one_chip_s, slice_problem, slicing_cost_s
+from go_opt.solver.slicing.relay_terms import relay_terms
+from go_opt.solver.slicing.relayed import cheapest_relayed_cuts
+from go_opt.solver.slicing.segments.memory import (
     SegmentMemory,
     segment_memory,
     segment_peaks_bytes,
     segment_usage,
 )
-from go_opt.solver.segment_rules import SegmentRules, segment_rules
-from go_opt.solver.sequence import kernel_sequence
-from go_opt.solver.slicing_general import cheapest_cuts_general
-from go_opt.solver.slicing_problem import one_chip_s, slice_problem, slicing_cost_s
-from go_opt.solver.user_constraints import Colocate, CutAfter, Pin
 from tests.solver.brute_force import plenty_of_memory
 from tests.solver.test_slicing import Case, least, reached
 from tests.strategies import examples, random_graph, random_order, random_target, seeds, small_mcm, toy_graph

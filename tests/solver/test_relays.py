@@ -10,10 +10,10 @@ from hypothesis import given, settings
 
 from go_opt.env import Target, cost_tables
 from go_opt.env.target import Triangle
-from go_opt.graph import Graph
-from go_opt.plan import Clone, Plan, Relay
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Clone, Plan, Relay
 from go_opt.solver import verify
-from go_opt.solver.relays import clones_of_arrays, needed_relays, relays_of_arrays
+from go_opt.solver.copies.relays import clones_of_arrays, needed_relays, relays_of_arrays
 from tests.copies import with_legal_copies
 from tests.solver.test_verify import ops, plan_of
 from tests.strategies import examples, random_graph, random_plan, seeds, small_mcm

@@ -14,20 +14,20 @@ from go_opt.env import BatchMetrics, CostTables, cost_tables, evaluate_batch
 from go_opt.env.expanded_tables import Copies, expanded_tables
 from go_opt.env.kernels import number_kernels
 from go_opt.env.stages import size_by_chip
-from go_opt.graph import WEIGHT
-from go_opt.graph_builder import GraphBuilder
-from go_opt.solver.bounds import least_streamed_bytes
-from go_opt.solver.passing import Passing
-from go_opt.solver.relay_terms import relay_terms
-from go_opt.solver.relays import needed_relays
-from go_opt.solver.replicated_cuts import cheapest_replicated_cuts, replicated_cost_s
-from go_opt.solver.replicated_cuts_general import replicated_cuts_general
-from go_opt.solver.replicated_slicing import ReplicatedSlicing, free_reads, slice_order_replicated
-from go_opt.solver.segment_fits import fits, needs_no_more, segment_fits
-from go_opt.solver.segment_memory import segment_memory, segment_peaks_bytes, segment_usage
-from go_opt.solver.segment_rules import SegmentRules
-from go_opt.solver.sequence import kernel_sequence
-from go_opt.solver.slicing_problem import least_s, one_chip_s, slice_problem
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import WEIGHT
+from go_opt.solver.copies.relays import needed_relays
+from go_opt.solver.problem.passing import Passing
+from go_opt.solver.problem.segment_rules import SegmentRules
+from go_opt.solver.problem.sequence import kernel_sequence
+from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
+from go_opt.solver.slicing.problem import least_s, one_chip_s, slice_problem
+from go_opt.solver.slicing.relay_terms import relay_terms
+from go_opt.solver.slicing.replicated.cuts import cheapest_replicated_cuts, replicated_cost_s
+from go_opt.solver.slicing.replicated.general import replicated_cuts_general
+from go_opt.solver.slicing.replicated.slice import ReplicatedSlicing, free_reads, slice_order_replicated
+from go_opt.solver.slicing.segments.fits import fits, needs_no_more, segment_fits
+from go_opt.solver.slicing.segments.memory import segment_memory, segment_peaks_bytes, segment_usage
 from tests.solver.brute_force import plenty_of_memory
 from tests.solver.test_relay_slicing import random_rules
 from tests.solver.test_slicing import Case

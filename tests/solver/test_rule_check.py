@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 
 import go_opt
-from go_opt.graph_builder import GraphBuilder
-from go_opt.solver.problem import placement_problem
-from go_opt.solver.rule_check import RULE_NAMES, broken_rules
+from go_opt.model.builder import GraphBuilder
+from go_opt.solver.problem.problem import placement_problem
+from go_opt.solver.verify.rule_check import RULE_NAMES, broken_rules
 from tests.strategies import chip_kind, make_plan, random_graph, seeds, small_mcm
 
 RULES = list(itertools.product(("prefix", "all", "off"), ("longest_path", "three_chip", "adjacent", "off")))

@@ -16,15 +16,15 @@ from go_opt.env import (
     load_target,
     loop_roles,
 )
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.plan import Plan
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.solver import Slicing, slice_order, slice_order_streamed, verify
-from go_opt.solver.segment_memory import segment_memory
-from go_opt.solver.sequence import kernel_sequence
-from go_opt.solver.slicing import cheapest_cuts
-from go_opt.solver.slicing_general import cheapest_cuts_general
-from go_opt.solver.slicing_problem import one_chip_s, slice_problem, slicing_cost_s
+from go_opt.solver.problem.sequence import kernel_sequence
+from go_opt.solver.slicing.cuts import cheapest_cuts
+from go_opt.solver.slicing.general import cheapest_cuts_general
+from go_opt.solver.slicing.problem import one_chip_s, slice_problem, slicing_cost_s
+from go_opt.solver.slicing.segments.memory import segment_memory
 from tests.solver.brute_force import (
     all_slicings,
     evaluate_placements,

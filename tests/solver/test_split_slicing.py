@@ -7,13 +7,13 @@ import pytest
 
 import go_opt
 from go_opt.env import cost_tables
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.optimizer import optimize_request
-from go_opt.plan import Plan
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.result import Decide, Request
+from go_opt.search.optimizer import optimize_request
 from go_opt.solver import slice_order, verify
-from go_opt.solver.split_slicing import slice_order_split
+from go_opt.solver.slicing.split import slice_order_split
 from tests.strategies import examples, random_graph, random_order, small_mcm
 
 BRANCHES, LAYERS = 4, 2

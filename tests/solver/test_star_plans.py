@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from numpy.typing import NDArray
 
 from go_opt.env import CostTables, Target, cost_tables, evaluate_plan
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
 from go_opt.solver import ChipLimit, Colocate, Forbid, Pin, verify
-from go_opt.solver.down_sets import down_set_optimum
-from go_opt.solver.op_constraints import op_constraints
-from go_opt.solver.star_plans import StarPlan, serves_star, star_plan, star_problem
-from go_opt.solver.user_constraints import UserConstraint
+from go_opt.solver.exact.down_sets import down_set_optimum
+from go_opt.solver.exact.star_plans import StarPlan, serves_star, star_plan, star_problem
+from go_opt.solver.problem.op_constraints import op_constraints
+from go_opt.solver.problem.user_constraints import UserConstraint
 from tests.solver.brute_force import all_placements, evaluate_placements, held_weight_bytes
 from tests.strategies import (
     chip_kind,

@@ -13,15 +13,15 @@ from go_opt.env import CostTables, cost_tables, evaluate_batch
 from go_opt.env.expanded_tables import Copies, expanded_tables
 from go_opt.env.kernels import number_kernels
 from go_opt.env.stages import size_by_chip
-from go_opt.graph import WEIGHT
-from go_opt.graph_builder import GraphBuilder
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import WEIGHT
 from go_opt.solver import segment_table
-from go_opt.solver.passing import Passing
-from go_opt.solver.relays import needed_relays
-from go_opt.solver.segment_rules import SegmentRules
-from go_opt.solver.sequence import kernel_sequence
-from go_opt.solver.streamed_slicing import slice_order_streamed, slice_order_streamed_replicated
-from go_opt.solver.weight_streams import (
+from go_opt.solver.copies.relays import needed_relays
+from go_opt.solver.problem.passing import Passing
+from go_opt.solver.problem.segment_rules import SegmentRules
+from go_opt.solver.problem.sequence import kernel_sequence
+from go_opt.solver.slicing.streamed.slice import slice_order_streamed, slice_order_streamed_replicated
+from go_opt.solver.slicing.streamed.weight_streams import (
     drop_weights,
     hold_weights,
     no_weights_held,

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from go_opt.env import Target, cost_tables, evaluate_batch
 from go_opt.env.op_memory import op_activation_bytes
 from go_opt.errors import PlanError
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.plan import Plan
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.solver import verify
-from go_opt.solver.verify import memory_bytes
+from go_opt.solver.verify.verifier import memory_bytes
 from tests.strategies import (
     chip_kind,
     examples,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from go_opt.env import Target
-from go_opt.graph import Graph
-from go_opt.plan import Clone, Plan, Relay
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Clone, Plan, Relay
 from go_opt.solver import ChipLimit, Forbid, Pin, verify
 from tests.solver.test_verify import ops, plan_of
 from tests.strategies import chip_kind, small_mcm

@@ -6,8 +6,8 @@ import numpy as np
 
 from go_opt.env import Target, cost_tables
 from go_opt.env.kernels import kernel_seconds
-from go_opt.graph import WEIGHT, Graph
-from go_opt.solver.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin, UserConstraint
+from go_opt.model.graph import WEIGHT, Graph
+from go_opt.solver.problem.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin, UserConstraint
 
 
 def draw_constraint(rng: np.random.Generator, graph: Graph, target: Target) -> UserConstraint:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from go_opt.errors import ModelError
-from go_opt.graph import MAX_ELEMENTS
+from go_opt.model.graph import MAX_ELEMENTS
 
 PartialShape = tuple[int | None, ...]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from go_opt.graph import OP_CLASSES, Graph, NodeWithoutOp
-from go_opt.graph_builder import GraphBuilder
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import OP_CLASSES, Graph, NodeWithoutOp
 
 
 @dataclass(frozen=True)

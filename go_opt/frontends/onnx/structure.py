@@ -10,7 +10,7 @@ import onnx
 from onnx import inliner
 
 from go_opt.errors import GraphError, ModelError
-from go_opt.graph_builder import GraphBuilder
+from go_opt.model.builder import GraphBuilder
 
 NamedNode = tuple[str, onnx.NodeProto]
 _MAX_INLINED_NODES: Final = 1_000_000

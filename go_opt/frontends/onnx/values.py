@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from go_opt.errors import ModelError
-from go_opt.graph import MAX_ELEMENTS
+from go_opt.model.graph import MAX_ELEMENTS
 
 Shape = tuple[int, ...]
 

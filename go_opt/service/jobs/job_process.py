@@ -24,12 +24,12 @@ from google.longrunning import operations_pb2
 from google.rpc import code_pb2, status_pb2
 
 from go_opt.errors import CancelledError, GoOptError, InfeasibleError
-from go_opt.files import write_bytes_atomically
 from go_opt.proto import training_pb2
 from go_opt.service.errors import status_from_error
 from go_opt.service.jobs.data_directory import is_out_of_space, lock
 from go_opt.service.jobs.frames import STOP, read_frame, write_frame
 from go_opt.service.jobs.job import Trained
+from go_opt.system.files import write_bytes_atomically
 
 START_POLICY_NAME: Final = "start_policy.safetensors"
 NICENESS: Final = 10  # searches of the service come first

@@ -16,7 +16,7 @@ from go_opt.agents.features import NUM_EXPLORED, OP_COLUMNS, GraphFeatures, grap
 from go_opt.agents.networks import PolicyConfig, PolicyOutput, initial_parameters, policy_outputs
 from go_opt.agents.padding import Bucket, PaddedGraph, pad, rows_to_ops, smallest_bucket
 from go_opt.env import Target
-from go_opt.graph import Graph
+from go_opt.model.graph import Graph
 from tests.agents.degenerate import DEGENERATE, one_op
 from tests.agents.permuted import permuted
 from tests.strategies import random_graph, random_order, small_mcm, toy_graph

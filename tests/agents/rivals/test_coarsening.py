@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 
-from go_opt.agents.rivals.coarsening import coarsened
-from go_opt.agents.rivals.units import unit_problem, unit_seconds
+from go_opt.bench.rivals.coarsening import coarsened
+from go_opt.bench.rivals.units import unit_problem, unit_seconds
 from tests.agents.rivals.cases import random_problem
 from tests.strategies import examples, seeds
 
@@ -29,7 +29,7 @@ def test_blocks_are_of_whole_kernels_and_acyclic(seed: int) -> None:
 
 
 def test_a_chain_is_halved_evenly() -> None:
-    from go_opt.agents.rivals import pose
+    from go_opt.bench.rivals import pose
     from tests.cli.conftest import chain
     from tests.strategies import small_mcm
 

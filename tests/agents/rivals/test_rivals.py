@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 
 from go_opt.agents.generator import generate_graph
-from go_opt.agents.rivals import RIVALS, Limits, Problem, Rival, compete, pose
+from go_opt.bench.rivals import RIVALS, Limits, Problem, Rival, compete, pose
 from go_opt.env import evaluate_plan, load_target
-from go_opt.graph import WEIGHT
+from go_opt.model.graph import WEIGHT
 from go_opt.solver import verify
-from go_opt.solver.refinement import Refinement
-from go_opt.solver.refinement_problem import refinement_problem
+from go_opt.solver.certify.problem.problem import refinement_problem
+from go_opt.solver.certify.refinement import Refinement
 from tests.agents.rivals.cases import Clock, best_by_brute_force_s, random_problem, toy_problem
 from tests.strategies import examples, random_graph, random_target, seeds, small_mcm
 

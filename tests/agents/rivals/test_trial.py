@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from go_opt.agents.rivals import Limits, Rival, Trial, compete
-from go_opt.agents.rivals.trial import SpentError
+from go_opt.bench.rivals import Limits, Rival, Trial, compete
+from go_opt.bench.rivals.trial import SpentError
 from go_opt.errors import InvalidInputError
 from tests.agents.rivals.cases import Clock, toy_problem
 

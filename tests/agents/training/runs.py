@@ -19,7 +19,7 @@ from go_opt.agents.training.lessons import Lesson
 from go_opt.agents.training.pretrain import PretrainRequest
 from go_opt.agents.training.settings import Settings
 from go_opt.env import Target, load_target
-from go_opt.graph import Graph
+from go_opt.model.graph import Graph
 from tests.agents.training.small import CONFIG
 
 LESSONS: Final = (

@@ -16,7 +16,7 @@ from go_opt.agents.training.curriculum import MOST_CHIPS, Curriculum, common_buc
 from go_opt.agents.training.variation import Variation, varied_target
 from go_opt.env import Target, evaluate_plan, load_target
 from go_opt.errors import InvalidInputError
-from go_opt.graph import Graph
+from go_opt.model.graph import Graph
 from go_opt.solver import verify
 from tests.agents.training.small import small_case
 from tests.strategies import JIT_IS_ON, chip_kind, examples, make_plan, small_mcm, toy_graph

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from numpy.typing import NDArray
 
-from go_opt.agents.instance import instance
 from go_opt.agents.outputs import Outputs
 from go_opt.agents.training.cases import Case, case
 from go_opt.agents.training.lessons import Lesson
 from go_opt.agents.training.log_prob import episode_density
 from go_opt.agents.training.rollout import Episodes, play
-from go_opt.graph_builder import GraphBuilder
-from go_opt.solver.likelihood import sequence_filter
-from go_opt.solver.sequence import kernel_sequence
+from go_opt.model.builder import GraphBuilder
+from go_opt.solver.orders.instance import instance
+from go_opt.solver.problem.sequence import kernel_sequence
+from go_opt.solver.slicing.likelihood import sequence_filter
 from tests.agents.training.small import LESSONS, ORDER, PLACEMENT, Answers, random_outputs, small_case
 from tests.strategies import examples, seeds, small_mcm
 

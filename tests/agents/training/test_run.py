@@ -21,8 +21,8 @@ from go_opt.agents.training.job import Progress
 from go_opt.agents.training.pretrain import pretrain
 from go_opt.agents.training.step import Step
 from go_opt.errors import EnvironmentFailedError, InvalidInputError, PolicyError
-from go_opt.graph_builder import GraphBuilder
-from go_opt.plan import Plan
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.plan import Plan
 from go_opt.solver import verify
 from tests.agents.training.runs import (
     LESSONS,

@@ -8,8 +8,8 @@ import numpy as np
 
 from go_opt.env import Target, greedy_fusion, loop_roles
 from go_opt.env.relays import expand_plan
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from tests.copies import with_legal_copies
 from tests.replicated import anywhere, random_stages, replicated_plan
 from tests.strategies import random_graph, random_order, random_plan, random_simulated_target

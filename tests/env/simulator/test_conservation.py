@@ -17,9 +17,9 @@ from go_opt.env.simulator import simulate_plan
 from go_opt.env.simulator.assembly import Assembly
 from go_opt.env.simulator.engine import DEADLOCK, run
 from go_opt.env.simulator.package import CHIP_FLOW, HOST_OUT, NONE, STREAM
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.plan import Plan
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.solver import placement_problem, sample, verify
 from tests.env.simulator.replicas import random_replicated
 from tests.env.simulator.test_deadlock import detour

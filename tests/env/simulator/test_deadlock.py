@@ -8,9 +8,9 @@ import pytest
 
 from go_opt.env import Target, parse_target
 from go_opt.env.simulator import simulate_plan
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.plan import Relay
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Relay
 from go_opt.solver import verify
 from tests.strategies import (
     chip_kind,

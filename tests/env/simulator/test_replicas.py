@@ -13,9 +13,9 @@ from go_opt.env.simulator import simulate_plan
 from go_opt.env.simulator.simulate import replicas_by_chip
 from go_opt.env.simulator.timeline import simulated_timeline
 from go_opt.env.simulator_parameters import EFFECTS
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.plan import Plan
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from tests.env.simulator.replicas import random_replicated, random_replicated_anywhere
 from tests.env.simulator.test_by_hand import US, chain, package
 from tests.replicated import replicated_plan

@@ -11,8 +11,8 @@ from go_opt.env.simulator import SimulatedBatch, simulate_batch
 from go_opt.env.simulator.engine import run
 from go_opt.env.simulator.simulate import NEVER, VALID
 from go_opt.env.simulator.steady import slowest_step_s
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.solver import slice_order
 from tests.env.simulator.replicas import random_replicated
 from tests.env.simulator.test_twin import assembled

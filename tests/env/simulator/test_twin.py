@@ -13,9 +13,9 @@ from go_opt.env.simulator.assembly import Assembly, assemble
 from go_opt.env.simulator.engine import DEADLOCK, run
 from go_opt.env.simulator.package import NONE, inference_of
 from go_opt.env.simulator.simulate import replicas_by_chip, setting_of
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.plan import Plan
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from tests.env.simulator.replicas import random_replicated, random_replicated_anywhere
 from tests.env.simulator.twin import SlowSimulator
 from tests.strategies import (

@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 
 from go_opt.env import Target
 from go_opt.env.simulator_parameters import KindParameters
-from go_opt.graph import INPUT, WEIGHT, Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import INPUT, WEIGHT, Graph
+from go_opt.model.plan import Plan
 from tests.env.memory_twin import chip_memory
 from tests.env.numpy_twin import Twin
 

@@ -7,9 +7,9 @@ import math
 
 import pytest
 
-from go_opt.agents.rivals import Point
 from go_opt.bench import matches
 from go_opt.bench.matches import METHODS, Match, Record, methods_named, models_named, why_unplayable
+from go_opt.bench.rivals import Point
 from go_opt.env.zoo import zoo_entries
 from go_opt.errors import InvalidInputError, ModelError
 

@@ -9,8 +9,8 @@ import math
 import pytest
 from rich.console import Console
 
-from go_opt.agents.rivals import Point
 from go_opt.bench.matches import Match, Record
+from go_opt.bench.rivals import Point
 from go_opt.bench.standings import standings
 from go_opt.report.bench_tables import rows_table, standings_to_dict, summary_lines, tallies_table
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from go_opt.env import Target, evaluate_plan, greedy_fusion, loop_roles
 from go_opt.explanations.moves import Cost, Mover, plan_cost
 from go_opt.explanations.terms import Place
-from go_opt.graph import Graph
-from go_opt.plan import Clone, Plan
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Clone, Plan
 from go_opt.solver import Forbid, Pin, verify
 from tests.strategies import (
     examples,

@@ -14,7 +14,7 @@ from go_opt.errors import InvalidInputError
 from go_opt.explanations import OpExplanation, explain_op
 from go_opt.explanations.of_op import Read, Written
 from go_opt.explanations.terms import Place
-from go_opt.plan import Clone, Relay
+from go_opt.model.plan import Clone, Relay
 from go_opt.report.op_explanation import print_op_explanation
 from tests.strategies import make_plan, small_mcm, toy_graph
 

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from go_opt.env import Target, evaluate_plan
-from go_opt.explanation_json import explanation_to_dict
 from go_opt.explanations import explain_op, explain_plan
+from go_opt.explanations.as_json import explanation_to_dict
 from go_opt.explanations.moves import Mover
 from go_opt.explanations.resizes import best_resize
 from go_opt.explanations.terms import Place
-from go_opt.graph import Graph
-from go_opt.plan import Plan
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.report.explanation import print_plan_explanation
 from go_opt.report.op_explanation import print_op_explanation
 from go_opt.report.tables import print_metrics

@@ -12,8 +12,8 @@ from go_opt.env import Target, cost_tables, evaluate_plan
 from go_opt.env.relays import expand_plan
 from go_opt.explanations.loads import Loads
 from go_opt.explanations.terms import Place, TensorPart, Terms, original_names
-from go_opt.graph import Graph
-from go_opt.plan import Clone, Plan, Relay
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Clone, Plan, Relay
 from tests.strategies import (
     examples,
     kind_names,

@@ -13,10 +13,10 @@ from rich.console import Console
 
 from go_opt.env import cost_tables, evaluate_batch, load_target, load_zoo, zoo_entries
 from go_opt.errors import PlanError
-from go_opt.explanation_json import explanation_to_dict
 from go_opt.explanations import PlanExplanation, explain_op, explain_plan
+from go_opt.explanations.as_json import explanation_to_dict
 from go_opt.explanations.what_if import FASTER
-from go_opt.plan import Clone, Relay
+from go_opt.model.plan import Clone, Relay
 from go_opt.report.explanation import print_plan_explanation, summary_lines
 from go_opt.report.op_explanation import print_op_explanation
 from go_opt.solver import Bound, Pin

@@ -15,6 +15,7 @@ import pytest
 from google.longrunning import operations_pb2
 
 import go_opt
+from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.proto import (
     environment_pb2,
     environment_pb2_grpc,
@@ -22,7 +23,6 @@ from go_opt.proto import (
     optimizer_pb2,
     optimizer_pb2_grpc,
 )
-from go_opt.wire import graph_to_proto
 from tests.service.big_graph import repeated
 from tests.service.faults.served import HERE, Served, serving
 from tests.service.jobs import fake_job

@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 import go_opt
+from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.proto import environment_pb2, environment_pb2_grpc
-from go_opt.wire import graph_to_proto
 from tests.service.faults.served import folder_of, serving
 from tests.service.jobs import fake_job
 from tests.service.jobs.conftest import eventually

@@ -13,11 +13,11 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from go_opt.env import load_target
-from go_opt.graph import Graph
-from go_opt.graph_builder import GraphBuilder
-from go_opt.plan import Plan
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.codecs.wire import graph_to_proto, plan_to_proto
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.proto import environment_pb2, optimizer_pb2, plan_pb2, training_pb2
-from go_opt.wire import graph_to_proto, plan_to_proto
 from tests.service.jobs.fake_job import RUNS, WAITS
 from tests.service.test_onnx_requests import linear
 

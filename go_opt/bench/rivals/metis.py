@@ -1,0 +1,99 @@
+"""METIS + repair: a balanced partition with a small cut, made into a pipeline.
+
+The default kernels are vertices weighted by seconds, edges carry bytes. METIS knows no
+direction and no order of its parts: they are numbered by the mean place of their kernels,
+then made valid in two ways. FIX makes the numbers a placement; and the order that runs
+part after part as far as the graph allows is sliced. Karypis and Kumar, "A fast and high
+quality multilevel scheme for partitioning irregular graphs", SIAM J. Sci. Comput. 1998.
+"""
+
+from __future__ import annotations
+
+import itertools
+from importlib import import_module
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.bench.rivals.order_slice import slice_along
+from go_opt.bench.rivals.placement_search import evaluate_units, repaired
+from go_opt.bench.rivals.trial import Trial
+from go_opt.bench.rivals.units import unit_problem, unit_seconds, unit_tensors
+from go_opt.env import list_schedule
+from go_opt.model.csr import row_pointers
+from go_opt.model.graph import NO_PRODUCER
+from go_opt.solver import PlacementProblem
+
+SHARES: Final = (1.0, 0.75, 0.5, 0.35, 0.25, 0.15)  # of the chips: numbers of parts tried in turn
+# Parts may weigh so many thousandths more than the mean, in turn from one seed to the next.
+IMBALANCES: Final = (30, 200, 1000)
+_MOST_WEIGHT: Final = 10**9  # of all vertices or edges together: METIS may count in 32 bits
+
+
+def metis(trial: Trial, seed: int) -> None:
+    """Numbers of parts, seeds and imbalances in turn, each repaired in both ways."""
+    pymetis: Any = import_module("pymetis")  # it comes with an extra
+    problem = trial.problem
+    units = unit_problem(problem)
+    neighbours, edge_weight, vertex_weight = _weighted_graph(trial, units)
+    parts = sorted({max(2, round(share * units.num_chips)) for share in SHARES}, reverse=True)
+    parts = [count for count in parts if count <= min(units.num_chips, units.num_units)]
+    for turn in itertools.count():
+        options = pymetis.Options(seed=seed + turn, ufactor=IMBALANCES[turn % len(IMBALANCES)])
+        for count in parts or [1]:
+            part = np.zeros(units.num_units, np.int64)
+            if count > 1 and len(edge_weight):
+                _, found = pymetis.part_graph(
+                    count,
+                    pymetis.CSRAdjacency(*neighbours),
+                    vweights=vertex_weight,
+                    eweights=edge_weight,
+                    options=options,
+                )
+                part = np.asarray(found)
+            chip = _numbered(units, part)
+            evaluate_units(trial, units, repaired(trial, units, chip, seed + turn))
+            priority = -chip.astype(np.float64)
+            slice_along(trial, list_schedule(problem.graph, units.unit_of_op, priority))
+
+
+def _weighted_graph(
+    trial: Trial, units: PlacementProblem
+) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64], NDArray[np.int64]]:
+    """CSR of the undirected graph, weights of its edges and of its vertices.
+
+    A tensor's bytes are shared among its readers: it is sent once.
+    """
+    problem = trial.problem
+    ends, weights = [], []
+    for tensor in unit_tensors(problem.instance.tables, units.unit_of_op):
+        if tensor.home != NO_PRODUCER:
+            ends += [(tensor.home, reader) for reader in tensor.readers]
+            weights += [tensor.num_bytes / len(tensor.readers)] * len(tensor.readers)
+    pairs, inverse = np.unique(np.array(ends).reshape(-1, 2), axis=0, return_inverse=True)
+    shared = np.bincount(inverse.ravel(), weights=np.array(weights), minlength=len(pairs))
+    weight = _whole(shared.astype(np.float64))
+    pairs = np.concatenate([pairs, pairs[:, ::-1]]).astype(np.int64)
+    by_source = np.argsort(pairs[:, 0], kind="stable")
+    xadj = row_pointers(pairs[:, 0], units.num_units)
+    seconds = unit_seconds(problem, units.unit_of_op).mean(axis=0)
+    return (xadj, pairs[by_source, 1]), np.tile(weight, 2)[by_source], _whole(seconds)
+
+
+def _whole(weights: NDArray[np.float64]) -> NDArray[np.int64]:
+    """In whole numbers, none below one."""
+    total = float(weights.sum())
+    shares = weights / total if total > 0 else weights
+    return np.maximum(1, (shares * _MOST_WEIGHT).astype(np.int64))
+
+
+def _numbered(units: PlacementProblem, part: NDArray[np.int64]) -> NDArray[np.int32]:
+    """[U] parts numbered by the mean place of their units in the topological order."""
+    place = np.empty(units.num_units)
+    place[units.topological] = np.arange(units.num_units)
+    _, part = np.unique(part, return_inverse=True)
+    mean_place = np.bincount(part, weights=place) / np.bincount(part)
+    rank = np.empty(len(mean_place), dtype=np.int32)
+    rank[np.argsort(mean_place, kind="stable")] = np.arange(len(mean_place), dtype=np.int32)
+    return rank[part]

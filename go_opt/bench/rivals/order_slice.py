@@ -1,0 +1,131 @@
+"""Rivals that cut an order: greedy, one slicing, and slicing + random-key genetic order search.
+
+The last is the strongest published one: Archer et al., "Pipeline parallelism for neural
+networks", ICML 2024.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.bench.baselines.order_slice import FUSION_RANGE
+from go_opt.bench.rivals.problem import Problem
+from go_opt.bench.rivals.trial import Trial
+from go_opt.env import list_schedule
+from go_opt.env.kernels import number_kernels
+from go_opt.solver import (
+    Passing,
+    Slicing,
+    greedy_slicing,
+    slice_order,
+    slice_order_relayed,
+    slice_order_streamed,
+)
+from go_opt.solver.orders.cheapest import STREAMS
+from go_opt.solver.orders.genetic import Keys, genetic_search
+from go_opt.solver.orders.orders import schedule
+
+Slicer = Callable[..., Slicing | None]
+
+GENOMES: Final = 10_000  # of a genetic search, where neither time nor evaluations end it before
+
+
+def greedy(trial: Trial, seed: int) -> None:
+    """Equal shares of the work along the default order; cuts move on where the adjacent rule asks.
+
+    With relays it may cut anywhere: both are tried.
+    """
+    problem = trial.problem
+    for adjacent in (True, False) if problem.passing == "relayed" else (problem.is_adjacent,):
+        cuts = greedy_slicing(problem.instance.tables, problem.order, problem.kernels, adjacent=adjacent)
+        trial.one(cuts.placement, problem.order, problem.kernels)
+
+
+def slice_default(trial: Trial, seed: int) -> None:
+    """The cheapest slicing of the default order and kernels."""
+    slice_along(trial, trial.problem.order)
+
+
+def genetic(trial: Trial, seed: int) -> None:
+    """Genetic search for the order of the default kernels, the default order in its first generation."""
+    problem = trial.problem
+    num_kernels = int(problem.kernels.max()) + 1
+
+    def interval_s(keys: Keys) -> float:
+        return slice_along(trial, list_schedule(problem.graph, problem.kernels, keys))
+
+    place = number_kernels(problem.order, problem.kernels)
+    first = np.empty(num_kernels)
+    first[problem.kernels] = 1.0 - (place + 1.0) / (num_kernels + 1.0)
+    genetic_search(interval_s, num_kernels, evaluations=GENOMES, seed=seed, first=first)
+
+
+def genetic_with_fusion(trial: Trial, seed: int) -> None:
+    """Genetic search for priorities of order and fusion at once, the defaults among the first."""
+    problem = trial.problem
+    num_ops = problem.graph.num_ops
+    if problem.decide == "placement":
+        trial.notes.append("kernels are fixed")
+        return
+
+    def interval_s(keys: Keys) -> float:
+        fusion_priority = (2.0 * keys[num_ops:] - 1.0) * FUSION_RANGE
+        kernels, order = schedule(problem.instance, keys[:num_ops], fusion_priority)
+        return slice_along(trial, order, kernels)
+
+    falling = 1.0 - np.arange(1, num_ops + 1) / (num_ops + 1.0)
+    first = np.concatenate([falling, np.full(num_ops, 0.5)])
+    genetic_search(interval_s, 2 * num_ops, evaluations=GENOMES, seed=seed, first=first)
+
+
+def slice_along(trial: Trial, order: NDArray[np.int32], kernels: NDArray[np.int32] | None = None) -> float:
+    """Interval_s of the cheapest slicing of ``order``; each plan it takes is an evaluation.
+
+    Where weights stream, more are tried: the cheapest slicing that is charged for them; and
+    with relays both again without them, on fewer chips but with less in memory.
+
+    Args:
+      kernels: [N] contiguous in ``order``; the default ones where none are given.
+    """
+    problem = trial.problem
+    kernels = problem.kernels if kernels is None else kernels
+    given = (problem.instance.tables, order, kernels)
+    min_chips = problem.instance.min_chips
+    best_s = math.inf
+    for passing, cheapest in _slicers(problem):
+        slicing = cheapest(*given, min_chips=min_chips)
+        if slicing is None:
+            trial.count_miss()
+            continue
+        reached_s = _evaluate(trial, slicing.placement, order, kernels)
+        best_s = min(best_s, reached_s)
+        if reached_s <= slicing.interval_s * STREAMS:
+            break
+        slicing = slice_order_streamed(
+            *given, passing=passing, min_chips=min_chips, at_least_s=slicing.interval_s, at_most_s=best_s
+        )
+        if slicing is not None:
+            best_s = min(best_s, _evaluate(trial, slicing.placement, order, kernels))
+    return best_s
+
+
+def _slicers(problem: Problem) -> Iterator[tuple[Passing, Slicer]]:
+    """The cheapest slicing, streamed weights left out, by what becomes of tensors that pass a chip."""
+    if problem.passing == "relayed":
+        yield "relayed", slice_order_relayed
+    passing: Passing = "free" if problem.passing == "free" else "adjacent"
+    yield passing, partial(slice_order, adjacent=passing == "adjacent")
+
+
+def _evaluate(
+    trial: Trial, placement: NDArray[np.int32], order: NDArray[np.int32], kernels: NDArray[np.int32]
+) -> float:
+    """Where only placement is open, the default order stays; a chip's ops are what matters of it."""
+    problem = trial.problem
+    return trial.one(placement, problem.order if problem.decide == "placement" else order, kernels)

@@ -1,0 +1,155 @@
+"""Rivals that learn costs from evaluations only: random sampling, and annealing through FIX.
+
+Both place the default kernels, as Xie et al. (MLSys 2022) do: "Constrained reinforcement
+learning for multi-chip modules", sections 4 and 5. Where no tensor may pass a chip, the
+adjacent core makes placements valid; elsewhere acyclic dataflow is all there is to obey, and
+chips left empty are closed up.
+
+Axes: ``S`` placements, ``U`` units, ``D`` chips.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.bench.baselines.black_box import Annealing
+from go_opt.bench.rivals.trial import Trial
+from go_opt.bench.rivals.units import unit_problem
+from go_opt.solver import PlacementProblem, fix, fix_adjacent, greedy_slicing, sample
+from go_opt.solver.propagation.modes import Rule
+
+BATCH: Final = 64
+SCHEDULE: Final = Annealing()
+MOST_REPEATS: Final = 20  # moves that FIX undid before one is evaluated all the same
+
+
+def random_sampling(trial: Trial, seed: int) -> None:
+    """SAMPLE from uniform rows, until there is nothing left to spend."""
+    units = unit_problem(trial.problem)
+    rows = np.zeros((units.num_units, units.num_chips))
+    rng = np.random.default_rng(seed)
+    rule: Rule = "adjacent" if trial.problem.is_adjacent else "full"
+    batch = 1  # small at first, so that little is late where a sample takes long
+    while True:
+        size = int(min(batch, trial.left))
+        batch = min(2 * batch, BATCH)
+        drawn = sample(units, rows, seed=int(rng.integers(2**31)), num_samples=size, rule=rule)
+        evaluate_units(trial, units, drawn.placement)
+
+
+def annealing(trial: Trial, seed: int) -> None:
+    """From the greedy plan: a unit moves by a chip, FIX repairs the rest, Metropolis on the log interval.
+
+    The temperature falls with the share that is spent, of evaluations or of the time.
+    """
+    problem = trial.problem
+    units = unit_problem(problem)
+    rng = np.random.default_rng(seed)
+    start = greedy_slicing(
+        problem.instance.tables, problem.order, problem.kernels, adjacent=problem.is_adjacent
+    )
+    current = np.zeros(units.num_units, dtype=np.int32)
+    current[units.unit_of_op] = start.placement
+    current_s = float(evaluate_units(trial, units, current[None])[0])
+    while True:
+        temperature = SCHEDULE.hot * (SCHEDULE.cold / SCHEDULE.hot) ** _spent_share(trial)
+        moved = _neighbour(trial, units, rng, current)
+        moved_s = float(evaluate_units(trial, units, moved[None])[0])
+        # Two invalid plans are as good as each other, so that the walk can leave them; so are two of which
+        # one takes no time.
+        are_compared = 0.0 < current_s < math.inf and moved_s > 0.0
+        worse = math.log(moved_s / current_s) if are_compared else 0.0
+        if worse <= 0 or rng.random() < math.exp(-worse / temperature):
+            current, current_s = moved, moved_s
+
+
+def repaired(
+    trial: Trial, units: PlacementProblem, proposal: NDArray[np.int32], seed: int
+) -> NDArray[np.int32]:
+    """[S, U] valid placements near ``proposal`` [U]: one by FIX, or two where tensors may pass chips.
+
+    There acyclic dataflow is all there is to obey: readers move up to their producers, or
+    producers down to their readers.
+    """
+    if trial.problem.is_adjacent:
+        fixed: NDArray[np.int32] = fix_adjacent(units, proposal[None], seed=seed).placement
+        return fixed
+    if not (units.acyclic and units.can_run.all()):
+        return fix(units, proposal[None], seed=seed).placement
+    up, down = proposal.copy(), proposal.copy()
+    for unit in units.topological:
+        read = units.predecessor[units.predecessor_ptr[unit] : units.predecessor_ptr[unit + 1]]
+        up[unit] = max(up[unit], up[read].max(initial=0))
+    for unit in units.topological[::-1]:
+        readers = units.successor[units.successor_ptr[unit] : units.successor_ptr[unit + 1]]
+        down[unit] = min(down[unit], down[readers].min(initial=units.num_chips - 1))
+    return np.stack([up, down])
+
+
+def evaluate_units(
+    trial: Trial, units: PlacementProblem, placement: NDArray[np.int32]
+) -> NDArray[np.float64]:
+    """[S] interval_s of placements [S, U]; every chip runs its ops in the default order."""
+    problem = trial.problem
+    if problem.target.constraints.no_skip == "prefix":
+        placement = np.stack([_without_gaps(row) for row in placement])
+    of_ops = np.ascontiguousarray(placement[:, units.unit_of_op])
+    order, kernels = (
+        np.ascontiguousarray(np.broadcast_to(row, of_ops.shape)) for row in (problem.order, problem.kernels)
+    )
+    return trial(of_ops, order, kernels)
+
+
+def _without_gaps(placement: NDArray[np.int32]) -> NDArray[np.int32]:
+    """[U] the same parts on chips 0 … k - 1; as good or better where chips are alike."""
+    return np.unique(placement, return_inverse=True)[1].astype(np.int32)
+
+
+def _spent_share(trial: Trial) -> float:
+    """Of evaluations or time, whichever is nearer its end."""
+    limits = trial.limits
+    of_evaluations = trial.evaluations / limits.evaluations if limits.evaluations else 0.0
+    return min(1.0, max(trial.elapsed_s / limits.budget_s, of_evaluations))
+
+
+def _neighbour(
+    trial: Trial, units: PlacementProblem, rng: np.random.Generator, current: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """[U] a valid placement near ``current``: one unit moves by a chip, and what must go with it."""
+    for _ in range(MOST_REPEATS):
+        unit = int(rng.integers(units.num_units))
+        proposal = current.copy()
+        proposal[unit] = np.clip(proposal[unit] + rng.choice([-1, 1]), 0, units.num_chips - 1)
+        if trial.problem.is_adjacent:
+            # The unit that moved is visited first: what FIX meets first it can keep.
+            rest = rng.permutation(np.delete(np.arange(units.num_units), unit))
+            order = np.append(unit, rest)[None]
+            moved: NDArray[np.int32] = fix_adjacent(units, proposal[None], orders=order).placement[0]
+        else:
+            moved = _pushed(units, proposal, unit)
+        if (moved != current).any():
+            return moved
+    return current
+
+
+def _pushed(units: PlacementProblem, placement: NDArray[np.int32], unit: int) -> NDArray[np.int32]:
+    """[U] with the readers behind ``unit`` and the producers ahead of it on its chip too."""
+    if not units.acyclic:
+        return placement
+    chip = placement[unit]
+    for ptr, neighbour, is_wrong in (
+        (units.successor_ptr, units.successor, np.less),
+        (units.predecessor_ptr, units.predecessor, np.greater),
+    ):
+        stack = [unit]
+        while stack:
+            at = stack.pop()
+            near = neighbour[ptr[at] : ptr[at + 1]]
+            pushed = near[is_wrong(placement[near], chip)]
+            placement[pushed] = chip
+            stack += pushed.tolist()
+    return placement

@@ -1,0 +1,181 @@
+"""A trial: one rival on one problem, every plan counted and timed, the best verified one kept.
+
+A plan counts once it has passed the verifier. One that comes when the time is up counts only
+where there is none yet, so that every rival has an answer; the curve says when it came.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.bench.rivals.problem import Plans, Problem
+from go_opt.errors import InvalidInputError
+from go_opt.model.plan import Plan
+from go_opt.solver import verify
+
+
+class Point(NamedTuple):
+    """A better plan: when it came and how good it is."""
+
+    evaluations: int  # so far, this one included
+    elapsed_s: float
+    interval_s: float
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a rival may spend; whatever ends first ends it."""
+
+    budget_s: float = math.inf
+    evaluations: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.evaluations is None and math.isinf(self.budget_s):
+            raise InvalidInputError("a rival needs a budget or a number of evaluations.", field="limits")
+
+
+class SpentError(Exception):
+    """There is nothing left to spend; raised in the rival, caught by :func:`compete`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a rival reached."""
+
+    plan: Plan | None
+    interval_s: float  # infinite without a plan
+    curve: tuple[Point, ...]  # every better plan, in the order they came
+    evaluations: int
+    wall_s: float
+    bound_s: float  # that the rival itself has proven; 0 where none
+    notes: tuple[str, ...]  # what the rival has to say: coarsened, gave up …
+
+
+class Trial:
+    """The door to the evaluator for one rival."""
+
+    def __init__(
+        self, problem: Problem, limits: Limits, rival: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.problem, self.limits, self.rival = problem, limits, rival
+        self.evaluations = 0
+        self.best: Plan | None = None
+        self.bound_s = 0.0
+        self.notes: list[str] = []
+        self._curve: list[Point] = []
+        self._clock = clock
+        self._started_s = clock()
+
+    @property
+    def best_s(self) -> float:
+        """Interval of the best plan; infinite before the first."""
+        return self._curve[-1].interval_s if self._curve else math.inf
+
+    @property
+    def elapsed_s(self) -> float:
+        return self._clock() - self._started_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left; infinite where only evaluations are limited."""
+        return self.limits.budget_s - self.elapsed_s
+
+    @property
+    def left(self) -> float:
+        """Evaluations left; infinite where only time is limited."""
+        limit = self.limits.evaluations
+        return math.inf if limit is None else limit - self.evaluations
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether there is nothing left; however short the time, one evaluation is."""
+        return self.left <= 0 or (self.left_s <= 0 and self.evaluations > 0)
+
+    def __call__(self, placement: Plans, order: Plans, fusion_group: Plans) -> NDArray[np.float64]:
+        """[B] interval_s of the plans, infinite where one is invalid.
+
+        Raises:
+          SpentError: before the evaluation, or, where fewer were left than plans given, after it.
+        """
+        self.check()
+        taken = int(min(len(placement), self.left))
+        placement, order, fusion_group = placement[:taken], order[:taken], fusion_group[:taken]
+        interval_s = self.problem.interval_s(placement, order, fusion_group)
+        elapsed_s = self.elapsed_s
+        for i in range(taken):
+            self.evaluations += 1
+            is_late = elapsed_s > self.limits.budget_s and self.best is not None
+            if interval_s[i] >= self.best_s or is_late:
+                continue
+            plan = self.problem.plan(placement[i], order[i], fusion_group[i], self.rival)
+            if verify(self.problem.graph, self.problem.target, plan):
+                interval_s[i] = math.inf
+                continue
+            self.best = plan
+            self._curve.append(Point(self.evaluations, elapsed_s, float(interval_s[i])))
+        self.check()
+        return interval_s
+
+    def one(
+        self, placement: NDArray[np.int32], order: NDArray[np.int32], fusion_group: NDArray[np.int32]
+    ) -> float:
+        """Interval_s of one plan ([N] each)."""
+        return float(self(placement[None], order[None], fusion_group[None])[0])
+
+    def count_miss(self) -> None:
+        """A rival looked and found no plan; it costs as much as an evaluation."""
+        self.check()
+        self.evaluations += 1
+        self.check()
+
+    def check(self) -> None:
+        """Raise :class:`SpentError` where there is nothing left."""
+        if self.is_spent:
+            raise SpentError
+
+    def outcome(self) -> Outcome:
+        """What was reached so far."""
+        return Outcome(
+            self.best,
+            self.best_s,
+            tuple(self._curve),
+            self.evaluations,
+            self.elapsed_s,
+            self.bound_s,
+            tuple(self.notes),
+        )
+
+
+Search = Callable[[Trial, int], None]  # spends the trial; the int is the seed
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A rival: how it searches, and in one line what it is."""
+
+    name: str
+    description: str
+    search: Search
+    needs: str = ""  # module of an extra
+
+
+def compete(
+    rival: Rival,
+    problem: Problem,
+    limits: Limits,
+    seed: int,
+    clock: Callable[[], float] = time.monotonic,
+) -> Outcome:
+    """What ``rival`` reaches on ``problem`` within ``limits``."""
+    trial = Trial(problem, limits, rival.name, clock)
+    with suppress(SpentError):
+        rival.search(trial, seed)
+    return trial.outcome()

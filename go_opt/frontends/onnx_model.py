@@ -1,0 +1,47 @@
+"""The bytes of an ONNX file, as a service takes them in place of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import get_args
+
+from go_opt.errors import ModelError
+from go_opt.model.graph import Graph, Precision
+
+
+@dataclass(frozen=True, eq=False)
+class OnnxModel:
+    """An ONNX file; other files that it refers to are never read.
+
+    Args:
+      file: its bytes.
+      dims, precision: as :func:`go_opt.load`.
+    """
+
+    file: bytes
+    dims: Mapping[str, int] = field(default_factory=dict)
+    precision: Precision = "native"
+
+    def __post_init__(self) -> None:
+        if self.precision not in get_args(Precision):
+            raise ModelError(
+                f"precision must be 'native' or 'as-is', not {self.precision!r}.", field="precision"
+            )
+
+    def graph(self) -> Graph:
+        """The graph of the model.
+
+        Raises:
+          ModelError, GraphError: one sentence that names the op, tensor or dimension at fault.
+        """
+        import onnx
+        from google.protobuf.message import DecodeError
+
+        from go_opt.frontends import from_onnx
+
+        try:
+            model = onnx.load_model_from_string(self.file)
+        except (DecodeError, ValueError, RuntimeError):
+            raise ModelError("the file is truncated or not an ONNX model.", field="file") from None
+        return from_onnx(model, dims=self.dims, precision=self.precision)

@@ -1,0 +1,264 @@
+"""Builds a validated :class:`Graph` from ops and tensors named in any order."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.errors import GraphError
+from go_opt.model.cycles import cycle_text
+from go_opt.model.dtypes import dtype_code
+from go_opt.model.graph import (
+    ACTIVATION,
+    MAX_ELEMENTS,
+    NO_PRODUCER,
+    OP_CLASSES,
+    TENSOR_KINDS,
+    Graph,
+    Precision,
+)
+
+# The sum over ops must stay finite and exact enough to compare.
+MAX_FLOPS = 1e30
+
+
+@dataclass(slots=True)
+class _Op:
+    name: str
+    op_type: str
+    op_class: int
+    flops: float
+    dtype: int
+    reads: list[tuple[str, int | None]]
+    measured_s: Mapping[str, float]
+    excluded_kinds: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Tensor:
+    name: str
+    elements: int
+    dtype: int
+    kind: int
+    producer: int
+    is_output: bool = False
+    readers: dict[int, int] = field(default_factory=dict)  # op -> elements touched
+
+
+class GraphBuilder:
+    """Collects ops, tensors and views, then validates and freezes them.
+
+    Names may be used before they are defined. :meth:`build` raises
+    :class:`GraphError` with one sentence that names the op at fault.
+    """
+
+    def __init__(
+        self, name: str, *, precision: Precision = "native", dims: Mapping[str, int] | None = None
+    ) -> None:
+        self._name = name
+        self._precision = precision
+        self._dims = dict(dims or {})
+        self._ops: list[_Op] = []
+        self._op_names: set[str] = set()
+        self._tensors: dict[str, _Tensor] = {}
+        self._aliases: dict[str, str] = {}
+        self._outputs: list[str] = []
+
+    def add_tensor(self, name: str, elements: int, dtype: str, kind: str) -> None:
+        """Add a weight or an input: a tensor that no op produces."""
+        if kind not in TENSOR_KINDS or TENSOR_KINDS.index(kind) == ACTIVATION:
+            raise GraphError(f"tensor {name!r}: kind must be 'weight' or 'input', not {kind!r}.")
+        self._define(name, elements, dtype, TENSOR_KINDS.index(kind), NO_PRODUCER)
+
+    def add_op(
+        self,
+        name: str,
+        op_type: str,
+        op_class: str,
+        *,
+        flops: float,
+        dtype: str,
+        reads: Iterable[tuple[str, int | None]],
+        writes: Sequence[tuple[str, int, str]],
+        measured_s: Mapping[str, float] = MappingProxyType({}),
+        excluded_kinds: Iterable[str] = (),
+    ) -> None:
+        """Add an op.
+
+        Args:
+          flops: floating-point operations of one execution.
+          reads: ``(tensor, elements touched)``; ``None`` touches the whole tensor.
+          writes: ``(tensor, elements, dtype)`` of each tensor the op produces.
+          measured_s: seconds by chip kind; the op then costs exactly that.
+          excluded_kinds: chip kinds that cannot run the op.
+        """
+        if not name:
+            raise GraphError(f"an op of type {op_type!r} has an empty name.")
+        if name in self._op_names:
+            raise GraphError(f"op {name!r} is defined twice.")
+        self._op_names.add(name)
+        if op_class not in OP_CLASSES:
+            raise GraphError(
+                f"op {name!r}: op_class must be one of {', '.join(OP_CLASSES)}, not {op_class!r}."
+            )
+        _check_number(f"op {name!r}: flops", flops, MAX_FLOPS)
+        for kind, seconds in measured_s.items():
+            _check_number(f"op {name!r}: measured_s of {kind!r}", seconds, MAX_FLOPS)
+        op = _Op(
+            name,
+            op_type,
+            OP_CLASSES.index(op_class),
+            float(flops),
+            dtype_code(dtype, field=f"op {name!r}"),
+            list(reads),
+            dict(measured_s),
+            tuple(excluded_kinds),
+        )
+        for tensor, elements, tensor_dtype in writes:
+            self._define(tensor, elements, tensor_dtype, ACTIVATION, len(self._ops))
+        self._ops.append(op)
+
+    def add_view(self, name: str, source: str) -> None:
+        """Make ``name`` another name of ``source``: no kernel, no bytes of its own."""
+        self._check_new(name)
+        self._aliases[name] = source
+
+    def mark_output(self, name: str) -> None:
+        """The host reads this tensor after every inference."""
+        self._outputs.append(name)
+
+    def resolve(self, name: str) -> str:
+        """The tensor that ``name`` is a view of (itself where it is none)."""
+        seen = {name}
+        while name in self._aliases:
+            name = self._aliases[name]
+            if name in seen:
+                raise GraphError(f"tensor {name!r} is a view of itself.")
+            seen.add(name)
+        return name
+
+    def build(self) -> Graph:
+        """Validate, drop tensors nobody reads, sort topologically, freeze."""
+        if not self._ops:
+            raise GraphError(f"graph {self._name!r} has no ops.")
+        for i, op in enumerate(self._ops):
+            for tensor_name, touched in op.reads:
+                self._add_reader(i, op, tensor_name, touched)
+        for output in self._outputs:
+            self._find(output, f"graph output {output!r}").is_output = True
+        return self._freeze(self._topological_order())
+
+    def _define(self, name: str, elements: int, dtype: str, kind: int, producer: int) -> None:
+        self._check_new(name)
+        _check_number(f"tensor {name!r}: elements", elements, MAX_ELEMENTS)
+        self._tensors[name] = _Tensor(
+            name, int(elements), dtype_code(dtype, field=f"tensor {name!r}"), kind, producer
+        )
+
+    def _check_new(self, name: str) -> None:
+        if name in self._tensors or name in self._aliases:
+            raise GraphError(f"tensor {name!r} is defined twice.")
+
+    def _find(self, name: str, reader: str) -> _Tensor:
+        tensor = self._tensors.get(self.resolve(name))
+        if tensor is None:
+            raise GraphError(f"{reader} reads tensor {name!r}, which nothing defines.")
+        return tensor
+
+    def _add_reader(self, i: int, op: _Op, tensor_name: str, touched: int | None) -> None:
+        tensor = self._find(tensor_name, f"op {op.name!r}")
+        if touched is None:
+            touched = tensor.elements
+        _check_number(f"op {op.name!r}: elements read of {tensor_name!r}", touched, MAX_ELEMENTS)
+        # Through a broadcasting view an op asks for more elements than there are.
+        touched = min(int(touched), tensor.elements)
+        tensor.readers[i] = max(touched, tensor.readers.get(i, 0))
+
+    def _successors(self) -> list[list[int]]:
+        successors: list[list[int]] = [[] for _ in self._ops]
+        for tensor in self._tensors.values():
+            if tensor.producer != NO_PRODUCER:
+                successors[tensor.producer].extend(tensor.readers)
+        return successors
+
+    def _topological_order(self) -> list[int]:
+        """Kahn's order that keeps the order ops were added in wherever it is valid."""
+        successors = self._successors()
+        indegree = np.zeros(len(self._ops), dtype=np.int64)
+        for readers in successors:
+            for reader in readers:
+                indegree[reader] += 1
+        ready = [i for i in range(len(self._ops)) if indegree[i] == 0]
+        order = []
+        while ready:
+            i = heapq.heappop(ready)
+            order.append(i)
+            for reader in successors[i]:
+                indegree[reader] -= 1
+                if indegree[reader] == 0:
+                    heapq.heappush(ready, reader)
+        if len(order) < len(self._ops):
+            left = {int(i) for i in np.flatnonzero(indegree > 0)}
+            names = [op.name for op in self._ops]
+            raise GraphError(f"the graph has a cycle: {cycle_text(successors, left, names)}.")
+        return order
+
+    def _freeze(self, order: Sequence[int]) -> Graph:
+        ops = [self._ops[i] for i in order]
+        position = np.empty(len(order), dtype=np.int64)
+        position[list(order)] = np.arange(len(order))
+        tensors = [t for t in self._tensors.values() if t.producer != NO_PRODUCER or t.readers]
+        rows = [sorted((int(position[op]), touched) for op, touched in t.readers.items()) for t in tensors]
+        flat = [entry for row in rows for entry in row]
+        return Graph(
+            name=self._name,
+            op_names=tuple(op.name for op in ops),
+            op_types=tuple(op.op_type for op in ops),
+            op_class=_frozen([op.op_class for op in ops], np.int8),
+            op_flops=_frozen([op.flops for op in ops], np.float64),
+            op_dtype=_frozen([op.dtype for op in ops], np.int8),
+            tensor_names=tuple(t.name for t in tensors),
+            tensor_elements=_frozen([t.elements for t in tensors], np.int64),
+            tensor_dtype=_frozen([t.dtype for t in tensors], np.int8),
+            tensor_kind=_frozen([t.kind for t in tensors], np.int8),
+            tensor_producer=_frozen(
+                [NO_PRODUCER if t.producer == NO_PRODUCER else position[t.producer] for t in tensors],
+                np.int32,
+            ),
+            tensor_is_output=_frozen([t.is_output and t.producer != NO_PRODUCER for t in tensors], np.bool_),
+            reader_ptr=_frozen(np.cumsum([0] + [len(row) for row in rows]), np.int64),
+            reader_op=_frozen([op for op, _ in flat], np.int32),
+            reader_elements=_frozen([touched for _, touched in flat], np.int64),
+            measured_s=by_kind([op.measured_s for op in ops], np.nan, np.float64),
+            excluded=by_kind([dict.fromkeys(op.excluded_kinds, True) for op in ops], False, np.bool_),
+            dims=MappingProxyType(self._dims),
+            precision=self._precision,
+        )
+
+
+def _check_number(what: str, value: float, limit: float) -> None:
+    if type(value) in (int, float) and 0 <= value <= limit:  # NaN fails every comparison
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise GraphError(f"{what} must be a number, not {value!r}.")
+    if not 0 <= value <= limit:
+        raise GraphError(f"{what} must be between 0 and {limit:.4g}, not {str(value)[:40]}.")
+
+
+def _frozen(values: Sequence | NDArray, dtype: type) -> NDArray:
+    array: NDArray = np.array(values, dtype=dtype)
+    array.flags.writeable = False
+    return array
+
+
+def by_kind(rows: Sequence[Mapping], missing: float | bool, dtype: type) -> Mapping[str, NDArray]:
+    """One column of all ops for each chip kind that a row of an op names."""
+    kinds = sorted({kind for row in rows if row for kind in row})
+    return MappingProxyType(
+        {kind: _frozen([row.get(kind, missing) for row in rows], dtype) for kind in kinds}
+    )

@@ -1,0 +1,1 @@
+"""Graphs and plans as JSON and as protocol buffers."""

@@ -1,0 +1,128 @@
+"""Typed access to the fields of untrusted mappings (JSON objects, networkx attributes)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from go_opt.errors import GraphError, InvalidInputError
+from go_opt.model.dtypes import DTYPES, dtype_code
+from go_opt.model.graph import MAX_ELEMENTS
+
+_REQUIRED: Final = object()
+
+
+@dataclass(frozen=True)
+class Fields:
+    """A mapping whose values are read by type; a bad one is a GraphError that names the field."""
+
+    where: str  # "op 'conv1'": how messages call the mapping
+    values: Mapping[Any, Any]
+
+    def text(self, key: str, default: Any = _REQUIRED) -> str:
+        value = self._value(key, default)
+        if not isinstance(value, str) or not _is_encodable(value):
+            raise self._wrong(key, "a string", value)
+        return value
+
+    def integer(self, key: str, default: Any = _REQUIRED) -> int:
+        return as_integer(self._value(key, default), f"{self.where}: {key!r}")
+
+    def number(self, key: str, default: Any = _REQUIRED) -> float:
+        return as_number(self._value(key, default), f"{self.where}: {key!r}")
+
+    def flag(self, key: str, default: Any = _REQUIRED) -> bool:
+        value = self._value(key, default)
+        if not isinstance(value, bool | np.bool_):
+            raise self._wrong(key, "true or false", value)
+        return bool(value)
+
+    def dtype(self, key: str, default: Any = _REQUIRED) -> str:
+        """The name of a numeric type, aliases such as ``bf16`` spelled out."""
+        name = self.text(key, default)
+        try:
+            return DTYPES[dtype_code(name, field=f"{self.where}: {key!r}")]
+        except InvalidInputError as error:
+            raise GraphError(str(error), field=key) from None
+
+    def texts(self, key: str, default: Any = _REQUIRED) -> list[str]:
+        value = self._value(key, default)
+        if not _is_list(value) or not all(isinstance(entry, str) and _is_encodable(entry) for entry in value):
+            raise self._wrong(key, "a list of strings", value)
+        return list(value)
+
+    def objects(self, key: str, default: Any = _REQUIRED) -> list[Mapping[Any, Any]]:
+        value = self._value(key, default)
+        if not _is_list(value) or not all(isinstance(entry, Mapping) for entry in value):
+            raise self._wrong(key, "a list of objects", value)
+        return list(value)
+
+    def table(self, key: str, default: Any = _REQUIRED) -> Fields:
+        """A mapping from names to values."""
+        value = self._value(key, default)
+        if not isinstance(value, Mapping):
+            raise self._wrong(key, "an object", value)
+        if not all(isinstance(name, str) and _is_encodable(name) for name in value):
+            raise self._wrong(key, "an object whose keys are strings", value)
+        return Fields(f"{self.where}: {key!r}", value)
+
+    def integers(self, key: str, default: Any = _REQUIRED) -> dict[str, int]:
+        table = self.table(key, default)
+        return {name: table.integer(name) for name in table.values}
+
+    def numbers(self, key: str, default: Any = _REQUIRED) -> dict[str, float]:
+        table = self.table(key, default)
+        return {name: table.number(name) for name in table.values}
+
+    def _value(self, key: str, default: Any) -> Any:
+        value = self.values.get(key, default)
+        if value is _REQUIRED:
+            raise GraphError(f"{self.where} lacks the field {key!r}.", field=key)
+        return value
+
+    def _wrong(self, key: str, wanted: str, value: Any) -> GraphError:
+        return GraphError(f"{self.where}: {key!r} must be {wanted}, not {shown(value)}.", field=key)
+
+
+def as_integer(value: Any, what: str) -> int:
+    """A count of at most 2**53; a float counts where it is whole (JSON writes 1e6)."""
+    is_whole = isinstance(value, float | np.floating) and float(value).is_integer()
+    if isinstance(value, bool) or not (is_whole or isinstance(value, int | np.integer)):
+        raise GraphError(f"{what} must be a whole number, not {shown(value)}.", field=what)
+    if not 0 <= int(value) <= MAX_ELEMENTS:
+        raise GraphError(f"{what} must be between 0 and {MAX_ELEMENTS:.4g}, not {shown(value)}.", field=what)
+    return int(value)
+
+
+def as_number(value: Any, what: str) -> float:
+    """A finite number that is not negative."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise GraphError(f"{what} must be a number, not {shown(value)}.", field=what)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not 0 <= number < math.inf:
+        raise GraphError(f"{what} must be finite and not negative, not {shown(value)}.", field=what)
+    return number
+
+
+def shown(value: Any) -> str:
+    """A value as error messages print it, short whatever its size."""
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 128:
+        return f"an integer of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _is_encodable(text: str) -> bool:
+    """A lone surrogate, which JSON can write as an escape, has no UTF-8 form."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)

@@ -1,0 +1,165 @@
+"""The exact JSON form of a graph: readable rows of ops and tensors, validated on the way in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, get_args
+
+import numpy as np
+
+from go_opt.errors import GraphError
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.codecs.fields import Fields, shown
+from go_opt.model.codecs.tensor_order import with_tensor_order
+from go_opt.model.dtypes import DTYPES
+from go_opt.model.graph import (
+    ACTIVATION,
+    NO_PRODUCER,
+    OP_CLASSES,
+    TENSOR_KINDS,
+    Graph,
+    NodeWithoutOp,
+    Precision,
+)
+
+FORMAT: Final = "go_opt.v1.Graph"
+
+
+def graph_to_dict(graph: Graph) -> dict[str, Any]:
+    """The graph as JSON types; :func:`graph_from_dict` restores it with the same fingerprint."""
+    return {
+        "format": FORMAT,
+        "name": graph.name,
+        "precision": graph.precision,
+        "dims": dict(graph.dims),
+        "ops": [_op_row(graph, i) for i in range(graph.num_ops)],
+        "tensors": [_tensor_row(graph, k) for k in range(graph.num_tensors)],
+        "nodes_without_op": [node._asdict() for node in graph.nodes_without_op],
+    }
+
+
+def graph_from_dict(data: Any) -> Graph:
+    """A validated graph from its JSON form.
+
+    Raises:
+      GraphError: one sentence that names the op, tensor or field at fault.
+    """
+    if not isinstance(data, Mapping):
+        raise GraphError(f"a graph must be a JSON object, not {shown(data)}.")
+    fields = Fields("the graph", data)
+    if fields.text("format") != FORMAT:
+        raise GraphError(
+            f"the graph: 'format' must be {FORMAT!r}, not {shown(data['format'])}.", field="format"
+        )
+    builder = GraphBuilder(
+        fields.text("name"), precision=read_precision(fields), dims=fields.integers("dims", {})
+    )
+    tensors = [_named("tensor", i, row) for i, row in enumerate(fields.objects("tensors"))]
+    writes = _add_tensors(builder, tensors)
+    for i, row in enumerate(fields.objects("ops")):
+        _add_op(builder, _named("op", i, row), writes)
+    if writes:
+        tensor, producer = next((rows[0][0], op) for op, rows in writes.items())
+        raise GraphError(f"tensor {tensor!r}: its producer {producer!r} is not an op.", field="producer")
+    graph = with_tensor_order(builder.build(), [tensor.text("name") for tensor in tensors])
+    rows = enumerate(fields.objects("nodes_without_op", []))
+    return replace(graph, nodes_without_op=tuple(_node(_named("node", i, row)) for i, row in rows))
+
+
+def read_precision(fields: Fields) -> Precision:
+    """The field ``precision``, ``"native"`` where it is missing."""
+    precision = fields.text("precision", "native")
+    for known in get_args(Precision):
+        if precision == known:
+            return known  # type: ignore[no-any-return]
+    raise GraphError(
+        f"{fields.where}: 'precision' must be 'native' or 'as-is', not {precision!r}.", field="precision"
+    )
+
+
+def measured_of(graph: Graph, op: int) -> dict[str, float]:
+    """Measured seconds of an op by chip kind, those that were measured."""
+    return {kind: float(row[op]) for kind, row in graph.measured_s.items() if not np.isnan(row[op])}
+
+
+def excluded_of(graph: Graph, op: int) -> list[str]:
+    """The chip kinds that cannot run an op."""
+    return [kind for kind, row in graph.excluded.items() if row[op]]
+
+
+def _op_row(graph: Graph, op: int) -> dict[str, Any]:
+    ptr, reads = graph.op_reads
+    return {
+        "name": graph.op_names[op],
+        "op_type": graph.op_types[op],
+        "op_class": OP_CLASSES[graph.op_class[op]],
+        "flops": float(graph.op_flops[op]),
+        "dtype": DTYPES[graph.op_dtype[op]],
+        "reads": [
+            {
+                "tensor": graph.tensor_names[graph.reader_tensor[r]],
+                "elements": int(graph.reader_elements[r]),
+            }
+            for r in reads[ptr[op] : ptr[op + 1]]
+        ],
+        "measured_s": measured_of(graph, op),
+        "excluded_kinds": excluded_of(graph, op),
+    }
+
+
+def _tensor_row(graph: Graph, tensor: int) -> dict[str, Any]:
+    producer = graph.tensor_producer[tensor]
+    return {
+        "name": graph.tensor_names[tensor],
+        "elements": int(graph.tensor_elements[tensor]),
+        "dtype": DTYPES[graph.tensor_dtype[tensor]],
+        "kind": TENSOR_KINDS[graph.tensor_kind[tensor]],
+        "producer": None if producer == NO_PRODUCER else graph.op_names[producer],
+        "is_output": bool(graph.tensor_is_output[tensor]),
+    }
+
+
+def _node(row: Fields) -> NodeWithoutOp:
+    is_in_op = row.values.get("op") is not None
+    return NodeWithoutOp(row.text("name"), row.text("became"), row.text("op") if is_in_op else None)
+
+
+def _named(what: str, position: int, row: Mapping[Any, Any]) -> Fields:
+    """The row, called by its name in messages."""
+    return Fields(f"{what} {Fields(f'{what} number {position}', row).text('name')!r}", row)
+
+
+def _add_tensors(builder: GraphBuilder, tensors: list[Fields]) -> dict[str, list[tuple[str, int, str]]]:
+    """Adds weights and inputs; returns what each op writes."""
+    writes: dict[str, list[tuple[str, int, str]]] = {}
+    for tensor in tensors:
+        name, elements, dtype = tensor.text("name"), tensor.integer("elements"), tensor.dtype("dtype")
+        kind, is_output = tensor.text("kind"), tensor.flag("is_output", False)
+        if kind == TENSOR_KINDS[ACTIVATION]:
+            writes.setdefault(tensor.text("producer"), []).append((name, elements, dtype))
+            if is_output:
+                builder.mark_output(name)
+            continue
+        if is_output or tensor.values.get("producer") is not None:
+            raise GraphError(f"{tensor.where}: a {kind} has no producer and is no output.", field="kind")
+        builder.add_tensor(name, elements, dtype, kind)
+    return writes
+
+
+def _add_op(builder: GraphBuilder, op: Fields, writes: dict[str, list[tuple[str, int, str]]]) -> None:
+    reads = [Fields(f"{op.where}: 'reads'", read) for read in op.objects("reads")]
+    builder.add_op(
+        op.text("name"),
+        op.text("op_type"),
+        op.text("op_class"),
+        flops=op.number("flops"),
+        dtype=op.dtype("dtype"),
+        reads=[
+            (read.text("tensor"), read.integer("elements") if "elements" in read.values else None)
+            for read in reads
+        ],
+        writes=writes.pop(op.text("name"), []),
+        measured_s=op.numbers("measured_s", {}),
+        excluded_kinds=op.texts("excluded_kinds", []),
+    )

@@ -1,0 +1,158 @@
+"""Builds a :class:`Plan` from fields that came from outside, checking every one.
+
+What only the graph or the target can tell (chips that exist, a legal order) is left to
+:mod:`go_opt.solver.verify.verifier`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, TypeGuard, cast, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.errors import InvalidInputError, PlanError
+from go_opt.model.codecs.fields import shown
+from go_opt.model.graph import Precision
+from go_opt.model.plan import Clone, Plan, Relay, number_by_first_place
+
+_INT32_MAX: Final = 2**31 - 1
+_DIM_MAX: Final = 2**63 - 1
+
+
+def plan_from_fields(
+    *,
+    placement: object,
+    order: object,
+    fusion_group: object,
+    replication: object,
+    relays: tuple[Relay, ...],
+    clones: tuple[Clone, ...],
+    provenance: object,
+    op_provenance: object,
+    graph_fingerprint: object,
+    target_fingerprint: object,
+    target: object,
+    dims: object,
+    precision: object,
+    model: object = "",
+) -> Plan:
+    """The plan of these fields; an ``object`` is of a type not yet known.
+
+    Raises:
+      PlanError: one sentence that names the field at fault.
+    """
+    chips = int_array("placement", placement, 0, _INT32_MAX)
+    num_ops = len(chips)
+    if num_ops == 0:
+        raise _error("placement", "has no ops")
+    ops_in_order = _permutation(order, num_ops)
+    groups = _per_op("fusion_group", fusion_group, num_ops, 0, _INT32_MAX)
+    origins = _texts("provenance", provenance)
+    return Plan(
+        placement=chips,
+        order=ops_in_order,
+        fusion_group=_read_only(number_by_first_place(groups, ops_in_order)),
+        replication=_per_op("replication", replication, num_ops, 1, _INT32_MAX),
+        relays=relays,
+        clones=clones,
+        provenance=origins,
+        op_provenance=_per_op("op_provenance", op_provenance, num_ops, 0, len(origins) - 1),
+        graph_fingerprint=text("graph_fingerprint", graph_fingerprint),
+        target_fingerprint=text("target_fingerprint", target_fingerprint),
+        target=text("target", target),
+        dims=checked_dims(dims, "plan", PlanError),
+        precision=_precision(precision),
+        model=text("model", model),
+    )
+
+
+def relay_from_fields(i: int, tensor: object, chips: object) -> Relay:
+    """Relay ``i`` of a plan."""
+    chip_ids = int_array(f"relays[{i}].chips", chips, 0, _INT32_MAX)
+    return Relay(text(f"relays[{i}].tensor", tensor), tuple(chip_ids.tolist()))
+
+
+def clone_from_fields(i: int, op: object, chip: object) -> Clone:
+    """Clone ``i`` of a plan."""
+    return Clone(text(f"clones[{i}].op", op), int(int_array(f"clones[{i}].chip", [chip], 0, _INT32_MAX)[0]))
+
+
+def checked_dims(dims: object, what: str, error: type[InvalidInputError]) -> Mapping[str, int]:
+    """Symbolic dimensions of ``what`` and their values, each an integer not below zero."""
+    if not isinstance(dims, Mapping):
+        raise error(f"{what}: dims must map names to integers.", field="dims")
+    for name, value in dims.items():
+        if not _is_utf8(name) or type(value) is not int or not 0 <= value <= _DIM_MAX:
+            raise error(
+                f"{what}: dims: {shown(name)} must be an integer between 0 and 2^63 - 1.", field="dims"
+            )
+    return MappingProxyType(dict(dims))
+
+
+def int_array(field: str, values: object, low: int, high: int) -> NDArray[np.int32]:
+    """Integers between ``low`` and ``high``; a bool or a float is not an integer."""
+    if not isinstance(values, list | tuple) or not set(map(type, values)) <= {int}:
+        raise _error(field, "must hold integers only")
+    try:
+        array = np.array(values, dtype=np.int64)
+        is_within = not len(array) or (low <= array.min() and array.max() <= high)
+    except OverflowError:
+        is_within = False
+    if not is_within:
+        i, value = next((i, v) for i, v in enumerate(values) if not low <= v <= high)
+        raise _error(field, f"must hold integers between {low} and {high}, not {shown(value)} at {i}")
+    return _read_only(array.astype(np.int32))
+
+
+def text(field: str, value: object) -> str:
+    """A string that UTF-8 can hold."""
+    if not _is_utf8(value):
+        raise _error(field, "must be text that UTF-8 can hold")
+    return value
+
+
+def _per_op(field: str, values: object, num_ops: int, low: int, high: int) -> NDArray[np.int32]:
+    array = int_array(field, values, low, high)
+    if len(array) != num_ops:
+        raise _error(field, f"has {len(array)} entries, placement has {num_ops}")
+    return array
+
+
+def _permutation(order: object, num_ops: int) -> NDArray[np.int32]:
+    array = _per_op("order", order, num_ops, 0, num_ops - 1)
+    times = np.bincount(array, minlength=num_ops)
+    if (times != 1).any():
+        missing = int(np.flatnonzero(times == 0)[0])
+        raise _error("order", f"must hold every op once, op {missing} is missing")
+    return array
+
+
+def _texts(field: str, values: object) -> tuple[str, ...]:
+    if not isinstance(values, list | tuple):
+        raise _error(field, "must be a list of texts")
+    if not values:
+        raise _error(field, "is empty")
+    return tuple(text(f"{field}[{i}]", value) for i, value in enumerate(values))
+
+
+def _precision(value: object) -> Precision:
+    if value not in get_args(Precision):
+        raise _error("precision", f"must be one of {', '.join(get_args(Precision))}")
+    return cast(Precision, value)
+
+
+def _is_utf8(value: object) -> TypeGuard[str]:
+    # JSON can write a lone surrogate as an escape; nothing can store it.
+    return isinstance(value, str) and (value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value))
+
+
+def _error(field: str, problem: str) -> PlanError:
+    return PlanError(f"plan: {field} {problem}.", field=field)
+
+
+def _read_only(array: NDArray[np.int32]) -> NDArray[np.int32]:
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,130 @@
+"""The exact JSON form of a plan, and plan files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+from go_opt.errors import PlanError
+from go_opt.model.codecs.plan_fields import clone_from_fields, plan_from_fields, relay_from_fields
+from go_opt.model.plan import Plan
+from go_opt.system.files import read_json, write_atomically
+
+FORMAT: Final = "go_opt.v1.Plan"
+_FIELDS: Final = (
+    "placement",
+    "order",
+    "fusion_group",
+    "replication",
+    "provenance",
+    "op_provenance",
+    "graph_fingerprint",
+    "target_fingerprint",
+    "target",
+    "dims",
+    "precision",
+)
+_REQUIRED: Final = frozenset({"format", "relays", "clones", *_FIELDS})
+_OPTIONAL: Final = frozenset({"model"})  # files of version 0.1.0 lack it
+# What a file says for its readers, of plans and of the searches they are from. A plan is whole without.
+_FACTS: Final = frozenset(
+    {
+        "op_names",
+        "stages",
+        "kernels",
+        "nodes_without_op",
+        "objective",
+        "status",
+        "lower_bound_s",
+        "gap",
+        "seed",
+        "version",
+    }
+)
+_Row = TypeVar("_Row")
+
+
+def plan_to_dict(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON types; :func:`plan_from_dict` gives the same plan back."""
+    return {
+        "format": FORMAT,
+        "placement": plan.placement.tolist(),
+        "order": plan.order.tolist(),
+        "fusion_group": plan.fusion_group.tolist(),
+        "replication": plan.replication.tolist(),
+        "relays": [{"tensor": relay.tensor, "chips": list(relay.chips)} for relay in plan.relays],
+        "clones": [{"op": clone.op, "chip": clone.chip} for clone in plan.clones],
+        "provenance": list(plan.provenance),
+        "op_provenance": plan.op_provenance.tolist(),
+        "graph_fingerprint": plan.graph_fingerprint,
+        "target_fingerprint": plan.target_fingerprint,
+        "target": plan.target,
+        "dims": dict(plan.dims),
+        "precision": plan.precision,
+        "model": plan.model,
+    }
+
+
+def plan_from_dict(data: object) -> Plan:
+    """The validated plan of :func:`plan_to_dict`'s form.
+
+    Raises:
+      PlanError: one sentence that names the field at fault.
+    """
+    if not isinstance(data, Mapping):
+        raise PlanError("plan: must be a JSON object.")
+    for name in sorted(_REQUIRED - set(data)):
+        raise PlanError(f"plan: {name} is missing.", field=name)
+    for name in data:
+        if name not in _REQUIRED | _OPTIONAL | _FACTS:
+            raise PlanError(f"plan: unknown field {str(name)[:40]!r}.", field=str(name)[:40])
+    if data["format"] != FORMAT:
+        raise PlanError(f"plan: format must be {FORMAT!r}.", field="format")
+    return plan_from_fields(
+        relays=_rows("relays", data["relays"], ("tensor", "chips"), relay_from_fields),
+        clones=_rows("clones", data["clones"], ("op", "chip"), clone_from_fields),
+        **{name: data[name] for name in _FIELDS},
+        **{name: data[name] for name in _OPTIONAL & set(data)},
+    )
+
+
+def save_plan(plan: Plan, path: str | Path, facts: Mapping[str, Any] = MappingProxyType({})) -> None:
+    """Write a plan file, whole or not at all.
+
+    Args:
+      facts: for readers, beside the plan: those of :mod:`go_opt.model.codecs.plan_names` and of the search.
+
+    Raises:
+      InvalidInputError: the place cannot be written to.
+    """
+    write_atomically(path, json.dumps(plan_to_dict(plan) | dict(facts), ensure_ascii=False) + "\n")
+
+
+def load_plan(path: str | Path) -> Plan:
+    """The plan of a file written by :func:`save_plan`.
+
+    Raises:
+      PlanError: the file is missing, no JSON, or no plan; one sentence.
+    """
+    data = read_json(path, "plan file", PlanError)
+    try:
+        return plan_from_dict(data)
+    except PlanError as error:
+        raise PlanError(f"plan file {str(path)!r}: {error}", field=error.field) from None
+
+
+def _rows(
+    field: str, value: object, keys: tuple[str, str], row_from_fields: Callable[[int, object, object], _Row]
+) -> tuple[_Row, ...]:
+    if not isinstance(value, list | tuple):
+        raise PlanError(f"plan: {field} must be a list.", field=field)
+    rows = []
+    for i, row in enumerate(value):
+        if not isinstance(row, Mapping) or set(row) != set(keys):
+            name = f"{field}[{i}]"
+            raise PlanError(f"plan: {name} must be an object of {keys[0]} and {keys[1]}.", field=name)
+        rows.append(row_from_fields(i, row[keys[0]], row[keys[1]]))
+    return tuple(rows)

@@ -1,0 +1,200 @@
+"""Graphs and plans as protobuf messages of package ``go_opt.v1``, exactly, both ways.
+
+A message from outside is checked by the rules that hold everywhere: those of
+:class:`go_opt.model.builder.GraphBuilder` and :func:`go_opt.model.codecs.plan_fields.plan_from_fields`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+import numpy as np
+
+from go_opt.errors import GraphError, InvalidInputError, PlanError
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.codecs.graph_columns import graph_from_columns
+from go_opt.model.codecs.plan_fields import (
+    checked_dims,
+    clone_from_fields,
+    plan_from_fields,
+    relay_from_fields,
+)
+from go_opt.model.codecs.tensor_order import with_tensor_order
+from go_opt.model.dtypes import DTYPES
+from go_opt.model.graph import ACTIVATION, NO_PRODUCER, OP_CLASSES, TENSOR_KINDS, Graph, Precision
+from go_opt.model.plan import Plan
+
+if TYPE_CHECKING:
+    from go_opt.proto import graph_pb2, plan_pb2
+
+# An enum's number is 1 + the index of its name; 0 is "unspecified".
+_ACTIVATION: Final = 1 + ACTIVATION
+_PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
+_PRECISION_NUMBER: Final[dict[str, Any]] = {name: 1 + i for i, name in enumerate(_PRECISIONS)}
+
+
+def graph_to_proto(graph: Graph) -> graph_pb2.Graph:
+    """The message of a graph; :func:`graph_from_proto` gives the same graph back."""
+    from go_opt.proto import graph_pb2
+
+    message = graph_pb2.Graph(
+        name=graph.name, dims=dict(graph.dims), precision=_PRECISION_NUMBER[graph.precision]
+    )
+    op_rows = zip(
+        graph.op_names,
+        graph.op_types,
+        (graph.op_class + 1).tolist(),
+        graph.op_flops.tolist(),
+        graph.op_dtype.tolist(),
+        strict=True,
+    )
+    for name, op_type, op_class, flops, dtype in op_rows:
+        message.ops.add(name=name, op_type=op_type, op_class=op_class, flops=flops, dtype=DTYPES[dtype])
+    for kind, seconds in graph.measured_s.items():
+        for i in np.flatnonzero(~np.isnan(seconds)).tolist():
+            message.ops[i].measured_s[kind] = float(seconds[i])
+    for kind, excluded in graph.excluded.items():
+        for i in np.flatnonzero(excluded).tolist():
+            message.ops[i].excluded_kinds.append(kind)
+    _tensors_to_proto(graph, message)
+    return message
+
+
+def _tensors_to_proto(graph: Graph, message: graph_pb2.Graph) -> None:
+    pointers = graph.reader_ptr.tolist()
+    reader_ops, reader_elements = graph.reader_op.tolist(), graph.reader_elements.tolist()
+    tensor_rows = zip(
+        graph.tensor_names,
+        graph.tensor_elements.tolist(),
+        graph.tensor_dtype.tolist(),
+        (graph.tensor_kind + 1).tolist(),
+        graph.tensor_producer.tolist(),
+        graph.tensor_is_output.tolist(),
+        strict=True,
+    )
+    for k, (name, elements, dtype, kind, producer, is_output) in enumerate(tensor_rows):
+        row = message.tensors.add(
+            name=name, elements=elements, dtype=DTYPES[dtype], kind=kind, is_output=is_output
+        )
+        if producer != NO_PRODUCER:
+            row.producer = producer
+        for r in range(pointers[k], pointers[k + 1]):
+            row.readers.add(op=reader_ops[r], elements=reader_elements[r])
+
+
+def graph_from_proto(message: graph_pb2.Graph) -> Graph:
+    """The validated graph of a message.
+
+    Raises:
+      GraphError: one sentence that names the op, tensor or field at fault.
+    """
+    try:
+        precision = precision_from_proto(message.precision, GraphError)
+        dims = checked_dims(message.dims, "graph", GraphError)
+        return graph_from_columns(message, precision, dims) or _built_graph(message, precision, dims)
+    except GraphError:
+        raise
+    except InvalidInputError as error:
+        raise GraphError(str(error), field=error.field) from None
+
+
+def _built_graph(message: graph_pb2.Graph, precision: Precision, dims: Mapping[str, int]) -> Graph:
+    op_names = [op.name for op in message.ops]
+    writes: list[list[tuple[str, int, str]]] = [[] for _ in op_names]
+    reads: list[list[tuple[str, int | None]]] = [[] for _ in op_names]
+    builder = GraphBuilder(message.name, precision=precision, dims=dims)
+    for tensor in message.tensors:
+        name, elements = tensor.name, tensor.elements
+        if tensor.HasField("producer"):
+            producer = _op_index(tensor.producer, len(op_names), f"tensor {name!r}: producer")
+            if tensor.kind != _ACTIVATION:
+                raise GraphError(f"tensor {name!r} has a producer, so its kind must be activation.")
+            writes[producer].append((name, elements, tensor.dtype))
+        else:
+            if tensor.kind == _ACTIVATION:
+                raise GraphError(f"tensor {name!r} is an activation without a producer.")
+            builder.add_tensor(name, elements, tensor.dtype, _choice(tensor.kind, TENSOR_KINDS))
+        for reader in tensor.readers:
+            op = _op_index(reader.op, len(op_names), f"tensor {name!r}: reader")
+            reads[op].append((name, reader.elements if reader.HasField("elements") else None))
+        if tensor.is_output:
+            builder.mark_output(name)
+    for op, op_reads, op_writes in zip(message.ops, reads, writes, strict=True):
+        builder.add_op(
+            op.name,
+            op.op_type,
+            _choice(op.op_class, OP_CLASSES),
+            flops=op.flops,
+            dtype=op.dtype,
+            reads=op_reads,
+            writes=op_writes,
+            measured_s=op.measured_s,
+            excluded_kinds=op.excluded_kinds,
+        )
+    graph, tensor_names = builder.build(), tuple(tensor.name for tensor in message.tensors)
+    return graph if graph.tensor_names == tensor_names else with_tensor_order(graph, tensor_names)
+
+
+def plan_to_proto(plan: Plan) -> plan_pb2.Plan:
+    """The message of a plan; :func:`plan_from_proto` gives the same plan back."""
+    from go_opt.proto import plan_pb2
+
+    return plan_pb2.Plan(
+        placement=plan.placement.tolist(),
+        order=plan.order.tolist(),
+        fusion_group=plan.fusion_group.tolist(),
+        replication=plan.replication.tolist(),
+        relays=[plan_pb2.Relay(tensor=relay.tensor, chips=relay.chips) for relay in plan.relays],
+        clones=[plan_pb2.Clone(op=clone.op, chip=clone.chip) for clone in plan.clones],
+        provenance=plan.provenance,
+        op_provenance=plan.op_provenance.tolist(),
+        graph_fingerprint=plan.graph_fingerprint,
+        target_fingerprint=plan.target_fingerprint,
+        target=plan.target,
+        dims=dict(plan.dims),
+        precision=_PRECISION_NUMBER[plan.precision],
+        model=plan.model,
+    )
+
+
+def plan_from_proto(message: plan_pb2.Plan) -> Plan:
+    """The validated plan of a message.
+
+    Raises:
+      PlanError: one sentence that names the field at fault.
+    """
+    return plan_from_fields(
+        placement=list(message.placement),
+        order=list(message.order),
+        fusion_group=list(message.fusion_group),
+        replication=list(message.replication),
+        relays=tuple(relay_from_fields(i, r.tensor, list(r.chips)) for i, r in enumerate(message.relays)),
+        clones=tuple(clone_from_fields(i, c.op, c.chip) for i, c in enumerate(message.clones)),
+        provenance=list(message.provenance),
+        op_provenance=list(message.op_provenance),
+        graph_fingerprint=message.graph_fingerprint,
+        target_fingerprint=message.target_fingerprint,
+        target=message.target,
+        dims=message.dims,
+        precision=precision_from_proto(message.precision, PlanError),
+        model=message.model,
+    )
+
+
+def _op_index(index: int, num_ops: int, what: str) -> int:
+    if not 0 <= index < num_ops:
+        raise GraphError(f"{what} must be an index into the {num_ops} ops, not {index}.")
+    return index
+
+
+def _choice(number: int, names: tuple[str, ...]) -> str:
+    """The name an enum's number stands for; a number without one names itself in the error."""
+    return names[number - 1] if 1 <= number <= len(names) else f"enum number {number}"
+
+
+def precision_from_proto(number: int, error: type[InvalidInputError]) -> Precision:
+    """The precision of an enum's number; raises ``error`` where there is none."""
+    if not 0 <= number <= len(_PRECISIONS):
+        raise error(f"precision: {number} is no number of the enum Precision.", field="precision")
+    return _PRECISIONS[max(number, 1) - 1]

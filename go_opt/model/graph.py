@@ -1,0 +1,177 @@
+"""The graph of a model: ops and tensors, frozen and validated.
+
+Axes: ``N`` ops, ``K`` tensors, ``R`` reads (a tensor read by an op), ``E`` edges.
+Ragged data is CSR: row ``i`` of ``x`` is ``x[ptr[i]:ptr[i + 1]]``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.model.csr import row_pointers
+from go_opt.model.dtypes import DTYPES
+
+OP_CLASSES: Final = ("matrix", "vector", "data_movement")
+MATRIX, VECTOR, DATA_MOVEMENT = range(3)
+TENSOR_KINDS: Final = ("activation", "weight", "input")
+ACTIVATION, WEIGHT, INPUT = range(3)
+NO_PRODUCER: Final = -1
+Precision = Literal["native", "as-is"]
+
+# Above 2**53 a count is no longer exact as float64, and sums of bytes may overflow int64.
+MAX_ELEMENTS: Final = 2**53
+
+
+class NodeWithoutOp(NamedTuple):
+    """A node of the model that the graph was imported from, which is no op of the graph."""
+
+    name: str
+    # "folded": computed ahead of time; `op` is the one op that reads the constant. "view": another name
+    # of a tensor; `op` produces that. "merged": part of `op`. "inlined": its nodes stand for it.
+    # "unused": no output depends on it.
+    became: str
+    op: str | None  # None where there is no such op, or several
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A model as ops and tensors; build one with :class:`go_opt.model.builder.GraphBuilder`.
+
+    Ops stand in a topological order. A tensor with several readers is one tensor.
+    Views (Reshape, Squeeze, …) do not appear: they are aliases of their source.
+    """
+
+    name: str
+    op_names: tuple[str, ...]  # [N] unique
+    op_types: tuple[str, ...]  # [N] ONNX names where the op has one ("MatMul", "Add")
+    op_class: NDArray[np.int8]  # [N] index into OP_CLASSES
+    op_flops: NDArray[np.float64]  # [N] floating-point operations, 2 per multiply-add
+    op_dtype: NDArray[np.int8]  # [N] index into DTYPES, the type computed in
+    tensor_names: tuple[str, ...]  # [K] unique
+    tensor_elements: NDArray[np.int64]  # [K]
+    tensor_dtype: NDArray[np.int8]  # [K] index into DTYPES
+    tensor_kind: NDArray[np.int8]  # [K] index into TENSOR_KINDS
+    tensor_producer: NDArray[np.int32]  # [K] op, or NO_PRODUCER for weights and inputs
+    tensor_is_output: NDArray[np.bool_]  # [K] True where the host reads the tensor
+    reader_ptr: NDArray[np.int64]  # [K + 1] CSR rows of the two below
+    reader_op: NDArray[np.int32]  # [R] ops that read tensor k, ascending and unique in a row
+    reader_elements: NDArray[np.int64]  # [R] elements that reader touches
+    measured_s: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # kind -> [N], NaN: none
+    excluded: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)  # kind -> [N], True: not here
+    dims: Mapping[str, int] = field(default_factory=dict)  # symbolic dimension -> value
+    precision: Precision = "native"
+    nodes_without_op: tuple[NodeWithoutOp, ...] = ()  # by the importer; no part of the fingerprint
+
+    def __repr__(self) -> str:
+        return (
+            f"Graph({self.name!r}: {self.num_ops} ops, {self.num_edges} edges, "
+            f"{self.op_flops.sum() / 1e9:.4g} GFLOP, {self.precision})"
+        )
+
+    @property
+    def num_ops(self) -> int:
+        return len(self.op_names)
+
+    @property
+    def num_tensors(self) -> int:
+        return len(self.tensor_names)
+
+    @property
+    def num_edges(self) -> int:
+        return int(self.edge_src.shape[0])
+
+    @cached_property
+    def op_index(self) -> Mapping[str, int]:
+        """Op name -> index."""
+        return MappingProxyType({name: i for i, name in enumerate(self.op_names)})
+
+    @cached_property
+    def tensor_index(self) -> Mapping[str, int]:
+        """Tensor name -> index."""
+        return MappingProxyType({name: i for i, name in enumerate(self.tensor_names)})
+
+    @cached_property
+    def reader_tensor(self) -> NDArray[np.int32]:
+        """[R] the tensor each read is of (the row of each CSR entry)."""
+        counts = np.diff(self.reader_ptr)
+        return np.repeat(np.arange(self.num_tensors, dtype=np.int32), counts)
+
+    @cached_property
+    def op_reads(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """CSR over ops: ``(ptr[N + 1], read[R])``, indices into the reads of each op."""
+        by_op = np.argsort(self.reader_op, kind="stable").astype(np.int32)
+        return row_pointers(self.reader_op, self.num_ops), by_op
+
+    @cached_property
+    def op_outputs(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """CSR over ops: ``(ptr[N + 1], tensor[...])``, the tensors each op produces."""
+        produced = np.flatnonzero(self.tensor_producer != NO_PRODUCER).astype(np.int32)
+        producers = self.tensor_producer[produced]
+        by_op = np.argsort(producers, kind="stable")
+        return row_pointers(producers, self.num_ops), produced[by_op]
+
+    @cached_property
+    def _edges(self) -> NDArray[np.int32]:
+        producer = self.tensor_producer[self.reader_tensor]
+        has_producer = producer != NO_PRODUCER
+        pairs = np.stack([producer[has_producer], self.reader_op[has_producer]], axis=1)
+        return np.unique(pairs, axis=0) if len(pairs) else pairs.reshape(0, 2)
+
+    @property
+    def edge_src(self) -> NDArray[np.int32]:
+        """[E] producers, one entry for each pair of ops that share a tensor."""
+        return self._edges[:, 0]
+
+    @property
+    def edge_dst(self) -> NDArray[np.int32]:
+        """[E] readers, beside :attr:`edge_src`."""
+        return self._edges[:, 1]
+
+    @cached_property
+    def successors(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """CSR over ops: ``(ptr[N + 1], op[E])``, the readers of each op's tensors."""
+        return row_pointers(self.edge_src, self.num_ops), np.ascontiguousarray(self.edge_dst)
+
+    @cached_property
+    def predecessors(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """CSR over ops: ``(ptr[N + 1], op[E])``, the producers each op reads from."""
+        by_reader = np.argsort(self.edge_dst, kind="stable")
+        return (
+            row_pointers(self.edge_dst, self.num_ops),
+            np.ascontiguousarray(self.edge_src[by_reader]),
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of everything that names or costs an op; the graph's own name is left out."""
+        digest = hashlib.sha256(b"go_opt.v1.Graph")
+        for names in (self.op_names, self.op_types, self.tensor_names, DTYPES):
+            digest.update("\0".join(names).encode() + b"\1")
+        for array in (
+            self.op_class,
+            self.op_flops,
+            self.op_dtype,
+            self.tensor_elements,
+            self.tensor_dtype,
+            self.tensor_kind,
+            self.tensor_producer,
+            self.tensor_is_output,
+            self.reader_ptr,
+            self.reader_op,
+            self.reader_elements,
+        ):
+            digest.update(np.ascontiguousarray(array).tobytes() + b"\2")
+        for mapping in (self.measured_s, self.excluded):
+            for kind in sorted(mapping):
+                digest.update(kind.encode() + b"\3" + mapping[kind].tobytes())
+            digest.update(b"\4")
+        digest.update(self.precision.encode())
+        return digest.hexdigest()

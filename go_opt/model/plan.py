@@ -1,0 +1,127 @@
+"""The plan: what go-opt answers. Placement, order, fusion, and where each choice came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.errors import PlanError
+from go_opt.model.graph import Graph, Precision
+
+
+@dataclass(frozen=True)
+class Relay:
+    """A copy of ``tensor`` forwarded through ``chips`` on its way to a far reader."""
+
+    tensor: str
+    chips: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Clone:
+    """A cheap op computed once more, on ``chip``."""
+
+    op: str
+    chip: int
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Where each op runs, in which order, and which ops are one kernel.
+
+    Build one with :meth:`create`. It belongs to one graph and one target and carries
+    their fingerprints; :meth:`check_belongs_to` raises where it is used with others.
+    """
+
+    placement: NDArray[np.int32]  # [N] chip of each op, the first of its stage
+    order: NDArray[np.int32]  # [N] ops in execution order, a topological order
+    fusion_group: NDArray[np.int32]  # [N] kernel of each op, numbered by first place in `order`
+    replication: NDArray[np.int32]  # [N] consecutive chips the op's stage runs on
+    relays: tuple[Relay, ...]
+    clones: tuple[Clone, ...]
+    provenance: tuple[str, ...]  # distinct origins ("slice: depth order", "pinned", …)
+    op_provenance: NDArray[np.int32]  # [N] index into `provenance`
+    graph_fingerprint: str
+    target_fingerprint: str
+    target: str  # name or path the target was loaded by
+    dims: Mapping[str, int] = field(default_factory=dict)
+    precision: Precision = "native"
+    model: str = ""  # path or zoo:NAME the graph was loaded by; empty where it came from elsewhere
+
+    def __repr__(self) -> str:
+        kernels = int(self.fusion_group.max(initial=-1)) + 1
+        return (
+            f"Plan({len(self.placement)} ops of graph {self.graph_fingerprint[:8]}, {kernels} kernels "
+            f"on {self.chips_used} chips of {self.target!r})"
+        )
+
+    @staticmethod
+    def create(
+        graph: Graph,
+        target_name: str,
+        target_fingerprint: str,
+        *,
+        placement: NDArray,
+        order: NDArray,
+        fusion_group: NDArray,
+        provenance: str,
+        replication: NDArray | None = None,
+    ) -> Plan:
+        """A plan of one origin without relays or clones; replication is 1 by default."""
+        num_ops = graph.num_ops
+        return Plan(
+            placement=_frozen(placement),
+            order=_frozen(order),
+            fusion_group=_frozen(number_by_first_place(fusion_group, order)),
+            replication=_frozen(np.ones(num_ops) if replication is None else replication),
+            relays=(),
+            clones=(),
+            provenance=(provenance,),
+            op_provenance=_frozen(np.zeros(num_ops)),
+            graph_fingerprint=graph.fingerprint,
+            target_fingerprint=target_fingerprint,
+            target=target_name,
+            dims=graph.dims,
+            precision=graph.precision,
+        )
+
+    @property
+    def chips_used(self) -> int:
+        """Number of chips that run an op."""
+        _, op = np.unique(self.placement, return_index=True)
+        return int(self.replication[op].sum())
+
+    def check_belongs_to(self, graph: Graph, target_fingerprint: str) -> None:
+        """Raise :class:`PlanError` where the plan was made for another graph or target."""
+        if self.graph_fingerprint != graph.fingerprint:
+            raise PlanError(
+                f"the plan is of another graph (plan {self.graph_fingerprint[:12]}, "
+                f"graph {graph.name!r} {graph.fingerprint[:12]}); a plan made with measured costs "
+                "is judged with the same costs.",
+                field="graph_fingerprint",
+            )
+        if self.target_fingerprint != target_fingerprint:
+            raise PlanError(
+                f"the plan is for another target (plan: {self.target!r} "
+                f"{self.target_fingerprint[:12]}, given: {target_fingerprint[:12]}).",
+                field="target_fingerprint",
+            )
+
+
+def number_by_first_place(fusion_group: NDArray, order: NDArray) -> NDArray[np.int32]:
+    """Renumber groups 0, 1, … by their first op in ``order``, so equal fusions compare equal."""
+    _, first, inverse = np.unique(fusion_group[order], return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int32)
+    rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
+    numbered = np.empty(len(order), dtype=np.int32)
+    numbered[order] = rank[inverse]
+    return numbered
+
+
+def _frozen(values: NDArray) -> NDArray[np.int32]:
+    array = np.array(values, dtype=np.int32)
+    array.flags.writeable = False
+    return array

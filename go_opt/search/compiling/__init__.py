@@ -1,0 +1,1 @@
+"""When kernels are compiled: before a search, beside it, never inside its time."""

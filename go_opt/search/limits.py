@@ -1,0 +1,99 @@
+"""Limits that no plan can meet, refused before a search begins: the demand, and the limit it meets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env import Target, cost_tables, loop_roles
+from go_opt.env.fusion import ALONE
+from go_opt.env.op_memory import op_activation_bytes, op_that_runs_nowhere
+from go_opt.errors import InfeasibleError
+from go_opt.model.graph import INPUT, WEIGHT, Graph
+from go_opt.report.units import format_bytes, format_duration
+from go_opt.result import Request
+from go_opt.solver.certify.problem.bounds import sample_bound
+from go_opt.solver.problem.op_constraints import OpConstraints, op_constraints
+from go_opt.solver.problem.user_constraints import ChipLimit
+
+
+def refuse_unreachable(graph: Graph, target: Target, request: Request) -> None:
+    """Raise where it takes no search to see that there is no plan.
+
+    Raises:
+      InfeasibleError: an op runs nowhere, a chip must hold more than it may, or no sample is that fast.
+    """
+    nowhere = op_that_runs_nowhere(graph, target)
+    if nowhere:
+        if _is_final(graph, target, request):
+            raise InfeasibleError(nowhere, is_proven=True)
+        return  # it may still fit as a part of a larger kernel
+    if request.fidelity == "analytical":
+        _refuse_latency(graph, target, request)
+    asked = op_constraints(graph, target, request.constraints)
+    for limit in asked.limits:
+        _refuse_limit(asked, limit, request)
+
+
+def _is_final(graph: Graph, target: Target, request: Request) -> bool:
+    """Whether no kernel can hold the op that runs nowhere as one of its own."""
+    tables = cost_tables(graph, target)
+    if not tables.can_run.any(axis=0).all():
+        return True
+    crosses = (tables.tensor_kind == INPUT) | tables.tensor_is_output  # chips hold such tensors twice
+    if 2 * tables.tensor_bytes[crosses].max(initial=0) > target.chip_sram_bytes.max():
+        return True
+    op = int(np.argmax(op_activation_bytes(graph, target)))
+    is_alone = graph.num_ops == 1 or loop_roles(graph).role[op] == ALONE
+    return request.decide == "placement" or bool(is_alone)
+
+
+def _refuse_latency(graph: Graph, target: Target, request: Request) -> None:
+    bound = sample_bound(
+        graph, cost_tables(graph, target), loop_roles(graph), fusion_is_open=request.decide == "all"
+    )
+    if bound.seconds > request.latency_limit_s * (1 + 1e-9):
+        raise InfeasibleError(
+            f"no plan has a latency of at most {format_duration(request.latency_limit_s)}: it is at least "
+            f"{format_duration(bound.seconds)}, {bound.reason}.",
+            is_proven=True,
+        )
+
+
+def _refuse_limit(asked: OpConstraints, limit: ChipLimit, request: Request) -> None:
+    """What is pinned to a chip, by kinds, pins and forbids, takes what it takes there."""
+    on_chip = asked.allowed[:, limit.chip] & (asked.allowed.sum(axis=1) == 1)
+    ops = np.flatnonzero(on_chip)
+    for needed, at_most, shown in _demands(asked, limit, ops, request):
+        if at_most is not None and needed > at_most * (1 + 1e-9):
+            names = [asked.graph.op_names[op] for op in ops]
+            others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            pins = [
+                str(constraint)
+                for constraint, about in zip(asked.constraints, asked.ops, strict=True)
+                if np.isin(about, ops).any()
+            ]
+            raise InfeasibleError(
+                f"{limit}: op {names[0]!r}{others} can only run there and {shown}.",
+                is_proven=True,
+                conflict=(str(limit), *pins),
+            )
+
+
+def _demands(
+    asked: OpConstraints, limit: ChipLimit, ops: NDArray[np.int64], request: Request
+) -> Iterator[tuple[float, float | None, str]]:
+    """What ops need of a chip at least, with its limits."""
+    tables = cost_tables(asked.graph, asked.target)
+    is_read = np.isin(tables.reader_op, ops) & (tables.tensor_kind[tables.reader_tensor] == WEIGHT)
+    weight_bytes = float(tables.tensor_bytes[np.unique(tables.reader_tensor[is_read])].sum())
+    yield weight_bytes, limit.at_most_bytes, f"reads {format_bytes(int(weight_bytes))} of weights"
+    kind = tables.chip_kind[limit.chip]
+    least_s = tables.kernel_floor_s()[kind]
+    if request.decide == "all":  # a larger kernel costs no less than the work of its ops
+        measured_s = tables.measured_s[kind]
+        least_s = np.where(np.isnan(measured_s), tables.op_s[kind], measured_s)
+    seconds = float(least_s[ops].sum())
+    yield seconds, limit.at_most_s, f"takes {format_duration(seconds)} at least"

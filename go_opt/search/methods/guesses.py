@@ -1,0 +1,83 @@
+"""Guesses: random orders, sliced, and a policy's plans in turn with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, wait
+from typing import Final
+
+import numpy as np
+
+from go_opt.agents.proposals import Advice, PolicyPlan, policy_plans
+from go_opt.env import list_schedule
+from go_opt.search.methods.proposal import IntArray, Proposal, SearchState
+from go_opt.search.methods.slices import split_slices, widest_slices
+from go_opt.solver import earliest_finish_placement
+from go_opt.solver.orders import random_orders
+from go_opt.solver.orders.instance import instance
+
+# Random orders stop after this many in a row without a better plan, budget or not; a policy
+# that takes turns with them gets as many turns.
+PATIENCE: Final = 32
+_POLL_S: Final = 0.02
+
+
+def guesses(
+    search: SearchState, fused: IntArray, asked: Future[Advice | None] | None
+) -> Iterator[Proposal | None]:
+    """Random orders, and the policy's plans in turn with them as soon as it has been heard.
+
+    Random orders go first, while they have patience.
+    """
+    graph, request = search.graph, search.request
+    patience, plans, misses, best_s = PATIENCE, None, 0, search.best_s
+    for order, is_structured in _random_orders(search, fused):
+        misses, best_s = (misses, best_s) if search.best_s == best_s else (0, search.best_s)
+        if asked is not None and (asked.done() or misses >= patience):
+            yield from until_heard(search, asked)
+            advised = asked.result() if asked.done() else None
+            if advised is not None:
+                case = instance(graph, search.target)
+                plans = policy_plans(advised, case, request.seed, replicates=search.replicates)
+                patience, misses = 2 * PATIENCE, 0
+            asked = None
+        if request.max_evaluations is None and misses >= patience:
+            return
+        if plans is not None:
+            yield from _policy_plan(search, next(plans))
+            misses += 1
+        yield from widest_slices(search, "slice: random order", order, fused)
+        if is_structured:  # uniform ones run all branches at once, so that segments hold few whole ones
+            yield from split_slices(search, "slice: random order", order, fused)
+        misses += 1
+
+
+def _random_orders(search: SearchState, fused: IntArray) -> Iterator[tuple[IntArray, bool]]:
+    """Structured ones and uniform keys in turn: in stacks of layers structured ones are much alike."""
+    graph, request = search.graph, search.request
+    rng = np.random.default_rng((request.seed, 4))
+    for structured in random_orders(graph, search.tables, fused, request.seed):
+        yield structured, True
+        if request.is_interval_alone:  # they take long for one sample
+            yield list_schedule(graph, fused, rng.random(int(fused.max()) + 1)), False
+
+
+def until_heard(search: SearchState, asked: Future[Advice | None]) -> Iterator[None]:
+    """Wait for the policy while there is time."""
+    while not asked.done() and not search.is_late:
+        wait([asked], timeout=_POLL_S)
+        yield None
+
+
+def _policy_plan(search: SearchState, plan: PolicyPlan) -> Iterator[Proposal | None]:
+    """A policy's plan as it is; where only order and kernels are given, placed for the objective."""
+    if plan.placement is not None:
+        yield Proposal(
+            plan.method, plan.placement, plan.order, plan.fusion_group, replication=plan.replication
+        )
+    elif search.request.objective == "latency":
+        tables = search.tables
+        placement = earliest_finish_placement(tables, plan.order, plan.fusion_group, tables.num_chips)
+        yield Proposal(plan.method, placement, plan.order, plan.fusion_group)
+    else:
+        yield from widest_slices(search, plan.method, plan.order, plan.fusion_group)

@@ -1,0 +1,175 @@
+"""Proposals of the slicer: the cheapest cuts of an order, with relays and without."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from go_opt.env import CostTables, cost_tables
+from go_opt.result import OPTIMAL_GAP
+from go_opt.search.methods.copies import copies
+from go_opt.search.methods.proposal import IntArray, Proposal, SearchState
+from go_opt.search.methods.stage_search import StageSearch
+from go_opt.solver import (
+    Passing,
+    Slicing,
+    slice_order,
+    slice_order_relayed,
+    slice_order_streamed,
+    slice_order_streamed_replicated,
+)
+from go_opt.solver.slicing.replicated.slice import ReplicatedSlicing, slice_order_replicated
+from go_opt.solver.slicing.split import slice_order_split
+
+RELAYED: Final = ", relayed"
+REPLICATED: Final = ", replicated"
+STREAMED: Final = ", streaming charged"
+ALLOTTED: Final = ", chips allotted"
+SPLIT: Final = ", branches split"
+
+
+def slices(search: SearchState, method: str, order: IntArray, group: IntArray) -> Iterator[Proposal | None]:
+    """The cheapest slicings of ``order``: where relays are open, those that need none first."""
+    yield from _cheapest(search, method, order, group, is_relayed=False)
+    if search.passing == "relayed":
+        yield from _cheapest(search, method + RELAYED, order, group, is_relayed=True)
+    yield from copies(search, method, order, group)
+    if search.replicates:
+        yield from _replicated(search, method + REPLICATED, order, group)
+        if not search.target.goes_forward:
+            return
+        if search.request.max_latency_s is not None and search.best_plan is not None:
+            # The stages that keep to the latency are few: more chips for each cost no latency.
+            yield StageSearch(search, search.best_plan).allotted().as_it_stands(method + ALLOTTED)
+
+
+def widest_slices(
+    search: SearchState, method: str, order: IntArray, group: IntArray
+) -> Iterator[Proposal | None]:
+    """The same in one go: with relays, and with replicated stages, where they are open."""
+    yield from copies(search, method, order, group)
+    if search.replicates:
+        yield from _replicated(search, method, order, group)
+        return
+    is_relayed = search.passing == "relayed"
+    yield from _cheapest(search, method, order, group, is_relayed=is_relayed)
+
+
+def split_slices(
+    search: SearchState, method: str, order: IntArray, group: IntArray
+) -> Iterator[Proposal | None]:
+    """``order`` in segments of a chip for each branch, where the triangle rule leaves that open."""
+    target, request = search.target, search.request
+    is_open = target.constraints.triangle in ("longest_path", "three_chip")
+    chips_are_alike = bool((target.chip_kind == target.chip_kind[0]).all())
+    if not (is_open and chips_are_alike and target.goes_forward and request.objective == "throughput"):
+        return
+    placement = slice_order_split(search.graph, search.tables, order, group, at_most_s=search.best_s)
+    if placement is None:
+        search.count_miss(method + SPLIT)
+        yield None
+        return
+    default = np.arange(search.graph.num_ops, dtype=np.int32)
+    yield Proposal(method + SPLIT, placement, order if request.decide == "all" else default, group)
+
+
+def _cheapest(
+    search: SearchState, method: str, order: IntArray, group: IntArray, *, is_relayed: bool
+) -> Iterator[Proposal | None]:
+    """The cheapest slicing, for a low latency on fewer chips; if it streams weights, charged for them."""
+    target, tables = search.target, cost_tables(search.graph, search.target)
+    needs_all = target.constraints.no_skip == "all"
+    min_chips = target.num_chips if needs_all else 1
+    passing: Passing = "free" if target.constraints.triangle == "off" else "adjacent"
+    cut: Callable[..., Slicing | None] = partial(slice_order, adjacent=passing == "adjacent")
+    if is_relayed:
+        passing, cut = "relayed", slice_order_relayed
+    at_most_s = search.best_s if search.request.is_interval_alone else math.inf
+    slicing = None
+    for chips in _chip_counts(search):
+        limits = {"min_chips": min_chips, "max_chips": chips, "at_most_s": at_most_s}
+        slicing = cut(tables, order, group, **limits, **search.rules)
+        if slicing is None:
+            search.count_miss(method)
+            yield None
+        else:
+            yield Proposal(method, slicing.placement, order, group)
+    if slicing is not None and _streams(search, slicing):
+        charged = slice_order_streamed(
+            tables,
+            order,
+            group,
+            passing=passing,
+            min_chips=min_chips,
+            at_least_s=slicing.interval_s,
+            at_most_s=min(search.best_s, search.last_interval_s),
+            **search.rules,
+        )
+        if charged is not None:
+            yield Proposal(method + STREAMED, charged.placement, order, group)
+
+
+def _chip_counts(search: SearchState) -> Iterator[int]:
+    """How many chips to slice for at most: all, then fewer where a low latency is asked for."""
+    most, request = search.target.num_chips, search.request
+    yield most
+    if search.target.constraints.no_skip == "all":
+        return
+    if request.objective == "latency":
+        yield from (2**i for i in range(most.bit_length()) if 2**i < most)
+    elif search.last_latency_s > request.latency_limit_s:
+        keep, exceed = 0, most
+        while exceed - keep > 1:
+            chips = (keep + exceed) // 2
+            yield chips
+            keep, exceed = (
+                (chips, exceed) if search.last_latency_s <= request.latency_limit_s else (keep, chips)
+            )
+
+
+def _replicated(
+    search: SearchState, method: str, order: IntArray, group: IntArray
+) -> Iterator[Proposal | None]:
+    """The cheapest slicing into stages, each on as many chips as it needs; charged likewise."""
+    given = (search.tables, order, group)
+    cut = partial(slice_order_replicated, passing=search.passing, weights_may_stream=True)
+    slicing = None
+    for tables in _links_in_turn(search):
+        slicing = cut(tables, order, group, at_most_s=search.best_s, **search.rules)
+        if slicing is None:
+            search.count_miss(method)
+            yield None
+        else:
+            yield Proposal(method, slicing.placement, order, group, replication=slicing.replication)
+    if slicing is not None and _streams(search, slicing):
+        charged = slice_order_streamed_replicated(
+            *given,
+            passing=search.passing,
+            at_least_s=slicing.interval_s,
+            at_most_s=min(search.best_s, search.last_interval_s),
+            **search.rules,
+        )
+        if charged is not None:
+            yield Proposal(
+                method + STREAMED, charged.placement, order, group, replication=charged.replication
+            )
+
+
+def _links_in_turn(search: SearchState) -> Iterator[CostTables]:
+    """Tables to slice by: replicas that each have links of their own share what crosses a cut.
+
+    In how many parts depends on the stages on both sides, so links are taken to be that much faster.
+    """
+    tables = search.tables
+    most = 1 if tables.is_ring else tables.num_chips
+    for parts in sorted({most, *(2**i for i in range(most.bit_length()) if 2**i <= most)}, reverse=True):
+        yield tables._replace(link_s_per_byte=tables.link_s_per_byte / parts)
+
+
+def _streams(search: SearchState, slicing: Slicing | ReplicatedSlicing) -> bool:
+    """Whether streamed weights, left out of its cost, made the proposal before slower than its cuts."""
+    return search.last_interval_s > slicing.interval_s * (1.0 + OPTIMAL_GAP)

@@ -1,0 +1,151 @@
+"""What is claimed is simulated before it is shown; the plan that fares best there is the answer.
+
+Searches find what a model gets wrong. So the best plan and the next best ones that were met are
+run in the simulator: the least simulated objective wins, among equals fewer chips, then the
+lower latency.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from go_opt.env import Metrics, Target
+from go_opt.env.evaluation import with_waiting
+from go_opt.env.simulator_parameters import EFFECTS
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.result import Objective, OptimizeResult, Request
+
+EQUAL: Final = 1e-4  # objectives that differ by no more, as a share of them
+APART: Final = 0.05  # predicted and simulated objectives that need an explanation
+MOST_SECONDS: Final = 0.3  # for plans beside the best one, where time is limited
+LEAST_BUDGET_S: Final = 2.0  # of searches whose answer is simulated
+S_PER_OP: Final = 1e-5  # that a plan takes in the simulator, mostly; those that stream may take 6e-5
+MOST_RESERVED: Final = 0.1  # of the time
+MOST_SIMULATED_OPS: Final = 5_000  # of graphs whose plans are simulated while they are searched
+_BLAME: Final = {
+    "shapes": "products and vectors that do not fill the units",
+    "dma": "the DMA engines' set-up",
+    "latency": "the latency of the links",
+    "packets": "the headers of packets",
+    "buffers": "too few buffers between chips",
+    "host": "inputs and weights that wait for the host's link",
+    "memory": "pages, holes between buffers and the stream buffer",
+}
+
+
+def is_simulated(target: Target, request: Request) -> bool:
+    """Whether the answer to ``request`` is simulated; the simulator has all transfers overlap."""
+    return (
+        request.simulate
+        and target.overlap
+        and request.fidelity == "analytical"
+        and request.time_limit_s >= LEAST_BUDGET_S
+    )
+
+
+def reserve_s(graph: Graph, target: Target, request: Request) -> float:
+    """Seconds of the search's time that are kept for the simulation of its answer."""
+    if not (is_simulated(target, request) and math.isfinite(request.time_limit_s)):
+        return 0.0
+    return min(S_PER_OP * graph.num_ops, MOST_RESERVED * request.time_limit_s)
+
+
+def simulated_answer(
+    graph: Graph, target: Target, request: Request, found: list[OptimizeResult]
+) -> OptimizeResult:
+    """The best of ``found``, the first by the model, with what it takes in the simulator."""
+    started_s = time.monotonic()
+    best = _simulated(graph, target, found[0])
+    for one in found[1:]:
+        is_late = time.monotonic() - started_s > MOST_SECONDS and math.isfinite(request.time_limit_s)
+        if is_late or _objective_s(one) > _simulated_s(best) * (1.0 + EQUAL):
+            continue
+        one = _simulated(graph, target, one)
+        if _rank(one, best) < _rank(best, one):
+            best = one
+    if abs(_simulated_s(best) / max(_objective_s(best), 1e-30) - 1.0) <= APART:
+        return best
+    return replace(best, simulation_note=_blame(graph, target, best))
+
+
+def _simulated(graph: Graph, target: Target, result: OptimizeResult) -> OptimizeResult:
+    """With what its plan takes there."""
+    seen = _simulate(graph, target, result.plan)
+    return replace(
+        result,
+        metrics=with_waiting(target, result.metrics, seen),
+        simulated_interval_s=seen.interval_s,
+        simulated_makespan_s=seen.makespan_s,
+    )
+
+
+def _simulate(graph: Graph, target: Target, plan: Plan, without: Iterable[str] = ()) -> Metrics:
+    from go_opt.env.simulator import simulate_plan  # loads where it is asked for
+
+    return simulate_plan(graph, target, plan, without=tuple(without))
+
+
+def _rank(one: OptimizeResult, other: OptimizeResult) -> tuple[float, ...]:
+    """Lower is better, of two."""
+    least_s = min(_simulated_s(one), _simulated_s(other))
+    is_equal = _simulated_s(one) <= least_s * (1.0 + EQUAL)
+    # Between equals a proof is not given up for fewer chips.
+    return (
+        0.0 if is_equal else _simulated_s(one),
+        one.status != "OPTIMAL",
+        one.plan.chips_used,
+        one.metrics.latency_s,
+    )
+
+
+def _objective_s(result: OptimizeResult) -> float:
+    return _of(result.objective, result.metrics.interval_s, result.metrics.makespan_s)
+
+
+def _simulated_s(result: OptimizeResult) -> float:
+    assert result.simulated_interval_s is not None
+    assert result.simulated_makespan_s is not None
+    return _of(result.objective, result.simulated_interval_s, result.simulated_makespan_s)
+
+
+def _of(objective: Objective, interval_s: float, makespan_s: float) -> float:
+    return makespan_s if objective == "latency" else interval_s
+
+
+def _blame(graph: Graph, target: Target, result: OptimizeResult) -> str:
+    """The effect without which the simulated objective comes closest to the predicted one."""
+    simulated_s, predicted_s = _simulated_s(result), _objective_s(result)
+    if math.isinf(simulated_s):
+        return _simulate(graph, target, result.plan).reason
+
+    def distance(effect: str) -> float:
+        metrics = _simulate(graph, target, result.plan, (effect,))
+        return abs(_of(result.objective, metrics.interval_s, metrics.makespan_s) - predicted_s)
+
+    left_out = [effect for effect in EFFECTS if effect in _BLAME]
+    nearest, effect = min((distance(effect), effect) for effect in left_out)
+    if nearest > 0.9 * abs(simulated_s - predicted_s):
+        return "transfers and kernels that wait for each other"
+    return _BLAME[effect]
+
+
+class Shortlist:
+    """The best plans met, by the model: those that the simulator judges."""
+
+    def __init__(self, most: int = 6) -> None:
+        self._found: list[OptimizeResult] = []
+        self._most = most
+
+    def add(self, result: OptimizeResult) -> None:
+        self._found.append(result)
+        self._found.sort(key=_objective_s)
+        del self._found[self._most :]
+
+    def without(self, best: OptimizeResult) -> list[OptimizeResult]:
+        """Those behind the best one."""
+        return [one for one in self._found if one.plan is not best.plan]

@@ -1,0 +1,1 @@
+"""Files, cores and memory of the process."""

@@ -1,0 +1,159 @@
+"""Plans of the refinement: what a placement costs exactly, with replication open at its best sizes."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.solver.certify.problem.held import HeldMemory
+from go_opt.solver.certify.problem.memory import UnitMemory
+from go_opt.solver.certify.problem.problem import RefinementProblem, UnitGraph
+from go_opt.solver.certify.problem.streams import NEVER_FITS
+from go_opt.solver.certify.states.fits import fit_scratch, least_streamed_on_chip
+
+STEPS = 12  # of the bisection: the interval found is that close to the best
+
+
+class UnitPlan(NamedTuple):
+    """A placement of units with its interval, weights that plans must stream beside left out."""
+
+    placement: NDArray[np.int32]  # [U] the first chip of the unit's stage
+    replication: NDArray[np.int32]  # [U] chips of the stage; 1 unless replication is open
+    interval_s: float
+
+
+def unit_plan(problem: RefinementProblem, units: UnitGraph, placement: NDArray[np.int32]) -> UnitPlan:
+    """``placement`` [U], costed exactly; with replication open its chips are stages of the best sizes.
+
+    Args:
+      units: those of ``problem``, with memory or without.
+    """
+    if not units.replicates:
+        stage_s, link_s, _ = _loads(problem, placement, units.num_chips)
+        enters_s = np.concatenate([[0.0], link_s[:-1]])
+        streams = _streamed_by_chips(units, placement)
+        interval_s = problem.floor_s
+        if units.held.counts and units.overlap:
+            interval_s = max(interval_s, _host_s(problem, units.held, int(streams.sum())))
+        stage_s += streams * units.held.stream_ticks_per_byte * problem.tick_s
+        interval_s = max(interval_s, float(_chip_s(units, stage_s, enters_s, link_s, 1).max()))
+        if units.overlap:
+            interval_s = max(interval_s, float(link_s.max()))
+        if (streams == NEVER_FITS).any():
+            interval_s = math.inf
+        ones = np.ones(units.num_units, np.int32)
+        return UnitPlan(placement.astype(np.int32), ones, interval_s)
+    used = np.unique(placement)
+    if len(used) > units.num_chips:
+        return UnitPlan(placement.astype(np.int32), np.ones(units.num_units, np.int32), math.inf)
+    stage = np.searchsorted(used, placement).astype(np.int32)
+    stage_s, link_s, leaves_bytes = _loads(problem, stage, len(used))
+    enters_s = np.concatenate([[0.0], link_s[:-1]])
+    least_s = max(problem.floor_s, float(link_s.max()) if units.overlap else 0.0)
+    streams = _streamed_bytes(units.memory, stage, leaves_bytes)
+    if (streams == NEVER_FITS).any():
+        return UnitPlan(placement.astype(np.int32), np.ones(units.num_units, np.int32), math.inf)
+    stage_s += streams * units.memory.stream_ticks_per_byte * problem.tick_s
+    if units.overlap and streams.any():
+        streamed = int(streams.sum() if units.memory.shares_link else streams.max())
+        least_s = max(least_s, _host_s(problem, units.memory, streamed))
+    size = np.ones(len(used), np.int32)
+    chip_s = _chip_s(units, stage_s, enters_s, link_s, size)
+    while size.sum() < units.num_chips and chip_s.max() > least_s:
+        size[np.argmax(chip_s)] += 1
+        chip_s = _chip_s(units, stage_s, enters_s, link_s, size)
+    first = (np.cumsum(size) - size).astype(np.int32)
+    return UnitPlan(first[stage], size[stage], max(least_s, float(chip_s.max())))
+
+
+def _loads(
+    problem: RefinementProblem, stage: NDArray[np.int32], num_stages: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """[S] seconds of all that runs on each stage; seconds and bytes of what leaves it."""
+    units = problem.units
+    work_s = problem.unit_s + problem.own_s
+    stage_s = np.bincount(stage, weights=work_s, minlength=num_stages).astype(np.float64)
+    home = stage[units.tensor_producer]
+    farthest = home.copy()
+    tensor = np.repeat(np.arange(len(home)), np.diff(units.reader_ptr))
+    np.maximum.at(farthest, tensor, stage[units.reader])
+    leaves_bytes = _along(home, farthest, units.tensor_bytes.astype(np.float64), num_stages)
+    tensor_s = (units.tensor_bytes * problem.link_s_per_byte).astype(np.float64)
+    link_s = _along(home, farthest, tensor_s, num_stages)
+    relayed = farthest > home + 1
+    stage_s += _along(home[relayed] + 1, farthest[relayed], problem.relay_s[relayed], num_stages)
+    for i, seconds in enumerate(problem.input_s):
+        readers = units.input_reader[units.input_ptr[i] : units.input_ptr[i + 1]]
+        stage_s[np.unique(stage[readers])] += seconds
+    return stage_s, link_s, leaves_bytes
+
+
+def _chip_s(
+    units: UnitGraph,
+    stage_s: NDArray[np.float64],
+    enters_s: NDArray[np.float64],
+    leaves_s: NDArray[np.float64],
+    size: NDArray[np.int32] | int,
+) -> NDArray[np.float64]:
+    """[S] what a chip of each stage takes; summed, the one beside the busier border."""
+    if units.overlap:
+        return stage_s / size
+    return (stage_s + leaves_s + enters_s + (2 * size - 2) * np.maximum(enters_s, leaves_s)) / size
+
+
+def _streamed_bytes(
+    memory: UnitMemory, stage: NDArray[np.int32], leaves_bytes: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """[S] what each stage streams, or NEVER_FITS."""
+    held, alive, whole = (np.zeros(len(leaves_bytes), np.int64) for _ in range(3))
+    np.add.at(held, stage, memory.held_bytes)
+    unit = np.repeat(np.arange(len(stage)), np.diff(memory.shared_ptr))
+    reads = np.unique(np.stack([stage[unit], memory.shared], axis=1), axis=0)
+    np.add.at(held, reads[:, 0], memory.shared_bytes[reads[:, 1]])
+    np.maximum.at(alive, stage, memory.alive_bytes)
+    np.maximum.at(whole, stage, memory.whole_bytes)
+    borders = (leaves_bytes + np.concatenate([[0.0], leaves_bytes[:-1]])).astype(np.int64)
+    active = alive + memory.num_buffers * borders
+    excess = held + active - memory.sram_bytes
+    excess = np.where(excess > 0, excess + memory.stream_buffer_bytes, 0)
+    whole = np.maximum(whole, 1)
+    streamed: NDArray[np.int64] = -(-excess // whole) * whole
+    return np.where(active > memory.sram_bytes, NEVER_FITS, streamed)
+
+
+def _streamed_by_chips(units: UnitGraph, placement: NDArray[np.int32]) -> NDArray[np.int64]:
+    """[D] what each chip streams, or NEVER_FITS."""
+    streams = np.zeros(units.num_chips, np.int64)
+    if units.held.counts:
+        words = (units.num_units + 63) // 64
+        # Before each chip, and behind the last.
+        is_done = placement[None] < np.arange(units.num_chips + 1)[:, None]
+        done = np.zeros((units.num_chips + 1, 64 * words), np.bool_)
+        to_do = done.copy()
+        done[:, : units.num_units], to_do[:, : units.num_units] = is_done, ~is_done
+        inside, outside = (
+            np.packbits(rows, axis=1, bitorder="little").view(np.int64) for rows in (done, to_do)
+        )
+        scratch = fit_scratch(units)
+        for chip in np.unique(placement).tolist():
+            streams[chip], _, _ = least_streamed_on_chip(
+                units, inside, outside, scratch, chip, chip + 1, 0, words - 1
+            )
+    return streams
+
+
+def _host_s(problem: RefinementProblem, memory: UnitMemory | HeldMemory, streamed_bytes: int) -> float:
+    """What the host's link takes to bring so much beside what it always brings."""
+    return (memory.reserved_bytes + streamed_bytes) / memory.stream_bytes_per_tick * problem.tick_s
+
+
+def _along(
+    first: NDArray[np.int32], end: NDArray[np.int32], seconds: NDArray[np.float64], num_chips: int
+) -> NDArray[np.float64]:
+    """[D] sums of ``seconds`` over all d of [first, end)."""
+    change = np.bincount(first, weights=seconds, minlength=num_chips + 1)
+    change -= np.bincount(end, weights=seconds, minlength=num_chips + 1)
+    return np.maximum(np.cumsum(change)[:num_chips], 0.0)

@@ -1,0 +1,112 @@
+"""What stays alive across a unit, in whatever order a chip runs: made before it, read after it.
+
+A tensor that another kernel reads is stored from its maker's kernel to its last reader's. If
+ways lead from its maker to unit v and from v to a reader, it is alive while v runs, wherever it
+is known that the maker or the reader shares the chip of v: residuals and skips, mostly.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.model.csr import row_pointers
+from go_opt.solver.certify.problem.traffic import UnitTensors
+
+MOST_STEPS: Final = 2**25  # of the walks; a tenth of a second
+MOST_PER_UNIT: Final = 32  # tensors, in the mean
+
+
+class AliveAcross(NamedTuple):
+    """Axis: ``P`` pairs of a unit and a tensor that passes it."""
+
+    ptr: NDArray[np.int64]  # [U + 1]
+    tensor: NDArray[np.int32]  # [P]
+    reader: NDArray[
+        np.int32
+    ]  # [P] the first that reads the tensor behind the unit, in another kernel than its maker
+
+
+def alive_across(
+    tensors: UnitTensors, num_units: int, stored_bytes: NDArray[np.int64], read_bytes: NDArray[np.int64]
+) -> AliveAcross:
+    """The largest tensors first, as far as :data:`MOST_STEPS` and :data:`MOST_PER_UNIT` go.
+
+    Args:
+      stored_bytes: [K] of the part that does not leave, 0: none of it is of interest.
+      read_bytes: [R] by reader, then tensor; above zero where the reader's kernel is never the maker's.
+    """
+    tensor_of_read = np.repeat(np.arange(len(tensors.bytes), dtype=np.int32), np.diff(tensors.reader_ptr))
+    by_reader = np.argsort(tensors.reader, kind="stable")
+    is_apart = np.zeros(len(tensors.reader), np.bool_)
+    is_apart[by_reader] = read_bytes > 0
+    unit, tensor, reader = _walks(
+        np.argsort(-stored_bytes, kind="stable"),
+        stored_bytes,
+        tensors.producer,
+        tensors.reader_ptr,
+        tensors.reader,
+        is_apart,
+        row_pointers(tensors.reader, num_units),
+        tensors.producer[tensor_of_read[by_reader]],
+    )
+    by_unit = np.argsort(unit, kind="stable")
+    return AliveAcross(row_pointers(unit, num_units), tensor[by_unit], reader[by_unit])
+
+
+@njit(cache=True, nogil=True)
+def _walks(largest_first, stored_bytes, producer, reader_ptr, reader, is_apart, read_ptr, read_producer):
+    """[P] unit, tensor and reader of every pair."""
+    num_units = len(read_ptr) - 1
+    room = MOST_PER_UNIT * num_units
+    units = np.empty(room, np.int32)
+    passing = np.empty(room, np.int32)
+    readers = np.empty(room, np.int32)
+    size = 0
+    steps = 0
+    is_behind = np.zeros(num_units, np.bool_)  # the maker
+    is_before = np.zeros(num_units, np.bool_)  # a reader
+    is_done = np.zeros(num_units, np.bool_)
+    for k in largest_first:
+        home = producer[k]
+        last = home
+        for r in range(reader_ptr[k], reader_ptr[k + 1]):
+            if is_apart[r]:
+                last = reader[r]
+        if stored_bytes[k] == 0 or last == home:
+            continue
+        for unit in range(home + 1, last + 1):
+            is_behind[unit] = False
+            is_done[unit] = False
+            for i in range(read_ptr[unit], read_ptr[unit + 1]):
+                before = read_producer[i]
+                is_behind[unit] |= before == home or (before > home and is_behind[before])
+        steps += last - home
+        for r in range(reader_ptr[k], reader_ptr[k + 1]):
+            if not is_apart[r]:
+                continue
+            is_done[reader[r]] = True  # it reads the tensor itself
+            for unit in range(home, reader[r] + 1):
+                is_before[unit] = False
+            is_before[reader[r]] = True
+            for unit in range(reader[r], home, -1):
+                if not is_before[unit]:
+                    continue
+                for i in range(read_ptr[unit], read_ptr[unit + 1]):
+                    if read_producer[i] > home:
+                        is_before[read_producer[i]] = True
+                if is_behind[unit] and not is_done[unit]:
+                    if size == room:
+                        return units[:size], passing[:size], readers[:size]
+                    is_done[unit] = True
+                    units[size] = unit
+                    passing[size] = k
+                    readers[size] = reader[r]
+                    size += 1
+            steps += 2 * (reader[r] - home)
+        if steps > MOST_STEPS:
+            break
+    return units[:size], passing[:size], readers[:size]

@@ -1,0 +1,237 @@
+"""Chains of units that may trade places: an order among them that costs no placement.
+
+Let ``u_1 … u_m`` and ``v_1 … v_m`` be chains, each unit read by the next one alone and that one
+reading nothing else, that cost the same unit by unit and begin with the same reads. If every
+reader of ``v_m`` descends from (or is) a reader of ``u_m``, and every reader of ``u_m`` leads to
+(or is) one of ``v_m``, then
+
+    f'(u_i) = min(f(u_i), f(v_i)),    f'(v_i) = max(f(u_i), f(v_i))
+
+keeps every edge and every span of at most one chip. Chips do the same work, links carry the
+same bytes (each tensor of a pair starts and ends where one of them did), and no tensor
+passes more chips. So ``u_i`` before ``v_i`` may be demanded, for every pair of neighbours of a
+sorted group at once: projections of one tensor for many layers, weights transposed at the
+start and read much later, have one order instead of exponentially many.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.model.csr import row_pointers
+
+# Readers are compared by search; groups that are left when all this is spent get no order.
+MOST_STEPS: Final = 1_000_000
+
+
+class _Reads(NamedTuple):
+    """Who produces and reads what. Axes: ``U`` units, ``K`` tensors, ``R`` reads."""
+
+    unit_class: NDArray[np.int64]  # [U] the same where units cost the same
+    tensor_class: NDArray[np.int64]  # [K]
+    producer: NDArray[np.int32]  # [K]
+    reader_ptr: NDArray[np.int64]  # [K + 1]
+    reader: NDArray[np.int32]  # [R]
+    read_ptr: NDArray[np.int64]  # [U + 1]
+    read: NDArray[np.int64]  # [R] tensors that each unit reads, ascending
+    produced_ptr: NDArray[np.int64]  # [U + 1]
+    produced: NDArray[np.int64]  # [K] tensors that each unit produces
+
+
+class _Search(NamedTuple):
+    """Scratch of searches among units."""
+
+    seen: NDArray[np.int64]  # [U] the number of the last search that came by, or wants to
+    stack: NDArray[np.int64]  # [U]
+    spent: NDArray[np.int64]  # [2] steps of all searches, and the last number
+
+
+def interchange_edges(
+    unit_cost: NDArray[np.int64],
+    tensor_cost: NDArray[np.int64],
+    producer: NDArray[np.int32],
+    reader_ptr: NDArray[np.int64],
+    reader: NDArray[np.int32],
+) -> NDArray[np.int32]:
+    """[E, 2] pairs of units, the first of which may be demanded to stand before the second.
+
+    Args:
+      unit_cost: [U, …] equal where units are alike.
+      tensor_cost: [K, …] equal where tensors are alike.
+      producer: [K] unit that produces each tensor.
+      reader_ptr: [K + 1]
+      reader: [R] units that read each.
+    """
+    num_units = len(unit_cost)
+    tensor_of_read = np.repeat(np.arange(len(producer)), np.diff(reader_ptr))
+    reads = _Reads(
+        _classes(unit_cost),
+        _classes(tensor_cost),
+        producer,
+        reader_ptr,
+        reader,
+        row_pointers(reader, num_units),
+        tensor_of_read[np.argsort(reader, kind="stable")],
+        row_pointers(producer, num_units),
+        np.argsort(producer, kind="stable"),
+    )
+    chain_ptr, units, hashes, due = _chains(reads)
+    # Groups of equal chains in the order of their first ones, chains by their first readers.
+    _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
+    order = np.lexsort((units[chain_ptr[:-1]], due, first[group]))
+    edges: NDArray[np.int32] = _edges(reads, chain_ptr, units, hashes, order)
+    return edges
+
+
+def _classes(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[n] the same number for equal rows."""
+    as_bytes = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1])))
+    return np.unique(as_bytes.ravel(), return_inverse=True)[1].astype(np.int64)
+
+
+@njit(cache=True, nogil=True)
+def _chains(reads):
+    """Longest chains as CSR; of each a hash, equal where its costs and reads are, and its first reader."""
+    num_units = len(reads.unit_class)
+    num_produced = np.diff(reads.produced_ptr)
+    following, is_first = np.full(num_units, -1, np.int64), np.ones(num_units, np.bool_)
+    for unit in range(num_units):
+        if reads.read_ptr[unit + 1] - reads.read_ptr[unit] != 1:
+            continue
+        k = reads.read[reads.read_ptr[unit]]
+        source = reads.producer[k]
+        if reads.reader_ptr[k + 1] - reads.reader_ptr[k] == 1 and num_produced[source] == 1:
+            following[source] = unit
+            is_first[unit] = False
+    chain_ptr, units = np.zeros(num_units + 1, np.int64), np.empty(num_units, np.int64)
+    hashes, due = np.zeros(num_units, np.int64), np.full(num_units, num_units, np.int64)
+    number, size = 0, 0
+    for first in range(num_units):
+        if not is_first[first] or num_produced[first] > 1:
+            continue
+        for r in range(reads.read_ptr[first], reads.read_ptr[first + 1]):
+            hashes[number] = _hashed(hashes[number], reads.read[r])
+        member = np.int64(first)
+        while member >= 0 and num_produced[member] <= 1:
+            units[size] = member
+            size += 1
+            hashes[number] = _hashed(hashes[number], reads.unit_class[member])
+            hashes[number] = _hashed(hashes[number], _class_of_product(reads, member))
+            member = following[member]
+        for reader in _readers(reads, units[size - 1]):
+            due[number] = min(due[number], np.int64(reader))
+        number += 1
+        chain_ptr[number] = size
+    return chain_ptr[: number + 1], units[:size], hashes[:number], due[:number]
+
+
+@njit(cache=True, nogil=True)
+def _hashed(value, part):
+    # Two polynomials modulo primes below 2^31: no product overflows, nor warns where it is interpreted.
+    high = ((value >> 31) * 48271 + part + 2) % 2147483647
+    low = ((value & 0x7FFFFFFF) * 69621 + part + 2) % 2147483629
+    return (high << 31) | low
+
+
+@njit(cache=True, nogil=True)
+def _readers(reads, unit):
+    """Units that read what ``unit`` produces, one tensor or none."""
+    at = reads.produced_ptr[unit]
+    if at == reads.produced_ptr[unit + 1]:
+        return reads.reader[:0]
+    k = reads.produced[at]
+    return reads.reader[reads.reader_ptr[k] : reads.reader_ptr[k + 1]]
+
+
+@njit(cache=True, nogil=True)
+def _class_of_product(reads, unit):
+    at = reads.produced_ptr[unit]
+    return reads.tensor_class[reads.produced[at]] if at < reads.produced_ptr[unit + 1] else np.int64(-1)
+
+
+@njit(cache=True, nogil=True)
+def _edges(reads, chain_ptr, units, hashes, order):
+    """Pairs of units of neighbours in ``order`` that are alike and may be put in that order."""
+    num_units = len(reads.unit_class)
+    edges, number = np.empty((num_units, 2), np.int32), 0
+    search = _Search(np.zeros(num_units, np.int64), np.empty(num_units, np.int64), np.zeros(2, np.int64))
+    for at in range(1, len(order)):
+        if hashes[order[at]] != hashes[order[at - 1]]:
+            continue
+        before = units[chain_ptr[order[at - 1]] : chain_ptr[order[at - 1] + 1]]
+        after = units[chain_ptr[order[at]] : chain_ptr[order[at] + 1]]
+        if not _are_alike(reads, before, after) or not (before < after).all():
+            continue
+        if _is_due_before(reads, _readers(reads, before[-1]), _readers(reads, after[-1]), search):
+            for i in range(len(before)):
+                edges[number, 0], edges[number, 1] = before[i], after[i]
+                number += 1
+    return edges[:number]
+
+
+@njit(cache=True, nogil=True)
+def _are_alike(reads, before, after):
+    """Whether two chains cost the same, unit by unit, and begin with the same reads."""
+    if len(before) != len(after):
+        return False
+    begins = reads.read[reads.read_ptr[before[0]] : reads.read_ptr[before[0] + 1]]
+    begins_after = reads.read[reads.read_ptr[after[0]] : reads.read_ptr[after[0] + 1]]
+    if len(begins) != len(begins_after) or not (begins == begins_after).all():
+        return False
+    for u, v in zip(before, after):  # noqa: B905 (numba knows no strict zip)
+        if reads.unit_class[u] != reads.unit_class[v]:
+            return False
+        if _class_of_product(reads, u) != _class_of_product(reads, v):
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _is_due_before(reads, readers, later, search):
+    if len(readers) == len(later) and (readers == later).all():
+        return True
+    if len(readers) == 0 or search.spent[0] > MOST_STEPS:
+        return False
+    return _all_reached(reads, readers, later, True, search) and _all_reached(
+        reads, later, readers, False, search
+    )
+
+
+@njit(cache=True, nogil=True)
+def _all_reached(reads, sources, wanted, is_forward, search):
+    """Whether every one of ``wanted`` is one of ``sources``, or is reached from one."""
+    seen, stack, spent = search.seen, search.stack, search.spent
+    spent[1] += 2
+    is_wanted, is_seen = spent[1] - 1, spent[1]
+    height, missing = 0, len(wanted)
+    last = np.int64(0) if is_forward else np.int64(len(seen))  # no need to go beyond
+    for unit in wanted:
+        seen[unit] = is_wanted
+        last = max(last, np.int64(unit)) if is_forward else min(last, np.int64(unit))
+    for unit in sources:
+        missing -= seen[unit] == is_wanted
+        seen[unit] = is_seen
+        stack[height] = unit
+        height += 1
+    ptr, tensors = (reads.produced_ptr, reads.produced) if is_forward else (reads.read_ptr, reads.read)
+    while height > 0 and missing > 0:
+        height -= 1
+        unit = stack[height]
+        spent[0] += 1
+        for t in range(ptr[unit], ptr[unit + 1]):
+            k = tensors[t]
+            near = reads.producer[k : k + 1]
+            if is_forward:
+                near = reads.reader[reads.reader_ptr[k] : reads.reader_ptr[k + 1]]
+            for other in near:
+                is_beyond = other > last if is_forward else other < last
+                if not is_beyond and seen[other] != is_seen:
+                    missing -= seen[other] == is_wanted
+                    seen[other] = is_seen
+                    stack[height] = other
+                    height += 1
+    return missing == 0

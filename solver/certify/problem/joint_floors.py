@@ -1,0 +1,230 @@
+"""Seconds of each op that no legal fusion can save, additive over the ops of a kernel.
+
+A kernel takes ``max(F, M) + overhead``, with ``F`` the seconds of its flops and ``M`` those of the
+bytes it moves. No kernel holds ops of two parts (:mod:`go_opt.solver.certify.problem.kernel_parts`),
+so floors may be chosen for each part on its own. Each of these choices is valid, op by op:
+
+* flops: ``F`` is a sum over ops;
+* bytes: ``M`` is at least the sum of what must be moved however ops are fused: weights and
+  inputs; activations between ops that are never in one kernel; outputs;
+* the matrix op's own larger one: a kernel holds at most one.
+
+The overhead goes to matrix ops, to reductions or to a chain, of which a kernel holds at most one,
+or by 1 / MAX_GROUP_OPS to every op. Of each the choice with the largest sum is taken. An op that
+fuses with nothing costs what it costs.
+
+Two ops are never in one kernel where the fusion rule (:mod:`go_opt.env.fusion`) forbids the
+pair, or an op on a way from one to the other: it would have to be in that kernel too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.env.cost import CostTables
+from go_opt.env.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles, greedy_fusion
+from go_opt.model.graph import ACTIVATION, NO_PRODUCER, Graph
+from go_opt.solver.certify.problem.kernel_parts import KernelParts, kernel_parts
+from go_opt.solver.certify.problem.problem import RefinementProblem, problem_of_units
+from go_opt.solver.problem.passing import Passing
+
+
+def joint_refinement_problem(
+    graph: Graph,
+    tables: CostTables,
+    roles: LoopRoles,
+    *,
+    may_clone: NDArray[np.bool_] | None = None,
+    replicates: bool = False,
+    tight: bool = True,
+) -> RefinementProblem:
+    """A relaxation of placing, ordering and fusing at once: its bound holds for all of it.
+
+    Args:
+      may_clone: [N] ops that plans may compute again elsewhere; by default none.
+      replicates: whether stages may take several chips.
+      tight: whether memory counts.
+    """
+    units = np.arange(graph.num_ops, dtype=np.int32)
+    floor_s = joint_floor_s(tables, roles, may_clone)
+    return problem_of_units(
+        graph,
+        tables,
+        units,
+        floor_s,
+        passing="free",
+        may_clone=may_clone,
+        replicates=replicates,
+        apart=_never_together(tables, roles, may_clone),
+        tight=tight,
+    )
+
+
+def replicated_plan_problem(
+    graph: Graph, tables: CostTables, roles: LoopRoles, *, passing: Passing, planned_s: float = 0.0
+) -> RefinementProblem:
+    """Where to look for replicated stages: cut between any two ops, memory as plans use it.
+
+    Ops take what fusion leaves them at best. Kernels are to be fused anew within the stages
+    that are found: those of one order for all chips are in the way of good cuts.
+
+    Args:
+      planned_s: an interval that plans may take, such as that of the best one known. Weights of
+        which little is touched, and which the host's link brings in that time, need not stay
+        where a chip cannot hold all.
+    """
+    units = np.arange(graph.num_ops, dtype=np.int32)
+    return problem_of_units(
+        graph,
+        tables,
+        units,
+        joint_floor_s(tables, roles),
+        passing=passing,
+        replicates=True,
+        planned_kernels=greedy_fusion(roles, units),
+        planned_s=planned_s,
+    )
+
+
+def joint_floor_s(
+    tables: CostTables, roles: LoopRoles, may_clone: NDArray[np.bool_] | None = None
+) -> NDArray[np.float64]:
+    """[N] seconds; those of any set of ops that share a chip are a lower bound of their kernels'.
+
+    What ops that may be cloned make is apart from readers by the rule alone: a clone need not have
+    what lies between them on its chip.
+    """
+    if may_clone is None:
+        may_clone = np.zeros(tables.num_ops, np.bool_)
+    alone_s = np.where(tables.can_run, tables.kernel_floor_s(), np.inf).min(axis=0)
+    flops_s = np.where(tables.can_run, tables.op_s, np.inf).min(axis=0)
+    parts = kernel_parts(roles, may_clone)
+    bytes_s = _unavoidable_bytes(tables, roles, parts, may_clone) * float(tables.sram_s_per_byte.min())
+    overhead_s = float(tables.kernel_overhead_s.min())
+    is_matrix, is_reduction = roles.role == MATRIX_LOOP, roles.role == REDUCTION
+    work = np.stack([flops_s, bytes_s, np.where(is_matrix, np.maximum(flops_s, bytes_s), 0.0)])
+    some = np.full(len(is_matrix), 1.0 / MAX_GROUP_OPS)
+    share = np.stack([is_matrix, is_reduction, parts.is_on_chain, some])
+    fused_s = _best_choice(work, parts.part) + overhead_s * _best_choice(share, parts.part)
+    return np.where(roles.role == ALONE, alone_s, fused_s)
+
+
+def _best_choice(choices: NDArray[np.float64], part: NDArray[np.int64]) -> NDArray[np.float64]:
+    """[N] of the rows of ``choices`` [C, N], for each part the one with the largest sum."""
+    sums = np.stack([np.bincount(part, weights=row) for row in choices])
+    picked: NDArray[np.float64] = np.take_along_axis(choices, np.argmax(sums, axis=0)[part][None], axis=0)[0]
+    return picked
+
+
+def _unavoidable_bytes(
+    tables: CostTables, roles: LoopRoles, parts: KernelParts, may_clone: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """[N] bytes each op's kernel must move for it; readers that might share a read share it."""
+    reader, tensor = tables.reader_op, tables.reader_tensor
+    producer = tables.tensor_producer[tensor]
+    is_internal = (producer != NO_PRODUCER) & (tables.tensor_kind[tensor] == ACTIVATION)
+    apart = np.ones(len(reader), dtype=np.bool_)
+    apart[is_internal] = _never_together(tables, roles, may_clone)[is_internal]
+    moved = np.zeros(tables.num_ops)
+    np.add.at(moved, reader[apart], _shared_reads(tables, roles, parts, np.flatnonzero(apart)))
+    must_write = tables.tensor_is_output.copy()
+    must_write[tensor[is_internal & apart]] = True
+    must_write &= tables.tensor_producer != NO_PRODUCER
+    # A clone may serve the readers that are apart, and the op itself a reader in its kernel.
+    is_cloned = (producer != NO_PRODUCER) & may_clone[np.maximum(producer, 0)]
+    made = tables.tensor_producer[tables.tensor_producer != NO_PRODUCER]
+    is_one = np.bincount(made, minlength=tables.num_ops)[np.maximum(tables.tensor_producer, 0)] == 1
+    is_sure = is_one.copy()
+    is_sure[tensor[is_cloned & ~apart]] = False
+    must_write &= is_sure | tables.tensor_is_output | ~may_clone[np.maximum(tables.tensor_producer, 0)]
+    np.add.at(moved, tables.tensor_producer[must_write], tables.tensor_bytes[must_write])
+    return moved
+
+
+def _shared_reads(
+    tables: CostTables, roles: LoopRoles, parts: KernelParts, reads: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Bytes of each of ``reads`` that count, no reader of which is in the producer's kernel.
+
+    Reads of one tensor by ops of one part may be one read, as large as the widest. But a kernel
+    holds one matrix op, one reduction and one op of a chain at most, so those of all of these
+    count in full where that is more.
+    """
+    reader, size = tables.reader_op[reads], tables.read_bytes[reads].astype(np.float64)
+    role = roles.role[reader]
+    key = np.stack([tables.reader_tensor[reads], parts.part[reader]], axis=1)
+    _, group, count = np.unique(key, axis=0, return_inverse=True, return_counts=True)
+    group = group.reshape(-1)
+    limited = role == MATRIX_LOOP, role == REDUCTION, parts.is_on_chain[reader]
+    ways = np.stack([size / count[group], *(size * is_one for is_one in limited)])
+    sums = np.stack([np.bincount(group, weights=way, minlength=len(count)) for way in ways])
+    best: NDArray[np.float64] = np.take_along_axis(ways, np.argmax(sums, axis=0)[group][None], axis=0)[0]
+    return best
+
+
+def _never_together(
+    tables: CostTables, roles: LoopRoles, may_clone: NDArray[np.bool_] | None = None
+) -> NDArray[np.bool_]:
+    """[R] whether the reader and the producer of what it reads are in different kernels in any case.
+
+    A clone of the producer need not have the op between them on its chip.
+    """
+    return _find_apart(
+        roles.role,
+        roles.loop_elements,
+        roles.read_ptr,
+        roles.read_producer,
+        tables.reader_op,
+        tables.tensor_producer[tables.reader_tensor],
+        tables.reader_ptr,
+        tables.tensor_producer,
+        np.zeros(tables.num_ops, np.bool_) if may_clone is None else may_clone,
+    )
+
+
+@njit(cache=True, nogil=True)
+def _find_apart(
+    role, elements, read_ptr, read_producer, reader, producer, reader_ptr, tensor_producer, may_clone
+):
+    apart = np.zeros(len(reader), np.bool_)
+    ways = np.zeros(len(role), np.int8)
+    for k in range(len(tensor_producer)):
+        home = tensor_producer[k]
+        if home < 0:
+            continue
+        last = home
+        for r in range(reader_ptr[k], reader_ptr[k + 1]):
+            op = reader[r]
+            apart[r] = (
+                role[home] == ALONE
+                or role[home] == REDUCTION
+                or role[op] == ALONE
+                or elements[op] != elements[home]
+                or (role[home] == MATRIX_LOOP and role[op] == MATRIX_LOOP)
+            )
+            if not apart[r]:
+                last = max(last, op)
+        if may_clone[home]:
+            continue
+        # ways: 0 not behind home, 1 only through ops that may join, 2 through one that may not.
+        ways[home] = 1
+        for op in range(home + 1, last + 1):
+            ways[op] = 0
+            for i in range(read_ptr[op], read_ptr[op + 1]):
+                if read_producer[i] >= home:
+                    ways[op] = max(ways[op], ways[read_producer[i]])
+            if ways[op] == 2:
+                continue
+            if ways[op] == 1 and (
+                role[op] == ALONE or role[op] == REDUCTION or elements[op] != elements[home]
+            ):
+                ways[op] = 2
+        for r in range(reader_ptr[k], reader_ptr[k + 1]):
+            op = reader[r]
+            if not apart[r]:
+                for i in range(read_ptr[op], read_ptr[op + 1]):
+                    if read_producer[i] >= home and ways[read_producer[i]] == 2:
+                        apart[r] = True
+    return apart

@@ -1,0 +1,77 @@
+"""What stages stream of what they hold (:mod:`go_opt.solver.certify.problem.memory`), compiled."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numba import njit
+
+NEVER_FITS: Final = -1
+
+
+@njit(cache=True, nogil=True)
+def spare_bytes(memory, ticks):
+    """What stages may stream within intervals of ``ticks``."""
+    if memory.stream_bytes_per_tick == 0:
+        return np.int64(2) ** 60
+    spare = memory.stream_bytes_per_tick * (ticks + 1.0) * (1.0 + 1e-12) - memory.reserved_bytes
+    return np.int64(min(max(spare, 0.0), 2.0**60))
+
+
+@njit(cache=True, nogil=True)
+def streaming_ticks(memory, spare, ticks):
+    """What a streamed byte takes its chip; where stages share the link, one chip's time for all there is.
+
+    The latter is a price only: of stages that do as much, those that stream less are better.
+    """
+    if memory.shares_link:
+        return ticks / max(spare, 1.0)
+    return memory.stream_ticks_per_byte * (1.0 - 1e-15)
+
+
+@njit(cache=True, nogil=True)
+def streamed_bytes(memory, held, active, whole):
+    """What a stage streams that holds so much beside its activations, or NEVER_FITS for too many of these."""
+    if active > memory.sram_bytes:
+        return NEVER_FITS
+    excess = held + active - memory.sram_bytes
+    if excess <= 0:
+        return np.int64(0)
+    excess += memory.stream_buffer_bytes
+    if whole == 0:
+        return excess
+    return -(-excess // whole) * whole
+
+
+@njit(cache=True, nogil=True)
+def least_streamed(memory, inside, outside, state, after, borders):
+    """What any stage between a down-set of ``state`` and one of ``after`` streams, or NEVER_FITS."""
+    held = np.int64(0)
+    alive = np.int64(0)
+    whole = np.int64(0)
+    first = len(memory.word_units)
+    last = -1
+    for word in range(len(memory.word_units)):
+        forced = inside[after, word] & outside[state, word]
+        if forced == 0:
+            continue
+        first = min(first, word)
+        last = word
+        if forced == memory.word_units[word]:
+            held += memory.word_held_bytes[word]
+            alive = max(alive, memory.word_alive_bytes[word])
+            whole = max(whole, memory.word_whole_bytes[word])
+            continue
+        for bit in range(min(64, len(memory.held_bytes) - 64 * word)):
+            if (forced >> bit) & 1:
+                unit = 64 * word + bit
+                held += memory.held_bytes[unit]
+                alive = max(alive, memory.alive_bytes[unit])
+                whole = max(whole, memory.whole_bytes[unit])
+    for group in range(len(memory.shared_bytes)):
+        for word in range(first, last + 1):
+            if memory.shared_words[group, word] & inside[after, word] & outside[state, word]:
+                held += memory.shared_bytes[group]
+                break
+    return streamed_bytes(memory, held, alive + memory.num_buffers * borders, whole)

@@ -1,0 +1,53 @@
+"""Says in words why a candidate interval was refuted."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from go_opt.solver.certify.problem.problem import RefinementProblem, UnitGraph
+from go_opt.solver.certify.states.chains import find_chain
+from go_opt.solver.certify.states.open_fusion import ChainSearch
+from go_opt.solver.certify.states.states import EVERYTHING, StatePool
+
+
+def refuted_because(
+    problem: RefinementProblem,
+    units: UnitGraph,
+    pool: StatePool,
+    search: ChainSearch,
+    ticks: int,
+    dead_ticks: int,
+) -> str:
+    """Where the chains of ``units`` within ``ticks`` end, by the labels of the search.
+
+    A label bounds the work that so many chips can have done; chains that have done less than
+    the chips left require have no labels.
+    """
+    tick_us = problem.tick_s * 1e6
+    memory = ""
+    if units.held.counts and find_chain(problem.units, pool, search, ticks, dead_ticks) != 0:
+        memory = (
+            f"; {units.held.sram_bytes / 1e6:.3g} MB of memory a chip bind: less weights would have to "
+            "stream from the host, or activations do not fit"
+        )
+    find_chain(units, pool, search, ticks, dead_ticks)
+    labels = int(search.level_end.max())
+    states, done = search.label_state[:labels], search.label_work[:labels]
+    if not units.overlap and not units.replicates:
+        # What their cuts take is left out of labels that are as far as can be.
+        done = np.where(done < pool.give[states] + pool.cut[states], done, pool.high[states])
+    furthest = int(np.argmax(done))
+    chip = int(np.searchsorted(search.level_end[search.level_end > 0], furthest, side="right"))
+    state, work = int(states[furthest]), int(done[furthest])
+    inside = np.unpackbits(pool.inside[state].view(np.uint8), bitorder="little")[: units.num_units]
+    to_do = np.flatnonzero(inside == 0)
+    filled = int(np.searchsorted(np.cumsum(units.unit_ticks[to_do]), ticks))
+    first, last = problem.name_of(int(to_do[0])), problem.name_of(int(to_do[min(filled, len(to_do) - 1)]))
+    enters = (
+        f", with {pool.cut_bytes[state] / 1e6:.3g} MB or more to take in" if pool.cut_bytes[state] else ""
+    )
+    return (
+        f"with {ticks * tick_us:.4g} us a chip no placement on {units.num_chips} chips gets beyond "
+        f"{work * tick_us:.4g} of {pool.high[EVERYTHING] * tick_us:.4g} us of work in time: "
+        f"chip {chip} is stuck at ops {first!r} … {last!r}{enters}{memory}"
+    )

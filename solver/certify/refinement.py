@@ -1,0 +1,260 @@
+"""Interval-state refinement: bound, exact search and plan in one, for placements along a ring.
+
+    refinement = Refinement(refinement_problem(graph, tables, passing="relayed"))
+    while not refinement.run(1000): ...      # may stop at any time, and go on
+    refinement.lower_bound_s, refinement.reason, refinement.placement, refinement.upper_s
+
+States are intervals of down-sets (:mod:`go_opt.solver.certify.states.states`). A dynamic program
+asks whether they hold a chain within a candidate interval
+(:mod:`go_opt.solver.certify.states.chains`); if not, the candidate is a proven lower bound, and if
+the chain is real, it is a plan. Otherwise its states are split
+(:mod:`go_opt.solver.certify.states.splits`). Candidates lie between what is refuted and what is
+reached: first just below the best plan, then, each time that takes too long, half as far
+above the bound, and up again as they are refuted.
+
+The answer depends on the problem, the plans offered and the number of expansions alone.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.solver.certify.plans import UnitPlan, unit_plan
+from go_opt.solver.certify.problem.problem import MOST_TICKS, RefinementProblem, trivial_bound
+from go_opt.solver.certify.reason import refuted_because
+from go_opt.solver.certify.states.chains import OUT_OF_ROOM, find_chain, find_near
+from go_opt.solver.certify.states.open_fusion import chain_search
+from go_opt.solver.certify.states.slices import slice_units
+from go_opt.solver.certify.states.splits import FORCED_IN, FORCED_OUT, split_chain
+from go_opt.solver.certify.states.states import state_pool, workspace
+
+# Chains that beat the best placement by less are not looked for: half of what OPTIMAL allows.
+TOLERANCE: Final = 5e-7
+FIRST_CAPACITY: Final = 256
+# Memory counts from when the best placement without it is that close to the bound.
+CLOSE: Final = 1.05
+# Expansions before another candidate is tried; doubled after each round of candidates.
+PATIENCE: Final = 128
+LEAST_SHARE: Final = 1 / 32
+# With memory so many pairs of states, or labels, take about as long as an expansion.
+PAIRS: Final = 64
+LABELS: Final = 256
+FIRST_SHARE: Final = 1 / 4  # with memory
+
+
+class Refinement:
+    """Refines until bound and placement meet."""
+
+    def __init__(
+        self,
+        problem: RefinementProblem,
+        *,
+        placement: NDArray[np.int32] | None = None,
+        upper_s: float = math.inf,
+    ) -> None:
+        """Start from what other methods reached.
+
+        Args:
+          placement: [U] a placement to be beaten; by default the slicing of the default order.
+          upper_s: the interval to be beaten, where it is known without a placement.
+        """
+        self.problem = problem
+        self.placement: NDArray[np.int32] | None = None
+        self.replication: NDArray[np.int32] | None = None
+        self.upper_s = upper_s
+        self.expansions = 0
+        self._units = problem.units
+        self._is_free = problem.tight is not None  # memory is left out so far
+        self._given_s = upper_s
+        self._checked: NDArray[np.int32] | None = None
+        self._fitting = UnitPlan(np.zeros(0, np.int32), np.zeros(0, np.int32), math.inf)
+        trivial = trivial_bound(problem)
+        self._trivial_s, self._trivial_reason = trivial.seconds, trivial.reason
+        self._refuted = math.floor(trivial.seconds / problem.tick_s * (1.0 - 1e-12)) - 1
+        self._begin()
+        if placement is not None:
+            self.consider(placement)
+        self._slice(np.arange(self._units.num_units, dtype=np.int32))
+
+    def _begin(self) -> None:
+        graph = self._units
+        self._work = workspace(graph)
+        self._pool = state_pool(graph, FIRST_CAPACITY)
+        self._search = chain_search(graph, FIRST_CAPACITY)
+        self._asked = 0  # pairs of states, what they stream
+        self._share = 1.0  # of the way from what is refuted to what is reached
+        self._patience = self._round = PATIENCE
+        self._most = MOST_TICKS  # candidates beyond are not refuted by chains
+        self._take(np.zeros(graph.num_units, np.int32))
+
+    @property
+    def lower_bound_s(self) -> float:
+        """No placement is faster."""
+        return min(self.upper_s, max(self._trivial_s, (self._refuted + 1) * self.problem.tick_s))
+
+    @property
+    def is_optimal(self) -> bool:
+        """Whether bound and the best that is known meet, but for :data:`TOLERANCE`."""
+        return self._is_met and not self._is_free
+
+    @property
+    def _is_met(self) -> bool:
+        # Where streaming alone takes more ticks than are counted, all are refuted and yet they do not meet.
+        return (
+            self._refuted >= self._target
+            and (self.upper_s <= self.lower_bound_s * (1.0 + 2.0 * TOLERANCE) or math.isinf(self.upper_s))
+        ) or self.upper_s <= self._trivial_s * (1.0 + TOLERANCE)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether more expansions are of no use: it is optimal, or its chains are no longer exact.
+
+        They are not where replicated stages do not overlap transfers and compute, and may not be
+        where memory is tight.
+        """
+        is_all = self._refuted >= min(self._target, self._most)
+        return (self._is_met or is_all) and not self._is_free
+
+    @property
+    def reason(self) -> str:
+        """Why no placement is faster than the bound, one sentence with names."""
+        if (self._refuted + 1) * self.problem.tick_s <= self._trivial_s:
+            return self._trivial_reason
+        return refuted_because(
+            self.problem, self._units, self._pool, self._search, self._refuted, self._target
+        )
+
+    def consider(self, placement: NDArray[np.int32]) -> bool:
+        """Take a placement [U] of another method into account; whether it is the best so far.
+
+        With replication open its chips stand for stages, whose sizes are chosen anew.
+        """
+        if self._is_free and self.problem.tight is not None:
+            fitting = unit_plan(self.problem, self.problem.tight, placement)
+            if fitting.interval_s < self._fitting.interval_s:
+                self._fitting = fitting
+        return self._take(placement)
+
+    def _take(self, placement: NDArray[np.int32]) -> bool:
+        plan = unit_plan(self.problem, self._units, placement)
+        if plan.interval_s > self.upper_s or (plan.interval_s == self.upper_s and self.placement is not None):
+            return False
+        self.upper_s, self.placement, self.replication = plan.interval_s, plan.placement, plan.replication
+        return True
+
+    def run(self, expansions: int) -> bool:
+        """Split at least so many states, unless it is over before; whether it is."""
+        limit = self.expansions + expansions
+        while self.expansions < limit and not self.is_over:
+            if self._is_free and self._counts_memory_now():
+                continue
+            most = min(self._target, self._most)
+            if self._units.held.counts:
+                # Segments within long intervals hold much, and take long to look at.
+                most = min(most, 2 * self._refuted)
+            open_ticks = most - self._refuted
+            ticks = self._refuted + max(1, int(open_ticks * self._share))
+            length = self._find(ticks)
+            self._count_pairs()
+            if length == OUT_OF_ROOM or self._pool.num_states[0] + length > len(self._pool.low):
+                self._grow()
+            elif length == 0:
+                self._refuted = ticks
+                self._share = min(1.0, 2.0 * self._share)
+                self._patience = self._round
+            elif self._pool.num_free[self._search.chain[:length]].any():
+                self._split(length)
+            else:
+                if not self._take(self._placement_of(length)):
+                    self._most = ticks - 1
+                self._share = min(self._share, 0.5)
+                self._patience = self._round
+        return self.is_over
+
+    def _find(self, ticks: int) -> int:
+        """The length of a chain within ``ticks``: near the one before, or any."""
+        search = (self._units, self._pool, self._search, ticks, self._target)
+        return find_near(*search) or find_chain(*search)
+
+    def _count_pairs(self) -> None:
+        """With memory a search takes long beside the splits it leads to: part of it counts as expansions."""
+        if self._units.held.counts:
+            asked = int(self._search.fits.stamp[0])
+            self.expansions += (asked - self._asked) // PAIRS + int(self._search.level_end.max()) // LABELS
+            self._asked = asked
+
+    def _counts_memory_now(self) -> bool:
+        """Count memory once what is best without it is all but known; whether something changed.
+
+        A placement that fits is best with memory too.
+        """
+        assert self.problem.tight is not None
+        if not (self._is_met or self.upper_s <= CLOSE * self.lower_bound_s):
+            return False
+        if self.placement is not None and self.placement is not self._checked:
+            self._checked = self.placement
+            plan = unit_plan(self.problem, self.problem.tight, self.placement)
+            self._fitting = min(plan, self._fitting, key=lambda found: found.interval_s)
+        if self.placement is None or self._fitting.interval_s <= self.upper_s * (1.0 + TOLERANCE):
+            self._is_free = not self._is_met
+            return self._is_met
+        self._is_free = False
+        self._units = self.problem.tight
+        self.upper_s, self.placement, self.replication = self._given_s, None, None
+        self._begin()
+        self._share = FIRST_SHARE
+        if self._fitting.interval_s < math.inf:
+            self._take(self._fitting.placement)
+        return True
+
+    @property
+    def _target(self) -> int:
+        """Ticks that a placement worth finding keeps within."""
+        return math.floor(min(self.upper_s / self.problem.tick_s, MOST_TICKS) * (1.0 - TOLERANCE))
+
+    def _split(self, length: int) -> None:
+        context = self._search.context
+        splits = split_chain(
+            self._units, self._pool, self._work, self._search.chain, length, context, self._target
+        )
+        self.expansions += splits
+        self._patience -= splits
+        if self._patience > 0:
+            return
+        # Slice the order in which the chain takes units in: often close to the best there is.
+        earliest = ((context[:length] & FORCED_OUT) != 0).sum(axis=0)
+        latest = ((context[:length] & FORCED_IN) == 0).sum(axis=0)
+        self._slice(np.argsort(earliest + latest, kind="stable").astype(np.int32))
+        self._share *= 0.5
+        if self._share < LEAST_SHARE:
+            self._share = 1.0
+            self._round *= 2
+        self._patience = self._round
+
+    def _slice(self, order: NDArray[np.int32]) -> None:
+        placement = slice_units(self._units, order, self._refuted, self._target)
+        if placement is not None:
+            self._take(placement)
+
+    def _placement_of(self, length: int) -> NDArray[np.int32]:
+        """[U] of a chain of single down-sets: the number of them that leave a unit out."""
+        num_units = self._units.num_units
+        placement = np.zeros(num_units, np.int32)
+        for state in self._search.chain[1 : length - 1]:
+            inside = np.unpackbits(self._pool.inside[state].view(np.uint8), bitorder="little")
+            placement += 1 - inside[:num_units].astype(np.int32)
+        return placement
+
+    def _grow(self) -> None:
+        graph, pool, search = self._units, self._pool, self._search
+        capacity = 2 * len(pool.low)
+        self._pool, self._search = state_pool(graph, capacity), chain_search(graph, capacity)
+        self._asked = 0
+        for name, values in pool._asdict().items():
+            getattr(self._pool, name)[: len(values)] = values
+        self._search.by_low[: len(search.by_low)] = search.by_low
+        self._search.num_sorted[:] = search.num_sorted

@@ -1,0 +1,1 @@
+"""The states of the refinement and the search over chains of them."""

@@ -1,0 +1,313 @@
+"""The search of the refinement: chains of states within an interval, split until one is real.
+
+For a candidate interval ``T`` a dynamic program over at most D levels asks whether the states
+hold a chain from nothing to everything of which every segment takes at most ``T``. Each
+state on a level keeps the most work ``x`` done so far:
+
+    x(s') = max over s of min(high(s'), x(s) + T - extra(s, s')),  if it is at least low(s'),
+
+where s and s' are compatible: what s forces in, s' does not force out (under the adjacent
+rule: what s forces in with its readers and their ancestors). ``extra`` is what the segment
+takes beside its work: copies of tensors that certainly pass and, where transfers do not
+overlap, both cuts and inputs. (There a segment from I to J takes ``work(J) + cut(J)`` less
+``work(I) - cut(I)``, and x, which bounds the latter plus ``cut(s)``, keeps to their extremes, too.)
+No chain: every placement takes longer than ``T``. A chain of single down-sets: a placement. Else
+its states are split, and so on.
+
+A chain is looked for among what the last chains were split into before all states are looked
+through: these must be refuted in any case.
+
+With replication open levels still count chips, and a segment may take several: a label stays
+for the levels behind its own, and each lets its next segment take ``T`` more. Where they do
+not overlap, less what enters: chip q of r carries ``((2 r - 2 q + 1) in + (2 q - 1) out) / r`` of
+the borders' traffic, ``in + out`` in the mean, so r chips do at most ``r (T - in) - out`` of work.
+Segments that surely do not fit a chip's memory are no segments.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numba import njit
+
+from go_opt.env.heap import heap_pop, heap_push
+from go_opt.solver.certify.problem.streams import NEVER_FITS, least_streamed, spare_bytes, streaming_ticks
+from go_opt.solver.certify.states.fits import known_streamed, most_shed_bytes
+from go_opt.solver.certify.states.open_fusion import NEVER, keep_open, open_states, sort_by_low
+from go_opt.solver.certify.states.pairs import extra_ticks, may_follow
+from go_opt.solver.certify.states.states import EVERYTHING, NOTHING
+from go_opt.solver.problem.passing import ADJACENT, RELAYED
+
+GONE: Final = -(2**62)  # reach of a label that a later one of its state made useless
+FURTHEST: Final = 2**61
+# Labels of a state on a level that stream less for less work. More are taken for one.
+MOST_LABELS: Final = 2
+OUT_OF_ROOM: Final = -1
+NEAR_SHARE: Final = 4  # more than one in so many of all states are not near any more
+
+
+@njit(cache=True, nogil=True)
+def find_chain(graph, pool, search, ticks, dead_ticks):
+    """A chain within ``ticks`` with the fewest segments: its length, 0 for none, or OUT_OF_ROOM.
+
+    States whose cut takes more than ``dead_ticks`` are forgotten for good.
+    """
+    sort_by_low(pool, search.by_low, search.num_sorted, dead_ticks)
+    num_open = open_states(graph, pool, search, search.by_low, search.num_sorted[0], ticks)
+    length = _chain(graph, pool, search, ticks, num_open)
+    num_near = search.num_near[0]
+    if num_near * NEAR_SHARE > pool.num_states[0]:
+        num_near = 0
+    for i in range(length):
+        is_new = True
+        for j in range(num_near):
+            is_new &= search.near[j] != search.chain[i]
+        if is_new:
+            search.near[num_near] = search.chain[i]
+            num_near += 1
+    search.num_near[:] = num_near, pool.num_states[0]
+    return length
+
+
+@njit(cache=True, nogil=True)
+def find_near(graph, pool, search, ticks, dead_ticks):
+    """The same among what the last chains found by :func:`find_chain` were split into.
+
+    None is looked for once these are many.
+    """
+    if search.num_near[0] * NEAR_SHARE > pool.num_states[0]:
+        return 0
+    sort_by_low(pool, search.near, search.num_near, dead_ticks)
+    num_open = open_states(graph, pool, search, search.near, search.num_near[0], ticks)
+    return _chain(graph, pool, search, ticks, num_open)
+
+
+@njit(cache=True, nogil=True)
+def _chain(graph, pool, search, ticks, num_open):
+    """A chain of the open states: its length, 0 for none, or OUT_OF_ROOM."""
+    shares_link, is_full = graph.held.stream_bytes_per_tick > 0.0, graph.held.is_full
+    shed = np.int64(0)
+    if is_full:
+        shed = most_shed_bytes(graph.held, spare_bytes(graph.held, ticks))
+    search.label_state[0] = NOTHING
+    search.label_work[0] = 0
+    search.label_streamed[0] = 0
+    search.label_resident[0] = 0
+    search.label_before[0] = NEVER
+    for level in range(len(search.level_end)):
+        search.level_end[level] = 0
+    search.level_end[0] = 1
+    search.label_reach[0] = ticks
+    begin, end = np.int64(0), np.int64(1)
+    for level in range(graph.num_chips):
+        # What is not done by then cannot be done on the chips left.
+        chips_left = graph.num_chips - level - 1
+        least = pool.high[EVERYTHING] - ticks * chips_left
+        least_resident = np.int64(0)
+        if is_full:
+            all_bytes = search.fits.high_bytes[EVERYTHING]
+            least_resident = all_bytes - shed - graph.held.sram_bytes * chips_left
+        num_open = keep_open(search, num_open, least, least_resident, shares_link)
+        num_labels = _extend(graph, pool, search, ticks, least, least_resident, num_open, begin, end)
+        if num_labels < 0:
+            return OUT_OF_ROOM
+        if search.label_state[num_labels - 1] == EVERYTHING and num_labels > end:
+            return _walk_back(search, num_labels - 1)
+        if graph.replicates:
+            _carry(graph, pool, search, ticks, num_open, end, num_labels)
+        elif num_labels == end:
+            break
+        begin = end
+        end = num_labels
+        search.level_end[level + 1] = end
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def _carry(graph, pool, search, ticks, num_open, end, num_labels):
+    """Let the segments behind all labels take one chip more; labels from ``end`` on are new."""
+    for label in range(end, num_labels):
+        if search.label_older[label] >= 0:
+            search.label_reach[search.label_older[label]] = GONE
+    for label in range(end):
+        if search.label_reach[label] != GONE:
+            enters = np.int64(0) if graph.overlap else pool.cut[search.label_state[label]]
+            search.label_reach[label] = min(search.label_reach[label] + ticks - enters, FURTHEST)
+    for i in range(num_open):
+        if search.label[i] >= 0:
+            search.best[i] = min(search.best[i] + ticks - search.cut[i], FURTHEST)
+
+
+@njit(cache=True, nogil=True)
+def _extend(graph, pool, search, ticks, least, least_resident, num_open, begin, end):
+    """Labels of the next level behind labels ``begin`` … ``end``: how many there are then.
+
+    Labels that reach furthest come first, so what one of them reaches no later one reaches
+    better, and only states that do not go with it, or take extra, stay on the list.
+    """
+    before = pool.pulled if graph.passing == ADJACENT else pool.inside
+    takes_extra = graph.passing == RELAYED or len(graph.input_ticks) > 0
+    memory, held = graph.memory, graph.held
+    shares_link = held.stream_bytes_per_tick > 0.0
+    spare = spare_bytes(held, ticks) if held.counts else spare_bytes(memory, ticks)
+    ticks_per_byte = held.stream_ticks_per_byte * (1.0 - 1e-15)
+    if not held.counts:
+        ticks_per_byte = streaming_ticks(memory, spare, ticks)
+    queued = 0
+    for label in range(0 if graph.replicates else begin, end):
+        if search.label_reach[label] != GONE:
+            queued = heap_push(search.queue, queued, label, search.label_reach)
+    waiting = num_open
+    for i in range(num_open):
+        search.waiting[i] = i
+        search.num_labels[i] = 0
+    num_labels = end
+    while queued > 0 and waiting > 0:
+        label = search.queue[0]
+        queued = heap_pop(search.queue, queued, search.label_reach)
+        state = search.label_state[label]
+        last = pool.last_inside[state]
+        low = pool.low[state]
+        reach = search.label_reach[label]
+        before_streamed = search.label_streamed[label] if shares_link else np.int64(0)
+        before_resident = search.label_resident[label] if shares_link else np.int64(0)
+        kept = 0
+        for w in range(waiting):
+            i = search.waiting[w]
+            if search.floor[i] > reach:
+                break
+            done = min(search.high[i], reach - search.cut[i])
+            if done < search.low[i] or done < least:
+                continue
+            if shares_link and search.high[i] < low:
+                search.waiting[kept] = i
+                kept += 1
+                continue
+            resident = np.int64(0)
+            if held.is_full:
+                resident = min(before_resident + held.sram_bytes, search.high_bytes[i])
+            is_no_better = done <= search.best[i] and before_streamed >= search.best_streamed[i]
+            if shares_link:
+                is_no_better = _is_no_better(search, i, done, before_streamed, resident)
+            if is_no_better:
+                # Labels to come may stream less, or hold more.
+                if before_streamed > 0 or (shares_link and resident < search.high_bytes[i]):
+                    search.waiting[kept] = i
+                    kept += 1
+                continue
+            after = search.open_state[i]
+            follows = may_follow(before, pool.outside, state, after, pool.first_outside[after], last)
+            streamed = np.int64(0)
+            if graph.replicates and follows:
+                borders = pool.cut_bytes[state] + pool.cut_bytes[after]
+                streamed = least_streamed(memory, pool.inside, pool.outside, state, after, borders)
+                follows = streamed != NEVER_FITS and search.label_streamed[label] + streamed <= spare
+            elif held.counts and follows:
+                streamed, stays = known_streamed(graph, pool, search.fits, state, after)
+                follows = streamed != NEVER_FITS and before_streamed + streamed <= spare
+                if held.is_full:
+                    resident = min(before_resident + stays, resident)
+                    follows &= resident >= search.low_bytes[i] and resident >= least_resident
+            so_far = before_streamed + streamed if shares_link else np.int64(0)
+            extra = extra_ticks(graph, pool, state, after) if follows and takes_extra else np.int64(0)
+            if follows and streamed > 0:
+                extra += np.int64(streamed * ticks_per_byte)
+            if extra > 0 or not follows or (shares_link and (so_far > 0 or resident < search.high_bytes[i])):
+                search.waiting[kept] = i
+                kept += 1
+                done = min(search.high[i], reach - search.cut[i] - extra)
+                if not follows or done < search.low[i] or done < least:
+                    continue
+                is_no_better = done <= search.best[i] and so_far >= search.best_streamed[i]
+                if shares_link:
+                    is_no_better = _is_no_better(search, i, done, so_far, resident)
+                if is_no_better:
+                    continue
+            is_another = shares_link and search.num_labels[i] < MOST_LABELS
+            if search.label[i] < end or is_another:
+                if num_labels == len(search.label_work):
+                    return OUT_OF_ROOM
+                search.label_older[num_labels] = search.label[i]
+                search.label[i] = num_labels
+                search.num_labels[i] += 1
+                search.label_state[num_labels] = after
+                search.label_work[num_labels] = NEVER
+                search.label_streamed[num_labels] = so_far
+                search.label_resident[num_labels] = resident
+                num_labels += 1
+            at = search.label[i]
+            if shares_link:
+                done = max(done, search.label_work[at])
+                so_far = min(so_far, search.label_streamed[at])
+                resident = max(resident, search.label_resident[at])
+                search.label_streamed[at] = so_far
+                search.label_resident[at] = resident
+            else:
+                total = search.label_streamed[label] + (streamed if memory.shares_link else 0)
+                search.label_streamed[at] = total
+            search.label_work[at] = done
+            search.label_before[at] = label
+            search.label_reach[at] = done + ticks - search.cut[i]
+            _note(search, i, done, so_far, resident, shares_link)
+            if after == EVERYTHING:
+                return num_labels
+        waiting = kept
+    return num_labels
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _is_no_better(search, i, done, streamed, resident):
+    """Whether a label of the state did as much before, streaming no more and holding as much."""
+    return (
+        done <= search.best[i] and streamed >= search.best_streamed[i] and resident <= search.best_resident[i]
+    ) or (
+        done <= search.thrifty[i]
+        and streamed >= search.thrifty_streamed[i]
+        and resident <= search.thrifty_resident[i]
+    )
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _note(search, i, done, streamed, resident, shares_link):
+    """Remember a new label if it does most, or streams least."""
+    if done > search.best[i] or (
+        done == search.best[i]
+        and (
+            streamed < search.best_streamed[i]
+            or (shares_link and streamed == search.best_streamed[i] and resident > search.best_resident[i])
+        )
+    ):
+        search.best[i] = done
+        search.best_streamed[i] = streamed
+        if shares_link:
+            search.best_resident[i] = resident
+    if shares_link and (
+        streamed < search.thrifty_streamed[i]
+        or (
+            streamed == search.thrifty_streamed[i]
+            and (
+                resident > search.thrifty_resident[i]
+                or (resident == search.thrifty_resident[i] and done > search.thrifty[i])
+            )
+        )
+    ):
+        search.thrifty[i] = done
+        search.thrifty_streamed[i] = streamed
+        search.thrifty_resident[i] = resident
+
+
+@njit(cache=True, nogil=True)
+def _walk_back(search, label):
+    """Write the chain that ends with ``label``; its length."""
+    length = 0
+    while label >= 0:
+        search.chain[length] = search.label_state[label]
+        label = search.label_before[label]
+        length += 1
+    for i in range(length // 2):
+        j = length - 1 - i
+        state = search.chain[i]
+        search.chain[i] = search.chain[j]
+        search.chain[j] = state
+    return length

@@ -1,0 +1,266 @@
+"""What chips between two down-sets stream at least (:mod:`go_opt.solver.certify.problem.held`), compiled."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.solver.certify.problem.problem import UnitGraph
+from go_opt.solver.certify.problem.streams import NEVER_FITS
+from go_opt.solver.problem.passing import RELAYED
+
+CACHE_SIZE: Final = 2**17  # pairs of states
+UNKNOWN: Final = -1
+PAIR, THEN_FREE, STREAMED, RESIDENT = range(4)  # columns of ``known``: one line of the processor's cache
+
+
+class FitScratch(NamedTuple):
+    """Scratch of :func:`least_streamed_on_chip`, and what it said last. Axes as in ``HeldMemory``."""
+
+    stamp: NDArray[np.int64]  # [1]
+    seen_tensor: NDArray[np.int64]  # [K] stamp of the last pair that charged it
+    seen_input: NDArray[np.int64]  # [I]
+    seen_weight: NDArray[np.int64]  # [G]
+    on_chip: NDArray[np.int32]  # [G] weights of the pair at hand
+    dies: NDArray[np.int64]  # [U] stamp of the last pair in which something …
+    dying_bytes: NDArray[np.int64]  # [U] … is alive up to and with this unit
+    known: NDArray[np.int64]  # [C, 4] pairs of states, their free units then, what they stream and hold
+    weighed: NDArray[np.int32]  # [S] free units of each state when its weights were summed up
+    low_bytes: NDArray[np.int64]  # [S] weights that its least down-set reads
+    high_bytes: NDArray[np.int64]  # [S] and its largest
+
+
+def fit_scratch(graph: UnitGraph, capacity: int = 0) -> FitScratch:
+    """Fresh scratch for ``capacity`` states of ``graph``."""
+    held = graph.held
+    size = CACHE_SIZE if held.counts else 0
+    return FitScratch(
+        stamp=np.zeros(1, np.int64),
+        seen_tensor=np.zeros(len(held.enter_bytes), np.int64),
+        seen_input=np.zeros(len(held.input_bytes), np.int64),
+        seen_weight=np.zeros(len(held.stored_bytes), np.int64),
+        on_chip=np.zeros(len(held.stored_bytes), np.int32),
+        dies=np.zeros(graph.num_units, np.int64),
+        dying_bytes=np.zeros(graph.num_units, np.int64),
+        known=np.full((size, 4), UNKNOWN, np.int64),
+        weighed=np.full(capacity, UNKNOWN, np.int32),
+        low_bytes=np.zeros(capacity, np.int64),
+        high_bytes=np.zeros(capacity, np.int64),
+    )
+
+
+@njit(cache=True, nogil=True)
+def weigh(graph, pool, scratch, state):
+    """Make ``low_bytes`` and ``high_bytes`` of ``state`` those it has now."""
+    if scratch.weighed[state] != pool.num_free[state]:
+        scratch.weighed[state] = pool.num_free[state]
+        scratch.low_bytes[state] = _weight_bytes(graph, scratch, pool.inside[state], False)
+        scratch.high_bytes[state] = _weight_bytes(graph, scratch, pool.outside[state], True)
+
+
+@njit(cache=True, nogil=True)
+def _weight_bytes(graph, scratch, units, is_complement):
+    """Stored bytes of the weights that ``units`` [W] read, or those that are not among them."""
+    memory = graph.held
+    scratch.stamp[0] += 1
+    stamp = scratch.stamp[0]
+    total = np.int64(0)
+    for unit in range(len(graph.unit_ticks)):
+        if ((units[unit >> 6] >> (unit & 63)) & 1) != is_complement:
+            for i in range(memory.weight_ptr[unit], memory.weight_ptr[unit + 1]):
+                weight = memory.weight[i]
+                if scratch.seen_weight[weight] != stamp:
+                    scratch.seen_weight[weight] = stamp
+                    total += memory.stored_bytes[weight]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def most_shed_bytes(memory, spare):
+    """Stored bytes of weights that may stream where ``spare`` may be touched; parts of weights may."""
+    shed = np.int64(0)
+    for weight in range(len(memory.stored_bytes)):
+        touched, stored = memory.touched_bytes[weight], memory.stored_bytes[weight]
+        if stored > 0 and touched > spare:
+            return shed + np.int64(np.ceil(stored * (spare / touched)))
+        if stored > 0:
+            spare -= touched
+            shed += stored
+    return shed
+
+
+@njit(cache=True, nogil=True)
+def known_streamed(graph, pool, scratch, state, after):
+    """:func:`least_streamed_on_chip` of two states of ``pool``, and the most that stays of its weights.
+
+    A state changes as it is split: it has less free units each time, and forces more in and out.
+    """
+    pair = np.int64(state) << 32 | after
+    free = np.int64(pool.num_free[state]) << 32 | pool.num_free[after]
+    known = scratch.known
+    at = (np.int64(state) * 40503 + after) & (CACHE_SIZE - 1)
+    if known[at, PAIR] == pair and (known[at, THEN_FREE] == free or known[at, STREAMED] == NEVER_FITS):
+        return known[at, STREAMED], known[at, RESIDENT]
+    first, last = np.int64(pool.first_outside[state]), np.int64(pool.last_inside[after])
+    streamed, active, stays = least_streamed_on_chip(
+        graph, pool.inside, pool.outside, scratch, np.int64(state), np.int64(after), first, last
+    )
+    # Units that are not known to be on the chip may bring weights of their own.
+    resident = stays if free == 0 else graph.held.sram_bytes - active
+    known[at, PAIR], known[at, THEN_FREE] = pair, free
+    known[at, STREAMED], known[at, RESIDENT] = streamed, resident
+    return streamed, resident
+
+
+@njit(cache=True, nogil=True)
+def least_streamed_on_chip(graph, inside, outside, scratch, state, after, first_word, last_word):
+    """What holds for any chip between a down-set of ``state`` and one of ``after``.
+
+    Bytes that it streams, or NEVER_FITS; that it holds beside weights; and of the weights that it is
+    known to read those that stay.
+    """
+    memory = graph.held
+    scratch.stamp[0] += 1
+    stamp = scratch.stamp[0]
+    held = np.int64(0)
+    stored = np.int64(0)
+    most = np.int64(0)  # alive beside what is held
+    carried = np.int64(0)
+    always = np.int64(0)  # streamed in any case
+    num_weights = 0
+    for word in range(first_word, last_word + 1):
+        forced = inside[after, word] & outside[state, word]
+        if forced == 0:
+            continue
+        for bit in range(min(64, len(graph.unit_ticks) - 64 * word)):
+            if not (forced >> bit) & 1:
+                continue
+            unit = 64 * word + bit
+            held += memory.output_bytes[unit]
+            for i in range(memory.input_ptr[unit], memory.input_ptr[unit + 1]):
+                tensor = memory.input[i]
+                if scratch.seen_input[tensor] != stamp:
+                    scratch.seen_input[tensor] = stamp
+                    held += memory.input_bytes[tensor]
+            for i in range(memory.weight_ptr[unit], memory.weight_ptr[unit + 1]):
+                weight = memory.weight[i]
+                if scratch.seen_weight[weight] != stamp:
+                    scratch.seen_weight[weight] = stamp
+                    if memory.stored_bytes[weight] == 0:
+                        always += memory.touched_bytes[weight]
+                        continue
+                    stored += memory.stored_bytes[weight]
+                    scratch.on_chip[num_weights] = weight
+                    num_weights += 1
+            alive = carried
+            for k in range(graph.produced_ptr[unit], graph.produced_ptr[unit + 1]):
+                if _leaves(graph, outside, after, k):
+                    held += memory.leave_bytes[k]
+                    continue
+                alive += memory.made_bytes[k]
+                last = _last_on_chip(graph, inside, outside, state, after, k) if memory.is_in_order else -1
+                if last >= 0:
+                    carried += memory.made_bytes[k]
+                    if scratch.dies[last] != stamp:
+                        scratch.dies[last] = stamp
+                        scratch.dying_bytes[last] = 0
+                    scratch.dying_bytes[last] += memory.made_bytes[k]
+            for r in range(graph.read_ptr[unit], graph.read_ptr[unit + 1]):
+                k = graph.read[r]
+                producer = graph.tensor_producer[k]
+                is_made_before = (inside[state, producer >> 6] >> (producer & 63)) & 1
+                is_made_here = not is_made_before and (outside[state, producer >> 6] >> (producer & 63)) & 1
+                if is_made_here and memory.is_in_order:
+                    continue
+                comes_in = is_made_before and memory.enter_bytes[k] > 0
+                leaves = not comes_in and _leaves(graph, outside, after, k)
+                if comes_in or (leaves and not is_made_here):
+                    # Where it is not known whether it comes in or goes out, it does one of them.
+                    if scratch.seen_tensor[k] != stamp:
+                        scratch.seen_tensor[k] = stamp
+                        held += memory.enter_bytes[k] if is_made_before else memory.leave_bytes[k]
+                elif not leaves:
+                    alive += memory.read_bytes[r]
+            alive += _alive_across(graph, inside, outside, state, after, unit)
+            most = max(most, alive)
+            if scratch.dies[unit] == stamp:
+                carried -= scratch.dying_bytes[unit]
+            if held + most > memory.sram_bytes:
+                return np.int64(NEVER_FITS), held + most, np.int64(0)
+    if graph.passing == RELAYED:
+        for k in range(len(graph.tensor_bytes)):
+            producer = graph.tensor_producer[k]
+            if (
+                scratch.seen_tensor[k] != stamp
+                and (inside[state, producer >> 6] >> (producer & 63)) & 1
+                and _leaves(graph, outside, after, k)
+            ):
+                held += memory.enter_bytes[k]
+    if held + most > memory.sram_bytes:
+        return np.int64(NEVER_FITS), held + most, np.int64(0)
+    streamed, left = _streamed(
+        memory, scratch.on_chip[:num_weights], held + most + stored - memory.sram_bytes
+    )
+    return always + streamed, held + most, stored - left
+
+
+@njit(cache=True, nogil=True)
+def _alive_across(graph, inside, outside, state, after, unit):
+    """Bytes that are alive while ``unit`` runs, made before it and read behind it, and not held."""
+    memory = graph.held
+    alive = np.int64(0)
+    for i in range(memory.across_ptr[unit], memory.across_ptr[unit + 1]):
+        k = memory.across[i]
+        producer = graph.tensor_producer[k]
+        if (inside[state, producer >> 6] >> (producer & 63)) & 1:
+            continue  # it comes in if the reader is on the chip
+        reader = memory.across_reader[i]
+        is_made_here = (outside[state, producer >> 6] >> (producer & 63)) & 1
+        is_read_here = ((inside[after, reader >> 6] & outside[state, reader >> 6]) >> (reader & 63)) & 1
+        if (is_made_here or is_read_here) and not _leaves(graph, outside, after, k):
+            alive += memory.across_bytes[k]
+    return alive
+
+
+@njit(cache=True, nogil=True)
+def _leaves(graph, outside, after, k):
+    """Whether some reader of tensor ``k`` is surely behind; tensors that clones make leave nothing."""
+    if graph.held.leave_bytes[k] > 0:
+        for r in range(graph.reader_ptr[k + 1] - 1, graph.reader_ptr[k] - 1, -1):
+            reader = graph.reader[r]
+            if (outside[after, reader >> 6] >> (reader & 63)) & 1:
+                return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _last_on_chip(graph, inside, outside, state, after, k):
+    """The last reader of tensor ``k`` that is surely on the chip, or -1."""
+    for r in range(graph.reader_ptr[k + 1] - 1, graph.reader_ptr[k] - 1, -1):
+        reader = graph.reader[r]
+        if ((inside[after, reader >> 6] & outside[state, reader >> 6]) >> (reader & 63)) & 1:
+            return reader
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _streamed(memory, weights, excess):
+    """Bytes touched, and stored, of the weights that leave, in their order, until ``excess`` is gone.
+
+    Where those assumed to leave first do, it is not known of which weights the stored bytes are.
+    """
+    streamed = np.int64(0)
+    left = np.int64(0)
+    is_known = True
+    if excess > 0:
+        excess += memory.stream_buffer_bytes
+        for weight in np.sort(weights):
+            streamed += memory.touched_bytes[weight]
+            left += memory.stored_bytes[weight]
+            is_known &= memory.touched_bytes[weight] > 0
+            if left >= excess:
+                break
+    return streamed, left if is_known else max(excess, np.int64(0))

@@ -1,0 +1,260 @@
+"""Least traffic of a cut: the cheapest down-set between ops forced in and ops forced out.
+
+A down-set ``I`` with ``A <= I``, ``B`` outside, costs the bytes of the tensors produced in ``I``
+and read outside. That is a minimum cut: in the source's side is what is in ``I``;
+
+* a tensor with one reader is an arc ``producer -> reader`` of its bytes;
+* with several readers it is a node: ``producer -> tensor`` of its bytes, ``tensor -> reader``
+  infinite, so it is cut once as soon as any reader is outside;
+* closure is an infinite arc ``reader -> producer``. (Not reader -> tensor: the tensor may
+  be outside while one of its readers is in.)
+
+Only units left free are nodes: ``A`` is one with the source, ``B`` with the sink. The maximum
+flow is Dinic's (E. A. Dinic, 1970); stopped early, it is a lower bound still. Small helpers are
+inlined: handing them the arrays by the dozen costs more than what they do.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.solver.certify.problem.problem import UnitGraph
+
+FREE, INSIDE, OUTSIDE = range(3)
+INFINITE: Final = 2**61
+LARGEST_FLOW: Final = 2.0**59
+SOURCE, SINK = range(2)
+
+
+class FlowNetwork(NamedTuple):
+    """Arrays of one flow problem, used again and again. Axes: ``V`` nodes, ``A`` arcs."""
+
+    node_of: NDArray[np.int32]  # [U] of free units
+    tensor_seen: NDArray[np.int64]  # [K] stamp of the last problem that charged the tensor
+    stamp: NDArray[np.int64]  # [1]
+    first_arc: NDArray[np.int32]  # [V]
+    next_arc: NDArray[np.int32]  # [A] of the same node; arc a ^ 1 is the reverse of arc a
+    head: NDArray[np.int32]  # [A]
+    room: NDArray[np.int64]  # [A] what may still flow
+    level: NDArray[np.int32]  # [V]
+    current: NDArray[np.int32]  # [V] arc to try next
+    queue: NDArray[np.int32]  # [V]
+    path: NDArray[np.int32]  # [V] arcs
+
+
+def flow_network(graph: UnitGraph) -> FlowNetwork:
+    """Room for any cut of ``graph``."""
+    num_units, num_tensors = graph.num_units, len(graph.tensor_bytes)
+    nodes = num_units + num_tensors + 2
+    arcs = 2 * (num_tensors + len(graph.reader) + len(graph.successor) + num_units) + 2
+    return FlowNetwork(
+        node_of=np.zeros(num_units, np.int32),
+        tensor_seen=np.zeros(num_tensors, np.int64),
+        stamp=np.zeros(1, np.int64),
+        first_arc=np.zeros(nodes, np.int32),
+        next_arc=np.zeros(arcs, np.int32),
+        head=np.zeros(arcs, np.int32),
+        room=np.zeros(arcs, np.int64),
+        level=np.zeros(nodes, np.int32),
+        current=np.zeros(nodes, np.int32),
+        queue=np.zeros(nodes, np.int32),
+        path=np.zeros(nodes, np.int32),
+    )
+
+
+def least_crossing_bytes(graph: UnitGraph, side: NDArray[np.int8]) -> int:
+    """Bytes of the cheapest down-set with the units that ``side`` [U] says are ``INSIDE``.
+
+    What is inside must be closed under ancestors, what is ``OUTSIDE`` under descendants.
+    """
+    free = np.flatnonzero(side == FREE).astype(np.int32)
+    return int(min_cut(graph, flow_network(graph), side, free, len(free), INFINITE))
+
+
+@njit(cache=True, nogil=True)
+def min_cut(graph, network, side, free, num_free, enough):
+    """Bytes of the least cut; once ``enough`` are proven it may stop there."""
+    flow, num_nodes, _ = _build(graph, network, side, free, num_free, 1.0)
+    while flow < enough and _label(network, num_nodes):
+        flow += _blocking_flow(network, num_nodes)
+    return flow
+
+
+@njit(cache=True, nogil=True)
+def least_work_and_cut(graph, network, side, free, num_free, ticks_per_byte, charged):
+    """Ticks of the down-set whose cut and free units on the side ``charged`` take least together."""
+    traffic = np.int64(0)
+    for k in range(len(graph.tensor_bytes)):
+        traffic += graph.tensor_bytes[k]
+    work = np.int64(0)
+    for i in range(num_free):
+        work += graph.unit_ticks[free[i]]
+    # All capacities together fit; rounded down, they bound from below.
+    scale = min(1.0, LARGEST_FLOW / (1.0 + work + traffic * ticks_per_byte))
+    flow, num_nodes, num_arcs = _build(
+        graph, network, side, free, num_free, ticks_per_byte * scale * (1.0 - 1e-15)
+    )
+    for i in range(num_free):
+        room = np.int64(graph.unit_ticks[free[i]] * scale)
+        if charged == INSIDE:
+            num_arcs = _add_arc(network, num_arcs, i + 2, SINK, room)
+        else:
+            num_arcs = _add_arc(network, num_arcs, SOURCE, i + 2, room)
+    while _label(network, num_nodes):
+        flow += _blocking_flow(network, num_nodes)
+    return np.int64(flow / scale * (1.0 - 1e-15))
+
+
+@njit(cache=True, nogil=True)
+def _build(graph, network, side, free, num_free, per_byte):
+    """Arcs of the free part; returns what crosses in any case, and the number of nodes and arcs.
+
+    A byte counts ``per_byte``, each tensor rounded down.
+    """
+    network.stamp[0] += 1
+    stamp = network.stamp[0]
+    for i in range(num_free):
+        network.node_of[free[i]] = i + 2
+    for i in range(num_free + 2):
+        network.first_arc[i] = -1
+    base = np.int64(0)
+    num_arcs = 0
+    num_nodes = num_free + 2
+    for k in range(len(graph.tensor_bytes)):
+        producer = graph.tensor_producer[k]
+        if side[producer] != INSIDE:
+            continue
+        # Readers ascend, and what is far behind is mostly outside.
+        for r in range(graph.reader_ptr[k + 1] - 1, graph.reader_ptr[k] - 1, -1):
+            if side[graph.reader[r]] == OUTSIDE:
+                base += np.int64(graph.tensor_bytes[k] * per_byte)
+                network.tensor_seen[k] = stamp
+                break
+    for i in range(num_free):
+        unit = free[i]
+        node = i + 2
+        for e in range(graph.predecessor_ptr[unit], graph.predecessor_ptr[unit + 1]):
+            before = graph.predecessor[e]
+            if side[before] == FREE:
+                num_arcs = _add_arc(network, num_arcs, node, network.node_of[before], INFINITE)
+        for k in range(graph.produced_ptr[unit], graph.produced_ptr[unit + 1]):
+            num_arcs, num_nodes = _add_tensor(graph, network, side, k, per_byte, node, num_arcs, num_nodes)
+        for r in range(graph.read_ptr[unit], graph.read_ptr[unit + 1]):
+            k = graph.read[r]
+            if network.tensor_seen[k] != stamp and side[graph.tensor_producer[k]] == INSIDE:
+                network.tensor_seen[k] = stamp
+                num_arcs, num_nodes = _add_tensor(
+                    graph, network, side, k, per_byte, SOURCE, num_arcs, num_nodes
+                )
+    return base, num_nodes, num_arcs
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _add_tensor(graph, network, side, k, per_byte, tail, num_arcs, num_nodes):
+    """The arcs of tensor ``k`` of the node ``tail``; its readers are free, or one is outside."""
+    size = np.int64(graph.tensor_bytes[k] * per_byte)
+    if size == 0:
+        return num_arcs, num_nodes
+    count = 0
+    only = -1
+    for r in range(graph.reader_ptr[k + 1] - 1, graph.reader_ptr[k] - 1, -1):
+        reader = graph.reader[r]
+        if side[reader] == OUTSIDE:
+            return _add_arc(network, num_arcs, tail, SINK, size), num_nodes
+        if side[reader] == FREE:
+            count += 1
+            only = network.node_of[reader]
+    if count == 1:
+        return _add_arc(network, num_arcs, tail, only, size), num_nodes
+    node = num_nodes
+    network.first_arc[node] = -1
+    num_arcs = _add_arc(network, num_arcs, tail, node, size)
+    for r in range(graph.reader_ptr[k], graph.reader_ptr[k + 1]):
+        reader = graph.reader[r]
+        if side[reader] == FREE:
+            num_arcs = _add_arc(network, num_arcs, node, network.node_of[reader], INFINITE)
+    return num_arcs, num_nodes + 1
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _add_arc(network, num_arcs, tail, head, room):
+    network.head[num_arcs] = head
+    network.room[num_arcs] = room
+    network.next_arc[num_arcs] = network.first_arc[tail]
+    network.first_arc[tail] = num_arcs
+    network.head[num_arcs + 1] = tail
+    network.room[num_arcs + 1] = 0
+    network.next_arc[num_arcs + 1] = network.first_arc[head]
+    network.first_arc[head] = num_arcs + 1
+    return num_arcs + 2
+
+
+@njit(cache=True, nogil=True)
+def _label(network, num_nodes):
+    """Breadth-first levels from the sink backwards; whether the source is reached."""
+    for node in range(num_nodes):
+        network.level[node] = -1
+        network.current[node] = network.first_arc[node]
+    network.level[SINK] = 0
+    network.queue[0] = SINK
+    begin = 0
+    end = 1
+    while begin < end:
+        node = network.queue[begin]
+        begin += 1
+        arc = network.first_arc[node]
+        while arc >= 0:
+            tail = network.head[arc]
+            if network.room[arc ^ 1] > 0 and network.level[tail] < 0:
+                network.level[tail] = network.level[node] + 1
+                if tail == SOURCE:
+                    return True
+                network.queue[end] = tail
+                end += 1
+            arc = network.next_arc[arc]
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _blocking_flow(network, num_nodes):
+    """Send all that fits along shortest paths, by depth-first search without recursion."""
+    total = np.int64(0)
+    depth = 0
+    node = SOURCE
+    while True:
+        if node == SINK:
+            least = network.room[network.path[0]]
+            for i in range(1, depth):
+                least = min(least, network.room[network.path[i]])
+            total += least
+            back = depth
+            for i in range(depth - 1, -1, -1):
+                arc = network.path[i]
+                network.room[arc] -= least
+                network.room[arc ^ 1] += least
+                if network.room[arc] == 0:
+                    back = i
+            depth = back
+            node = network.head[network.path[depth] ^ 1]
+            continue
+        arc = network.current[node]
+        while arc >= 0:
+            head = network.head[arc]
+            if network.room[arc] > 0 and network.level[head] == network.level[node] - 1:
+                break
+            arc = network.next_arc[arc]
+        network.current[node] = arc
+        if arc >= 0:
+            network.path[depth] = arc
+            depth += 1
+            node = network.head[arc]
+        elif node == SOURCE:
+            return total
+        else:
+            network.level[node] = num_nodes + 1  # a dead end: nobody steps here again
+            depth -= 1
+            node = network.head[network.path[depth] ^ 1]

@@ -1,0 +1,190 @@
+"""What the chain search of the refinement works with, and which states it looks at.
+
+See :mod:`go_opt.solver.certify.states.chains` for the search.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.solver.certify.problem.problem import UnitGraph
+from go_opt.solver.certify.problem.streams import spare_bytes
+from go_opt.solver.certify.states.fits import FitScratch, fit_scratch, most_shed_bytes, weigh
+
+NEVER: Final = -1
+MOST_STREAMED: Final = 2**61
+
+
+class ChainSearch(NamedTuple):
+    """Scratch of the dynamic program. Axes: ``S`` states, ``Y`` labels, ``D`` chips, ``U`` units."""
+
+    by_low: NDArray[np.int32]  # [S] states by least work, dead ones left out
+    num_sorted: NDArray[np.int64]  # [2] entries of by_low; states of the pool looked at
+    near: NDArray[np.int32]  # [S] states of the last chains found among all, and what they were split into
+    num_near: NDArray[np.int64]  # [2] entries of near; states of the pool looked at
+    open_state: NDArray[np.int32]  # [S] by_low without those that no label can improve any more
+    floor: NDArray[np.int64]  # [S] of open_state: least work, ascending
+    low: NDArray[np.int64]  # [S] least work with what is forced on other chips
+    high: NDArray[np.int64]  # [S] most
+    cut: NDArray[np.int64]  # [S]
+    best: NDArray[np.int64]  # [S] most work on any level so far
+    best_streamed: NDArray[np.int64]  # [S] what the label of that work streams
+    best_resident: NDArray[np.int64]  # [S] … and holds of weights
+    thrifty: NDArray[np.int64]  # [S] work of the label that streams least …
+    thrifty_streamed: NDArray[np.int64]  # [S] … and what it streams …
+    thrifty_resident: NDArray[np.int64]  # [S] … and holds
+    low_bytes: NDArray[np.int64]  # [S] of them at least so many, or too many stream
+    high_bytes: NDArray[np.int64]  # [S] weights that there are at most so far
+    num_labels: NDArray[np.int32]  # [S] on this level
+    label: NDArray[np.int64]  # [S] the last label
+    label_state: NDArray[np.int32]  # [Y]
+    label_work: NDArray[np.int64]  # [Y]
+    label_reach: NDArray[np.int64]  # [Y] work, the next segment's included, less the cut
+    label_before: NDArray[np.int64]  # [Y]
+    label_older: NDArray[np.int64]  # [Y] the label of the same state before this one
+    label_streamed: NDArray[np.int64]  # [Y] bytes of the segments so far, where they share the host's link
+    label_resident: NDArray[np.int64]  # [Y] most bytes of weights that these hold
+    queue: NDArray[np.int64]  # [Y] heap of the labels of a level
+    waiting: NDArray[np.int32]  # [S] places of open_state that may be reached better
+    level_end: NDArray[np.int64]  # [D + 2] labels up to and with each level; zero for levels not reached
+    chain: NDArray[np.int32]  # [D + 1] states found
+    context: NDArray[np.int8]  # [D + 1, U] see :mod:`go_opt.solver.certify.states.splits`
+    fits: FitScratch
+
+
+def chain_search(graph: UnitGraph, capacity: int) -> ChainSearch:
+    """Room for ``capacity`` states."""
+    most_labels = 8 * capacity
+    return ChainSearch(
+        by_low=np.zeros(capacity, np.int32),
+        num_sorted=np.zeros(2, np.int64),
+        near=np.zeros(capacity, np.int32),
+        num_near=np.zeros(2, np.int64),
+        open_state=np.zeros(capacity, np.int32),
+        floor=np.zeros(capacity, np.int64),
+        low=np.zeros(capacity, np.int64),
+        high=np.zeros(capacity, np.int64),
+        cut=np.zeros(capacity, np.int64),
+        best=np.zeros(capacity, np.int64),
+        best_streamed=np.zeros(capacity, np.int64),
+        thrifty=np.zeros(capacity, np.int64),
+        thrifty_streamed=np.zeros(capacity, np.int64),
+        best_resident=np.zeros(capacity, np.int64),
+        thrifty_resident=np.zeros(capacity, np.int64),
+        low_bytes=np.zeros(capacity, np.int64),
+        high_bytes=np.zeros(capacity, np.int64),
+        num_labels=np.zeros(capacity, np.int32),
+        label=np.zeros(capacity, np.int64),
+        label_state=np.zeros(most_labels, np.int32),
+        label_work=np.zeros(most_labels, np.int64),
+        label_reach=np.zeros(most_labels, np.int64),
+        label_before=np.zeros(most_labels, np.int64),
+        label_older=np.zeros(most_labels, np.int64),
+        label_streamed=np.zeros(most_labels, np.int64),
+        label_resident=np.zeros(most_labels, np.int64),
+        queue=np.zeros(most_labels, np.int64),
+        waiting=np.zeros(capacity, np.int32),
+        level_end=np.zeros(graph.num_chips + 2, np.int64),
+        chain=np.zeros(graph.num_chips + 1, np.int32),
+        context=np.zeros((graph.num_chips + 1, graph.num_units), np.int8),
+        fits=fit_scratch(graph, capacity),
+    )
+
+
+@njit(cache=True, nogil=True)
+def open_states(graph, pool, search, states, size, ticks):
+    """Write what of ``states`` may be in a chain within ``ticks``; how many."""
+    is_full = graph.held.is_full
+    shed = np.int64(0)
+    if is_full:
+        shed = most_shed_bytes(graph.held, spare_bytes(graph.held, ticks))
+    num_open = 0
+    for i in range(size):
+        state = states[i]
+        if pool.cut[state] <= ticks:
+            search.open_state[num_open] = state
+            least = pool.low[state]
+            most = pool.high[state]
+            cut = np.int64(0) if graph.overlap else pool.cut[state]
+            if not graph.replicates:
+                if not graph.overlap:
+                    least = max(least, pool.need[state] - cut)
+                    most = min(most, pool.give[state] + cut)
+                # A stage of any size may come next: how much it takes is not known.
+                for step in range(pool.pulled_low.shape[1]):
+                    least = max(least, pool.pulled_low[state, step] - (step + 1) * ticks + cut)
+                    most = min(most, pool.pushed_high[state, step] + (step + 1) * ticks)
+            if least > most:
+                continue
+            search.floor[num_open] = pool.low[state]
+            search.low[num_open] = least
+            search.high[num_open] = most
+            search.cut[num_open] = cut
+            search.best[num_open] = NEVER
+            search.best_streamed[num_open] = MOST_STREAMED
+            search.thrifty[num_open] = NEVER
+            search.thrifty_streamed[num_open] = MOST_STREAMED
+            search.label[num_open] = NEVER
+            search.best_resident[num_open] = NEVER
+            search.thrifty_resident[num_open] = NEVER
+            search.low_bytes[num_open] = 0
+            search.high_bytes[num_open] = 0
+            if is_full:
+                weigh(graph, pool, search.fits, state)
+                search.low_bytes[num_open] = search.fits.low_bytes[state] - shed
+                search.high_bytes[num_open] = search.fits.high_bytes[state]
+            num_open += 1
+    return num_open
+
+
+@njit(cache=True, nogil=True)
+def keep_open(search, num_open, least, least_resident, shares_link):
+    """Drop states that are done as far as can be, and those too small from here on."""
+    kept = 0
+    for i in range(num_open):
+        is_best = search.best[i] >= search.high[i]
+        is_large = search.high[i] >= least
+        if shares_link:
+            is_best &= search.best_streamed[i] == 0 and search.best_resident[i] >= search.high_bytes[i]
+            is_large &= search.high_bytes[i] >= least_resident
+        if not is_best and is_large:
+            search.open_state[kept] = search.open_state[i]
+            search.floor[kept] = search.floor[i]
+            search.low[kept] = search.low[i]
+            search.high[kept] = search.high[i]
+            search.cut[kept] = search.cut[i]
+            search.best[kept] = search.best[i]
+            search.best_streamed[kept] = search.best_streamed[i]
+            search.thrifty[kept] = search.thrifty[i]
+            search.thrifty_streamed[kept] = search.thrifty_streamed[i]
+            if shares_link:
+                search.best_resident[kept] = search.best_resident[i]
+                search.thrifty_resident[kept] = search.thrifty_resident[i]
+                search.low_bytes[kept] = search.low_bytes[i]
+                search.high_bytes[kept] = search.high_bytes[i]
+            search.label[kept] = search.label[i]
+            kept += 1
+    return kept
+
+
+@njit(cache=True, nogil=True)
+def sort_by_low(pool, states, sizes, dead_ticks):
+    """Take in new states, drop dead ones, and sort what is nearly sorted."""
+    size = 0
+    for i in range(sizes[0] + pool.num_states[0] - sizes[1]):
+        state = states[i] if i < sizes[0] else np.int32(sizes[1] + i - sizes[0])
+        if pool.cut[state] > dead_ticks:
+            continue
+        low = pool.low[state]
+        j = size
+        while j > 0 and pool.low[states[j - 1]] > low:
+            states[j] = states[j - 1]
+            j -= 1
+        states[j] = state
+        size += 1
+    sizes[0] = size
+    sizes[1] = pool.num_states[0]

@@ -1,0 +1,51 @@
+"""What the search asks of two states: whether one may come next to the other, and at what cost."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from go_opt.solver.problem.passing import RELAYED
+
+
+@njit(cache=True, nogil=True)
+def may_follow(before, outside, state, after, first_word, last_word):
+    """Whether some down-set of ``after`` may come next to some one of ``state``.
+
+    It takes arrays, not the pool: passing the pool costs more than the test.
+    """
+    for word in range(first_word, last_word + 1):  # noqa: SIM110 - compiled to a loop of its own
+        if before[state, word] & outside[after, word]:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def extra_ticks(graph, pool, state, after):
+    """What any segment between the two surely takes for copies and for inputs read again."""
+    extra = np.int64(0)
+    if graph.passing == RELAYED:
+        for word in range(pool.crosses.shape[1]):
+            passed = pool.crosses[state, word] & pool.ends[after, word]
+            if passed != 0:
+                for bit in range(64):
+                    if (passed >> bit) & 1:
+                        extra += graph.relay_ticks[64 * word + bit]
+    for i in range(len(graph.input_ticks)):
+        begin = graph.input_ptr[i]
+        end = graph.input_ptr[i + 1]
+        is_read = False
+        may_read = 0
+        for r in range(begin, end):
+            unit = graph.input_reader[r]
+            word = unit >> 6
+            bit = unit & 63
+            is_done = (pool.inside[state, word] >> bit) & 1
+            is_later = (pool.outside[after, word] >> bit) & 1
+            if is_done or is_later:
+                continue
+            may_read += 1
+            is_read |= ((pool.outside[state, word] >> bit) & 1) and ((pool.inside[after, word] >> bit) & 1)
+        if is_read:
+            extra += graph.input_ticks[i] - may_read * (graph.input_ticks[i] // (end - begin))
+    return extra

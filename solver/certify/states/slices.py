@@ -1,0 +1,173 @@
+"""The cheapest slicing of an order of units, in ticks.
+
+The dynamic program of :mod:`go_opt.solver.slicing.cuts` on a :class:`UnitGraph`; with replication open
+a segment takes as many chips as its work asks for. It counts nothing for copies, shared inputs
+and streams: what it finds is costed exactly afterwards.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.solver.certify.problem.problem import MOST_TICKS, UnitGraph
+from go_opt.solver.certify.problem.streams import NEVER_FITS, spare_bytes, streamed_bytes
+from go_opt.solver.problem.passing import ADJACENT
+
+STEPS = 12  # of the bisection: the interval found is that close to the best
+
+
+def slice_units(
+    graph: UnitGraph, order: NDArray[np.int32], least_ticks: int, most_ticks: int
+) -> NDArray[np.int32] | None:
+    """[U] segments of a slicing of ``order`` within ``most_ticks``; none is within ``least_ticks``."""
+    num_units = graph.num_units
+    place = np.empty(num_units, np.int64)
+    place[order] = np.arange(num_units)
+    home = place[graph.tensor_producer]
+    last = np.maximum.reduceat(place[graph.reader], graph.reader_ptr[:-1]) if len(home) else home
+    change = np.zeros(num_units + 2, np.int64)
+    np.add.at(change, home + 1, graph.tensor_bytes)
+    np.add.at(change, last + 1, -graph.tensor_bytes)
+    cut_bytes = np.cumsum(change)[: num_units + 1]
+    cut = np.minimum(cut_bytes * graph.ticks_per_byte, MOST_TICKS).astype(np.int64)
+    reach = np.zeros(num_units + 1, np.int64)
+    if graph.passing == ADJACENT:
+        np.maximum.at(reach, home + 1, last + 1)
+    reach = np.maximum(np.maximum.accumulate(reach), np.arange(1, num_units + 2))
+    work = np.concatenate([[0], np.cumsum(graph.unit_ticks[order])])
+    before = np.zeros(num_units + 1, np.int64)
+    best = None
+    for step in range(STEPS + 1):
+        ticks = most_ticks if step == 0 else (least_ticks + most_ticks) // 2
+        if graph.replicates:
+            is_within = _reach_end_in_stages(graph, order, work, cut, cut_bytes, reach, ticks, before)
+        else:
+            is_within = _reach_end(work, cut, reach, graph.num_chips, graph.overlap, ticks, before)
+        if not is_within:
+            if best is None:
+                return None
+            least_ticks = ticks
+            continue
+        most_ticks = ticks
+        cuts = [num_units]
+        while cuts[-1] > 0:
+            cuts.append(int(before[cuts[-1]]))
+        best = np.array(cuts[::-1])
+    assert best is not None
+    placement = np.empty(num_units, np.int32)
+    placement[order] = np.repeat(np.arange(len(best) - 1, dtype=np.int32), np.diff(best))
+    return placement
+
+
+@njit(cache=True, nogil=True)
+def _reach_end(work, cut, reach, num_chips, overlap, ticks, before):
+    """Whether ``num_chips`` segments within ``ticks`` cover all; ``before[j]`` is the cut before j."""
+    last = len(work) - 1
+    chips = np.full(last + 1, num_chips + 1, np.int64)
+    least = np.full(num_chips + 1, np.int64(2) ** 62, np.int64)  # start of those on so many chips
+    least_at = np.zeros(num_chips + 1, np.int64)
+    chips[0] = 0
+    entering = 0
+    for j in range(1, last + 1):
+        while entering < j and reach[entering] <= j:
+            i = entering
+            entering += 1
+            if chips[i] >= num_chips or cut[i] > ticks:
+                continue
+            start = -work[i] + (0 if overlap else cut[i])
+            if start < least[chips[i]]:
+                least[chips[i]] = start
+                least_at[chips[i]] = i
+        if cut[j] > ticks:
+            continue
+        room = ticks - work[j] - (0 if overlap else cut[j])
+        for q in range(num_chips):
+            if least[q] <= room:
+                chips[j] = q + 1
+                before[j] = least_at[q]
+                break
+    return chips[last] <= num_chips
+
+
+@njit(cache=True, nogil=True)
+def _reach_end_in_stages(graph, order, work, cut, cut_bytes, reach, ticks, before):
+    """The same with stages; of the starts behind so many chips the last leaves least to do and to hold."""
+    last = len(work) - 1
+    num_chips = graph.num_chips
+    memory = graph.memory
+    spare = spare_bytes(memory, ticks)
+    chips = np.full(last + 1, num_chips + 1, np.int64)
+    start_at = np.full(num_chips, -1, np.int64)
+    held = np.zeros(num_chips, np.int64)  # behind each start
+    alive = np.zeros(num_chips, np.int64)
+    whole = np.zeros(num_chips, np.int64)
+    streamed = np.zeros(last + 1, np.int64)  # before each cut, where stages share the host's link
+    shared_at = np.full(len(memory.shared_bytes), -1, np.int64)  # last place of a reader
+    shared_before = np.full(len(memory.shared), -1, np.int64)  # place of the reader before this one
+    chips[0] = 0
+    entering = 0
+    for j in range(1, last + 1):
+        unit = order[j - 1]
+        for r in range(memory.shared_ptr[unit], memory.shared_ptr[unit + 1]):
+            shared_before[r] = shared_at[memory.shared[r]]
+            shared_at[memory.shared[r]] = j - 1
+        for q in range(num_chips):
+            held[q] += _held_anew(memory, shared_before, unit, start_at[q])
+            alive[q] = max(alive[q], memory.alive_bytes[unit])
+            whole[q] = max(whole[q], memory.whole_bytes[unit])
+        while entering < j and reach[entering] <= j:
+            i = entering
+            entering += 1
+            if chips[i] < num_chips and cut[i] <= ticks:
+                q = chips[i]
+                start_at[q] = i
+                held[q] = 0
+                alive[q] = 0
+                whole[q] = 0
+                for place in range(i, j):
+                    held[q] += _held_anew(memory, shared_before, order[place], i)
+                    alive[q] = max(alive[q], memory.alive_bytes[order[place]])
+                    whole[q] = max(whole[q], memory.whole_bytes[order[place]])
+        if cut[j] > ticks:
+            continue
+        for q in range(num_chips):
+            i = start_at[q]
+            if i < 0:
+                continue
+            active = alive[q] + memory.num_buffers * (cut_bytes[i] + cut_bytes[j])
+            streams = streamed_bytes(memory, held[q], active, whole[q])
+            if streams == NEVER_FITS or streamed[i] + streams > spare:
+                continue
+            size = _chips_of(work[j] - work[i], cut[i], cut[j], graph.overlap, ticks)
+            streams = streamed[i] + streams if memory.shares_link else np.int64(0)
+            if q + size < chips[j] or (q + size == chips[j] and streams < streamed[j]):
+                chips[j] = q + size
+                before[j] = i
+                streamed[j] = streams
+    return chips[last] <= num_chips
+
+
+@njit(cache=True, nogil=True)
+def _held_anew(memory, shared_before, unit, start):
+    """Bytes that ``unit`` adds to a stage from place ``start`` on."""
+    held = memory.held_bytes[unit]
+    for r in range(memory.shared_ptr[unit], memory.shared_ptr[unit + 1]):
+        if shared_before[r] < start:
+            held += memory.shared_bytes[memory.shared[r]]
+    return held
+
+
+@njit(cache=True, nogil=True)
+def _chips_of(work, enters, leaves, overlap, ticks):
+    """How many chips a stage takes within ``ticks``; more than there are where no number is enough."""
+    most = np.int64(0) if overlap else max(enters, leaves)
+    per_chip = ticks - 2 * most
+    if not overlap:
+        work += enters + leaves - 2 * most
+    if work <= 0 and per_chip >= 0:
+        return 1
+    if per_chip <= 0:
+        return 1 if work <= per_chip else 2**31
+    return max(1, -(-work // per_chip))

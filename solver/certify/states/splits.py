@@ -1,0 +1,177 @@
+"""Where to split the states of a chain that is not real yet.
+
+A chain ``s_0, s_1, …`` is compatible from state to state, not as a whole. What s_i must hold
+because states before it force it in, and must leave out because states behind it force it
+out, is its *context*. A unit forced both ways shows that the chain is not real: the state
+is split there. Else it is split where the context already decides, once that is most of what
+is open, and otherwise where the open work is divided best.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from go_opt.solver.certify.states.min_cut import FREE, INSIDE, OUTSIDE
+from go_opt.solver.certify.states.states import MOST_CANDIDATES, read_sides, write_state
+from go_opt.solver.problem.passing import ADJACENT
+
+FORCED_IN, FORCED_OUT = 1, 2  # bits of a context
+
+
+@njit(cache=True, nogil=True)
+def split_chain(graph, pool, work, chain, length, context, most_ticks):
+    """Split every state of ``chain`` that is no single down-set; returns how many.
+
+    ``context`` [D + 1, U] is written. Halves whose cut takes more than ``most_ticks`` keep
+    a bound beyond it; no chain uses them.
+    """
+    _write_context(graph, pool, work, chain, length, context)
+    splits = 0
+    for i in range(length):
+        state = chain[i]
+        is_new = pool.num_free[state] > 0
+        for j in range(i):
+            is_new &= chain[j] != state
+        if is_new:
+            _split_state(graph, pool, work, state, context[i], most_ticks)
+            splits += 1
+    return splits
+
+
+@njit(cache=True, nogil=True)
+def _write_context(graph, pool, work, chain, length, context):
+    num_units = len(graph.unit_ticks)
+    for i in range(length):
+        read_sides(pool, chain[i], work.side)
+        for unit in range(num_units):
+            is_in = work.side[unit] == INSIDE
+            if i > 0:
+                is_in |= (context[i - 1, unit] & FORCED_IN) != 0
+                if graph.passing == ADJACENT:
+                    for r in range(graph.read_ptr[unit], graph.read_ptr[unit + 1]):
+                        producer = graph.tensor_producer[graph.read[r]]
+                        is_in |= (context[i - 1, producer] & FORCED_IN) != 0
+            context[i, unit] = FORCED_IN if is_in else 0
+        _close(graph.successor_ptr, graph.successor, context[i], FORCED_IN, True)
+    for i in range(length - 1, -1, -1):
+        read_sides(pool, chain[i], work.side)
+        for unit in range(num_units):
+            is_out = work.side[unit] == OUTSIDE
+            if i < length - 1:
+                is_out |= (context[i + 1, unit] & FORCED_OUT) != 0
+                if graph.passing == ADJACENT:
+                    for k in range(graph.produced_ptr[unit], graph.produced_ptr[unit + 1]):
+                        for r in range(graph.reader_ptr[k], graph.reader_ptr[k + 1]):
+                            is_out |= (context[i + 1, graph.reader[r]] & FORCED_OUT) != 0
+            if is_out:
+                context[i, unit] |= FORCED_OUT
+        _close(graph.predecessor_ptr, graph.predecessor, context[i], FORCED_OUT, False)
+
+
+@njit(cache=True, nogil=True)
+def _close(ptr, neighbour, context, forced, is_backward):
+    """Whoever has a forced neighbour is forced too; units are in a topological order."""
+    num_units = len(context)
+    for i in range(num_units):
+        unit = num_units - 1 - i if is_backward else i
+        for e in range(ptr[unit], ptr[unit + 1]):
+            context[unit] |= context[neighbour[e]] & forced
+
+
+@njit(cache=True, nogil=True)
+def _split_state(graph, pool, work, state, context, most_ticks):
+    """Replace ``state`` by its half with the pivot in; the one with it out goes to the end."""
+    read_sides(pool, state, work.side)
+    pivot = _pivot(graph, work, context)
+    cut_bytes = pool.cut_bytes[state]
+    enough_bytes = np.int64(2) ** 60
+    if graph.ticks_per_byte > 0:
+        enough_bytes = np.int64(min(np.float64(enough_bytes), most_ticks / graph.ticks_per_byte + 2.0))
+    _spread(graph.successor_ptr, graph.successor, graph.unit_ticks, work, pivot)
+    _set_marked(work, OUTSIDE)
+    other = pool.num_states[0]
+    pool.num_states[0] += 1
+    write_state(graph, pool, work, other, cut_bytes, enough_bytes)
+    read_sides(pool, state, work.side)
+    _spread(graph.predecessor_ptr, graph.predecessor, graph.unit_ticks, work, pivot)
+    _set_marked(work, INSIDE)
+    write_state(graph, pool, work, np.int64(state), cut_bytes, enough_bytes)
+
+
+@njit(cache=True, nogil=True)
+def _pivot(graph, work, context):
+    """Of the units that matter most the one that leaves the wider half narrowest."""
+    num_units = len(work.side)
+    count = np.zeros(4, np.int64)
+    ticks = np.zeros(4, np.int64)
+    for unit in range(num_units):
+        if work.side[unit] == FREE:
+            count[context[unit]] += 1
+            ticks[context[unit]] += graph.unit_ticks[unit]
+    width = ticks[0] + ticks[1] + ticks[2] + ticks[3]
+    num_free = count[0] + count[1] + count[2] + count[3]
+    decided_only = count[0] == 0 or ticks[1] + ticks[2] > ticks[0]
+    num_candidates = 0
+    for unit in range(num_units):
+        if work.side[unit] != FREE:
+            continue
+        forced = context[unit]
+        if count[3] > 0:
+            is_candidate = forced == 3
+        elif decided_only:
+            is_candidate = forced != 0
+        else:
+            is_candidate = forced == 0
+        if is_candidate:
+            work.free[num_candidates] = unit
+            num_candidates += 1
+    # A unit counts for a little more than its work, so that those without any are split too.
+    per_unit = (width + 1.0) / num_free * 0.25
+    everything = width + num_free * per_unit
+    stride = max(1, num_candidates // MOST_CANDIDATES)
+    best = work.free[num_candidates // 2]
+    best_left = np.inf
+    for i in range((num_candidates % stride) // 2, num_candidates, stride):
+        unit = work.free[i]
+        before, units_before = _spread(graph.predecessor_ptr, graph.predecessor, graph.unit_ticks, work, unit)
+        after, units_after = _spread(graph.successor_ptr, graph.successor, graph.unit_ticks, work, unit)
+        left_in = everything - before - units_before * per_unit
+        left_out = everything - after - units_after * per_unit
+        left = max(left_in, left_out) + 1e-3 * min(left_in, left_out)
+        if left < best_left:
+            best_left = left
+            best = unit
+    return best
+
+
+@njit(cache=True, nogil=True)
+def _spread(ptr, neighbour, unit_ticks, work, unit):
+    """Mark ``unit`` and the free units reached from it; returns their work and their number."""
+    work.stamp[0] += 1
+    stamp = work.stamp[0]
+    work.mark[unit] = stamp
+    work.stack[0] = unit
+    size = 1
+    ticks = np.int64(0)
+    units = 0
+    while size > 0:
+        size -= 1
+        at = work.stack[size]
+        ticks += unit_ticks[at]
+        units += 1
+        for i in range(ptr[at], ptr[at + 1]):
+            to = neighbour[i]
+            if work.side[to] == FREE and work.mark[to] != stamp:
+                work.mark[to] = stamp
+                work.stack[size] = to
+                size += 1
+    return ticks, units
+
+
+@njit(cache=True, nogil=True)
+def _set_marked(work, side):
+    stamp = work.stamp[0]
+    for unit in range(len(work.side)):
+        if work.mark[unit] == stamp:
+            work.side[unit] = side

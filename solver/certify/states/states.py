@@ -1,0 +1,300 @@
+"""States of the refinement: intervals of down-sets, and how one is split in two.
+
+A state holds every down-set between the units forced in, ``inside`` (closed under ancestors),
+and the complement of those forced out, ``outside`` (closed under descendants). It knows the
+range of their work and a lower bound of their cut. Splitting at a free unit v forces v with
+its ancestors in, or v with its descendants out; the two halves make up the whole.
+
+Axes: ``S`` states, ``W`` words of a set of units, ``X`` words of a set of tensors; unit u is
+bit ``u % 64`` of word ``u // 64``.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.solver.certify.problem.problem import MOST_TICKS, UnitGraph
+from go_opt.solver.certify.states.min_cut import (
+    FREE,
+    INSIDE,
+    OUTSIDE,
+    FlowNetwork,
+    flow_network,
+    least_work_and_cut,
+    min_cut,
+)
+from go_opt.solver.problem.passing import ADJACENT, RELAYED
+
+# The unit to split at is looked for among at most this many, evenly spread.
+MOST_CANDIDATES: Final = 48
+# Under the adjacent rule states know what they force on so many chips before and behind.
+MOST_STEPS: Final = 4
+NOTHING, EVERYTHING, ANYTHING = range(3)  # the first states
+
+
+class StatePool(NamedTuple):
+    """All states, in the order in which they were made."""
+
+    inside: NDArray[np.int64]  # [S, W]
+    outside: NDArray[np.int64]  # [S, W]
+    pulled: NDArray[np.int64]  # [S, W] adjacent: inside with its readers and their ancestors
+    last_inside: NDArray[np.int32]  # [S] last word of inside (adjacent: pulled) that is not zero
+    first_outside: NDArray[np.int32]  # [S] first word of outside that is not zero
+    low: NDArray[np.int64]  # [S] least work of a down-set of the state
+    high: NDArray[np.int64]  # [S] most
+    pulled_low: NDArray[np.int64]  # [S, MOST_STEPS] adjacent: least work 1, 2, … chips on
+    pushed_high: NDArray[np.int64]  # [S, MOST_STEPS] adjacent: most work 1, 2, … chips before
+    cut: NDArray[np.int64]  # [S] no cut takes fewer ticks
+    cut_bytes: NDArray[np.int64]  # [S]
+    need: NDArray[np.int64]  # [S] summed: no down-set has less work and cut together
+    give: NDArray[np.int64]  # [S] summed: none has more work less its cut
+    num_free: NDArray[np.int32]  # [S] 0: a single down-set
+    crosses: NDArray[np.int64]  # [S, X] relayed: tensors made inside, not all read there
+    ends: NDArray[np.int64]  # [S, X] relayed: tensors read outside
+    num_states: NDArray[np.int64]  # [1]
+
+
+class Workspace(NamedTuple):
+    """Scratch of splitting. Axis ``U`` units."""
+
+    network: FlowNetwork
+    side: NDArray[np.int8]  # [U]
+    free: NDArray[np.int32]  # [U]
+    mark: NDArray[np.int64]  # [U]
+    stack: NDArray[np.int32]  # [U]
+    is_taken: NDArray[np.bool_]  # [U]
+    stamp: NDArray[np.int64]  # [1]
+
+
+def workspace(graph: UnitGraph) -> Workspace:
+    size = graph.num_units
+    return Workspace(
+        network=flow_network(graph),
+        side=np.zeros(size, np.int8),
+        free=np.zeros(size, np.int32),
+        mark=np.zeros(size, np.int64),
+        stack=np.zeros(size, np.int32),
+        is_taken=np.zeros(size, np.bool_),
+        stamp=np.zeros(1, np.int64),
+    )
+
+
+def state_pool(graph: UnitGraph, capacity: int) -> StatePool:
+    """Room for ``capacity`` states; those there: nothing, everything, and any down-set."""
+    words = (graph.num_units + 63) // 64
+    tensor_words = (len(graph.tensor_bytes) + 63) // 64 if graph.passing == RELAYED else 0
+    steps = MOST_STEPS if graph.passing == ADJACENT else 0
+    pool = StatePool(
+        inside=np.zeros((capacity, words), np.int64),
+        outside=np.zeros((capacity, words), np.int64),
+        pulled=np.zeros((capacity, words if graph.passing == ADJACENT else 0), np.int64),
+        last_inside=np.zeros(capacity, np.int32),
+        first_outside=np.zeros(capacity, np.int32),
+        low=np.zeros(capacity, np.int64),
+        high=np.zeros(capacity, np.int64),
+        pulled_low=np.zeros((capacity, steps), np.int64),
+        pushed_high=np.zeros((capacity, steps), np.int64),
+        cut=np.zeros(capacity, np.int64),
+        cut_bytes=np.zeros(capacity, np.int64),
+        need=np.zeros(capacity, np.int64),
+        give=np.zeros(capacity, np.int64),
+        num_free=np.zeros(capacity, np.int32),
+        crosses=np.zeros((capacity, tensor_words), np.int64),
+        ends=np.zeros((capacity, tensor_words), np.int64),
+        num_states=np.full(1, 3, np.int64),
+    )
+    all_units = _packed(np.ones(graph.num_units, np.bool_), words)
+    total = int(graph.unit_ticks.sum())
+    pool.outside[NOTHING] = pool.inside[EVERYTHING] = all_units
+    if graph.passing == ADJACENT:
+        pool.pulled[EVERYTHING] = all_units
+    elif graph.passing == RELAYED:
+        pool.ends[NOTHING] = _packed(graph.relay_ticks > 0, tensor_words)
+    pool.last_inside[:3] = -1, words - 1, -1
+    pool.first_outside[:3] = 0, words, words
+    pool.low[EVERYTHING] = pool.pulled_low[EVERYTHING] = total
+    pool.high[EVERYTHING] = pool.high[ANYTHING] = total
+    pool.need[EVERYTHING] = pool.give[EVERYTHING] = pool.give[ANYTHING] = total
+    pool.pushed_high[[EVERYTHING, ANYTHING]] = total
+    pool.num_free[ANYTHING] = graph.num_units
+    return pool
+
+
+def _packed(members: NDArray[np.bool_], words: int) -> NDArray[np.int64]:
+    padded = np.zeros(64 * words, np.bool_)
+    padded[: len(members)] = members
+    return np.packbits(padded, bitorder="little").view(np.int64)
+
+
+@njit(cache=True, nogil=True)
+def read_sides(pool, state, side):
+    """Unpack the sets of ``state`` into ``side`` [U]."""
+    for unit in range(len(side)):
+        word = unit >> 6
+        bit = unit & 63
+        if (pool.inside[state, word] >> bit) & 1:
+            side[unit] = INSIDE
+        elif (pool.outside[state, word] >> bit) & 1:
+            side[unit] = OUTSIDE
+        else:
+            side[unit] = FREE
+
+
+@njit(cache=True, nogil=True)
+def write_state(graph, pool, work, state, at_least_bytes, enough_bytes):
+    """Make ``state`` of ``work.side``; a bound of the cut beyond ``enough_bytes`` may stay loose."""
+    num_units = len(graph.unit_ticks)
+    side = work.side
+    num_free = np.int64(0)
+    low = np.int64(0)
+    high = np.int64(0)
+    pool.last_inside[state] = -1
+    pool.first_outside[state] = pool.inside.shape[1]
+    for word in range(pool.inside.shape[1]):
+        inside = np.int64(0)
+        outside = np.int64(0)
+        for bit in range(min(64, num_units - 64 * word)):
+            unit = 64 * word + bit
+            if side[unit] == INSIDE:
+                inside |= np.int64(1) << bit
+                low += graph.unit_ticks[unit]
+            elif side[unit] == OUTSIDE:
+                outside |= np.int64(1) << bit
+            else:
+                work.free[num_free] = unit
+                num_free += 1
+                high += graph.unit_ticks[unit]
+        pool.inside[state, word] = inside
+        pool.outside[state, word] = outside
+        if inside != 0:
+            pool.last_inside[state] = word
+        if outside != 0 and pool.first_outside[state] > word:
+            pool.first_outside[state] = word
+    pool.num_free[state] = num_free
+    pool.low[state] = low
+    pool.high[state] = high + low
+    size = max(at_least_bytes, min_cut(graph, work.network, side, work.free, num_free, enough_bytes))
+    pool.cut_bytes[state] = size
+    pool.cut[state] = np.int64(min(np.float64(MOST_TICKS), np.floor(size * graph.ticks_per_byte)))
+    pool.need[state] = low + pool.cut[state]
+    pool.give[state] = pool.high[state] - pool.cut[state]
+    if num_free > 0 and size < enough_bytes and not graph.overlap and not graph.replicates:
+        per_byte = graph.ticks_per_byte
+        pool.need[state] = low + least_work_and_cut(
+            graph, work.network, side, work.free, num_free, per_byte, np.int64(INSIDE)
+        )
+        pool.give[state] = pool.high[state] - least_work_and_cut(
+            graph, work.network, side, work.free, num_free, per_byte, np.int64(OUTSIDE)
+        )
+    if graph.passing == ADJACENT:
+        _write_pulled(graph, pool, work, state)
+        _write_pushed(graph, pool, work, state)
+    elif graph.passing == RELAYED:
+        _write_tensors(graph, pool, side, state)
+
+
+@njit(cache=True, nogil=True)
+def _write_pulled(graph, pool, work, state):
+    """How far work is pulled forward and pushed back under the adjacent rule, chip by chip.
+
+    One chip on, all that is inside must have its readers beside it, with their ancestors;
+    two chips on, their readers, and so on. Backwards the same from what is outside.
+    """
+    num_units = len(graph.unit_ticks)
+    ticks = pool.low[state]
+    size = 0  # of work.free: units in the order in which they are pulled
+    for unit in range(num_units):
+        work.is_taken[unit] = work.side[unit] == INSIDE
+    for unit in range(num_units):
+        if work.side[unit] != INSIDE:
+            for r in range(graph.read_ptr[unit], graph.read_ptr[unit + 1]):
+                if work.side[graph.tensor_producer[graph.read[r]]] == INSIDE:
+                    size = _take(work.free, work.is_taken, size, unit)
+    begin = 0
+    for word in range(pool.pulled.shape[1]):
+        pool.pulled[state, word] = pool.inside[state, word]
+    for step in range(MOST_STEPS):
+        i = begin
+        while i < size:
+            unit = work.free[i]
+            i += 1
+            ticks += graph.unit_ticks[unit]
+            for e in range(graph.predecessor_ptr[unit], graph.predecessor_ptr[unit + 1]):
+                size = _take(work.free, work.is_taken, size, graph.predecessor[e])
+            if step == 0:
+                word = unit >> 6
+                pool.pulled[state, word] |= np.int64(1) << (unit & 63)
+                pool.last_inside[state] = max(pool.last_inside[state], word)
+        pool.pulled_low[state, step] = ticks
+        end = size
+        for i in range(begin, end):
+            unit = work.free[i]
+            for k in range(graph.produced_ptr[unit], graph.produced_ptr[unit + 1]):
+                for r in range(graph.reader_ptr[k], graph.reader_ptr[k + 1]):
+                    size = _take(work.free, work.is_taken, size, graph.reader[r])
+        begin = end
+
+
+@njit(cache=True, nogil=True)
+def _write_pushed(graph, pool, work, state):
+    """The same backwards: what is outside must have had what it reads outside, chip by chip."""
+    num_units = len(graph.unit_ticks)
+    ticks = pool.high[state]
+    size = 0
+    for unit in range(num_units):
+        work.is_taken[unit] = work.side[unit] == OUTSIDE
+    for unit in range(num_units):
+        if work.side[unit] == OUTSIDE:
+            for r in range(graph.read_ptr[unit], graph.read_ptr[unit + 1]):
+                size = _take(work.free, work.is_taken, size, graph.tensor_producer[graph.read[r]])
+    begin = 0
+    for step in range(MOST_STEPS):
+        i = begin
+        while i < size:
+            unit = work.free[i]
+            i += 1
+            ticks -= graph.unit_ticks[unit]
+            for e in range(graph.successor_ptr[unit], graph.successor_ptr[unit + 1]):
+                size = _take(work.free, work.is_taken, size, graph.successor[e])
+        pool.pushed_high[state, step] = ticks
+        end = size
+        for i in range(begin, end):
+            unit = work.free[i]
+            for r in range(graph.read_ptr[unit], graph.read_ptr[unit + 1]):
+                size = _take(work.free, work.is_taken, size, graph.tensor_producer[graph.read[r]])
+        begin = end
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _take(units, is_taken, size, unit):
+    """Put ``unit`` on the list ``units`` unless it was there before."""
+    if not is_taken[unit]:
+        is_taken[unit] = True
+        units[size] = unit
+        size += 1
+    return size
+
+
+@njit(cache=True, nogil=True)
+def _write_tensors(graph, pool, side, state):
+    """Which tensors a chip before or behind this state passes on or takes in for certain."""
+    for word in range(pool.ends.shape[1]):
+        pool.crosses[state, word] = 0
+        pool.ends[state, word] = 0
+    for k in range(len(graph.tensor_bytes)):
+        if graph.relay_ticks[k] == 0:
+            continue
+        is_read_outside = False
+        is_read_inside = True
+        for r in range(graph.reader_ptr[k + 1] - 1, graph.reader_ptr[k] - 1, -1):
+            is_read_outside |= side[graph.reader[r]] == OUTSIDE
+            is_read_inside &= side[graph.reader[r]] == INSIDE
+        word = k >> 6
+        if is_read_outside:
+            pool.ends[state, word] |= np.int64(1) << (k & 63)
+        if side[graph.tensor_producer[k]] == INSIDE and not is_read_inside:
+            pool.crosses[state, word] |= np.int64(1) << (k & 63)

@@ -1,0 +1,1 @@
+"""The user's constraints as a problem of the propagation engine."""

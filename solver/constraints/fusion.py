@@ -1,0 +1,53 @@
+"""Kernels that the user's constraints leave possible: none that would have to lie on two chips."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.solver.problem.op_constraints import OpConstraints
+
+
+def constrained_fusion(
+    asked: OpConstraints, order: NDArray[np.int32], fusion_group: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """[N] ``fusion_group`` with kernels split where constraints force their ops apart.
+
+    Along ``order`` a kernel goes on as long as some chip is open to all its ops and no cut point
+    falls before the next op. Stretches of a legal kernel are legal kernels.
+    """
+    group = fusion_group[order]
+    starts = np.concatenate([[True], group[1:] != group[:-1]])
+    cuts_into = np.zeros(len(order), np.bool_)  # [N] ops that a cut point stands before
+    at_cut = asked.rise > 0
+    cuts_into[asked.graph.edge_dst[at_cut]] = True
+    is_bound = cuts_into | ~asked.allowed.all(axis=1)
+    kernel = np.cumsum(starts) - 1
+    first = np.append(np.flatnonzero(starts), len(order))
+    for k in np.unique(kernel[is_bound[order]]):
+        begin, end = first[k], first[k + 1]
+        starts[begin:end] = _starts(asked, order[begin:end], cuts_into)
+    split = np.empty_like(fusion_group)
+    split[order] = np.cumsum(starts) - 1
+    return split
+
+
+def _starts(asked: OpConstraints, ops: NDArray[np.int32], cuts_into: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """True where a part of the kernel ``ops`` starts."""
+    starts = np.zeros(len(ops), np.bool_)
+    part, open_chips = set[int](), np.zeros_like(asked.allowed[0])
+    for i, op in enumerate(ops.tolist()):
+        common = open_chips & asked.allowed[op]
+        if not common.any() or (cuts_into[op] and _is_cut(asked, part, op)):
+            starts[i] = True
+            part, common = set(), asked.allowed[op]
+        part.add(op)
+        open_chips = common
+    starts[0] = True
+    return starts
+
+
+def _is_cut(asked: OpConstraints, part: set[int], op: int) -> bool:
+    """Whether a cut point falls between one of ``part`` and ``op``."""
+    into = (asked.graph.edge_dst == op) & (asked.rise > 0)
+    return not part.isdisjoint(asked.graph.edge_src[into].tolist())

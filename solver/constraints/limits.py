@@ -1,0 +1,122 @@
+"""Limits of chips as arrays: what each unit adds to a chip, and the weights units share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env.cost import CostTables, cost_tables
+from go_opt.env.kernels import kernel_seconds
+from go_opt.model.graph import WEIGHT
+from go_opt.solver.problem.op_constraints import OpConstraints
+from go_opt.solver.problem.problem import PlacementProblem, placement_problem
+from go_opt.solver.problem.user_constraints import ChipLimit
+from go_opt.solver.propagation.propagators.tables import Limits
+
+
+def chip_limits(
+    asked: OpConstraints, problem: PlacementProblem, fusion_group: NDArray[np.int32]
+) -> Limits | None:
+    """The limits of ``asked`` on the kernels of ``fusion_group``; ``None`` where there are none."""
+    if not asked.limits:
+        return None
+    tables = cost_tables(asked.graph, asked.target)
+    kernel_of = placement_problem(asked.graph, asked.target, fusion_group).unit_of_op
+    kernel_s = kernel_seconds(tables, kernel_of)
+    unit_of_kernel = np.zeros(kernel_s.shape[1], np.int64)
+    unit_of_kernel[kernel_of] = problem.unit_of_op
+    unit_s = _summed(kernel_s, unit_of_kernel, problem.num_units)
+    return _limits(list(_rows(asked.limits, problem, unit_s)), tables, problem)
+
+
+def loosest_limits(
+    asked: OpConstraints, problem: PlacementProblem, *, fusion_is_open: bool, clones_are_open: bool
+) -> Limits | None:
+    """Limits that every plan keeps, whatever its kernels and copies are where these are open.
+
+    In larger kernels an op costs no less than its work, and kernels no more than its ops alone.
+    Since clones add to any chip, nothing is then asked for at least.
+    """
+    tables = cost_tables(asked.graph, asked.target)
+    most_s = least_s = tables.kernel_floor_s()
+    if fusion_is_open:
+        least_s = np.where(np.isnan(tables.measured_s), tables.op_s, tables.measured_s)
+    at_most = [
+        ChipLimit(limit.chip, at_most_bytes=limit.at_most_bytes, at_most_s=limit.at_most_s)
+        for limit in asked.limits
+        if limit.at_most_bytes is not None or limit.at_most_s is not None
+    ]
+    at_least = [
+        ChipLimit(limit.chip, at_least_bytes=limit.at_least_bytes, at_least_s=limit.at_least_s)
+        for limit in asked.limits
+        if not clones_are_open and (limit.at_least_bytes is not None or limit.at_least_s is not None)
+    ]
+    rows = [
+        *_rows(tuple(at_most), problem, _summed(least_s, problem.unit_of_op, problem.num_units)),
+        *_rows(tuple(at_least), problem, _summed(most_s, problem.unit_of_op, problem.num_units)),
+    ]
+    return _limits(rows, tables, problem) if rows else None
+
+
+class _Row(NamedTuple):
+    chip: int
+    at_most: float
+    at_least: float
+    amount: NDArray[np.float64]  # [U]
+    shares: bool
+
+
+def _rows(
+    wanted: tuple[ChipLimit, ...], problem: PlacementProblem, unit_s: NDArray[np.float64]
+) -> Iterator[_Row]:
+    """A row for each limit in bytes or seconds; ``unit_s`` [Q, U]."""
+    nothing = np.zeros(problem.num_units)
+    for limit in wanted:
+        for most, least, is_bytes in (
+            (limit.at_most_bytes, limit.at_least_bytes, True),
+            (limit.at_most_s, limit.at_least_s, False),
+        ):
+            if most is not None or least is not None:
+                yield _Row(
+                    limit.chip,
+                    math.inf if most is None else most,
+                    0.0 if least is None else least,
+                    nothing if is_bytes else unit_s[problem.chip_kind[limit.chip]],
+                    is_bytes,
+                )
+
+
+def _limits(rows: Sequence[_Row], tables: CostTables, problem: PlacementProblem) -> Limits:
+    chip, at_most, at_least, amount, shares = zip(*rows, strict=True)
+    item_ptr, item, item_amount = _weights(tables, problem)
+    return Limits(
+        chip=np.array(chip, np.int64),
+        at_most=np.array(at_most, np.float64),
+        at_least=np.array(at_least, np.float64),
+        amount=np.array(amount, np.float64),
+        shares=np.array(shares, np.bool_),
+        item_ptr=item_ptr,
+        item=item,
+        item_amount=item_amount,
+    )
+
+
+def _weights(
+    tables: CostTables, problem: PlacementProblem
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """CSR of the weights each unit reads, and bytes of every tensor."""
+    is_weight = tables.tensor_kind[tables.reader_tensor] == WEIGHT
+    unit = problem.unit_of_op[tables.reader_op[is_weight]]
+    pairs = np.unique(np.stack([unit, tables.reader_tensor[is_weight]], axis=1), axis=0).reshape(-1, 2)
+    counts = np.bincount(pairs[:, 0], minlength=problem.num_units)
+    ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return ptr, pairs[:, 1].astype(np.int64), tables.tensor_bytes.astype(np.float64)
+
+
+def _summed(seconds: NDArray[np.float64], unit_of: NDArray, num_units: int) -> NDArray[np.float64]:
+    """[Q, U] seconds of ops or kernels ([Q, any]) in all by unit."""
+    return np.stack([np.bincount(unit_of, weights=row, minlength=num_units) for row in seconds])

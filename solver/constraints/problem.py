@@ -1,0 +1,218 @@
+"""User constraints on a placement problem: pin, forbid, colocate, cut points, limits of a chip.
+
+A search with user constraints has one of three endings: valid placements; a conflict, which is
+a small set of constraints that cannot hold together beside the target's rules; or its limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env.target import Target
+from go_opt.model.graph import Graph
+from go_opt.solver.constraints.limits import chip_limits
+from go_opt.solver.problem.op_constraints import OpConstraints, op_constraints
+from go_opt.solver.problem.problem import PlacementProblem, placement_problem
+from go_opt.solver.problem.user_constraints import UserConstraint
+from go_opt.solver.propagation.adjacent_orders import Visiting
+from go_opt.solver.propagation.mode_kernels import CONFLICT
+from go_opt.solver.propagation.modes import MAX_BACKTRACKS, Placements, fix, sample
+from go_opt.solver.propagation.propagators.tables import Limits, RuleTables, rule_tables
+from go_opt.solver.propagation.search import Solver
+
+SMALL_UNITS: Final = 200
+SMALL_BACKTRACKS: Final = 200_000
+# Spent on making a conflict smaller, in backtracks; propagation has its price for each unit.
+PROOF_COST: Final = 5 * SMALL_BACKTRACKS
+COST_OF_A_UNIT: Final = 24
+MOST_NAMED: Final = 8  # in a sentence
+
+
+@dataclass(frozen=True, eq=False)
+class ConstrainedProblem:
+    """A placement problem with user constraints."""
+
+    problem: PlacementProblem  # kernels that must share a chip are one unit
+    tables: RuleTables
+    constraints: tuple[UserConstraint, ...]
+
+    @property
+    def max_backtracks(self) -> int:
+        """Enough for a proof, where the problem is small."""
+        return SMALL_BACKTRACKS if self.problem.num_units <= SMALL_UNITS else MAX_BACKTRACKS
+
+
+@dataclass(frozen=True, eq=False)
+class ConstrainedPlacements:
+    """One of three endings: ``placements.found`` somewhere; a conflict; or the limit."""
+
+    problem: PlacementProblem
+    placements: Placements
+    conflict: tuple[UserConstraint, ...] | None  # None: no proof; empty: the target's own rules
+
+    @property
+    def limit_reached(self) -> bool:
+        """Whether the search ended without a placement and without a proof."""
+        return self.conflict is None and not bool(self.placements.found.any())
+
+    @property
+    def op_placement(self) -> NDArray[np.int32]:
+        """[S, N] chip of each op; -1 in rows that were not found."""
+        return self.placements.placement[:, self.problem.unit_of_op]
+
+
+def constrained_problem(
+    graph: Graph,
+    target: Target,
+    constraints: Sequence[UserConstraint],
+    fusion_group: NDArray[np.int32] | None = None,
+) -> ConstrainedProblem:
+    """``graph`` on ``target`` under ``constraints``, by kernels, or by ops where none are given.
+
+    Raises:
+      InvalidInputError: a pattern matches no op, a chip is unknown, or chips have no order and
+        a constraint is about it.
+    """
+    return problem_under(op_constraints(graph, target, constraints), fusion_group)
+
+
+def problem_under(
+    asked: OpConstraints,
+    fusion_group: NDArray[np.int32] | None = None,
+    *,
+    change: Callable[[PlacementProblem], PlacementProblem] = lambda problem: problem,
+    limits: Callable[[OpConstraints, PlacementProblem], Limits | None] | None = None,
+) -> ConstrainedProblem:
+    """The problem of kernels under constraints.
+
+    Args:
+      change: of the target's rules.
+      limits: the limits of chips as arrays; those of ``fusion_group``'s kernels by default.
+    """
+    graph, target = asked.graph, asked.target
+    group = np.arange(graph.num_ops, dtype=np.int32) if fusion_group is None else fusion_group
+    units = asked.shared_chips(group)
+    problem = placement_problem(graph, target, units, cycles_are_legal=not target.constraints.acyclic)
+    problem = problem._replace(rise=_unit_rise(asked, problem), acyclic=target.goes_forward)
+    problem = change(problem)
+    allowed = np.ones((problem.num_units, problem.num_chips), np.bool_)
+    np.logical_and.at(allowed, problem.unit_of_op, asked.allowed)
+    allowed[_cut_units(asked, problem)] = False
+    held = chip_limits(asked, problem, group) if limits is None else limits(asked, problem)
+    tables = rule_tables(problem, allowed=allowed, limits=held)
+    return ConstrainedProblem(problem, tables, asked.constraints)
+
+
+def sample_constrained(
+    graph: Graph,
+    target: Target,
+    constraints: Sequence[UserConstraint],
+    *,
+    fusion_group: NDArray[np.int32] | None = None,
+    log_probs: NDArray[np.float64] | None = None,
+    seed: int = 0,
+    num_samples: int = 1,
+    order: Visiting = "random",
+    max_backtracks: int | None = None,
+) -> ConstrainedPlacements:
+    """SAMPLE under user constraints; errors as of :func:`constrained_problem`.
+
+    Args:
+      log_probs: [U, D] of the constrained problem's units; uniform where not given.
+      max_backtracks: for each sample; by default ``SMALL_BACKTRACKS`` up to ``SMALL_UNITS``
+        units, ``MAX_BACKTRACKS`` above.
+    """
+    asked = op_constraints(graph, target, constraints)
+    case = problem_under(asked, fusion_group)
+    rows = np.zeros((case.problem.num_units, target.num_chips)) if log_probs is None else log_probs
+    drawn = sample(
+        case.problem, rows, seed=seed, num_samples=num_samples, order=order,
+        max_backtracks=case.max_backtracks if max_backtracks is None else max_backtracks,
+        tables=case.tables,
+    )  # fmt: skip
+    conflict = None
+    if (drawn.ending == CONFLICT).any():
+        conflict = smallest_conflict(asked, lambda fewer: problem_under(fewer, fusion_group))
+    return ConstrainedPlacements(case.problem, drawn, conflict)
+
+
+def smallest_conflict(
+    asked: OpConstraints, problem_of: Callable[[OpConstraints], ConstrainedProblem]
+) -> tuple[UserConstraint, ...]:
+    """A small part of ``asked``, which is in conflict, that is in conflict too.
+
+    By halves (QuickXplain, Junker, AAAI 2004): where the search proves every case within its
+    limit, and ``PROOF_COST`` is enough, no constraint of the answer can be left out.
+    """
+    left = PROOF_COST
+
+    def is_proven(kept: list[int]) -> bool:
+        nonlocal left
+        if left <= 0:
+            return False
+        case = problem_of(asked.subset(sorted(kept)))
+        is_conflict, backtracks = _prove(case)
+        left -= backtracks + COST_OF_A_UNIT * case.problem.num_units
+        return is_conflict
+
+    def needed(kept: list[int], has_changed: bool, open_: list[int]) -> list[int]:
+        """What of ``open_`` a conflict needs beside ``kept``."""
+        if has_changed and is_proven(kept):
+            return []
+        if len(open_) == 1:
+            return open_
+        first, second = open_[: len(open_) // 2], open_[len(open_) // 2 :]
+        of_second = needed(kept + first, True, second)
+        return needed(kept + of_second, bool(of_second), first) + of_second
+
+    everything = list(range(len(asked.constraints)))
+    if not everything or is_proven([]):
+        return ()
+    return asked.subset(sorted(needed([], False, everything))).constraints
+
+
+def conflict_sentence(graph: Graph, target: Target, conflict: Sequence[UserConstraint]) -> str:
+    """One sentence on why nothing is valid: ``conflict`` is what cannot hold together."""
+    if not conflict:
+        return f"no placement obeys the rules of {target.name}, whatever the constraints."
+    names = " and ".join(map(str, conflict[:MOST_NAMED]))
+    if len(conflict) > MOST_NAMED:
+        names += f" and {len(conflict) - MOST_NAMED} more constraints"
+    nowhere = np.flatnonzero(~op_constraints(graph, target, conflict).allowed.any(axis=1))
+    if len(nowhere):
+        return f"{names} leave op {graph.op_names[nowhere[0]]!r} no chip of {target.name}."
+    return f"no placement obeys {names}, beside the rules of {target.name}."
+
+
+def _prove(case: ConstrainedProblem) -> tuple[bool, int]:
+    """Whether it is proven that there is no placement, and the backtracks it took.
+
+    By a search where the problem is small, else by propagation alone.
+    """
+    if case.problem.num_units > SMALL_UNITS:
+        return Solver(case.tables).is_exhausted, 0
+    proposal = np.zeros((1, case.problem.num_units), np.int32)
+    fixed = fix(case.problem, proposal, max_backtracks=case.max_backtracks, tables=case.tables)
+    return bool((fixed.ending == CONFLICT).any()), fixed.statistics.backtracks
+
+
+def _cut_units(asked: OpConstraints, problem: PlacementProblem) -> NDArray[np.int32]:
+    """Units within which a cut would have to fall."""
+    unit, at_cut = problem.unit_of_op, asked.rise > 0
+    source, reader = unit[asked.graph.edge_src[at_cut]], unit[asked.graph.edge_dst[at_cut]]
+    return source[source == reader]
+
+
+def _unit_rise(asked: OpConstraints, problem: PlacementProblem) -> NDArray[np.int64]:
+    """[E] least ``f(v) - f(u)`` of the problem's edges, beside its ``successor``."""
+    at_cut = asked.rise > 0
+    unit = problem.unit_of_op.astype(np.int64)
+    source = np.repeat(np.arange(problem.num_units), np.diff(problem.successor_ptr))
+    edges = source * problem.num_units + problem.successor
+    cuts = unit[asked.graph.edge_src[at_cut]] * problem.num_units + unit[asked.graph.edge_dst[at_cut]]
+    return np.isin(edges, cuts).astype(np.int64)

@@ -1,0 +1,1 @@
+"""Relays and clones: copies of tensors and of ops on other chips."""

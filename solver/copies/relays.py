@@ -1,0 +1,196 @@
+"""Relays that make the triangle rule hold for a placement (design section 8).
+
+A tensor with relays on chips s1 < s2 < … makes the chip dependencies home -> s1 -> s2 …,
+and to each reader one from the last of them before it. Under the adjacent rule every chip
+that the tensor passes takes one. The other forms forbid a dependency a -> c only beside a
+detour over other chips. Then the tensor takes the shortest way from a to c along
+dependencies that are allowed: under the longest-path form these are the transitive
+reduction of all dependencies, which holds such a way. Relays give other readers of the
+tensor new dependencies, so this repeats until nothing is forbidden; relays are only ever
+added, strictly between home and the farthest reader.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.env.cost import CostTables
+from go_opt.env.target import Triangle
+from go_opt.model.graph import NO_PRODUCER, Graph
+from go_opt.model.plan import Clone, Relay
+
+IntArray = NDArray[np.int32]
+
+
+def needed_relays(tables: CostTables, placement: IntArray, triangle: Triangle) -> tuple[IntArray, IntArray]:
+    """``(tensor[P], chip[P])`` of relays with which ``placement`` keeps the rule; ascending.
+
+    Clones are taken into account where tables and placement are those expanded by them.
+
+    Args:
+      placement: [N] chips, ``f(u) <= f(v)`` for every edge.
+      triangle: the rule of the target; ``off`` needs none.
+    """
+    if triangle == "off":
+        return np.empty(0, np.int32), np.empty(0, np.int32)
+    return _needed_relays(
+        tables.tensor_producer,
+        tables.reader_ptr,
+        tables.reader_op,
+        placement.astype(np.int32),  # those of plans are read-only, another type to compile for
+        triangle == "adjacent",
+        triangle == "three_chip",
+    )
+
+
+def relays_of_arrays(graph: Graph, tensor: IntArray, chip: IntArray) -> tuple[Relay, ...]:
+    """The relays of a plan: ``tensor`` [P] ascending, on ``chip`` [P]."""
+    pairs = zip(tensor.tolist(), chip.tolist(), strict=True)
+    return tuple(
+        Relay(graph.tensor_names[k], tuple(chip for _, chip in of_tensor))
+        for k, of_tensor in groupby(pairs, key=lambda pair: pair[0])
+    )
+
+
+def clones_of_arrays(graph: Graph, op: IntArray, chip: IntArray) -> tuple[Clone, ...]:
+    """The clones of a plan: of ``op`` [C] on ``chip`` [C]."""
+    return tuple(Clone(graph.op_names[o], d) for o, d in zip(op.tolist(), chip.tolist(), strict=True))
+
+
+@njit(cache=True, nogil=True)
+def _needed_relays(tensor_producer, reader_ptr, reader_op, placement, is_adjacent, is_three_chip):
+    num_chips = np.int64(placement.max()) + 1
+    num_words = (num_chips + 63) >> 6
+    num_tensors = len(tensor_producer)
+    near = np.zeros((num_chips, num_words), np.uint64)  # dependencies of tensors that pass no chip
+    far = np.empty(num_tensors, np.int32)  # tensors that do
+    home = np.empty(num_tensors, np.int64)
+    last = np.empty(num_tensors, np.int64)
+    num_far = 0
+    for k in range(num_tensors):
+        if tensor_producer[k] == NO_PRODUCER:
+            continue
+        home[num_far] = placement[tensor_producer[k]]
+        last[num_far] = home[num_far]
+        for r in range(reader_ptr[k], reader_ptr[k + 1]):
+            last[num_far] = max(last[num_far], placement[reader_op[r]])
+        if last[num_far] > home[num_far] + 1:
+            far[num_far] = k
+            num_far += 1
+        elif last[num_far] > home[num_far]:
+            _put(near, home[num_far], last[num_far])
+    read = np.zeros((num_far, num_words), np.uint64)
+    relay = np.zeros((num_far, num_words), np.uint64)
+    for f in range(num_far):
+        for r in range(reader_ptr[far[f]], reader_ptr[far[f] + 1]):
+            _put(read, f, np.int64(placement[reader_op[r]]))
+        for chip in range(home[f] + 1, last[f] if is_adjacent else 0):
+            _put(relay, f, chip)
+    if not is_adjacent:
+        _relay_until_allowed(near, home, last, read, relay, is_three_chip)
+    return _pairs(far, home, last, relay)
+
+
+@njit(cache=True, nogil=True)
+def _put(bits, row, chip):
+    bits[row, chip >> 6] |= np.uint64(1) << np.uint64(chip & 63)
+
+
+@njit(cache=True, nogil=True)
+def _has(bits, row, chip):
+    return (bits[row, chip >> 6] >> np.uint64(chip & 63)) & np.uint64(1) != 0
+
+
+@njit(cache=True, nogil=True)
+def _relay_until_allowed(near, home, last, read, relay, is_three_chip):
+    num_chips, num_words = near.shape
+    num_far = len(read)
+    allowed = np.empty((num_chips, num_words), np.uint64)
+    before = np.empty((num_chips, num_chips), np.int32)  # on the shortest way from a to c, the chip before c
+    is_known = np.empty(num_chips, np.bool_)
+    while True:
+        depends = near.copy()
+        for f in range(num_far):
+            source = home[f]
+            for chip in range(home[f] + 1, last[f] + 1):
+                is_relay = _has(relay, f, chip)
+                if is_relay or _has(read, f, chip):
+                    _put(depends, source, chip)
+                if is_relay:
+                    source = np.int64(chip)
+        if not _split(depends, allowed, is_three_chip):
+            return
+        for chip in range(num_chips):
+            is_known[chip] = False
+        for f in range(num_far):
+            source = home[f]
+            for chip in range(home[f] + 1, last[f] + 1):
+                was_relay = _has(relay, f, chip)
+                if (was_relay or _has(read, f, chip)) and not _has(allowed, source, chip):
+                    if not is_known[source]:
+                        is_known[source] = True
+                        _shortest_ways(allowed, source, before)
+                    via = before[source, chip]
+                    while via != source:
+                        _put(relay, f, np.int64(via))
+                        via = before[source, via]
+                if was_relay:
+                    source = np.int64(chip)
+
+
+@njit(cache=True, nogil=True)
+def _split(depends, allowed, is_three_chip):
+    """Fill in the dependencies without a detour; whether there are others."""
+    num_chips, num_words = depends.shape
+    further = np.zeros((num_chips, num_words), np.uint64)  # reached over other chips
+    is_broken = False
+    for a in range(num_chips - 1, -1, -1):
+        for c in range(a + 1, num_chips):
+            if _has(depends, a, c):
+                for w in range(num_words):
+                    further[a, w] |= depends[c, w]
+                    if not is_three_chip:
+                        further[a, w] |= further[c, w]
+        for w in range(num_words):
+            allowed[a, w] = depends[a, w] & ~further[a, w]
+            is_broken |= allowed[a, w] != depends[a, w]
+    return is_broken
+
+
+@njit(cache=True, nogil=True)
+def _shortest_ways(allowed, source, before):
+    """Fill in ``before[source]``: ways of the fewest chips, then over the lowest."""
+    num_chips = len(allowed)
+    unreached = num_chips
+    distance = np.empty(num_chips, np.int64)
+    for chip in range(num_chips):
+        distance[chip] = unreached
+    distance[source] = 0
+    for a in range(source, num_chips):
+        if distance[a] == unreached:
+            continue
+        for c in range(a + 1, num_chips):
+            if distance[a] + 1 < distance[c] and _has(allowed, a, c):
+                distance[c] = distance[a] + 1
+                before[source, c] = a
+
+
+@njit(cache=True, nogil=True)
+def _pairs(far, home, last, relay):
+    num_pairs = 0
+    for f in range(len(relay)):
+        for chip in range(home[f] + 1, last[f]):
+            num_pairs += _has(relay, f, chip)
+    tensors = np.empty(num_pairs, np.int32)
+    chips = np.empty(num_pairs, np.int32)
+    at = 0
+    for f in range(len(relay)):
+        for chip in range(home[f] + 1, last[f]):
+            if _has(relay, f, chip):
+                tensors[at], chips[at] = far[f], chip
+                at += 1
+    return tensors, chips

@@ -1,0 +1,6 @@
+"""Orders of the kernels: fixed ones, random ones, and the search over them."""
+
+from go_opt.solver.orders.genetic import genetic_search
+from go_opt.solver.orders.orders import fixed_orders, kernel_features, random_orders
+
+__all__ = ["fixed_orders", "genetic_search", "kernel_features", "random_orders"]

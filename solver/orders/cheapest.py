@@ -1,0 +1,134 @@
+"""The exact slicer as a decoder: an order and its kernels in, their best placement out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env import CostTables
+from go_opt.env.stage_tables import stage_tables
+from go_opt.env.stages import stages_of
+from go_opt.solver import (
+    Passing,
+    Slicing,
+    greedy_slicing,
+    slice_order,
+    slice_order_relayed,
+    slice_order_streamed,
+    slice_order_streamed_replicated,
+)
+from go_opt.solver.copies.relayed_terms import relay_copies, terms_with_copies
+from go_opt.solver.orders.instance import Instance
+from go_opt.solver.problem.segment_rules import SegmentRules
+from go_opt.solver.slicing.replicated.slice import ReplicatedSlicing, slice_order_replicated
+from go_opt.solver.slicing.streamed.slice import least_streamed_s
+
+# A plan this much slower than its cuts streams weights.
+STREAMS: Final = 1.0 + 1e-6
+
+IntArray = NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class CheapestSlicing:
+    """A placement along an order, and what the analytical model says of it."""
+
+    placement: IntArray  # [N]
+    interval_s: float
+    fits: bool  # False: no slicing of the order fits in memory, this is the greedy one
+    replication: IntArray | None = None  # [N]; None: no stage is replicated
+    streams: bool = False  # whether the cheapest slicing was to be charged for weights
+
+
+@dataclass(frozen=True, eq=False)
+class Slicer:
+    """The cheapest slicing of an order, charged for the weights it streams.
+
+    Args:
+      replicates: whether stages may be replicated.
+    """
+
+    instance: Instance
+    passing: Passing
+    rules: SegmentRules = field(default_factory=SegmentRules)
+    cap_s: float = math.inf  # slower slicings are not looked for: where memory is tight that takes long
+    replicates: bool = False
+
+    def __call__(
+        self, order: IntArray, fusion_group: IntArray, at_most_s: float = math.inf
+    ) -> CheapestSlicing | None:
+        """``None`` where no slicing whose cuts take ``at_most_s`` or less fits in memory."""
+        at_most_s = min(at_most_s, self.cap_s)
+        args = (self.instance.tables, order, fusion_group)
+        slicing = self._slice(*args, at_most_s=at_most_s)
+        if slicing is None:
+            return None
+        best = self._cost(slicing, order, fusion_group)
+        if best.interval_s <= slicing.interval_s * STREAMS:
+            return best
+        at_most_s = min(at_most_s, best.interval_s)
+        charged = self._slice_streamed(*args, at_least_s=slicing.interval_s, at_most_s=at_most_s)
+        if charged is not None:
+            best = min(best, self._cost(charged, order, fusion_group), key=lambda plan: plan.interval_s)
+        return replace(best, streams=True)
+
+    def least_s(self, order: IntArray, fusion_group: IntArray) -> float:
+        """What slicings take at least, what they stream included; quick along long orders."""
+        given = (self.instance.tables, order, fusion_group)
+        return least_streamed_s(*given, passing=self.passing, replicates=self.replicates, **self.rules)
+
+    @property
+    def _slice(self) -> Any:
+        passing, min_chips = self.passing, self.instance.min_chips
+        if self.replicates:
+            return partial(slice_order_replicated, passing=passing, weights_may_stream=True, **self.rules)
+        if passing == "relayed":
+            return partial(slice_order_relayed, min_chips=min_chips, **self.rules)
+        return partial(slice_order, adjacent=passing == "adjacent", min_chips=min_chips, **self.rules)
+
+    @property
+    def _slice_streamed(self) -> Any:
+        if self.replicates:
+            return partial(slice_order_streamed_replicated, passing=self.passing, **self.rules)
+        min_chips = self.instance.min_chips
+        return partial(slice_order_streamed, passing=self.passing, min_chips=min_chips, **self.rules)
+
+    def _cost(
+        self, slicing: Slicing | ReplicatedSlicing, order: IntArray, fusion_group: IntArray
+    ) -> CheapestSlicing:
+        replication = slicing.replication if isinstance(slicing, ReplicatedSlicing) else None
+        return self.cost(slicing.placement, replication, order, fusion_group)
+
+    def cost(
+        self, placement: IntArray, replication: IntArray | None, order: IntArray, fusion_group: IntArray
+    ) -> CheapestSlicing:
+        """What a placement [N] costs; infinite where it does not fit."""
+        if replication is None:
+            return self._evaluated(self.instance.tables, placement, order, fusion_group)
+        stages = stages_of(placement, replication)
+        on_ring = stage_tables(self.instance.tables, stages)
+        cost = self._evaluated(on_ring, stages.number(placement), order, fusion_group)
+        return replace(cost, placement=placement, replication=replication)
+
+    def _evaluated(
+        self, tables: CostTables, placement: IntArray, order: IntArray, fusion_group: IntArray
+    ) -> CheapestSlicing:
+        triangle = self.instance.target.constraints.triangle if self.passing == "relayed" else "off"
+        copies = relay_copies(tables, placement, triangle)
+        terms = terms_with_copies(tables, placement, order, fusion_group, copies)
+        return CheapestSlicing(placement, float(terms.interval_s[0]) if terms.fits[0] else math.inf, True)
+
+
+def cheapest_slicing(instance: Instance, order: IntArray, fusion_group: IntArray) -> CheapestSlicing:
+    """The best slicing without relays; the greedy one where no slicing fits in memory."""
+    passing: Passing = "adjacent" if instance.is_adjacent else "free"
+    best = Slicer(instance, passing)(order, fusion_group)
+    if best is not None:
+        return best
+    greedy = greedy_slicing(instance.tables, order, fusion_group, adjacent=instance.is_adjacent)
+    return CheapestSlicing(greedy.placement, math.inf, fits=False)

@@ -1,0 +1,72 @@
+"""Execution orders worth slicing: by position, depth, height, and structured random keys.
+
+Independent noise on each op's key makes orders that cut badly; a random linear mix of
+op features makes orders with structure, and finds far better ones per sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env import CostTables, depth, height, list_schedule, priority_fusion
+from go_opt.env.kernels import number_kernels
+from go_opt.env.op_quantities import bytes_out, standardise
+from go_opt.model.graph import Graph
+from go_opt.solver.orders.instance import Instance
+
+
+def fixed_orders(graph: Graph, fusion_group: NDArray[np.int32]) -> Iterator[tuple[str, NDArray[np.int32]]]:
+    """``(name, order)`` of the depth-first-come and the critical-path-first list schedules."""
+    kernel_of = _kernels(graph, fusion_group)
+    yield "depth order", list_schedule(graph, kernel_of, -largest_by_kernel(kernel_of, depth(graph)))
+    yield "height order", list_schedule(graph, kernel_of, largest_by_kernel(kernel_of, height(graph)))
+
+
+def random_orders(
+    graph: Graph, tables: CostTables, fusion_group: NDArray[np.int32], seed: int
+) -> Iterator[NDArray[np.int32]]:
+    """Endless list schedules by random linear mixes of kernel features."""
+    rng = np.random.default_rng(seed)
+    kernel_of = _kernels(graph, fusion_group)
+    features = kernel_features(graph, tables, kernel_of)
+    while True:
+        yield list_schedule(graph, kernel_of, features @ rng.standard_normal(features.shape[1]))
+
+
+def kernel_features(graph: Graph, tables: CostTables, kernel_of: NDArray[np.int32]) -> NDArray[np.float64]:
+    """[M, 6] standardised: position, depth, height, log seconds, log bytes out, fan-out."""
+    columns = np.stack(
+        [
+            np.arange(graph.num_ops, dtype=np.float64),
+            depth(graph),
+            height(graph),
+            np.log(tables.op_s.min(axis=0) + 1e-9),
+            np.log1p(bytes_out(tables)),
+            np.diff(graph.successors[0]).astype(np.float64),
+        ],
+        axis=1,
+    )
+    by_kernel = np.stack([largest_by_kernel(kernel_of, column) for column in columns.T], axis=1)
+    return standardise(by_kernel)[0]
+
+
+def _kernels(graph: Graph, fusion_group: NDArray[np.int32]) -> NDArray[np.int32]:
+    return number_kernels(np.arange(graph.num_ops, dtype=np.int32), fusion_group)
+
+
+def largest_by_kernel(kernel_of: NDArray[np.int32], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[M] the largest of ``values`` [N] over the ops of each kernel."""
+    largest = np.full(int(kernel_of.max()) + 1, -np.inf)
+    np.maximum.at(largest, kernel_of, values)
+    return largest
+
+
+def schedule(
+    instance: Instance, schedule_priority: NDArray[np.float64], fusion_priority: NDArray[np.float64]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Kernels [N] and order [N] by the priorities [N] of the ops; neutral ones give the defaults."""
+    group = priority_fusion(instance.graph, instance.roles, instance.fusion_group, fusion_priority)
+    return group, list_schedule(instance.graph, group, largest_by_kernel(group, schedule_priority))

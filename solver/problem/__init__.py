@@ -1,0 +1,1 @@
+"""What is placed: units, their traffic and sequence, and what the user asks of them."""

@@ -1,0 +1,139 @@
+"""User constraints op by op: chips left open, ops that share a chip, edges that must rise, limits.
+
+Axes: ``N`` ops, ``D`` chips, ``E`` edges of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env.target import Target
+from go_opt.errors import InvalidInputError
+from go_opt.model.graph import Graph
+from go_opt.solver.problem.op_patterns import match_ops
+from go_opt.solver.problem.user_constraints import (
+    ChipLimit,
+    Colocate,
+    CutAfter,
+    Forbid,
+    Pin,
+    UserConstraint,
+    checked_constraints,
+)
+
+Ops = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class OpConstraints:
+    """Constraints on a graph and a target, each with the ops it is about."""
+
+    graph: Graph
+    target: Target
+    constraints: tuple[UserConstraint, ...]
+    ops: tuple[Ops, ...]  # of each constraint, ascending; none of a limit
+
+    def subset(self, kept: Sequence[int]) -> OpConstraints:
+        """The constraints of these numbers alone."""
+        constraints = tuple(self.constraints[i] for i in kept)
+        return OpConstraints(self.graph, self.target, constraints, tuple(self.ops[i] for i in kept))
+
+    @property
+    def limits(self) -> tuple[ChipLimit, ...]:
+        return tuple(constraint for constraint in self.constraints if isinstance(constraint, ChipLimit))
+
+    @cached_property
+    def allowed(self) -> NDArray[np.bool_]:
+        """[N, D] True where kinds, pins and forbids let an op, and clones of it, run."""
+        allowed = np.ones((self.graph.num_ops, self.target.num_chips), np.bool_)
+        for q, kind in enumerate(self.target.kinds):
+            if kind.name in self.graph.excluded:
+                excluded = self.graph.excluded[kind.name]
+                allowed[np.ix_(excluded, self.target.chip_kind == q)] = False
+        for constraint, ops in zip(self.constraints, self.ops, strict=True):
+            if isinstance(constraint, Pin):
+                allowed[ops] &= np.arange(self.target.num_chips) == constraint.chip
+            elif isinstance(constraint, Forbid):
+                allowed[np.ix_(ops, np.array(constraint.chips))] = False
+        return allowed
+
+    @cached_property
+    def colocated(self) -> tuple[Ops, ...]:
+        """Sets of ops that share a chip."""
+        pairs = zip(self.constraints, self.ops, strict=True)
+        return tuple(ops for constraint, ops in pairs if isinstance(constraint, Colocate))
+
+    @cached_property
+    def rise(self) -> NDArray[np.int64]:
+        """[E] least ``f(v) - f(u)`` of each edge: 1 at a cut point, else 0."""
+        rise = np.zeros(self.graph.num_edges, np.int64)
+        for constraint, ops in zip(self.constraints, self.ops, strict=True):
+            if isinstance(constraint, CutAfter):
+                is_before = np.zeros(self.graph.num_ops, np.bool_)
+                is_before[ops] = True
+                rise[is_before[self.graph.edge_src] & ~is_before[self.graph.edge_dst]] = 1
+        return rise
+
+    def shared_chips(self, group: NDArray[np.int32]) -> NDArray[np.int32]:
+        """[N] ``group`` with the groups joined that must share a chip.
+
+        These are groups with colocated ops; and, where dataflow is acyclic, groups on a cycle of
+        groups, since what lies between ops of one chip lies on it too.
+        """
+        joined = group.copy()
+        for ops in self.colocated:
+            together = np.unique(joined[ops])
+            joined[np.isin(joined, together)] = together[0]
+        if not self.colocated or not self.target.constraints.acyclic:
+            return joined
+        import networkx as nx  # slow to load, and seldom needed
+
+        # Few plans have constraints, and networkx takes a while to load.
+
+        source, reader = joined[self.graph.edge_src], joined[self.graph.edge_dst]
+        between = np.unique(np.stack([source, reader], axis=1)[source != reader], axis=0)
+        for cycle in nx.strongly_connected_components(nx.DiGraph(between.tolist())):
+            if len(cycle) > 1:
+                joined[np.isin(joined, list(cycle))] = min(cycle)
+        return joined
+
+
+def op_constraints(graph: Graph, target: Target, constraints: Sequence[UserConstraint]) -> OpConstraints:
+    """``constraints`` on ``graph`` and ``target``.
+
+    Raises:
+      InvalidInputError: a pattern matches no op, a chip is unknown, or chips have no order and
+        a constraint is about it.
+    """
+    constraints = checked_constraints(constraints)
+    for constraint in constraints:
+        _check_chips(constraint, target)
+    nothing = np.zeros(0, np.int64)
+    ops = tuple(
+        nothing if isinstance(constraint, ChipLimit) else match_ops(graph, constraint.ops, constraint)
+        for constraint in constraints
+    )
+    return OpConstraints(graph, target, constraints, ops)
+
+
+def _check_chips(constraint: UserConstraint, target: Target) -> None:
+    if isinstance(constraint, CutAfter) and not target.goes_forward:
+        raise InvalidInputError(
+            f"{constraint}: the chips of {target.name} have no order, so none of them is a later one.",
+            field="constraints",
+        )
+    chips: Sequence[int] = ()
+    if isinstance(constraint, Pin | ChipLimit):
+        chips = (constraint.chip,)
+    elif isinstance(constraint, Forbid):
+        chips = constraint.chips
+    for chip in chips:
+        if chip >= target.num_chips:
+            raise InvalidInputError(
+                f"{constraint} names chip {chip}; chips are 0 to {target.num_chips - 1}.", field="constraints"
+            )

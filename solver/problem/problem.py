@@ -1,0 +1,265 @@
+"""The placement problem as flat arrays: units, who reads whom, and which rules hold.
+
+A variable is a *unit*: an op, or a kernel whose ops share a chip. Its value is a chip
+``f(u)`` in 0 … D - 1. Axes: ``U`` units, ``N`` ops, ``E`` edges between units, ``D`` chips,
+``Q`` chip kinds. Ragged data is CSR: row ``u`` of ``x`` is ``x[ptr[u]:ptr[u + 1]]``.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.env.schedule import list_schedule
+from go_opt.env.target import Target
+from go_opt.errors import PlanError
+from go_opt.model.csr import row_pointers
+from go_opt.model.graph import Graph
+
+NO_SKIP_RULES: Final = ("off", "prefix", "all")
+NO_SKIP_OFF, NO_SKIP_PREFIX, NO_SKIP_ALL = range(3)
+TRIANGLE_RULES: Final = ("off", "longest_path", "three_chip", "adjacent")
+TRIANGLE_OFF, TRIANGLE_LONGEST_PATH, TRIANGLE_THREE_CHIP, TRIANGLE_ADJACENT = range(4)
+
+
+class PlacementProblem(NamedTuple):
+    """Units of a graph on the chips of a target."""
+
+    num_chips: int  # D
+    unit_of_op: NDArray[np.int32]  # [N]
+    successor_ptr: NDArray[np.int64]  # [U + 1]
+    successor: NDArray[np.int32]  # [E] units that read unit u: ascending, unique, never u itself
+    predecessor_ptr: NDArray[np.int64]  # [U + 1]
+    predecessor: NDArray[np.int32]  # [E] units that unit u reads: ascending, unique, never u itself
+    rise: NDArray[np.int64]  # [E] least f(v) - f(u), beside successor: 1 at a cut point of the user, else 0
+    topological: NDArray[np.int32]  # [U] units, each behind all it reads
+    component: NDArray[np.int32]  # [U] weak component, numbered 0 … C - 1 along the units
+    num_components: int  # C
+    chip_kind: NDArray[np.int32]  # [D]
+    can_run: NDArray[np.bool_]  # [Q, U] True where the kind may run every op of the unit
+    acyclic: bool  # f(u) <= f(v) for every edge
+    no_skip: int  # index into NO_SKIP_RULES
+    triangle: int  # index into TRIANGLE_RULES
+
+    @property
+    def num_units(self) -> int:
+        return len(self.successor_ptr) - 1
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.successor)
+
+
+def placement_problem(
+    graph: Graph,
+    target: Target,
+    fusion_group: NDArray[np.int32] | None = None,
+    *,
+    cycles_are_legal: bool = False,
+) -> PlacementProblem:
+    """The units of ``graph`` on ``target``: its kernels, or its ops where none are given.
+
+    Args:
+      fusion_group: [N] kernel of each op, any numbers; units count along the op order.
+      cycles_are_legal: units are no kernels but share a chip, so they may read each other;
+        ``topological`` is then any order.
+
+    Raises:
+      PlanError: contracting the kernels leaves a cycle.
+    """
+    unit_of_op = _number_along(fusion_group, graph.num_ops)
+    num_units = int(unit_of_op.max()) + 1
+    source, reader = _unit_edges(graph, unit_of_op)
+    successor_ptr, successor = _rows(source, reader, num_units)
+    predecessor_ptr, predecessor = _rows(reader, source, num_units)
+    component = _components(successor_ptr, successor, predecessor_ptr, predecessor)
+    rules = target.constraints
+    return PlacementProblem(
+        num_chips=target.num_chips,
+        unit_of_op=unit_of_op,
+        successor_ptr=successor_ptr,
+        successor=successor,
+        predecessor_ptr=predecessor_ptr,
+        predecessor=predecessor,
+        rise=np.zeros(len(successor), dtype=np.int64),
+        topological=np.arange(num_units, dtype=np.int32)
+        if cycles_are_legal
+        else _topological(graph, unit_of_op, num_units),
+        component=component,
+        num_components=int(component.max()) + 1,
+        chip_kind=target.chip_kind,
+        can_run=_can_run(graph, target, unit_of_op, num_units),
+        acyclic=rules.acyclic,
+        no_skip=NO_SKIP_RULES.index(rules.no_skip),
+        triangle=TRIANGLE_RULES.index(rules.triangle),
+    )
+
+
+def most_chips_adjacent(problem: PlacementProblem) -> int:
+    """The most chips a placement under the adjacent rule can use, at most ``D``.
+
+    The rule is a system of difference constraints: ``f(v) - f(u) <= 1`` and
+    ``f(u) - f(v) <= 0`` for every edge. The largest ``f(t) - f(s)`` is therefore the shortest
+    path from s to t where an edge costs 1 forward and 0 backward; a weak component uses
+    all chips between its lowest and its highest, so the longest of these shortest paths,
+    plus 1. Components constrain each other in nothing and may lie side by side: sum over them.
+    """
+    width = component_width(problem, span_from_sources(problem))
+    return min(problem.num_chips, int(width.sum()))
+
+
+def component_width(problem: PlacementProblem, span: NDArray[np.int32]) -> NDArray[np.int32]:
+    """[C] the most chips each component can use, from its sources' spans; at most ``D``."""
+    width = np.zeros(problem.num_components, dtype=np.int32)
+    np.maximum.at(width, problem.component, span + 1)
+    return width
+
+
+def span_from_sources(problem: PlacementProblem) -> NDArray[np.int32]:
+    """[U] for a source s the largest ``f(t) - f(s)`` of any t, at most ``D - 1``; -1 for others.
+
+    Going back to an ancestor is free, so no unit is further from s than from a source
+    above it: sources are enough.
+    """
+    return _span_from_sources(problem)
+
+
+def _number_along(fusion_group: NDArray[np.int32] | None, num_ops: int) -> NDArray[np.int32]:
+    if fusion_group is None:
+        return np.arange(num_ops, dtype=np.int32)
+    _, first, group = np.unique(fusion_group, return_index=True, return_inverse=True)
+    number = np.empty(len(first), dtype=np.int32)
+    number[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
+    return number[group]
+
+
+def _unit_edges(graph: Graph, unit_of_op: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Edges between units, each once, by source and then by reader."""
+    pairs = np.stack([unit_of_op[graph.edge_src], unit_of_op[graph.edge_dst]], axis=1)
+    pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def _rows(
+    row: NDArray[np.int32], entry: NDArray[np.int32], num_rows: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    return row_pointers(row, num_rows), np.ascontiguousarray(entry[np.argsort(row, kind="stable")])
+
+
+def _topological(graph: Graph, unit_of_op: NDArray[np.int32], num_units: int) -> NDArray[np.int32]:
+    """[U] of all units that may come next always the lowest."""
+    along = unit_of_op[list_schedule(graph, unit_of_op, -np.arange(num_units, dtype=np.float64))]
+    if len(along) < graph.num_ops:
+        stuck = np.setdiff1d(np.arange(num_units), along)[0]
+        op = int(np.flatnonzero(unit_of_op == stuck)[0])
+        raise PlanError(
+            f"the kernel of op {graph.op_names[op]!r} reads its own result through other kernels, "
+            "or follows one that does.",
+            field="fusion_group",
+        )
+    return along[np.concatenate([[True], along[1:] != along[:-1]])]
+
+
+def _can_run(
+    graph: Graph, target: Target, unit_of_op: NDArray[np.int32], num_units: int
+) -> NDArray[np.bool_]:
+    can_run = np.ones((len(target.kinds), num_units), dtype=np.bool_)
+    for q, kind in enumerate(target.kinds):
+        excluded = graph.excluded.get(kind.name)
+        if excluded is not None:
+            can_run[q, unit_of_op[excluded]] = False
+    return can_run
+
+
+@njit(cache=True, nogil=True)
+def _components(successor_ptr, successor, predecessor_ptr, predecessor):
+    num_units = len(successor_ptr) - 1
+    component = np.empty(num_units, np.int32)
+    for unit in range(num_units):
+        component[unit] = -1
+    stack = np.empty(num_units, np.int32)
+    found = 0
+    for root in range(num_units):
+        if component[root] >= 0:
+            continue
+        component[root] = found
+        stack[0] = root
+        size = 1
+        while size > 0:
+            size -= 1
+            unit = stack[size]
+            for i in range(successor_ptr[unit], successor_ptr[unit + 1]):
+                if component[successor[i]] < 0:
+                    component[successor[i]] = found
+                    stack[size] = successor[i]
+                    size += 1
+            for i in range(predecessor_ptr[unit], predecessor_ptr[unit + 1]):
+                if component[predecessor[i]] < 0:
+                    component[predecessor[i]] = found
+                    stack[size] = predecessor[i]
+                    size += 1
+        found += 1
+    return component
+
+
+@njit(cache=True, nogil=True)
+def _span_from_sources(problem):
+    num_units = len(problem.component)
+    span = np.empty(num_units, np.int32)
+    level_of = np.empty(num_units, np.int32)
+    seen_from = np.empty(num_units, np.int32)  # the source that level_of is counted from
+    for unit in range(num_units):
+        span[unit] = -1
+        seen_from[unit] = -1
+    level = np.empty(num_units, np.int32)
+    following = np.empty(num_units, np.int32)
+    for source in range(num_units):
+        if problem.predecessor_ptr[source] == problem.predecessor_ptr[source + 1]:
+            level[0] = source
+            level_of[source] = 0
+            seen_from[source] = source
+            span[source] = _last_level(problem, source, level_of, seen_from, level, following)
+    return span
+
+
+@njit(cache=True, nogil=True)
+def _last_level(problem, source, level_of, seen_from, level, following):
+    """Levels of the 0-1 shortest paths from ``source``, at most ``D - 1``.
+
+    ``level[0]`` is the source. A unit first met by a step forward may turn out to be
+    reached for nothing within the level; what is left of it in ``following`` is passed over.
+    """
+    depth = 0
+    size = 1
+    while True:
+        num_following = 0
+        while size > 0:
+            size -= 1
+            unit = level[size]
+            if level_of[unit] < depth:
+                continue
+            for i in range(problem.predecessor_ptr[unit], problem.predecessor_ptr[unit + 1]):
+                before = problem.predecessor[i]
+                if seen_from[before] != source or level_of[before] > depth:
+                    seen_from[before] = source
+                    level_of[before] = depth
+                    level[size] = before
+                    size += 1
+            for i in range(problem.successor_ptr[unit], problem.successor_ptr[unit + 1]):
+                after = problem.successor[i]
+                if seen_from[after] != source:
+                    seen_from[after] = source
+                    level_of[after] = depth + 1
+                    following[num_following] = after
+                    num_following += 1
+        while num_following > 0:
+            num_following -= 1
+            if level_of[following[num_following]] == depth + 1:
+                level[size] = following[num_following]
+                size += 1
+        if size == 0 or depth + 1 >= problem.num_chips:
+            return depth
+        depth += 1

@@ -1,0 +1,133 @@
+"""A sequence of kernels along an order, with everything slicing asks of it.
+
+Positions: kernel ``m`` stands between cut ``m`` and cut ``m + 1``; a segment ``[i, j)``
+holds kernels i … j - 1. Axes: ``M`` kernels, ``N`` ops, ``Q`` chip kinds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.env.cost import CostTables
+from go_opt.env.kernels import kernel_seconds, number_kernels
+from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
+
+
+class KernelSequence(NamedTuple):
+    """Costs of kernels and cuts along one order."""
+
+    kernel_of: NDArray[np.int32]  # [N] position of each op's kernel
+    kernel_s: NDArray[np.float64]  # [Q, M] seconds of each kernel on each kind
+    can_run: NDArray[np.bool_]  # [Q, M] True where the kind may run the kernel
+    crossing_bytes: NDArray[np.int64]  # [M + 1] produced before a cut and read after it
+    reach: NDArray[np.int64]  # [M + 1] a segment that starts here may end from here on
+    host_in_bytes: NDArray[np.int64]  # [M] inputs read, each input at each kernel reading it
+    host_out_bytes: NDArray[np.int64]  # [M] outputs produced
+    again_kernel: NDArray[np.int64]  # [A] kernels that read an input another one read before,
+    again_before: NDArray[np.int64]  # [A] … the reader before each,
+    again_bytes: NDArray[np.int64]  # [A] … and the bytes one segment with both pays once
+    input_bytes: int  # all inputs, each once
+    adjacent: bool  # whether every edge may span at most one chip
+
+    @property
+    def num_kernels(self) -> int:
+        return self.kernel_s.shape[1]
+
+
+def kernel_sequence(
+    tables: CostTables,
+    order: NDArray[np.int32],
+    fusion_group: NDArray[np.int32],
+    *,
+    adjacent: bool,
+) -> KernelSequence:
+    """Cost the kernels of ``fusion_group`` along ``order``.
+
+    With ``adjacent`` every edge may span at most one chip, so a segment after a cut must
+    reach the last reader of every tensor crossing that cut: it may end from
+    ``reach`` on. Without, it may end anywhere.
+    """
+    kernel_of = number_kernels(order, fusion_group)
+    num_kernels = int(kernel_of.max()) + 1
+    kernel_s = kernel_seconds(tables, kernel_of)
+    can_run = np.ones_like(kernel_s, dtype=np.bool_)
+    kind, op = np.nonzero(~tables.can_run)
+    can_run[kind, kernel_of[op]] = False
+    crossing, last_reader, inputs, outputs = _sequence(tables, kernel_of, num_kernels)
+    again = _repeated_input_reads(tables, kernel_of)
+    cuts = np.arange(1, num_kernels + 2)
+    reach = cuts if not adjacent else np.maximum(cuts, np.concatenate([[0], last_reader + 1]))
+    is_input = tables.tensor_kind == INPUT
+    return KernelSequence(
+        kernel_of,
+        kernel_s,
+        can_run,
+        crossing,
+        reach,
+        inputs,
+        outputs,
+        *again,
+        input_bytes=int(tables.tensor_bytes[is_input].sum()),
+        adjacent=adjacent,
+    )
+
+
+def _repeated_input_reads(
+    tables: CostTables, kernel_of: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Consecutive pairs of kernels that read the same input, sorted by the later one."""
+    is_input = tables.tensor_kind[tables.reader_tensor] == INPUT
+    reads = unique_pairs(tables.reader_tensor[is_input], kernel_of[tables.reader_op[is_input]])
+    is_again = reads[1:, 0] == reads[:-1, 0]
+    kernel, before = reads[1:, 1][is_again], reads[:-1, 1][is_again]
+    size = tables.tensor_bytes[reads[1:, 0][is_again]]
+    by_kernel = np.argsort(kernel, kind="stable")
+    return kernel[by_kernel], before[by_kernel], size[by_kernel]
+
+
+def unique_pairs(a: NDArray[np.integer], b: NDArray[np.integer]) -> NDArray[np.int64]:
+    """[P, 2] the pairs of ``a`` and ``b``, none of them negative, each once and ascending."""
+    if len(a) == 0:
+        return np.zeros((0, 2), dtype=np.int64)
+    # As one number each: sorting rows takes several times as long.
+    above = np.int64(b.max()) + 1
+    return np.stack(np.divmod(np.unique(a.astype(np.int64) * above + b), above), axis=1)
+
+
+@njit(cache=True, nogil=True)
+def _sequence(tables, kernel_of, num_kernels):
+    crossing = np.zeros(num_kernels + 1, np.int64)
+    last_reader = np.full(num_kernels, -1, np.int64)
+    inputs = np.zeros(num_kernels, np.int64)
+    outputs = np.zeros(num_kernels, np.int64)
+    seen = np.full(num_kernels, -1, np.int64)
+    for k in range(len(tables.tensor_kind)):
+        size = tables.tensor_bytes[k]
+        producer = tables.tensor_producer[k]
+        home = kernel_of[producer] if producer != NO_PRODUCER else -1
+        last = -1
+        for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
+            kernel = kernel_of[tables.reader_op[r]]
+            if kernel == home:
+                continue
+            last = max(last, kernel)
+            if tables.tensor_kind[k] == INPUT and seen[kernel] != k:
+                seen[kernel] = k
+                inputs[kernel] += size
+        if tables.tensor_kind[k] == WEIGHT or home < 0:
+            continue
+        if tables.tensor_is_output[k]:
+            outputs[home] += size
+        if last > home:
+            crossing[home + 1] += size
+            crossing[last + 1] -= size
+            last_reader[home] = max(last_reader[home], last)
+    for m in range(1, num_kernels):
+        last_reader[m] = max(last_reader[m], last_reader[m - 1])
+    for m in range(num_kernels):
+        crossing[m + 1] += crossing[m]
+    return crossing, last_reader, inputs, outputs

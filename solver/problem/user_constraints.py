@@ -1,0 +1,177 @@
+"""The user's constraints; ops are given by name or by regular expression.
+
+``f(o)`` is the chip of op o. Clones of an op (design section 8) keep what is asked of where it
+runs, and count on their chip as any op does; relays count there as the kernels they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, get_args
+
+import numpy as np
+
+from go_opt.errors import InvalidInputError
+from go_opt.model.codecs.fields import shown
+
+Ops = str | Sequence[str]  # names, or regular expressions that match whole names
+_MAX_CHIP: Final = 2**31 - 1
+_MOST_LISTED: Final = 5
+
+
+@dataclass(frozen=True)
+class Pin:
+    """The ops run on this chip: ``f(o) = chip``."""
+
+    ops: Ops
+    chip: int
+
+    def __post_init__(self) -> None:
+        _set_ops(self)
+        _set(self, "chip", _chip(self, self.chip))
+
+    def __str__(self) -> str:
+        return f"pin {_listed(self.ops)} to chip {self.chip}"
+
+
+@dataclass(frozen=True)
+class Forbid:
+    """The ops run on none of these chips: ``f(o)`` is not among ``chips``."""
+
+    ops: Ops
+    chips: Sequence[int]
+
+    def __post_init__(self) -> None:
+        _set_ops(self)
+        if not isinstance(self.chips, Sequence | np.ndarray):
+            raise _wrong(f"chips must be a list of chip numbers, not {shown(self.chips)}.")
+        _set(self, "chips", tuple(_chip(self, chip) for chip in self.chips))
+        if not self.chips:
+            raise _wrong(f"forbid {_listed(self.ops)} forbids no chip.")
+
+    def __str__(self) -> str:
+        return f"forbid {_listed(self.ops)} chips {', '.join(map(str, self.chips))}"
+
+
+@dataclass(frozen=True)
+class Colocate:
+    """The ops run on one chip: ``f(o) = f(p)`` for all o and p of them.
+
+    Where dataflow is acyclic so do all ops between them. It is also how to say that no cut
+    falls between ops.
+    """
+
+    ops: Ops
+
+    def __post_init__(self) -> None:
+        _set_ops(self)
+
+    def __str__(self) -> str:
+        return f"colocate {_listed(self.ops)}"
+
+
+@dataclass(frozen=True)
+class CutAfter:
+    """A chip ends after the ops: ``f(v) > f(u)`` for every edge (u, v) from one of them to an op beyond.
+
+    Beyond are the ops that are not among them. So whatever depends on them, directly or not,
+    runs on a later chip. Chips must have an order: rings and chains whose dataflow is acyclic.
+    """
+
+    ops: Ops
+
+    def __post_init__(self) -> None:
+        _set_ops(self)
+
+    def __str__(self) -> str:
+        return f"cut after {_listed(self.ops)}"
+
+
+@dataclass(frozen=True)
+class ChipLimit:
+    """What a chip may hold: bytes of weights, each tensor once, and seconds of kernels an inference."""
+
+    chip: int
+    at_most_bytes: float | None = None
+    at_least_bytes: float | None = None
+    at_most_s: float | None = None
+    at_least_s: float | None = None
+
+    def __post_init__(self) -> None:
+        _set(self, "chip", _chip(self, self.chip))
+        given = {name: value for name in LIMITS if (value := getattr(self, name)) is not None}
+        if not given:
+            raise _wrong(f"limit of chip {self.chip}: give one of {', '.join(LIMITS)}.")
+        for name, value in given.items():
+            _set(self, name, _amount(f"limit of chip {self.chip}: {name}", value))
+
+    def __str__(self) -> str:
+        given = [
+            f"{name.replace('_', ' ')} {value:g}"
+            for name in LIMITS
+            if (value := getattr(self, name)) is not None
+        ]
+        return f"limit chip {self.chip} to {', '.join(given)}"
+
+
+LIMITS: Final = tuple(field.name for field in fields(ChipLimit) if field.name != "chip")
+
+UserConstraint = Pin | Forbid | Colocate | CutAfter | ChipLimit
+
+
+def checked_constraints(constraints: Any) -> tuple[UserConstraint, ...]:
+    """What a caller gave as a sequence of constraints.
+
+    Raises:
+      InvalidInputError: one of them is no constraint.
+    """
+    if isinstance(constraints, str) or not isinstance(constraints, Sequence):
+        raise _wrong(f"constraints must be a list of constraints, not {shown(constraints)}.")
+    for i, constraint in enumerate(constraints):
+        if not isinstance(constraint, UserConstraint):
+            kinds = ", ".join(kind.__name__ for kind in get_args(UserConstraint))
+            raise _wrong(f"constraints[{i}] must be one of {kinds}, not {shown(constraint)}.")
+    return tuple(constraints)
+
+
+def _set_ops(constraint: Pin | Forbid | Colocate | CutAfter) -> None:
+    """Keep ``ops`` as a tuple, so that equal constraints are equal and hashable."""
+    ops = (constraint.ops,) if isinstance(constraint.ops, str) else constraint.ops
+    if not isinstance(ops, Sequence) or not all(isinstance(name, str) for name in ops):
+        raise _wrong(f"ops must be a name or a list of names, not {shown(ops)}.")
+    if not ops:
+        raise _wrong(f"{type(constraint).__name__} names no op.")
+    _set(constraint, "ops", tuple(ops))
+
+
+def _chip(constraint: Any, chip: Any) -> int:
+    if isinstance(chip, bool) or not isinstance(chip, int | np.integer) or not 0 <= chip <= _MAX_CHIP:
+        what = type(constraint).__name__
+        raise _wrong(f"{what}: a chip must be a whole number of 0 or more, not {shown(chip)}.")
+    return int(chip)
+
+
+def _amount(what: str, value: Any) -> float:
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    try:
+        number = float(value) if is_number else math.nan
+    except OverflowError:  # an integer larger than any float
+        number = math.inf
+    if not (math.isfinite(number) and number >= 0):
+        raise _wrong(f"{what} must be a finite number of 0 or more, not {shown(value)}.")
+    return number
+
+
+def _set(constraint: Any, name: str, value: Any) -> None:
+    object.__setattr__(constraint, name, value)
+
+
+def _listed(ops: Ops) -> str:
+    listed = ", ".join(map(repr, ops[:_MOST_LISTED]))
+    return listed if len(ops) <= _MOST_LISTED else f"{listed} and {len(ops) - _MOST_LISTED} more"
+
+
+def _wrong(message: str) -> InvalidInputError:
+    return InvalidInputError(message, field="constraints")

@@ -1,0 +1,1 @@
+"""Domains, propagators and the search over them; FIX and SAMPLE."""

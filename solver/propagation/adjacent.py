@@ -1,0 +1,285 @@
+"""The adjacent core of SAMPLE and FIX: placements under the adjacent rule, without ever failing.
+
+The rule is ``f(u) <= f(v) <= f(u) + 1`` for every edge. It implies acyclic dataflow and the
+chip triangle rule in each of its forms; a weak component uses consecutive chips, so
+moving components down makes the chips used 0 … k - 1 (no skipping).
+
+Axes: ``S`` samples, ``U`` units, ``D`` chips.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+
+from go_opt.errors import InvalidInputError
+from go_opt.solver.problem.problem import PlacementProblem
+from go_opt.solver.propagation.adjacent_cover import anchor, close_gaps, what_to_cover
+from go_opt.solver.propagation.adjacent_domains import (
+    NO_UNIT,
+    draw_chip,
+    fix,
+    next_open,
+    reset,
+    start_domains,
+    working_domains,
+)
+from go_opt.solver.propagation.adjacent_orders import VISITING, Visiting, orders_from, visiting_orders
+
+__all__ = [
+    "ANCHORED",
+    "CONTRADICTION",
+    "DRAWN",
+    "GAPS",
+    "STATUS",
+    "VISITING",
+    "AdjacentFixes",
+    "AdjacentSamples",
+    "Visiting",
+    "fix_adjacent",
+    "sample_adjacent",
+    "visiting_orders",
+]
+
+STATUS: Final = ("drawn", "anchored", "gaps", "contradiction")
+DRAWN, ANCHORED, GAPS, CONTRADICTION = range(4)
+MAX_ANCHORINGS: Final = 8
+
+
+class AdjacentSamples(NamedTuple):
+    """Placements drawn, what each unit could choose from, and how each sample ended.
+
+    ``drawn``, ``lowest`` and ``highest`` are what ``log_prob`` under other log-probabilities
+    needs. A status of
+
+    * ``DRAWN``: ``log_prob`` is exact;
+    * ``ANCHORED``: chips were left out, so some units were fixed first, whatever their rows
+      say, and the others drawn again; ``log_prob`` is that of the others, given those;
+    * ``GAPS``: the caller's bounds leave chips out as far as could be found, which is no
+      proof; the placement breaks the no-skip rule and no other. Under the prefix rule a
+      connected graph never ends so;
+    * ``CONTRADICTION``: no placement keeps the caller's bounds; the placement is -1.
+    """
+
+    placement: NDArray[np.int32]  # [S, U]
+    log_prob: NDArray[np.float64]  # [S] of ``drawn``: the sum over units, each within its domain
+    status: NDArray[np.int8]  # [S] index into STATUS
+    drawn: NDArray[np.int16]  # [S, U] chips before components moved down
+    lowest: NDArray[np.int16]  # [S, U] first chip of the unit's domain when it was visited
+    highest: NDArray[np.int16]  # [S, U] last chip of it
+
+
+class AdjacentFixes(NamedTuple):
+    """Proposals made valid; statuses as of :class:`AdjacentSamples`."""
+
+    placement: NDArray[np.int32]  # [S, U]
+    status: NDArray[np.int8]  # [S] index into STATUS
+
+
+def sample_adjacent(
+    problem: PlacementProblem,
+    log_probs: NDArray[np.float64],
+    *,
+    orders: Visiting | NDArray[np.int32] = "random",
+    seed: int = 0,
+    num_samples: int = 1,
+    first_chip: ArrayLike | None = None,
+    last_chip: ArrayLike | None = None,
+) -> AdjacentSamples:
+    """Draw placements unit by unit, each from its row restricted to what is still possible.
+
+    Every placement within the rule and the bounds can be drawn where each of its chips
+    has mass. A row without mass on a domain counts as uniform there.
+
+    Args:
+      log_probs: [U, D], or [S, U, D] with rows of each sample's own; on any scale, -inf is no mass.
+      orders: how units are visited, or [S, U] the units of each sample in that order.
+      first_chip: [U] or one number, no unit lies below; 0 by default.
+      last_chip: [U] or one number, no unit lies above; ``D - 1`` by default.
+
+    Raises:
+      InfeasibleError: all chips must be used and cannot be, whatever the bounds.
+    """
+    rows = checked_rows(problem, log_probs, num_samples)
+    shape = (num_samples, problem.num_units)
+    out = AdjacentSamples(
+        placement=np.full(shape, -1, dtype=np.int32),
+        log_prob=np.zeros(num_samples),
+        status=np.full(num_samples, CONTRADICTION, dtype=np.int8),
+        drawn=np.full(shape, -1, dtype=np.int16),
+        lowest=np.zeros(shape, dtype=np.int16),
+        highest=np.full(shape, -1, dtype=np.int16),
+    )
+    start = start_domains(problem, first_chip, last_chip)
+    cover = what_to_cover(problem, start)
+    if start is not None and cover is not None:
+        rng = np.random.default_rng(seed)
+        visiting = orders_from(problem, orders, rng, num_samples, start)
+        domains = working_domains(start, smallest_first=_is_smallest_first(orders))
+        wishes = rng.random(shape if cover.may_anchor else (num_samples, 0))
+        _sample(problem, start, cover, domains, rows, visiting, rng.random(shape), wishes, out)
+    return out
+
+
+def fix_adjacent(
+    problem: PlacementProblem,
+    proposals: NDArray[np.int32],
+    *,
+    orders: Visiting | NDArray[np.int32] = "random",
+    seed: int = 0,
+    log_probs: NDArray[np.float64] | None = None,
+    first_chip: ArrayLike | None = None,
+    last_chip: ArrayLike | None = None,
+) -> AdjacentFixes:
+    """Make proposals valid: keep each value that is still possible, then fill the rest.
+
+    A proposal that is valid comes back unchanged.
+
+    Args:
+      proposals: [S, U] chips; values outside 0 … D - 1 are never kept.
+      log_probs: [U, D] or [S, U, D]: the rest is drawn from these rows. Without them it takes
+        the nearest chip of its domain.
+      orders, first_chip, last_chip: as for :func:`sample_adjacent`, with its errors.
+    """
+    proposals = np.ascontiguousarray(proposals, dtype=np.int32)
+    if proposals.ndim != 2 or proposals.shape[1] != problem.num_units:
+        raise InvalidInputError(
+            f"proposals has shape {proposals.shape}, must be (any, {problem.num_units}).", field="proposals"
+        )
+    num_samples = len(proposals)
+    rows = np.zeros((1, 1, 1)) if log_probs is None else checked_rows(problem, log_probs, num_samples)
+    out = AdjacentFixes(
+        np.full(proposals.shape, -1, dtype=np.int32), np.full(num_samples, CONTRADICTION, dtype=np.int8)
+    )
+    start = start_domains(problem, first_chip, last_chip)
+    cover = what_to_cover(problem, start)
+    if start is not None and cover is not None:
+        rng = np.random.default_rng(seed)
+        visiting = orders_from(problem, orders, rng, num_samples, start)
+        domains = working_domains(start, smallest_first=_is_smallest_first(orders))
+        uniforms = rng.random((num_samples, 0) if log_probs is None else proposals.shape)
+        # Sources with low proposals and sinks with high ones make the best anchors.
+        wishes = np.clip(proposals, 0, problem.num_chips - 1) / problem.num_chips
+        wishes = wishes if cover.may_anchor else np.zeros((num_samples, 0))
+        _fix(problem, start, cover, domains, rows, visiting, uniforms, wishes, proposals, out)
+    return out
+
+
+def _is_smallest_first(orders: Visiting | NDArray[np.int32]) -> bool:
+    return isinstance(orders, str) and orders == "most_constrained"
+
+
+def checked_rows(
+    problem: PlacementProblem, log_probs: NDArray[np.float64], num_samples: int
+) -> NDArray[np.float64]:
+    """[1 or S, U, D] the log-probabilities, if their shape and their numbers are sound."""
+    rows = np.ascontiguousarray(log_probs, dtype=np.float64)
+    rows = rows[None] if rows.ndim == 2 else rows
+    wanted = (problem.num_units, problem.num_chips)
+    if rows.ndim != 3 or rows.shape[1:] != wanted or len(rows) not in (1, num_samples):
+        raise InvalidInputError(
+            f"log_probs has shape {np.shape(log_probs)}, must be {wanted} or {(num_samples, *wanted)}.",
+            field="log_probs",
+        )
+    if not rows.max(initial=-np.inf) < np.inf:  # NaN is not either
+        raise InvalidInputError("log_probs holds NaN or infinity.", field="log_probs")
+    return rows
+
+
+@njit(cache=True, nogil=True)
+def _sample(problem, start, cover, domains, rows, orders, uniforms, wishes, out):
+    anchorings = MAX_ANCHORINGS if wishes.shape[1] > 0 else 0
+    for s in range(len(uniforms)):
+        for attempt in range(anchorings + 1):
+            reset(domains, start)
+            turn = (attempt - 1) / MAX_ANCHORINGS
+            if attempt > 0 and not anchor(problem, domains, cover, wishes[s], turn):
+                continue
+            out.log_prob[s] = _draw_all(
+                domains, rows[s % len(rows)], orders[s % len(orders)], uniforms[s], s, out
+            )
+            if close_gaps(problem, start, cover, out.placement[s]):
+                out.status[s] = DRAWN if attempt == 0 else ANCHORED
+                break
+            out.status[s] = GAPS
+
+
+@njit(cache=True, nogil=True)
+def _draw_all(domains, rows, order, uniforms, s, out):
+    """Fix every unit to a chip drawn from its row; the log-probability of them all."""
+    # Fields of a tuple are counted references: as locals they are counted once a call.
+    lower, upper, pairs, marks = domains.lower, domains.upper, domains.pairs, domains.marks
+    placement, drawn, lowest, highest = out.placement[s], out.drawn[s], out.lowest[s], out.highest[s]
+    for unit in range(len(order)):
+        highest[unit] = -1
+    log_prob = 0.0
+    visit = 0
+    unit = next_open(lower, upper, pairs, marks, order)
+    while unit != NO_UNIT:
+        low = np.int64(lower[unit])
+        high = np.int64(upper[unit])
+        lowest[unit] = low
+        highest[unit] = high
+        chip, gained = draw_chip(rows[unit], low, high, uniforms[visit])
+        log_prob += gained
+        fix(domains, unit, chip)
+        visit += 1
+        unit = next_open(lower, upper, pairs, marks, order)
+    for unit in range(len(order)):
+        chip = lower[unit]
+        drawn[unit] = chip
+        placement[unit] = chip
+        if highest[unit] < 0:  # never visited: nothing was left to choose
+            lowest[unit] = chip
+            highest[unit] = chip
+    return log_prob
+
+
+@njit(cache=True, nogil=True)
+def _fix(problem, start, cover, domains, rows, orders, uniforms, wishes, proposals, out):
+    anchorings = MAX_ANCHORINGS if wishes.shape[1] > 0 else 0
+    for s in range(len(proposals)):
+        order = orders[s % len(orders)]
+        for attempt in range(anchorings + 1):
+            reset(domains, start)
+            turn = (attempt - 1) / MAX_ANCHORINGS
+            if attempt > 0 and not anchor(problem, domains, cover, wishes[s], turn):
+                continue
+            _keep_possible(domains, order, proposals[s])
+            _fill(domains, rows[s % len(rows)], order, uniforms[s], proposals[s])
+            for unit in range(len(order)):
+                out.placement[s, unit] = domains.lower[unit]
+            if close_gaps(problem, start, cover, out.placement[s]):
+                out.status[s] = DRAWN if attempt == 0 else ANCHORED
+                break
+            out.status[s] = GAPS
+
+
+@njit(cache=True, nogil=True)
+def _keep_possible(domains, order, proposal):
+    """Fix every unit whose proposal is in its domain when it is visited."""
+    lower, upper, pairs, marks = domains.lower, domains.upper, domains.pairs, domains.marks
+    unit = next_open(lower, upper, pairs, marks, order)
+    while unit != NO_UNIT:
+        chip = np.int64(proposal[unit])
+        if lower[unit] <= chip and chip <= upper[unit]:
+            fix(domains, unit, chip)
+        unit = next_open(lower, upper, pairs, marks, order)
+
+
+@njit(cache=True, nogil=True)
+def _fill(domains, rows, order, uniforms, proposal):
+    """Fix the units still open: drawn where there are uniforms, else nearest to the proposal."""
+    lower, upper = domains.lower, domains.upper
+    for i in range(len(order)):
+        unit = order[i]
+        low = np.int64(lower[unit])
+        high = np.int64(upper[unit])
+        if low < high:
+            chip = min(max(np.int64(proposal[unit]), low), high)
+            if len(uniforms) > 0:
+                chip, _ = draw_chip(rows[unit], low, high, uniforms[i])
+            fix(domains, unit, chip)

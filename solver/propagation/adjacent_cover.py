@@ -1,0 +1,168 @@
+"""The no-skip rule in the adjacent core: closing gaps between chips, and anchors that leave none.
+
+Without bounds of the caller's, components simply move down. Where all chips must be
+used, or bounds keep components from moving, units are fixed in advance so that every
+chip that must be covered is (:func:`anchor`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.errors import InfeasibleError
+from go_opt.solver.problem.problem import (
+    NO_SKIP_ALL,
+    NO_SKIP_OFF,
+    PlacementProblem,
+    component_width,
+    span_from_sources,
+)
+from go_opt.solver.propagation.adjacent_domains import NO_UNIT, Domains, fix
+
+
+class Cover(NamedTuple):
+    """Chips that units must cover, and who can."""
+
+    last_chip: int  # chips 0 … last_chip must be used; -1: the rule is off
+    uses_all: bool
+    may_anchor: bool  # False where moving components down is always enough
+    span: NDArray[np.int32]  # [U] see span_from_sources; 0 where any source will do
+    width: NDArray[np.int32]  # [C] the most chips a component can use; 1 where any source will do
+
+
+def what_to_cover(problem: PlacementProblem, start: Domains | None) -> Cover | None:
+    """The no-skip rule of ``problem`` from ``start``; ``None`` where bounds forbid it for certain.
+
+    Raises:
+      InfeasibleError: all chips must be used and cannot be, whatever the bounds.
+    """
+    last_of_all = problem.num_chips - 1
+    if problem.no_skip == NO_SKIP_ALL:
+        span = span_from_sources(problem)
+        width = component_width(problem, span)
+        most = int(width.sum())
+        if most < problem.num_chips:
+            raise InfeasibleError(
+                f"not all {problem.num_chips} chips can be used: this graph uses at most {most} where every "
+                "edge spans at most one chip."
+            )
+        if start is None or start.lower.min() > 0 or start.upper.max() < last_of_all:
+            return None
+        return Cover(last_of_all, True, True, span, width)
+    span = np.zeros(problem.num_units, dtype=np.int32)
+    width = np.ones(problem.num_components, dtype=np.int32)
+    if problem.no_skip == NO_SKIP_OFF:
+        return Cover(-1, False, False, span, width)
+    if start is None or start.lower.min() > 0:
+        return None
+    # Alone, a component leaves out no chip but those below it. Several must reach the
+    # highest chip that bounds force upon any of them.
+    last_chip = 0 if problem.num_components == 1 else int(start.lower.max())
+    return Cover(last_chip, False, bool((start.lower > 0).any()), span, width)
+
+
+@njit(cache=True, nogil=True)
+def anchor(problem, domains, cover, preference, turn):
+    """Fix sources and sinks so that chips 0 … last_chip are covered; False if it finds no way.
+
+    Component by component: a source takes the next chip to cover, a sink the highest it
+    then can. Ties go to the source of least and the sink of greatest preference, turned
+    by ``turn`` (a share of 1), so that another try takes others.
+    """
+    used = np.zeros(problem.num_components, np.bool_)
+    following = np.int64(0)
+    while following <= cover.last_chip:
+        source = NO_UNIT
+        best = np.inf
+        for unit in range(len(domains.lower)):
+            if problem.predecessor_ptr[unit] < problem.predecessor_ptr[unit + 1]:
+                continue
+            component = problem.component[unit]
+            wanted = min(cover.last_chip - following, cover.width[component] - 1)
+            if used[component] or domains.lower[unit] > following or cover.span[unit] < wanted:
+                continue
+            if (preference[unit] + turn) % 1.0 < best:
+                best = (preference[unit] + turn) % 1.0
+                source = unit
+        if source == NO_UNIT:
+            return False
+        component = problem.component[source]
+        used[component] = True
+        chip = min(following, np.int64(domains.upper[source]))
+        fix(domains, np.int32(source), chip)
+        highest = _raise_a_sink(problem, domains, component, cover.last_chip, chip, preference, turn)
+        following = max(following, highest + 1)
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _raise_a_sink(problem, domains, component, last_chip, chip, preference, turn):
+    """Fix a sink of ``component`` as high as it can be; how high (``chip`` if no higher)."""
+    sink = NO_UNIT
+    highest = np.int64(chip)
+    best = -np.inf
+    for unit in range(len(domains.lower)):
+        is_sink = problem.successor_ptr[unit] == problem.successor_ptr[unit + 1]
+        if not is_sink or problem.component[unit] != component:
+            continue
+        reached = min(np.int64(domains.upper[unit]), last_chip)
+        wish = (preference[unit] + turn) % 1.0
+        if reached > highest or (reached == highest and sink != NO_UNIT and wish > best):
+            highest = reached
+            sink = unit
+            best = wish
+    if sink != NO_UNIT:
+        fix(domains, np.int32(sink), highest)
+    return highest
+
+
+@njit(cache=True, nogil=True)
+def close_gaps(problem, start, cover, chips):
+    """Move components of ``chips`` [U] down, no further than needed and allowed; False: gaps are left.
+
+    Lowest first: a component that starts above the first chip not covered moves down to it,
+    or as far as the bounds at the start let all its units go.
+    """
+    if cover.last_chip < 0:
+        return True
+    num_components = problem.num_components
+    num_chips = problem.num_chips
+    low = np.empty(num_components, np.int64)
+    high = np.empty(num_components, np.int64)
+    slack = np.empty(num_components, np.int64)
+    for c in range(num_components):
+        low[c] = num_chips
+        high[c] = -1
+        slack[c] = num_chips
+    for unit in range(len(chips)):
+        c = problem.component[unit]
+        low[c] = min(low[c], chips[unit])
+        high[c] = max(high[c], chips[unit])
+        slack[c] = min(slack[c], chips[unit] - start.lower[unit])
+    first = np.empty(num_chips, np.int64)
+    following = np.empty(num_components, np.int64)
+    for chip in range(num_chips):
+        first[chip] = -1
+    for c in range(num_components):
+        following[c] = first[low[c]]
+        first[low[c]] = c
+    covered = np.int64(0)
+    moves = False
+    for chip in range(num_chips):
+        c = first[chip]
+        while c >= 0:
+            shift = min(max(np.int64(0), chip - covered), slack[c])
+            if chip - shift > covered:
+                return False
+            covered = max(covered, high[c] - shift + 1)
+            slack[c] = shift
+            moves |= shift > 0
+            c = following[c]
+    if moves:
+        for unit in range(len(chips)):
+            chips[unit] -= slack[problem.component[unit]]
+    return covered == num_chips if cover.uses_all else covered > cover.last_chip

@@ -1,0 +1,70 @@
+"""Visiting orders of SAMPLE and FIX."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.errors import InvalidInputError
+from go_opt.solver.problem.problem import PlacementProblem
+from go_opt.solver.propagation.adjacent_domains import Domains
+
+Visiting = Literal["random", "topological", "middle_out", "most_constrained"]
+VISITING: Final = ("random", "topological", "middle_out", "most_constrained")
+
+
+def visiting_orders(
+    problem: PlacementProblem, mode: Visiting, rng: np.random.Generator, num_samples: int
+) -> NDArray[np.int32]:
+    """[S, U], or [1, U] where all samples share one: the units in the order they are visited.
+
+    * ``random``: an order of its own for each sample.
+    * ``topological``: each unit behind all it reads. Runs through the chips in the first units.
+    * ``middle_out``: from the middle of the topological order to both its ends.
+    * ``most_constrained``: random; it breaks ties where the smallest domain is next.
+    """
+    if mode not in VISITING:
+        raise InvalidInputError(f"orders is {mode!r}, must be one of {', '.join(VISITING)}.", field="orders")
+    along = problem.topological
+    if mode == "topological":
+        return along[None, :]
+    if mode == "middle_out":
+        twice_from_middle = np.abs(2 * np.arange(len(along)) + 1 - 2 * (len(along) // 2))
+        return along[np.argsort(twice_from_middle, kind="stable")][None, :]
+    units = np.arange(problem.num_units, dtype=np.int32)
+    return rng.permuted(np.tile(units, (num_samples, 1)), axis=1)
+
+
+def orders_from(
+    problem: PlacementProblem,
+    orders: Visiting | NDArray[np.int32],
+    rng: np.random.Generator,
+    num_samples: int,
+    start: Domains,
+) -> NDArray[np.int32]:
+    """[S or 1, U] the caller's orders, or those of a mode.
+
+    For ``most_constrained`` the smallest domains at the start come first; from then on the
+    kernels go from pair to pair (``next_open``).
+    """
+    if not isinstance(orders, str):
+        return _checked_orders(problem, orders, num_samples)
+    visiting = visiting_orders(problem, orders, rng, num_samples)
+    if orders != "most_constrained":
+        return visiting
+    size = (start.upper - start.lower)[visiting]
+    return np.take_along_axis(visiting, np.argsort(size, axis=1, kind="stable"), axis=1)
+
+
+def _checked_orders(
+    problem: PlacementProblem, orders: NDArray[np.int32], num_samples: int
+) -> NDArray[np.int32]:
+    given = np.atleast_2d(np.ascontiguousarray(orders, dtype=np.int32))
+    wanted = np.broadcast_to(np.arange(problem.num_units), (len(given), problem.num_units))
+    if len(given) not in (1, num_samples) or not np.array_equal(np.sort(given, axis=1), wanted):
+        raise InvalidInputError(
+            f"orders must hold every unit once in each of 1 or {num_samples} rows.", field="orders"
+        )
+    return given

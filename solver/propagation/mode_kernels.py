@@ -1,0 +1,281 @@
+"""Kernels of SAMPLE and FIX under the full rule: ten-line searches over the engine.
+
+Axes: ``S`` samples, ``U`` units, ``D`` chips, ``W`` words, ``O`` rows of log-probabilities and
+visiting orders: 1, or S.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.solver.propagation.domains import (
+    ALL_BITS,
+    BACKTRACKS,
+    FAILED,
+    MAX_BACKTRACKS,
+    NO_BITS,
+    WORD_BITS,
+    chip_bit,
+    has_chip,
+    narrow_range,
+)
+from go_opt.solver.propagation.search import EXHAUSTED, decide, reset, settle
+
+ENDINGS: Final = ("kept", "searched", "backtracked", "adjacent", "limit", "conflict")
+KEPT, SEARCHED, BACKTRACKED, ADJACENT, LIMIT, CONFLICT = range(6)
+
+
+FIRST_TRY: Final = 60  # backtracks before the first restart
+
+
+class Draws(NamedTuple):
+    """What the kernels fill in, a row for each sample."""
+
+    placement: NDArray[np.int32]  # [S, U]
+    proposal: NDArray[np.int32]  # [S, U]
+    log_prob: NDArray[np.float64]  # [S] of the draws within ``open_chips``, where the ending is SEARCHED
+    ending: NDArray[np.int8]  # [S] index into ENDINGS
+    open_chips: NDArray[np.uint64]  # [S, U, W] the domain of each unit when it was drawn
+
+
+@njit(cache=True, nogil=True)
+def sample_all(tables, store, rows, orders, is_constrained, max_backtracks, rng, draws):
+    """SAMPLE: the row's own draw where that is valid, else the search, drawing by the row."""
+    work = _working_space(store)
+    for s in range(len(draws.placement)):
+        row = rows[s % len(rows)]
+        _fill(work.chips)
+        for unit in range(len(store.low)):
+            chip, _ = draw_chip(work.chips, 0, tables.num_chips - 1, row[unit], rng.random())
+            draws.proposal[s, unit] = chip
+        if _keep_proposal(tables, store, draws.proposal[s], s, draws):
+            continue
+        begin = store.counters[BACKTRACKS]
+        _set_order(work, orders[s % len(orders)])
+        while _may_try_again(store, begin, max_backtracks, s, draws):
+            _failures_first(work)
+            place = _sample(tables, store, row, work, is_constrained, rng, s, draws)
+            _finish(tables, store, place, begin, s, draws)
+
+
+@njit(cache=True, nogil=True)
+def fix_all(tables, store, rows, orders, is_constrained, max_backtracks, rng, draws):
+    """FIX: the proposal where it is valid, else the search that keeps what it can of it.
+
+    The rest is drawn by the row, or takes the nearest chip where there are no rows.
+    """
+    work = _working_space(store)
+    for s in range(len(draws.placement)):
+        if _keep_proposal(tables, store, draws.proposal[s], s, draws):
+            continue
+        row = rows[s % len(rows)] if len(rows) > 0 else np.zeros((0, 0))
+        begin = store.counters[BACKTRACKS]
+        _set_order(work, orders[s % len(orders)])
+        while _may_try_again(store, begin, max_backtracks, s, draws):
+            _failures_first(work)
+            place = _fix(tables, store, row, work, is_constrained, rng, s, draws)
+            _finish(tables, store, place, begin, s, draws)
+
+
+class Work(NamedTuple):
+    """Working space of one sample."""
+
+    order: NDArray[np.int64]  # [2, U] units in the order of a first and a second pass
+    failures: NDArray[np.int64]  # [U] backtracks at each unit
+    chips: NDArray[np.uint64]  # [W] a set of chips
+    gains: NDArray[np.float64]  # [U] log-probability of the draw at each place of the order
+
+
+@njit(cache=True, nogil=True)
+def _working_space(store):
+    num_units, num_words = store.domain.shape
+    order = np.zeros((2, num_units), np.int64)
+    return Work(order, np.zeros(num_units, np.int64), np.zeros(num_words, np.uint64), np.zeros(num_units))
+
+
+@njit(cache=True, nogil=True)
+def _set_order(work, order):
+    for i in range(len(order)):
+        work.order[0, i] = order[i]
+        work.failures[i] = 0
+
+
+@njit(cache=True, nogil=True)
+def _failures_first(work):
+    """Units at which the search went back come first; the second pass follows the first."""
+    num_units = len(work.failures)
+    size = 0
+    for wants_failures in (True, False):
+        for i in range(num_units):
+            if (work.failures[work.order[0, i]] > 0) == wants_failures:
+                work.order[1, size] = work.order[0, i]
+                size += 1
+    for i in range(num_units):
+        work.order[0, i] = work.order[1, i]
+
+
+@njit(cache=True, nogil=True)
+def _may_try_again(store, begin, max_backtracks, s, draws):
+    """Whether the search goes on; how far this time: restarts are cheap, so tries begin small."""
+    used = store.counters[BACKTRACKS] - begin
+    if used > 0 and (draws.ending[s] != LIMIT or used >= max_backtracks):
+        return False
+    budget = max(FIRST_TRY, used // 4)
+    store.state[MAX_BACKTRACKS] = store.counters[BACKTRACKS] + min(budget, max_backtracks - used)
+    return used > 0 or draws.ending[s] == CONFLICT
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _keep_proposal(tables, store, proposal, s, draws):
+    """Whether the proposal is valid: then it is the placement. The store is left at the start."""
+    is_valid = True
+    for unit in range(len(store.low)):
+        chip = np.int64(proposal[unit])
+        if chip < 0 or chip >= tables.num_chips or not has_chip(store.domain[unit], chip):
+            is_valid = False
+            break
+        if narrow_range(store, unit, chip, chip) == FAILED:
+            is_valid = False
+            break
+    is_valid = settle(tables, store, is_valid) != EXHAUSTED
+    reset(tables, store)
+    if is_valid:
+        draws.ending[s] = KEPT
+        for unit in range(len(store.low)):
+            draws.placement[s, unit] = proposal[unit]
+    return is_valid
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _sample(tables, store, row, work, is_constrained, rng, s, draws):
+    num_units = len(store.low)
+    chips = work.chips
+    place = 0
+    while 0 <= place < num_units:
+        unit = _next_unit(store, work.order[0], place, is_constrained)
+        chip, work.gains[place] = draw_open(store, unit, row[unit], rng.random())
+        for word in range(len(chips)):
+            draws.open_chips[s, unit, word] = store.domain[unit, word]
+        _only(chips, chip)
+        before = place
+        place = settle(tables, store, decide(store, unit, chips))
+        if place <= before:
+            work.failures[unit] += 1
+    draws.log_prob[s] = work.gains.sum()
+    return place
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _fix(tables, store, row, work, is_constrained, rng, s, draws):
+    num_units = len(store.low)
+    chips = work.chips
+    place = 0
+    while 0 <= place < 2 * num_units:
+        is_filling = place >= num_units
+        unit = _next_unit(store, work.order[int(is_filling)], place % num_units, is_constrained)
+        wanted = np.int64(draws.proposal[s, unit])
+        is_open = 0 <= wanted < tables.num_chips and has_chip(store.domain[unit], wanted)
+        if is_open:
+            _only(chips, wanted)
+        elif not is_filling:
+            for word in range(len(chips)):
+                chips[word] = store.domain[unit, word]
+        elif len(row) > 0:
+            chip, _ = draw_open(store, unit, row[unit], rng.random())
+            _only(chips, chip)
+        else:
+            _only(chips, _nearest(store, unit, wanted))
+        before = place
+        place = settle(tables, store, decide(store, unit, chips))
+        if place <= before:
+            work.failures[unit] += 1
+    return place
+
+
+@njit(cache=True, nogil=True)
+def _finish(tables, store, place, begin, s, draws):
+    """Note how the try ended, take the placement, and go back to the start."""
+    if place < 0:
+        draws.ending[s] = CONFLICT if place == EXHAUSTED else LIMIT
+    else:
+        draws.ending[s] = BACKTRACKED if store.counters[BACKTRACKS] > begin else SEARCHED
+        for unit in range(len(store.low)):
+            draws.placement[s, unit] = store.low[unit]
+    reset(tables, store)
+
+
+@njit(cache=True, nogil=True)
+def _next_unit(store, order, place, is_constrained):
+    """The unit of this place in the order; or, moved there, the one with the fewest chips open."""
+    if is_constrained:
+        best = place
+        for i in range(place + 1, len(order)):
+            if store.size[order[best]] == 1:
+                break
+            if store.size[order[i]] < store.size[order[best]]:
+                best = i
+        order[place], order[best] = order[best], order[place]
+    return order[place]
+
+
+@njit(cache=True, nogil=True)
+def _only(chips, chip):
+    for word in range(len(chips)):
+        chips[word] = NO_BITS
+    chips[chip // WORD_BITS] = chip_bit(chip)
+
+
+@njit(cache=True, nogil=True)
+def _fill(chips):
+    for word in range(len(chips)):
+        chips[word] = ALL_BITS
+
+
+@njit(cache=True, nogil=True)
+def _nearest(store, unit, wanted):
+    """The open chip nearest to ``wanted``, the lower of two."""
+    best = store.low[unit]
+    for chip in range(store.low[unit], store.high[unit] + 1):
+        if has_chip(store.domain[unit], chip) and abs(chip - wanted) < abs(best - wanted):
+            best = chip
+    return best
+
+
+@njit(cache=True, nogil=True)
+def draw_open(store, unit, row, uniform):
+    """A chip drawn by ``row`` among those open to ``unit``; see :func:`draw_chip`."""
+    return draw_chip(store.domain[unit], store.low[unit], store.high[unit], row, uniform)
+
+
+@njit(cache=True, nogil=True)
+def draw_chip(chips, low, high, row, uniform):
+    """A chip of the set ``chips`` [W], all within ``low … high``, and its log-probability there.
+
+    ``row`` [D] are log-probabilities of any scale; where it has no mass on the set, every chip
+    is as likely.
+    """
+    top = -np.inf
+    for chip in range(low, high + 1):
+        if has_chip(chips, chip):
+            top = max(top, row[chip])
+    total = 0.0
+    for chip in range(low, high + 1):
+        if has_chip(chips, chip):
+            total += 1.0 if top == -np.inf else np.exp(row[chip] - top)
+    left = uniform * total
+    drawn = low
+    mass = 1.0
+    for chip in range(low, high + 1):
+        if has_chip(chips, chip):
+            weight = 1.0 if top == -np.inf else np.exp(row[chip] - top)
+            if weight > 0.0:
+                drawn = chip
+                mass = weight
+                left -= weight
+                if left < 0.0:
+                    break
+    return drawn, np.log(mass / total)

@@ -1,0 +1,308 @@
+"""SAMPLE and FIX: batches of valid placements from a policy's log-probabilities or proposals.
+
+Under the full rule a placement is the proposal itself where that is valid; else what the
+engine finds within ``max_backtracks``; else what the adjacent core makes. Under the
+adjacent rule the core does it all. Axes as in :mod:`go_opt.solver.propagation.mode_kernels`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.errors import InfeasibleError, InvalidInputError
+from go_opt.solver.problem.problem import PlacementProblem
+from go_opt.solver.propagation.adjacent import ANCHORED, DRAWN, checked_rows, fix_adjacent, sample_adjacent
+from go_opt.solver.propagation.adjacent_orders import VISITING, Visiting, visiting_orders
+from go_opt.solver.propagation.domains import pack_chips, unpack_chips
+from go_opt.solver.propagation.mode_kernels import (
+    ADJACENT,
+    CONFLICT,
+    KEPT,
+    LIMIT,
+    SEARCHED,
+    Draws,
+    fix_all,
+    sample_all,
+)
+from go_opt.solver.propagation.propagators.tables import RuleTables, rule_tables
+from go_opt.solver.propagation.search import Solver, Statistics, holds
+
+Rule = Literal["full", "adjacent"]
+RULES: Final = ("full", "adjacent")
+MAX_BACKTRACKS: Final = 300
+
+
+@dataclass(frozen=True, eq=False)
+class Placements:
+    """Placements, how each was found, and what its log-probability is of.
+
+    ``log_prob`` is ``Σ_u log p(drawn[u] | open_chips[u])``, where a row without mass on a
+    unit's open chips counts as uniform. What was drawn is the placement, each unit within
+    the domain it met, where the search never went back; else the proposal, among all chips.
+    """
+
+    placement: NDArray[np.int32]  # [S, U]; -1 where none was found (user constraints only)
+    log_prob: NDArray[np.float64]  # [S]; NaN where no log-probabilities were given
+    ending: NDArray[np.int8]  # [S] index into ENDINGS
+    drawn: NDArray[np.int32]  # [S, U]
+    open_chips: NDArray[np.uint64]  # [S, U, W] sets of chips
+    statistics: Statistics  # of the whole batch, the adjacent core left out
+
+    @property
+    def found(self) -> NDArray[np.bool_]:
+        """[S] True where there is a valid placement."""
+        return (self.ending != LIMIT) & (self.ending != CONFLICT)
+
+    @property
+    def backtracked(self) -> NDArray[np.bool_]:
+        """[S] True where the search went back at least once, whatever came of it."""
+        return (self.ending != KEPT) & (self.ending != SEARCHED)
+
+    @property
+    def fell_back(self) -> NDArray[np.bool_]:
+        """[S] True where the adjacent core had to make the placement."""
+        return self.ending == ADJACENT
+
+
+def sample(
+    problem: PlacementProblem,
+    log_probs: NDArray[np.float64],
+    *,
+    seed: int = 0,
+    num_samples: int = 1,
+    order: Visiting = "random",
+    rule: Rule = "full",
+    max_backtracks: int = MAX_BACKTRACKS,
+    tables: RuleTables | None = None,
+) -> Placements:
+    """Draw placements unit by unit, each from its row restricted to what is still possible.
+
+    Args:
+      log_probs: [U, D], or [S, U, D] with rows of each sample's own; any scale, -inf is no mass.
+      order: in which units are visited.
+      max_backtracks: of the engine, for each sample.
+      tables: of ``problem``, made before; with user constraints they hold those too.
+
+    Raises:
+      InfeasibleError: under the adjacent rule, all chips must be used and no placement does.
+    """
+    rows = checked_rows(problem, log_probs, num_samples)
+    batch = _batch(problem, tables, num_samples, order, rule, seed)
+    statistics = _search(batch, sample_all, rows, max_backtracks)
+    _sample_rest(batch, rows)
+    return _placements(batch, rows, statistics, search_is_drawn=True)
+
+
+def fix(
+    problem: PlacementProblem,
+    proposals: NDArray[np.int32],
+    *,
+    log_probs: NDArray[np.float64] | None = None,
+    seed: int = 0,
+    order: Visiting = "random",
+    rule: Rule = "full",
+    max_backtracks: int = MAX_BACKTRACKS,
+    tables: RuleTables | None = None,
+) -> Placements:
+    """Make proposals valid: keep each value that is still possible, then fill the rest.
+
+    A valid proposal comes back unchanged. What was drawn is always the proposal.
+
+    Args:
+      proposals: [S, U] chips; values outside 0 … D - 1 are never kept.
+      log_probs: [U, D] or [S, U, D]: the rest is drawn from these rows; without them it takes
+        the nearest chip of its domain.
+      order, max_backtracks, tables: as for :func:`sample`, with its errors.
+    """
+    proposals = _checked_proposals(problem, proposals)
+    rows = _NO_ROWS if log_probs is None else checked_rows(problem, log_probs, len(proposals))
+    batch = _batch(problem, tables, len(proposals), order, rule, seed)
+    batch.draws.proposal[:] = proposals
+    statistics = _search(batch, fix_all, rows, max_backtracks)
+    _fix_rest(batch, rows)
+    return _placements(batch, rows, statistics, search_is_drawn=False)
+
+
+_NO_ROWS: Final = np.zeros((0, 0, 0))
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    problem: PlacementProblem
+    tables: RuleTables
+    order: Visiting
+    rule: Rule
+    orders: NDArray[np.int32]  # [1 or S, U] units in the order they are visited
+    seed: int
+    draws: Draws
+
+
+def _batch(
+    problem: PlacementProblem,
+    tables: RuleTables | None,
+    num_samples: int,
+    order: Visiting,
+    rule: Rule,
+    seed: int,
+) -> _Batch:
+    if order not in VISITING:
+        raise InvalidInputError(f"order is {order!r}, must be one of {', '.join(VISITING)}.", field="order")
+    if rule not in RULES:
+        raise InvalidInputError(f"rule is {rule!r}, must be one of {', '.join(RULES)}.", field="rule")
+    tables = rule_tables(problem) if tables is None else tables
+    num_units, num_words = tables.allowed.shape
+    draws = Draws(
+        placement=np.full((num_samples, num_units), -1, np.int32),
+        proposal=np.zeros((num_samples, num_units), np.int32),
+        log_prob=np.zeros(num_samples),
+        ending=np.full(num_samples, LIMIT if rule == "adjacent" else CONFLICT, np.int8),
+        open_chips=np.zeros((num_samples, num_units, num_words), np.uint64),
+    )
+    orders = visiting_orders(problem, order, np.random.default_rng((seed, 0)), num_samples)
+    return _Batch(problem, tables, order, rule, orders, seed, draws)
+
+
+def _search(batch: _Batch, kernel: Any, rows: NDArray[np.float64], max_backtracks: int) -> Statistics:
+    """Run the engine under the full rule; what it cost."""
+    if batch.rule == "adjacent":
+        return Statistics(0, 0, 0, 0)
+    solver = Solver(batch.tables)
+    before = solver.statistics
+    if not solver.is_exhausted:
+        rng = np.random.default_rng((batch.seed, 1))
+        is_constrained = batch.order == "most_constrained"
+        kernel(
+            batch.tables, solver.store, rows, batch.orders, is_constrained, max_backtracks, rng, batch.draws
+        )
+    return solver.statistics - before
+
+
+def _sample_rest(batch: _Batch, rows: NDArray[np.float64]) -> None:
+    """Let the adjacent core draw where the engine did not."""
+    rest, arguments = _rest(batch)
+    if not len(rest):
+        return
+    first, last = _stretches(batch.tables)
+    try:
+        drawn = sample_adjacent(
+            batch.problem, rows[rest] if len(rows) > 1 else rows, num_samples=len(rest),
+            first_chip=first, last_chip=last, **arguments,
+        )  # fmt: skip
+    except InfeasibleError:
+        if batch.rule == "adjacent":
+            raise
+        return
+    draws = batch.draws
+    is_valid = _accept(batch, rest, drawn.placement, drawn.status)
+    if batch.rule == "adjacent":
+        chips = np.arange(batch.problem.num_chips)
+        lowest = np.minimum(drawn.lowest, drawn.drawn)[:, :, None]
+        highest = np.maximum(drawn.highest, drawn.drawn)[:, :, None]
+        draws.open_chips[rest] = pack_chips((chips >= lowest) & (chips <= highest))
+        draws.log_prob[rest] = drawn.log_prob
+        draws.proposal[rest] = drawn.drawn
+        draws.ending[rest[is_valid]] = SEARCHED
+
+
+def _fix_rest(batch: _Batch, rows: NDArray[np.float64]) -> None:
+    """Let the adjacent core repair what the engine did not."""
+    rest, arguments = _rest(batch)
+    if not len(rest):
+        return
+    first, last = _stretches(batch.tables)
+    log_probs = None
+    if len(rows):
+        log_probs = rows[rest] if len(rows) > 1 else rows
+    try:
+        fixed = fix_adjacent(
+            batch.problem, batch.draws.proposal[rest], log_probs=log_probs,
+            first_chip=first, last_chip=last, **arguments,
+        )  # fmt: skip
+    except InfeasibleError:
+        if batch.rule == "adjacent":
+            raise
+        return
+    is_valid = _accept(batch, rest, fixed.placement, fixed.status)
+    if batch.rule == "adjacent":
+        is_kept = (fixed.placement == batch.draws.proposal[rest]).all(axis=1)
+        batch.draws.ending[rest[is_valid]] = np.where(is_kept, KEPT, SEARCHED)[is_valid]
+
+
+def _rest(batch: _Batch) -> tuple[NDArray[np.int64], dict[str, Any]]:
+    """The samples without a placement, and how the core should go about them."""
+    rest = np.flatnonzero(batch.draws.ending == LIMIT)
+    # Only a listed order would keep the core from following the smallest domain.
+    listed = batch.orders[rest] if len(batch.orders) > 1 else batch.orders
+    orders = "most_constrained" if batch.order == "most_constrained" else listed
+    return rest, {"orders": orders, "seed": batch.seed}
+
+
+def _accept(
+    batch: _Batch, rest: NDArray[np.int64], placement: NDArray[np.int32], status: NDArray[np.int8]
+) -> NDArray[np.bool_]:
+    """Take over the core's placements where every rule holds; [R] whether it does."""
+    is_valid = (status == DRAWN) | (status == ANCHORED)
+    for i in np.flatnonzero(is_valid):
+        is_valid[i] = holds(batch.tables, placement[i])
+    batch.draws.placement[rest[is_valid]] = placement[is_valid]
+    batch.draws.ending[rest[is_valid]] = ADJACENT
+    return is_valid
+
+
+def _stretches(tables: RuleTables) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """[U] first and last of the most consecutive chips open to each unit: the core knows intervals."""
+    open_chips = unpack_chips(tables.allowed, tables.num_chips)
+    first, last = np.zeros((2, tables.num_units), np.int32)
+    run, longest = np.zeros((2, tables.num_units), np.int32)
+    for chip in range(tables.num_chips):
+        run = np.where(open_chips[:, chip], run + 1, 0)
+        is_longer = run > longest
+        longest = np.where(is_longer, run, longest)
+        first = np.where(is_longer, chip + 1 - run, first)
+        last = np.where(is_longer, chip, last)
+    return first.astype(np.int32), last.astype(np.int32)
+
+
+def _placements(
+    batch: _Batch, rows: NDArray[np.float64], statistics: Statistics, *, search_is_drawn: bool
+) -> Placements:
+    draws = batch.draws
+    is_drawn = (draws.ending == SEARCHED) & search_is_drawn
+    if batch.rule == "adjacent" and search_is_drawn:
+        drawn, open_chips, log_prob = draws.proposal, draws.open_chips, draws.log_prob
+    else:
+        everywhere = pack_chips(np.ones(batch.problem.num_chips, np.bool_))
+        drawn = np.where(is_drawn[:, None], draws.placement, draws.proposal)
+        open_chips = np.where(is_drawn[:, None, None], draws.open_chips, everywhere)
+        log_prob = np.where(is_drawn, draws.log_prob, _proposal_log_prob(rows, draws.proposal))
+    return Placements(draws.placement, log_prob, draws.ending, drawn, open_chips, statistics)
+
+
+def _proposal_log_prob(rows: NDArray[np.float64], proposals: NDArray[np.int32]) -> NDArray[np.float64]:
+    """[S] of the proposals among all chips."""
+    if not len(rows):
+        return np.full(len(proposals), np.nan)
+    top = rows.max(axis=-1, keepdims=True)
+    shifted = np.where(np.isneginf(top), 0.0, rows - np.where(np.isneginf(top), 0.0, top))
+    normalised = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    num_samples, num_units = proposals.shape
+    sample_index = np.arange(num_samples)[:, None] % len(rows)
+    is_inside = (proposals >= 0) & (proposals < rows.shape[-1])
+    chip = np.where(is_inside, proposals, 0)
+    picked = normalised[sample_index, np.arange(num_units), chip]
+    return np.where(is_inside, picked, -np.inf).sum(axis=1)
+
+
+def _checked_proposals(problem: PlacementProblem, proposals: NDArray[np.int32]) -> NDArray[np.int32]:
+    checked = np.ascontiguousarray(proposals)
+    if checked.ndim != 2 or checked.shape[1] != problem.num_units or checked.dtype.kind not in "iu":
+        raise InvalidInputError(
+            f"proposals has shape {checked.shape} of {checked.dtype}, must be integers "
+            f"(samples, {problem.num_units}).",
+            field="proposals",
+        )
+    return np.where((checked >= 0) & (checked < problem.num_chips), checked, -1).astype(np.int32)

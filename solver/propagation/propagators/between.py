@@ -1,0 +1,99 @@
+"""Units between the ends of an edge: ``f(x) = f(u)`` or ``f(x) = f(v)``.
+
+Implied by the longest-path rule for an edge ``(u, v)`` and every unit x on a path from u to v:
+were x on a chip of its own, the direct dependency would have a detour over it. Hence, as
+soon as the bounds of u, x and v say so,
+
+* ``high(u) < low(x)``: x is with v, so ``high(v) <= high(x)`` and ``low(x) >= low(v)``;
+* ``high(x) < low(v)``: x is with u, so ``low(u) >= low(x)`` and ``high(x) <= high(u)``;
+* x is on no chip above ``high(u)`` and below ``low(v)``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.solver.propagation.domains import (
+    FAILED,
+    UNCHANGED,
+    WORD_BITS,
+    narrow_range,
+    range_bits,
+    write,
+)
+from go_opt.solver.propagation.propagators.tables import RuleTables
+
+
+@njit(cache=True, nogil=True)
+def propagate(tables, store, unit):
+    if len(tables.between) == 0:
+        return UNCHANGED
+    result = UNCHANGED
+    for i in range(tables.around_ptr[unit], tables.around_ptr[unit + 1]):
+        edge = tables.around[i]
+        status = _keep_with_an_end(tables, store, tables.succ_source[edge], unit, tables.succ[edge])
+        if status == FAILED:
+            return FAILED
+        result = max(result, status)
+    for edge in range(tables.succ_ptr[unit], tables.succ_ptr[unit + 1]):
+        for i in range(tables.between_ptr[edge], tables.between_ptr[edge + 1]):
+            status = _keep_with_an_end(tables, store, unit, tables.between[i], tables.succ[edge])
+            if status == FAILED:
+                return FAILED
+            result = max(result, status)
+    for j in range(tables.pred_ptr[unit], tables.pred_ptr[unit + 1]):
+        edge = tables.pred_edge[j]
+        for i in range(tables.between_ptr[edge], tables.between_ptr[edge + 1]):
+            status = _keep_with_an_end(tables, store, tables.pred[j], tables.between[i], unit)
+            if status == FAILED:
+                return FAILED
+            result = max(result, status)
+    return result
+
+
+def holds(tables: RuleTables, placement: NDArray[np.int32]) -> bool:
+    edge = np.repeat(np.arange(len(tables.succ)), np.diff(tables.between_ptr))
+    chip = placement[tables.between]
+    with_source = chip == placement[tables.succ_source[edge]]
+    return bool((with_source | (chip == placement[tables.succ[edge]])).all())
+
+
+@njit(cache=True, nogil=True)
+def _keep_with_an_end(tables, store, u, x, v):
+    last = tables.num_chips - 1
+    if store.high[u] < store.low[x]:
+        if store.high[x] == store.high[v] and store.low[x] == store.low[v]:
+            return UNCHANGED
+        status = narrow_range(store, v, 0, store.high[x])
+        if status == FAILED:
+            return FAILED
+        return _worse(status, narrow_range(store, x, store.low[v], last))
+    if store.high[x] < store.low[v]:
+        if store.high[x] == store.high[u] and store.low[x] == store.low[u]:
+            return UNCHANGED
+        status = narrow_range(store, u, store.low[x], last)
+        if status == FAILED:
+            return FAILED
+        return _worse(status, narrow_range(store, x, 0, store.high[u]))
+    return leave_out(store, x, store.high[u] + 1, store.low[v] - 1)
+
+
+@njit(cache=True, nogil=True)
+def leave_out(store, unit, low, high):
+    """Remove the chips ``low … high``."""
+    result = UNCHANGED
+    if low > high or high < store.low[unit] or low > store.high[unit]:
+        return UNCHANGED
+    for word in range(low // WORD_BITS, high // WORD_BITS + 1):
+        status = write(store, unit, word, ~range_bits(word, low, high))
+        if status == FAILED:
+            return FAILED
+        result = max(result, status)
+    return result
+
+
+@njit(cache=True, nogil=True)
+def _worse(status, other):
+    return FAILED if other == FAILED else max(status, other)

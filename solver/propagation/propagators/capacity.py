@@ -1,0 +1,147 @@
+"""Capacity: on a chip at most, or at least, so many bytes of weights or seconds of work.
+
+A chip holds what its units add by themselves, ``Σ amount(u)``, and each shared item (a
+weight tensor) that some unit on it needs, once. The least it can hold comes from the units
+decided on it, the most from all to which it is open. A unit that would bring the least over
+``at_most`` stays off; one without which the most falls below ``at_least`` must come.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.solver.propagation.domains import (
+    FAILED,
+    NARROWED,
+    NUM_RESTORES,
+    UNCHANGED,
+    WORD_BITS,
+    chip_bit,
+    has_chip,
+    narrow_range,
+    write,
+)
+from go_opt.solver.propagation.propagators.tables import RuleTables
+
+# Sums of seconds in different orders differ in the last digits.
+SLACK: Final = 1e-9
+
+
+@njit(cache=True, nogil=True)
+def propagate(tables, store, unit):
+    result = UNCHANGED
+    for limit in range(len(tables.limits.chip)):
+        if not _has_changed(tables, store, limit):
+            continue
+        status = _propagate_limit(tables, store, limit)
+        if status == FAILED:
+            return FAILED
+        result = max(result, status)
+    return result
+
+
+def holds(tables: RuleTables, placement: NDArray[np.int32]) -> bool:
+    limits = tables.limits
+    for limit, chip in enumerate(limits.chip):
+        here = np.flatnonzero(placement == chip)
+        held = limits.amount[limit, here].sum()
+        if limits.shares[limit]:
+            rows = [limits.item[limits.item_ptr[u] : limits.item_ptr[u + 1]] for u in here]
+            needed = np.unique(np.concatenate([np.zeros(0, np.int64), *rows]))
+            held += limits.item_amount[needed].sum()
+        if held > limits.at_most[limit] * (1 + SLACK) or held < limits.at_least[limit] * (1 - SLACK):
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _has_changed(tables, store, limit):
+    """Whether the least the chip can hold may have grown, or the most have fallen; noted as seen.
+
+    While domains only narrow, equal counts are of equal sets; after going back they may not be.
+    """
+    chip = tables.limits.chip[limit]
+    seen = store.limit_seen[limit]
+    has_changed = (
+        seen[2] != store.state[NUM_RESTORES]
+        or (tables.limits.at_most[limit] < np.inf and seen[1] != store.occupied[chip])
+        or (tables.limits.at_least[limit] > 0.0 and seen[0] != store.support[chip])
+    )
+    seen[0] = store.support[chip]
+    seen[1] = store.occupied[chip]
+    seen[2] = store.state[NUM_RESTORES]
+    return has_changed
+
+
+@njit(cache=True, nogil=True)
+def _propagate_limit(tables, store, limit):
+    limits = tables.limits
+    chip = limits.chip[limit]
+    at_most = limits.at_most[limit] * (1.0 + SLACK)
+    at_least = limits.at_least[limit] * (1.0 - SLACK)
+    users = np.zeros(len(limits.item_amount), np.int64)  # units that may bring an item here
+    held_items = np.zeros(len(limits.item_amount), np.bool_)
+    least = 0.0
+    most = 0.0
+    for unit in range(len(store.size)):
+        if not has_chip(store.domain[unit], chip):
+            continue
+        most += limits.amount[limit, unit] + _items_of(limits, limit, unit, users, 0)
+        _count_items(limits, limit, unit, users)
+        if store.size[unit] == 1:
+            least += limits.amount[limit, unit] + _missing_items(limits, limit, unit, held_items)
+            _hold_items(limits, limit, unit, held_items)
+    if least > at_most or most < at_least:
+        return FAILED
+    result = UNCHANGED
+    for unit in range(len(store.size)):
+        if store.size[unit] == 1 or not has_chip(store.domain[unit], chip):
+            continue
+        status = UNCHANGED
+        if least + limits.amount[limit, unit] + _missing_items(limits, limit, unit, held_items) > at_most:
+            status = write(store, unit, chip // WORD_BITS, ~chip_bit(chip))
+        elif most - limits.amount[limit, unit] - _items_of(limits, limit, unit, users, 1) < at_least:
+            status = narrow_range(store, unit, chip, chip)
+        if status == FAILED:
+            return FAILED
+        if status == NARROWED:
+            result = NARROWED
+    return result
+
+
+@njit(cache=True, nogil=True)
+def _items_of(limits, limit, unit, users, num_users):
+    """Amount of the items of ``unit`` that ``num_users`` units use: 0 none yet, 1 it alone."""
+    amount = 0.0
+    if limits.shares[limit]:
+        for i in range(limits.item_ptr[unit], limits.item_ptr[unit + 1]):
+            if users[limits.item[i]] == num_users:
+                amount += limits.item_amount[limits.item[i]]
+    return amount
+
+
+@njit(cache=True, nogil=True)
+def _missing_items(limits, limit, unit, held_items):
+    """Amount of the items of ``unit`` that the chip does not hold yet."""
+    amount = 0.0
+    if limits.shares[limit]:
+        for i in range(limits.item_ptr[unit], limits.item_ptr[unit + 1]):
+            if not held_items[limits.item[i]]:
+                amount += limits.item_amount[limits.item[i]]
+    return amount
+
+
+@njit(cache=True, nogil=True)
+def _count_items(limits, limit, unit, users):
+    for i in range(limits.item_ptr[unit], limits.item_ptr[unit + 1]):
+        users[limits.item[i]] += 1
+
+
+@njit(cache=True, nogil=True)
+def _hold_items(limits, limit, unit, held_items):
+    for i in range(limits.item_ptr[unit], limits.item_ptr[unit + 1]):
+        held_items[limits.item[i]] = True

@@ -1,0 +1,86 @@
+"""Covering: the chips that must be used need a unit each, and no unit serves two.
+
+Implied by no skipping. A matching of those chips with units to which they are open is
+kept from call to call; it is only a hint, so it needs no trail: where a unit is no longer
+open to its chip, another is looked for along augmenting paths. None is a contradiction.
+Chips with a decided unit are served by it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.solver.problem.problem import NO_SKIP_ALL, NO_SKIP_OFF
+from go_opt.solver.propagation.domains import FAILED, HIGHEST_LOW, UNCHANGED, has_chip
+from go_opt.solver.propagation.propagators import no_skip
+from go_opt.solver.propagation.propagators.tables import RuleTables
+
+
+@njit(cache=True, nogil=True)
+def propagate(tables, store, unit):
+    if tables.no_skip == NO_SKIP_OFF:
+        return UNCHANGED
+    needed = tables.num_chips - 1 if tables.no_skip == NO_SKIP_ALL else store.state[HIGHEST_LOW]
+    for chip in range(needed + 1):
+        if store.occupied[chip] > 0 or _serves(store, store.server[chip], chip):
+            continue
+        if not _find_server(store, chip, needed):
+            return FAILED
+    return UNCHANGED
+
+
+def holds(tables: RuleTables, placement: NDArray[np.int32]) -> bool:
+    return no_skip.holds(tables, placement)
+
+
+@njit(cache=True, nogil=True)
+def _serves(store, unit, chip):
+    return (
+        unit >= 0
+        and store.size[unit] > 1
+        and store.served[unit] == chip
+        and has_chip(store.domain[unit], chip)
+    )
+
+
+@njit(cache=True, nogil=True)
+def _find_server(store, chip, needed):
+    """Match ``chip`` along an augmenting path, breadth first; False where there is none."""
+    num_units = len(store.size)
+    for unit in range(num_units):
+        store.asked_by[unit] = -1
+    store.chip_queue[0] = chip
+    size = 1
+    at = 0
+    while at < size:
+        asking = store.chip_queue[at]
+        at += 1
+        for unit in range(num_units):
+            if store.asked_by[unit] >= 0 or store.size[unit] < 2 or not has_chip(store.domain[unit], asking):
+                continue
+            store.asked_by[unit] = asking
+            served = store.served[unit]
+            is_free = (
+                served < 0 or served > needed or store.occupied[served] > 0 or store.server[served] != unit
+            )
+            if is_free or not _serves(store, unit, served):
+                _hand_over(store, unit, chip)
+                return True
+            store.chip_queue[size] = served
+            size += 1
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _hand_over(store, unit, chip):
+    """Along the path that ends at ``unit``, every chip takes the unit it asked."""
+    while True:
+        asking = store.asked_by[unit]
+        before = store.server[asking]
+        store.server[asking] = unit
+        store.served[unit] = asking
+        if asking == chip:
+            return
+        unit = before

@@ -1,0 +1,216 @@
+"""The longest-path rule, looked at through ancestors and descendants of any distance.
+
+Chip a *leads to* chip b where a unit decided on a has a descendant decided on b: whatever
+is decided between them, a path of dependencies will run from a to b. With ``above(w)`` the
+chips of w's decided ancestors and ``below(w)`` those of its decided descendants, a unit w
+that is not decided yet
+
+1. cannot lie strictly between a and b where ``a -> b`` is a direct dependency, a is in or
+   leads to ``above(w)``, and b is in or led to from ``below(w)``: w would be a detour;
+2. lies no higher than m where it reads a unit on a, a leads to m, and m is in ``above(w)``;
+   no lower than n where a unit on b reads it, n leads to b, and n is in ``below(w)``;
+3. cannot lie on b where it reads a unit on a and a leads to b past a third chip; nor on a
+   where a unit on b reads it.
+
+One pass is O(E W) plus the long dependencies for each unit; it runs whenever units are
+decided, O(U E W) for a whole placement.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from go_opt.solver.propagation.domains import (
+    FAILED,
+    NO_BITS,
+    NUM_DECIDED,
+    ONE_BIT,
+    UNCHANGED,
+    WORD_BITS,
+    chip_bit,
+    has_chip,
+    highest_bit,
+    lowest_bit,
+    narrow_range,
+    range_bits,
+    remove,
+)
+from go_opt.solver.propagation.propagators.between import leave_out
+
+
+@njit(cache=True, nogil=True)
+def propagate(tables, store):
+    _spread(tables, store)
+    _find_paths(tables, store)
+    if has_detour(store):
+        return FAILED
+    num_long = _list_long_links(tables, store)
+    result = UNCHANGED
+    for unit in tables.topological:
+        if store.size[unit] == 1:
+            continue
+        status = _prune(tables, store, unit, num_long)
+        if status == FAILED:
+            return FAILED
+        result = max(result, status)
+    return result
+
+
+@njit(cache=True, nogil=True)
+def _spread(tables, store):
+    """``above`` and ``below`` of every unit."""
+    num_units = len(store.size)
+    num_words = store.above.shape[1]
+    for i in range(num_units):
+        unit = tables.topological[i]
+        for word in range(num_words):
+            store.above[unit, word] = NO_BITS
+        for j in range(tables.pred_ptr[unit], tables.pred_ptr[unit + 1]):
+            _join(store, store.above, unit, tables.pred[j])
+    for i in range(num_units):
+        unit = tables.topological[num_units - 1 - i]
+        for word in range(num_words):
+            store.below[unit, word] = NO_BITS
+        for j in range(tables.succ_ptr[unit], tables.succ_ptr[unit + 1]):
+            _join(store, store.below, unit, tables.succ[j])
+
+
+@njit(cache=True, nogil=True)
+def _join(store, chips, unit, other):
+    """Add to the set of ``unit`` that of ``other``, and its chip."""
+    for word in range(chips.shape[1]):
+        chips[unit, word] |= chips[other, word]
+    if store.size[other] == 1:
+        chips[unit, store.low[other] // WORD_BITS] |= chip_bit(store.low[other])
+
+
+@njit(cache=True, nogil=True)
+def _find_paths(tables, store):
+    """``into`` and ``reach``: which chip leads to which; ``far_into`` and ``far``: past a third one."""
+    num_chips, num_words = store.links.shape
+    for a in range(num_chips):
+        for word in range(num_words):
+            store.into[a, word] = NO_BITS
+            store.reach[a, word] = NO_BITS
+            store.far[a, word] = NO_BITS
+            store.far_into[a, word] = NO_BITS
+    for i in range(store.state[NUM_DECIDED]):
+        unit = store.decided[i]
+        for word in range(num_words):
+            store.into[store.low[unit], word] |= store.above[unit, word]
+    for b in range(num_chips):
+        store.into[b, b // WORD_BITS] &= ~chip_bit(b)
+        for word in range(num_words):
+            bits = store.into[b, word]
+            while bits != NO_BITS:
+                c = word * WORD_BITS + lowest_bit(bits)
+                bits &= bits - ONE_BIT
+                for w in range(num_words):
+                    store.far_into[b, w] |= store.into[c, w]
+        for word in range(num_words):
+            store.into[b, word] |= store.far_into[b, word]
+            bits = store.into[b, word]
+            while bits != NO_BITS:
+                a = word * WORD_BITS + lowest_bit(bits)
+                bits &= bits - ONE_BIT
+                store.reach[a, b // WORD_BITS] |= chip_bit(b)
+                if has_chip(store.far_into[b], a):
+                    store.far[a, b // WORD_BITS] |= chip_bit(b)
+
+
+@njit(cache=True, nogil=True)
+def has_detour(store):
+    """Whether a chip depends directly on one that it also reaches past another."""
+    for a in range(store.links.shape[0]):
+        for word in range(store.links.shape[1]):
+            if store.links[a, word] & store.far[a, word] != NO_BITS:
+                return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _list_long_links(tables, store):
+    """The direct dependencies past at least one chip, into ``long_links``; how many."""
+    count = 0
+    for a in range(tables.num_chips):
+        for word in range(store.links.shape[1]):
+            bits = store.links[a, word] & ~range_bits(word, a, a + 1)
+            while bits != NO_BITS:
+                store.long_links[count, 0] = a
+                store.long_links[count, 1] = word * WORD_BITS + lowest_bit(bits)
+                bits &= bits - ONE_BIT
+                count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _prune(tables, store, unit, num_long):
+    """The three rules for one unit."""
+    result = UNCHANGED
+    for i in range(num_long):
+        a = store.long_links[i, 0]
+        b = store.long_links[i, 1]
+        if store.low[unit] >= b or store.high[unit] <= a:
+            continue
+        if _meets(store.above[unit], a, store.reach[a]) and _meets(store.below[unit], b, store.into[b]):
+            status = leave_out(store, unit, a + 1, b - 1)
+            if status == FAILED:
+                return FAILED
+            result = max(result, status)
+    for i in range(tables.pred_ptr[unit], tables.pred_ptr[unit + 1]):
+        if store.size[tables.pred[i]] == 1:
+            status = _follow(tables, store, unit, store.low[tables.pred[i]])
+            if status == FAILED:
+                return FAILED
+            result = max(result, status)
+    for i in range(tables.succ_ptr[unit], tables.succ_ptr[unit + 1]):
+        if store.size[tables.succ[i]] == 1:
+            status = _precede(tables, store, unit, store.low[tables.succ[i]])
+            if status == FAILED:
+                return FAILED
+            result = max(result, status)
+    return result
+
+
+@njit(cache=True, nogil=True)
+def _follow(tables, store, unit, a):
+    """Rules 2 and 3 where ``unit`` reads a unit on chip ``a``."""
+    status = remove(store, unit, store.far[a])
+    if status == FAILED:
+        return FAILED
+    for word in range(store.links.shape[1]):
+        common = store.above[unit, word] & store.reach[a, word]
+        if common != NO_BITS:
+            highest = word * WORD_BITS + lowest_bit(common)
+            return _worse(status, narrow_range(store, unit, 0, highest))
+    return status
+
+
+@njit(cache=True, nogil=True)
+def _precede(tables, store, unit, b):
+    """Rules 2 and 3 where a unit on chip ``b`` reads ``unit``."""
+    status = remove(store, unit, store.far_into[b])
+    if status == FAILED:
+        return FAILED
+    num_words = store.links.shape[1]
+    for i in range(num_words):
+        word = num_words - 1 - i
+        common = store.below[unit, word] & store.into[b, word]
+        if common != NO_BITS:
+            lowest = word * WORD_BITS + highest_bit(common)
+            return _worse(status, narrow_range(store, unit, lowest, tables.num_chips - 1))
+    return status
+
+
+@njit(cache=True, nogil=True)
+def _worse(status, other):
+    return FAILED if other == FAILED else max(status, other)
+
+
+@njit(cache=True, nogil=True)
+def _meets(chips, chip, others):
+    """Whether the set ``chips`` [W] holds ``chip`` or one of ``others`` [W]."""
+    for word in range(len(chips)):
+        if chips[word] & others[word] != NO_BITS:
+            return True
+    return has_chip(chips, chip)

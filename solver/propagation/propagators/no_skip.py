@@ -1,0 +1,69 @@
+"""No skipping: the chips used are ``0 … k - 1``, none empty; option: all ``D`` are used.
+
+A chip up to the highest ``low(u)`` (or any, where all must be used) needs a unit to which
+it is open; a single such unit must take it. Above the first chip open to nobody there is
+nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.solver.problem.problem import NO_SKIP_ALL, NO_SKIP_OFF
+from go_opt.solver.propagation.domains import (
+    FAILED,
+    HIGHEST_LOW,
+    NARROWED,
+    SUPPORT_FELL,
+    UNCHANGED,
+    has_chip,
+    narrow_range,
+)
+from go_opt.solver.propagation.propagators.tables import RuleTables
+
+
+@njit(cache=True, nogil=True)
+def propagate(tables, store, unit):
+    if tables.no_skip == NO_SKIP_OFF or not store.state[SUPPORT_FELL]:
+        return UNCHANGED
+    store.state[SUPPORT_FELL] = 0
+    result = UNCHANGED
+    needed = tables.num_chips - 1 if tables.no_skip == NO_SKIP_ALL else store.state[HIGHEST_LOW]
+    for chip in range(tables.num_chips):
+        if chip > needed and store.support[chip] == 0:
+            return max(result, _cut_above(store, chip))
+        if chip <= needed and store.support[chip] == 0:
+            return FAILED
+        if chip <= needed and store.support[chip] == 1 and store.occupied[chip] == 0:
+            if narrow_range(store, _only_unit(store, chip), chip, chip) == FAILED:
+                return FAILED
+            result = NARROWED
+    return result
+
+
+def holds(tables: RuleTables, placement: NDArray[np.int32]) -> bool:
+    if tables.no_skip == NO_SKIP_OFF:
+        return True
+    used = np.unique(placement)
+    return len(used) == (tables.num_chips if tables.no_skip == NO_SKIP_ALL else used[-1] + 1)
+
+
+@njit(cache=True, nogil=True)
+def _only_unit(store, chip):
+    unit = 0
+    while not has_chip(store.domain[unit], chip):
+        unit += 1
+    return unit
+
+
+@njit(cache=True, nogil=True)
+def _cut_above(store, chip):
+    result = UNCHANGED
+    for unit in range(len(store.size)):
+        status = narrow_range(store, unit, 0, chip - 1)
+        if status == FAILED:
+            return FAILED
+        result = max(result, status)
+    return result

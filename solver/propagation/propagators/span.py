@@ -1,0 +1,46 @@
+"""The implied span bound: ``f(v) - f(u) <= 1 + |Q|`` for every edge ``(u, v)``.
+
+It follows from acyclic dataflow and no skipping. Every chip strictly between those of u
+and v runs some unit. An ancestor of u is not above u's chip, a descendant of v not below
+v's. Under the longest-path rule a unit on a path from u to v cannot lie strictly between
+either: the direct dependency would have a detour. So ``Q`` is what remains: units that are
+neither ancestors of u nor descendants of v nor, under that rule, between them. Likewise
+the chips below ``f(u)`` hold none of u's descendants, and if all chips are used those above
+it none of its ancestors.
+
+The adjacent rule is a span of 1. Without these rules a span is the number of chips.
+:mod:`go_opt.solver.propagation.propagators.reachability` counts ``Q``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.solver.propagation.domains import FAILED, UNCHANGED, narrow_range
+from go_opt.solver.propagation.propagators.tables import RuleTables
+
+
+@njit(cache=True, nogil=True)
+def propagate(tables, store, unit):
+    if not tables.spans_bind:
+        return UNCHANGED
+    result = UNCHANGED
+    for i in range(tables.succ_ptr[unit], tables.succ_ptr[unit + 1]):
+        status = narrow_range(store, tables.succ[i], 0, store.high[unit] + tables.succ_span[i])
+        if status == FAILED:
+            return FAILED
+        result = max(result, status)
+    for i in range(tables.pred_ptr[unit], tables.pred_ptr[unit + 1]):
+        lowest = store.low[unit] - tables.pred_span[i]
+        status = narrow_range(store, tables.pred[i], lowest, tables.num_chips - 1)
+        if status == FAILED:
+            return FAILED
+        result = max(result, status)
+    return result
+
+
+def holds(tables: RuleTables, placement: NDArray[np.int32]) -> bool:
+    source, reader = tables.edges()
+    return bool((placement[reader] - placement[source] <= tables.succ_span).all())

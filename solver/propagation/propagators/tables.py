@@ -1,0 +1,170 @@
+"""What the propagators read: the units' graph, the rules as numbers, the initial domains.
+
+Axes: ``U`` units, ``E`` edges, ``D`` chips, ``W`` words, ``C`` limits, ``I`` shared items.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.solver.problem.problem import (
+    NO_SKIP_ALL,
+    NO_SKIP_OFF,
+    TRIANGLE_ADJACENT,
+    TRIANGLE_LONGEST_PATH,
+    TRIANGLE_OFF,
+    TRIANGLE_THREE_CHIP,
+    PlacementProblem,
+)
+from go_opt.solver.propagation.domains import pack_chips
+from go_opt.solver.propagation.propagators.reachability import MAX_COUNTED_UNITS, count_spans
+
+# Looking far costs O(units x edges) a placement: 30 ms at 1,000 units, but seconds at 3,000.
+MAX_FAR_UNITS: Final = 2048
+
+
+class Limits(NamedTuple):
+    """At most, or at least, so much on a chip."""
+
+    chip: NDArray[np.int64]  # [C]
+    at_most: NDArray[np.float64]  # [C] bytes or seconds; infinite where there is no such limit
+    at_least: NDArray[np.float64]  # [C]
+    amount: NDArray[np.float64]  # [C, U] what the unit adds by itself
+    shares: NDArray[np.bool_]  # [C] True where the items below count too
+    item_ptr: NDArray[np.int64]  # [U + 1]
+    item: NDArray[np.int64]  # [...] items the unit needs, each once per chip
+    item_amount: NDArray[np.float64]  # [I]
+
+
+class RuleTables(NamedTuple):
+    """A placement problem as the propagators read it."""
+
+    num_chips: int
+    succ_ptr: NDArray[np.int64]  # [U + 1]
+    succ: NDArray[np.int64]  # [E] readers of each unit
+    succ_rise: NDArray[np.int64]  # [E] least f(v) - f(u) where dataflow is acyclic, beside succ
+    succ_span: NDArray[np.int64]  # [E] largest f(v) - f(u), beside succ
+    pred_ptr: NDArray[np.int64]  # [U + 1]
+    pred: NDArray[np.int64]  # [E] what each unit reads
+    pred_rise: NDArray[np.int64]  # [E] beside pred
+    pred_span: NDArray[np.int64]  # [E] beside pred
+    succ_source: NDArray[np.int64]  # [E] beside succ
+    pred_edge: NDArray[np.int64]  # [E] where the edge stands in succ, beside pred
+    between_ptr: NDArray[np.int64]  # [E + 1]
+    between: NDArray[np.int64]  # [T] units on a path between the ends of each edge of succ
+    around_ptr: NDArray[np.int64]  # [U + 1]
+    around: NDArray[np.int64]  # [T] edges of succ between whose ends each unit lies
+    topological: NDArray[np.int64]  # [U]
+    allowed: NDArray[np.uint64]  # [U, W] initial domains
+    acyclic: bool
+    no_skip: int  # index into NO_SKIP_RULES
+    triangle: int  # index into TRIANGLE_RULES
+    looks_far: bool  # whether the triangle rule is propagated through ancestors and descendants
+    spans_bind: bool  # whether some span is less than the chips allow
+    limits: Limits
+
+    @property
+    def num_units(self) -> int:
+        return len(self.succ_ptr) - 1
+
+    def edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """[E] source and reader of each edge, in the order of ``succ``."""
+        return np.repeat(np.arange(self.num_units), np.diff(self.succ_ptr)), self.succ
+
+
+def no_limits(num_units: int) -> Limits:
+    none, ptr = np.zeros(0, np.int64), np.zeros(num_units + 1, np.int64)
+    nothing = np.zeros(0)
+    return Limits(none, nothing, nothing, np.zeros((0, num_units)), none != 0, ptr, none, nothing)
+
+
+def rule_tables(
+    problem: PlacementProblem,
+    *,
+    allowed: NDArray[np.bool_] | None = None,
+    limits: Limits | None = None,
+) -> RuleTables:
+    """The tables of ``problem``.
+
+    Args:
+      allowed: [U, D] True where a unit may be; what its chip kinds exclude is left out here.
+      limits: of bytes or seconds on chips.
+    """
+    source = np.repeat(np.arange(problem.num_units), np.diff(problem.successor_ptr))
+    by_reader = np.lexsort((source, problem.successor))
+    open_chips = problem.can_run[problem.chip_kind].T
+    if allowed is not None:
+        open_chips = open_chips & allowed
+    span, highest, lowest, between_ptr, between = _bounds(problem)
+    around_ptr, around = _around(problem.num_units, between_ptr, between)
+    chips = np.arange(problem.num_chips)
+    open_chips = open_chips & (chips <= highest[:, None]) & (chips >= lowest[:, None])
+    return RuleTables(
+        num_chips=problem.num_chips,
+        succ_ptr=problem.successor_ptr,
+        succ=problem.successor.astype(np.int64),
+        succ_rise=problem.rise,
+        succ_span=span,
+        pred_ptr=problem.predecessor_ptr,
+        pred=source[by_reader].astype(np.int64),
+        pred_rise=problem.rise[by_reader],
+        pred_span=span[by_reader],
+        succ_source=source.astype(np.int64),
+        pred_edge=by_reader.astype(np.int64),
+        between_ptr=between_ptr,
+        between=between,
+        around_ptr=around_ptr,
+        around=around,
+        topological=problem.topological.astype(np.int64),
+        allowed=pack_chips(open_chips),
+        acyclic=bool(problem.acyclic),
+        no_skip=int(problem.no_skip),
+        triangle=int(problem.triangle) if problem.acyclic else TRIANGLE_OFF,
+        looks_far=bool(problem.acyclic)
+        and problem.triangle == TRIANGLE_LONGEST_PATH
+        and problem.num_units <= MAX_FAR_UNITS,
+        spans_bind=bool((span < problem.num_chips - 1).any()),
+        limits=no_limits(problem.num_units) if limits is None else limits,
+    )
+
+
+def _bounds(problem: PlacementProblem) -> tuple[NDArray[np.int64], ...]:
+    """Span of each edge [E], highest and lowest chip of each unit [U], units between ends (CSR)."""
+    most = problem.num_chips - 1
+    span = np.full(problem.num_edges, most, dtype=np.int64)
+    highest = np.full(problem.num_units, most, dtype=np.int64)
+    lowest = np.zeros(problem.num_units, dtype=np.int64)
+    between_ptr, between = np.zeros(problem.num_edges + 1, np.int64), np.zeros(0, np.int64)
+    if problem.acyclic and problem.triangle == TRIANGLE_ADJACENT:
+        span = np.minimum(span, 1)
+    if not problem.acyclic or problem.num_units > MAX_COUNTED_UNITS:
+        return span, highest, lowest, between_ptr, between
+    counted = count_spans(
+        problem.successor_ptr,
+        problem.successor.astype(np.int64),
+        problem.predecessor_ptr,
+        problem.predecessor.astype(np.int64),
+        problem.topological.astype(np.int64),
+        between_counts=problem.triangle in (TRIANGLE_OFF, TRIANGLE_THREE_CHIP),
+    )
+    if problem.no_skip != NO_SKIP_OFF:
+        span = np.minimum(span, counted.span)
+        highest = np.minimum(highest, counted.below)
+    if problem.no_skip == NO_SKIP_ALL:
+        lowest = np.maximum(lowest, most - counted.above)
+    if problem.triangle == TRIANGLE_LONGEST_PATH:
+        between_ptr, between = counted.between_ptr, counted.between
+    return span, highest, lowest, between_ptr, between
+
+
+def _around(
+    num_units: int, between_ptr: NDArray[np.int64], between: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The same by unit instead of by edge."""
+    edge = np.repeat(np.arange(len(between_ptr) - 1), np.diff(between_ptr))
+    by_unit = np.argsort(between, kind="stable")
+    counts = np.bincount(between, minlength=num_units)
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), edge[by_unit].astype(np.int64)

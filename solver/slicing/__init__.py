@@ -1,0 +1,1 @@
+"""Slicing: the best cuts of a sequence of kernels into stages."""

@@ -1,0 +1,165 @@
+"""Fewest chips for the segments of a kernel sequence, each within an interval and its chip's memory.
+
+Cut j is reached with d + 1 chips where segment ``[i, j)`` fits chip d
+(:mod:`go_opt.solver.slicing.segments.fitting_starts`) and costs no more than the interval, for a cut i
+reached with d. The longest segments are tried first. Where one costs too much, so do those with less
+than its surplus of work fewer: what passes a segment rises as it shrinks, what it saves falls.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from go_opt.solver.slicing.cuts import NO_SLICING
+from go_opt.solver.slicing.problem import segment_cost_s
+from go_opt.solver.slicing.segments.fitting_starts import ZERO, first_start, least_work_s
+
+
+@njit(cache=True, nogil=True)
+def fewest_fitting_chips(problem, fits, size_of_chip, min_chips, is_fewest, interval_s, previous):
+    """Fewest chips, at least ``min_chips``, or NO_SLICING; and what comes next.
+
+    Up to the second value, the least cost of anything that was refused, every candidate interval
+    gives the same answer.
+
+    Args:
+      fits: starts that fit, at least those of segments within ``interval_s``.
+      size_of_chip: [D] the memory size of ``fits`` that each chip has.
+      is_fewest: whether to look at no slicings up to a cut but those on the fewest chips. It
+        takes chips that are alike.
+      previous: [D + 1, M + 1] to be filled with the cut before each, by the number of chips.
+    """
+    max_chips, num_kernels = len(previous) - 1, previous.shape[1] - 1
+    slack_s = interval_s * (1.0 + 1e-13)
+    cuts = np.empty((max_chips + 1, num_kernels + 1), np.int32)  # reached with so many chips …
+    number = np.zeros(max_chips + 1, np.int64)  # … and how many they are
+    cuts[0, 0], number[0] = 0, 1
+    may_start = np.zeros(max_chips, np.int64)  # segments of each chip may start from here on
+    has_blocked = problem.blocked[:, num_kernels].any()
+    passing = _all_tensors(problem.relays)
+    saved_s = np.zeros(num_kernels)  # by a segment from here to the end at hand
+    most_saved_s, least_hop = problem.again_s.sum(), problem.hop_s_per_byte[:max_chips].min()
+    first, usable, again = ZERO, 0, 0
+    next_s = np.inf
+    for j in range(1, num_kernels + 1):
+        for t in range(problem.relays.last_ptr[j - 1], problem.relays.last_ptr[j]):
+            _add(passing, problem.relays.home[t], -problem.relays.size_bytes[t], -1)
+        while not problem.overlap and again < len(problem.again_kernel) and problem.again_kernel[again] < j:
+            for i in range(first, problem.again_before[again] + 1):
+                saved_s[i] += problem.again_s[again]
+            again += 1
+        before = first
+        first = first_start(problem, first, j, slack_s + most_saved_s)
+        if first > before:
+            next_s = min(next_s, least_work_s(problem, first - 1, j) - most_saved_s)
+        while usable < j and problem.reach[usable] <= j:
+            usable += 1
+        if has_blocked:
+            for d in range(max_chips):
+                if problem.blocked[d, j] > problem.blocked[d, j - 1]:
+                    may_start[d] = j
+        if not problem.may_cut[j]:
+            continue
+        out_s = problem.crossing_bytes[j] * least_hop
+        if problem.overlap and out_s > slack_s:
+            next_s = min(next_s, out_s)
+            continue
+        for d in range(max_chips):
+            if number[d] == 0:
+                break
+            start = max(first, may_start[d])
+            if cuts[d, number[d] - 1] < start:
+                continue
+            i, refused_s = _longest_segment(
+                problem, fits, size_of_chip[d], passing, saved_s, d, start, usable, j,
+                cuts[d, : number[d]], slack_s,
+            )  # fmt: skip
+            next_s = min(next_s, refused_s)
+            if i >= 0:
+                previous[d + 1, j] = i
+                cuts[d + 1, number[d + 1]] = j
+                number[d + 1] += 1
+                if is_fewest:
+                    break
+    for chips in range(max(min_chips, 1), max_chips + 1):
+        if number[chips] > 0 and cuts[chips, number[chips] - 1] == num_kernels:
+            return chips, next_s
+    return NO_SLICING, next_s
+
+
+@njit(cache=True, nogil=True)
+def _longest_segment(problem, fits, size, passing, saved_s, chip, start, stop, end, cuts, slack_s):
+    """The first of ``cuts`` in [start, stop) from which a segment fits within ``slack_s``, or -1.
+
+    And the least cost of those that were refused.
+    """
+    kind, is_relayed = problem.chip_kind[chip], len(problem.relays.home) > 0
+    pays_in = not problem.overlap and chip > 0 and problem.pays_transfers[kind]
+    prefix_s, refused_s = problem.prefix_s[kind], np.inf
+    relayed_bytes, number = np.int64(0), np.int64(0)
+    for run in range(fits.run_ptr[end + 1] - 1, fits.run_ptr[end] - 1, -1):
+        if fits.size[run] > size or fits.stop[run] <= start:
+            continue
+        at = np.searchsorted(cuts, max(start, np.int64(fits.start[run])))
+        before = min(stop, np.int64(fits.stop[run]))
+        while at < len(cuts) and cuts[at] < before:
+            i = np.int64(cuts[at])
+            if is_relayed:
+                relayed_bytes, number = _sum_before(passing, i)
+            cost_s = segment_cost_s(problem, chip, i, end, relayed_bytes, number, saved_s[i])
+            if cost_s <= slack_s:
+                return i, refused_s
+            refused_s = min(refused_s, cost_s)
+            if pays_in:  # the next start may have less come in
+                cost_s -= problem.crossing_bytes[i] * problem.hop_s_per_byte[chip - 1]
+            # Skip those that save too little work.
+            saves_s = prefix_s[i] + (cost_s - slack_s)
+            at += 1
+            last = len(cuts)
+            if at < last and prefix_s[cuts[at]] < saves_s:
+                while last - at > 1:
+                    middle = (at + last) // 2
+                    if prefix_s[cuts[middle]] < saves_s:
+                        at = middle
+                    else:
+                        last = middle
+                refused_s = min(refused_s, cost_s - (prefix_s[cuts[at]] - prefix_s[i]))
+                at += 1
+    return np.int64(-1), refused_s
+
+
+@njit(cache=True, nogil=True)
+def _all_tensors(relays):
+    """Fenwick tree over kernels of the bytes and number of relayed tensors that each produces."""
+    num_kernels = len(relays.last_ptr) - 1
+    tree = np.zeros((num_kernels + 1, 2), np.int64)
+    for t in range(len(relays.home)):
+        tree[relays.home[t] + 1, 0] += relays.size_bytes[t]
+        tree[relays.home[t] + 1, 1] += 1
+    for k in range(1, num_kernels + 1):
+        above = k + (k & -k)
+        if above <= num_kernels:
+            tree[above] += tree[k]
+    return tree
+
+
+@njit(cache=True, nogil=True)
+def _add(tree, kernel, size_bytes, number):
+    k = kernel + 1
+    while k < len(tree):
+        tree[k, 0] += size_bytes
+        tree[k, 1] += number
+        k += k & -k
+
+
+@njit(cache=True, nogil=True)
+def _sum_before(tree, kernel):
+    """Bytes and number of the tensors that kernels before ``kernel`` produce."""
+    size_bytes, number = np.int64(0), np.int64(0)
+    k = kernel
+    while k > 0:
+        size_bytes += tree[k, 0]
+        number += tree[k, 1]
+        k -= k & -k
+    return size_bytes, number

@@ -1,0 +1,94 @@
+"""SLICE where memory is tight or chips differ, in kind or in what they may hold.
+
+A candidate interval is checked by :func:`go_opt.solver.slicing.fewest_fitting.fewest_fitting_chips`, and
+bisection finds the least one, as where chips are alike and have memory for all, of which this is
+the twin (:mod:`go_opt.solver.slicing.cuts`). What fits in memory does not depend on the candidate
+(:mod:`go_opt.solver.slicing.segments.fitting_starts`) and is found once for all candidates up to a
+limit: first one close to the lower bound, because segments within it are short, then larger ones, or the
+largest at once where that takes little more.
+
+This is nearly all the work, and it is bounded, in steps and not in time: ``MOST_STEPS / M`` of them
+for one end, which leaves out none of its starts below 6,000 kernels, and no further limit is tried
+once ``MOST_STEPS`` have been taken in all.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.solver.slicing.cuts import NO_SLICING, RELATIVE_TOLERANCE, least_interval
+from go_opt.solver.slicing.fewest_fitting import fewest_fitting_chips
+from go_opt.solver.slicing.problem import SliceProblem, slicing_cost_s
+from go_opt.solver.slicing.segments.fitting_starts import FittingStarts, fitting_starts, least_needed_bytes
+from go_opt.solver.slicing.segments.memory import SegmentMemory
+
+FIRST_STEP: Final = 0.05  # from a lower bound to the first limit
+MOST_STEPS: Final = 100_000_000  # a second
+FEW_STEPS: Final = 1_000_000  # to try the largest limit at once,
+LITTLE_MORE: Final = 2  # or so many times the steps so far
+
+
+def cheapest_cuts_general(
+    problem: SliceProblem,
+    memory: SegmentMemory,
+    max_chips: int,
+    lower_s: float,
+    upper_s: float,
+    *,
+    min_chips: int = 1,
+) -> NDArray[np.int64] | None:
+    """Cuts of the cheapest slicing in [lower_s, upper_s] whose segments all fit, if any.
+
+    No slicing may be cheaper than ``lower_s``; a tight one saves most of the work. ``None`` also
+    where the work was spent before one was found.
+    """
+    if lower_s > upper_s or min_chips > max_chips:
+        return None
+    sizes_bytes, size_of_chip = np.unique(memory.sram_bytes[:max_chips], return_inverse=True)
+    if least_needed_bytes(memory).max() > sizes_bytes[-1]:
+        return None
+    is_fewest = min_chips <= 1 and len(sizes_bytes) == 1 and problem.chips_are_alike
+    cost_s = partial(slicing_cost_s, problem)
+    previous = np.empty((max_chips + 1, problem.num_kernels + 1), dtype=np.int32)
+
+    def fitting(up_to_s: float, most_steps: int) -> FittingStarts:
+        most = (most_steps, max(1, MOST_STEPS // problem.num_kernels))
+        return fitting_starts(problem, memory, sizes_bytes, up_to_s, most)
+
+    def least(fits: FittingStarts, from_s: float, up_to_s: float) -> NDArray[np.int64] | None:
+        def cuts_within(interval_s: float) -> tuple[NDArray[np.int64] | None, float]:
+            chips, next_s = fewest_fitting_chips(
+                problem, fits, size_of_chip, min_chips, is_fewest, interval_s, previous
+            )
+            return (None if chips == NO_SLICING else _walk_back(previous, chips)), next_s
+
+        cuts, _ = cuts_within(up_to_s)
+        return None if cuts is None else least_interval(cost_s, cuts_within, from_s, up_to_s, cuts)
+
+    largest_s = upper_s * (1.0 + RELATIVE_TOLERANCE)
+    limit_s, step, steps = lower_s, FIRST_STEP, 0
+    while steps <= MOST_STEPS:
+        lower_s, limit_s = limit_s, min(limit_s * (1.0 + step), largest_s) if limit_s > 0 else largest_s
+        fits = fitting(limit_s, 2 * MOST_STEPS)
+        cuts = least(fits, lower_s, limit_s)
+        if cuts is not None or limit_s >= largest_s:
+            return cuts
+        steps += fits.steps
+        fits = fitting(largest_s, min(max(FEW_STEPS, LITTLE_MORE * steps), MOST_STEPS))
+        if fits.is_complete:
+            return least(fits, limit_s, largest_s)
+        steps += fits.steps
+        step *= 2.0
+    return None
+
+
+def _walk_back(previous: NDArray[np.int32], chips: int) -> NDArray[np.int64]:
+    cuts = np.empty(chips + 1, dtype=np.int64)
+    cuts[chips] = previous.shape[1] - 1
+    for d in range(chips, 0, -1):
+        cuts[d - 1] = previous[d, cuts[d]]
+    return cuts

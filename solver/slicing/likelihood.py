@@ -1,0 +1,261 @@
+"""SLICE by likelihood: the most likely cuts along a kernel sequence, and exact samples of them.
+
+Segment d lies on chip d, so cuts ``0 = c_0 < c_1 < … < c_n = M`` have the weight
+``exp(Σ_d Σ_{m in [c_d, c_{d+1})} l[m, d])`` for log-probabilities ``l``, where every segment
+ends at or after the reach of its start (:mod:`go_opt.solver.problem.sequence`). With ``S_d`` the
+prefix sums of ``l[:, d]`` the forward filter is
+
+    F[d][j] = S_d(j) + log Σ_{i: reach(i) <= j} exp(F[d-1][i] - S_d(i)),
+
+the log-weight of all ways to cover the kernels before cut j with d + 1 chips. ``reach`` never
+falls, so the starts that may end at j are a stretch that only grows: one running sum
+``C[d][i]`` a chip serves all j, O(D M) in all. Walking back from the last cut,
+``C[d]`` is also the distribution function of the cut before it: a sample is one binary
+search a chip, and exact. Carrying the probabilities of all cuts back instead of one draw
+gives the marginals (the forward-backward algorithm). With the maximum for the sum the same
+recurrence gives the most likely cuts (Viterbi).
+
+A kernel without mass on a chip splits that chip's stretch in two; where every slicing
+holds one, see :func:`likelihood_slicing`. Axes: ``M`` kernels, ``D`` chips, ``L`` levels (chips
+a slicing may use), ``S`` samples.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.errors import InfeasibleError, InvalidInputError
+from go_opt.solver.problem.sequence import KernelSequence
+from go_opt.solver.slicing.likelihood_kernels import (
+    run_filter,
+    run_likeliest,
+    run_marginals,
+    sum_log_probs,
+    walk_back,
+)
+
+# Where no slicing has mass, a kernel on a chip without mass counts as exp(-1000): slicings
+# with the fewest such kernels come first, and their sums stay far from overflow.
+ZERO_MASS: Final = -1000.0
+
+
+class CutFilter(NamedTuple):
+    """The distribution over cuts, ready to draw from."""
+
+    cumulative: NDArray[np.float64]  # [L, M] C: log-weight of the starts of a stretch up to this one
+    prefix: NDArray[np.float64]  # [L, M + 1] S: prefix sums, massless kernels left out, zero where likely
+    stretch: NDArray[np.int32]  # [L, M + 1] first start from which the chip has mass up to a cut
+    num_starts: NDArray[np.int64]  # [M + 1] starts whose reach is at most this cut
+    end: NDArray[np.float64]  # [L] log-weight of all slicings on level + 1 chips
+    log_total: float  # of all slicings
+
+    @property
+    def num_kernels(self) -> int:
+        return self.cumulative.shape[1]
+
+
+class LikelihoodSlicing(NamedTuple):
+    """Placements that follow the order of a sequence, drawn from a policy or its most likely one."""
+
+    placement: NDArray[np.int32]  # [S, N]
+    chips_used: NDArray[np.int32]  # [S]
+    cuts: NDArray[np.int64]  # [S, L + 1], M from entry ``chips_used`` on
+    log_prob: NDArray[np.float64]  # [S] of the cuts given the sequence, exact
+    has_mass: bool  # False: no slicing has any, massless kernels counted as exp(ZERO_MASS)
+
+
+def likelihood_slicing(
+    sequence: KernelSequence,
+    log_probs: NDArray[np.float64],
+    chip_kind: NDArray[np.int32],
+    *,
+    seed: int = 0,
+    num_samples: int = 0,
+    min_chips: int = 1,
+) -> LikelihoodSlicing:
+    """Sample slicings of ``sequence`` in proportion to their likelihood; or the most likely one.
+
+    Args:
+      log_probs: [N, D] of each op on each chip, on any scale; -inf is no mass. Where no slicing
+        has mass, a kernel without counts as ``ZERO_MASS``.
+      chip_kind: [D] (``tables.chip_kind``); a kind that cannot run a kernel never gets it.
+      num_samples: 0 for the most likely slicing, as a batch of one.
+      min_chips: chips to use at least (``D``: all).
+
+    Raises:
+      InfeasibleError: no slicing uses ``min_chips`` chips, or none on chips that can run it.
+    """
+    found, kernel_log_probs, has_mass = sequence_filter(sequence, log_probs, chip_kind, min_chips=min_chips)
+    if num_samples == 0:
+        chips_used, cuts = most_likely_cuts(sequence.reach, kernel_log_probs, min_chips=min_chips)
+    else:
+        chips_used, cuts = sample_cuts(found, seed, num_samples)
+    return LikelihoodSlicing(
+        placement=chip_of_kernel(cuts)[:, sequence.kernel_of],
+        chips_used=chips_used,
+        cuts=cuts,
+        log_prob=log_prob(found, cuts),
+        has_mass=has_mass,
+    )
+
+
+def sequence_filter(
+    sequence: KernelSequence,
+    log_probs: NDArray[np.float64],
+    chip_kind: NDArray[np.int32],
+    *,
+    min_chips: int = 1,
+) -> tuple[CutFilter, NDArray[np.float64], bool]:
+    """The filter of a sequence, the rows [M, D] it ran on, and whether any slicing has mass.
+
+    Arguments and errors as for :func:`likelihood_slicing`.
+    """
+    can_run = sequence.can_run[chip_kind].T
+    rows = np.where(can_run, sum_by_kernel(sequence.kernel_of, log_probs), -np.inf)
+    found = cut_filter(sequence.reach, rows, min_chips=min_chips)
+    if found.log_total > -np.inf:
+        return found, rows, True
+    rows[np.isneginf(rows) & can_run] = ZERO_MASS
+    found = cut_filter(sequence.reach, rows, min_chips=min_chips)
+    if found.log_total == -np.inf:
+        raise InfeasibleError("no slicing of this order puts every op on a chip kind that can run it.")
+    return found, rows, False
+
+
+def cut_filter(reach: NDArray[np.int64], log_probs: NDArray[np.float64], *, min_chips: int = 1) -> CutFilter:
+    """Run the filter.
+
+    Args:
+      reach: [M + 1], never falling, ``reach[i] > i``.
+      log_probs: [M, D] of each kernel on each chip.
+      min_chips: slicings on fewer chips have no weight.
+
+    Raises:
+      InfeasibleError: no slicing uses that many chips.
+    """
+    rows, levels = _checked(reach, log_probs, min_chips)
+    num_kernels = rows.shape[1]
+    num_starts = _num_starts(reach)
+    cumulative = np.empty((levels, num_kernels))
+    prefix = np.empty((levels, num_kernels + 1))
+    stretch = np.empty((levels, num_kernels + 1), dtype=np.int32)
+    end = np.empty(levels)
+    run_filter(rows, num_starts, cumulative, prefix, stretch, end)
+    end[: min_chips - 1] = -np.inf
+    return CutFilter(cumulative, prefix, stretch, num_starts, end, float(np.logaddexp.reduce(end)))
+
+
+def most_likely_cuts(
+    reach: NDArray[np.int64], log_probs: NDArray[np.float64], *, min_chips: int = 1
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Chips used [1] and cuts [1, L + 1] of the likeliest slicing; arguments as :func:`cut_filter`.
+
+    No slicing with mass: 0 chips, and cuts that are all M.
+    """
+    rows, levels = _checked(reach, log_probs, min_chips)
+    num_kernels = rows.shape[1]
+    num_starts = _num_starts(reach)
+    before = np.zeros((levels, num_kernels), dtype=np.int32)
+    end = np.empty(levels)
+    run_likeliest(rows, num_starts, before, end)
+    end[: min_chips - 1] = -np.inf
+    best = int(np.argmax(end))
+    cuts = np.full((1, levels + 1), num_kernels, dtype=np.int64)
+    if end[best] == -np.inf:
+        return np.zeros(1, dtype=np.int32), cuts
+    for level in range(best, -1, -1):
+        cuts[0, level] = before[level, num_starts[cuts[0, level + 1]] - 1]
+    return np.array([best + 1], dtype=np.int32), cuts
+
+
+def sample_cuts(
+    cut_filter: CutFilter, seed: int, num_samples: int
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Chips used [S] and cuts [S, L + 1] (M from there on) drawn from the filter's distribution."""
+    if cut_filter.log_total == -np.inf:
+        raise InvalidInputError("no slicing has any mass to draw from.", field="log_probs")
+    levels = len(cut_filter.end)
+    cuts = np.full((num_samples, levels + 1), cut_filter.num_kernels, dtype=np.int64)
+    chips_used = np.empty(num_samples, dtype=np.int32)
+    # In (0, 1]: a start without weight is never the first to reach a positive share.
+    uniforms = 1.0 - np.random.default_rng(seed).random((num_samples, levels + 1))
+    share = np.cumsum(np.exp(cut_filter.end - cut_filter.log_total))
+    walk_back(cut_filter, share / share[-1], uniforms, chips_used, cuts)
+    return chips_used, cuts
+
+
+def log_prob(cut_filter: CutFilter, cuts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """[S] exact log-probability of ``cuts`` [S, L + 1]; -inf where they break a rule."""
+    result = np.empty(len(cuts))
+    sum_log_probs(cut_filter, cuts, result)
+    return result
+
+
+def cut_marginals(cut_filter: CutFilter) -> NDArray[np.float64]:
+    """[M, L] probability that each kernel lies on each chip: the gradient of ``log_total``.
+
+    That is with respect to the rows that the filter ran on; chips from L on get no kernel.
+    """
+    if cut_filter.log_total == -np.inf:
+        raise InvalidInputError("no slicing has any mass to have marginals of.", field="log_probs")
+    by_level = np.empty(cut_filter.cumulative.shape)
+    run_marginals(cut_filter, by_level)
+    return by_level.T
+
+
+def chip_of_kernel(cuts: NDArray[np.int64]) -> NDArray[np.int32]:
+    """[S, M] the segment each kernel lies in."""
+    num_kernels = int(cuts[0, -1])
+    starts = np.zeros((len(cuts), num_kernels + 1), dtype=np.int32)
+    np.add.at(starts, (np.arange(len(cuts))[:, None], cuts[:, 1:-1]), 1)
+    return np.cumsum(starts[:, :num_kernels], axis=1, dtype=np.int32)
+
+
+def sum_by_kernel(kernel_of: NDArray[np.int32], log_probs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[M, D] sums of ``log_probs`` [N, D] over the ops of each kernel; ``kernel_of`` is [N]."""
+    if log_probs.ndim != 2 or len(log_probs) != len(kernel_of):
+        raise InvalidInputError(
+            f"log_probs has shape {log_probs.shape}, must have a row for each of {len(kernel_of)} ops.",
+            field="log_probs",
+        )
+    by_kernel = np.argsort(kernel_of, kind="stable")
+    starts = np.flatnonzero(np.diff(kernel_of[by_kernel], prepend=-1))
+    return np.add.reduceat(np.asarray(log_probs, dtype=np.float64)[by_kernel], starts, axis=0)
+
+
+def _checked(
+    reach: NDArray[np.int64], log_probs: NDArray[np.float64], min_chips: int
+) -> tuple[NDArray[np.float64], int]:
+    """Rows [D, M] by chip, and the chips a slicing may use."""
+    if log_probs.ndim != 2 or len(reach) != len(log_probs) + 1:
+        raise InvalidInputError(
+            f"log_probs has shape {log_probs.shape}, must be ({len(reach) - 1}, D).", field="log_probs"
+        )
+    rows = np.ascontiguousarray(log_probs.T, dtype=np.float64)
+    if not rows.max(initial=-np.inf) < np.inf:  # NaN is not either
+        raise InvalidInputError("log_probs holds NaN or infinity.", field="log_probs")
+    levels = min(rows.shape)
+    most = _most_segments(reach)
+    if min_chips > min(most, levels):
+        raise InfeasibleError(
+            f"{min_chips} chips cannot all be used: this order has at most {min(most, levels)} segments."
+        )
+    return rows, levels
+
+
+def _num_starts(reach: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[M + 1] starts whose reach is at most each cut: the first so many, for reach never falls."""
+    num_kernels = len(reach) - 1
+    return np.searchsorted(reach[:-1], np.arange(num_kernels + 1), side="right").astype(np.int64)
+
+
+def _most_segments(reach: NDArray[np.int64]) -> int:
+    """Segments of a slicing that ends each as soon as it may; reach never falls, so no other has more."""
+    num_kernels = len(reach) - 1
+    cut, segments = 0, 0
+    while cut < num_kernels and reach[cut] <= num_kernels:
+        cut, segments = int(reach[cut]), segments + 1
+    return max(segments, 1)

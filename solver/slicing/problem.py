@@ -1,0 +1,193 @@
+"""The slicing problem: a kernel sequence on a target's chips, and what segments of it cost.
+
+Terms as in :mod:`go_opt.solver.slicing.cuts`; a segment's relays come to its work
+(:mod:`go_opt.solver.slicing.relay_terms`).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, Unpack
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.env.cost import CostTables
+from go_opt.env.routes import hop_seconds_per_byte
+from go_opt.solver.problem.segment_rules import SegmentRules, latest_ends, may_be_cut
+from go_opt.solver.problem.sequence import KernelSequence
+from go_opt.solver.slicing.relay_terms import RelayTerms, no_relays, relay_s, relays_of_segments
+
+ROUNDING: Final = 1e-12
+
+
+class SliceProblem(NamedTuple):
+    """A sequence on a target's chips in their order. Axes: ``M`` kernels, ``D`` chips, ``Q`` kinds."""
+
+    prefix_s: NDArray[np.float64]  # [Q, M + 1] kernels (summed: and host traffic) before a cut
+    crossing_bytes: NDArray[np.int64]  # [M + 1]
+    blocked: NDArray[np.int64]  # [D, M + 1] kernels before a cut that the chip cannot or may not run
+    reach: NDArray[np.int64]  # [M + 1]
+    latest: NDArray[np.int64]  # [M + 1] a segment that starts at a cut may end up to here
+    may_cut: NDArray[np.bool_]  # [M + 1] where the user wants a cut, and memory holds what crosses it
+    hop_s_per_byte: NDArray[np.float64]  # [D] from chip d to chip d + 1
+    chip_kind: NDArray[np.int32]  # [D]
+    pays_transfers: NDArray[np.bool_]  # [Q]
+    again_kernel: NDArray[np.int64]  # [A] repeated reads of inputs, see KernelSequence
+    again_before: NDArray[np.int64]  # [A]
+    again_s: NDArray[np.float64]  # [A] seconds a segment with both reads saves
+    relays: RelayTerms
+    floor_s: float  # no slicing is faster: the host's links where they overlap
+    overlap: bool
+
+    @property
+    def num_kernels(self) -> int:
+        return self.prefix_s.shape[1] - 1
+
+    @property
+    def kinds_are_alike(self) -> bool:
+        hops = self.hop_s_per_byte[:-1]
+        one_rate = len(hops) == 0 or bool((hops == hops[0]).all())
+        return one_rate and bool((self.chip_kind == self.chip_kind[0]).all())
+
+    @property
+    def chips_are_alike(self) -> bool:
+        return self.kinds_are_alike and not self.blocked[:, -1].any()
+
+
+def slice_problem(
+    tables: CostTables,
+    sequence: KernelSequence,
+    *,
+    relays: RelayTerms | None = None,
+    **rules: Unpack[SegmentRules],
+) -> SliceProblem:
+    """The slicing problem of ``sequence`` on the target of ``tables``.
+
+    Args:
+      relays: of the tensors that pass chips; by default nothing is relayed.
+      rules: what the user asks of segments.
+    """
+    seconds = sequence.kernel_s
+    host_s = (
+        sequence.host_in_bytes * tables.host_in_s_per_byte
+        + sequence.host_out_bytes * tables.host_out_s_per_byte
+    )
+    if not tables.overlap:
+        seconds = seconds + host_s * tables.pays_transfers[:, None]
+    zero = np.zeros((len(seconds), 1))
+    # Where nothing overlaps and no kind pays, transfers cost nothing at all.
+    transfers_cost = tables.overlap or bool(tables.pays_transfers.any())
+    host_floor_s = max(
+        sequence.input_bytes * tables.host_in_s_per_byte,
+        float(sequence.host_out_bytes.sum()) * tables.host_out_s_per_byte,
+    )
+    saves = transfers_cost and not tables.overlap
+    may_cut = may_be_cut(sequence.kernel_of, sequence.num_kernels, rules.get("colocated", ()))
+    if sequence.adjacent or relays is not None:
+        may_cut &= sequence.crossing_bytes <= most_crossing_bytes(tables)
+    return SliceProblem(
+        prefix_s=np.concatenate([zero, np.cumsum(seconds, axis=1)], axis=1),
+        crossing_bytes=sequence.crossing_bytes,
+        blocked=_blocked(tables, sequence, rules.get("allowed")),
+        reach=sequence.reach,
+        latest=latest_ends(sequence.kernel_of, sequence.num_kernels, rules.get("rising")),
+        may_cut=may_cut,
+        hop_s_per_byte=hop_seconds_per_byte(tables) * transfers_cost,
+        chip_kind=tables.chip_kind,
+        pays_transfers=tables.pays_transfers,
+        again_kernel=sequence.again_kernel,
+        again_before=sequence.again_before,
+        again_s=(sequence.again_bytes * tables.host_in_s_per_byte * saves).astype(np.float64),
+        relays=no_relays(tables, sequence.num_kernels) if relays is None else relays,
+        floor_s=host_floor_s if tables.overlap else 0.0,
+        overlap=tables.overlap,
+    )
+
+
+def most_crossing_bytes(tables: CostTables) -> int:
+    """No more may cross a cut, but where tensors pass chips for free.
+
+    All that crosses it has a double buffer on the chip before it, and on the chip behind.
+    """
+    return int(tables.sram_bytes.max()) // 2
+
+
+def _blocked(
+    tables: CostTables, sequence: KernelSequence, allowed: NDArray[np.bool_] | None
+) -> NDArray[np.int64]:
+    blocked = np.zeros((tables.num_chips, sequence.num_kernels + 1), dtype=np.int64)
+    if allowed is None and sequence.can_run.all():
+        return blocked
+    may_run = sequence.can_run[tables.chip_kind]
+    if allowed is not None:
+        chip, op = np.nonzero(~allowed)
+        may_run[chip, sequence.kernel_of[op]] = False
+    np.cumsum(~may_run, axis=1, out=blocked[:, 1:])
+    return blocked
+
+
+def is_allowed(problem: SliceProblem, cuts: NDArray[np.int64]) -> bool:
+    """Whether each chip can and may run its segment, and cuts fall where the user wants them."""
+    chips, start, end = np.arange(len(cuts) - 1), cuts[:-1], cuts[1:]
+    return bool(
+        (problem.blocked[chips, end] == problem.blocked[chips, start]).all()
+        and (end <= problem.latest[start]).all()
+        and problem.may_cut[cuts].all()
+    )
+
+
+def least_s(problem: SliceProblem, max_chips: int) -> float:
+    """No slicing on so many chips is faster: they share the work, each kernel on its fastest kind."""
+    if len(problem.prefix_s) == 1:
+        work_s = float(problem.prefix_s[0, -1])
+    else:
+        work_s = float(np.diff(problem.prefix_s, axis=1).min(axis=0).sum())
+    # Inputs that are read again save their traffic at most.
+    work_s -= float(problem.again_s.sum())
+    return max(work_s * (1.0 - ROUNDING) / max_chips, problem.floor_s)
+
+
+def one_chip_s(problem: SliceProblem) -> float:
+    """No segment costs more than this, on whichever chip."""
+    dearest_hop = float(problem.hop_s_per_byte.max())
+    cuts_s = 2.0 * float(problem.crossing_bytes.max()) * dearest_hop
+    relays = problem.relays
+    relays_s = float(relays.copy_s_per_byte.max() * relays.size_bytes.sum())
+    relays_s += float(relays.copy_s.max()) * len(relays.home)
+    return float(problem.prefix_s[:, -1].max()) + cuts_s + relays_s + problem.floor_s
+
+
+def slicing_cost_s(problem: SliceProblem, cuts: NDArray[np.int64]) -> float:
+    """Interval of a slicing, streamed weights left out."""
+    return max(problem.floor_s, float(_dearest_segment_s(problem, cuts)))
+
+
+@njit(cache=True, nogil=True)
+def _dearest_segment_s(problem, cuts):
+    passes = relays_of_segments(problem.relays, cuts)
+    dearest_s = 0.0
+    for d in range(len(cuts) - 1):
+        saved_s = 0.0
+        for a in range(len(problem.again_kernel)):
+            if problem.again_before[a] >= cuts[d] and problem.again_kernel[a] < cuts[d + 1]:
+                saved_s += problem.again_s[a]
+        cost_s = segment_cost_s(problem, d, cuts[d], cuts[d + 1], passes[d, 0], passes[d, 1], saved_s)
+        dearest_s = max(dearest_s, cost_s)
+    return dearest_s
+
+
+@njit(cache=True, nogil=True)
+def segment_cost_s(problem, chip, start, end, relayed_bytes, relays, saved_s):
+    """Cost of segment [start, end) on ``chip``; twin of the conditions in ``fewest_chips``.
+
+    ``relayed_bytes`` in so many ``relays`` pass it; what inputs are read again in it saves ``saved_s``.
+    """
+    kind = problem.chip_kind[chip]
+    cost_s = problem.prefix_s[kind, end] - problem.prefix_s[kind, start]
+    cost_s += relay_s(problem.relays, kind, relayed_bytes, relays)
+    in_s = problem.crossing_bytes[start] * problem.hop_s_per_byte[chip - 1] if chip > 0 else 0.0
+    out_s = problem.crossing_bytes[end] * problem.hop_s_per_byte[chip]
+    if problem.overlap:
+        return max(cost_s, in_s, out_s)
+    return cost_s - saved_s + in_s + out_s if problem.pays_transfers[kind] else cost_s

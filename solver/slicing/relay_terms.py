@@ -1,0 +1,145 @@
+"""What relays add to the segments of a kernel sequence (design section 8).
+
+A tensor produced before segment ``[i, j)`` and read at or after ``j`` passes it, and is
+copied on its chip: ``2 * bytes * sram_s_per_byte + kernel_overhead_s``, a kernel of its own.
+Tensors are kept by their last reader, so that what passes can be kept up to date while
+segments grow: of those a kernel produced, ``alive`` are read at or after the end at hand.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.env.cost import CostTables
+from go_opt.model.graph import NO_PRODUCER, WEIGHT
+
+
+class RelayTerms(NamedTuple):
+    """Tensors that cross cuts, by their last reader. Axes: ``M`` kernels, ``C`` tensors, ``Q`` kinds.
+
+    None where tensors pass at no cost, or never pass.
+    """
+
+    last_ptr: NDArray[np.int64]  # [M + 1]
+    home: NDArray[np.int64]  # [C] kernel that produces the tensor
+    size_bytes: NDArray[np.int64]  # [C]
+    copy_s_per_byte: NDArray[np.float64]  # [Q] of a relay, read and written
+    copy_s: NDArray[np.float64]  # [Q] of a relay, whatever its size
+
+
+class Alive(NamedTuple):
+    """Tensors that kernels before the end at hand produced and kernels from it on read."""
+
+    size_bytes: NDArray[np.int64]  # [M] of each kernel; of kernels from the end on, all it produces
+    number: NDArray[np.int64]  # [M]
+    total: NDArray[np.int64]  # [2] bytes and number of those of all kernels before the end
+
+
+def no_relays(tables: CostTables, num_kernels: int) -> RelayTerms:
+    """Terms of slicings in which nothing is relayed."""
+    nothing = np.zeros(0, np.int64)
+    last_ptr = np.zeros(num_kernels + 1, np.int64)
+    return RelayTerms(last_ptr, nothing, nothing, *_copy_costs(tables))
+
+
+def relay_terms(tables: CostTables, kernel_of: NDArray[np.int32], num_kernels: int) -> RelayTerms:
+    """Terms of slicings in which every tensor that passes a chip is relayed there."""
+    last_ptr, home, size_bytes = _crossing_tensors(tables, kernel_of, num_kernels)
+    return RelayTerms(last_ptr, home, size_bytes, *_copy_costs(tables))
+
+
+def no_tensors_alive(terms: RelayTerms) -> Alive:
+    """Scratch for :func:`start_over` and :func:`end_moves_on`."""
+    num_kernels = len(terms.last_ptr) - 1
+    counts = np.zeros((2, num_kernels), np.int64)
+    return Alive(counts[0], counts[1], np.zeros(2, np.int64))
+
+
+@njit(cache=True, nogil=True)
+def start_over(terms, alive):
+    """Set the end before the first kernel."""
+    for kernel in range(len(alive.number)):
+        alive.size_bytes[kernel] = 0
+        alive.number[kernel] = 0
+    for t in range(len(terms.home)):
+        alive.size_bytes[terms.home[t]] += terms.size_bytes[t]
+        alive.number[terms.home[t]] += 1
+    alive.total[0] = 0
+    alive.total[1] = 0
+
+
+@njit(cache=True, nogil=True)
+def end_moves_on(terms, alive, end):
+    """Move the end from ``end - 1`` to ``end``: kernel ``end - 1`` has read, and produced."""
+    for t in range(terms.last_ptr[end - 1], terms.last_ptr[end]):
+        alive.size_bytes[terms.home[t]] -= terms.size_bytes[t]
+        alive.number[terms.home[t]] -= 1
+        alive.total[0] -= terms.size_bytes[t]
+        alive.total[1] -= 1
+    alive.total[0] += alive.size_bytes[end - 1]
+    alive.total[1] += alive.number[end - 1]
+
+
+@njit(cache=True, nogil=True)
+def relay_s(terms, kind, size_bytes, count):
+    """Seconds that ``count`` relays of so many bytes in all take on a chip of ``kind``."""
+    return size_bytes * terms.copy_s_per_byte[kind] + count * terms.copy_s[kind]
+
+
+@njit(cache=True, nogil=True)
+def relays_of_segments(terms, cuts):
+    """[S, 2] bytes and number of the tensors that pass each segment between two cuts."""
+    num_segments = len(cuts) - 1
+    passes = np.zeros((num_segments + 1, 2), np.int64)
+    segment_of = np.empty(cuts[num_segments], np.int64)
+    for d in range(num_segments):
+        for kernel in range(cuts[d], cuts[d + 1]):
+            segment_of[kernel] = d
+    for last in range(cuts[num_segments]):
+        for t in range(terms.last_ptr[last], terms.last_ptr[last + 1]):
+            first, end = segment_of[terms.home[t]] + 1, segment_of[last]
+            if first < end:
+                passes[first, 0] += terms.size_bytes[t]
+                passes[end, 0] -= terms.size_bytes[t]
+                passes[first, 1] += 1
+                passes[end, 1] -= 1
+    for d in range(1, num_segments):
+        passes[d, 0] += passes[d - 1, 0]
+        passes[d, 1] += passes[d - 1, 1]
+    return passes[:num_segments]
+
+
+def _copy_costs(tables: CostTables) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    return 2.0 * tables.sram_s_per_byte, tables.kernel_overhead_s
+
+
+@njit(cache=True, nogil=True)
+def _crossing_tensors(tables, kernel_of, num_kernels):
+    num_tensors = len(tables.tensor_kind)
+    last = np.full(num_tensors, -1, np.int64)  # of tensors some later kernel reads
+    last_ptr = np.zeros(num_kernels + 1, np.int64)
+    for k in range(num_tensors):
+        producer = tables.tensor_producer[k]
+        if producer == NO_PRODUCER or tables.tensor_kind[k] == WEIGHT:
+            continue
+        for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
+            last[k] = max(last[k], kernel_of[tables.reader_op[r]])
+        if last[k] > kernel_of[producer]:
+            last_ptr[last[k] + 1] += 1
+        else:
+            last[k] = -1
+    for m in range(num_kernels):
+        last_ptr[m + 1] += last_ptr[m]
+    home = np.empty(last_ptr[num_kernels], np.int64)
+    size_bytes = np.empty(last_ptr[num_kernels], np.int64)
+    place = last_ptr.copy()
+    for k in range(num_tensors):
+        if last[k] >= 0:
+            home[place[last[k]]] = kernel_of[tables.tensor_producer[k]]
+            size_bytes[place[last[k]]] = tables.tensor_bytes[k]
+            place[last[k]] += 1
+    return last_ptr, home, size_bytes

@@ -1,0 +1,1 @@
+"""Slicing into stages that run on several chips in turn."""

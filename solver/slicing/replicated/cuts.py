@@ -1,0 +1,238 @@
+"""SLICE with replicated stages, on chips that are alike and overlap transfers (design section 8).
+
+A segment of compute ``C(i, j) = P[j] - P[i] + R(i, j)``, its relays among it, keeps to a
+candidate interval ``T`` on ``max(1, ceil(C(i, j) / T))`` chips. With ``f`` the fewest chips that
+cover the kernels before a cut, ``idle[i] = f[i] T - P[i]`` is what those chips leave unused,
+and as ``f`` is whole,
+
+    f[j] = min_i ceil((idle[i] + P[j] + R(i, j)) / T)
+
+over the starts whose segment fits: the least idle start is the best, but for relays. Segments may
+be as long as memory holds their weights, and few starts matter: one that a later
+start beats at any end is dropped. Those left are looked at first to last, as long as any can
+save a chip; close to O(M) for a candidate.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.solver.problem.allotment import allotted_chips, share_chips
+from go_opt.solver.slicing.cuts import NO_SLICING, least_interval, walk_back
+from go_opt.solver.slicing.problem import ROUNDING, SliceProblem
+from go_opt.solver.slicing.relay_terms import no_tensors_alive, relay_s, relays_of_segments, start_over
+from go_opt.solver.slicing.segments.fits import (
+    FITS,
+    UNSURE,
+    SegmentFits,
+    fits_at_a_glance,
+    grown_fits,
+    needs_no_more,
+)
+
+# Starts looked at in one search, for all its candidates: a second's work. Past it the best so far stays.
+MOST_STEPS: Final = 100_000_000
+
+
+def cheapest_replicated_cuts(
+    problem: SliceProblem, of: SegmentFits, max_chips: int, lower_s: float, at_most_s: float
+) -> NDArray[np.int64] | None:
+    """Cuts of the cheapest slicing into replicated stages on at most ``max_chips`` chips, all alike.
+
+    ``None`` where it takes more than ``at_most_s``; none takes less than ``lower_s``.
+    """
+    made = no_tensors_alive(problem.relays)
+    start_over(problem.relays, made)
+    previous, steps = np.zeros(problem.num_kernels + 1, np.int64), np.zeros(1, np.int64)
+
+    def cuts_within(interval_s: float) -> tuple[NDArray[np.int64] | None, float]:
+        stages, next_s = fewest_replicated(problem, of, max_chips, interval_s, made, previous, steps)
+        return (None if stages == NO_SLICING else walk_back(previous, stages)), next_s
+
+    def cost_s(cuts: NDArray[np.int64]) -> float:
+        return replicated_cost_s(problem, cuts, max_chips)
+
+    return least_interval(cost_s, cuts_within, lower_s, at_most_s)
+
+
+def replicated_cost_s(problem: SliceProblem, cuts: NDArray[np.int64], chips: int) -> float:
+    """Interval of the stages between ``cuts`` on so many chips, streamed weights left out."""
+    work_s = segment_work_s(problem, cuts)
+    return max(_floor_s(problem, cuts), float((work_s / share_chips(work_s, chips)).max()))
+
+
+def stage_sizes(
+    problem: SliceProblem, cuts: NDArray[np.int64], max_chips: int, min_chips: int
+) -> NDArray[np.int64]:
+    """[S] the fewest chips of each stage that cost what ``max_chips`` do, ``min_chips`` in all at least."""
+    work_s = segment_work_s(problem, cuts)
+    sizes = allotted_chips(work_s, max_chips, _floor_s(problem, cuts))
+    return sizes if sizes.sum() >= min_chips else share_chips(work_s, min_chips)
+
+
+def _floor_s(problem: SliceProblem, cuts: NDArray[np.int64]) -> float:
+    """Of the links, the host's among them."""
+    crossing_bytes = int(problem.crossing_bytes[cuts].max())
+    return max(problem.floor_s, crossing_bytes * float(problem.hop_s_per_byte[0]))
+
+
+@njit(cache=True, nogil=True)
+def segment_work_s(problem, cuts):
+    """[S] compute of each segment on one chip of the first kind, relays among it."""
+    kind = problem.chip_kind[0]
+    passes = relays_of_segments(problem.relays, cuts)
+    work_s = np.empty(len(cuts) - 1)
+    for s in range(len(work_s)):
+        work_s[s] = problem.prefix_s[kind, cuts[s + 1]] - problem.prefix_s[kind, cuts[s]]
+        work_s[s] += relay_s(problem.relays, kind, passes[s, 0], passes[s, 1])
+    return work_s
+
+
+@njit(cache=True, nogil=True)
+def fewest_replicated(problem, of, max_chips, interval_s, made, previous, steps):
+    """Stages of a slicing within ``interval_s`` on the fewest chips, or NO_SLICING; and what comes next.
+
+    Up to the second value every candidate interval gives the same answer: a start that costs
+    j a chip too many by ``over`` seconds of idle time saves it no sooner than an interval
+    longer by ``over`` for each chip. ``previous[j]`` is the cut before j. The starts that
+    matter are a list by place, ``start`` from ``first`` to ``last``: ``least_idle_s[k]`` is the
+    least of start k and those behind it, ``passing[:, k]`` bytes and number of the
+    tensors alive that were ``made`` between start k and the next, ``passed`` before the first.
+    """
+    relays, kind = problem.relays, problem.chip_kind[0]
+    num_kernels = problem.prefix_s.shape[1] - 1
+    prefix_s = problem.prefix_s[kind]
+    slack_s = interval_s * (1.0 + 1e-13)
+    most_idle_s = max_chips * slack_s - prefix_s[num_kernels]
+    next_s = np.inf
+    chips = np.full(num_kernels + 1, max_chips + 1, np.int64)
+    stages = np.zeros(num_kernels + 1, np.int64)
+    start = np.empty(num_kernels + 1, np.int64)
+    idle_s = np.empty(num_kernels + 1)
+    least_idle_s = np.empty(num_kernels + 1)
+    passing = np.zeros((2, num_kernels + 1), np.int64)
+    passed_bytes, passed = np.int64(0), np.int64(0)
+    first, last = 0, -1
+    first_start, entering = np.int64(0), 0
+    chips[0] = 0
+    for j in range(1, num_kernels + 1):
+        for t in range(relays.last_ptr[j - 1], relays.last_ptr[j]):
+            # The last start up to the tensor's producer.
+            low, high = first - 1, last
+            while low < high:
+                middle = (low + high + 1) // 2
+                if start[middle] <= relays.home[t]:
+                    low = middle
+                else:
+                    high = middle - 1
+            if low < first:
+                passed_bytes -= relays.size_bytes[t]
+                passed -= 1
+            else:
+                passing[0, low] -= relays.size_bytes[t]
+                passing[1, low] -= 1
+        while entering < j and problem.reach[entering] <= j:
+            i = entering
+            entering += 1
+            if chips[i] > max_chips:
+                continue
+            idle = chips[i] * slack_s - prefix_s[i]
+            if idle > most_idle_s:
+                next_s = min(next_s, interval_s + (idle - most_idle_s) / max_chips)
+                continue
+            # Drop what the new start beats at any end, if it relays all that was made in between.
+            size_bytes, number = np.int64(0), np.int64(0)
+            while last >= first:
+                relays_s = relay_s(relays, kind, size_bytes + passing[0, last], number + passing[1, last])
+                if idle + relays_s > idle_s[last] or not needs_no_more(of, start[last], i):
+                    break
+                size_bytes += passing[0, last]
+                number += passing[1, last]
+                last -= 1
+            if last >= first:
+                passing[0, last] += size_bytes
+                passing[1, last] += number
+            else:
+                passed_bytes += size_bytes
+                passed += number
+            k = last
+            while k >= first and least_idle_s[k] > idle:
+                least_idle_s[k] = idle
+                k -= 1
+            last += 1
+            start[last] = i
+            idle_s[last] = idle
+            least_idle_s[last] = idle
+            passing[0, last] = 0
+            passing[1, last] = 0
+        if last >= first:
+            passing[0, last] += made.size_bytes[j - 1]
+            passing[1, last] += made.number[j - 1]
+        else:
+            passed_bytes += made.size_bytes[j - 1]
+            passed += made.number[j - 1]
+        first_start = max(first_start, of.first[j])
+        while first <= last and (start[first] < first_start or problem.latest[start[first]] < j):
+            passed_bytes += passing[0, first]
+            passed += passing[1, first]
+            first += 1
+        if not problem.may_cut[j]:
+            continue
+        cut_s = problem.crossing_bytes[j] * problem.hop_s_per_byte[0]
+        if cut_s > slack_s:
+            next_s = min(next_s, cut_s)
+            continue
+        least_end_s = np.inf  # idle time of the chips before, work and relays up to j
+        # Those that surely fit first: then few of the others would save a chip.
+        is_unsure = True
+        for is_last_look in range(2):
+            if not is_unsure:
+                break
+            is_unsure = False
+            size_bytes, number = passed_bytes, passed
+            for k in range(first, last + 1):
+                steps[0] += 1
+                i = start[k]
+                relays_s = relay_s(relays, kind, size_bytes, number)
+                # What passes the starts to come is no less.
+                end_s = least_idle_s[k] + prefix_s[j] + relays_s
+                if end_s > (chips[j] - 1) * slack_s * (1.0 + ROUNDING):
+                    least_end_s = min(least_end_s, end_s)
+                    break
+                needed = chips_for(prefix_s[j] - prefix_s[i] + relays_s, slack_s, max_chips)
+                if chips[i] + needed >= chips[j]:
+                    least_end_s = min(least_end_s, idle_s[k] + prefix_s[j] + relays_s)
+                else:
+                    verdict = fits_at_a_glance(of, i, j, size_bytes)
+                    if verdict == UNSURE:
+                        is_unsure = True
+                        if is_last_look and grown_fits(of, i, j):
+                            verdict = FITS
+                    if verdict == FITS:
+                        least_end_s = min(least_end_s, idle_s[k] + prefix_s[j] + relays_s)
+                        chips[j] = chips[i] + needed
+                        stages[j] = stages[i] + 1
+                        previous[j] = i
+                size_bytes += passing[0, k]
+                number += passing[1, k]
+        if chips[j] > 1:
+            over_s = least_end_s - (chips[j] - 1) * slack_s
+            next_s = min(next_s, interval_s + max(over_s, 0.0) / (chips[j] - 1))
+        if steps[0] > MOST_STEPS:
+            return NO_SLICING, interval_s
+    return (stages[num_kernels] if chips[num_kernels] <= max_chips else NO_SLICING), next_s
+
+
+@njit(cache=True, nogil=True)
+def chips_for(work_s, interval_s, max_chips):
+    """Chips a segment takes within an interval; one too many where it does not fit."""
+    if work_s <= interval_s:
+        return np.int64(1)
+    if interval_s * max_chips < work_s:
+        return np.int64(max_chips + 1)
+    return np.int64(math.ceil(work_s / interval_s))

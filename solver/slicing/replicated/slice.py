@@ -1,0 +1,148 @@
+"""The door to SLICE with replicated stages: an order and its kernels in, stages and their sizes out.
+
+A stage wants to be large, so memory for its weights is what limits it. Weights stay resident,
+but for those no chip can hold and those that stream for nothing: as many as the host's link
+carries beside the inputs within the least interval there may be.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env.cost import CostTables
+from go_opt.model.graph import INPUT, WEIGHT
+from go_opt.solver.problem.passing import Passing
+from go_opt.solver.problem.segment_rules import SegmentRules
+from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence
+from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
+from go_opt.solver.slicing.problem import least_s, one_chip_s, slice_problem
+from go_opt.solver.slicing.relay_terms import relay_terms
+from go_opt.solver.slicing.replicated.cuts import cheapest_replicated_cuts, replicated_cost_s, stage_sizes
+from go_opt.solver.slicing.replicated.general import replicated_cuts_general
+from go_opt.solver.slicing.segments.fits import segment_fits
+from go_opt.solver.slicing.segments.memory import SegmentMemory, segment_memory
+from go_opt.solver.slicing.slice import with_addresses
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class ReplicatedSlicing:
+    """A placement that follows an order: kernels between two cuts share the chips of a stage."""
+
+    placement: NDArray[np.int32]  # [N] first chip of the op's stage
+    replication: NDArray[np.int32]  # [N] chips of the op's stage
+    cuts: NDArray[np.int64]  # [S + 1]
+    sizes: NDArray[np.int64]  # [S] chips of each stage
+    interval_s: float  # its cost, streamed weights left out
+
+
+def slice_order_replicated(
+    tables: CostTables,
+    order: NDArray[np.int32],
+    fusion_group: NDArray[np.int32],
+    *,
+    passing: Passing,
+    min_chips: int = 1,
+    max_chips: int | None = None,
+    at_most_s: float = math.inf,
+    weights_may_stream: bool = False,
+    **rules: Unpack[SegmentRules],
+) -> ReplicatedSlicing | None:
+    """The cheapest slicing of ``order`` into replicated stages, on a one-directional ring.
+
+    ``None`` where none was found that fits and takes no more than ``at_most_s``; the amount of work
+    is bounded.
+
+    Args:
+      order: [N] a topological order; the ops of each group stand next to each other.
+      fusion_group: [N]; cuts fall between groups only.
+      passing: what becomes of tensors that pass a stage.
+      min_chips: use no fewer chips than this.
+      max_chips: use no more chips than this; all by default.
+      at_most_s: do not look for slicings slower than this.
+      weights_may_stream: look for those too that stream more weights than is free; what they
+        stream is left out of their cost.
+      rules: what the user asks of segments; every chip of a stage has to be allowed.
+    """
+    sequence = kernel_sequence(tables, order, fusion_group, adjacent=passing == "adjacent")
+    relays = None
+    if passing == "relayed":
+        relays = relay_terms(tables, sequence.kernel_of, sequence.num_kernels)
+    problem = slice_problem(tables, sequence, relays=relays, **rules)
+    chips = min(max_chips or tables.num_chips, tables.num_chips)
+    lower_s = least_s(problem, chips)
+    if tables.overlap:
+        lower_s = max(lower_s, _host_floor_s(tables))
+    # No segment takes longer than one chip takes for all; the host's link may.
+    upper_s = min(at_most_s, max(lower_s, one_chip_s(problem)))
+    memory = _memory(tables, sequence, free_reads(tables, lower_s), weights_may_stream, passing)
+    if tables.overlap and problem.kinds_are_alike:
+
+        def cheapest(held: SegmentMemory) -> IntArray | None:
+            fits = segment_fits(sequence, held, int(held.sram_bytes[0]), enters_whole=passing != "free")
+            return cheapest_replicated_cuts(problem, fits, chips, lower_s, upper_s)
+
+        cuts = with_addresses(memory, None, cheapest)
+        if cuts is None:
+            return None
+        # Where chips may not hold something, which is left out here, this is a lower bound.
+        lower_s = replicated_cost_s(problem, cuts, chips)
+        if problem.chips_are_alike:
+            return _sliced(sequence, cuts, stage_sizes(problem, cuts, chips, min_chips), lower_s)
+    found = replicated_cuts_general(problem, memory, chips, min_chips, lower_s, upper_s)
+    return None if found is None else _sliced(sequence, *found)
+
+
+def free_reads(tables: CostTables, interval_s: float) -> IntArray:
+    """Reads of weights which the host's link carries within an interval, beside what it has to.
+
+    As chips stream them: least touched of what is stored first, then larger, then by index.
+    """
+    tensor = tables.reader_tensor
+    stored, touched = tables.tensor_bytes[tensor], tables.read_bytes
+    may_stay = (tables.tensor_kind[tensor] == WEIGHT) & (stored > 0)
+    may_stay &= tables.stored_bytes[tensor] <= tables.sram_bytes.max()
+    # Not overlapped, what streams adds to the work of its chip.
+    read = np.flatnonzero(may_stay & tables.overlap)
+    by_share = np.lexsort(np.stack([tensor[read], -stored[read], touched[read] / stored[read]]))
+    read = read[by_share]
+    host_s = _host_floor_s(tables) + np.cumsum(touched[read]) * tables.host_in_s_per_byte
+    return read[: np.searchsorted(host_s, interval_s, side="right")]
+
+
+def _memory(
+    tables: CostTables,
+    sequence: KernelSequence,
+    streamed: IntArray,
+    weights_may_stream: bool,
+    passing: Passing,
+) -> SegmentMemory:
+    """Weights that only the ``streamed`` reads read take none but the stream buffer."""
+    return segment_memory(
+        tables,
+        sequence,
+        weights_may_stream=weights_may_stream,
+        relayed=passing == "relayed",
+        streamed=streamed,
+    )
+
+
+def _host_floor_s(tables: CostTables) -> float:
+    """Of the host's link in: the inputs, and what all memories together cannot hold."""
+    inputs = int(tables.tensor_bytes[tables.tensor_kind == INPUT].sum())
+    return (inputs + least_streamed_bytes(tables)) * tables.host_in_s_per_byte
+
+
+def _sliced(
+    sequence: KernelSequence, cuts: IntArray, sizes: IntArray, interval_s: float
+) -> ReplicatedSlicing:
+    lengths = np.diff(cuts)
+    first_chip = np.repeat(np.cumsum(sizes) - sizes, lengths)[sequence.kernel_of].astype(np.int32)
+    replication = np.repeat(sizes, lengths)[sequence.kernel_of].astype(np.int32)
+    return ReplicatedSlicing(first_chip, replication, cuts, sizes, interval_s)

@@ -1,0 +1,324 @@
+"""Where segments of a kernel sequence may start so that they fit in memory, for each end.
+
+A segment needs what it holds throughout (double buffers of what enters and leaves it, weights)
+and the most that is alive beside that (:mod:`go_opt.solver.slicing.segments.memory`).
+
+* What segments to a given end hold is a sum over their kernels, wherever they start: a tensor
+  that enters counts at its last reader and is taken back at its producer, one that leaves counts
+  at its producer, a weight at its last reader. These summands change at few kernels
+  as the end moves on, so that blocks of starts which fit in any case are passed over at once.
+* What is alive is asked for only where memory may not do. It is kept up to date while a segment
+  grows towards its start: a tensor is alive from the first kernel on, so that a kernel never gains on
+  those before it, and only those that are fuller than all before them are kept.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+BLOCK: Final = 64  # starts
+ZERO, NONE = np.int64(0), np.int64(-1)  # numba compiles anew for every literal
+
+
+class FittingStarts(NamedTuple):
+    """Runs of starts, the last ones first. Axes: ``M`` kernels, ``R`` runs."""
+
+    run_ptr: NDArray[np.int64]  # [M + 2] runs of each end
+    start: NDArray[np.int32]  # [R] starts from here …
+    stop: NDArray[np.int32]  # [R] … and before here
+    size: NDArray[np.int32]  # [R] the least of the memory sizes asked for that is enough
+    steps: int  # starts and blocks of starts that were looked at, and kernels that segments grew by
+    is_complete: bool  # False: it took more steps than asked for
+
+
+class _Held(NamedTuple):
+    """What segments to the end at hand hold. Axes: ``M`` kernels, ``K`` tensors, ``B`` blocks."""
+
+    steady: NDArray[np.int64]  # [M] summands that are never negative
+    entering: NDArray[np.int64]  # [M] those that are
+    reader: NDArray[np.int64]  # [K] the last one before the end, -1: none
+    end_ptr: NDArray[np.int64]  # [M + 1]
+    end: NDArray[np.int64]  # [...] tensors, outputs left out, that each kernel is the last to read
+    most_alive: NDArray[np.int64]  # [M] alive at each kernel, whichever the segment
+    is_fresh: NDArray[np.bool_]  # [B] whether the following is up to date
+    total: NDArray[np.int64]  # [2, B] of the summands
+    most_held: NDArray[np.int64]  # [B] summands of the block from any start in it on
+    most_alive_in: NDArray[np.int64]  # [B] at any kernel
+
+
+@njit(cache=True, nogil=True)
+def fitting_starts(problem, memory, sizes_bytes, interval_s, most_steps):
+    """Starts of segments that fit in memory and may be within ``interval_s``, for each end.
+
+    Left out are most starts that no such segments reach from the first kernel.
+
+    Args:
+      sizes_bytes: [S] memory sizes, ascending.
+      most_steps: for all ends, and for one end: after the first it gives up, after the second
+        it goes on to the next end.
+    """
+    num_kernels = len(memory.entering_bytes)
+    run_ptr, runs = np.zeros(num_kernels + 2, np.int64), np.empty((3, num_kernels + 1), np.int32)
+    num_runs, steps = ZERO, 0
+    held = _nothing_held(memory)
+    kept = np.empty((3, num_kernels), np.int64)
+    is_reached = np.zeros(num_kernels + 1, np.bool_)
+    is_reached[0] = True
+    last_reached = np.zeros(num_kernels + 2, np.int64)  # the last one before each cut
+    most_saved_s, least_hop = problem.again_s.sum(), problem.hop_s_per_byte.min()
+    slack_s = interval_s * (1.0 + 1e-13)
+    first, usable = ZERO, 0
+    for j in range(1, num_kernels + 1):
+        _end_moves_on(memory, held, j - 1)
+        first = first_start(problem, first, j, slack_s + most_saved_s)
+        while first < j and not is_reached[first]:
+            first += 1
+        while usable < j and problem.reach[usable] <= j:
+            usable += 1
+        run_ptr[j + 1], last_reached[j + 1] = num_runs, last_reached[j]
+        is_open = problem.may_cut[j] and (
+            not problem.overlap or problem.crossing_bytes[j] * least_hop <= slack_s
+        )
+        if not is_open or usable <= first or last_reached[usable] < first:
+            continue
+        runs = _with_room(runs, num_runs + j - first)
+        num_runs, taken = _runs_of_end(
+            memory, sizes_bytes, held, kept, is_reached, first, usable, j, runs, num_runs, most_steps[1]
+        )
+        steps += taken
+        if steps > most_steps[0]:
+            break
+        if num_runs > run_ptr[j]:
+            is_reached[j] = True
+            last_reached[j + 1] = j
+        run_ptr[j + 1] = num_runs
+    runs = runs[:, :num_runs]
+    return FittingStarts(run_ptr, runs[0], runs[1], runs[2], steps, steps <= most_steps[0])
+
+
+@njit(cache=True, nogil=True)
+def least_needed_bytes(memory):
+    """[M] what a segment needs at least that holds the kernel: all that it touches is there at once."""
+    needed = np.zeros(len(memory.entering_bytes), np.int64)
+    for kernel in range(len(needed)):
+        for w in range(memory.write_ptr[kernel], memory.write_ptr[kernel + 1]):
+            tensor = memory.write[w]
+            needed[kernel] += memory.size_bytes[tensor] * (2 if memory.is_output[tensor] else 1)
+        for r in range(memory.read_ptr[kernel], memory.read_ptr[kernel + 1]):
+            tensor = memory.read[r]
+            needed[kernel] += memory.size_bytes[tensor] * (2 if memory.home[tensor] < 0 else 1)
+        for w in range(memory.weight_ptr[kernel], memory.weight_ptr[kernel + 1]):
+            needed[kernel] += memory.weight_bytes[w]
+    return needed
+
+
+@njit(cache=True, nogil=True)
+def first_start(problem, start, end, work_s):
+    """The first start from ``start`` on of segments to ``end`` whose kernels take ``work_s`` at most."""
+    while start < end and (least_work_s(problem, start, end) > work_s or problem.latest[start] < end):
+        start += 1
+    return start
+
+
+@njit(cache=True, nogil=True)
+def least_work_s(problem, start, end):
+    """Seconds of the kernels of segment [start, end) on the kind that is fastest at them."""
+    least_s = np.inf
+    for kind in range(len(problem.prefix_s)):
+        least_s = min(least_s, problem.prefix_s[kind, end] - problem.prefix_s[kind, start])
+    return least_s
+
+
+@njit(cache=True, nogil=True)
+def _runs_of_end(memory, sizes_bytes, held, kept, is_reached, first, usable, end, runs, num_runs, most_steps):
+    """Add the runs of starts from ``first`` on to ``runs``; returns their number, and the steps it took."""
+    steady, entering, most_alive, entered = held.steady, held.entering, held.most_alive, memory.entering_bytes
+    smallest, largest, num_sizes = sizes_bytes[0], sizes_bytes[-1], len(sizes_bytes)
+    steady_bytes, entering_bytes = np.int64(0), np.int64(0)
+    at_most_bytes = np.int64(0)  # alive at any kernel
+    alive_bytes, peak_bytes, grown = np.int64(0), np.int64(0), end  # at ``grown``, and most from there on
+    size = np.int64(num_sizes)  # of the run at hand
+    steps = 0
+    i = fitting = end
+    while i > first and steps < most_steps:
+        steps += 1
+        if i % BLOCK == 0 and i - BLOCK >= first:
+            block = i // BLOCK - 1
+            if not held.is_fresh[block]:
+                _freshen(held, entered, block)
+                steps += BLOCK // 4
+            most_bytes = steady_bytes + entering_bytes + held.most_held[block]
+            if most_bytes + max(at_most_bytes, held.most_alive_in[block]) <= smallest:
+                num_runs = _go_on(runs, num_runs, size, num_sizes, fitting, ZERO, i)
+                size = ZERO
+                i -= BLOCK
+                fitting = i
+                steady_bytes += held.total[0, block]
+                entering_bytes += held.total[1, block]
+                at_most_bytes = max(at_most_bytes, held.most_alive_in[block])
+                continue
+        i -= 1
+        steady_bytes += steady[i]
+        entering_bytes += entering[i]
+        at_most_bytes = max(at_most_bytes, most_alive[i])
+        held_bytes = steady_bytes + entering_bytes + entered[i]
+        if held_bytes + at_most_bytes > smallest and steady_bytes + peak_bytes <= largest:
+            while grown > i:
+                grown -= 1
+                steps += 1
+                alive_bytes, peak_bytes = _grow(memory, grown, end, kept, alive_bytes, peak_bytes)
+        if steady_bytes + peak_bytes > largest:
+            break
+        if i >= usable or not is_reached[i]:
+            continue
+        enough = ZERO
+        while enough < num_sizes and held_bytes + peak_bytes > sizes_bytes[enough]:
+            enough += 1
+        num_runs = _go_on(runs, num_runs, size, num_sizes, fitting, enough, i + 1)
+        size = enough
+        fitting = i
+    return _go_on(runs, num_runs, size, num_sizes, fitting, num_sizes, ZERO), steps
+
+
+@njit(cache=True, nogil=True)
+def _go_on(runs, num_runs, size, num_sizes, start, next_size, stop):
+    """The run of ``size`` that has come down to ``start`` goes on if the next start needs the same.
+
+    Else it ends there and one of ``next_size`` begins; none of ``num_sizes``. Returns the number of runs.
+    """
+    if next_size == size:
+        return num_runs
+    if size < num_sizes:
+        runs[0, num_runs] = start
+        num_runs += 1
+    if next_size < num_sizes:
+        runs[1, num_runs] = stop
+        runs[2, num_runs] = next_size
+    return num_runs
+
+
+@njit(cache=True, nogil=True)
+def _grow(memory, start, end, kept, alive_bytes, peak_bytes):
+    """Bytes alive at ``start`` and at the fullest kernel of [start, end), given those of [start + 1, end).
+
+    ``upto`` is a forest: its root is the last kept kernel at or before a kernel. ``following`` is
+    the next kept kernel, by ``rise`` bytes fuller, or -1.
+    """
+    upto, following, rise = kept[0], kept[1], kept[2]
+    upto[start], following[start] = start, -1
+    if start + 1 < end:
+        if alive_bytes > 0:
+            following[start], rise[start] = start + 1, alive_bytes
+        else:  # no fuller than the first one
+            upto[start + 1], following[start], rise[start] = start, following[start + 1], rise[start + 1]
+    alive_bytes = np.int64(0)
+    for w in range(memory.write_ptr[start], memory.write_ptr[start + 1]):
+        tensor = memory.write[w]
+        if memory.is_output[tensor] or memory.last[tensor] >= end:
+            continue
+        size = memory.size_bytes[tensor]
+        alive_bytes += size
+        kernel = memory.last[tensor]
+        while upto[kernel] != kernel:
+            upto[kernel] = upto[upto[kernel]]
+            kernel = upto[kernel]
+        if following[kernel] < 0:
+            peak_bytes += size
+            continue
+        rise[kernel] -= size
+        while following[kernel] >= 0 and rise[kernel] <= 0:
+            after = following[kernel]
+            upto[after] = kernel
+            if following[after] < 0:
+                peak_bytes -= rise[kernel]
+            else:
+                rise[kernel] += rise[after]
+            following[kernel] = following[after]
+    return alive_bytes, peak_bytes
+
+
+@njit(cache=True, nogil=True)
+def _nothing_held(memory):
+    num_kernels = len(memory.entering_bytes)
+    num_blocks = num_kernels // BLOCK + 1
+    end_ptr, alive = np.zeros(num_kernels + 1, np.int64), np.zeros(num_kernels + 1, np.int64)
+    for tensor in memory.write:
+        if not memory.is_output[tensor]:
+            end_ptr[memory.last[tensor] + 1] += 1
+            alive[memory.home[tensor]] += memory.size_bytes[tensor]
+            alive[memory.last[tensor] + 1] -= memory.size_bytes[tensor]
+    end_ptr, alive = np.cumsum(end_ptr), np.cumsum(alive)
+    end, place = np.empty(end_ptr[num_kernels], np.int64), end_ptr.copy()
+    for tensor in memory.write:
+        if not memory.is_output[tensor]:
+            end[place[memory.last[tensor]]] = tensor
+            place[memory.last[tensor]] += 1
+    most_alive_in = np.zeros(num_blocks, np.int64)
+    for kernel in range(num_kernels):
+        most_alive_in[kernel // BLOCK] = max(most_alive_in[kernel // BLOCK], alive[kernel])
+    return _Held(
+        np.zeros(num_kernels, np.int64),
+        np.zeros(num_kernels, np.int64),
+        np.full(len(memory.home), -1, np.int64),
+        end_ptr,
+        end,
+        alive,
+        np.zeros(num_blocks, np.bool_),
+        np.zeros((2, num_blocks), np.int64),
+        np.zeros(num_blocks, np.int64),
+        most_alive_in,
+    )
+
+
+@njit(cache=True, nogil=True)
+def _end_moves_on(memory, held, kernel):
+    """Segments end behind ``kernel`` from now on, no longer before it."""
+    for w in range(memory.write_ptr[kernel], memory.write_ptr[kernel + 1]):
+        _move(held, held.steady, NONE, kernel, 2 * memory.size_bytes[memory.write[w]])
+    for e in range(held.end_ptr[kernel], held.end_ptr[kernel + 1]):
+        tensor = held.end[e]
+        _move(held, held.steady, memory.home[tensor], NONE, 2 * memory.size_bytes[tensor])
+    for r in range(memory.read_ptr[kernel], memory.read_ptr[kernel + 1]):
+        tensor = memory.read[r]
+        home, before = memory.home[tensor], held.reader[tensor]
+        summands = held.steady if home < 0 else held.entering
+        _move(held, summands, before if before >= 0 else home, kernel, 2 * memory.size_bytes[tensor])
+        held.reader[tensor] = kernel
+    for w in range(memory.weight_ptr[kernel], memory.weight_ptr[kernel + 1]):
+        _move(held, held.steady, memory.weight_before[w], kernel, memory.weight_bytes[w])
+
+
+@njit(cache=True, nogil=True)
+def _move(held, summands, source, kernel, size):
+    """Take ``size`` from the summand of ``source`` and add it to that of ``kernel``; -1: none."""
+    if source >= 0:
+        summands[source] -= size
+        held.is_fresh[source // BLOCK] = False
+    if kernel >= 0:
+        summands[kernel] += size
+        held.is_fresh[kernel // BLOCK] = False
+
+
+@njit(cache=True, nogil=True)
+def _freshen(held, entered, block):
+    steady, entering, most = np.int64(0), np.int64(0), np.int64(0)
+    for i in range((block + 1) * BLOCK - 1, block * BLOCK - 1, -1):
+        steady += held.steady[i]
+        entering += held.entering[i]
+        most = max(most, steady + entering + entered[i])
+    held.total[0, block], held.total[1, block], held.most_held[block] = steady, entering, most
+    held.is_fresh[block] = True
+
+
+@njit(cache=True, nogil=True)
+def _with_room(runs, number):
+    """``runs`` with room for so many."""
+    if number <= runs.shape[1]:
+        return runs
+    larger = np.empty((3, 2 * number), np.int32)
+    larger[:, : runs.shape[1]] = runs
+    return larger

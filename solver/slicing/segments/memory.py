@@ -1,0 +1,218 @@
+"""Memory of segments of a kernel sequence (design section 5, Memory)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.env.cost import CostTables
+from go_opt.env.memory import most_alive, place_buffers
+from go_opt.model.csr import row_pointers
+from go_opt.model.graph import NO_PRODUCER, WEIGHT
+from go_opt.solver.problem.sequence import KernelSequence, unique_pairs
+
+
+class SegmentMemory(NamedTuple):
+    """Tensors by kernel, all bytes as they are stored. Axes: ``M`` kernels, ``K`` tensors, ``D`` chips.
+
+    The weights are those that must be resident, and the stream buffer. Where tensors
+    are relayed, every tensor that crosses a segment's start has one double buffer in it, read
+    there or not: ``entering_bytes`` holds them and ``read`` does not.
+    """
+
+    write_ptr: NDArray[np.int64]  # [M + 1]
+    write: NDArray[np.int32]  # [...] activations each kernel stores
+    read_ptr: NDArray[np.int64]  # [M + 1]
+    read: NDArray[np.int32]  # [...] activations and inputs each kernel reads from another
+    size_bytes: NDArray[np.int64]  # [K]
+    home: NDArray[np.int64]  # [K] kernel that produces the tensor, -1 for inputs
+    last: NDArray[np.int64]  # [K] last kernel that reads it from another, -1: none
+    is_output: NDArray[np.bool_]  # [K]
+    weight_ptr: NDArray[np.int64]  # [M + 1]
+    weight_bytes: NDArray[np.int64]  # [...] weights each kernel reads
+    weight_next: NDArray[np.int64]  # [...] next kernel that reads the same weight, M: none
+    weight_before: NDArray[np.int64]  # [...] the one before, -1: none
+    entering_bytes: NDArray[np.int64]  # [M] a segment holds throughout that starts here
+    crossing_bytes: NDArray[np.int64]  # [M + 1] produced before a cut and read after it
+    sram_bytes: NDArray[np.int64]  # [D]
+    places_buffers: bool  # activations need addresses
+
+
+def segment_memory(
+    tables: CostTables,
+    sequence: KernelSequence,
+    *,
+    weights_may_stream: bool,
+    relayed: bool = False,
+    streamed: NDArray[np.integer] | None = None,
+    with_stream_buffer: bool = True,
+) -> SegmentMemory:
+    """What the memory of segments of ``sequence`` depends on.
+
+    Args:
+      weights_may_stream: all of them, else those that no chip can hold, and what ``streamed`` reads
+        read; they take a stream buffer instead, unless it is left out.
+      relayed: tensors that pass a chip are copied there.
+    """
+    kernel_of, num_kernels = sequence.kernel_of, sequence.num_kernels
+    producer = tables.tensor_producer
+    home = np.where(producer == NO_PRODUCER, -1, kernel_of[producer]).astype(np.int64)
+    tensor, reader = tables.reader_tensor, kernel_of[tables.reader_op].astype(np.int64)
+    is_activation = (tables.tensor_kind[tensor] != WEIGHT) & (reader != home[tensor])
+    pairs = unique_pairs(reader[is_activation], tensor[is_activation])
+    last = np.full(len(home), -1, dtype=np.int64)
+    np.maximum.at(last, pairs[:, 1], pairs[:, 0])
+    streams = (tables.stored_bytes[tensor] > tables.sram_bytes.max()) | weights_may_stream
+    if streamed is not None:
+        streams[streamed] = True
+    crossing_bytes = _crossing_bytes(tables.stored_bytes, home, last, num_kernels)
+    entering_bytes = np.zeros(num_kernels, dtype=np.int64)
+    if relayed:
+        pairs = pairs[home[pairs[:, 1]] < 0]
+        entering_bytes = 2 * crossing_bytes[:-1]
+    stored = np.flatnonzero((home >= 0) & ((last >= 0) | tables.tensor_is_output))
+    stored = stored[np.argsort(home[stored], kind="stable")]
+    return SegmentMemory(
+        row_pointers(home[stored], num_kernels),
+        stored.astype(np.int32),
+        row_pointers(pairs[:, 0], num_kernels),
+        pairs[:, 1].astype(np.int32),
+        tables.stored_bytes,
+        home,
+        last,
+        tables.tensor_is_output,
+        *_weight_reads(tables, reader, num_kernels, streams, with_stream_buffer),
+        entering_bytes,
+        crossing_bytes,
+        tables.sram_bytes,
+        tables.places_buffers,
+    )
+
+
+def _crossing_bytes(
+    size: NDArray[np.int64], home: NDArray[np.int64], last: NDArray[np.int64], num_kernels: int
+) -> NDArray[np.int64]:
+    """[M + 1] of the tensors that are produced before each cut and read after it."""
+    crosses = np.flatnonzero((home >= 0) & (last > home))
+    change = np.zeros(num_kernels + 2, dtype=np.int64)
+    np.add.at(change, home[crosses] + 1, size[crosses])
+    np.add.at(change, last[crosses] + 1, -size[crosses])
+    return np.cumsum(change[: num_kernels + 1])
+
+
+class SegmentUsage(NamedTuple):
+    """What a segment that grows towards its start uses; the scratch of :func:`grow_segment`."""
+
+    total: NDArray[np.int64]  # [3] held throughout, most alive beside that, weights; in bytes
+    alive: NDArray[np.int64]  # [M] alive at each kernel of the segment, beside what is held
+    seen: NDArray[np.int64]  # [K] the last end a tensor was seen entering a segment of
+
+
+def segment_usage(memory: SegmentMemory) -> SegmentUsage:
+    """Fresh scratch for segments of ``memory``."""
+    num_kernels = len(memory.write_ptr) - 1
+    return SegmentUsage(
+        np.zeros(3, dtype=np.int64),
+        np.zeros(num_kernels, dtype=np.int64),
+        np.full(len(memory.home), -1, dtype=np.int64),
+    )
+
+
+def shortage_bytes(memory: SegmentMemory, cuts: NDArray[np.int64]) -> int:
+    """By how much the fullest segment exceeds its chip's memory, once its activations have addresses.
+
+    What segments need is otherwise counted without the holes between them.
+    """
+    peaks = segment_peaks_bytes(memory, cuts, segment_usage(memory))
+    room = memory.sram_bytes[: len(peaks)] - peaks
+    if memory.places_buffers:
+        room -= _holes_bytes(memory, cuts, room)
+    return -int(room.min())
+
+
+@njit(cache=True, nogil=True)
+def _holes_bytes(memory, cuts, room):
+    """What each segment's activations need beyond those alive at once; zero where there is ample room."""
+    holes = np.zeros(len(cuts) - 1, np.int64)
+    address = np.empty(len(memory.write), np.int64)
+    for d in range(len(holes)):
+        begin, end = memory.write_ptr[cuts[d]], memory.write_ptr[cuts[d + 1]]
+        stays = memory.write[begin:end]
+        stays = stays[~memory.is_output[stays] & (memory.last[stays] < cuts[d + 1])]
+        size, born, dead = memory.size_bytes[stays], memory.home[stays], memory.last[stays]
+        alive = most_alive(size, born, dead)
+        if size.sum() - alive > room[d]:
+            holes[d] = place_buffers(size, born, dead, address[: len(stays)]) - alive
+    return holes
+
+
+@njit(cache=True, nogil=True)
+def segment_peaks_bytes(memory, cuts, usage):
+    """Bytes each segment between two cuts needs at its peak."""
+    peaks = np.zeros(len(cuts) - 1, np.int64)
+    for d in range(len(cuts) - 1):
+        usage.total[:] = 0
+        for kernel in range(cuts[d + 1] - 1, cuts[d] - 1, -1):
+            peaks[d] = grow_segment(memory, kernel, cuts[d + 1], usage)
+    return peaks
+
+
+@njit(cache=True, nogil=True)
+def grow_segment(memory, start, end, usage):
+    """Bytes segment [start, end) needs, after [start + 1, end) was asked for.
+
+    A segment starts empty: ``usage.total`` is zero before its last kernel. Ends ascend.
+    """
+    held = usage.total[0]
+    most = usage.total[1]
+    usage.alive[start] = 0
+    for i in range(memory.write_ptr[start], memory.write_ptr[start + 1]):
+        tensor = memory.write[i]
+        size = memory.size_bytes[tensor]
+        # What entered the segment while it started later is now produced inside it.
+        held -= 2 * size if usage.seen[tensor] == end else 0
+        if memory.is_output[tensor] or memory.last[tensor] >= end:
+            held += 2 * size
+            continue
+        for kernel in range(start, memory.last[tensor] + 1):
+            usage.alive[kernel] += size
+            most = max(most, usage.alive[kernel])
+    for i in range(memory.read_ptr[start], memory.read_ptr[start + 1]):
+        tensor = memory.read[i]
+        if usage.seen[tensor] != end:
+            usage.seen[tensor] = end
+            held += 2 * memory.size_bytes[tensor]
+    for i in range(memory.weight_ptr[start], memory.weight_ptr[start + 1]):
+        if memory.weight_next[i] >= end:
+            usage.total[2] += memory.weight_bytes[i]
+    usage.total[0] = held
+    usage.total[1] = most
+    return held + most + usage.total[2] + memory.entering_bytes[start]
+
+
+def _weight_reads(
+    tables: CostTables,
+    reader: NDArray[np.int64],
+    num_kernels: int,
+    streams: NDArray[np.bool_],
+    with_stream_buffer: bool,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """CSR over kernels: sizes of the weights each reads, and who reads them next and before.
+
+    The stream buffer counts as one more weight, which all kernels read that stream one.
+    """
+    tensor, stored = tables.reader_tensor, tables.stored_bytes
+    is_weight = (tables.tensor_kind[tensor] == WEIGHT) & (stored[tensor] > 0)
+    buffer = len(stored)
+    stored = np.append(stored, tables.stream_buffer_bytes.max() * with_stream_buffer)
+    by_tensor = unique_pairs(np.where(streams, buffer, tensor)[is_weight], reader[is_weight])
+    following, before = np.full((2, len(by_tensor)), [[num_kernels], [-1]], dtype=np.int64)
+    is_same = by_tensor[1:, 0] == by_tensor[:-1, 0]
+    following[:-1][is_same] = by_tensor[1:, 1][is_same]
+    before[1:][is_same] = by_tensor[:-1, 1][is_same]
+    by_kernel = np.argsort(by_tensor[:, 1], kind="stable")
+    size = stored[by_tensor[by_kernel, 0]]
+    return row_pointers(by_tensor[:, 1], num_kernels), size, following[by_kernel], before[by_kernel]

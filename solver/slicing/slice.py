@@ -1,0 +1,142 @@
+"""The door to slicing: an order and its kernels in, a placement out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env.cost import CostTables
+from go_opt.solver.problem.segment_rules import SegmentRules
+from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence
+from go_opt.solver.slicing.cuts import cheapest_cuts
+from go_opt.solver.slicing.general import cheapest_cuts_general
+from go_opt.solver.slicing.greedy import greedy_cuts
+from go_opt.solver.slicing.problem import (
+    SliceProblem,
+    is_allowed,
+    least_s,
+    one_chip_s,
+    slice_problem,
+    slicing_cost_s,
+)
+from go_opt.solver.slicing.segments.memory import SegmentMemory, segment_memory, shortage_bytes
+
+TRIES: Final = 4  # with less memory each time
+
+
+@dataclass(frozen=True, eq=False)
+class Slicing:
+    """A placement that follows an order: kernels between two cuts share a chip."""
+
+    placement: NDArray[np.int32]  # [N]
+    cuts: NDArray[np.int64]  # [chips used + 1]
+    interval_s: float  # its cost, streamed weights left out but where slicing charges them
+
+
+def slice_order(
+    tables: CostTables,
+    order: NDArray[np.int32],
+    fusion_group: NDArray[np.int32],
+    *,
+    adjacent: bool,
+    min_chips: int = 1,
+    max_chips: int | None = None,
+    at_most_s: float = math.inf,
+    **rules: Unpack[SegmentRules],
+) -> Slicing | None:
+    """The cheapest slicing of ``order`` whose activations fit; ``None`` where there is none.
+
+    Args:
+      order: [N] a topological order; the ops of each group stand next to each other.
+      fusion_group: [N]; cuts fall between groups only.
+      adjacent: whether every edge may span at most one chip (the triangle rule holds).
+      min_chips: use no fewer chips than this.
+      max_chips: use no more chips than this; all by default.
+      at_most_s: do not look for slicings slower than this.
+      rules: what the user asks of segments (``allowed``, ``colocated``, ``rising``).
+    """
+    sequence = kernel_sequence(tables, order, fusion_group, adjacent=adjacent)
+    problem = slice_problem(tables, sequence, **rules)
+    memory = partial(segment_memory, tables, sequence, weights_may_stream=True)
+    chips = most_chips(tables, sequence, max_chips)
+    cuts = cheapest_that_fits(problem, memory, cheapest_cuts, min_chips, chips, at_most_s)
+    return None if cuts is None else sliced(sequence, problem, cuts)
+
+
+def greedy_slicing(
+    tables: CostTables, order: NDArray[np.int32], fusion_group: NDArray[np.int32], *, adjacent: bool
+) -> Slicing:
+    """The greedy compiler heuristic along ``order``, made valid by the adjacent rule."""
+    sequence = kernel_sequence(tables, order, fusion_group, adjacent=adjacent)
+    problem = slice_problem(tables, sequence)
+    return sliced(sequence, problem, greedy_cuts(problem, tables.num_chips))
+
+
+def cheapest_that_fits(
+    problem: SliceProblem,
+    memory: Callable[[], SegmentMemory],
+    cheapest: Callable[[SliceProblem, int, float], NDArray[np.int64] | None],
+    min_chips: int,
+    max_chips: int,
+    at_most_s: float,
+) -> NDArray[np.int64] | None:
+    """Cuts of the cheapest slicing, by ``cheapest`` where chips are alike and have memory for all.
+
+    Leaving memory out, and what chips may not hold, relaxes the problem: a relaxed optimum that
+    keeps to them is the optimum, and any is a lower bound.
+    """
+    if not problem.kinds_are_alike:
+        lower_s, cuts = least_s(problem, max_chips), None
+    else:
+        cuts = cheapest(problem, max_chips, at_most_s)
+        if cuts is None:
+            return None
+        lower_s = slicing_cost_s(problem, cuts)
+    held = memory()
+    if cuts is not None and (len(cuts) <= min_chips or not is_allowed(problem, cuts)):
+        cuts = None
+    upper_s = min(at_most_s, one_chip_s(problem))
+
+    def general(held: SegmentMemory) -> NDArray[np.int64] | None:
+        return cheapest_cuts_general(problem, held, max_chips, lower_s, upper_s, min_chips=min_chips)
+
+    return with_addresses(held, cuts, general)
+
+
+def with_addresses(
+    memory: SegmentMemory,
+    cuts: NDArray[np.int64] | None,
+    cheapest: Callable[[SegmentMemory], NDArray[np.int64] | None],
+) -> NDArray[np.int64] | None:
+    """Cuts whose segments fit with addresses for their activations; the first to try are ``cuts``.
+
+    ``cheapest`` does not see the holes between activations, so where they are too much it gets
+    chips with that much less memory.
+    """
+    if cuts is not None and shortage_bytes(memory, cuts) <= 0:
+        return cuts
+    less = memory
+    for _ in range(TRIES):
+        cuts = cheapest(less)
+        shortage = 0 if cuts is None else shortage_bytes(memory, cuts)
+        if shortage <= 0:
+            return cuts
+        less = less._replace(sram_bytes=less.sram_bytes - shortage)
+    return None
+
+
+def most_chips(tables: CostTables, sequence: KernelSequence, max_chips: int | None) -> int:
+    """Chips a slicing may use: no more than there are kernels."""
+    return min(max_chips or tables.num_chips, tables.num_chips, sequence.num_kernels)
+
+
+def sliced(sequence: KernelSequence, problem: SliceProblem, cuts: NDArray[np.int64]) -> Slicing:
+    """The slicing with segments between ``cuts``."""
+    chip_of_kernel = np.repeat(np.arange(len(cuts) - 1, dtype=np.int32), np.diff(cuts))
+    return Slicing(chip_of_kernel[sequence.kernel_of], cuts, slicing_cost_s(problem, cuts))

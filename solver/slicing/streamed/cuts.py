@@ -1,0 +1,224 @@
+"""SLICE that charges streamed weights: all chips' share the host's link with the inputs.
+
+For a candidate interval T let ``g[b, d]`` be the fewest bytes that d chips stream which
+cover the kernels before candidate cut b within T each:
+
+    g[b, d + k] = min over a of g[a, d] + streamed(a, b)
+
+with k = 1, or ceil(work(a, b) / T) chips where stages may be replicated: an inference streams
+once, on whichever of them. T is reached where the host's link carries inputs and ``g[M, d]``
+within it, for some d: O(A W D) for windows of W candidates. Every answer is a slicing; as T
+grows it streams no more, so the host's link bounds the interval from above where T is not reached,
+and from below where it is. Where transfers do not overlap, what a chip streams is part of what its
+segment costs, and adds up with nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.solver.slicing.cuts import GALLOP_STEP, RELATIVE_TOLERANCE
+from go_opt.solver.slicing.streamed.segment_table import SegmentTable
+
+
+class StreamedProblem(NamedTuple):
+    """Segments of a table on a target's chips in their order. Axes: ``A`` cuts, ``D`` chips."""
+
+    table: SegmentTable
+    class_of_chip: NDArray[np.int64]  # [D]
+    blocked: NDArray[np.int64]  # [D, A] kernels before a cut that the chip cannot or may not run
+    are_alike: bool  # one class of chips, which may run everything
+    replicates: bool
+    cut_s: NDArray[np.float64]  # [A] of the link a cut crosses, where segments do not cost it
+    host_s: float  # of the host's links, with nothing streamed
+    input_s: float  # of the host's link in, for inputs
+    stream_s_per_byte: float  # of the same for weights
+
+    def host_link_s(self, streamed: float) -> float:
+        """Seconds of the busier of the host's links where so many bytes are streamed."""
+        if streamed == math.inf:
+            return math.inf
+        return max(self.host_s, self.input_s + streamed * self.stream_s_per_byte)
+
+
+class StreamedCuts(NamedTuple):
+    """Stages between cuts."""
+
+    cuts: NDArray[np.int64]  # [S + 1]
+    sizes: NDArray[np.int64]  # [S] chips of each
+    interval_s: float  # with what is streamed
+
+
+def cheapest_streamed_cuts(
+    problem: StreamedProblem, lower_s: float, upper_s: float, *, min_chips: int = 1
+) -> StreamedCuts | None:
+    """The cheapest slicing between cuts of the table that takes less than ``upper_s``, if any.
+
+    None may be cheaper than ``lower_s``; both finite, and the tighter the less work.
+    """
+    if min_chips > len(problem.class_of_chip):
+        return None
+    best: StreamedCuts | None = None
+    least_bytes = np.empty((len(problem.table.cut), len(problem.class_of_chip) + 1))
+    interval_s, step = lower_s * (1.0 + RELATIVE_TOLERANCE), GALLOP_STEP
+    while upper_s - lower_s > RELATIVE_TOLERANCE * upper_s:
+        most_bytes = math.inf
+        if problem.stream_s_per_byte > 0.0:
+            most_bytes = (upper_s - problem.input_s) / problem.stream_s_per_byte
+        next_s = least_streamed(problem, interval_s, most_bytes, least_bytes)
+        chips = min_chips + int(np.argmin(least_bytes[-1, min_chips:]))
+        link_s = problem.host_link_s(float(least_bytes[-1, chips]))
+        is_reached = link_s <= interval_s * (1.0 + RELATIVE_TOLERANCE)
+        if link_s < upper_s:
+            found = _walk_back(problem, interval_s, least_bytes, chips)
+            if found.interval_s < upper_s:
+                best, upper_s = found, found.interval_s
+        if is_reached:
+            lower_s = max(lower_s, link_s)
+        else:
+            lower_s = max(interval_s, min(next_s, link_s))
+            step *= 2.0
+        interval_s = 0.5 * (lower_s + upper_s)
+        if link_s == upper_s:
+            # The host's link is what binds: does anything smaller stream less?
+            interval_s = upper_s * (1.0 - RELATIVE_TOLERANCE)
+        elif 0.0 < lower_s * (1.0 + step) < interval_s:
+            interval_s = lower_s * (1.0 + step)
+    return best
+
+
+@njit(cache=True, nogil=True)
+def least_streamed(problem, interval_s, most_bytes, least_bytes):
+    """Fill [A, D + 1] the fewest bytes streamed before each cut, by chips; returns what comes next.
+
+    Up to the value returned, the least cost of any segment or cut that was refused, every
+    candidate interval gives the same answer. More than ``most_bytes`` are of no interest.
+    """
+    table, max_chips = problem.table, least_bytes.shape[1] - 1
+    slack_s = interval_s * (1.0 + 1e-13)
+    next_s = np.inf
+    fewest_chips = np.full(len(table.cut), max_chips + 1, np.int64)
+    fewest_bytes = np.full(len(table.cut), np.inf)
+    least_bytes[:] = np.inf
+    least_bytes[0, 0] = 0.0
+    fewest_chips[0] = 0
+    fewest_bytes[0] = 0.0
+    for b in range(1, len(table.cut)):
+        if problem.cut_s[b] > slack_s:
+            next_s = min(next_s, problem.cut_s[b])
+            continue
+        for a in range(table.first[b], b):
+            place = table.offset[b] + a
+            if fewest_chips[a] >= max_chips:
+                continue
+            if not problem.are_alike:
+                refused_s = _reach_on_each(problem, a, b, slack_s, most_bytes, least_bytes)
+                next_s = min(next_s, refused_s)
+                continue
+            cost_s, streamed = table.cost_s[0, place], table.streamed_bytes[0, place]
+            if fewest_bytes[a] + streamed > most_bytes:
+                continue
+            size = _chips_for(problem, cost_s, slack_s, max_chips)
+            next_s = min(next_s, _refused_s(problem, cost_s, size))
+            fewest = fewest_chips[a]
+            # One chip after the other, without branches: this loop is where the time goes.
+            before, after = least_bytes[a, fewest:], least_bytes[b, fewest + size :]
+            for d in range(max_chips + 1 - fewest - size):
+                reached = before[d] + streamed
+                after[d] = reached if reached < after[d] else after[d]
+        for d in range(max_chips, 0, -1):
+            fewest_bytes[b] = min(fewest_bytes[b], least_bytes[b, d])
+            if least_bytes[b, d] < np.inf:
+                fewest_chips[b] = d
+    return next_s
+
+
+@njit(cache=True, nogil=True)
+def _reach_on_each(problem, a, b, interval_s, most_bytes, least_bytes):
+    """Cut b from cut a, where chips differ or may not run everything; least cost of what is refused."""
+    table, max_chips = problem.table, least_bytes.shape[1] - 1
+    place = table.offset[b] + a
+    next_s = np.inf
+    for d in range(max_chips):
+        c = problem.class_of_chip[d]
+        cost_s, reached = table.cost_s[c, place], least_bytes[a, d] + table.streamed_bytes[c, place]
+        if reached > most_bytes or reached == np.inf:
+            continue
+        fewest = _chips_for(problem, cost_s, interval_s, max_chips)
+        next_s = min(next_s, _refused_s(problem, cost_s, fewest))
+        # More than it takes may be what brings the next stage to chips that may run it.
+        most = max_chips - d if problem.replicates else fewest
+        for size in range(fewest, most + 1):
+            if not _may_run(problem, a, b, d, size):
+                break
+            least_bytes[b, d + size] = min(least_bytes[b, d + size], reached)
+    return next_s
+
+
+@njit(cache=True, nogil=True)
+def _chips_for(problem, cost_s, interval_s, max_chips):
+    """Chips that a segment takes for an interval; more than there are where that is not enough."""
+    if cost_s <= interval_s:
+        return np.int64(1)
+    if not problem.replicates or cost_s > interval_s * max_chips:
+        return np.int64(max_chips + 1)
+    return np.int64(math.ceil(cost_s / interval_s))
+
+
+@njit(cache=True, nogil=True)
+def _refused_s(problem, cost_s, size):
+    """The least interval in which the segment takes fewer chips."""
+    if size == 1:
+        return np.inf
+    return cost_s / (size - 1) if problem.replicates else cost_s
+
+
+@njit(cache=True, nogil=True)
+def _may_run(problem, a, b, chip, size):
+    """Whether so many chips from ``chip`` on are there, alike, and may run the segment from cut a to b."""
+    if chip + size > len(problem.class_of_chip):
+        return False
+    for d in range(chip, chip + size):
+        is_other = problem.class_of_chip[d] != problem.class_of_chip[chip]
+        if is_other or problem.blocked[d, a] < problem.blocked[d, b]:
+            return False
+    return True
+
+
+def _walk_back(
+    problem: StreamedProblem, interval_s: float, least_bytes: NDArray[np.float64], chips: int
+) -> StreamedCuts:
+    """What ``chips`` chips reach in the answer for a candidate interval."""
+    longest_s = problem.host_link_s(float(least_bytes[-1, chips]))
+    cut, sizes = [len(problem.table.cut) - 1], []
+    while cut[-1] > 0:
+        start, size, cost_s = _last_stage(problem, interval_s, least_bytes, cut[-1], chips)
+        longest_s = max(longest_s, cost_s / size, float(problem.cut_s[start]))
+        cut.append(start)
+        sizes.append(size)
+        chips -= size
+    return StreamedCuts(problem.table.cut[cut[::-1]], np.array(sizes[::-1]), longest_s)
+
+
+@njit(cache=True, nogil=True)
+def _last_stage(problem, interval_s, least_bytes, b, chips):
+    """Start, chips and cost of a stage up to cut b that is the last of what ``chips`` reach."""
+    table, max_chips = problem.table, least_bytes.shape[1] - 1
+    slack_s = interval_s * (1.0 + 1e-13)
+    for a in range(table.first[b], b):
+        for d in range(chips):
+            c, place = problem.class_of_chip[d], table.offset[b] + a
+            # Sums of whole numbers, and so the same again.
+            if least_bytes[a, d] + table.streamed_bytes[c, place] != least_bytes[b, chips]:
+                continue
+            cost_s = table.cost_s[c, place]
+            size = chips - d
+            is_enough = size >= _chips_for(problem, cost_s, slack_s, max_chips)
+            if is_enough and (size == 1 or problem.replicates) and _may_run(problem, a, b, d, size):
+                return a, size, cost_s
+    return -1, 1, np.inf

@@ -1,0 +1,249 @@
+"""Segments between candidate cuts of a kernel sequence: what each costs, and what it streams.
+
+Segments grow from each candidate end towards the start, kernel by kernel, so that memory and
+streamed weights are kept up to date: O(A W) steps for A candidates and windows of W kernels.
+Where every cut is too many, candidates are those with least traffic among their neighbours.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.env.cost import CostTables
+from go_opt.solver.problem.sequence import KernelSequence
+from go_opt.solver.slicing.problem import ROUNDING, SliceProblem
+from go_opt.solver.slicing.relay_terms import end_moves_on, no_tensors_alive, relay_s, start_over
+from go_opt.solver.slicing.segments.memory import SegmentMemory, grow_segment, segment_usage
+from go_opt.solver.slicing.streamed.floor import Windows
+from go_opt.solver.slicing.streamed.weight_streams import (
+    WeightReads,
+    drop_weights,
+    hold_weights,
+    no_weights_held,
+    streamed_bytes,
+)
+
+# Kernels by which segments grow, and segments, once for each class of chips: half a second's work.
+MOST_STEPS: Final = 4_000_000
+MOST_SEGMENTS: Final = 1_500_000
+
+
+class ChipClasses(NamedTuple):
+    """Chips on which every segment costs the same. Axes: ``C`` classes, ``D`` chips."""
+
+    of_chip: NDArray[np.int64]  # [D]
+    kind: NDArray[np.int64]  # [C]
+    sram_bytes: NDArray[np.int64]  # [C]
+    stream_buffer_bytes: NDArray[np.int64]  # [C]
+    in_s_per_byte: NDArray[np.float64]  # [C] from the chip before
+    out_s_per_byte: NDArray[np.float64]  # [C] to the chip behind
+
+
+class SegmentTable(NamedTuple):
+    """Segments from candidate cut a to b, at ``offset[b] + a``. Axes: ``A`` cuts, ``Z`` segments."""
+
+    cut: NDArray[np.int64]  # [A] from 0 to M
+    first: NDArray[np.int64]  # [A] segments that end here start from this candidate on
+    offset: NDArray[np.int64]  # [A]
+    cost_s: NDArray[np.float64]  # [C, Z] infinite where the segment is illegal or does not fit
+    streamed_bytes: NDArray[np.float64]  # [C, Z] that the host's link carries beside all others
+    is_complete: bool  # whether every cut is a candidate that may be one
+
+
+def chip_classes(tables: CostTables, problem: SliceProblem, max_chips: int) -> ChipClasses:
+    """Classes of the first ``max_chips`` chips."""
+    # Nothing enters the first or leaves the last, at whatever rate.
+    hops = problem.hop_s_per_byte[: max_chips - 1] if max_chips > 1 else np.zeros(1)
+    rows = np.stack(
+        [
+            problem.chip_kind[:max_chips],
+            tables.sram_bytes[:max_chips],
+            tables.stream_buffer_bytes[:max_chips],
+            np.concatenate([hops[:1], hops])[:max_chips],
+            np.concatenate([hops, hops[-1:]])[:max_chips],
+        ]
+    )
+    (kind, sram, buffer, enter, leave), of_chip = np.unique(rows, axis=1, return_inverse=True)
+    # Contiguous copies, so that kernels are compiled once.
+    return ChipClasses(
+        of_chip.reshape(-1),
+        kind.astype(np.int64),
+        sram.astype(np.int64),
+        buffer.astype(np.int64),
+        enter.copy(),
+        leave.copy(),
+    )
+
+
+def segment_table(
+    tables: CostTables,
+    sequence: KernelSequence,
+    problem: SliceProblem,
+    memory: SegmentMemory,
+    classes: ChipClasses,
+    *,
+    reads: WeightReads,
+    windows: Windows | None,
+    most_chips: int,
+    longest_s: float,
+    most_streamed_bytes: float,
+    most_segments: int = MOST_SEGMENTS,
+) -> SegmentTable:
+    """The segments of no more than ``longest_s`` on some chip that stream no more than so many bytes.
+
+    Args:
+      memory: where weights may stream.
+      windows: cuts to choose from, all by default.
+      most_chips: of a stage; where it may have more than one, a segment costs its work alone,
+        and no more than so many chips do in ``longest_s``.
+      most_segments: of all classes together.
+    """
+    first_start = _first_starts(problem, longest_s * most_chips)
+    may_cut = problem.may_cut
+    if windows is not None:
+        first_start, may_cut = np.maximum(first_start, windows.first_start), may_cut & windows.is_of_use
+    share = _share_of_cuts(first_start, may_cut, most_segments // len(classes.kind))
+    cut = np.flatnonzero(may_cut[1 : problem.num_kernels]) + 1
+    if share < 1.0:
+        cut = _cheapest_spread(sequence, problem, reads, cut, int(share * len(cut)))
+    cut = np.concatenate([[0], cut, [problem.num_kernels]])
+    first = np.searchsorted(cut, first_start[cut])
+    ends = np.cumsum(np.arange(len(cut)) - first)
+    num_segments = int(ends[-1])
+    table = SegmentTable(
+        cut,
+        first,
+        ends - np.arange(len(cut)),
+        np.full((len(classes.kind), num_segments), np.inf),
+        np.zeros((len(classes.kind), num_segments)),
+        share == 1.0,
+    )
+    _fill(
+        problem, memory, reads, classes, table,
+        longest_s * most_chips, most_streamed_bytes, tables.host_in_s_per_byte, most_chips > 1,
+        segment_usage(memory), no_weights_held(reads), no_tensors_alive(problem.relays),
+    )  # fmt: skip
+    return table
+
+
+@njit(cache=True, nogil=True)
+def _first_starts(problem, longest_s):
+    """[M + 1] the least start of segments that end at each cut and take so long on the fastest chip."""
+    num_kinds, num_kernels = len(problem.prefix_s), len(problem.prefix_s[0]) - 1
+    most_saved_s = problem.again_s.sum()
+    first_start = np.zeros(num_kernels + 1, np.int64)
+    first = 0
+    for j in range(1, num_kernels + 1):
+        while first < j:
+            work_s = np.inf
+            for kind in range(num_kinds):
+                work_s = min(work_s, problem.prefix_s[kind, j] - problem.prefix_s[kind, first])
+            if work_s - most_saved_s <= longest_s and problem.latest[first] >= j:
+                break
+            first += 1
+        first_start[j] = first
+    return first_start
+
+
+@njit(cache=True, nogil=True)
+def _fill(
+    problem, memory, reads, classes, table,
+    longest_s, most_streamed_bytes, host_s_per_byte, is_work_alone,
+    usage, held, alive,
+):  # fmt: skip
+    saved_s = np.zeros(len(problem.reach))  # by a segment from here to the end at hand
+    most_bytes = classes.sram_bytes.max()
+    start_over(problem.relays, alive)
+    again = 0
+    for b in range(1, len(table.cut)):
+        j = table.cut[b]
+        for end in range(table.cut[b - 1] + 1, j + 1):
+            end_moves_on(problem.relays, alive, end)
+        while again < len(problem.again_kernel) and problem.again_kernel[again] < j:
+            for i in range(problem.again_before[again] + 1):
+                saved_s[i] += problem.again_s[again]
+            again += 1
+        relayed_bytes, relays = alive.total[0], alive.total[1]
+        usage.total[:] = 0
+        drop_weights(held)
+        a = b - 1
+        for i in range(j - 1, table.cut[table.first[b]] - 1, -1):
+            relayed_bytes -= alive.size_bytes[i]
+            relays -= alive.number[i]
+            peak_bytes = grow_segment(memory, i, j, usage)
+            hold_weights(reads, held, i)
+            # What is alive at once never falls while a segment grows, nor does what it streams beside that.
+            most_room_bytes = most_bytes - usage.total[1]
+            if most_room_bytes < 0:
+                table.first[b] = a + 1
+                break
+            if i > table.cut[a]:
+                continue
+            a -= 1
+            if problem.reach[i] > j:
+                continue
+            streams_too_much = problem.overlap
+            for c in range(len(classes.kind)):
+                if peak_bytes > classes.sram_bytes[c]:
+                    continue
+                kind, place = classes.kind[c], table.offset[b] + a + 1
+                room_bytes = classes.sram_bytes[c] - peak_bytes
+                streamed = streamed_bytes(reads, held, room_bytes, classes.stream_buffer_bytes[c])
+                if streamed > 0 and room_bytes < classes.stream_buffer_bytes[c]:
+                    continue
+                cost_s = problem.prefix_s[kind, j] - problem.prefix_s[kind, i]
+                cost_s += relay_s(problem.relays, kind, relayed_bytes, relays)
+                in_s = problem.crossing_bytes[i] * classes.in_s_per_byte[c]
+                out_s = problem.crossing_bytes[j] * classes.out_s_per_byte[c]
+                if problem.overlap:
+                    table.streamed_bytes[c, place] = streamed
+                    cost_s = cost_s if is_work_alone else max(cost_s, in_s, out_s)
+                    if streamed > most_streamed_bytes:
+                        continue
+                    streams_too_much = False
+                elif problem.pays_transfers[kind]:
+                    cost_s += in_s + out_s - saved_s[i] + streamed * host_s_per_byte
+                if cost_s <= longest_s:
+                    table.cost_s[c, place] = cost_s
+            least = streamed_bytes(reads, held, most_room_bytes, np.int64(0)) if streams_too_much else 0
+            if least > most_streamed_bytes:
+                table.first[b] = a + 1
+                break
+
+
+def _share_of_cuts(first_start: NDArray[np.int64], may_cut: NDArray[np.bool_], most_segments: int) -> float:
+    """Of cuts that may be candidates, as many as the bounds on work allow."""
+    inner = np.flatnonzero(may_cut[1:-1]) + 1
+    steps = int((inner - first_start[inner]).sum())
+    before = np.cumsum(np.concatenate([[0], may_cut]))
+    num_segments = int((before[inner] - before[first_start[inner]]).sum())
+    most_steps = MOST_STEPS * min(1.0, most_segments / MOST_SEGMENTS)
+    return min(1.0, most_steps / max(steps, 1), (most_segments / max(num_segments, 1)) ** 0.5)
+
+
+def _cheapest_spread(
+    sequence: KernelSequence, problem: SliceProblem, reads: WeightReads, inner: NDArray[np.int64], most: int
+) -> NDArray[np.int64]:
+    """Of cuts ``inner`` those with least traffic among their neighbours, by work, weights and number."""
+    num_kernels = sequence.num_kernels
+    kernel = np.repeat(np.arange(num_kernels), np.diff(reads.read_ptr))
+    _, first_read = np.unique(reads.weight, return_index=True)
+    stored = reads.stored_bytes[reads.place[first_read]]
+    along = np.zeros(len(inner))
+    for amount in (
+        np.diff(problem.prefix_s[0]),
+        np.bincount(kernel[first_read], stored, minlength=num_kernels),
+        np.ones(num_kernels),
+    ):
+        before = np.cumsum(amount)
+        along += before[inner - 1] / max(float(before[-1]), ROUNDING)
+    stretch = (along / along[-1] * most).astype(np.int64)
+    by_traffic = np.lexsort([sequence.crossing_bytes[inner], stretch])
+    is_first = np.diff(stretch[by_traffic], prepend=-1) > 0
+    # Where the user wants a cut one of these is it.
+    asked_for = np.intersect1d(problem.latest, inner)
+    return np.union1d(inner[by_traffic[is_first]], asked_for)

@@ -1,0 +1,139 @@
+"""What a segment of a kernel sequence streams of its weights, exactly, while it grows.
+
+A chip streams weights in order of touched per stored bytes, then larger first, then by index,
+until the rest fits (design section 5, Memory). Every weight with every share of it that some
+kernel touches has one place in that order; a segment holds a weight at the place of the most
+it touches. Binary indexed trees over the places sum stored and touched bytes: O(log places) to
+hold one more, and to find what streams.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.env.cost import CostTables
+from go_opt.model.csr import row_pointers
+from go_opt.model.graph import WEIGHT
+from go_opt.solver.problem.sequence import KernelSequence, unique_pairs
+
+NOT_HELD = -1
+
+
+class WeightReads(NamedTuple):
+    """Reads of weights by kernel. Axes: ``M`` kernels, ``W`` weights, ``P`` places, from 1 on."""
+
+    read_ptr: NDArray[np.int64]  # [M + 1]
+    weight: NDArray[np.int32]  # [...] that the kernel reads
+    place: NDArray[np.int32]  # [...] of the most it touches of it
+    stored_bytes: NDArray[np.int64]  # [P + 1]
+    touched_bytes: NDArray[np.int64]  # [P + 1]
+    num_weights: int
+
+
+class HeldWeights(NamedTuple):
+    """The weights of a segment; sums as binary indexed trees."""
+
+    place: NDArray[np.int32]  # [W] where the segment holds each, or NOT_HELD
+    stored_bytes: NDArray[np.int64]  # [P + 1]
+    touched_bytes: NDArray[np.int64]  # [P + 1]
+    total_bytes: NDArray[np.int64]  # [1] stored
+
+
+def weight_reads(tables: CostTables, sequence: KernelSequence) -> WeightReads:
+    """The reads of ``sequence``, by the order in which chips stream them."""
+    tensor = tables.reader_tensor
+    is_weight = (tables.tensor_kind[tensor] == WEIGHT) & (tables.tensor_bytes[tensor] > 0)
+    size = tables.tensor_bytes
+    kernel, tensor = sequence.kernel_of[tables.reader_op[is_weight]], tensor[is_weight].astype(np.int64)
+    shares = unique_pairs(tensor, tables.read_bytes[is_weight])
+    of_share, touched = size[shares[:, 0]], shares[:, 1]
+    order = np.lexsort([shares[:, 0], -of_share, touched / of_share])
+    stored = tables.stored_bytes[shares[:, 0]]
+    place_of = np.empty(len(shares), dtype=np.int64)
+    place_of[order] = np.arange(1, len(shares) + 1)
+    read_share = np.searchsorted(
+        shares[:, 0] * (touched.max(initial=0) + 1) + touched,
+        tensor * (touched.max(initial=0) + 1) + tables.read_bytes[is_weight],
+    )
+    # Of a kernel that reads a weight more than once the last, the most touched.
+    reads = unique_pairs(kernel.astype(np.int64), place_of[read_share])
+    weights, weight_of_place = np.unique(shares[order, 0], return_inverse=True)
+    zero = np.zeros(1, dtype=np.int64)
+    return WeightReads(
+        row_pointers(reads[:, 0], sequence.num_kernels),
+        weight_of_place.reshape(-1)[reads[:, 1] - 1].astype(np.int32),
+        reads[:, 1].astype(np.int32),
+        np.concatenate([zero, stored[order]]),
+        np.concatenate([zero, touched[order]]),
+        len(weights),
+    )
+
+
+def no_weights_held(reads: WeightReads) -> HeldWeights:
+    """Scratch for :func:`drop_weights` and :func:`hold_weights`."""
+    places = 1 << len(reads.stored_bytes).bit_length()  # a power of two, the last ones empty
+    sums = np.zeros((2, places), dtype=np.int64)
+    held = np.full(reads.num_weights, NOT_HELD, dtype=np.int32)
+    return HeldWeights(held, sums[0], sums[1], np.zeros(1, dtype=np.int64))
+
+
+@njit(cache=True, nogil=True)
+def drop_weights(held):
+    """Make the segment an empty one."""
+    held.total_bytes[0] = 0
+    for w in range(len(held.place)):
+        held.place[w] = NOT_HELD
+    for p in range(len(held.stored_bytes)):
+        held.stored_bytes[p] = 0
+        held.touched_bytes[p] = 0
+
+
+@njit(cache=True, nogil=True)
+def hold_weights(reads, held, kernel):
+    """The segment grows by ``kernel``."""
+    for r in range(reads.read_ptr[kernel], reads.read_ptr[kernel + 1]):
+        weight, place = reads.weight[r], reads.place[r]
+        before = held.place[weight]
+        if before >= place:
+            continue
+        held.place[weight] = place
+        _add(held, place, reads.stored_bytes[place], reads.touched_bytes[place])
+        if before == NOT_HELD:
+            held.total_bytes[0] += reads.stored_bytes[place]
+        else:
+            _add(held, before, -reads.stored_bytes[before], -reads.touched_bytes[before])
+
+
+@njit(cache=True, nogil=True)
+def streamed_bytes(reads, held, room_bytes, buffer_bytes):
+    """Bytes of weights the segment touches and streams where there is room for so many.
+
+    The stream buffer, which then takes ``buffer_bytes`` of the room, may be left out for a bound.
+    """
+    excess = held.total_bytes[0] - room_bytes
+    if excess <= 0:
+        return np.int64(0)
+    excess = min(excess + buffer_bytes, held.total_bytes[0])
+    # The last place before which all stream, and the excess stays; without branches, as either is likely.
+    place, streamed, step = np.int64(0), np.int64(0), np.int64(len(held.stored_bytes) >> 1)
+    while step > 0:
+        following = place + step
+        goes_on = np.int64(held.stored_bytes[following] < excess)
+        excess -= goes_on * held.stored_bytes[following]
+        streamed += goes_on * held.touched_bytes[following]
+        place += goes_on * step
+        step >>= 1
+    return streamed + reads.touched_bytes[place + 1]
+
+
+@njit(cache=True, nogil=True)
+def _add(held, place, stored, touched):
+    p = np.int64(place)
+    while p < len(held.stored_bytes):
+        held.stored_bytes[p] += stored
+        held.touched_bytes[p] += touched
+        p += p & -p

@@ -1,0 +1,1 @@
+"""The verifier: every rule checked from its definition, in plain NumPy."""

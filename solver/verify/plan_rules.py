@@ -1,0 +1,132 @@
+"""The static rules of whole plans, a batch at a time: which of them may run at all.
+
+The quick twin of :func:`go_opt.solver.verify.verifier`, which says of one plan what it breaks. Memory
+is left to who evaluates. Axes: ``B`` plans, ``N`` ops, ``D`` chips.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles, loop_roles
+from go_opt.env.target import Target
+from go_opt.model.graph import Graph
+from go_opt.solver.problem.problem import PlacementProblem, placement_problem
+from go_opt.solver.verify.rule_check import NONE, broken_rules
+
+Plans = NDArray[np.int32]
+Legal = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class PlanRules:
+    """The rules of a graph on a target."""
+
+    graph: Graph
+    problem: PlacementProblem
+    roles: LoopRoles
+    has_route: NDArray[np.bool_] | None  # [D, D]; None where all chips reach each other that may
+    any_order: bool  # whether dataflow is acyclic in whatever order of the chips
+
+    def are_kept(self, placement: Plans, order: Plans, fusion_group: Plans) -> Legal:
+        """[B] True where a plan ([B, N] each) breaks no rule; ``B`` is 1 or more.
+
+        Args:
+          placement: chips of the target.
+          order: permutations of the ops.
+        """
+        return (
+            (broken_rules(self.problem, placement) == NONE)
+            & self._are_topological(order)
+            & self._are_loops(placement, order, fusion_group)
+            & self._are_routed(placement)
+            & self._are_acyclic(placement)
+        )
+
+    def _are_topological(self, order: Plans) -> Legal:
+        place = np.empty_like(order)
+        np.put_along_axis(place, order, np.arange(order.shape[1], dtype=np.int32)[None], axis=1)
+        return _all(place[:, self.graph.edge_src] < place[:, self.graph.edge_dst])
+
+    def _are_loops(self, placement: Plans, order: Plans, fusion_group: Plans) -> Legal:
+        """Kernels are stretches of the order on one chip, and loop nests (:func:`is_one_loop`)."""
+        group = np.take_along_axis(fusion_group, order, axis=1)
+        chip = np.take_along_axis(placement, order, axis=1)
+        role, elements = self.roles.role[order], self.roles.loop_elements[order]
+        joins = group[:, 1:] == group[:, :-1]  # the op before it in one kernel
+        may_join = (
+            (chip[:, 1:] == chip[:, :-1])
+            & (elements[:, 1:] == elements[:, :-1])
+            & (role[:, :-1] != REDUCTION)
+            & (role[:, :-1] != ALONE)
+            & (role[:, 1:] != ALONE)
+        )
+        starts = np.ones(group.shape, dtype=np.bool_)
+        starts[:, 1:] = ~joins
+        first = np.flatnonzero(starts)  # place of each stretch's first op, over all plans
+        return (
+            _all(may_join | ~joins)
+            & _are_stretches(group, starts)
+            & _hold_at_most(MAX_GROUP_OPS, first, np.ones_like(starts))
+            & _hold_at_most(1, first, role == MATRIX_LOOP)
+        )
+
+    def _are_routed(self, placement: Plans) -> Legal:
+        if self.has_route is None:
+            return np.ones(len(placement), dtype=np.bool_)
+        source, reader = placement[:, self.graph.edge_src], placement[:, self.graph.edge_dst]
+        return _all(self.has_route[source, reader])
+
+    def _are_acyclic(self, placement: Plans) -> Legal:
+        """Chips that read from none left of a plan are taken away in turn: nothing may be left."""
+        kept = np.ones(len(placement), dtype=np.bool_)
+        if not self.any_order:
+            return kept
+        num_chips = self.problem.num_chips
+        reads = np.zeros((len(placement), num_chips, num_chips), dtype=np.bool_)
+        rows = np.arange(len(placement))[:, None]
+        reads[rows, placement[:, self.graph.edge_dst], placement[:, self.graph.edge_src]] = True
+        reads[:, range(num_chips), range(num_chips)] = False
+        left = np.ones((len(placement), num_chips), dtype=np.bool_)
+        for _ in range(num_chips):
+            left &= (reads & left[:, None, :]).any(axis=2)
+        return _all(~left)
+
+
+def plan_rules(graph: Graph, target: Target) -> PlanRules:
+    """The rules of ``graph`` on ``target``."""
+    topology, chips = target.topology, range(target.num_chips)
+    has_route = None
+    # A chain has no way back, which placements that go forward do not ask for.
+    if topology.kind != "ring" and not target.goes_forward:
+        has_route = np.array([[topology.has_route(a, b) for b in chips] for a in chips])
+    problem = placement_problem(graph, target)._replace(acyclic=target.goes_forward)
+    any_order = target.constraints.acyclic and not target.goes_forward
+    return PlanRules(graph, problem, loop_roles(graph), has_route, any_order)
+
+
+def _are_stretches(group: Plans, starts: Legal) -> Legal:
+    """[B] True where no group of the order [B, N] starts twice."""
+    is_one_stretch = _all(group[:, 1:] >= group[:, :-1])  # nothing comes again where all ascend
+    other = np.flatnonzero(~is_one_stretch)
+    in_groups = np.sort(group[other], axis=1)
+    num_groups = 1 + (in_groups[:, 1:] != in_groups[:, :-1]).sum(axis=1)
+    is_one_stretch[other] = starts[other].sum(axis=1) == num_groups
+    return is_one_stretch
+
+
+def _hold_at_most(limit: int, first: NDArray[np.int64], counted: Legal) -> Legal:
+    """[B] True where no stretch of the order holds more ops that count ([B, N])."""
+    held = np.add.reduceat(counted.ravel(), first, dtype=np.int64)
+    is_kept = np.ones(len(counted), dtype=np.bool_)
+    is_kept[first[held > limit] // counted.shape[1]] = False
+    return is_kept
+
+
+def _all(kept: Legal) -> Legal:
+    """[B] True where the whole row is."""
+    rows: Legal = np.logical_and.reduce(kept, axis=1)
+    return rows

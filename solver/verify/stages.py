@@ -1,0 +1,59 @@
+"""The verifier's part on replicated stages (design section 8), in plain NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import lcm
+
+import numpy as np
+
+from go_opt.env.target import Target
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+
+Broken = tuple[str, str]  # the rule's name, and one sentence
+
+
+def stages_in(plan: Plan) -> list[tuple[int, int]]:
+    """(first chip, chips) of every stage, ascending; ops of a chip that disagree make several."""
+    pairs = zip(plan.placement.tolist(), plan.replication.tolist(), strict=True)
+    return sorted(set(pairs))
+
+
+def pairs_in_turn(source: int, makers: int, reader: int, readers: int) -> Iterator[tuple[int, int]]:
+    """The chips of two stages, by first chip and size, that an inference goes from and to."""
+    if source == reader:
+        return
+    for turn in range(lcm(makers, readers)):
+        yield source + turn % makers, reader + turn % readers
+
+
+def broken_stages(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:
+    """The first stage that cannot be replicated, that overlaps another, or whose copies lie inside it."""
+    stages = stages_in(plan)
+    if all(size == 1 for _, size in stages):
+        return
+    before, behind = -1, 0  # the stage before, and the chip behind it
+    for first, size in stages:
+        name = graph.op_names[int(np.argmax((plan.placement == first) & (plan.replication == size)))]
+        chips = f"chips {first} to {first + size - 1}"
+        if size < 1:
+            yield "replication", f"op {name!r} is replicated over {size} chips."
+        elif first + size > target.num_chips:
+            last = target.num_chips - 1
+            yield "replication", f"op {name!r} is replicated over {chips}; the last chip is {last}."
+        elif first < behind:
+            yield "replication", f"op {name!r} is replicated over {chips}, the stage of chip {before} too."
+        elif len(set(target.chip_kind[first : first + size].tolist())) > 1:
+            yield "replication", f"op {name!r} is replicated over {chips}, which are of several kinds."
+        else:
+            before, behind = first, first + size
+            continue
+        return
+    starts = {first for first, _ in stages}
+    copies = [("relay", chip) for relay in plan.relays for chip in relay.chips]
+    copies += [("clone", clone.chip) for clone in plan.clones]
+    for what, chip in copies:
+        if chip not in starts:
+            yield "replication", f"a {what} is on chip {chip}, where no stage starts."
+            return

@@ -1,0 +1,328 @@
+"""The verifier: checks any plan from the definitions, in plain NumPy.
+
+It shares no code with the solver, the slicer or the compiled environment; only the
+fusion rule, the routes and what relays and clones mean are read from where they are
+defined. A plan with relays and clones keeps the rules of placement if the plan without, of
+the graph with copies and clones as ops, does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import starmap
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env.fusion import are_one_loop, loop_roles
+from go_opt.env.memory import MOST_BY_SIZE
+from go_opt.env.relays import COPY_TYPE, expand_plan
+from go_opt.env.target import Target
+from go_opt.model.cycles import cycle_text
+from go_opt.model.dtypes import costed_dtype, size_bytes
+from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph
+from go_opt.model.plan import Plan
+from go_opt.solver.problem.user_constraints import UserConstraint
+from go_opt.solver.verify.constraints import broken_constraints
+from go_opt.solver.verify.copies import broken_by_copies, shape_of_copies
+from go_opt.solver.verify.stages import broken_stages, pairs_in_turn, stages_in
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A rule a plan breaks: ``constraint`` is the rule's name, ``message`` one sentence."""
+
+    constraint: str
+    message: str
+
+
+def verify(
+    graph: Graph, target: Target, plan: Plan, constraints: Sequence[UserConstraint] = ()
+) -> list[Violation]:
+    """Every rule and constraint ``plan`` breaks, each with its first offender; empty means valid.
+
+    Raises:
+      PlanError: the plan was made for another graph or target.
+      InvalidInputError: a constraint is about no op or chip there is.
+    """
+    plan.check_belongs_to(graph, target.fingerprint)
+    shape = list(_shape(graph, target, plan))
+    if shape:
+        return shape
+    copies = list(starmap(Violation, broken_by_copies(graph, target, plan)))
+    stages = list(starmap(Violation, broken_stages(graph, target, plan)))
+    found = [*_order(graph, plan), *_fusion(graph, plan), *stages, *copies]
+    if copies or stages:  # what the plan means is open, and how much of it there is
+        return found
+    placed, placed_plan = expand_plan(graph, target, plan)
+    found += [
+        *_kinds(placed, target, placed_plan),
+        *_dataflow(placed, target, placed_plan),
+        *_no_skip(target, placed_plan),
+        *_triangle(placed, target, placed_plan),
+        *starmap(Violation, broken_constraints(graph, target, plan, constraints, placed, placed_plan)),
+    ]
+    # Memory is defined by the order of kernels, so it is judged where that is sound.
+    return (
+        found
+        if any(v.constraint in ("order", "fusion") for v in found)
+        else [*found, *_memory(placed, target, placed_plan)]
+    )
+
+
+def _shape(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
+    for field in ("placement", "order", "fusion_group", "replication", "op_provenance"):
+        if len(getattr(plan, field)) != graph.num_ops:
+            size = len(getattr(plan, field))
+            yield Violation("shape", f"{field} has {size} entries, the graph {graph.num_ops} ops.")
+            return
+    outside = np.flatnonzero((plan.placement < 0) | (plan.placement >= target.num_chips))
+    if len(outside):
+        op = outside[0]
+        chip, last = plan.placement[op], target.num_chips - 1
+        yield Violation("shape", f"op {graph.op_names[op]!r} is on chip {chip}; chips are 0 to {last}.")
+    if not np.array_equal(np.sort(plan.order), np.arange(graph.num_ops)):
+        yield Violation("shape", "order is not a permutation of the ops.")
+    yield from starmap(Violation, shape_of_copies(graph, target, plan))
+
+
+def _order(graph: Graph, plan: Plan) -> Iterator[Violation]:
+    place = np.empty(graph.num_ops, dtype=np.int64)
+    place[plan.order] = np.arange(graph.num_ops)
+    late = np.flatnonzero(place[graph.edge_src] >= place[graph.edge_dst])
+    if len(late):
+        source, reader = graph.edge_src[late[0]], graph.edge_dst[late[0]]
+        yield Violation(
+            "order",
+            f"op {graph.op_names[reader]!r} stands before op {graph.op_names[source]!r}, "
+            "whose result it reads.",
+        )
+
+
+def _fusion(graph: Graph, plan: Plan) -> Iterator[Violation]:
+    group = plan.fusion_group[plan.order]
+    starts = np.flatnonzero(np.concatenate([[True], group[1:] != group[:-1]]))
+    _, first = np.unique(group[starts], return_index=True)
+    if len(first) < len(starts):
+        again = np.setdiff1d(np.arange(len(starts)), first)[0]
+        op = plan.order[starts[again]]
+        yield Violation("fusion", f"the kernel of op {graph.op_names[op]!r} is not one stretch of the order.")
+        return
+    chip, sizes = plan.placement[plan.order], np.diff(starts, append=len(group))
+    is_elsewhere = chip != np.repeat(chip[starts], sizes)
+    is_split = np.add.reduceat(is_elsewhere.astype(np.int64), starts) > 0
+    is_loop = are_one_loop(loop_roles(graph), plan.order, starts)
+    wrong = np.flatnonzero(is_split | ~is_loop)
+    if len(wrong):
+        op = graph.op_names[plan.order[starts[wrong[0]]]]
+        what = "lies on several chips" if is_split[wrong[0]] else "is not one loop nest"
+        yield Violation("fusion", f"the kernel of op {op!r} {what}.")
+
+
+def _kinds(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
+    for q, kind in enumerate(target.kinds):
+        excluded = graph.excluded.get(kind.name)
+        if excluded is None:
+            continue
+        wrong = np.flatnonzero(excluded & (target.chip_kind[plan.placement] == q))
+        if len(wrong):
+            op = wrong[0]
+            yield Violation(
+                "kinds",
+                f"op {graph.op_names[op]!r} is on chip {plan.placement[op]} of kind {kind.name!r}, "
+                "which cannot run it.",
+            )
+
+
+def _dataflow(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
+    source, reader = plan.placement[graph.edge_src], plan.placement[graph.edge_dst]
+    if target.constraints.acyclic and not target.goes_forward:
+        yield from _chip_cycle(target, source, reader)
+    if target.goes_forward:
+        backward = np.flatnonzero(source > reader)
+        if len(backward):
+            yield _edge_violation("acyclic", "flows back", graph, plan, backward[0])
+            return
+    size = dict(stages_in(plan))
+    for pair in np.unique(source * np.int64(target.num_chips) + reader).tolist():
+        a, b = divmod(pair, target.num_chips)
+        for chip, to in pairs_in_turn(a, size[a], b, size[b]):
+            if not target.topology.has_route(chip, to):
+                edge = np.flatnonzero((source == a) & (reader == b))[0]
+                message = _edge_violation("route", "has no route", graph, plan, edge).message
+                if (chip, to) != (a, b):
+                    message = f"{message[:-1]}: in turn it goes from chip {chip} to chip {to}."
+                yield Violation("route", message)
+                return
+
+
+def _chip_cycle(target: Target, source: NDArray[np.int32], reader: NDArray[np.int32]) -> Iterator[Violation]:
+    """Chips that wait for each other, where any order of the chips would do."""
+    waits = {chip: set(reader[source == chip].tolist()) - {chip} for chip in range(target.num_chips)}
+    left = set(waits)
+    while free := {chip for chip in left if not waits[chip] & left}:
+        left -= free
+    if left:
+        names = [f"chip {chip}" for chip in range(target.num_chips)]
+        cycle = cycle_text([sorted(waits[chip]) for chip in range(target.num_chips)], left, names)
+        yield Violation("acyclic", f"results go around in a circle of chips: {cycle}.")
+
+
+def _edge_violation(constraint: str, what: str, graph: Graph, plan: Plan, edge: int) -> Violation:
+    source, reader = graph.edge_src[edge], graph.edge_dst[edge]
+    return Violation(
+        constraint,
+        f"the result of op {graph.op_names[source]!r} {what} from chip {plan.placement[source]} "
+        f"to op {graph.op_names[reader]!r} on chip {plan.placement[reader]}.",
+    )
+
+
+def _no_skip(target: Target, plan: Plan) -> Iterator[Violation]:
+    rule = target.constraints.no_skip
+    if rule == "off":
+        return
+    used = np.unique(np.concatenate([np.arange(a, a + r) for a, r in stages_in(plan)]))
+    wanted = np.arange(target.num_chips if rule == "all" else used[-1] + 1)
+    skipped = np.setdiff1d(wanted, used)
+    if len(skipped):
+        yield Violation("no_skip", f"chip {skipped[0]} runs no op, but chip {used[-1]} does.")
+
+
+def _triangle(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
+    rule = target.constraints.triangle
+    source, reader = plan.placement[graph.edge_src], plan.placement[graph.edge_dst]
+    if rule == "off" or (source > reader).any():
+        return
+    depends = np.zeros((target.num_chips, target.num_chips), dtype=np.bool_)
+    chips_of = {a: slice(a, a + r) for a, r in stages_in(plan)}
+    for a, b in np.unique(np.stack([source, reader], axis=1)[source != reader], axis=0).tolist():
+        depends[chips_of[a], chips_of[b]] = True  # all pairs of chips of the two stages
+    place = np.arange(target.num_chips)  # in the row of stages
+    for a, r in stages_in(plan):
+        place[a : a + r] -= np.arange(r)
+        place[a + r :] -= r - 1
+    detour = _detours(depends, rule, place)
+    if len(detour):
+        replicas = plan.replication
+        behind_source = detour[0, 0] - source
+        behind_reader = detour[0, 1] - reader
+        is_it = (behind_source >= 0) & (behind_source < replicas[graph.edge_src])
+        is_it &= (behind_reader >= 0) & (behind_reader < replicas[graph.edge_dst])
+        edge = int(np.argmax(is_it))
+        yield _edge_violation("triangle", "goes past another chip", graph, plan, edge)
+
+
+def _detours(depends: NDArray[np.bool_], rule: str, place: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Direct dependencies a -> b that the triangle rule forbids; chips depend on higher ones only.
+
+    Args:
+      place: [D] of each chip, the same for all of a stage.
+    """
+    num_chips = len(depends)
+    if rule == "adjacent":
+        apart = place[None, :] - place[:, None]
+        return np.argwhere(depends & (apart > 1))
+    if rule == "three_chip":
+        through_one = (depends.astype(np.int64) @ depends.astype(np.int64)) > 0
+        return np.argwhere(depends & through_one)
+    longest = np.full((num_chips, num_chips), -1)
+    np.fill_diagonal(longest, 0)
+    for b in range(num_chips):
+        for c in np.flatnonzero(depends[:, b]):
+            reachable = longest[:, c] >= 0
+            longest[reachable, b] = np.maximum(longest[reachable, b], longest[reachable, c] + 1)
+    return np.argwhere(depends & (longest > 1))
+
+
+def _memory(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
+    peak, weights = memory_bytes(graph, target, plan)
+    room = target.chip_sram_bytes - peak
+    # Where weights stream, their buffer is set aside; they may all stream.
+    buffers = np.array([kind.stream_buffer_bytes for kind in target.modelled.kinds])[target.chip_kind]
+    streams = weights > np.maximum(room, 0)
+    over = np.flatnonzero(room < np.where(streams, buffers, 0))
+    if len(over):
+        chip = over[0]
+        beside = f" beside {buffers[chip]} for streamed weights" if streams[chip] else ""
+        yield Violation(
+            "memory",
+            f"chip {chip} needs {peak[chip]} bytes for activations{beside} and has "
+            f"{target.chip_sram_bytes[chip]}.",
+        )
+
+
+def memory_bytes(graph: Graph, target: Target, plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """[D] activations at their highest address, and [D] all weights.
+
+    What crosses a chip's border has two buffers throughout. Where not everything fits side by side,
+    the others need what their addresses reach, else what is alive at once.
+    """
+    group = plan.fusion_group[plan.order]
+    kernel_of = np.empty(graph.num_ops, dtype=np.int64)
+    kernel_of[plan.order] = np.cumsum(np.concatenate([[0], group[1:] != group[:-1]]))
+    num_kernels = int(kernel_of.max()) + 1
+    dtypes = costed_dtype(graph.tensor_dtype, target.native_dtype, graph.precision)
+    page = target.modelled.page_bytes
+    size = -(-size_bytes(graph.tensor_elements, dtypes) // page) * page
+    tensor, reader = graph.reader_tensor, graph.reader_op
+    producer = graph.tensor_producer[tensor]
+    is_activation = graph.tensor_kind[tensor] != WEIGHT
+    home = np.where(producer == NO_PRODUCER, -1, plan.placement[producer])
+    chip = plan.placement[reader]
+    enters = is_activation & (home != chip)
+    held = np.zeros(target.num_chips, dtype=np.int64)
+    for t, d in np.unique(np.stack([tensor[enters], chip[enters]], axis=1), axis=0):
+        held[d] += 2 * size[t]
+    leaves = graph.tensor_is_output.copy()
+    leaves[tensor[enters & (producer != NO_PRODUCER)]] = True
+    produced = graph.tensor_producer != NO_PRODUCER
+    # What a relay writes shares the double buffer of what it reads.
+    is_copy = np.array([op_type == COPY_TYPE for op_type in graph.op_types])[graph.tensor_producer]
+    buffered = leaves & produced & ~is_copy
+    np.add.at(held, plan.placement[graph.tensor_producer[buffered]], 2 * size[buffered])
+    last = np.full(graph.num_tensors, -1, dtype=np.int64)
+    np.maximum.at(last, tensor, kernel_of[reader])
+    first = np.where(produced, kernel_of[graph.tensor_producer], -1)
+    stays = produced & ~leaves & (last > first)
+    kernel_chip = np.empty(num_kernels, dtype=np.int64)
+    kernel_chip[kernel_of] = plan.placement
+    weights = np.zeros(target.num_chips, dtype=np.int64)
+    is_weight = graph.tensor_kind[tensor] == WEIGHT
+    for t, d in np.unique(np.stack([tensor[is_weight], chip[is_weight]], axis=1), axis=0):
+        weights[d] += size[t]
+    peak = held.copy()
+    for d in np.unique(plan.placement):
+        here = np.flatnonzero(stays & (kernel_chip[first] == d))
+        here = here[np.argsort(first[here], kind="stable")]
+        is_tight = weights[d] + held[d] + size[here].sum() > target.chip_sram_bytes[d]
+        reach = _highest_address if is_tight and not target.modelled.fit_by_size else _most_alive
+        peak[d] += reach(size[here], first[here], last[here])
+    return peak, weights
+
+
+def _most_alive(size: NDArray[np.int64], first: NDArray[np.int64], last: NDArray[np.int64]) -> int:
+    """Most bytes at once of buffers that live from one kernel to another."""
+    change = np.zeros(int(last.max(initial=0)) + 2, dtype=np.int64)
+    np.add.at(change, first, size)
+    np.add.at(change, last + 1, -size)
+    return max(0, int(np.cumsum(change).max()))
+
+
+def _highest_address(size: NDArray[np.int64], first: NDArray[np.int64], last: NDArray[np.int64]) -> int:
+    """Where the buffers end, the largest first, each at the lowest address that is free while it lives.
+
+    So many that this takes long come in the order of ``first``.
+    """
+    address = np.zeros(len(size), dtype=np.int64)
+    is_placed = np.zeros(len(size), dtype=np.bool_)
+    by_size = np.argsort(-size, kind="stable")
+    for i in by_size if len(size) <= MOST_BY_SIZE else range(len(size)):
+        others = np.flatnonzero(is_placed & (first <= last[i]) & (last >= first[i]))
+        others = others[np.argsort(address[others], kind="stable")]
+        ends = np.maximum.accumulate(address[others] + size[others])
+        below = np.concatenate([[0], ends])  # where each gap begins, and the last one
+        fits = np.flatnonzero(below[:-1] + size[i] <= address[others])
+        address[i] = below[fits[0]] if len(fits) else below[-1]
+        is_placed[i] = True
+    return int((address + size).max(initial=0))

@@ -1,0 +1,1 @@
+"""How the graphs of the zoo were built."""

@@ -1,0 +1,34 @@
+"""How each graph of the zoo is made, one module for each kind of model."""
+
+from typing import Final
+
+from tests.zoo_recipes.recipe import Recipe
+from tests.zoo_recipes.recipes import (
+    convolutional,
+    detection,
+    diffusion,
+    graph_nets,
+    image_text,
+    recommendation,
+    recurrent,
+    segmentation_cnn,
+    speech,
+    text,
+    time_series,
+    vision,
+)
+
+RECIPES: Final[tuple[Recipe, ...]] = (
+    *convolutional.RECIPES,
+    *detection.RECIPES,
+    *diffusion.RECIPES,
+    *graph_nets.RECIPES,
+    *image_text.RECIPES,
+    *recommendation.RECIPES,
+    *recurrent.RECIPES,
+    *segmentation_cnn.RECIPES,
+    *speech.RECIPES,
+    *text.RECIPES,
+    *time_series.RECIPES,
+    *vision.RECIPES,
+)
