@@ -8,7 +8,7 @@ import pkgutil
 import go_opt
 
 # Regenerating stubs needs the `test` extra, the Gymnasium environment `gymnasium`.
-NEED_EXTRAS = {"go_opt.proto.generate", "go_opt.agents.gymnasium_environment"}
+NEED_EXTRAS = {"go_opt.proto.generate", "go_opt.gymnasium_environment"}
 
 names = [module.name for module in pkgutil.walk_packages(go_opt.__path__, "go_opt.")]
 names = [name for name in names if name not in NEED_EXTRAS and not name.endswith("__main__")]

@@ -1,13 +1,13 @@
 """The environment: targets, costs, and the analytical model that evaluates plans."""
 
-from go_opt.env.analytical import BatchMetrics, evaluate_batch
 from go_opt.env.cost import CostTables, cost_tables
 from go_opt.env.evaluation import PlanCosts, evaluate_plan, evaluate_plans
-from go_opt.env.fusion import greedy_fusion, is_one_loop, loop_roles
-from go_opt.env.metrics import Metrics
-from go_opt.env.priority_fusion import priority_fusion
+from go_opt.env.kernels.fusion import greedy_fusion, is_one_loop, loop_roles
+from go_opt.env.kernels.priority_fusion import priority_fusion
+from go_opt.env.kernels.schedule import depth, height, list_schedule
+from go_opt.env.model.analytical import BatchMetrics, evaluate_batch
+from go_opt.env.model.metrics import Metrics
 from go_opt.env.reward import INVALID_REWARD, reward
-from go_opt.env.schedule import depth, height, list_schedule
 from go_opt.env.target import Target, load_target, parse_target, shipped_target, target_names, target_text
 from go_opt.env.zoo import ZooEntry, load_zoo, zoo_entries
 

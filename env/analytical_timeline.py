@@ -11,15 +11,15 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.env.copies.relays import expand_plan
 from go_opt.env.cost import cost_tables
 from go_opt.env.evaluation import evaluate_plan
-from go_opt.env.memory import FITS
-from go_opt.env.relays import expand_plan
+from go_opt.env.model.memory import FITS
+from go_opt.env.model.timeline import Timeline
 from go_opt.env.simulator.package import CHIP_FLOW, HOST_IN, NONE, STREAM, Package, crosses
 from go_opt.env.simulator.timeline import make_ready, timeline_of_spans
-from go_opt.env.simulator_parameters import EFFECTS
 from go_opt.env.target import Target
-from go_opt.env.timeline import Timeline
+from go_opt.env.target.simulator_parameters import EFFECTS
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 
@@ -67,7 +67,7 @@ def _streams(package: Package, inference: int) -> Iterator[_Row]:
 
 
 def _one_inference(package: Package, latency_s: NDArray[np.float64], inference: int) -> Iterator[_Row]:
-    """The recursion of :func:`go_opt.env.latency.sample_latency_s` over stages; ``latency_s`` [L]."""
+    """The recursion of :func:`go_opt.env.model.latency.sample_latency_s` over stages; ``latency_s`` [L]."""
     host_in, host_out = len(package.links) - 2, len(package.links) - 1
     free_s = np.zeros(len(package.chips))
     arrival_s = np.zeros(len(package.deliveries))

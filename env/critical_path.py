@@ -1,6 +1,6 @@
 """What the makespan of a plan is made of: a chain of kernels, transfers and waits; and the slack of kernels.
 
-The execution is that of :mod:`go_opt.env.makespan`. Its chain goes back from what ends last: each
+The execution is that of :mod:`go_opt.env.model.makespan`. Its chain goes back from what ends last: each
 piece began when the piece before it ended. The slack of a kernel is how much later it may start
 without a longer makespan, where chips, links and the host's link keep serving in the same order.
 """
@@ -14,11 +14,11 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
+from go_opt.env.copies.expanded_tables import PlanTables, copies_of, plan_tables
+from go_opt.env.copies.relays import clone_name, relay_name
 from go_opt.env.cost import CostTables
 from go_opt.env.evaluation import execution_inputs
-from go_opt.env.expanded_tables import PlanTables, copies_of, plan_tables
-from go_opt.env.makespan import execution
-from go_opt.env.relays import clone_name, relay_name
+from go_opt.env.model.makespan import execution
 from go_opt.env.target import Target
 from go_opt.model.graph import NO_PRODUCER, Graph
 from go_opt.model.plan import Plan

@@ -9,12 +9,12 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.env.analytical import BatchMetrics, evaluate_batch
+from go_opt.env.copies.expanded_tables import PlanTables, plan_tables
 from go_opt.env.cost import CostTables, cost_tables
-from go_opt.env.expanded_tables import PlanTables, plan_tables
-from go_opt.env.kernels import kernel_seconds, number_kernels
-from go_opt.env.makespan import makespan_s
-from go_opt.env.metrics import Fidelity, Metrics, check_fidelity
+from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
+from go_opt.env.model.analytical import BatchMetrics, evaluate_batch
+from go_opt.env.model.makespan import makespan_s
+from go_opt.env.model.metrics import Fidelity, Metrics, check_fidelity
 from go_opt.env.target import Target
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -138,7 +138,7 @@ def plan_makespan_s(placed: PlanTables, terms: BatchMetrics) -> float:
 def execution_inputs(
     placed: PlanTables,
 ) -> tuple[CostTables, NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.float64]]:
-    """Tables, order, kernels with their chips and seconds, as :mod:`go_opt.env.makespan` takes them."""
+    """Tables, order, kernels with their chips and seconds, as :mod:`go_opt.env.model.makespan` takes them."""
     tables, order = placed.tables, placed.order
     kernel_of = number_kernels(order, placed.fusion_group)
     kernel_chip = np.empty(int(kernel_of.max()) + 1, dtype=np.int32)

@@ -1,6 +1,6 @@
 """Which tensors fill a chip's memory where its activations reach highest.
 
-The terms are those of :mod:`go_opt.env.memory`: what enters or leaves the chip is held
+The terms are those of :mod:`go_opt.env.model.memory`: what enters or leaves the chip is held
 throughout, twice; the rest lives from its producer's to its last reader's kernel.
 """
 
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.env.copies.relays import expand_plan
 from go_opt.env.cost import COPY, CostTables, cost_tables
-from go_opt.env.kernels import number_kernels
-from go_opt.env.memory import BORDER_BUFFERS, NONE, fit_chips, holdings
-from go_opt.env.relays import expand_plan
+from go_opt.env.kernels.numbering import number_kernels
+from go_opt.env.model.memory import BORDER_BUFFERS, NONE, fit_chips, holdings
 from go_opt.env.target import Target
 from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Plan
@@ -43,7 +43,7 @@ class PeakMemory:
 def peak_memory(graph: Graph, target: Target, plan: Plan, chip: int) -> PeakMemory:
     """What chip ``chip`` holds at its peak under ``plan``.
 
-    Relays and clones are the ops that they are in :func:`go_opt.env.relays.expand_plan`.
+    Relays and clones are the ops that they are in :func:`go_opt.env.copies.relays.expand_plan`.
     """
     graph, plan = expand_plan(graph, target, plan)
     tables = cost_tables(graph, target)

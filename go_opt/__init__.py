@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from go_opt.constraint_file import load_constraints as load_constraints
     from go_opt.env import Metrics as Metrics
     from go_opt.env import Target as Target
-    from go_opt.env.timeline import Timeline as Timeline
+    from go_opt.env.model.timeline import Timeline as Timeline
     from go_opt.frontends import from_jax as from_jax
     from go_opt.frontends import from_networkx as from_networkx
     from go_opt.frontends import from_onnx as from_onnx
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from go_opt.model.graph import Graph as Graph
     from go_opt.model.plan import Plan as Plan
     from go_opt.result import OptimizeResult as OptimizeResult
-    from go_opt.service.client import Client as Client
-    from go_opt.service.credentials import Credentials as Credentials
-    from go_opt.service.local_client import LocalClient as LocalClient
-    from go_opt.service.operation import Operation as Operation
-    from go_opt.service.remote_environment import RemoteEnvironment as RemoteEnvironment
-    from go_opt.service.retry import Retry as Retry
+    from go_opt.service.client.client import Client as Client
+    from go_opt.service.client.operation import Operation as Operation
+    from go_opt.service.environment.remote_environment import RemoteEnvironment as RemoteEnvironment
+    from go_opt.service.local.local_client import LocalClient as LocalClient
+    from go_opt.service.transport.credentials import Credentials as Credentials
+    from go_opt.service.transport.retry import Retry as Retry
     from go_opt.solver import ChipLimit as ChipLimit
     from go_opt.solver import Colocate as Colocate
     from go_opt.solver import CutAfter as CutAfter
@@ -58,23 +58,23 @@ if TYPE_CHECKING:
 
 _DOORS = {
     "ChipLimit": "go_opt.solver",
-    "Client": "go_opt.service.client",
+    "Client": "go_opt.service.client.client",
     "Colocate": "go_opt.solver",
-    "Credentials": "go_opt.service.credentials",
+    "Credentials": "go_opt.service.transport.credentials",
     "CutAfter": "go_opt.solver",
     "Forbid": "go_opt.solver",
     "Graph": "go_opt.model.graph",
-    "LocalClient": "go_opt.service.local_client",
+    "LocalClient": "go_opt.service.local.local_client",
     "Metrics": "go_opt.env",
-    "Operation": "go_opt.service.operation",
+    "Operation": "go_opt.service.client.operation",
     "OnnxModel": "go_opt.frontends.onnx_model",
     "OptimizeResult": "go_opt.result",
     "Pin": "go_opt.solver",
     "Plan": "go_opt.model.plan",
-    "Retry": "go_opt.service.retry",
-    "RemoteEnvironment": "go_opt.service.remote_environment",
+    "Retry": "go_opt.service.transport.retry",
+    "RemoteEnvironment": "go_opt.service.environment.remote_environment",
     "Target": "go_opt.env",
-    "Timeline": "go_opt.env.timeline",
+    "Timeline": "go_opt.env.model.timeline",
     "TrainingResult": "go_opt.training",
     "Violation": "go_opt.solver",
     "evaluate": "go_opt.api",

@@ -7,20 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from go_opt.common.units import parse_duration_s
 from go_opt.constraint_file import as_constraints
 from go_opt.env import Metrics, Target, evaluate_plan, load_target, load_zoo
-from go_opt.env.metrics import Fidelity, check_fidelity
-from go_opt.env.timeline import Timeline
+from go_opt.env.model.metrics import Fidelity, check_fidelity
+from go_opt.env.model.timeline import Timeline
 from go_opt.errors import InfeasibleError, InvalidInputError, ModelError, PlanError
 from go_opt.frontends.graph_like import as_graph
 from go_opt.measured_costs import with_measured_costs
 from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.graph import Graph, Precision
 from go_opt.model.plan import Plan
-from go_opt.report.units import parse_duration_s
 from go_opt.result import Decide, Objective, OptimizeResult, Request, Step, check_seed
-from go_opt.search.optimizer import lower_bound, optimize_request
 from go_opt.search.policies import find_policy
+from go_opt.search.state import lower_bound, optimize_request
 from go_opt.solver import Violation
 from go_opt.solver import verify as verify_plan
 from go_opt.solver.problem.user_constraints import UserConstraint

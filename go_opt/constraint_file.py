@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from go_opt.env.toml_table import TomlTable, parse_toml
+from go_opt.env.target.toml_table import TomlTable, parse_toml
 from go_opt.errors import InvalidInputError
 from go_opt.solver.problem.user_constraints import (
     LIMITS,

@@ -2,7 +2,7 @@
 
 Every message is one sentence that names the op, field or limit at fault. The
 command line maps an error to its ``exit_code``; the service maps it to the
-status code of the same name (``go_opt.service.errors``).
+status code of the same name (``go_opt.service.messages.errors``).
 """
 
 from __future__ import annotations

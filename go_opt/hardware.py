@@ -17,13 +17,13 @@ from go_opt.env.evaluation import Plans
 from go_opt.errors import EnvironmentFailedError, InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.service.address import DEFAULT_ADDRESS
+from go_opt.service.transport.address import DEFAULT_ADDRESS
 
 # gRPC loads where something is served, not where this is imported.
 if TYPE_CHECKING:
-    from go_opt.service.security import Security
-    from go_opt.service.sessions import SessionLimits
-    from go_opt.service.watching import Watching
+    from go_opt.service.calls.security import Security
+    from go_opt.service.environment.sessions import SessionLimits
+    from go_opt.service.observability.watching import Watching
 
 
 class Hardware(Protocol):
@@ -135,8 +135,8 @@ def serve_environment(
     Raises:
       InvalidInputError: an argument is out of range, or the address busy or not allowed.
     """
-    from go_opt.service.environment_service import EnvironmentService
-    from go_opt.service.security import Security
+    from go_opt.service.calls.security import Security
+    from go_opt.service.environment.environment_service import EnvironmentService
     from go_opt.service.server import serve
 
     if security is not None and insecure:

@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, get_args
 
-from go_opt.env.metrics import Fidelity, Metrics, check_fidelity
+from go_opt.common.units import format_duration, format_ratio
+from go_opt.common.version import VERSION
+from go_opt.env.model.metrics import Fidelity, Metrics, check_fidelity
 from go_opt.errors import InvalidInputError
 from go_opt.model.plan import Plan
-from go_opt.report.units import format_duration, format_ratio
 from go_opt.solver.problem.user_constraints import UserConstraint, checked_constraints
-from go_opt.version import VERSION
 
 Objective = Literal["throughput", "latency"]
 Decide = Literal["placement", "all"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from go_opt.env import Metrics
-from go_opt.env.metrics import STALL_CAUSES, Simulation
+from go_opt.env.model.metrics import STALL_CAUSES, Simulation
 from go_opt.errors import InfeasibleError
 from go_opt.model.codecs.plan_names import names_to_dict
 from go_opt.model.graph import Graph

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from go_opt.env import Target
-from go_opt.env.metrics import Fidelity
+from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import InfeasibleError
 from go_opt.model.codecs.plan_json import save_plan
 from go_opt.model.codecs.plan_names import names_to_dict
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
     from go_opt.agents.networks import PolicyConfig
-    from go_opt.agents.policy import Policy
+    from go_opt.agents.policy.network import Policy
     from go_opt.agents.training.environment import Environment
     from go_opt.agents.training.job import BestPlan, Progress, Trained
 
@@ -120,8 +120,8 @@ def pretrain(
     chosen += zoo_graphs(split or ("none" if chosen else "train"), on, most_ops)
     held_out = zoo_graphs("validation", on, MOST_VALIDATION_OPS) if validation is None else validation
 
-    from go_opt.agents.compilation_cache import enable_compilation_cache
     from go_opt.agents.networks import PolicyConfig
+    from go_opt.agents.policy.compilation_cache import enable_compilation_cache
     from go_opt.agents.training.pretrain import PretrainRequest
     from go_opt.agents.training.pretrain import pretrain as run
     from go_opt.agents.training.settings import Settings
@@ -187,7 +187,7 @@ def finetune(
 
     import jax
 
-    from go_opt.agents.compilation_cache import enable_compilation_cache
+    from go_opt.agents.policy.compilation_cache import enable_compilation_cache
     from go_opt.agents.training.finetune import FinetuneRequest, finetuning_settings
     from go_opt.agents.training.finetune import finetune as run
 

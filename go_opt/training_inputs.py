@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from go_opt.api import load
+from go_opt.common.files import make_folder
 from go_opt.env import Target, load_target, load_zoo, zoo_entries
-from go_opt.env.metrics import Fidelity
+from go_opt.env.model.metrics import Fidelity
 from go_opt.env.zoo import SPLITS, Split
 from go_opt.errors import InvalidInputError, PolicyError
 from go_opt.frontends.graph_like import as_graph
 from go_opt.model.graph import Graph
 from go_opt.search.policies import find_policy
-from go_opt.system.files import make_folder
 
 # JAX loads where it is needed, not where this is imported.
 if TYPE_CHECKING:
     import networkx as nx
 
-    from go_opt.agents.policy import Policy
+    from go_opt.agents.policy.network import Policy
     from go_opt.agents.training.environment import Environment
     from go_opt.agents.training.lessons import Lesson
 
@@ -74,7 +74,7 @@ def as_environment(environment: str | Environment, workers: int) -> Environment:
             field="environment",
         )
     # gRPC loads where it is needed.
-    from go_opt.service.remote_environment import RemoteEnvironment
+    from go_opt.service.environment.remote_environment import RemoteEnvironment
 
     remote = RemoteEnvironment(environment)
     remote.connect()
@@ -98,8 +98,8 @@ def as_lessons(names: Iterable[str]) -> tuple[Lesson, ...]:
 def as_policy(policy: Policy | str | Path | None, seed: int) -> Policy:
     """The policy of a file or a name; an untrained one of ``seed`` for none."""
     from go_opt.agents.networks import PolicyConfig, initial_parameters
-    from go_opt.agents.policy import Policy
-    from go_opt.agents.policy_file import load_policy
+    from go_opt.agents.policy.network import Policy
+    from go_opt.agents.policy.policy_file import load_policy
 
     if isinstance(policy, Policy):
         return policy

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from go_opt.env import Target, cost_tables
-from go_opt.env.clonable import clonable_ops
-from go_opt.env.expanded_tables import Copies, copies_of, expanded_tables
-from go_opt.env.relays import COPY_TYPE
-from go_opt.env.stages import stages_of
+from go_opt.env.copies.clonable import clonable_ops
+from go_opt.env.copies.expanded_tables import Copies, copies_of, expanded_tables
+from go_opt.env.copies.stages import stages_of
+from go_opt.env.cost.tables import COPY_TYPE
 from go_opt.model.graph import NO_PRODUCER, Graph
 from go_opt.model.plan import Clone, Plan, Relay
 from go_opt.solver.copies.relays import needed_relays, relays_of_arrays

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env import Target
-from go_opt.env.stages import stages_of_sizes
+from go_opt.env.copies.stages import stages_of_sizes
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 

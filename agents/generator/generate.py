@@ -28,9 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.agents.generator.structures import FAMILIES, Dag, Rng, draw_structure, log_uniform
-from go_opt.frontends.op_costs import OpSignature, op_cost
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
+from go_opt.model.op_costs import OpSignature, op_cost
 
 FEWEST_OPS: Final = 50
 MOST_OPS: Final = 2000

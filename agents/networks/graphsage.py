@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from go_opt.agents.padding import PaddedGraph
+from go_opt.agents.inputs.padding import PaddedGraph
 
 
 class GraphSageLayer(nnx.Module):

@@ -16,15 +16,15 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from go_opt.agents.features import NUM_EXPLORED, OP_COLUMNS
+from go_opt.agents.inputs.features import NUM_EXPLORED, OP_COLUMNS
+from go_opt.agents.inputs.op_types import NUM_OP_TYPES
+from go_opt.agents.inputs.padding import LEAST_OPS, PaddedGraph
+from go_opt.agents.inputs.target_features import CHIP_COLUMNS, GLOBAL_COLUMNS
 from go_opt.agents.networks.attention import AttentionSizes, SegmentedAttention, by_segments
 from go_opt.agents.networks.conditioning import Conditioning, GraphEmbedding
 from go_opt.agents.networks.graphsage import GraphSageLayer
 from go_opt.agents.networks.heads import Proposal, TaskHeads, expectation, undecided
 from go_opt.agents.networks.initialisation import ZERO_INITIALISED, numpy_parameters
-from go_opt.agents.op_types import NUM_OP_TYPES
-from go_opt.agents.padding import LEAST_OPS, PaddedGraph
-from go_opt.agents.target_features import CHIP_COLUMNS, GLOBAL_COLUMNS
 
 TYPICAL_OPS: Final = 256.0  # a graph of this size has the logits that the heads give it
 

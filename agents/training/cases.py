@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from go_opt.agents.exploration import KeySpace, key_space
-from go_opt.agents.features import GraphFeatures, graph_features
-from go_opt.agents.padding import Bucket, smallest_bucket
+from go_opt.agents.decoding.exploration import KeySpace, key_space
+from go_opt.agents.inputs.features import GraphFeatures, graph_features
+from go_opt.agents.inputs.padding import Bucket, smallest_bucket
 from go_opt.env import Target, evaluate_batch
 from go_opt.model.graph import Graph
 from go_opt.solver import greedy_slicing

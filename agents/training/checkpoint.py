@@ -14,9 +14,9 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.agents.tensor_file import Arrays, TensorFormat, load_tensors, save_tensors
+from go_opt.agents.policy.tensor_file import Arrays, TensorFormat, load_tensors, save_tensors
+from go_opt.common.files import make_folder, remove_temporaries
 from go_opt.errors import PolicyError
-from go_opt.system.files import make_folder, remove_temporaries
 
 FILE_NAME: Final = "checkpoint.safetensors"
 FORMAT: Final = TensorFormat("go-opt checkpoint", 2)

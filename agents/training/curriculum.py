@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from go_opt.agents.generator import generate_graph
-from go_opt.agents.padding import Bucket
+from go_opt.agents.inputs.padding import Bucket
 from go_opt.agents.training.cases import Case, case
 from go_opt.agents.training.variation import Variation, varied_target
 from go_opt.env import Target

@@ -10,8 +10,8 @@ from typing import Any
 
 import jax
 
-from go_opt.agents.policy import Policy
-from go_opt.agents.policy_file import parameters_digest, save_policy
+from go_opt.agents.policy.network import Policy
+from go_opt.agents.policy.policy_file import parameters_digest, save_policy
 from go_opt.agents.training.cases import case
 from go_opt.agents.training.curriculum import common_bucket
 from go_opt.agents.training.environment import Environment, environment_name

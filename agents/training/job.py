@@ -10,9 +10,9 @@ import numpy as np
 from flax import nnx
 from numpy.typing import NDArray
 
+from go_opt.agents.inputs.padding import Bucket
 from go_opt.agents.networks import PolicyConfig
-from go_opt.agents.padding import Bucket
-from go_opt.agents.policy import Policy
+from go_opt.agents.policy.network import Policy
 from go_opt.agents.training.cases import Case
 from go_opt.agents.training.environment import Environment
 from go_opt.agents.training.settings import Settings

@@ -19,9 +19,9 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from go_opt.agents.inputs.padding import Bucket, PaddedGraph, pad
 from go_opt.agents.networks import PolicyConfig, PolicyOutput, policy_outputs
-from go_opt.agents.padding import Bucket, PaddedGraph, pad
-from go_opt.agents.policy import Outputs, Policy, to_ops, to_rows
+from go_opt.agents.policy.network import Outputs, Policy, to_ops, to_rows
 from go_opt.agents.training.cases import Case
 from go_opt.agents.training.settings import Settings
 from go_opt.errors import InvalidInputError

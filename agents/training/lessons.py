@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from go_opt.agents.decoding import DRAWING, MODES, Mode
+from go_opt.agents.decoding.decode import DRAWING, MODES, Mode
 from go_opt.errors import InvalidInputError
 
 Task = Literal["placement", "schedule", "fusion"]

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.agents.exploration import KeyDensity, key_density
-from go_opt.agents.features import NUM_EXPLORED
-from go_opt.agents.placement_density import PlacementDensity, placement_density
-from go_opt.agents.policy import Outputs
+from go_opt.agents.decoding.exploration import KeyDensity, key_density
+from go_opt.agents.decoding.placement_density import PlacementDensity, placement_density
+from go_opt.agents.inputs.features import NUM_EXPLORED
+from go_opt.agents.policy.network import Outputs
 from go_opt.agents.training.cases import Case
 from go_opt.agents.training.rollout import Episodes
 

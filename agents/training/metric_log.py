@@ -15,8 +15,8 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
+from go_opt.common.files import make_folder, remove_temporaries, write_bytes_atomically
 from go_opt.errors import InvalidInputError
-from go_opt.system.files import make_folder, remove_temporaries, write_bytes_atomically
 
 FILE_NAME: Final = "metrics.jsonl"
 TENSORBOARD_FOLDER: Final = "tensorboard"

@@ -11,7 +11,7 @@ from typing import Any, Final
 import jax
 
 from go_opt.agents.networks import PolicyConfig, initial_parameters
-from go_opt.agents.policy_file import save_policy
+from go_opt.agents.policy.policy_file import save_policy
 from go_opt.agents.training.cases import case
 from go_opt.agents.training.curriculum import LEAST_OPS, Curriculum
 from go_opt.agents.training.environment import Environment, environment_name

@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.agents.decoding import Decisions, Decoded, Mode, decode
-from go_opt.agents.exploration import antithetic_normals, draw_keys
-from go_opt.agents.policy import Outputs
+from go_opt.agents.decoding.decode import Decisions, Decoded, Mode, decode
+from go_opt.agents.decoding.exploration import antithetic_normals, draw_keys
+from go_opt.agents.policy.network import Outputs
 from go_opt.agents.training.cases import Case
 from go_opt.agents.training.environment import Session
 from go_opt.agents.training.lessons import Lesson

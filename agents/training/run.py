@@ -17,7 +17,7 @@ from typing import Final
 import jax
 import numpy as np
 
-from go_opt.agents.policy import Policy
+from go_opt.agents.policy.network import Policy
 from go_opt.agents.training.cases import Case
 from go_opt.agents.training.job import BestPlan, Job, Progress, Trained
 from go_opt.agents.training.learner import Learner

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.agents.padding import Bucket
-from go_opt.agents.policy import Outputs
+from go_opt.agents.inputs.padding import Bucket
+from go_opt.agents.policy.network import Outputs
 from go_opt.agents.training.advantage import advantage
 from go_opt.agents.training.cases import Case
 from go_opt.agents.training.environment import Session

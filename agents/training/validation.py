@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.agents.policy import Policy
+from go_opt.agents.policy.network import Policy
 from go_opt.agents.training.advantage import expected_best
 from go_opt.agents.training.cases import Case
 from go_opt.agents.training.environment import Session

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from go_opt.env import Target
-from go_opt.env.topology import build_topology
+from go_opt.env.target.topology import build_topology
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from go_opt.env.analytical import MOST_TURNS
-from go_opt.env.kernels import seconds_of_kernels
-from go_opt.env.memory import Fit, Holdings, fit_chips, holdings, rows_of
+from go_opt.env.kernels.numbering import seconds_of_kernels
+from go_opt.env.model.analytical import MOST_TURNS
+from go_opt.env.model.memory import Fit, Holdings, fit_chips, holdings, rows_of
 from go_opt.env.simulator.credit import grant_credit
 from go_opt.env.simulator.package import (
     CHIP,

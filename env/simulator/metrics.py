@@ -7,8 +7,8 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.env.metrics import Metrics, Simulation
-from go_opt.env.relays import expand_plan
+from go_opt.env.copies.relays import expand_plan
+from go_opt.env.model.metrics import Metrics, Simulation
 from go_opt.env.simulator.package import NONE, STREAM_WAIT
 from go_opt.env.simulator.simulate import (
     DEADLOCKED,

@@ -10,18 +10,18 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.cost import CostTables, tables_with_effects
-from go_opt.env.kernels import number_kernels
-from go_opt.env.memory import FITS
-from go_opt.env.read_only import read_only
+from go_opt.env.cost.read_only import read_only
+from go_opt.env.kernels.numbering import number_kernels
+from go_opt.env.model.memory import FITS
 from go_opt.env.simulator.assembly import Setting, assemble, rounds_limit
 from go_opt.env.simulator.credit import RULES
 from go_opt.env.simulator.engine import DEADLOCK, STEADY, run
 from go_opt.env.simulator.package import NONE, UNBOUNDED, inference_of
 from go_opt.env.simulator.steady import average_step_s, slowest_step_s
-from go_opt.env.simulator_parameters import UNLIMITED
-from go_opt.env.stages import size_by_chip
 from go_opt.env.target import Target
+from go_opt.env.target.simulator_parameters import UNLIMITED
 from go_opt.model.graph import Graph
 
 VALID, TOO_LARGE, FRAGMENTED, DEADLOCKED = range(4)

@@ -9,17 +9,17 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.env.kernels import number_kernels
-from go_opt.env.memory import FITS
-from go_opt.env.metrics import Fidelity, Metrics
-from go_opt.env.relays import expand_plan
+from go_opt.env.copies.relays import expand_plan
+from go_opt.env.kernels.numbering import number_kernels
+from go_opt.env.model.memory import FITS
+from go_opt.env.model.metrics import Fidelity, Metrics
+from go_opt.env.model.timeline import Arrow, Span, Timeline
 from go_opt.env.simulator.assembly import Assembly, assemble
 from go_opt.env.simulator.engine import DEADLOCK, run
 from go_opt.env.simulator.metrics import simulate_plan
 from go_opt.env.simulator.package import CHIP_FLOW, HOST_IN, HOST_OUT, NONE, STREAM, Package
 from go_opt.env.simulator.simulate import replicas_by_chip, setting_of
 from go_opt.env.target import Target
-from go_opt.env.timeline import Arrow, Span, Timeline
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 

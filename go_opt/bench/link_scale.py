@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from go_opt.env import Target, parse_target
-from go_opt.env.target_toml import target_to_toml
+from go_opt.env.target.toml import target_to_toml
 from go_opt.errors import InvalidInputError
 
 

@@ -58,7 +58,7 @@ def bench(
     from go_opt import api
     from go_opt.bench.link_scale import with_links_scaled
     from go_opt.bench.matches import METHODS, Match, methods_named, models_named
-    from go_opt.report.units import parse_duration_s
+    from go_opt.common.units import parse_duration_s
 
     for name, value in (("seeds", seeds), ("jobs", jobs), ("evaluations", evaluations)):
         if value is not None and value < 1:

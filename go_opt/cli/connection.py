@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 import typer
 
 from go_opt.errors import InvalidInputError
-from go_opt.service.address import DEFAULT_ADDRESS
+from go_opt.service.transport.address import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
-    from go_opt.service.client import Client
+    from go_opt.service.client.client import Client
 
 TOKEN_VARIABLE: Final = "GO_OPT_TOKEN"
 _MAX_TOKEN_BYTES: Final = 10_000  # who gives a larger file has mistaken it
@@ -42,8 +42,8 @@ class Connection:
 
     def client(self) -> Client:
         """A connection to the service; by default to that of this machine."""
-        from go_opt.service.client import Client
-        from go_opt.service.credentials import Credentials
+        from go_opt.service.client.client import Client
+        from go_opt.service.transport.credentials import Credentials
 
         credentials = Credentials(self.tls, self.tls_ca, self.tls_cert, self.tls_key, self._token())
         return Client(self.server or DEFAULT_ADDRESS, credentials=credentials)

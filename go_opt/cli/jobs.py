@@ -15,11 +15,11 @@ from go_opt.cli.connection import Connection, with_connection
 from go_opt.cli.interrupt import interrupts_raised
 from go_opt.cli.plans import JsonOption, check_writable
 from go_opt.errors import InvalidInputError
-from go_opt.service.address import DEFAULT_ADDRESS
+from go_opt.service.transport.address import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
-    from go_opt.service.client import Client
-    from go_opt.service.operation import JobResult, Operation
+    from go_opt.service.client.client import Client
+    from go_opt.service.client.operation import JobResult, Operation
 
 _POLL_S: Final = 1.0
 _OF_THIS_MACHINE: Final = ("out", "split", "workers", "graphs_per_step", "coordinator", "hosts", "host")

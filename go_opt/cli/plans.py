@@ -14,10 +14,10 @@ import typer
 from go_opt.cli.completion import models_named, targets_named
 from go_opt.cli.connection import Connection, with_connection
 from go_opt.cli.searching import ask_server, search
-from go_opt.env.metrics import Fidelity
+from go_opt.common.files import read_json
+from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
 from go_opt.result import Decide, Objective
-from go_opt.system.files import read_json
 
 if TYPE_CHECKING:
     from go_opt.env import Target
@@ -112,8 +112,8 @@ def optimize(
 ) -> None:
     """Find a plan for MODEL and say how far from the best possible it can be."""
     from go_opt import api
+    from go_opt.common.units import parse_duration_s
     from go_opt.env.target import PAPER
-    from go_opt.report.units import parse_duration_s
 
     if cost_model == "paper" and not target.endswith(PAPER):
         target += PAPER

@@ -66,11 +66,11 @@ def serve(
 ) -> None:
     """Serve plans, rewards and training over gRPC until SIGTERM, then drain within 5 s."""
     from go_opt.report.progress import announce_compilation
-    from go_opt.service.admission import AdmissionLimits
     from go_opt.service.assembly import Plant
-    from go_opt.service.security import Security
+    from go_opt.service.calls.admission import AdmissionLimits
+    from go_opt.service.calls.security import Security
+    from go_opt.service.observability.watching import Watching
     from go_opt.service.server import serve as serve_forever
-    from go_opt.service.watching import Watching
 
     plant = Plant(workers, data_dir, jobs, runner, tuple(allow_environment or ()))
     announce_compilation()

@@ -18,7 +18,7 @@ from go_opt.cli.plans import (
     load_with_plan,
     objective_of,
 )
-from go_opt.env.metrics import Fidelity
+from go_opt.env.model.metrics import Fidelity
 
 
 def trace(
@@ -33,9 +33,9 @@ def trace(
 ) -> None:
     """Write when each kernel and transfer of PLAN runs, for ui.perfetto.dev or chrome://tracing."""
     from go_opt import api
+    from go_opt.common.files import write_atomically
     from go_opt.env.critical_path import critical_path
     from go_opt.report.trace import trace_text
-    from go_opt.system.files import write_atomically
 
     check_writable(out)
     graph, on, loaded = load_with_plan(model, plan, target, costs)

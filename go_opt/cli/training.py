@@ -16,7 +16,7 @@ from go_opt.cli.interrupt import StopOnSignals
 from go_opt.cli.jobs import folder_here, name_at_service, submit
 from go_opt.cli.plans import DimOption, JsonOption, ModelArgument, PrecisionOption, parse_dims
 from go_opt.errors import InvalidInputError
-from go_opt.service.address import parse_address
+from go_opt.service.transport.address import parse_address
 
 if TYPE_CHECKING:
     from go_opt.training import TrainingResult

@@ -15,10 +15,10 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.env.analytical import MOST_TURNS
+from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.cost import CostTables
-from go_opt.env.kernels import number_kernels
-from go_opt.env.stages import size_by_chip
+from go_opt.env.kernels.numbering import number_kernels
+from go_opt.env.model.analytical import MOST_TURNS
 from go_opt.model.csr import row_pointers
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Plan
@@ -229,7 +229,7 @@ class Loads:
         return self._most_bytes_first(np.flatnonzero(is_sent))
 
     def streamed(self, chip: int, peak_bytes: int) -> list[tuple[int, int]]:
-        """``(weight, bytes touched)`` that stream to ``chip``, by the rule of :mod:`go_opt.env.memory`.
+        """``(weight, bytes touched)`` that stream to ``chip``, by the rule of :mod:`go_opt.env.model.memory`.
 
         The least touched per stored byte first, then the larger, then the lower index,
         until what stays fits beside ``peak_bytes`` of activations.

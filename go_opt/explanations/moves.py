@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env import Target
+from go_opt.env.copies.expanded_tables import plan_tables
+from go_opt.env.copies.stages import Stages, stages_of, stages_of_sizes
 from go_opt.env.evaluation import out_of_memory_reason
-from go_opt.env.expanded_tables import plan_tables
-from go_opt.env.stages import Stages, stages_of, stages_of_sizes
 from go_opt.explanations.terms import Place
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Clone, Plan

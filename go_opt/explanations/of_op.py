@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from go_opt.env import Target, cost_tables, evaluate_plan
+from go_opt.env.copies.relays import expand_plan
 from go_opt.env.critical_path import KernelSlack, critical_path
-from go_opt.env.relays import expand_plan
 from go_opt.errors import InvalidInputError
 from go_opt.explanations.loads import Loads
 from go_opt.explanations.moves import Cost, Move, Mover, plan_cost

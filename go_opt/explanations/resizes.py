@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from go_opt.env import Target
-from go_opt.env.stages import Stages, stages_of, stages_of_sizes
+from go_opt.env.copies.stages import Stages, stages_of, stages_of_sizes
 from go_opt.explanations.moves import Cost, plan_cost
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan

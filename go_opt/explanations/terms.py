@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env import Metrics, Target
-from go_opt.env.relays import COPY_TYPE, clone_name, relay_name
+from go_opt.env.copies.relays import clone_name, relay_name
+from go_opt.env.cost.tables import COPY_TYPE
 from go_opt.explanations.loads import Loads
 from go_opt.model.graph import INPUT, Graph
 from go_opt.model.plan import Plan

@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 
 from go_opt.env import Metrics, Target
+from go_opt.env.copies.expanded_tables import PlanTables
 from go_opt.env.cost import CostTables
 from go_opt.env.evaluation import plan_makespan_s
-from go_opt.env.expanded_tables import PlanTables
 from go_opt.result import Objective
 
 FASTER: Final = 1.1  # ten percent

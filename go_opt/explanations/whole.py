@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env import Metrics, Target, cost_tables, evaluate_plan
+from go_opt.env.copies.expanded_tables import PlanTables
+from go_opt.env.copies.relays import clone_name, expand_plan, relay_name
 from go_opt.env.critical_path import CriticalPath, critical_path
-from go_opt.env.expanded_tables import PlanTables
 from go_opt.env.peak_memory import PeakMemory, peak_memory
-from go_opt.env.relays import clone_name, expand_plan, relay_name
 from go_opt.errors import PlanError
 from go_opt.explanations.blocks import Blocks, repeated_blocks
 from go_opt.explanations.loads import Loads

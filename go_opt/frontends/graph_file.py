@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from go_opt.common.files import read_json
 from go_opt.errors import ModelError
 from go_opt.model.codecs.graph_json import graph_from_dict
 from go_opt.model.graph import Graph, Precision
-from go_opt.system.files import read_json
 
 
 def load_graph_json(path: str | Path, precision: Precision) -> Graph:

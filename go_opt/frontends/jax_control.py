@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from go_opt.errors import ModelError
 from go_opt.frontends.jax_recorder import Read, RecordedOp, Result, Value, joined, live_ops
-from go_opt.frontends.op_costs import OpCost
 from go_opt.model.graph import OP_CLASSES
+from go_opt.model.op_costs import OpCost
 
 if TYPE_CHECKING:
     from go_opt.frontends.jax_walk import Walker

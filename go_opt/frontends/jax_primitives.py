@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from go_opt.frontends.op_costs import OpCost, OpSignature, conv_flops, matmul_flops, op_cost
+from go_opt.model.op_costs import OpCost, OpSignature, conv_flops, matmul_flops, op_cost
 
 Shape = tuple[int, ...]
 

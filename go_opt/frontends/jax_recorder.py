@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from go_opt.errors import ModelError
-from go_opt.frontends.op_costs import OpCost
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph, Precision
+from go_opt.model.op_costs import OpCost
 
 MAX_OPS: Final = 1_000_000
 

@@ -24,9 +24,9 @@ from go_opt.frontends.jax_primitives import (
     primitive_cost,
 )
 from go_opt.frontends.jax_recorder import Read, Recorder, Result, Value, joined
-from go_opt.frontends.op_costs import is_elementwise
 from go_opt.model.dtypes import DTYPE_BITS, DTYPES, IS_FLOATING, dtype_code
 from go_opt.model.graph import Precision
+from go_opt.model.op_costs import is_elementwise
 
 # Cannot be costed from their equation: a kernel or program of their own, or state.
 _REFUSED: Final = frozenset({

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from go_opt.bench.matches import Record
 from go_opt.bench.standings import OPEN_GAP, Cell, Standings
-from go_opt.report.units import format_duration, format_ratio
+from go_opt.common.units import format_duration, format_ratio
 
 
 def rows_table(standings: Standings) -> Table:

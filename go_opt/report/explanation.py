@@ -8,6 +8,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
+from go_opt.common.units import format_bytes, format_duration, format_ratio
 from go_opt.env.peak_memory import Held
 from go_opt.explanations import PlanExplanation
 from go_opt.explanations.moves import Neighbourhood
@@ -16,7 +17,6 @@ from go_opt.report.path_lines import path_lines, path_table, slack_line
 from go_opt.report.screen import print_lines, print_table
 from go_opt.report.stage_names import StageNames, named_stage, stage_cell
 from go_opt.report.term_lines import binding_lines
-from go_opt.report.units import format_bytes, format_duration, format_ratio
 from go_opt.report.wording import (
     MOST_LINES,
     MOST_NAMES,

@@ -9,10 +9,10 @@ from typing import Any
 
 from rich.table import Table
 
+from go_opt.common.units import format_duration
 from go_opt.report.training_progress import format_time_left
-from go_opt.report.units import format_duration
 from go_opt.result_json import finite
-from go_opt.service.operation import JobProgress, JobResult, Operation
+from go_opt.service.client.operation import JobProgress, JobResult, Operation
 
 
 def job_to_dict(operation: Operation) -> dict[str, Any]:

@@ -8,13 +8,13 @@ from itertools import groupby
 from rich.console import Console
 from rich.table import Table
 
+from go_opt.common.units import format_bytes, format_duration
 from go_opt.explanations import OpExplanation
 from go_opt.explanations.moves import Cost, Move
 from go_opt.explanations.of_op import Read, Written
 from go_opt.report.explanation import violation_lines
 from go_opt.report.screen import print_lines, print_table
 from go_opt.report.stage_names import StageNames, named_stage, stage_range
-from go_opt.report.units import format_bytes, format_duration
 from go_opt.report.wording import counted, named_chips, named_place, named_places, table_of
 
 

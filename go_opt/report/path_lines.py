@@ -7,8 +7,8 @@ from typing import Final
 
 from rich.table import Table
 
+from go_opt.common.units import format_duration
 from go_opt.env.critical_path import CriticalPath
-from go_opt.report.units import format_duration
 from go_opt.report.wording import counted, table_of
 
 _SAID: Final = {

@@ -7,7 +7,7 @@ import shutil
 import sys
 from typing import Any, Final
 
-from go_opt.report.units import format_duration
+from go_opt.common.units import format_duration
 from go_opt.result import Objective, Step
 
 _QUIET_S: Final = 1.0

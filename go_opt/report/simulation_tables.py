@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from go_opt.common.units import format_duration
 from go_opt.env import Metrics, Target
-from go_opt.env.metrics import STALL_CAUSES, Simulation
-from go_opt.env.stages import size_by_chip
+from go_opt.env.copies.stages import size_by_chip
+from go_opt.env.model.metrics import STALL_CAUSES, Simulation
 from go_opt.model.plan import Plan
 from go_opt.report.screen import print_lines, print_table
 from go_opt.report.stage_names import binds, stage_cell
-from go_opt.report.units import format_duration
 
 _ROUNDING_S: Final = 1e-12  # what sums of floats leave over
 

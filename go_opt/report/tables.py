@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from go_opt.common.units import format_bytes, format_duration, format_ratio
 from go_opt.env import Metrics, Target
+from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.critical_path import CriticalPath, critical_path
-from go_opt.env.stages import size_by_chip
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.report.path_lines import path_lines
 from go_opt.report.screen import print_lines, print_table
 from go_opt.report.simulation_tables import print_simulation
 from go_opt.report.stage_names import StageNames, binds, stage_cell
-from go_opt.report.units import format_bytes, format_duration, format_ratio
 from go_opt.result import Objective, OptimizeResult, Step
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from go_opt.env import Target
 from go_opt.env.critical_path import CriticalPath
-from go_opt.env.timeline import Arrow, Span, Timeline
+from go_opt.env.model.timeline import Arrow, Span, Timeline
 from go_opt.model.graph import Graph
 
 _CHIPS, _LINKS, _MEMORY, _CRITICAL = 1, 2, 3, 4

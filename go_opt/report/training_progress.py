@@ -7,11 +7,11 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from go_opt.report.units import format_duration
+from go_opt.common.units import format_duration
 
 if TYPE_CHECKING:
     from go_opt.agents.training.job import Progress
-    from go_opt.service.operation import JobProgress
+    from go_opt.service.client.operation import JobProgress
     from go_opt.training import TrainingResult
 
 _QUIET_S: Final = 1.0

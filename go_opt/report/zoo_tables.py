@@ -9,10 +9,10 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
+from go_opt.common.units import format_bytes
 from go_opt.env.zoo import SPLITS, Family, ZooEntry
 from go_opt.report.graph_stats import GraphStats, TensorStats
 from go_opt.report.screen import print_lines, print_table
-from go_opt.report.units import format_bytes
 
 _COLUMNS: Final = ("name", "family", "split", "target", "ops", "edges", "GFLOP", "weights", "source")
 LEFT_OUT: Final = ("source", "edges", "target", "family", "GFLOP")  # on a narrow screen; show has them

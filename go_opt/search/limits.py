@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.units import format_bytes, format_duration
 from go_opt.env import Target, cost_tables, loop_roles
-from go_opt.env.fusion import ALONE
+from go_opt.env.kernels.fusion import ALONE
 from go_opt.env.op_memory import op_activation_bytes, op_that_runs_nowhere
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import INPUT, WEIGHT, Graph
-from go_opt.report.units import format_bytes, format_duration
 from go_opt.result import Request
 from go_opt.solver.certify.problem.bounds import sample_bound
 from go_opt.solver.problem.op_constraints import OpConstraints, op_constraints

@@ -1,6 +1,6 @@
 """Which policy takes part in a search, and asking it without the search having to wait.
 
-The policy runs in a process of its own (:mod:`go_opt.agents.policy_process`): loading JAX and
+The policy runs in a process of its own (:mod:`go_opt.agents.policy.policy_process`): loading JAX and
 compiling take seconds, cannot be interrupted, and would hold up both the search and the end
 of this process. One that is no longer waited for finishes what it compiles, for the
 compilation cache, and ends with this process.
@@ -25,11 +25,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from go_opt.agents.proposals import Advice
+from go_opt.agents.decoding.proposals import Advice
+from go_opt.common.process_memory import resident_bytes
 from go_opt.env import Target
 from go_opt.errors import PolicyError
 from go_opt.model.graph import Graph
-from go_opt.system.process_memory import resident_bytes
 
 SHIPPED: Final = "policy.safetensors"
 _MOST_BYTES: Final = 1 << 30  # of the process
@@ -116,7 +116,7 @@ class _PolicyProcess:
                 self._process = self._process or _start()
 
     def ask(self, request: bytes) -> tuple[str, Any]:
-        """As :func:`go_opt.agents.policy_process.serve`."""
+        """As :func:`go_opt.agents.policy.policy_process.serve`."""
         with self._lock:
             try:
                 answer = self._exchange(request)
@@ -169,7 +169,7 @@ def _process(pid: int) -> _PolicyProcess:
 def _start() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         # -P: no module of the working directory stands in for one of the library.
-        [sys.executable, "-P", "-m", "go_opt.agents.policy_process"],
+        [sys.executable, "-P", "-m", "go_opt.agents.policy.policy_process"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.agents.proposals import Advice
+from go_opt.agents.decoding.proposals import Advice
 from go_opt.env import Target, greedy_fusion, loop_roles
-from go_opt.env.fusion import ALONE
+from go_opt.env.kernels.fusion import ALONE
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
 from go_opt.result import Request

@@ -15,7 +15,7 @@ from typing import Final
 
 from go_opt.env import Metrics, Target
 from go_opt.env.evaluation import with_waiting
-from go_opt.env.simulator_parameters import EFFECTS
+from go_opt.env.target.simulator_parameters import EFFECTS
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import Objective, OptimizeResult, Request

@@ -10,22 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from go_opt.common.cores import num_cores
 from go_opt.errors import InvalidInputError
 from go_opt.proto import training_pb2
-from go_opt.service.address import parse_address
-from go_opt.service.call import Reading
-from go_opt.service.calls import Service
-from go_opt.service.environment_service import EnvironmentService
+from go_opt.service.calls.call import Reading
+from go_opt.service.calls.calls import Service
+from go_opt.service.environment.environment_service import EnvironmentService
 from go_opt.service.jobs.data_directory import DataDirectory
-from go_opt.service.jobs.local_runner import LocalRunner
 from go_opt.service.jobs.manager import JobManager
 from go_opt.service.jobs.runner import Runner
+from go_opt.service.jobs.runners.local_runner import LocalRunner
 from go_opt.service.jobs.scheduler import JobLimits
-from go_opt.service.operations_service import OperationsService
-from go_opt.service.optimizer_service import OptimizerService, no_policies
-from go_opt.service.process_optimizer import ProcessOptimizer
-from go_opt.service.training_service import TrainingService
-from go_opt.system.cores import num_cores
+from go_opt.service.services.operations_service import OperationsService
+from go_opt.service.services.optimizer_service import OptimizerService, no_policies
+from go_opt.service.services.training_service import TrainingService
+from go_opt.service.transport.address import parse_address
+from go_opt.service.workers.process_optimizer import ProcessOptimizer
 
 RunnerName = Literal["local", "ray"]
 _RUNNING: Final = training_pb2.JOB_STATE_RUNNING
@@ -86,7 +86,7 @@ class Plant:
     def _runner(self) -> Runner:
         if self.runner == "local":
             return LocalRunner()
-        from go_opt.service.jobs.ray_runner import RayRunner
+        from go_opt.service.jobs.runners.ray_runner import RayRunner
 
         return RayRunner()
 

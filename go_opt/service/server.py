@@ -19,18 +19,18 @@ import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from go_opt.service.address import DEFAULT_ADDRESS, Address, check_free, parse_address
-from go_opt.service.admission import AdmissionLimits
-from go_opt.service.call import Observer
-from go_opt.service.calls import Calls, Drains, Service, Tells
-from go_opt.service.listener import Listener
-from go_opt.service.metrics import Metrics
-from go_opt.service.parsing import ParsedRequests
-from go_opt.service.readiness import Readiness
-from go_opt.service.security import Authentication, Guard, Security
-from go_opt.service.watching import Watching
-from go_opt.system.cores import num_cores
-from go_opt.system.process_memory import give_back
+from go_opt.common.cores import num_cores
+from go_opt.common.process_memory import give_back
+from go_opt.service.calls.admission import AdmissionLimits
+from go_opt.service.calls.call import Observer
+from go_opt.service.calls.calls import Calls, Drains, Service, Tells
+from go_opt.service.calls.listener import Listener
+from go_opt.service.calls.parsing import ParsedRequests
+from go_opt.service.calls.security import Authentication, Guard, Security
+from go_opt.service.observability.metrics import Metrics
+from go_opt.service.observability.readiness import Readiness
+from go_opt.service.observability.watching import Watching
+from go_opt.service.transport.address import DEFAULT_ADDRESS, Address, check_free, parse_address
 
 # Together the 5 s that orchestrators are promised, with a little to spare.
 _FINISH_S: Final = 2.4  # calls under way go on
@@ -220,8 +220,8 @@ def serve_in_thread(
 
 def _default_services() -> Sequence[Service]:
     # The search and its kernels load with them.
-    from go_opt.service.optimizer import LocalOptimizer
-    from go_opt.service.optimizer_service import OptimizerService
+    from go_opt.service.services.optimizer_service import OptimizerService
+    from go_opt.service.workers.optimizer import LocalOptimizer
 
     return [OptimizerService(LocalOptimizer())]
 

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env.cost import CostTables
-from go_opt.env.kernels import kernel_seconds, number_kernels
-from go_opt.env.routes import hop_seconds_per_byte
+from go_opt.env.cost.routes import hop_seconds_per_byte
+from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.model.csr import row_pointers
 from go_opt.model.graph import NO_PRODUCER
 from go_opt.model.graph import WEIGHT as WEIGHT_KIND

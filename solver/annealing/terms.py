@@ -1,6 +1,6 @@
 """What a state of annealing costs: seconds of every chip and link, memory, and their p-norm.
 
-The terms are those of the analytical model (:mod:`go_opt.env.analytical`) with relays as
+The terms are those of the analytical model (:mod:`go_opt.env.model.analytical`) with relays as
 copies. The objective ``Σ (term / scale)^p`` falls before the largest term does.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from go_opt.env.heap import heap_pop, heap_push
+from go_opt.env.kernels.heap import heap_pop, heap_push
 from go_opt.solver.annealing.columns import (
     ALL_OVER,
     ALL_SLACK,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env.cost import CostTables, cost_tables
-from go_opt.env.kernels import kernel_seconds
+from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.model.graph import WEIGHT
 from go_opt.solver.copies.relays import needed_relays
 from go_opt.solver.problem.op_constraints import OpConstraints

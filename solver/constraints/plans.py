@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env.cost import CostTables, cost_tables
-from go_opt.env.fusion import greedy_fusion, loop_roles
+from go_opt.env.kernels.fusion import greedy_fusion, loop_roles
 from go_opt.solver.constraints.batch_filter import ConstraintFilter
 from go_opt.solver.constraints.limits import loosest_limits
 from go_opt.solver.constraints.problem import (

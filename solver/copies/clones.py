@@ -3,7 +3,7 @@
 Attention masks, position encodings, constants and what a broadcast makes of a small
 tensor are read all over a model: they load every link in between, and each chip they pass
 copies them (design section 8). Greedy: at the chip or link that binds, let each tensor
-that loads it and that a clonable op makes (:mod:`go_opt.env.clonable`) end there; beyond,
+that loads it and that a clonable op makes (:mod:`go_opt.env.copies.clonable`) end there; beyond,
 its readers get clones of that op, and of its ancestors in place of the large tensors they
 would send. Kept is what lowers the interval, or leaves it and spreads the load better.
 """
@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.env.analytical import BatchMetrics, evaluate_batch
+from go_opt.env.copies.expanded_tables import Copies, expanded_tables
 from go_opt.env.cost import CostTables
-from go_opt.env.expanded_tables import Copies, expanded_tables
+from go_opt.env.model.analytical import BatchMetrics, evaluate_batch
 from go_opt.env.target import Triangle
 from go_opt.model.graph import NO_PRODUCER
 from go_opt.solver.copies.relays import needed_relays

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env import BatchMetrics, CostTables, evaluate_batch
-from go_opt.env.expanded_tables import Copies, expanded_tables
+from go_opt.env.copies.expanded_tables import Copies, expanded_tables
 from go_opt.env.target import Triangle
 from go_opt.solver.copies.relays import needed_relays
 

@@ -26,7 +26,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from go_opt.env.cost import CostTables
-from go_opt.env.kernels import kernel_seconds
+from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.model.graph import NO_PRODUCER
 from go_opt.solver.exact.lattice import DownSets, has_unit
 from go_opt.solver.problem.passing import Passing

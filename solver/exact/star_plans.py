@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env.cost import CostTables, cost_tables
-from go_opt.env.kernels import kernel_seconds
+from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.model.graph import NO_PRODUCER
 from go_opt.solver.exact.down_sets import DownSetOptimum, cheapest_chain, down_set_optimum
 from go_opt.solver.exact.lattice import prefix_sets

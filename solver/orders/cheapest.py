@@ -11,22 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env import CostTables
-from go_opt.env.stage_tables import stage_tables
-from go_opt.env.stages import stages_of
-from go_opt.solver import (
-    Passing,
-    Slicing,
-    greedy_slicing,
-    slice_order,
-    slice_order_relayed,
+from go_opt.env.copies.stage_tables import stage_tables
+from go_opt.env.copies.stages import stages_of
+from go_opt.solver.copies.relayed_terms import relay_copies, terms_with_copies
+from go_opt.solver.orders.instance import Instance
+from go_opt.solver.problem.passing import Passing
+from go_opt.solver.problem.segment_rules import SegmentRules
+from go_opt.solver.slicing.relayed import slice_order_relayed
+from go_opt.solver.slicing.replicated.slice import ReplicatedSlicing, slice_order_replicated
+from go_opt.solver.slicing.slice import Slicing, greedy_slicing, slice_order
+from go_opt.solver.slicing.streamed.slice import (
+    least_streamed_s,
     slice_order_streamed,
     slice_order_streamed_replicated,
 )
-from go_opt.solver.copies.relayed_terms import relay_copies, terms_with_copies
-from go_opt.solver.orders.instance import Instance
-from go_opt.solver.problem.segment_rules import SegmentRules
-from go_opt.solver.slicing.replicated.slice import ReplicatedSlicing, slice_order_replicated
-from go_opt.solver.slicing.streamed.slice import least_streamed_s
 
 # A plan this much slower than its cuts streams weights.
 STREAMS: Final = 1.0 + 1e-6

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env import CostTables, Target, cost_tables, greedy_fusion, loop_roles
-from go_opt.env.fusion import LoopRoles
+from go_opt.env.kernels.fusion import LoopRoles
 from go_opt.model.graph import Graph
 
 

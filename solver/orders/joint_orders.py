@@ -1,7 +1,7 @@
 """Genetic search for orders and kernels at once, by priorities of both.
 
 A genome has two keys an op: one for its place (list scheduling), one for its wish to share a
-kernel with what it reads (:mod:`go_opt.env.priority_fusion`). Kernels joined across branches keep
+kernel with what it reads (:mod:`go_opt.env.kernels.priority_fusion`). Kernels joined across branches keep
 tensors out of memory; where that binds, nothing else finds such plans. In every other generation
 ops at the same place of identical blocks share their keys (:mod:`go_opt.solver.orders.tied_keys`).
 

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.env.kernels import number_kernels
+from go_opt.env.kernels.numbering import number_kernels
 from go_opt.solver.orders.cheapest import CheapestSlicing, Slicer
 from go_opt.solver.orders.order_search import BETTER, OrderPlan
 

@@ -16,8 +16,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from go_opt.env.cost import CostTables
-from go_opt.env.heap import heap_pop, heap_push
-from go_opt.env.kernels import number_kernels
+from go_opt.env.kernels.heap import heap_pop, heap_push
+from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.csr import row_pointers
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 from go_opt.solver.problem.passing import ADJACENT, PASSING_CODE, RELAYED, Passing

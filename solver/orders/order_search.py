@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env import list_schedule
-from go_opt.env.kernels import number_kernels
+from go_opt.env.kernels.numbering import number_kernels
 from go_opt.solver.orders.cheapest import Slicer
 from go_opt.solver.orders.genetic import ELITE_SHARE, POPULATION, Generations, Keys, generations
 from go_opt.solver.orders.order_screen import OrderScreen

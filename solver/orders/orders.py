@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env import CostTables, depth, height, list_schedule, priority_fusion
-from go_opt.env.kernels import number_kernels
-from go_opt.env.op_quantities import bytes_out, standardise
+from go_opt.env.cost.op_quantities import bytes_out, standardise
+from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.graph import Graph
 from go_opt.solver.orders.instance import Instance
 

@@ -15,12 +15,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.env.kernels import number_kernels
+from go_opt.env.kernels.numbering import number_kernels
 from go_opt.errors import InfeasibleError
-from go_opt.solver import PlacementProblem, fix_adjacent, placement_problem
 from go_opt.solver.orders.cheapest import Slicer
 from go_opt.solver.orders.order_search import BETTER, OrderPlan
-from go_opt.solver.propagation.adjacent import ANCHORED, DRAWN
+from go_opt.solver.problem.problem import PlacementProblem, placement_problem
+from go_opt.solver.propagation.adjacent import ANCHORED, DRAWN, fix_adjacent
 
 IntArray = NDArray[np.int32]
 PROJECTIONS: Final = 8  # of one free slicing

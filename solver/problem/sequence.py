@@ -13,7 +13,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from go_opt.env.cost import CostTables
-from go_opt.env.kernels import kernel_seconds, number_kernels
+from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from go_opt.solver.propagation.domains import has_chip
+from go_opt.solver.propagation.propagators.domains import has_chip
 
 
 class Choices(NamedTuple):

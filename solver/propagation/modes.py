@@ -17,7 +17,6 @@ from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.solver.problem.problem import PlacementProblem
 from go_opt.solver.propagation.adjacent import ANCHORED, DRAWN, checked_rows, fix_adjacent, sample_adjacent
 from go_opt.solver.propagation.adjacent_orders import VISITING, Visiting, visiting_orders
-from go_opt.solver.propagation.domains import pack_chips, unpack_chips
 from go_opt.solver.propagation.mode_kernels import (
     ADJACENT,
     CONFLICT,
@@ -28,6 +27,7 @@ from go_opt.solver.propagation.mode_kernels import (
     fix_all,
     sample_all,
 )
+from go_opt.solver.propagation.propagators.domains import pack_chips, unpack_chips
 from go_opt.solver.propagation.propagators.tables import RuleTables, rule_tables
 from go_opt.solver.propagation.search import Solver, Statistics, holds
 

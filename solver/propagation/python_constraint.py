@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from go_opt.errors import InvalidInputError
 from go_opt.solver.problem.problem import NO_SKIP_OFF, TRIANGLE_OFF
-from go_opt.solver.propagation.domains import pack_chips
+from go_opt.solver.propagation.propagators.domains import pack_chips
 from go_opt.solver.propagation.propagators.tables import RuleTables, no_limits
 from go_opt.solver.propagation.search import Solver, holds
 

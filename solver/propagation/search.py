@@ -21,7 +21,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from go_opt.errors import InvalidInputError
-from go_opt.solver.propagation.domains import (
+from go_opt.solver.propagation.propagators import acyclic, between, capacity, cover, no_skip, span, triangle
+from go_opt.solver.propagation.propagators.domains import (
     BACKTRACKS,
     DEAD_ENDS,
     FAILED,
@@ -41,7 +42,6 @@ from go_opt.solver.propagation.domains import (
     restore,
     unpack_chips,
 )
-from go_opt.solver.propagation.propagators import acyclic, between, capacity, cover, no_skip, span, triangle
 from go_opt.solver.propagation.propagators.tables import RuleTables
 
 EXHAUSTED: Final = -1  # no valid placement is left

@@ -13,7 +13,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from go_opt.env.cost import CostTables
-from go_opt.env.routes import hop_seconds_per_byte
+from go_opt.env.cost.routes import hop_seconds_per_byte
 from go_opt.solver.problem.segment_rules import SegmentRules, latest_ends, may_be_cut
 from go_opt.solver.problem.sequence import KernelSequence
 from go_opt.solver.slicing.relay_terms import RelayTerms, no_relays, relay_s, relays_of_segments

@@ -18,7 +18,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from go_opt.env.cost import CostTables
-from go_opt.env.routes import hop_seconds_per_byte
+from go_opt.env.cost.routes import hop_seconds_per_byte
 from go_opt.model.csr import row_pointers
 from go_opt.model.graph import Graph
 from go_opt.solver.problem.components import root_of

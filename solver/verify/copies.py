@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from go_opt.env.clonable import clonable_ops
+from go_opt.env.copies.clonable import clonable_ops
 from go_opt.env.target import Target
 from go_opt.model.graph import NO_PRODUCER, Graph
 from go_opt.model.plan import Clone, Plan

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from numpy.typing import NDArray
 
-from go_opt.agents.decoding import (
+from go_opt.agents.decoding.decode import (
     DRAWING,
     MODES,
     Decisions,
@@ -21,13 +21,13 @@ from go_opt.agents.decoding import (
     sliceable_logits,
 )
 from go_opt.env import evaluate_batch
-from go_opt.env.kernels import number_kernels
+from go_opt.env.kernels.numbering import number_kernels
 from go_opt.errors import InvalidInputError
 from go_opt.model.builder import GraphBuilder
 from go_opt.solver import slice_order, verify
 from go_opt.solver.orders.instance import Instance, instance
 from go_opt.solver.orders.orders import schedule
-from go_opt.solver.propagation.domains import unpack_chips
+from go_opt.solver.propagation.propagators.domains import unpack_chips
 from tests.strategies import examples, make_plan, random_graph, random_target, seeds, small_mcm, toy_graph
 
 

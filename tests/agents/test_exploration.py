@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings
 from numpy.typing import NDArray
 from scipy.stats import multivariate_normal
 
-from go_opt.agents.exploration import KeySpace, antithetic_normals, draw_keys, key_density, key_space
-from go_opt.agents.features import graph_features
+from go_opt.agents.decoding.exploration import KeySpace, antithetic_normals, draw_keys, key_density, key_space
+from go_opt.agents.inputs.features import graph_features
 from tests.agents.degenerate import DEGENERATE
 from tests.strategies import examples, random_graph, seeds, small_mcm
 

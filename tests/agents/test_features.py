@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from go_opt.agents.features import NUM_EXPLORED, OP_COLUMNS, STANDARDISED, GraphFeatures, graph_features
-from go_opt.agents.target_features import CHIP_COLUMNS, GLOBAL_COLUMNS
+from go_opt.agents.inputs.features import (
+    NUM_EXPLORED,
+    OP_COLUMNS,
+    STANDARDISED,
+    GraphFeatures,
+    graph_features,
+)
+from go_opt.agents.inputs.target_features import CHIP_COLUMNS, GLOBAL_COLUMNS
 from go_opt.env import load_target
 from go_opt.model.graph import Graph
 from tests.agents.degenerate import DEGENERATE, one_op

@@ -13,18 +13,18 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 
-from go_opt.agents.gymnasium_environment import ID, PlacementEnv
 from go_opt.agents.training.environment import LocalEnvironment, greedy_interval_s, open_session
 from go_opt.env import INVALID_REWARD, evaluate_plan, load_target, load_zoo
 from go_opt.errors import InvalidInputError
-from go_opt.service.environment_service import EnvironmentService
-from go_opt.service.remote_environment import RemoteEnvironment
+from go_opt.gymnasium_environment import ID, PlacementEnv
+from go_opt.service.environment.environment_service import EnvironmentService
+from go_opt.service.environment.remote_environment import RemoteEnvironment
 from go_opt.service.server import serve_in_thread
 from go_opt.solver import verify
 from go_opt.solver.orders.instance import instance
 from tests.strategies import examples, random_graph, seeds, small_mcm, toy_graph
 
-MODULE_ID = f"go_opt.agents.gymnasium_environment:{ID}"
+MODULE_ID = f"go_opt.gymnasium_environment:{ID}"
 
 
 @pytest.fixture(scope="module")

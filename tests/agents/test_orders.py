@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from numpy.typing import NDArray
 
 from go_opt.env import CostTables, cost_tables, greedy_fusion, loop_roles
-from go_opt.env.kernels import number_kernels
+from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.solver.orders import fixed_orders, kernel_features, random_orders

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from go_opt.agents.features import graph_features
-from go_opt.agents.padding import Bucket, ops_to_rows, pad, rows_to_ops, smallest_bucket
+from go_opt.agents.inputs.features import graph_features
+from go_opt.agents.inputs.padding import Bucket, ops_to_rows, pad, rows_to_ops, smallest_bucket
 from tests.agents.degenerate import no_edges, one_reader_of_all
 from tests.strategies import random_graph, small_mcm, toy_graph
 

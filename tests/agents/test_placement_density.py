@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from numpy.typing import NDArray
 
-from go_opt.agents.decoding import DRAWING, MODES, Decisions, Decoded, Mode, decode
+from go_opt.agents.decoding.decode import DRAWING, MODES, Decisions, Decoded, Mode, decode
+from go_opt.agents.decoding.placement_density import PlacementDensity, placement_density
 from go_opt.agents.generator import generate_graph
-from go_opt.agents.placement_density import PlacementDensity, placement_density
 from go_opt.env import load_target
 from go_opt.errors import InvalidInputError
 from go_opt.model.builder import GraphBuilder
 from go_opt.solver.orders.instance import Instance, instance
-from go_opt.solver.propagation.domains import pack_chips, unpack_chips
+from go_opt.solver.propagation.propagators.domains import pack_chips, unpack_chips
 from tests.strategies import examples, random_graph, random_target, seeds, small_mcm
 
 FloatArray = NDArray[np.float64]

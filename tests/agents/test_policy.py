@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from go_opt.agents.features import NUM_EXPLORED, graph_features
+from go_opt.agents.decoding.outputs import Outputs
+from go_opt.agents.inputs.features import NUM_EXPLORED, graph_features
+from go_opt.agents.inputs.padding import Bucket
 from go_opt.agents.networks import PolicyOutput, initial_parameters
-from go_opt.agents.outputs import Outputs
-from go_opt.agents.padding import Bucket
-from go_opt.agents.policy import Policy, to_ops, to_rows
+from go_opt.agents.policy.network import Policy, to_ops, to_rows
 from tests.agents.permuted import permuted
 from tests.agents.training.small import BUCKET, CONFIG, random_outputs, small_case, trained_parameters
 from tests.strategies import random_order

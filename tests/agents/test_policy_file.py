@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from go_opt.agents.features import graph_features
+from go_opt.agents.inputs.features import graph_features
 from go_opt.agents.networks import PolicyConfig, initial_parameters
-from go_opt.agents.policy import Policy
-from go_opt.agents.policy_file import FORMAT, features_digest, load_policy, save_policy
-from go_opt.agents.tensor_file import load_tensors, save_tensors
+from go_opt.agents.policy.network import Policy
+from go_opt.agents.policy.policy_file import FORMAT, features_digest, load_policy, save_policy
+from go_opt.agents.policy.tensor_file import load_tensors, save_tensors
 from go_opt.errors import PolicyError
 from tests.strategies import small_mcm, toy_graph
 
@@ -158,7 +158,7 @@ def test_what_could_not_be_loaded_is_not_saved(policy: Policy, tmp_path: Path, v
 def test_the_digest_is_of_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     before = features_digest()
     assert len(before) == 64
-    monkeypatch.setattr("go_opt.agents.policy_file.CHIP_COLUMNS", ("position",))
+    monkeypatch.setattr("go_opt.agents.policy.policy_file.CHIP_COLUMNS", ("position",))
     assert features_digest.__wrapped__() != before
 
 

@@ -7,12 +7,12 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from go_opt.agents import proposals
-from go_opt.agents.features import NUM_EXPLORED, GraphFeatures, graph_features
-from go_opt.agents.outputs import Outputs
-from go_opt.agents.proposals import Advice, PolicyPlan, advice, policy_plans
+from go_opt.agents.decoding import proposals
+from go_opt.agents.decoding.outputs import Outputs
+from go_opt.agents.decoding.proposals import Advice, PolicyPlan, advice, policy_plans
+from go_opt.agents.inputs.features import NUM_EXPLORED, GraphFeatures, graph_features
 from go_opt.env import Target, load_target
-from go_opt.env.kernels import kernel_seconds, number_kernels
+from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.plan import Plan
 from go_opt.solver import verify

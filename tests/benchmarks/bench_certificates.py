@@ -39,8 +39,8 @@ from go_opt.env import (
     loop_roles,
     zoo_entries,
 )
-from go_opt.env.clonable import clonable_ops
-from go_opt.env.stages import stages_of
+from go_opt.env.copies.clonable import clonable_ops
+from go_opt.env.copies.stages import stages_of
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.solver.annealing.polish import fused_within_chips

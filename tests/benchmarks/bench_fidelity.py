@@ -25,7 +25,7 @@ from go_opt.env import evaluate_batch, load_target, load_zoo, zoo_entries
 from go_opt.env.simulator import SimulatedBatch, simulate_batch
 from go_opt.env.simulator.simulate import VALID
 from go_opt.env.simulator.simulate import setting_of as simulator_setting
-from go_opt.env.simulator_parameters import EFFECTS
+from go_opt.env.target.simulator_parameters import EFFECTS
 from go_opt.solver import verify
 from tests.strategies import make_plan
 

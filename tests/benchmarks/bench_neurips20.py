@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 
 import go_opt
-from go_opt.frontends.device_placement import load_device_placement
 from go_opt.model.plan import Plan
 from go_opt.solver import verify
+from go_opt.solver.exact.device_placement import load_device_placement
 from go_opt.solver.exact.star_plans import star_plan
 from go_opt.solver.problem.op_constraints import op_constraints
 

@@ -24,7 +24,7 @@ import numpy as np
 from policy_runs import Part, Row, print_table, rows_of, run_arguments, spread
 
 import go_opt
-from go_opt.agents.exploration import KeySpace
+from go_opt.agents.decoding.exploration import KeySpace
 from go_opt.agents.networks import PolicyConfig
 from go_opt.agents.training.cases import Case, case
 from go_opt.agents.training.environment import LocalEnvironment, open_session

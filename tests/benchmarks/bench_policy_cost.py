@@ -29,8 +29,8 @@ from policy_runs import NO_POLICY, Part, Row, print_table, rows_of, run_argument
 
 import go_opt
 from go_opt.agents.networks import PolicyConfig, initial_parameters
-from go_opt.agents.policy import Policy
-from go_opt.agents.policy_file import load_policy
+from go_opt.agents.policy.network import Policy
+from go_opt.agents.policy.policy_file import load_policy
 from go_opt.agents.training.cases import case
 from go_opt.agents.training.environment import LocalEnvironment, open_session
 from go_opt.agents.training.finetune import FinetuneRequest, finetune

@@ -42,9 +42,9 @@ def row(num_ops: int) -> str:
     import jax.numpy as jnp
     from chains import branchy_graph
 
-    from go_opt.agents.features import graph_features
+    from go_opt.agents.inputs.features import graph_features
+    from go_opt.agents.inputs.padding import pad, smallest_bucket
     from go_opt.agents.networks import PolicyConfig, initial_parameters, policy_outputs
-    from go_opt.agents.padding import pad, smallest_bucket
     from go_opt.env import load_target
 
     def loss(parameters, padded):

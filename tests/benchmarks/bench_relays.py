@@ -24,7 +24,7 @@ import numpy as np
 import go_opt
 from go_opt.bench.link_scale import with_links_scaled
 from go_opt.env import Target, parse_target
-from go_opt.env.target_toml import target_to_toml
+from go_opt.env.target.toml import target_to_toml
 from go_opt.model.graph import Graph
 
 NAMES = ("gpt2", "densenet121")

@@ -30,13 +30,13 @@ from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
 from go_opt.model.graph import Graph
 from go_opt.proto import graph_pb2, optimizer_pb2
 from go_opt.result import Request
-from go_opt.service.calls import Call, Calls, Handler
-from go_opt.service.channel import MESSAGE_OPTIONS
-from go_opt.service.client import Client
-from go_opt.service.convert import request_to_proto
-from go_opt.service.optimizer_service import OptimizerService
-from go_opt.service.process_optimizer import ProcessOptimizer
+from go_opt.service.calls.calls import Call, Calls, Handler
+from go_opt.service.client.client import Client
+from go_opt.service.messages.convert import request_to_proto
 from go_opt.service.server import serve
+from go_opt.service.services.optimizer_service import OptimizerService
+from go_opt.service.transport.channel import MESSAGE_OPTIONS
+from go_opt.service.workers.process_optimizer import ProcessOptimizer
 from tests.service.big_graph import repeated
 
 TARGET = "mcm-6x6"

@@ -18,13 +18,13 @@ import numpy as np
 from fidelity_plans import Case, PlanArrays, case_of, good_plans, random_plans
 
 from go_opt.env import evaluate_batch, load_target, load_zoo
-from go_opt.env.kernels import number_kernels
+from go_opt.env.kernels.numbering import number_kernels
 from go_opt.env.simulator import SimulatedBatch, simulate_batch
 from go_opt.env.simulator.assembly import assemble
 from go_opt.env.simulator.engine import run
 from go_opt.env.simulator.simulate import NEVER, VALID, setting_of
 from go_opt.env.simulator.steady import slowest_step_s
-from go_opt.env.simulator_parameters import EFFECTS
+from go_opt.env.target.simulator_parameters import EFFECTS
 from go_opt.solver import slice_order
 
 NEAR_1000 = (

@@ -1,6 +1,7 @@
 """What the optimizer claims against what the simulator says, over the zoo.
 
-Run: python tests/benchmarks/bench_truth.py [--graphs NAME,...] [--budget 5s] [--out FOLDER] [--before FOLDER]
+Run: python tests/benchmarks/bench_truth.py [--graphs NAME,...] [--budget 5s] [--seed 0] [--out FOLDER]
+     [--before FOLDER]
 
 Every graph is optimized with default options and no policy on the target it is shipped for.
 Prints predicted and simulated interval with their ratio, the simulated one without the effect
@@ -21,7 +22,7 @@ import numpy as np
 import go_opt
 from go_opt.env import zoo_entries
 from go_opt.env.simulator import simulate_plan
-from go_opt.model.codecs.plan_json import load_plan, save_plan
+from go_opt.plan_json import load_plan, save_plan
 from go_opt.report.units import parse_duration_s
 
 
@@ -29,6 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--graphs", default="")
     parser.add_argument("--budget", default="5s")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--before", type=Path)
     asked = parser.parse_args()
@@ -41,7 +43,7 @@ def main() -> None:
     for entry in entries:
         graph, target = go_opt.load(f"zoo:{entry.name}"), go_opt.target(entry.target)
         try:
-            result = go_opt.optimize(graph, target, budget_s=budget_s, policy=None)
+            result = go_opt.optimize(graph, target, budget_s=budget_s, seed=asked.seed, policy=None)
         except go_opt.InfeasibleError as error:
             print(f"{entry.name:24s} {error}", flush=True)
             continue

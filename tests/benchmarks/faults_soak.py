@@ -23,8 +23,8 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from go_opt.errors import ExhaustedError, GoOptError, NotFoundError
-from go_opt.service.client import Client
-from go_opt.service.operation import Operation
+from go_opt.service.client.client import Client
+from go_opt.service.client.operation import Operation
 from tests.service.faults.served import folder_of, serving
 from tests.service.jobs import fake_job
 

@@ -19,7 +19,7 @@ from go_opt.env import (
     list_schedule,
     loop_roles,
 )
-from go_opt.env.kernels import number_kernels
+from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.graph import Graph
 from go_opt.solver import Slicing, likelihood_slicing, placement_problem, sample, slice_order
 from go_opt.solver.orders import fixed_orders, random_orders

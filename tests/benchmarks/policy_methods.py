@@ -12,11 +12,11 @@ import numpy as np
 from policy_runs import Part, Row, curve_row
 
 import go_opt
+from go_opt.agents.decoding.outputs import Outputs
+from go_opt.agents.decoding.proposals import advice, policy_plans
 from go_opt.agents.networks import PolicyConfig, initial_parameters
-from go_opt.agents.outputs import Outputs
-from go_opt.agents.policy import Policy
-from go_opt.agents.policy_file import load_policy
-from go_opt.agents.proposals import advice, policy_plans
+from go_opt.agents.policy.network import Policy
+from go_opt.agents.policy.policy_file import load_policy
 from go_opt.agents.training.cases import Case, case
 from go_opt.agents.training.environment import Evaluations
 from go_opt.agents.training.finetune import FinetuneRequest, finetune, finetuning_settings
@@ -25,7 +25,7 @@ from go_opt.agents.training.rollout import decide, play
 from go_opt.bench.baselines import METHODS, Evaluate, Method, Run, Samples
 from go_opt.bench.baselines.harness import Plans
 from go_opt.env import Target
-from go_opt.env.metrics import Fidelity, Metrics
+from go_opt.env.model.metrics import Fidelity, Metrics
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.solver.orders.cheapest import cheapest_slicing

@@ -153,7 +153,7 @@ def _result(future: Future[Row], pool: ProcessPoolExecutor) -> Row:
 
 
 def _timed(work: Callable[[Part], Row], part: Part) -> Row:
-    from go_opt.agents.compilation_cache import enable_compilation_cache
+    from go_opt.agents.policy.compilation_cache import enable_compilation_cache
 
     enable_compilation_cache()
     began_s = time.monotonic()

@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from go_opt.env import target_text
-from go_opt.service import connection
+from go_opt.service.client import connection
 from tests.cli.conftest import Cli, graph_file, mlp_file, node_link_file, onnx_file
 
 

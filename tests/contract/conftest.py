@@ -10,19 +10,19 @@ from typing import Any, Final
 
 import pytest
 
-from go_opt.service import local_jobs
-from go_opt.service.client import Client
-from go_opt.service.credentials import Credentials
+from go_opt.service.calls.security import Security
+from go_opt.service.client.client import Client
 from go_opt.service.jobs.data_directory import DataDirectory
-from go_opt.service.jobs.local_runner import LocalRunner
 from go_opt.service.jobs.manager import JobManager
-from go_opt.service.local_client import LocalClient
-from go_opt.service.operations_service import OperationsService
-from go_opt.service.optimizer import LocalOptimizer
-from go_opt.service.optimizer_service import OptimizerService
-from go_opt.service.security import Security
+from go_opt.service.jobs.runners.local_runner import LocalRunner
+from go_opt.service.local import local_jobs
+from go_opt.service.local.local_client import LocalClient
 from go_opt.service.server import serve_in_thread
-from go_opt.service.training_service import TrainingService
+from go_opt.service.services.operations_service import OperationsService
+from go_opt.service.services.optimizer_service import OptimizerService
+from go_opt.service.services.training_service import TrainingService
+from go_opt.service.transport.credentials import Credentials
+from go_opt.service.workers.optimizer import LocalOptimizer
 from tests.certificates import Authority
 
 FAKE_JOB: Final = (sys.executable, "-P", str(Path(__file__).with_name("fake_training.py")))

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from go_opt import api
+from go_opt.common.files import write_bytes_atomically
 from go_opt.model.codecs.wire import plan_to_proto
 from go_opt.proto import training_pb2
-from go_opt.service.convert_training import finetune_options
+from go_opt.service.jobs.convert import finetune_options
 from go_opt.service.jobs.job import Trained
-from go_opt.service.jobs.job_process import main
-from go_opt.system.files import write_bytes_atomically
+from go_opt.service.jobs.runners.job_process import main
 
 
 def train(

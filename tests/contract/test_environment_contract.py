@@ -17,12 +17,12 @@ from go_opt.agents.training.environment import (
 )
 from go_opt.agents.training.variation import Variation, varied_target
 from go_opt.env import Target, evaluate_plan, load_target
-from go_opt.env.metrics import Fidelity
+from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import EnvironmentFailedError, InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.service.environment_service import EnvironmentService
-from go_opt.service.remote_environment import RemoteEnvironment
+from go_opt.service.environment.environment_service import EnvironmentService
+from go_opt.service.environment.remote_environment import RemoteEnvironment
 from go_opt.service.server import serve_in_thread
 from go_opt.solver import verify
 from tests.copies import with_legal_copies

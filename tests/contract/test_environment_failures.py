@@ -20,11 +20,11 @@ from go_opt.env import Target
 from go_opt.errors import EnvironmentFailedError, ServiceError
 from go_opt.model.graph import Graph
 from go_opt.proto import environment_pb2, environment_pb2_grpc, plan_pb2
-from go_opt.service.environment_service import EnvironmentService
-from go_opt.service.remote_environment import RemoteEnvironment
-from go_opt.service.retry import Retry
+from go_opt.service.environment.environment_service import EnvironmentService
+from go_opt.service.environment.remote_environment import RemoteEnvironment
+from go_opt.service.environment.sessions import SessionLimits
 from go_opt.service.server import serve_in_thread
-from go_opt.service.sessions import SessionLimits
+from go_opt.service.transport.retry import Retry
 from tests.strategies import small_mcm, toy_graph
 
 Answer = Callable[[NDArray[np.float64], NDArray[np.bool_]], Any]

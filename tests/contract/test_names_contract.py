@@ -25,10 +25,10 @@ from go_opt.proto import (
     optimizer_pb2_grpc,
     plan_pb2,
 )
-from go_opt.service.environment_service import EnvironmentService
-from go_opt.service.optimizer import LocalOptimizer
-from go_opt.service.optimizer_service import OptimizerService
+from go_opt.service.environment.environment_service import EnvironmentService
 from go_opt.service.server import serve_in_thread
+from go_opt.service.services.optimizer_service import OptimizerService
+from go_opt.service.workers.optimizer import LocalOptimizer
 from tests.contract.test_service_contract import chain
 from tests.shuffled import by_name, in_order, shuffled
 from tests.strategies import random_graph

@@ -31,7 +31,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.proto import graph_pb2, optimizer_pb2, optimizer_pb2_grpc
 from go_opt.result import OptimizeResult
-from go_opt.service.errors import error_from_call
+from go_opt.service.messages.errors import error_from_call
 
 TARGETS: Final = Path(__file__).parents[2] / "env" / "targets"
 # A search that only a stop ends soon.

@@ -22,7 +22,7 @@ from go_opt.errors import (
     TargetError,
 )
 from go_opt.model.graph import Graph
-from go_opt.service.operation import Operation
+from go_opt.service.client.operation import Operation
 from tests.contract.test_service_contract import chain
 
 ENDLESS = 2000  # samples

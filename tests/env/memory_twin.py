@@ -1,4 +1,4 @@
-"""The slow twin of ``env/memory.py``: what one chip holds, where it lies, what streams.
+"""The slow twin of ``env/model/memory.py``: what one chip holds, where it lies, what streams.
 
 * A tensor takes whole pages. One that enters or leaves the chip has two buffers throughout;
   the others live from the kernel that makes them to the one that reads them last.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from go_opt.env.memory import MOST_BY_SIZE
+from go_opt.env.model.memory import MOST_BY_SIZE
 from go_opt.model.graph import INPUT, WEIGHT
 
 if TYPE_CHECKING:

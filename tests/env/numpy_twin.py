@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env import Target
-from go_opt.env.relays import COPY_TYPE
-from go_opt.env.simulator_parameters import KindParameters, SimulatorParameters
+from go_opt.env.copies.relays import COPY_TYPE
 from go_opt.env.target import ChipKind
+from go_opt.env.target.simulator_parameters import KindParameters, SimulatorParameters
 from go_opt.model.dtypes import DTYPE_BITS, DTYPES
 from go_opt.model.graph import ACTIVATION, INPUT, MATRIX, VECTOR, WEIGHT, Graph
 from go_opt.model.plan import Plan

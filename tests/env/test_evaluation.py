@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from go_opt.env import Target, evaluate_plan, evaluate_plans
-from go_opt.env.metrics import Fidelity
+from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from go_opt.env import greedy_fusion, is_one_loop, load_zoo, loop_roles
-from go_opt.env.fusion import MAX_GROUP_OPS, are_one_loop
+from go_opt.env.kernels.fusion import MAX_GROUP_OPS, are_one_loop
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from tests.strategies import examples, random_graph, random_order, seeds, toy_graph

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from numpy.typing import NDArray
 
 from go_opt.env import Target, cost_tables
-from go_opt.env.kernels import number_kernels
-from go_opt.env.memory import (
+from go_opt.env.kernels.numbering import number_kernels
+from go_opt.env.model.memory import (
     FITS,
     FRAGMENTED,
     NONE,

@@ -18,10 +18,10 @@ from go_opt.env import (
     load_zoo,
     loop_roles,
 )
-from go_opt.env.expanded_tables import copies_of, expanded_tables, plan_tables
-from go_opt.env.relays import clone_name, expand_plan, relay_name
+from go_opt.env.copies.expanded_tables import copies_of, expanded_tables, plan_tables
+from go_opt.env.copies.relays import clone_name, expand_plan, relay_name
 from go_opt.env.simulator import simulate_plan
-from go_opt.env.simulator_parameters import EFFECTS
+from go_opt.env.target.simulator_parameters import EFFECTS
 from go_opt.errors import PlanError
 from go_opt.model.graph import NO_PRODUCER, Graph
 from go_opt.model.plan import Clone, Plan, Relay

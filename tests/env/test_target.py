@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from go_opt.env import evaluate_plan, load_target, parse_target, shipped_target, target_names, target_text
-from go_opt.env.topology import Topology
+from go_opt.env.target.topology import Topology
 from go_opt.errors import TargetError
 from go_opt.model.dtypes import DTYPES
 from tests.env.numpy_twin import shortest_route

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from go_opt.agents.training.variation import Variation, varied_target
 from go_opt.env import Target, load_target, parse_target, target_names
-from go_opt.env.target_toml import target_to_toml
+from go_opt.env.target.toml import target_to_toml
 from go_opt.errors import TargetError
 from tests.strategies import examples, random_simulated_target, random_target, seeds
 

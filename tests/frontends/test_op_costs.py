@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from go_opt.frontends.op_costs import (
+from go_opt.model.op_costs import (
     OpCost,
     OpSignature,
     conv_flops,

@@ -15,7 +15,7 @@ from go_opt.result import Request, Step
 from go_opt.search.methods import beside as threads
 from go_opt.search.methods.beside import beside, has_core_to_spare
 from go_opt.search.methods.proposal import Tried
-from go_opt.search.optimizer import Search
+from go_opt.search.state import Search
 from go_opt.solver.orders.order_search import OrderPlan
 from tests.go_opt.test_optimizer import assert_consistent
 from tests.strategies import small_mcm, toy_graph

@@ -14,9 +14,9 @@ from rich.console import Console
 
 import go_opt
 from go_opt.env import cost_tables, greedy_fusion, loop_roles
-from go_opt.env.clonable import clonable_ops
-from go_opt.env.metrics import Fidelity
-from go_opt.env.relays import expand_plan
+from go_opt.env.copies.clonable import clonable_ops
+from go_opt.env.copies.relays import expand_plan
+from go_opt.env.model.metrics import Fidelity
 from go_opt.model.codecs.plan_json import load_plan, save_plan
 from go_opt.model.codecs.wire import plan_from_proto, plan_to_proto
 from go_opt.model.plan import Clone, Plan, Relay

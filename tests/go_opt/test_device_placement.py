@@ -11,9 +11,9 @@ import pytest
 
 import go_opt
 from go_opt.errors import InvalidInputError, ModelError
-from go_opt.frontends.device_placement import DevicePlacement, load_device_placement
 from go_opt.model.plan import Plan
 from go_opt.solver import ChipLimit, Colocate
+from go_opt.solver.exact.device_placement import DevicePlacement, load_device_placement
 from go_opt.solver.exact.star_plans import StarPlan, star_plan
 from go_opt.solver.problem.op_constraints import op_constraints
 

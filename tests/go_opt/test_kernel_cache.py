@@ -23,7 +23,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[subpro
     """The process that compiles: it never ends by itself, and nothing comes into the cache."""
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1e6)"]) as process:
         monkeypatch.setattr(kernel_cache, "_is_interpreted", lambda: False)
-        monkeypatch.setattr(kernel_cache, "_marker", lambda: tmp_path / "ready")
+        monkeypatch.setattr(kernel_cache, "marker", lambda: tmp_path / "ready")
         monkeypatch.setattr(kernel_cache, "_compiling", lambda: process)
         yield process
         process.kill()

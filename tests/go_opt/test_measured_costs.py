@@ -9,7 +9,7 @@ import pytest
 
 import go_opt
 from go_opt.env import cost_tables
-from go_opt.env.kernels import kernel_seconds
+from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.errors import InvalidInputError, PlanError
 from go_opt.measured_costs import with_measured_costs
 from tests.strategies import chip_kind, make_plan, small_mcm, toy_graph

@@ -10,7 +10,8 @@ from go_opt.model.graph import Graph
 from go_opt.result import Request
 from go_opt.search import portfolio
 from go_opt.search.methods.order_turns import order_turns
-from go_opt.search.optimizer import Search, optimize_request
+from go_opt.search.optimizer import optimize_request
+from go_opt.search.state import Search
 from tests.go_opt.test_optimizer import assert_consistent
 from tests.strategies import small_mcm
 

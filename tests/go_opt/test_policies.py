@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from go_opt.agents.decoding.proposals import advice
 from go_opt.agents.networks import PolicyConfig, initial_parameters
-from go_opt.agents.policy import Policy
-from go_opt.agents.policy_file import load_policy, save_policy
-from go_opt.agents.proposals import advice
+from go_opt.agents.policy.network import Policy
+from go_opt.agents.policy.policy_file import load_policy, save_policy
 from go_opt.errors import PolicyError
 from go_opt.search import policies
 from go_opt.search.policies import ask_policy, find_policy

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from go_opt.agents.features import NUM_EXPLORED
-from go_opt.agents.outputs import Outputs
-from go_opt.agents.proposals import Advice, PolicyPlan, advice
+from go_opt.agents.decoding.outputs import Outputs
+from go_opt.agents.decoding.proposals import Advice, PolicyPlan, advice
+from go_opt.agents.inputs.features import NUM_EXPLORED
 from go_opt.env import Target, load_target
 from go_opt.errors import PolicyError
 from go_opt.model.graph import Graph

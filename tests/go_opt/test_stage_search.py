@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from go_opt.env import greedy_fusion, loop_roles
 from go_opt.result import Request
 from go_opt.search.methods.stage_search import StageSearch
-from go_opt.search.optimizer import Search
+from go_opt.search.state import Search
 from tests.replicated import random_stages, replicated_plan
 from tests.strategies import examples, random_graph, random_order, seeds, small_mcm
 

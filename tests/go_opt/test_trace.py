@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 import go_opt
-from go_opt.env.metrics import Fidelity
+from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
 from go_opt.report.trace import trace_events, trace_text
 from tests.env.simulator.test_by_hand import chain, package

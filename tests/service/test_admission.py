@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from go_opt.errors import ExhaustedError, InvalidInputError, ServiceError
-from go_opt.service.admission import Admission, AdmissionLimits, Ticket
+from go_opt.service.calls.admission import Admission, AdmissionLimits, Ticket
 
 
 class Clock:

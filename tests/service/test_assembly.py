@@ -13,8 +13,8 @@ from google.longrunning import operations_pb2
 from go_opt.errors import InvalidInputError
 from go_opt.proto import training_pb2
 from go_opt.service.assembly import Plant
-from go_opt.service.calls import Drains
-from go_opt.service.metrics import Metrics
+from go_opt.service.calls.calls import Drains
+from go_opt.service.observability.metrics import Metrics
 from go_opt.service.server import serve_in_thread
 
 NAMES = {

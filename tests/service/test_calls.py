@@ -16,7 +16,7 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
-from go_opt.service.admission import AdmissionLimits
+from go_opt.service.calls.admission import AdmissionLimits
 from go_opt.service.server import serve_in_thread
 
 UNARY = ("Quick", "Search", "Poll")

@@ -26,14 +26,14 @@ from go_opt.errors import (
 )
 from go_opt.model.graph import Graph
 from go_opt.proto import optimizer_pb2, training_pb2
-from go_opt.service import connection
-from go_opt.service.client import Client
-from go_opt.service.credentials import Credentials
-from go_opt.service.errors import status_from_error
-from go_opt.service.request_id import REQUEST_ID_KEY
-from go_opt.service.retry import Retry
-from go_opt.service.security import Security
+from go_opt.service.calls.security import Security
+from go_opt.service.client import connection
+from go_opt.service.client.client import Client
+from go_opt.service.messages.errors import status_from_error
 from go_opt.service.server import serve_in_thread
+from go_opt.service.transport.credentials import Credentials
+from go_opt.service.transport.request_id import REQUEST_ID_KEY
+from go_opt.service.transport.retry import Retry
 from tests.certificates import Authority
 
 SOON = Retry(tries=5, first_s=0.01, longest_s=0.02)

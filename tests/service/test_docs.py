@@ -16,17 +16,20 @@ from google.rpc import code_pb2
 from go_opt.cli.app import app
 from go_opt.model.codecs.wire import graph_from_proto
 from go_opt.proto import optimizer_pb2
-from go_opt.service import environment_service, open_calls, operations_service, server
-from go_opt.service.admission import AdmissionLimits
+from go_opt.service import server
 from go_opt.service.assembly import Plant
-from go_opt.service.calls import Tells
-from go_opt.service.channel import MAX_MESSAGE_BYTES
-from go_opt.service.errors import MAX_MESSAGE_BYTES as MAX_ERROR_BYTES
-from go_opt.service.errors import TABLE
+from go_opt.service.calls import open_calls
+from go_opt.service.calls.admission import AdmissionLimits
+from go_opt.service.calls.calls import Tells
+from go_opt.service.environment import environment_service
+from go_opt.service.environment.sessions import SessionLimits
 from go_opt.service.jobs.scheduler import JobLimits
-from go_opt.service.metrics import Metrics
-from go_opt.service.retry import Retry
-from go_opt.service.sessions import SessionLimits
+from go_opt.service.messages.errors import MAX_MESSAGE_BYTES as MAX_ERROR_BYTES
+from go_opt.service.messages.errors import TABLE
+from go_opt.service.observability.metrics import Metrics
+from go_opt.service.services import operations_service
+from go_opt.service.transport.channel import MAX_MESSAGE_BYTES
+from go_opt.service.transport.retry import Retry
 
 TEXT = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]

@@ -31,11 +31,11 @@ from go_opt.model.codecs.wire import graph_to_proto, plan_to_proto
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Clone, Plan, Relay
 from go_opt.proto import environment_pb2, environment_pb2_grpc, plan_pb2
-from go_opt.service.environment_service import EnvironmentService
-from go_opt.service.errors import error_from_call
-from go_opt.service.remote_environment import RemoteEnvironment
+from go_opt.service.environment.environment_service import EnvironmentService
+from go_opt.service.environment.remote_environment import RemoteEnvironment
+from go_opt.service.environment.sessions import SessionLimits
+from go_opt.service.messages.errors import error_from_call
 from go_opt.service.server import serve_in_thread
-from go_opt.service.sessions import SessionLimits
 from go_opt.solver import greedy_slicing, verify
 from go_opt.solver.orders.instance import instance
 from tests.replicated import replicated_plan

@@ -16,7 +16,7 @@ from go_opt.errors import (
     InvalidInputError,
     ServiceError,
 )
-from go_opt.service.errors import (
+from go_opt.service.messages.errors import (
     MAX_MESSAGE_BYTES,
     TABLE,
     Row,

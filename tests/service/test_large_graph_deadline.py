@@ -9,10 +9,10 @@ import grpc
 from go_opt.env import load_zoo
 from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.proto import optimizer_pb2, optimizer_pb2_grpc
-from go_opt.service.channel import MESSAGE_OPTIONS
-from go_opt.service.optimizer_service import OptimizerService
-from go_opt.service.process_optimizer import ProcessOptimizer
 from go_opt.service.server import serve_in_thread
+from go_opt.service.services.optimizer_service import OptimizerService
+from go_opt.service.transport.channel import MESSAGE_OPTIONS
+from go_opt.service.workers.process_optimizer import ProcessOptimizer
 from tests.service.big_graph import repeated
 
 START_S = 120.0

@@ -10,7 +10,7 @@ import grpc
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from go_opt.service.admission import AdmissionLimits
+from go_opt.service.calls.admission import AdmissionLimits
 from go_opt.service.server import serve_in_thread
 from tests.service.conftest import ToyService
 from tests.service.jobs.conftest import eventually

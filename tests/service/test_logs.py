@@ -14,8 +14,8 @@ import grpc
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from go_opt.service import logs
-from go_opt.service.logs import CallLog, LogFormat, LogLevel, logging_to_stderr
+from go_opt.service.observability import logs
+from go_opt.service.observability.logs import CallLog, LogFormat, LogLevel, logging_to_stderr
 from go_opt.service.server import serve_in_thread
 
 PATIENCE_S = 10.0
@@ -56,7 +56,7 @@ def test_a_json_line_for_each_call(monkeypatch: pytest.MonkeyPatch, toy: Any) ->
     assert 0 <= good.pop("waited_s") <= good.pop("wall_s") < PATIENCE_S
     assert good == {
         "level": "info",
-        "logger": "go_opt.service.logs",
+        "logger": "go_opt.service.observability.logs",
         "message": "toy.Toy/Quick OK",
         "request_id": "my-call",
         "client": "127.0.0.1",

@@ -9,8 +9,8 @@ from go_opt.errors import InvalidInputError
 from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.model.graph import Graph
 from go_opt.proto import environment_pb2, graph_pb2, optimizer_pb2
-from go_opt.service import message_parts
-from go_opt.service.message_parts import MOST_PARTS, check_parts
+from go_opt.service.messages import message_parts
+from go_opt.service.messages.message_parts import MOST_PARTS, check_parts
 
 
 def num_parts(message: graph_pb2.Graph | optimizer_pb2.OptimizeRequest) -> int:

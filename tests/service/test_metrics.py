@@ -11,12 +11,12 @@ from google.protobuf.wrappers_pb2 import BytesValue
 from prometheus_client.parser import text_string_to_metric_families
 
 from go_opt.errors import InvalidInputError
-from go_opt.service.address import parse_address
-from go_opt.service.admission import AdmissionLimits
-from go_opt.service.metrics import Metrics
-from go_opt.service.security import Security
+from go_opt.service.calls.admission import AdmissionLimits
+from go_opt.service.calls.security import Security
+from go_opt.service.observability.metrics import Metrics
+from go_opt.service.observability.watching import Watching
 from go_opt.service.server import serve, serve_in_thread
-from go_opt.service.watching import Watching
+from go_opt.service.transport.address import parse_address
 
 PATIENCE_S = 10.0
 

@@ -13,10 +13,10 @@ from onnx import TensorProto, helper
 from go_opt import OnnxModel
 from go_opt.errors import GraphError, InvalidInputError, ModelError
 from go_opt.proto import optimizer_pb2
-from go_opt.service import decoded_graphs
-from go_opt.service.client import Client
-from go_opt.service.decoded_graphs import DecodedGraphs
-from go_opt.service.local_client import LocalClient
+from go_opt.service.client.client import Client
+from go_opt.service.local.local_client import LocalClient
+from go_opt.service.messages import decoded_graphs
+from go_opt.service.messages.decoded_graphs import DecodedGraphs
 
 
 def linear(*, location: str = "", rows: int | str = "batch") -> onnx.ModelProto:
@@ -50,7 +50,7 @@ def test_an_onnx_file_has_the_answer_of_its_graph(address: str) -> None:
 
 
 def test_an_answer_has_the_names_of_the_ops_and_what_became_of_other_nodes() -> None:
-    from go_opt.service.optimizer import LocalOptimizer
+    from go_opt.service.workers.optimizer import LocalOptimizer
 
     model = linear(rows=2)
     model.graph.node.append(helper.make_node("Identity", ["y"], ["z"], "same"))
@@ -115,7 +115,7 @@ def test_no_file_of_the_service_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_a_request_has_one_model(address: str, graph: Any) -> None:
     from go_opt.model.codecs.wire import graph_to_proto
-    from go_opt.service.optimizer import LocalOptimizer
+    from go_opt.service.workers.optimizer import LocalOptimizer
 
     request = optimizer_pb2.OptimizeRequest(graph=graph_to_proto(graph), budget_s=1)
     request.target.name = "mcm-2x2"

@@ -17,8 +17,8 @@ from go_opt.env import load_zoo
 from go_opt.errors import CancelledError, GraphError, InfeasibleError, InvalidInputError, ServiceError
 from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
 from go_opt.proto import optimizer_pb2
-from go_opt.service.optimizer import LocalOptimizer
-from go_opt.service.process_optimizer import ProcessOptimizer
+from go_opt.service.workers.optimizer import LocalOptimizer
+from go_opt.service.workers.process_optimizer import ProcessOptimizer
 from tests.service.big_graph import repeated
 
 START_S = 120.0  # far more than a worker needs on a busy machine
@@ -188,7 +188,7 @@ def test_a_large_graph_is_answered_by_its_deadline(ready: ProcessOptimizer) -> N
 def test_workers_end_with_the_service(tmp_path: Path) -> None:
     program = (
         "import time\n"
-        "from go_opt.service.process_optimizer import ProcessOptimizer\n"
+        "from go_opt.service.workers.process_optimizer import ProcessOptimizer\n"
         "optimizer = ProcessOptimizer(1)\n"
         "print(*[worker.pid for worker in optimizer._pool._idle], flush=True)\n"
         "time.sleep(600)\n"

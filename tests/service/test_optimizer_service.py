@@ -23,10 +23,10 @@ from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.model.graph import Graph
 from go_opt.proto import optimizer_pb2, optimizer_pb2_grpc
 from go_opt.search.policies import find_policy as find_shipped_policy
-from go_opt.service.client import Client
-from go_opt.service.optimizer import LocalOptimizer
-from go_opt.service.optimizer_service import OptimizerService, no_policies
+from go_opt.service.client.client import Client
 from go_opt.service.server import serve, serve_in_thread
+from go_opt.service.services.optimizer_service import OptimizerService, no_policies
+from go_opt.service.workers.optimizer import LocalOptimizer
 from go_opt.solver.problem.user_constraints import Colocate, Pin
 
 SEED_DEFECT, SEED_INFEASIBLE, SEED_SLOW = 101, 102, 103  # as in conftest.py

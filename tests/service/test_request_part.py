@@ -6,7 +6,7 @@ import pytest
 
 from go_opt.errors import GraphError, InfeasibleError, PlanError
 from go_opt.proto import graph_pb2, plan_pb2
-from go_opt.service.request_part import request_part
+from go_opt.service.messages.request_part import request_part
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from go_opt.errors import ExhaustedError, GoOptError, InvalidInputError, ServiceError
-from go_opt.service.retry import Failure, Retry, with_retries
+from go_opt.service.transport.retry import Failure, Retry, with_retries
 
 RETRY = Retry(tries=4, first_s=0.1, longest_s=0.3)
 GONE = (grpc.StatusCode.UNAVAILABLE, ServiceError("it is gone."))

@@ -18,9 +18,9 @@ from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.model.graph import NodeWithoutOp
 from go_opt.model.plan import Clone, Plan
 from go_opt.proto import training_pb2
-from go_opt.service.convert import result_from_proto, result_to_proto
 from go_opt.service.jobs.train import train_job
-from go_opt.service.sent_graph import SentGraph
+from go_opt.service.messages.convert import result_from_proto, result_to_proto
+from go_opt.service.messages.sent_graph import SentGraph
 from tests.shuffled import by_name, shuffled
 from tests.strategies import examples, random_graph, random_plan, random_target, seeds, toy_graph
 

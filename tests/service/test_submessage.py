@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from go_opt.errors import InvalidInputError
 from go_opt.proto import graph_pb2, optimizer_pb2
-from go_opt.service.submessage import split_graph
+from go_opt.service.calls.submessage import split_graph
 
 REQUEST = optimizer_pb2.OptimizeRequest
 

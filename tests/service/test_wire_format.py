@@ -6,7 +6,7 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from go_opt.proto import optimizer_pb2
-from go_opt.service.wire_format import broken_field, wire_fields
+from go_opt.service.messages.wire_format import broken_field, wire_fields
 
 REQUEST = optimizer_pb2.OptimizeRequest(budget_s=0.5, seed=2**40, policy="p" * 200)
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env import BatchMetrics, CostTables, evaluate_batch, is_one_loop, loop_roles
-from go_opt.env.kernels import number_kernels
+from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.graph import WEIGHT, Graph
 
 PLENTY_BYTES = 2**60

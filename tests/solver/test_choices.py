@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from go_opt.solver.propagation.choices import Choices, choice_gradient, choice_log_prob
-from go_opt.solver.propagation.domains import pack_chips
+from go_opt.solver.propagation.propagators.domains import pack_chips
 
 
 def test_by_hand() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from go_opt.env import Target, cost_tables, evaluate_plan, greedy_fusion, load_target, load_zoo, loop_roles
-from go_opt.env.clonable import clonable_ops
+from go_opt.env.copies.clonable import clonable_ops
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Clone, Plan

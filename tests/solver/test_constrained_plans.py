@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from go_opt.env import cost_tables, greedy_fusion, loop_roles
-from go_opt.env.kernels import kernel_seconds
+from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.model.plan import Plan
 from go_opt.solver import slice_order, verify
 from go_opt.solver.constraints.batch_filter import ConstraintFilter

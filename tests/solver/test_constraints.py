@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from go_opt.env import cost_tables
-from go_opt.env.kernels import kernel_seconds
+from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.errors import InvalidInputError
 from go_opt.solver.constraints.problem import conflict_sentence, constrained_problem, sample_constrained
 from go_opt.solver.problem.problem import placement_problem

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from go_opt.solver.propagation.domains import (
+from go_opt.solver.propagation.propagators.domains import (
     FAILED,
     HIGHEST_LOW,
     NUM_DECIDED,

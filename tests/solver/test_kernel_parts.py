@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from go_opt.env import loop_roles
-from go_opt.env.fusion import ALONE
+from go_opt.env.kernels.fusion import ALONE
 from go_opt.solver.certify.problem.kernel_parts import kernel_parts
 from tests.solver.branches import two_branches
 from tests.solver.brute_force import all_fusions, all_orders

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from go_opt.env import CostTables, cost_tables, evaluate_batch, evaluate_plan, loop_roles
-from go_opt.env.clonable import clonable_ops
+from go_opt.env.copies.clonable import clonable_ops
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.plan import Clone, Plan
 from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem

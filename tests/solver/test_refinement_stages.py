@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from go_opt.env import CostTables, cost_tables, evaluate_batch, loop_roles
-from go_opt.env.stages import stages_of_sizes
+from go_opt.env.copies.stages import stages_of_sizes
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import ACTIVATION, INPUT, WEIGHT, Graph
 from go_opt.solver.certify.problem.bounds import throughput_bound

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from numpy.typing import NDArray
 
 from go_opt.env import CostTables, cost_tables, evaluate_batch
-from go_opt.env.expanded_tables import Copies, expanded_tables
+from go_opt.env.copies.expanded_tables import Copies, expanded_tables
 from go_opt.solver import slice_order, slice_order_relayed
 from go_opt.solver.copies.relays import needed_relays
 from go_opt.solver.problem.op_constraints import op_constraints

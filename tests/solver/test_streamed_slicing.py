@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from numpy.typing import NDArray
 
 from go_opt.env import CostTables, cost_tables, evaluate_batch
-from go_opt.env.expanded_tables import Copies, expanded_tables
-from go_opt.env.kernels import number_kernels
-from go_opt.env.stages import size_by_chip
+from go_opt.env.copies.expanded_tables import Copies, expanded_tables
+from go_opt.env.copies.stages import size_by_chip
+from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import WEIGHT
 from go_opt.solver import segment_table

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from go_opt.env import evaluate_plan
-from go_opt.env.relays import expand_plan
+from go_opt.env.copies.relays import expand_plan
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Clone, Relay

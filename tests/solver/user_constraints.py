@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from go_opt.env import Target, cost_tables
-from go_opt.env.kernels import kernel_seconds
+from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.model.graph import WEIGHT, Graph
 from go_opt.solver.problem.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin, UserConstraint
 

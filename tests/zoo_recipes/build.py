@@ -20,6 +20,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
+from go_opt.common.files import write_atomically
 from go_opt.env.op_memory import op_that_runs_nowhere
 from go_opt.env.target import load_target
 from go_opt.env.zoo.catalogue import INDEX_NAME, ZooEntry, graph_file_name, zoo_families
@@ -27,7 +28,6 @@ from go_opt.errors import ModelError
 from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.model.dtypes import size_bytes
 from go_opt.model.graph import WEIGHT, Graph
-from go_opt.system.files import write_atomically
 from tests.zoo_recipes.recipe import Recipe
 from tests.zoo_recipes.recipes import RECIPES
 

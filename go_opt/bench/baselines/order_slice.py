@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from go_opt.bench.baselines.harness import Samples
 from go_opt.env import list_schedule
-from go_opt.env.kernels import number_kernels
+from go_opt.env.kernels.numbering import number_kernels
 from go_opt.solver import greedy_slicing
 from go_opt.solver.orders.cheapest import cheapest_slicing
 from go_opt.solver.orders.genetic import Keys, genetic_search

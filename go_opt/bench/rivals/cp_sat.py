@@ -18,8 +18,8 @@ from go_opt.bench.rivals.order_slice import slice_along
 from go_opt.bench.rivals.placement_search import evaluate_units
 from go_opt.bench.rivals.trial import SpentError, Trial
 from go_opt.bench.rivals.units import unit_problem, unit_seconds
+from go_opt.common.cores import num_cores
 from go_opt.solver import PlacementProblem
-from go_opt.system.cores import num_cores
 
 MOST_UNITS: Final = 400
 BLOCKS_EACH: Final = 8.0  # blocks a chip gets at least where units are contracted, while chains allow

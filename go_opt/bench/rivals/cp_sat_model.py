@@ -8,7 +8,7 @@ A placement is a chain of down-sets: ``in[u, d]`` says that unit u lies on chip 
     passes[k, d] >= in[home, d - 1] - in[reader, d]           costs a relay on chip d
 
 and the interval is at least the load of every chip, link and host link, overlapped or
-summed as in :mod:`go_opt.env.analytical`. Weights that do not fit stream, in fractions;
+summed as in :mod:`go_opt.env.model.analytical`. Weights that do not fit stream, in fractions;
 memory for activations is left out. Costs are rounded down to whole ticks. So the optimum
 of the model is a lower bound of the real one, and plans are costed by the environment.
 """
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from go_opt.bench.rivals.problem import Problem
 from go_opt.bench.rivals.units import UnitTensor, unit_seconds, unit_tensors
-from go_opt.env.routes import hop_seconds_per_byte
+from go_opt.env.cost.routes import hop_seconds_per_byte
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 from go_opt.solver import PlacementProblem
 from go_opt.solver.problem.problem import NO_SKIP_ALL, NO_SKIP_RULES

@@ -18,7 +18,7 @@ from go_opt.bench.baselines.order_slice import FUSION_RANGE
 from go_opt.bench.rivals.problem import Problem
 from go_opt.bench.rivals.trial import Trial
 from go_opt.env import list_schedule
-from go_opt.env.kernels import number_kernels
+from go_opt.env.kernels.numbering import number_kernels
 from go_opt.solver import (
     Passing,
     Slicing,

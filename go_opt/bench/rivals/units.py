@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from go_opt.bench.rivals.problem import Problem
 from go_opt.env import CostTables
-from go_opt.env.kernels import kernel_seconds
+from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.model.graph import NO_PRODUCER
 from go_opt.solver import PlacementProblem, placement_problem
 from go_opt.solver.problem.problem import NO_SKIP_OFF, TRIANGLE_OFF

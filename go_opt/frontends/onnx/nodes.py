@@ -11,7 +11,7 @@ from onnx import helper
 
 from go_opt.frontends.onnx.folding import RANDOM_OPS
 from go_opt.frontends.onnx.values import Value
-from go_opt.frontends.op_costs import is_view
+from go_opt.model.op_costs import is_view
 
 
 def plain_attributes(node: onnx.NodeProto) -> dict[str, Any]:

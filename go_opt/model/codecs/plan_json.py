@@ -8,10 +8,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
+from go_opt.common.files import read_json, write_atomically
 from go_opt.errors import PlanError
 from go_opt.model.codecs.plan_fields import clone_from_fields, plan_from_fields, relay_from_fields
 from go_opt.model.plan import Plan
-from go_opt.system.files import read_json, write_atomically
 
 FORMAT: Final = "go_opt.v1.Plan"
 _FIELDS: Final = (

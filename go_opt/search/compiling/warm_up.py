@@ -9,11 +9,11 @@ from itertools import islice
 
 import numpy as np
 
-from go_opt.agents.features import NUM_EXPLORED
-from go_opt.agents.outputs import Outputs
-from go_opt.agents.proposals import Advice, policy_plans
+from go_opt.agents.decoding.outputs import Outputs
+from go_opt.agents.decoding.proposals import Advice, policy_plans
+from go_opt.agents.inputs.features import NUM_EXPLORED
 from go_opt.env import Target, cost_tables, evaluate_plan, greedy_fusion, load_target, loop_roles
-from go_opt.env.metrics import Fidelity
+from go_opt.env.model.metrics import Fidelity
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.search.compiling.three_ops import three_ops

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final, Self
 
+from go_opt.common.cores import num_cores
 from go_opt.search.compiling.kernel_cache import until_compiled
 from go_opt.search.methods.proposal import Proposal, SearchState, Tried, better_or_miss
-from go_opt.system.cores import num_cores
 
 _POLL_S: Final = 0.02
 

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from go_opt.env import list_schedule, loop_roles
-from go_opt.env.kernels import kernel_seconds, number_kernels
-from go_opt.env.priority_fusion import priority_fusion
+from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
+from go_opt.env.kernels.priority_fusion import priority_fusion
 from go_opt.search.methods.proposal import IntArray, Proposal, SearchState, copies_are_open
 from go_opt.solver.constraints.fusion import constrained_fusion
 from go_opt.solver.problem.allotment import allotted_chips

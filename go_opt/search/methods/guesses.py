@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.agents.proposals import Advice, PolicyPlan, policy_plans
+from go_opt.agents.decoding.proposals import Advice, PolicyPlan, policy_plans
 from go_opt.env import list_schedule
 from go_opt.search.methods.proposal import IntArray, Proposal, SearchState
 from go_opt.search.methods.slices import split_slices, widest_slices

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from go_opt.env import cost_tables, greedy_fusion, loop_roles
-from go_opt.env.clonable import clonable_ops
+from go_opt.env.copies.clonable import clonable_ops
 from go_opt.model.plan import Plan
 from go_opt.search.compiling.kernel_cache import until_compiled
 from go_opt.search.methods.beside import has_core_to_spare

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env import CostTables, Target
-from go_opt.env.expanded_tables import Copies
+from go_opt.env.copies.expanded_tables import Copies
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import Request

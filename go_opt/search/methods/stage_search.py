@@ -2,7 +2,7 @@
 
 Methods that improve a placement know nothing of replication. They are shown a ring with a chip
 for each stage that computes as fast as the stage's chips together
-(:mod:`go_opt.env.stage_tables`), and what they propose there is a plan with those stages. A plan
+(:mod:`go_opt.env.copies.stage_tables`), and what they propose there is a plan with those stages. A plan
 without replication has a stage on every chip, and the ring is the target's own.
 """
 
@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 
 from go_opt.env import BatchMetrics
-from go_opt.env.expanded_tables import Copies
-from go_opt.env.stage_tables import stage_tables
-from go_opt.env.stages import Stages, stages_of, stages_of_sizes
+from go_opt.env.copies.expanded_tables import Copies
+from go_opt.env.copies.stage_tables import stage_tables
+from go_opt.env.copies.stages import Stages, stages_of, stages_of_sizes
 from go_opt.model.plan import Plan
 from go_opt.search.methods.proposal import IntArray, Proposal, SearchState
 from go_opt.solver import PlacementProblem, placement_problem

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from go_opt.common.files import make_folder
 from go_opt.errors import InvalidInputError, ServiceError
 from go_opt.service.jobs.store import FILE_NAME, JobStore
-from go_opt.system.files import make_folder
 
 _DELETED: Final = ".deleted"
 _OUT_OF_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)

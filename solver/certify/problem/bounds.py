@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env.cost import CostTables
-from go_opt.env.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles
+from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles
 from go_opt.model.graph import INPUT, WEIGHT, Graph
 from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
 

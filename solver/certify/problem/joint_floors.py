@@ -13,7 +13,7 @@ The overhead goes to matrix ops, to reductions or to a chain, of which a kernel 
 or by 1 / MAX_GROUP_OPS to every op. Of each the choice with the largest sum is taken. An op that
 fuses with nothing costs what it costs.
 
-Two ops are never in one kernel where the fusion rule (:mod:`go_opt.env.fusion`) forbids the
+Two ops are never in one kernel where the fusion rule (:mod:`go_opt.env.kernels.fusion`) forbids the
 pair, or an op on a way from one to the other: it would have to be in that kernel too.
 """
 
@@ -24,7 +24,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from go_opt.env.cost import CostTables
-from go_opt.env.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles, greedy_fusion
+from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles, greedy_fusion
 from go_opt.model.graph import ACTIVATION, NO_PRODUCER, Graph
 from go_opt.solver.certify.problem.kernel_parts import KernelParts, kernel_parts
 from go_opt.solver.certify.problem.problem import RefinementProblem, problem_of_units

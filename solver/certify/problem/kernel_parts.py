@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from go_opt.env.fusion import ALONE, MATRIX_LOOP, REDUCTION, LoopRoles
+from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, REDUCTION, LoopRoles
 from go_opt.solver.problem.components import root_of
 
 MOST_OPS: Final = 8192  # beyond, ops of one trip count are one part: sets of ancestors take N^2 bits

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env.cost import CostTables
-from go_opt.env.kernels import kernel_seconds, number_kernels
+from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.model.graph import Graph
 from go_opt.solver.certify.problem.problem import RefinementProblem, problem_of_units
 from go_opt.solver.problem.passing import Passing

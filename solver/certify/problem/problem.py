@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env.cost import CostTables
-from go_opt.env.kernels import kernel_seconds, number_kernels
+from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.model.csr import row_pointers
 from go_opt.model.graph import INPUT, NO_PRODUCER, Graph
 from go_opt.solver.certify.problem.bounds import Bound

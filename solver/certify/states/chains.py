@@ -31,7 +31,7 @@ from typing import Final
 import numpy as np
 from numba import njit
 
-from go_opt.env.heap import heap_pop, heap_push
+from go_opt.env.kernels.heap import heap_pop, heap_push
 from go_opt.solver.certify.problem.streams import NEVER_FITS, least_streamed, spare_bytes, streaming_ticks
 from go_opt.solver.certify.states.fits import known_streamed, most_shed_bytes
 from go_opt.solver.certify.states.open_fusion import NEVER, keep_open, open_states, sort_by_low

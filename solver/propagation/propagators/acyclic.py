@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from go_opt.solver.propagation.domains import FAILED, UNCHANGED, narrow_range
+from go_opt.solver.propagation.propagators.domains import FAILED, UNCHANGED, narrow_range
 from go_opt.solver.propagation.propagators.tables import RuleTables
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from go_opt.solver.propagation.domains import (
+from go_opt.solver.propagation.propagators.domains import (
     FAILED,
     NARROWED,
     NUM_RESTORES,

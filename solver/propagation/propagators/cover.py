@@ -13,8 +13,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from go_opt.solver.problem.problem import NO_SKIP_ALL, NO_SKIP_OFF
-from go_opt.solver.propagation.domains import FAILED, HIGHEST_LOW, UNCHANGED, has_chip
 from go_opt.solver.propagation.propagators import no_skip
+from go_opt.solver.propagation.propagators.domains import FAILED, HIGHEST_LOW, UNCHANGED, has_chip
 from go_opt.solver.propagation.propagators.tables import RuleTables
 
 

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 from numba import njit
 
-from go_opt.solver.propagation.domains import (
+from go_opt.solver.propagation.propagators.between import leave_out
+from go_opt.solver.propagation.propagators.domains import (
     FAILED,
     NO_BITS,
     NUM_DECIDED,
@@ -35,7 +36,6 @@ from go_opt.solver.propagation.domains import (
     range_bits,
     remove,
 )
-from go_opt.solver.propagation.propagators.between import leave_out
 
 
 @njit(cache=True, nogil=True)

@@ -12,7 +12,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from go_opt.solver.problem.problem import NO_SKIP_ALL, NO_SKIP_OFF
-from go_opt.solver.propagation.domains import (
+from go_opt.solver.propagation.propagators.domains import (
     FAILED,
     HIGHEST_LOW,
     NARROWED,

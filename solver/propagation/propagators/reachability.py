@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from go_opt.solver.propagation.domains import NO_BITS, ONE_BIT, WORD_BITS, chip_bit, lowest_bit
+from go_opt.solver.propagation.propagators.domains import NO_BITS, ONE_BIT, WORD_BITS, chip_bit, lowest_bit
 
 MAX_COUNTED_UNITS: Final = 16_384
 MAX_BETWEEN: Final = 100_000

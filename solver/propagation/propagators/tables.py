@@ -19,7 +19,7 @@ from go_opt.solver.problem.problem import (
     TRIANGLE_THREE_CHIP,
     PlacementProblem,
 )
-from go_opt.solver.propagation.domains import pack_chips
+from go_opt.solver.propagation.propagators.domains import pack_chips
 from go_opt.solver.propagation.propagators.reachability import MAX_COUNTED_UNITS, count_spans
 
 # Looking far costs O(units x edges) a placement: 30 ms at 1,000 units, but seconds at 3,000.

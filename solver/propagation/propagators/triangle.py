@@ -25,7 +25,8 @@ from go_opt.solver.problem.problem import (
     TRIANGLE_OFF,
     TRIANGLE_THREE_CHIP,
 )
-from go_opt.solver.propagation.domains import (
+from go_opt.solver.propagation.propagators import detours
+from go_opt.solver.propagation.propagators.domains import (
     FAILED,
     LINKS_CHANGED,
     NO_BITS,
@@ -39,7 +40,6 @@ from go_opt.solver.propagation.domains import (
     lowest_bit,
     remove,
 )
-from go_opt.solver.propagation.propagators import detours
 from go_opt.solver.propagation.propagators.tables import RuleTables
 
 

@@ -8,9 +8,9 @@ import pytest
 from flax import nnx
 from hypothesis import given, settings
 
-from go_opt.agents.features import graph_features
+from go_opt.agents.inputs.features import graph_features
+from go_opt.agents.inputs.padding import pad, smallest_bucket
 from go_opt.agents.networks.graphsage import GraphSageLayer, aggregate
-from go_opt.agents.padding import pad, smallest_bucket
 from tests.agents.networks import numpy_twin
 from tests.strategies import examples, seeds, small_mcm, toy_graph
 

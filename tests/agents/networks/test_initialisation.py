@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from go_opt.agents.features import graph_features
+from go_opt.agents.inputs.features import graph_features
+from go_opt.agents.inputs.padding import pad, smallest_bucket
 from go_opt.agents.networks import PolicyConfig, initial_parameters, policy_outputs
-from go_opt.agents.padding import pad, smallest_bucket
 from tests.strategies import small_mcm, toy_graph
 
 

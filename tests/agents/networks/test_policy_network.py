@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from go_opt.agents.features import NUM_EXPLORED, OP_COLUMNS, GraphFeatures, graph_features
+from go_opt.agents.inputs.features import NUM_EXPLORED, OP_COLUMNS, GraphFeatures, graph_features
+from go_opt.agents.inputs.padding import Bucket, PaddedGraph, pad, rows_to_ops, smallest_bucket
 from go_opt.agents.networks import PolicyConfig, PolicyOutput, initial_parameters, policy_outputs
-from go_opt.agents.padding import Bucket, PaddedGraph, pad, rows_to_ops, smallest_bucket
 from go_opt.env import Target
 from go_opt.model.graph import Graph
 from tests.agents.degenerate import DEGENERATE, one_op

@@ -12,7 +12,7 @@ import numpy as np
 
 from go_opt.agents.generator import generate_graph
 from go_opt.agents.networks import initial_parameters
-from go_opt.agents.policy import Policy
+from go_opt.agents.policy.network import Policy
 from go_opt.agents.training.environment import Evaluations, LocalEnvironment, Plans, Session
 from go_opt.agents.training.finetune import FinetuneRequest
 from go_opt.agents.training.lessons import Lesson

@@ -10,11 +10,11 @@ import numpy as np
 from flax import nnx
 from numpy.typing import NDArray
 
-from go_opt.agents.features import NUM_EXPLORED
+from go_opt.agents.decoding.outputs import Outputs
 from go_opt.agents.generator import generate_graph
+from go_opt.agents.inputs.features import NUM_EXPLORED
+from go_opt.agents.inputs.padding import Bucket
 from go_opt.agents.networks import PolicyConfig, initial_parameters
-from go_opt.agents.outputs import Outputs
-from go_opt.agents.padding import Bucket
 from go_opt.agents.training.cases import Case, case
 from go_opt.agents.training.environment import Evaluations
 from go_opt.agents.training.learner import Learner, LearnerState

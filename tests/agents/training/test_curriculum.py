@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from go_opt.agents.generator import generate_graph
-from go_opt.agents.padding import Bucket, pad
+from go_opt.agents.inputs.padding import Bucket, pad
 from go_opt.agents.training.cases import Case, case
 from go_opt.agents.training.curriculum import MOST_CHIPS, Curriculum, common_bucket, same_size
 from go_opt.agents.training.variation import Variation, varied_target

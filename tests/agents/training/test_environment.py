@@ -11,8 +11,8 @@ import pytest
 from go_opt.agents.training.environment import LocalEnvironment, as_evaluator, open_session
 from go_opt.bench.baselines import METHODS, analytical
 from go_opt.bench.baselines.harness import Plans
-from go_opt.env.analytical import _evaluate_batch
-from go_opt.env.metrics import Fidelity
+from go_opt.env.model.analytical import _evaluate_batch
+from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import InvalidInputError
 from go_opt.solver.orders.instance import instance
 from tests.strategies import JIT_IS_ON, chip_kind, simulated_kind, simulated_package, small_mcm, toy_graph

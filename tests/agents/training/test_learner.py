@@ -14,8 +14,8 @@ import pytest
 from flax import nnx
 from numpy.typing import NDArray
 
-from go_opt.agents.outputs import Outputs
-from go_opt.agents.padding import Bucket
+from go_opt.agents.decoding.outputs import Outputs
+from go_opt.agents.inputs.padding import Bucket
 from go_opt.agents.training.learner import Descent, Learner, learning_rate
 from go_opt.agents.training.settings import Settings
 from go_opt.errors import InvalidInputError

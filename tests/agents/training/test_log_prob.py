@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from numpy.typing import NDArray
 
-from go_opt.agents.outputs import Outputs
+from go_opt.agents.decoding.outputs import Outputs
 from go_opt.agents.training.cases import Case, case
 from go_opt.agents.training.lessons import Lesson
 from go_opt.agents.training.log_prob import episode_density

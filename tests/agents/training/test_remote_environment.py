@@ -15,14 +15,14 @@ from go_opt.agents.training.checkpoint import load_checkpoint
 from go_opt.agents.training.finetune import finetune
 from go_opt.agents.training.job import Progress
 from go_opt.errors import EnvironmentFailedError
-from go_opt.service.remote_environment import RemoteEnvironment
-from go_opt.service.retry import Retry
+from go_opt.service.environment.remote_environment import RemoteEnvironment
+from go_opt.service.transport.retry import Retry
 from tests.agents.training.runs import ended_alike, finetuning
 
 STEPS = 3
 ROOT = Path(__file__).parents[3]
 SERVICE = """
-from go_opt.service.environment_service import EnvironmentService
+from go_opt.service.environment.environment_service import EnvironmentService
 from go_opt.service.server import serve
 serve("127.0.0.1:0", lambda: [EnvironmentService()], workers=2)
 """

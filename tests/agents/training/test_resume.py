@@ -15,13 +15,13 @@ import pytest
 from flax import nnx
 
 import go_opt
-from go_opt.agents.policy_file import load_policy
+from go_opt.agents.policy.policy_file import load_policy
 from tests.agents.training.runs import STEPS, ended_alike
 
 # Argument: folder, steps, seconds between checkpoints. Prints the number of every step.
 RUN = """
 import sys
-from go_opt.agents.compilation_cache import enable_compilation_cache
+from go_opt.agents.policy.compilation_cache import enable_compilation_cache
 from go_opt.agents.training import run as loop
 from go_opt.agents.training.pretrain import pretrain
 from tests.agents.training.runs import Flaky, pretraining

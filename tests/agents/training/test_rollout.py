@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from go_opt.agents.decoding import DRAWING, MODES, Decisions, decode
+from go_opt.agents.decoding.decode import DRAWING, MODES, Decisions, decode
 from go_opt.agents.training.environment import LocalEnvironment
 from go_opt.agents.training.lessons import Lesson
 from go_opt.agents.training.rollout import Episodes, decide, play

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from go_opt.agents.policy import Policy
-from go_opt.agents.policy_file import load_policy, parameters_digest
-from go_opt.agents.tensor_file import TensorFormat, save_tensors
+from go_opt.agents.policy.network import Policy
+from go_opt.agents.policy.policy_file import load_policy, parameters_digest
+from go_opt.agents.policy.tensor_file import TensorFormat, save_tensors
 from go_opt.agents.training import run as loop
 from go_opt.agents.training.checkpoint import FILE_NAME, FORMAT, from_arrays, load_checkpoint
 from go_opt.agents.training.environment import LocalEnvironment, open_session

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from go_opt.agents.features import GraphFeatures
-from go_opt.agents.outputs import Outputs
-from go_opt.agents.policy import Policy
+from go_opt.agents.decoding.outputs import Outputs
+from go_opt.agents.inputs.features import GraphFeatures
+from go_opt.agents.policy.network import Policy
 from go_opt.agents.training.cases import Case
 from go_opt.agents.training.environment import Session
 from go_opt.agents.training.validation import DRAWS, LEAST_REWARD, Score, validate

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from go_opt.env import Target, greedy_fusion, loop_roles
-from go_opt.env.relays import expand_plan
+from go_opt.env.copies.relays import expand_plan
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from tests.copies import with_legal_copies

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from numpy.typing import NDArray
 
 from go_opt.env import Target
-from go_opt.env.memory import FITS
+from go_opt.env.model.memory import FITS
 from go_opt.env.simulator import simulate_plan
 from go_opt.env.simulator.assembly import Assembly
 from go_opt.env.simulator.engine import DEADLOCK, run

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from go_opt.env import Target, cost_tables
-from go_opt.env.shapes import product_shapes, shaped_op_seconds
+from go_opt.env.cost.shapes import product_shapes, shaped_op_seconds
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from tests.strategies import chip_kind, random_graph, simulated_kind, small_mcm

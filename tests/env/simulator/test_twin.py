@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 
 from go_opt.env import Target
-from go_opt.env.kernels import number_kernels
-from go_opt.env.memory import FITS
+from go_opt.env.kernels.numbering import number_kernels
+from go_opt.env.model.memory import FITS
 from go_opt.env.simulator.assembly import Assembly, assemble
 from go_opt.env.simulator.engine import DEADLOCK, run
 from go_opt.env.simulator.package import NONE, inference_of

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env import Target
-from go_opt.env.simulator_parameters import KindParameters
+from go_opt.env.target.simulator_parameters import KindParameters
 from go_opt.model.graph import INPUT, WEIGHT, Graph
 from go_opt.model.plan import Plan
 from tests.env.memory_twin import chip_memory

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from go_opt.env import Target, cost_tables, evaluate_plan
-from go_opt.env.relays import expand_plan
+from go_opt.env.copies.relays import expand_plan
 from go_opt.explanations.loads import Loads
 from go_opt.explanations.terms import Place, TensorPart, Terms, original_names
 from go_opt.model.graph import Graph

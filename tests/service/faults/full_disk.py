@@ -13,8 +13,8 @@ import grpc
 import go_opt
 from go_opt.errors import ServiceError
 from go_opt.proto import training_pb2, training_pb2_grpc
-from go_opt.service.client import Client
-from go_opt.service.operation import Operation
+from go_opt.service.client.client import Client
+from go_opt.service.client.operation import Operation
 from tests.service.faults.served import folder_of, serving
 from tests.service.jobs import fake_job
 from tests.service.jobs.conftest import eventually

@@ -9,7 +9,7 @@ if __name__ == "__main__":
     from go_opt.cli.app import main
     from go_opt.service import assembly
     from go_opt.service.jobs import scheduler
-    from go_opt.service.jobs.local_runner import LocalRunner
+    from go_opt.service.jobs.runners.local_runner import LocalRunner
 
     command = (sys.executable, "-P", sys.argv.pop(1))
     assembly.LocalRunner = partial(LocalRunner, command)  # type: ignore[assignment, misc]

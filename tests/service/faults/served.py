@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from go_opt.service.client import Client
-from go_opt.service.operation import Operation
-from go_opt.service.retry import Retry
+from go_opt.service.client.client import Client
+from go_opt.service.client.operation import Operation
+from go_opt.service.transport.retry import Retry
 from tests.service.jobs.conftest import eventually
 
 ROOT: Final = Path(__file__).parents[3]

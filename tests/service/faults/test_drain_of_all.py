@@ -16,7 +16,7 @@ from go_opt.errors import ServiceError
 from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
 from go_opt.proto import environment_pb2, environment_pb2_grpc
 from go_opt.result import OptimizeResult
-from go_opt.service.client import Client
+from go_opt.service.client.client import Client
 from tests.service.big_graph import repeated
 from tests.service.faults.served import folder_of, serving
 from tests.service.jobs import fake_job

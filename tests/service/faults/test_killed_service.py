@@ -9,8 +9,8 @@ from pathlib import Path
 
 import go_opt
 from go_opt.errors import NotFoundError, ServiceError
-from go_opt.service.client import Client
-from go_opt.service.operation import Operation
+from go_opt.service.client.client import Client
+from go_opt.service.client.operation import Operation
 from tests.service.faults.served import HERE, PATIENCE_S, Served, folder_of, serving
 from tests.service.faults.torn_job import TORN
 from tests.service.jobs import fake_job

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from go_opt.service.assembly import Plant
-from go_opt.service.jobs.local_runner import LocalRunner
 from go_opt.service.jobs.runner import Runner
+from go_opt.service.jobs.runners.local_runner import LocalRunner
 from go_opt.service.server import serve
 
 _FAKE_JOB = Path(__file__).parents[1] / "jobs" / "fake_job.py"

@@ -111,7 +111,11 @@ def test_nothing_that_came_from_elsewhere_is_unpickled() -> None:
         if UNPICKLES.search(path.read_text("utf-8"))
     }
     # Processes that one of ours has started itself, by a pipe: each unpickles what the other pickled.
-    assert found == {"go_opt/search/policies.py", "agents/policy_process.py", "go_opt/bench/processes.py"}
+    assert found == {
+        "go_opt/search/policies.py",
+        "agents/policy/policy_process.py",
+        "go_opt/bench/processes.py",
+    }
 
 
 def test_a_search_that_does_not_end_ends_with_its_call(fuzzer: Fuzzer) -> None:

@@ -15,8 +15,8 @@ from go_opt.proto import training_pb2
 from go_opt.service.jobs import scheduler
 from go_opt.service.jobs.data_directory import DataDirectory
 from go_opt.service.jobs.job import Job, NewJob
-from go_opt.service.jobs.local_runner import LocalRunner
 from go_opt.service.jobs.manager import JobManager
+from go_opt.service.jobs.runners.local_runner import LocalRunner
 from go_opt.service.jobs.scheduler import JobLimits
 
 FAKE_JOB: Final = (sys.executable, "-P", str(Path(__file__).with_name("fake_job.py")))

@@ -26,7 +26,6 @@ from go_opt.errors import (
     ServiceError,
 )
 from go_opt.proto import training_pb2
-from go_opt.service.errors import error_from_status
 from go_opt.service.jobs.data_directory import DataDirectory, lock
 from go_opt.service.jobs.job import (
     CANCELLED,
@@ -39,9 +38,10 @@ from go_opt.service.jobs.job import (
     checkpoint_step,
     operation,
 )
-from go_opt.service.jobs.local_runner import LocalRunner
 from go_opt.service.jobs.manager import JobManager
+from go_opt.service.jobs.runners.local_runner import LocalRunner
 from go_opt.service.jobs.store import JobStore
+from go_opt.service.messages.errors import error_from_status
 from tests.service.jobs import fake_job
 from tests.service.jobs.conftest import FAKE_JOB, ended, eventually, managed, new_job
 

@@ -1,0 +1,1 @@
+"""From what the policy says to plans."""

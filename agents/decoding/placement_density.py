@@ -1,0 +1,229 @@
+"""The log-probability of placements that were drawn, under any logits, and its gradient.
+
+PPO compares the policy with the one that drew: ``decoded`` stays as it is, the logits move.
+What the density is of is said by :class:`go_opt.agents.decoding.decode.Decoded`:
+
+* ``slice_sampled``: the cuts given the order. With ``w`` the log-weights of
+  :func:`go_opt.agents.decoding.decode.sliceable_logits` by kernel and ``Z`` the sum over all slicings,
+  ``log p = Σ_m w[m, chip of m] - log Z``; the gradient of ``log Z`` are the marginals.
+* ``sample``, ``fix`` and their adjacent forms: the chips drawn, kernel by kernel, among the open
+  ones (:mod:`go_opt.solver.propagation.choices`).
+* ``slice_cheapest``, ``slice_likeliest``: nothing is drawn; 0, and no gradient.
+
+Samples of log-probability -inf have no gradient, nor have those of an order of which no slicing
+has mass.
+
+Axes: ``S`` samples, ``K`` of them of one row of keys, ``N`` ops, ``M`` kernels, ``D`` chips.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.agents.decoding.decode import MODES, Decoded, Mode, sliceable_logits
+from go_opt.env.kernels.numbering import number_kernels
+from go_opt.errors import InvalidInputError
+from go_opt.solver.orders.instance import Instance
+from go_opt.solver.orders.orders import largest_by_kernel
+from go_opt.solver.problem.sequence import kernel_sequence
+from go_opt.solver.propagation.choices import Choices, choice_gradient, choice_log_prob
+from go_opt.solver.slicing.likelihood import (
+    CutFilter,
+    cut_marginals,
+    log_prob,
+    sequence_filter,
+    sum_by_kernel,
+)
+
+_DRAWS_NOTHING: Final[tuple[Mode, ...]] = ("slice_cheapest", "slice_likeliest")
+
+
+@dataclass(frozen=True, eq=False)
+class PlacementDensity:
+    """The density of samples, at the logits it was asked for, and its derivatives there."""
+
+    log_prob: NDArray[np.float64]  # [S] of the placement given order and kernels
+    _logits: _Logits
+    _rows: tuple[_Row, ...]  # none where nothing was drawn
+
+    def gradient(self, weight: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Derivatives of ``Σ_s weight[s] log_prob[s]``, ``weight`` being [S] and finite.
+
+        Returns:
+          [N, D] by the placement logits, and [N] by the cut scores: that of a kernel comes from
+          its first op with the largest one.
+        """
+        if np.shape(weight) != self.log_prob.shape:
+            raise InvalidInputError(
+                f"weight has shape {np.shape(weight)}, must be {self.log_prob.shape}.", field="weight"
+            )
+        by_logit = np.zeros_like(self._logits.placement)
+        by_score = np.zeros_like(self._logits.cut_score)
+        counted = np.where(np.isneginf(self.log_prob), 0.0, weight)
+        for row in self._rows:
+            if not counted[row.samples].any():
+                continue
+            by_kernel = row.gradient(counted[row.samples])
+            by_logit += by_kernel[row.kernel_of]
+            if isinstance(row, _SlicedRow):
+                _add_by_cut_score(by_kernel, row.kernel_of, self._logits.cut_score, by_score)
+        return by_logit, by_score
+
+
+def placement_density(
+    instance: Instance,
+    placement_logits: NDArray[np.float64],
+    cut_score: NDArray[np.float64],
+    decoded: Decoded,
+    mode: Mode,
+    draws: int = 1,
+) -> PlacementDensity:
+    """The density of ``decoded`` under ``placement_logits`` [N, D] and ``cut_score`` [N].
+
+    Args:
+      decoded: what :func:`go_opt.agents.decoding.decode.decode` returned for ``mode`` and ``draws`` under
+        any logits. Under the same ones the log-probabilities are the same too.
+
+    Raises:
+      InvalidInputError: the samples are not rows of ``draws``, or logits or scores have another
+        shape or hold NaN or infinity.
+    """
+    num_samples = len(decoded.placement)
+    if mode not in MODES:
+        raise InvalidInputError(f"mode is {mode!r}, must be one of {', '.join(MODES)}.", field="mode")
+    if draws < 1 or num_samples % draws:
+        raise InvalidInputError(f"draws is {draws}, must divide {num_samples} samples.", field="draws")
+    logits = _checked_logits(instance, placement_logits, cut_score)
+    if mode in _DRAWS_NOTHING:
+        return PlacementDensity(np.zeros(num_samples), logits, ())
+    make = _sliced_row if mode == "slice_sampled" else _chosen_row
+    rows = tuple(
+        make(instance, logits, decoded, slice(first, first + draws)) for first in range(0, num_samples, draws)
+    )
+    return PlacementDensity(np.concatenate([row.log_prob for row in rows]), logits, rows)
+
+
+@dataclass(frozen=True, eq=False)
+class _Logits:
+    placement: NDArray[np.float64]  # [N, D]
+    cut_score: NDArray[np.float64]  # [N]
+
+
+def _checked_logits(
+    instance: Instance, placement_logits: NDArray[np.float64], cut_score: NDArray[np.float64]
+) -> _Logits:
+    logits = _Logits(np.asarray(placement_logits, dtype=np.float64), np.asarray(cut_score, dtype=np.float64))
+    shape = (instance.graph.num_ops, instance.target.num_chips)
+    for name, values, wanted in (
+        ("placement_logits", logits.placement, shape),
+        ("cut_score", logits.cut_score, shape[:1]),
+    ):
+        if values.shape != wanted:
+            raise InvalidInputError(f"{name} has shape {values.shape}, must be {wanted}.", field=name)
+        if not values.max(initial=-np.inf) < np.inf:  # NaN is not either
+            raise InvalidInputError(f"{name} holds NaN or infinity.", field=name)
+    return logits
+
+
+@dataclass(frozen=True, eq=False)
+class _SlicedRow:
+    """Slicings of one order."""
+
+    samples: slice  # K of the S samples
+    kernel_of: NDArray[np.int32]  # [N] along the order
+    log_prob: NDArray[np.float64]  # [K]
+    chip: NDArray[np.int32]  # [K, M]
+    cut_filter: CutFilter
+    has_mass: bool
+    num_chips: int
+
+    def gradient(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[M, D] derivative of ``Σ_k weight[k] log_prob[k]`` by the log-weights of the kernels."""
+        num_kernels = self.chip.shape[1]
+        gradient = np.zeros((num_kernels, self.num_chips))
+        if not self.has_mass:
+            return gradient
+        np.add.at(gradient, (np.arange(num_kernels), self.chip), weight[:, None])
+        total = weight.sum()
+        if total != 0.0:
+            marginals = cut_marginals(self.cut_filter)
+            gradient[:, : marginals.shape[1]] -= total * marginals
+        return gradient
+
+
+@dataclass(frozen=True, eq=False)
+class _ChosenRow:
+    """Chips chosen kernel by kernel."""
+
+    samples: slice  # K of the S samples
+    kernel_of: NDArray[np.int32]  # [N] along the order
+    log_prob: NDArray[np.float64]  # [K]
+    choices: Choices
+    log_mass: NDArray[np.float64]  # [K, M]
+
+    def gradient(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[M, D] derivative of ``Σ_k weight[k] log_prob[k]`` by the sums of logits of the kernels."""
+        return choice_gradient(self.choices, self.log_mass, weight)
+
+
+_Row = _SlicedRow | _ChosenRow
+
+
+def _sliced_row(instance: Instance, logits: _Logits, decoded: Decoded, samples: slice) -> _SlicedRow:
+    tables = instance.tables
+    order, group = decoded.order[samples.start], decoded.fusion_group[samples.start]
+    sequence = kernel_sequence(tables, order, group, adjacent=instance.is_adjacent)
+    cut_filter, _, has_mass = sequence_filter(
+        sequence,
+        sliceable_logits(logits.placement, logits.cut_score, sequence.kernel_of),
+        tables.chip_kind,
+        min_chips=instance.min_chips,
+    )
+    chip = decoded.drawn[samples].take(_first_op(sequence.kernel_of), axis=1)
+    num_levels = len(cut_filter.end)
+    # Where chips 0, 1, … begin, or the end: chips along the order never fall.
+    cuts = np.stack([np.searchsorted(of_kernel, np.arange(num_levels + 1)) for of_kernel in chip])
+    return _SlicedRow(
+        samples=samples,
+        kernel_of=sequence.kernel_of,
+        log_prob=log_prob(cut_filter, cuts.astype(np.int64)),
+        chip=chip,
+        cut_filter=cut_filter,
+        has_mass=has_mass,
+        num_chips=instance.target.num_chips,
+    )
+
+
+def _chosen_row(instance: Instance, logits: _Logits, decoded: Decoded, samples: slice) -> _ChosenRow:
+    kernel_of = number_kernels(decoded.order[samples.start], decoded.fusion_group[samples.start])
+    first_op = _first_op(kernel_of)
+    choices = Choices(
+        sum_by_kernel(kernel_of, logits.placement),
+        decoded.drawn[samples].take(first_op, axis=1),
+        decoded.open_chips[samples].take(first_op, axis=1),
+    )
+    log_prob, log_mass = choice_log_prob(choices)
+    return _ChosenRow(samples, kernel_of, log_prob, choices, log_mass)
+
+
+def _first_op(kernel_of: NDArray[np.int32]) -> NDArray[np.int64]:
+    """[M] an op of each kernel."""
+    return np.unique(kernel_of, return_index=True)[1]
+
+
+def _add_by_cut_score(
+    by_kernel: NDArray[np.float64],
+    kernel_of: NDArray[np.int32],
+    cut_score: NDArray[np.float64],
+    by_score: NDArray[np.float64],
+) -> None:
+    """Add the derivatives by cut scores to ``by_score`` [N]: the chain rule of ``sliceable_logits``."""
+    by_step = by_kernel @ np.arange(by_kernel.shape[1])
+    is_largest = cut_score == largest_by_kernel(kernel_of, cut_score)[kernel_of]
+    candidates = np.flatnonzero(is_largest)
+    largest = candidates[_first_op(kernel_of[candidates])]
+    by_score[largest] += np.diff(by_step, prepend=0.0)

@@ -1,0 +1,1 @@
+"""What the policy sees of a graph and a target."""

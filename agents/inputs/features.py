@@ -1,0 +1,154 @@
+"""What the policy sees: a graph on a target as plain arrays, the same for every storage order.
+
+Axes: ``N`` ops, ``E`` edges, ``D`` chips. Rows of ops stand in canonical order
+(:mod:`go_opt.agents.inputs.canonical`); ``row_op`` leads back. Columns about ops are standardised
+within the graph; what standardising takes away, the means and spreads, is told by the
+global features, so that the policy knows the scale and compares ops all the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.agents.inputs.canonical import canonical_order
+from go_opt.agents.inputs.chip_bounds import chip_bounds
+from go_opt.agents.inputs.op_types import op_type_rows
+from go_opt.agents.inputs.target_features import chip_features, package_features
+from go_opt.env import CostTables, Target, cost_tables, depth, height
+from go_opt.env.cost.op_quantities import bytes_out, smallest_op_s, standardise, weight_bytes
+from go_opt.model.graph import OP_CLASSES, Graph
+from go_opt.solver import placement_problem
+
+STANDARDISED: Final = (
+    "log flops",
+    "log bytes out",
+    "log weight bytes",
+    "log seconds",
+    "log producers",
+    "log readers",
+    "depth",
+    "height",
+    "position",
+    "cumulative seconds",
+    "cumulative weight bytes",
+)
+OP_COLUMNS: Final = (
+    *STANDARDISED,
+    "share of depth",
+    "share of height",
+    "share of position",
+    "share of cumulative seconds",
+    "share of cumulative weight bytes",
+    "first chip",
+    "last chip",
+    "share of chips that may run it",
+    *OP_CLASSES,
+)
+# What orders and kernels may sensibly be decided by: keys are perturbed along these columns.
+EXPLORED: Final = (*STANDARDISED, *OP_CLASSES)
+NUM_EXPLORED: Final = len(EXPLORED)  # F, columns of the exploration features
+
+_SCALE_OF_LOGS: Final = 10.0  # natural logs of sizes go to 30
+
+
+@dataclass(frozen=True, eq=False)
+class GraphFeatures:
+    """A graph on a target, for the policy."""
+
+    row_op: NDArray[np.int32]  # [N] op that row i is about
+    op_type: NDArray[np.int32]  # [N] row of the embedding table, below NUM_OP_TYPES
+    ops: NDArray[np.float32]  # [N, len(OP_COLUMNS)]
+    exploration: NDArray[np.float32]  # [N, F] directions to perturb keys in: variance 1 in all, and classes
+    edge_src: NDArray[np.int32]  # [E] row of the producer
+    edge_dst: NDArray[np.int32]  # [E] row of the reader, ascending, then by producer
+    chips: NDArray[np.float32]  # [D, len(CHIP_COLUMNS)]
+    package: NDArray[np.float32]  # [NUM_GLOBAL] of graph and target as a whole
+
+    @property
+    def num_ops(self) -> int:
+        return len(self.row_op)
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.edge_src)
+
+    @property
+    def num_chips(self) -> int:
+        return len(self.chips)
+
+
+def graph_features(graph: Graph, target: Target) -> GraphFeatures:
+    """The features of ``graph`` on ``target``."""
+    tables = cost_tables(graph, target)
+    op_type = op_type_rows(graph.op_types)
+    sizes = np.stack([graph.op_flops, bytes_out(tables), weight_bytes(tables)], axis=1)
+    row_op = canonical_order(graph, op_type, sizes)
+    quantities = _quantities(graph, tables, sizes, row_op)
+    standardised, mean, spread = standardise(quantities)
+    edge_src, edge_dst = _row_edges(graph, row_op)
+    levels = quantities[:, 6:]  # depth, height, position, what lies before
+    classes = np.eye(len(OP_CLASSES))[graph.op_class[row_op]]
+    ops = np.concatenate(
+        [
+            standardised,
+            levels / np.maximum(levels.max(axis=0), 1e-30) * 2 - 1,
+            _chip_columns(graph, target, tables, row_op),
+            classes,
+        ],
+        axis=1,
+    )
+    scale = np.concatenate([mean[:4], spread[:4]]) / _SCALE_OF_LOGS
+    return GraphFeatures(
+        row_op=row_op,
+        op_type=op_type[row_op],
+        ops=ops.astype(np.float32),
+        exploration=np.hstack([standardised / np.sqrt(len(STANDARDISED)), classes]).astype(np.float32),
+        edge_src=edge_src,
+        edge_dst=edge_dst,
+        chips=chip_features(tables, target).astype(np.float32),
+        package=np.concatenate([package_features(graph, tables, target), scale]).astype(np.float32),
+    )
+
+
+def _quantities(
+    graph: Graph, tables: CostTables, sizes: NDArray[np.float64], row_op: NDArray[np.int32]
+) -> NDArray[np.float64]:
+    """[N, len(STANDARDISED)] of the rows."""
+    seconds = smallest_op_s(tables)[row_op]
+    return np.column_stack(
+        [
+            np.log1p(sizes[row_op]),
+            np.log(seconds + 1e-9),
+            np.log1p(np.diff(graph.predecessors[0])[row_op]),
+            np.log1p(np.diff(graph.successors[0])[row_op]),
+            depth(graph)[row_op],
+            height(graph)[row_op],
+            np.arange(graph.num_ops),
+            np.cumsum(seconds),
+            np.cumsum(sizes[row_op, 2]),
+        ]
+    )
+
+
+def _chip_columns(
+    graph: Graph, target: Target, tables: CostTables, row_op: NDArray[np.int32]
+) -> NDArray[np.float64]:
+    """[N, 3] first and last chip from -1 to 1, and the share of chips that may run the op."""
+    rank = np.empty(graph.num_ops, dtype=np.int32)
+    rank[row_op] = np.arange(graph.num_ops)
+    first, last = chip_bounds(placement_problem(graph, target), rank)
+    last_chip = max(1, target.num_chips - 1)
+    may_run = tables.can_run[tables.chip_kind].mean(axis=0)
+    return np.column_stack([first / last_chip * 2 - 1, last / last_chip * 2 - 1, may_run])[row_op]
+
+
+def _row_edges(graph: Graph, row_op: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    row_of = np.empty(graph.num_ops, dtype=np.int32)
+    row_of[row_op] = np.arange(graph.num_ops)
+    src, dst = row_of[graph.edge_src], row_of[graph.edge_dst]
+    by_reader = np.lexsort((src, dst))
+    return src[by_reader], dst[by_reader]

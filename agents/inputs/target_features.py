@@ -1,0 +1,121 @@
+"""What the policy sees of a target: its chips one by one, and the package as a whole.
+
+Everything is a rate or a share, on a fixed logarithmic scale, so that the number of chips
+and all rates may differ from what the policy was trained on.
+"""
+
+from __future__ import annotations
+
+from math import fsum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env import CostTables, Target
+from go_opt.env.cost.op_quantities import smallest_op_s
+from go_opt.model.dtypes import dtype_code
+from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph
+
+_WAVES: Final = 5  # half waves over the package: 1, 2, 4, 8, 16
+CHIP_COLUMNS: Final = (
+    "position",
+    *(f"{wave} {2**k}" for wave in ("sine", "cosine") for k in range(_WAVES)),
+    "log share of the package's speed on this graph",
+    "log matrix flops per s",
+    "log vector flops per s",
+    "log SRAM bytes",
+    "log SRAM bytes per s",
+    "log overhead s",
+    "pays for transfers",
+)
+GLOBAL_COLUMNS: Final = (
+    "log chips",
+    "overlap",
+    "acyclic",
+    "triangle",
+    "ring",
+    "log link bytes per s",
+    "log link latency s",
+    "log host in bytes per s",
+    "log host out bytes per s",
+    "log ops",
+    "log edges per op",
+    "log seconds per chip",
+    "log longest op of that",
+    "log seconds all tensors take on a link of that",
+    "log weight bytes per SRAM byte",
+    *(f"mean {name}" for name in ("log flops", "log bytes out", "log weight bytes", "log seconds")),
+    *(f"spread {name}" for name in ("log flops", "log bytes out", "log weight bytes", "log seconds")),
+)
+_LEAST_S: Final = 1e-12  # no time is so short; keeps logarithms finite
+
+
+def chip_features(tables: CostTables, target: Target) -> NDArray[np.float64]:
+    """[D, len(CHIP_COLUMNS)].
+
+    The position is told in waves as well, as in Vaswani et al., "Attention is all you
+    need", NeurIPS 2017, so that neighbours differ visibly among many chips.
+    """
+    position = np.arange(target.num_chips) / max(1, target.num_chips - 1)
+    angles = np.pi * position[:, None] * 2.0 ** np.arange(_WAVES)
+    native = dtype_code(target.native_dtype)
+    of_kinds = np.array(
+        [
+            (
+                np.log10(kind.rates(kind.matrix_flops_per_s, target.native_dtype)[native] / 1e12),
+                np.log10(kind.rates(kind.vector_flops_per_s, target.native_dtype)[native] / 1e12),
+                np.log10(kind.sram_bytes / 1e7),
+                np.log10(kind.sram_bytes_per_s / 1e12),
+                np.log10(kind.kernel_overhead_s + 1e-9) + 7,
+                float(kind.pays_transfers),
+            )
+            for kind in target.kinds
+        ]
+    )
+    share = np.log(_share_of_speed(tables) * target.num_chips)
+    return np.column_stack(
+        [position * 2 - 1, np.sin(angles), np.cos(angles), share, of_kinds[target.chip_kind]]
+    )
+
+
+def package_features(graph: Graph, tables: CostTables, target: Target) -> NDArray[np.float64]:
+    """The first of ``GLOBAL_COLUMNS``; the means and spreads come from the ops' features."""
+    links = target.topology
+    rate = _mean_log10(links.rate_bytes_per_s)
+    op_s = smallest_op_s(tables)
+    ideal_s = fsum(op_s) / target.num_chips + _LEAST_S
+    all_tensors_s = tables.tensor_bytes[tables.tensor_producer != NO_PRODUCER].sum() / 10**rate
+    weight_bytes = tables.tensor_bytes[tables.tensor_kind == WEIGHT].sum()
+    return np.array(
+        [
+            np.log2(target.num_chips) / 3,
+            target.overlap,
+            target.constraints.acyclic,
+            target.constraints.triangle != "off",
+            tables.is_ring,
+            rate - 10,
+            _mean_log10(links.latency_s + 1e-9) + 7,
+            np.log10(target.host_in_bytes_per_s) - 10,
+            np.log10(target.host_out_bytes_per_s) - 10,
+            np.log10(graph.num_ops) - 3,
+            np.log1p(graph.num_edges / graph.num_ops),
+            np.log10(ideal_s) + 5,
+            np.log10((op_s.max() + _LEAST_S) / ideal_s),
+            np.log10((all_tensors_s + _LEAST_S) / ideal_s),
+            np.log10((weight_bytes + 1) / tables.sram_bytes.sum()),
+        ]
+    )
+
+
+def _share_of_speed(tables: CostTables) -> NDArray[np.float64]:
+    """[D] of the package's speed: ops of the graph per second, each op alone, were a kind to run them all."""
+    # fsum rounds once: the same for every storage order of the ops.
+    speed = 1.0 / (np.array([fsum(op_s) for op_s in tables.kernel_floor_s()]) + _LEAST_S)
+    of_chips: NDArray[np.float64] = speed[tables.chip_kind] / speed[tables.chip_kind].sum()
+    return of_chips
+
+
+def _mean_log10(values: NDArray[np.float64]) -> float:
+    """Of the links' figures; that of a common link, 10 GB/s, where there are none."""
+    return float(np.log10(values).mean()) if len(values) else 10.0

@@ -1,0 +1,151 @@
+"""A policy as one file: sizes of the network, its parameters, and a card of how they came to be.
+
+Reading one runs no code (:mod:`go_opt.agents.policy.tensor_file`). Importing this imports JAX.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import ml_dtypes
+import numpy as np
+from flax import nnx
+from numpy.typing import NDArray
+
+from go_opt.agents.inputs.features import OP_COLUMNS, STANDARDISED
+from go_opt.agents.inputs.op_types import KNOWN_OP_TYPES, NUM_HASH_BUCKETS
+from go_opt.agents.inputs.target_features import CHIP_COLUMNS, GLOBAL_COLUMNS
+from go_opt.agents.networks import PolicyConfig
+from go_opt.agents.networks.policy_network import PolicyNetwork
+from go_opt.agents.policy.network import Policy
+from go_opt.agents.policy.tensor_file import TensorFormat, load_tensors, save_tensors
+from go_opt.errors import PolicyError
+
+# A new version where the network computes something else from parameters of the same shapes,
+# or a column means something else under the same name.
+FORMAT: Final = TensorFormat("go-opt policy", 1)
+_DTYPES: Final[dict[str, np.dtype[Any]]] = {
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+_SIZES_BELOW: Final = 2**31  # JAX counts no further than 64 bits, and shapes are products
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedPolicy(Policy):
+    """A policy from a file."""
+
+    card: dict[str, Any]  # data, steps, seeds, validation: whatever its maker wrote
+
+
+def save_policy(
+    path: str | Path,
+    policy: Policy,
+    card: Mapping[str, Any],
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32",
+) -> None:
+    """Write a policy; a reader sees the old file or the new, never a part.
+
+    Args:
+      card: JSON.
+      dtype: what the parameters are rounded to.
+
+    Raises:
+      PolicyError: a parameter is not finite in ``dtype`` or not as the config says, the card is no JSON.
+      InvalidInputError: the place cannot be written to.
+    """
+    with np.errstate(over="ignore"):  # what overflows is refused below
+        arrays = {
+            _name(key): np.asarray(leaf[...]).astype(_DTYPES[dtype])
+            for key, leaf in nnx.to_flat_state(policy.parameters)
+        }
+    _parameters(f"{FORMAT.name} file {str(path)!r}", policy.config, arrays)
+    record = {"features": features_digest(), "config": asdict(policy.config), "card": dict(card)}
+    save_tensors(path, FORMAT, record, arrays)
+
+
+def load_policy(path: str | Path) -> LoadedPolicy:
+    """The policy of a file, its parameters in float32.
+
+    Raises:
+      PolicyError: no such file, not all of it there, of another version, made for other
+        features, or its parameters are not finite or not as its config says.
+    """
+    record, arrays = load_tensors(path, FORMAT)
+    what = f"{FORMAT.name} file {str(path)!r}"
+    if record.get("features") != features_digest():
+        raise PolicyError(f"{what} was made for other features than this version of go-opt computes.")
+    config = _config(what, record.get("config"), len(arrays))
+    card = record.get("card")
+    if not isinstance(card, dict):
+        raise PolicyError(f"{what} has no card.")
+    return LoadedPolicy(config, _parameters(what, config, arrays), card)
+
+
+@cache
+def features_digest() -> str:
+    """SHA-256 of what the rows and columns mean that a policy reads."""
+    meanings = [STANDARDISED, OP_COLUMNS, CHIP_COLUMNS, GLOBAL_COLUMNS, NUM_HASH_BUCKETS, KNOWN_OP_TYPES]
+    return hashlib.sha256(json.dumps(meanings).encode()).hexdigest()
+
+
+def parameters_digest(policy: Policy) -> str:
+    """SHA-256 of the parameters, which tells one policy from another."""
+    digest = hashlib.sha256()
+    for key, leaf in nnx.to_flat_state(policy.parameters):
+        digest.update(_name(key).encode())
+        digest.update(np.asarray(leaf[...], dtype=np.float32).tobytes())
+    return digest.hexdigest()
+
+
+def _config(what: str, sizes: Any, num_arrays: int) -> PolicyConfig:
+    defaults = asdict(PolicyConfig())
+    if not isinstance(sizes, dict) or sizes.keys() != defaults.keys():
+        raise PolicyError(f"{what} must give the sizes {', '.join(defaults)}.")
+    for name, size in sizes.items():
+        if type(size) is not type(defaults[name]) or not 0 <= size < _SIZES_BELOW:
+            raise PolicyError(f"{what} gives the size {name} as {size!r}.")
+        # Each layer has parameters: a network of a billion layers is not even begun.
+        if name.endswith("_layers") and size > num_arrays:
+            raise PolicyError(f"{what} has {name} {size}, but only {num_arrays} arrays of parameters.")
+    try:
+        return PolicyConfig(**sizes)
+    except (ValueError, ZeroDivisionError) as cause:
+        raise PolicyError(f"{what} gives sizes of no network: {str(cause).rstrip('.')}.") from None
+
+
+def _parameters(what: str, config: PolicyConfig, arrays: Mapping[str, NDArray[Any]]) -> nnx.State:
+    """The parameters of the network of ``config``, in float32."""
+    wanted = _shapes(config)
+    for name in sorted(wanted.keys() ^ arrays.keys()):
+        fault = "lacks" if name in wanted else "has no use for"
+        raise PolicyError(f"{what}: a network of its config {fault} the parameter {name!r}.")
+    for name, array in arrays.items():
+        shape = wanted[name][1].shape
+        if array.shape != shape or array.dtype not in _DTYPES.values():
+            raise PolicyError(
+                f"{what} holds {name!r} as {array.dtype}{list(array.shape)}, must be float32{list(shape)}."
+            )
+        if not np.isfinite(array).all():
+            raise PolicyError(f"{what} holds NaN or infinity in {name!r}.")
+    return nnx.from_flat_state(
+        [(key, leaf.replace(arrays[name].astype(np.float32))) for name, (key, leaf) in wanted.items()]
+    )
+
+
+@lru_cache(maxsize=4)  # a trace of the network takes 0.3 s
+def _shapes(config: PolicyConfig) -> dict[str, tuple[tuple[Any, ...], nnx.Param]]:
+    """By name, each parameter's key and shape."""
+    shapes = nnx.state(nnx.eval_shape(lambda: PolicyNetwork(config, rngs=nnx.Rngs(0))), nnx.Param)
+    return {_name(key): (key, leaf) for key, leaf in nnx.to_flat_state(shapes)}
+
+
+def _name(key: tuple[Any, ...]) -> str:
+    return ".".join(str(part) for part in key)

@@ -1,0 +1,1 @@
+"""Copies in a plan: relays and clones, and stages of several chips."""

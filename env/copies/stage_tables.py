@@ -1,0 +1,41 @@
+"""Replicated stages as faster chips: plans with replication, costed and searched as plans without.
+
+Where transfers overlap compute, the links inside a stage never carry more than the busier
+of its two borders. So a plan with stages takes as long as the plan without, of a ring with
+one chip for each stage that computes as fast as the stage's chips together.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from go_opt.env.copies.stages import Stages
+from go_opt.env.cost import CostTables
+
+
+def stage_tables(tables: CostTables, stages: Stages) -> CostTables:
+    """The ring with a chip for each stage, on which placements are numbers of stages.
+
+    Kernels, and with them latencies, are shorter than they are by the size of their stage.
+    """
+    chips = np.stack([tables.chip_kind[stages.first_chip], stages.size])
+    kinds, chip_kind = np.unique(chips, axis=1, return_inverse=True)
+    kind, size = kinds
+    num_stages = len(stages.size)
+    chip = np.arange(num_stages, dtype=np.int32)
+    return tables._replace(
+        op_s=tables.op_s[kind] / size[:, None],
+        measured_s=tables.measured_s[kind] / size[:, None],
+        can_run=tables.can_run[kind],
+        chip_kind=chip_kind.reshape(-1).astype(np.int32),
+        sram_bytes=tables.sram_bytes[stages.first_chip],
+        stream_buffer_bytes=tables.stream_buffer_bytes[stages.first_chip],
+        sram_s_per_byte=tables.sram_s_per_byte[kind] / size,
+        kernel_overhead_s=tables.kernel_overhead_s[kind] / size,
+        dma_setup_s=tables.dma_setup_s[kind],
+        pays_transfers=tables.pays_transfers[kind],
+        link_from=chip,
+        link_to=np.roll(chip, -1),
+        link_s_per_byte=tables.link_s_per_byte[:num_stages],
+        link_latency_s=tables.link_latency_s[:num_stages],
+    )

@@ -1,0 +1,15 @@
+"""What ops and tensors of a graph cost on a target."""
+
+from go_opt.env.cost.tables import (
+    COPY,
+    CostTables,
+    cost_tables,
+    tables_with_effects,
+)
+
+__all__ = [
+    "COPY",
+    "CostTables",
+    "cost_tables",
+    "tables_with_effects",
+]

@@ -1,0 +1,45 @@
+"""What it takes to send a tensor from one chip to another."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.env.cost.tables import CostTables
+
+# Stands for infinity where there is no route; times zero bytes it is still nothing.
+NO_ROUTE_S_PER_BYTE = 1e30
+
+
+def hop_seconds_per_byte(tables: CostTables) -> NDArray[np.float64]:
+    """[D] seconds per byte from chip d to chip d + 1 by the slowest link; the last is zero."""
+    num_chips = tables.num_chips
+    hops = np.zeros(num_chips)
+    for d in range(num_chips - 1):
+        if tables.is_ring:
+            hops[d] = tables.link_s_per_byte[d]
+            continue
+        pair = d * num_chips + d + 1
+        links = tables.route_link[tables.route_ptr[pair] : tables.route_ptr[pair + 1]]
+        hops[d] = tables.link_s_per_byte[links].max() if len(links) else NO_ROUTE_S_PER_BYTE
+    return hops
+
+
+@njit(cache=True, nogil=True)
+def transfer_s(tables, source, destination, size):
+    """Seconds from one chip to another without contention: set-up, hop latencies, the slowest link."""
+    if source == destination:
+        return 0.0
+    num_chips = len(tables.chip_kind)
+    setup_s = tables.dma_setup_s[tables.chip_kind[source]]
+    if tables.is_ring:
+        hops = (destination - source) % num_chips
+        return setup_s + hops * tables.link_latency_s[0] + size * tables.link_s_per_byte[0]
+    pair = source * num_chips + destination
+    latency_s = 0.0
+    slowest = 0.0
+    for i in range(tables.route_ptr[pair], tables.route_ptr[pair + 1]):
+        latency_s += tables.link_latency_s[tables.route_link[i]]
+        slowest = max(slowest, tables.link_s_per_byte[tables.route_link[i]])
+    return setup_s + latency_s + size * slowest

@@ -1,0 +1,179 @@
+"""Tables of a graph on a target: seconds, bytes and routes, ready for the compiled kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env.cost.shapes import shaped_op_seconds
+from go_opt.env.target import Target
+from go_opt.env.target.simulator_parameters import SimulatorParameters
+from go_opt.env.target.topology import Topology
+from go_opt.model.dtypes import DTYPE_CODE, IS_FLOATING, costed_dtype, size_bytes
+from go_opt.model.graph import MATRIX, NO_PRODUCER, TENSOR_KINDS, WEIGHT, Graph
+
+# What a relay writes, a kind beside those of the graph: it shares the double buffer of what it reads.
+COPY_TYPE: Final = "RelayCopy"  # of the ops that relays are in an expanded graph
+COPY: Final = len(TENSOR_KINDS)
+
+
+class CostTables(NamedTuple):
+    """A graph costed on a target, as flat arrays.
+
+    Axes: ``N`` ops, ``K`` tensors, ``R`` reads, ``D`` chips, ``Q`` chip kinds, ``L``
+    links between chips (the host's two are not among them).
+    """
+
+    op_s: NDArray[np.float64]  # [Q, N] flops / peak rate
+    measured_s: NDArray[np.float64]  # [Q, N] seconds the op costs exactly, NaN: none
+    can_run: NDArray[np.bool_]  # [Q, N] True where the kind may run the op
+    tensor_bytes: NDArray[np.int64]  # [K] in the type the tensor is costed in
+    stored_bytes: NDArray[np.int64]  # [K] in a chip's memory: whole pages
+    tensor_kind: NDArray[np.int8]  # [K] as in the graph, or COPY
+    tensor_producer: NDArray[np.int32]  # [K]
+    tensor_is_output: NDArray[np.bool_]  # [K]
+    weight_by_size: NDArray[np.int32]  # [W] the weights, the largest first, then by index
+    reader_ptr: NDArray[np.int64]  # [K + 1]
+    reader_op: NDArray[np.int32]  # [R]
+    read_bytes: NDArray[np.int64]  # [R] touched by that reader
+    reader_tensor: NDArray[np.int32]  # [R]
+    op_read_ptr: NDArray[np.int64]  # [N + 1]
+    op_read: NDArray[np.int32]  # [R] reads of each op
+    chip_kind: NDArray[np.int32]  # [D]
+    sram_bytes: NDArray[np.int64]  # [D]
+    stream_buffer_bytes: NDArray[np.int64]  # [D] set aside where weights stream
+    places_buffers: bool  # activations need addresses; else it is enough that their sizes add up
+    sram_s_per_byte: NDArray[np.float64]  # [Q]
+    kernel_overhead_s: NDArray[np.float64]  # [Q]
+    dma_setup_s: NDArray[np.float64]  # [Q] before each transfer
+    pays_transfers: NDArray[np.bool_]  # [Q]
+    is_ring: bool
+    overlap: bool
+    route_ptr: NDArray[np.int64]  # [D * D + 1], of pairs (a, b); unused on a ring
+    route_link: NDArray[np.int32]  # [...]
+    link_from: NDArray[np.int32]  # [L]
+    link_to: NDArray[np.int32]  # [L]
+    link_s_per_byte: NDArray[np.float64]  # [L]
+    link_latency_s: NDArray[np.float64]  # [L]
+    host_in_s_per_byte: float
+    host_out_s_per_byte: float
+    host_multicast: bool  # an input read on several chips crosses the host's link once
+    weight_prefetch: bool  # weights stream as early as the link allows; else one kernel ahead
+
+    @property
+    def num_ops(self) -> int:
+        return self.op_s.shape[1]
+
+    @property
+    def num_chips(self) -> int:
+        return len(self.chip_kind)
+
+    def kernel_floor_s(self) -> NDArray[np.float64]:
+        """[Q, N] seconds of each op as a kernel of its own."""
+        bytes_moved = self.op_bytes()
+        floor = np.maximum(self.op_s, bytes_moved * self.sram_s_per_byte[:, None])
+        floor = floor + self.kernel_overhead_s[:, None]
+        return np.where(np.isnan(self.measured_s), floor, self.measured_s)
+
+    def op_bytes(self) -> NDArray[np.int64]:
+        """[N] bytes each op reads and writes as a kernel of its own."""
+        read = np.bincount(self.reader_op, weights=self.read_bytes, minlength=self.num_ops)
+        is_written = (np.diff(self.reader_ptr) > 0) | self.tensor_is_output
+        written = is_written & (self.tensor_producer != NO_PRODUCER)
+        producer, sizes = self.tensor_producer[written], self.tensor_bytes[written]
+        return (read + np.bincount(producer, weights=sizes, minlength=self.num_ops)).astype(np.int64)
+
+
+@lru_cache(maxsize=16)
+def cost_tables(graph: Graph, target: Target) -> CostTables:
+    """Cost every op, tensor and route of ``graph`` on ``target``, for the analytical model."""
+    return tables_with_effects(graph, target, target.modelled)
+
+
+def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParameters) -> CostTables:
+    """The tables with those effects of the simulator that ``parameters`` have."""
+    dtypes = costed_dtype(graph.tensor_dtype, target.native_dtype, graph.precision)
+    sizes = size_bytes(graph.tensor_elements, dtypes)
+    link_s_per_byte = (1.0 + parameters.header_share) / target.topology.rate_bytes_per_s
+    op_read_ptr, op_read = graph.op_reads
+    kinds = target.kinds
+    stream_buffer_bytes = np.array([kind.stream_buffer_bytes for kind in parameters.kinds], dtype=np.int64)
+    return CostTables(
+        op_s=shaped_op_seconds(graph, _op_seconds(graph, target), parameters.kinds),
+        measured_s=_per_kind(graph.measured_s, target, graph.num_ops, np.nan),
+        can_run=_per_kind(graph.excluded, target, graph.num_ops, 0.0) == 0.0,
+        tensor_bytes=sizes,
+        stored_bytes=-(-sizes // parameters.page_bytes) * parameters.page_bytes,
+        tensor_kind=_tensor_kind(graph),
+        tensor_producer=graph.tensor_producer.copy(),
+        tensor_is_output=graph.tensor_is_output.copy(),
+        weight_by_size=_by_size(np.flatnonzero(graph.tensor_kind == WEIGHT), sizes),
+        reader_ptr=graph.reader_ptr.copy(),
+        reader_op=graph.reader_op.copy(),
+        read_bytes=size_bytes(graph.reader_elements, dtypes[graph.reader_tensor]),
+        reader_tensor=graph.reader_tensor,
+        op_read_ptr=op_read_ptr,
+        op_read=op_read,
+        chip_kind=target.chip_kind,
+        sram_bytes=target.chip_sram_bytes,
+        stream_buffer_bytes=stream_buffer_bytes[target.chip_kind],
+        places_buffers=not parameters.fit_by_size,
+        sram_s_per_byte=np.array([1.0 / kind.sram_bytes_per_s for kind in kinds]),
+        kernel_overhead_s=np.array([kind.kernel_overhead_s for kind in kinds]),
+        dma_setup_s=np.array([kind.dma_setup_s for kind in parameters.kinds]),
+        pays_transfers=np.array([kind.pays_transfers for kind in kinds]),
+        is_ring=target.topology.is_ring,
+        overlap=target.overlap,
+        route_ptr=target.topology.routes[0],
+        route_link=target.topology.routes[1],
+        link_from=target.topology.link_from,
+        link_to=target.topology.link_to,
+        link_s_per_byte=np.where(_star_link_is_free(target), 0.0, link_s_per_byte),
+        link_latency_s=np.where(_star_link_is_free(target), 0.0, target.topology.latency_s),
+        host_in_s_per_byte=1.0 / target.host_in_bytes_per_s,
+        host_out_s_per_byte=1.0 / target.host_out_bytes_per_s,
+        host_multicast=parameters.host_multicast,
+        weight_prefetch=parameters.weight_prefetch,
+    )
+
+
+def _tensor_kind(graph: Graph) -> NDArray[np.int8]:
+    kind = graph.tensor_kind.copy()
+    copies = [op for op, op_type in enumerate(graph.op_types) if op_type == COPY_TYPE]
+    kind[np.isin(graph.tensor_producer, copies)] = COPY
+    return kind
+
+
+def _by_size(tensors: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int32]:
+    return tensors[np.argsort(-sizes[tensors], kind="stable")].astype(np.int32)
+
+
+def _op_seconds(graph: Graph, target: Target) -> NDArray[np.float64]:
+    is_native = IS_FLOATING[graph.op_dtype] & (graph.precision == "native")
+    dtype = np.where(is_native, DTYPE_CODE[target.native_dtype], graph.op_dtype)
+    seconds = np.empty((len(target.kinds), graph.num_ops))
+    for q, kind in enumerate(target.kinds):
+        matrix_rate = kind.rates(kind.matrix_flops_per_s, target.native_dtype)[dtype]
+        vector_rate = kind.rates(kind.vector_flops_per_s, target.native_dtype)[dtype]
+        seconds[q] = graph.op_flops / np.where(graph.op_class == MATRIX, matrix_rate, vector_rate)
+    return seconds
+
+
+def _per_kind(
+    by_kind: Mapping[str, NDArray], target: Target, num_ops: int, missing: float
+) -> NDArray[np.float64]:
+    rows = [by_kind.get(kind.name, np.full(num_ops, missing)) for kind in target.kinds]
+    return np.array(rows, dtype=np.float64)
+
+
+def _star_link_is_free(target: Target) -> NDArray[np.bool_]:
+    """[L] True for the links of a host star whose one chip does not pay for transfers."""
+    topology: Topology = target.topology
+    if topology.kind != "host_star":
+        return np.zeros(topology.num_links, dtype=np.bool_)
+    pays = np.array([kind.pays_transfers for kind in target.kinds])[target.chip_kind]
+    return ~pays[np.maximum(topology.link_from, topology.link_to)]

@@ -1,0 +1,1 @@
+"""Which ops are one kernel, and in which order kernels run."""

@@ -1,0 +1,145 @@
+"""Which ops may share a kernel, and the default greedy fusion.
+
+A fusion group is one loop nest (design section 5). The rule, in one place:
+
+* at most one ``matrix`` op: its accumulators fill the registers;
+* element-wise ``vector`` ops and the matrix op's result have the same number of
+  elements: they share the loop over it;
+* a reduction only as the last op, over that number of elements: its result is known
+  only when the loop is done;
+* no ``data_movement`` op (views are no ops), no op of measured cost (it was measured
+  alone), no other vector op (scans, sorts: no common loop);
+* at most ``MAX_GROUP_OPS`` ops: the live values of a loop body must fit the registers;
+* the ops stand next to each other in the order, so contracting all groups leaves the
+  graph acyclic.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.model.graph import ACTIVATION, DATA_MOVEMENT, MATRIX, NO_PRODUCER, Graph
+from go_opt.model.op_costs import is_elementwise, is_reduction
+
+MAX_GROUP_OPS: Final = 32
+ALONE, MATRIX_LOOP, ELEMENTWISE, REDUCTION = range(4)
+
+
+class LoopRoles(NamedTuple):
+    """What the fusion rule asks of each op. Axis ``N`` ops."""
+
+    role: NDArray[np.int8]  # [N] ALONE, MATRIX_LOOP, ELEMENTWISE or REDUCTION
+    loop_elements: NDArray[np.int64]  # [N] trip count of the op's loop
+    read_ptr: NDArray[np.int64]  # [N + 1]
+    read_producer: NDArray[np.int32]  # [...] producers each op reads from
+
+
+@lru_cache(maxsize=16)
+def loop_roles(graph: Graph) -> LoopRoles:
+    """The role and trip count of each op of ``graph``."""
+    written = _largest_written(graph)
+    read = _largest_read(graph)
+    role = np.full(graph.num_ops, ALONE, dtype=np.int8)
+    measured = np.zeros(graph.num_ops, dtype=np.bool_)
+    for seconds in graph.measured_s.values():
+        measured |= ~np.isnan(seconds)
+    for op, op_type in enumerate(graph.op_types):
+        if measured[op] or graph.op_class[op] == DATA_MOVEMENT:
+            continue
+        if graph.op_class[op] == MATRIX:
+            role[op] = MATRIX_LOOP
+        elif is_reduction(op_type):
+            role[op] = REDUCTION
+        elif is_elementwise(op_type) and read[op] <= written[op]:
+            role[op] = ELEMENTWISE
+    read_ptr, read_producer = graph.predecessors
+    return LoopRoles(role, np.where(role == REDUCTION, read, written), read_ptr, read_producer)
+
+
+def greedy_fusion(roles: LoopRoles, order: NDArray[np.int32]) -> NDArray[np.int32]:
+    """[N] group of each op: along ``order``, an op joins the kernel before it where it may.
+
+    It must be legal there and read something the kernel produces: a kernel without
+    data flow between its ops would only glue unrelated branches to one chip.
+    """
+    return _greedy_fusion(roles, order)
+
+
+def is_one_loop(roles: LoopRoles, ops: NDArray[np.int32]) -> bool:
+    """Whether ``ops``, in execution order, may be one kernel."""
+    if len(ops) == 1:
+        return True
+    kinds, elements = roles.role[ops], roles.loop_elements[ops]
+    return bool(
+        len(ops) <= MAX_GROUP_OPS
+        and (kinds != ALONE).all()
+        and (kinds == MATRIX_LOOP).sum() <= 1
+        and (kinds[:-1] != REDUCTION).all()
+        and (elements == elements[0]).all()
+    )
+
+
+def are_one_loop(roles: LoopRoles, order: NDArray[np.int32], starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """[S] the same of each stretch of ``order`` [N] that begins at ``starts`` [S], 0 the first."""
+    kinds, elements = roles.role[order], roles.loop_elements[order]
+    sizes = np.diff(starts, append=len(order))
+    is_last = np.zeros(len(order), dtype=np.bool_)
+    is_last[starts + sizes - 1] = True
+    is_wrong = (kinds == ALONE) | ((kinds == REDUCTION) & ~is_last)
+    is_wrong |= elements != np.repeat(elements[starts], sizes)
+    wrong, matrices = (
+        np.add.reduceat(flags.astype(np.int64), starts) for flags in (is_wrong, kinds == MATRIX_LOOP)
+    )
+    legal: NDArray[np.bool_] = (sizes == 1) | ((sizes <= MAX_GROUP_OPS) & (wrong == 0) & (matrices <= 1))
+    return legal
+
+
+@njit(cache=True, nogil=True)
+def _greedy_fusion(roles, order):
+    group = np.empty(len(order), np.int32)
+    current = -1
+    size = 0
+    has_matrix = False
+    closed = True
+    elements = np.int64(0)
+    for op in order:
+        role = roles.role[op]
+        reads_current = False
+        for i in range(roles.read_ptr[op], roles.read_ptr[op + 1]):
+            # A producer of the current group stands before op, so its group is known.
+            reads_current |= not closed and group[roles.read_producer[i]] == current
+        if not (
+            reads_current
+            and role != ALONE
+            and size < MAX_GROUP_OPS
+            and not (role == MATRIX_LOOP and has_matrix)
+            and roles.loop_elements[op] == elements
+        ):
+            current += 1
+            size = 0
+            has_matrix = False
+            elements = roles.loop_elements[op]
+        group[op] = current
+        size += 1
+        has_matrix |= role == MATRIX_LOOP
+        closed = role in (ALONE, REDUCTION)
+    return group
+
+
+def _largest_written(graph: Graph) -> NDArray[np.int64]:
+    largest = np.zeros(graph.num_ops, dtype=np.int64)
+    produced = graph.tensor_producer != NO_PRODUCER
+    np.maximum.at(largest, graph.tensor_producer[produced], graph.tensor_elements[produced])
+    return largest
+
+
+def _largest_read(graph: Graph) -> NDArray[np.int64]:
+    largest = np.zeros(graph.num_ops, dtype=np.int64)
+    is_activation = graph.tensor_kind[graph.reader_tensor] == ACTIVATION
+    np.maximum.at(largest, graph.reader_op[is_activation], graph.reader_elements[is_activation])
+    return largest

@@ -1,0 +1,1 @@
+"""The analytical model: interval, latency, makespan, memory."""

@@ -1,0 +1,353 @@
+"""The analytical model of one plan in steady state (design section 5), compiled.
+
+One inference enters per interval. Per plan O(N + K + R): every array is walked a
+constant number of times. The slow, obvious twin is ``tests/env/numpy_twin.py``.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from go_opt.env.cost import CostTables
+from go_opt.env.cost.read_only import read_only
+from go_opt.env.model.latency import sample_latency_s
+from go_opt.env.model.memory import FITS, fit_chips, holdings
+from go_opt.model.graph import NO_PRODUCER, WEIGHT
+
+# A kernel none of whose ops has a modelled cost so far.
+NOTHING_YET = -1.0
+# Inferences looked at for what a tensor loads; only stages of more than 40 chips in all can need more.
+MOST_TURNS = 1 << 14
+
+
+class BatchMetrics(NamedTuple):
+    """Terms of a batch of plans. Axes: ``B`` plans, ``D`` chips, ``L`` links and the host's two."""
+
+    interval_s: NDArray[np.float64]  # [B]
+    latency_s: NDArray[np.float64]  # [B]
+    compute_s: NDArray[np.float64]  # [B, D]
+    link_s: NDArray[np.float64]  # [B, L]
+    bottleneck: NDArray[np.int64]  # [B] chip, or D + link
+    stream_bytes: NDArray[np.int64]  # [B, D] by each inference on the chip
+    peak_bytes: NDArray[np.int64]  # [B, D]
+    weight_bytes: NDArray[np.int64]  # [B, D] resident
+    fits: NDArray[np.bool_]  # [B] True where the activations of every chip fit its memory
+
+
+def evaluate_batch(
+    tables: CostTables,
+    placement: NDArray[np.int32],  # [B, N]
+    order: NDArray[np.int32],  # [B, N]
+    fusion_group: NDArray[np.int32],  # [B, N]
+    replication: NDArray[np.int32] | None = None,  # [B, N]; by default none is replicated
+) -> BatchMetrics:
+    """Evaluate a batch of plans; illegal plans are costed as they stand, never refused."""
+    num_plans = len(placement)
+    num_chips, num_links = tables.num_chips, len(tables.link_s_per_byte) + 2
+    out = BatchMetrics(
+        interval_s=np.zeros(num_plans),
+        latency_s=np.zeros(num_plans),
+        compute_s=np.zeros((num_plans, num_chips)),
+        link_s=np.zeros((num_plans, num_links)),
+        bottleneck=np.zeros(num_plans, dtype=np.int64),
+        stream_bytes=np.zeros((num_plans, num_chips), dtype=np.int64),
+        peak_bytes=np.zeros((num_plans, num_chips), dtype=np.int64),
+        weight_bytes=np.zeros((num_plans, num_chips), dtype=np.int64),
+        fits=np.zeros(num_plans, dtype=np.bool_),
+    )
+    if replication is None:
+        replication = np.empty((0, 0), np.int32)
+    placement, order, group = read_only(placement), read_only(order), read_only(fusion_group)
+    _evaluate_batch(tables, placement, order, group, read_only(replication.astype(np.int32)), out)
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _evaluate_batch(tables, placement, order, group, replication, out):
+    num_ops = tables.op_s.shape[1]
+    num_chips = len(tables.chip_kind)
+    num_links = len(tables.link_s_per_byte)
+    kernel_of = np.empty(num_ops, np.int32)
+    kernel_chip = np.empty(num_ops, np.int32)
+    kernel_s = np.empty(num_ops, np.float64)
+    measured_s = np.empty(num_ops, np.float64)
+    kernel_bytes = np.empty(num_ops, np.int64)
+    # Stamps say "already seen for this tensor of this plan" without clearing arrays.
+    kernel_seen = np.zeros(num_ops, np.int64)
+    kernel_read = np.zeros(num_ops, np.int64)
+    chip_seen = np.zeros(num_chips, np.int64)
+    link_seen = np.zeros(num_links + 1, np.int64)  # and how many times there was something to see
+    chip_host_in = np.empty(num_chips, np.int64)
+    chip_host_out = np.empty(num_chips, np.int64)
+    link_bytes = np.empty(num_chips + num_links + 1, np.int64)
+    turn_bytes = np.zeros(num_links, np.float64)  # beside those, the mean of inferences that take turns
+    readers = np.empty(num_chips, np.int64)  # chips a tensor goes to, where routes are tables
+    host_bytes = np.empty(2, np.int64)
+    stage_size = np.ones(num_chips, np.int64)  # of the stage that starts at a chip
+    sharers = np.ones(num_chips, np.int64)  # chips of the stage that a chip is part of
+    border_bytes = np.zeros(
+        (2, num_chips), np.int64
+    )  # what enters and leaves the stage that starts at a chip
+    for b in range(len(placement)):
+        if len(replication) > 0:
+            _number_stages(placement[b], replication[b], stage_size, sharers, border_bytes)
+        num_kernels = _number_kernels(
+            tables, placement[b], order[b], group[b], kernel_of, kernel_chip, kernel_s, measured_s
+        )
+        _clear(kernel_bytes, num_kernels)
+        _clear(chip_host_in, num_chips)
+        _clear(chip_host_out, num_chips)
+        _clear(link_bytes, len(link_bytes))
+        _clear(turn_bytes, num_links)
+        _clear(host_bytes, 2)
+        _account_tensors(
+            tables, b * len(tables.tensor_kind), kernel_of, kernel_chip,
+            kernel_seen, kernel_read, kernel_bytes, chip_seen, chip_host_in, chip_host_out,
+            link_seen, link_bytes, turn_bytes, readers, host_bytes, stage_size, border_bytes,
+        )  # fmt: skip
+        _finish_kernels(
+            tables, num_kernels, kernel_chip, kernel_bytes, measured_s, kernel_s, out.compute_s[b]
+        )
+        held = holdings(tables, kernel_of, kernel_chip[:num_kernels])
+        fit = fit_chips(tables, held)
+        out.fits[b] = fit.outcome == FITS
+        for d in range(num_chips):
+            out.peak_bytes[b, d], out.weight_bytes[b, d] = fit.peak_bytes[d], fit.weight_bytes[d]
+            out.stream_bytes[b, d] = fit.stream_bytes[d]
+            host_bytes[0] += fit.stream_bytes[d]
+            chip_host_in[d] += fit.stream_bytes[d]
+        for d in range(num_chips):
+            if stage_size[d] > 1:
+                _replicate(d, stage_size[d], out, b, chip_host_in, chip_host_out)
+        _interval(
+            tables, b, link_bytes, turn_bytes, host_bytes, chip_host_in, chip_host_out,
+            stage_size, sharers, border_bytes, out,
+        )  # fmt: skip
+        out.latency_s[b] = sample_latency_s(tables, order[b], kernel_of, kernel_chip, kernel_s, num_kernels)
+
+
+@njit(cache=True, nogil=True)
+def _clear(array, size):
+    # A plain loop: assigning to slices makes the kernels take seconds longer to compile.
+    for i in range(size):
+        array[i] = 0
+
+
+@njit(cache=True, nogil=True)
+def _number_stages(placement, replication, stage_size, sharers, border_bytes):
+    """Fill in the stages of a plan, and clear what crosses their borders."""
+    num_chips = len(stage_size)
+    for d in range(num_chips):
+        stage_size[d] = 1
+        sharers[d] = 1
+        border_bytes[0, d] = 0
+        border_bytes[1, d] = 0
+    for op in range(len(placement)):
+        size = min(replication[op], num_chips - placement[op])
+        stage_size[placement[op]] = max(stage_size[placement[op]], size)
+    for d in range(num_chips):
+        for replica in range(d, d + stage_size[d] if stage_size[d] > 1 else d):
+            sharers[replica] = stage_size[d]
+
+
+@njit(cache=True, nogil=True)
+def _replicate(first, size, out, b, chip_host_in, chip_host_out):
+    """Every chip of a stage holds what the first does, and takes its turn at the work."""
+    out.compute_s[b, first] /= size
+    for replica in range(first + 1, first + size):
+        out.compute_s[b, replica] += out.compute_s[b, first]
+        out.peak_bytes[b, replica] += out.peak_bytes[b, first]
+        out.weight_bytes[b, replica] += out.weight_bytes[b, first]
+        out.stream_bytes[b, replica] += out.stream_bytes[b, first]
+        chip_host_in[replica] += chip_host_in[first]
+        chip_host_out[replica] += chip_host_out[first]
+
+
+@njit(cache=True, nogil=True)
+def _number_kernels(tables, placement, order, group, kernel_of, kernel_chip, kernel_s, measured_s):
+    """Number the kernels along the order and sum their compute, measured seconds apart."""
+    kernel = -1
+    previous = -1
+    for op in order:
+        if kernel < 0 or group[op] != previous:
+            kernel += 1
+            previous = group[op]
+            kernel_chip[kernel] = placement[op]
+            kernel_s[kernel] = NOTHING_YET
+            measured_s[kernel] = 0.0
+        kernel_of[op] = kernel
+        kind = tables.chip_kind[placement[op]]
+        if np.isnan(tables.measured_s[kind, op]):
+            kernel_s[kernel] = max(kernel_s[kernel], 0.0) + tables.op_s[kind, op]
+        else:
+            measured_s[kernel] += tables.measured_s[kind, op]
+    return kernel + 1
+
+
+@njit(cache=True, nogil=True)
+def _account_tensors(
+    tables, stamp, kernel_of, kernel_chip,
+    kernel_seen, kernel_read, kernel_bytes, chip_seen, chip_host_in, chip_host_out,
+    link_seen, link_bytes, turn_bytes, readers, host_bytes, stage_size, border_bytes,
+):  # fmt: skip
+    """Charge every tensor once: kernels' reads and writes, links, host."""
+    for k in range(len(tables.tensor_kind)):
+        stamp += 1
+        size = tables.tensor_bytes[k]
+        producer = tables.tensor_producer[k]
+        is_weight = tables.tensor_kind[k] == WEIGHT
+        home_kernel = kernel_of[producer] if producer != NO_PRODUCER else -1
+        home = kernel_chip[home_kernel] if producer != NO_PRODUCER else -1
+        fetches = 0
+        is_stored = tables.tensor_is_output[k]
+        farthest = np.int64(0)
+        num_readers = 0
+        for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
+            kernel = kernel_of[tables.reader_op[r]]
+            if kernel == home_kernel:
+                continue
+            # A kernel reads a tensor once, however many of its ops do: the widest read counts.
+            touched = tables.read_bytes[r]
+            if kernel_seen[kernel] != stamp:
+                kernel_seen[kernel] = stamp
+                kernel_read[kernel] = 0
+            if touched > kernel_read[kernel]:
+                kernel_bytes[kernel] += touched - kernel_read[kernel]
+                kernel_read[kernel] = touched
+            is_stored = True
+            chip = kernel_chip[kernel]
+            if chip == home or chip_seen[chip] == stamp:
+                continue
+            chip_seen[chip] = stamp
+            if is_weight:
+                continue
+            if home < 0:
+                chip_host_in[chip] += size
+                fetches += 1
+                continue
+            if tables.is_ring:
+                farthest = max(farthest, (chip - home) % len(tables.chip_kind))
+            else:
+                readers[num_readers] = chip
+                num_readers += 1
+        if is_weight:
+            continue
+        if home < 0:
+            host_bytes[0] += size * (1 if tables.host_multicast else fetches)
+            continue
+        if is_stored:
+            kernel_bytes[home_kernel] += size
+        if tables.tensor_is_output[k]:
+            host_bytes[1] += size
+            chip_host_out[home] += size
+        if num_readers > 0:
+            _load_routes(
+                tables, home, readers[:num_readers], size, stage_size, link_seen, link_bytes, turn_bytes
+            )
+        if farthest > 0:
+            # From the last chip of its stage on in full; inside the two stages in turn.
+            inside = stage_size[home] - 1
+            border_bytes[1, home] += size
+            border_bytes[0, (home + farthest) % len(tables.chip_kind)] += size
+            if farthest > inside:
+                _load_ring(home + inside, farthest - inside, len(tables.chip_kind), size, link_bytes)
+    if tables.is_ring:
+        for link in range(1, len(tables.chip_kind)):
+            link_bytes[link] += link_bytes[link - 1]
+
+
+@njit(cache=True, nogil=True)
+def _load_ring(home, hops, num_chips, size, link_bytes):
+    """Add ``size`` to links home … home + hops - 1 as a difference array, summed afterwards."""
+    end = home + hops
+    link_bytes[home] += size
+    if end <= num_chips:
+        link_bytes[end] -= size
+    else:
+        link_bytes[0] += size
+        link_bytes[end - num_chips] -= size
+
+
+@njit(cache=True, nogil=True)
+def _load_routes(tables, home, readers, size, stage_size, link_seen, link_bytes, turn_bytes):
+    """Add ``size`` to the links on the union of the routes, of replicas in the mean of their turns."""
+    cycle = stage_size[home]
+    for chip in readers:
+        cycle *= stage_size[chip] // gcd(cycle, stage_size[chip])
+        cycle = min(cycle, MOST_TURNS)
+    for inference in range(cycle):
+        link_seen[-1] += 1  # of tensors and inferences so far
+        source = home + inference % stage_size[home]
+        for chip in readers:
+            pair = source * len(tables.chip_kind) + chip + inference % stage_size[chip]
+            for i in range(tables.route_ptr[pair], tables.route_ptr[pair + 1]):
+                link = tables.route_link[i]
+                if link_seen[link] == link_seen[-1]:
+                    continue
+                link_seen[link] = link_seen[-1]
+                if cycle == 1:
+                    link_bytes[link] += size
+                else:
+                    turn_bytes[link] += size / cycle
+
+
+@njit(cache=True, nogil=True)
+def _finish_kernels(tables, num_kernels, kernel_chip, kernel_bytes, measured_s, kernel_s, compute_s):
+    """Seconds of each kernel, by the slower of compute and memory; measured ops owe nothing more."""
+    for kernel in range(num_kernels):
+        chip = kernel_chip[kernel]
+        kind = tables.chip_kind[chip]
+        seconds = measured_s[kernel]
+        if kernel_s[kernel] != NOTHING_YET:
+            moved_s = kernel_bytes[kernel] * tables.sram_s_per_byte[kind]
+            seconds += max(kernel_s[kernel], moved_s) + tables.kernel_overhead_s[kind]
+        kernel_s[kernel] = seconds
+        compute_s[chip] += seconds
+
+
+@njit(cache=True, nogil=True)
+def _interval(
+    tables, b, link_bytes, turn_bytes, host_bytes, chip_host_in, chip_host_out,
+    stage_size, sharers, border_bytes, out,
+):  # fmt: skip
+    num_chips = len(tables.chip_kind)
+    num_links = len(tables.link_s_per_byte)
+    link_s = out.link_s[b]
+    for link in range(num_links):
+        link_s[link] = (link_bytes[link] + turn_bytes[link]) * tables.link_s_per_byte[link]
+    for first in range(num_chips):
+        size = stage_size[first]
+        for behind in range(1, size):
+            # Behind so many of its chips: what enters goes on to the others, what leaves comes from these.
+            shared = (size - behind) * border_bytes[0, first] + behind * border_bytes[1, first]
+            link = first + behind - 1
+            link_s[link] += shared / size * tables.link_s_per_byte[link]
+    link_s[num_links] = host_bytes[0] * tables.host_in_s_per_byte
+    link_s[num_links + 1] = host_bytes[1] * tables.host_out_s_per_byte
+    total_s = np.empty(num_chips)
+    for chip in range(num_chips):
+        total_s[chip] = out.compute_s[b, chip]
+    if not tables.overlap:
+        for link in range(num_links):
+            for chip in (tables.link_from[link], tables.link_to[link]):
+                if chip >= 0 and tables.pays_transfers[tables.chip_kind[chip]]:
+                    total_s[chip] += link_s[link]
+        for chip in range(num_chips):
+            if tables.pays_transfers[tables.chip_kind[chip]]:
+                total_s[chip] += chip_host_in[chip] * tables.host_in_s_per_byte / sharers[chip]
+                total_s[chip] += chip_host_out[chip] * tables.host_out_s_per_byte / sharers[chip]
+    worst_s = -1.0
+    for chip in range(num_chips):
+        if total_s[chip] > worst_s:
+            worst_s = total_s[chip]
+            out.bottleneck[b] = chip
+    for link in range(num_links + 2 if tables.overlap else 0):
+        if link_s[link] > worst_s:
+            worst_s = link_s[link]
+            out.bottleneck[b] = num_chips + link
+    out.interval_s[b] = worst_s

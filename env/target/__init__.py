@@ -1,0 +1,25 @@
+"""Targets: chips, links, rates, and the rules that hold."""
+
+from go_opt.env.target.definition import (
+    PAPER,
+    ChipKind,
+    Target,
+    Triangle,
+    load_target,
+    parse_target,
+    shipped_target,
+    target_names,
+    target_text,
+)
+
+__all__ = [
+    "PAPER",
+    "ChipKind",
+    "Target",
+    "Triangle",
+    "load_target",
+    "parse_target",
+    "shipped_target",
+    "target_names",
+    "target_text",
+]

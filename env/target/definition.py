@@ -1,0 +1,307 @@
+"""Targets: the hardware a plan is for, read from TOML and validated."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env.target.simulator_parameters import (
+    ANALYTICAL_EFFECTS,
+    EFFECTS,
+    KindParameters,
+    SimulatorParameters,
+    ideal_parameters,
+    read_kind,
+    read_package,
+)
+from go_opt.env.target.toml_table import TomlTable, parse_toml
+from go_opt.env.target.topology import TOPOLOGIES, Topology, build_topology
+from go_opt.errors import InvalidInputError, TargetError
+from go_opt.model.dtypes import DTYPE_BITS, DTYPES, dtype_code
+
+MAX_CHIPS: Final = 4096
+PAPER: Final = ":paper"  # behind the name of a target
+MAX_ROUTED_CHIPS: Final = 256  # where routes are tables of pairs of chips
+NoSkip = Literal["prefix", "all", "off"]
+Triangle = Literal["longest_path", "three_chip", "adjacent", "off"]
+
+
+@dataclass(frozen=True)
+class ChipKind:
+    """One kind of chip. Rates are per dtype name; ``default`` serves the types not listed."""
+
+    name: str
+    count: int
+    sram_bytes: int
+    sram_bytes_per_s: float
+    kernel_overhead_s: float
+    pays_transfers: bool
+    matrix_flops_per_s: Mapping[str, float]
+    vector_flops_per_s: Mapping[str, float]
+    simulator: KindParameters = field(default_factory=KindParameters)
+
+    def rates(self, by_dtype: Mapping[str, float], native_dtype: str) -> NDArray[np.float64]:
+        """[len(DTYPES)] peak rate of each type.
+
+        A type that is not listed runs at ``default``, or else at the native type's rate
+        scaled down by the ratio of their widths: a wider type uses the lanes of several.
+        """
+        rates = np.empty(len(DTYPES))
+        native_bits = DTYPE_BITS[dtype_code(native_dtype)]
+        fallback = by_dtype.get(native_dtype, max(by_dtype.values()))
+        for code, name in enumerate(DTYPES):
+            scaled = fallback * min(1.0, native_bits / DTYPE_BITS[code])
+            rates[code] = by_dtype.get(name, by_dtype.get("default", scaled))
+        return rates
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """Which static constraints hold (design section 6)."""
+
+    acyclic: bool  # on a ring or a chain to no lower chip; elsewhere the chips have some such order
+    no_skip: NoSkip
+    triangle: Triangle
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """A package of chips, its links, its host and its rules. Axes: ``D`` chips, ``L`` links."""
+
+    name: str
+    description: str
+    native_dtype: str
+    overlap: bool  # True: transfers run beside compute
+    power_w: float
+    constraints: Constraints
+    kinds: tuple[ChipKind, ...]
+    topology: Topology
+    host_in_bytes_per_s: float
+    host_out_bytes_per_s: float
+    fingerprint: str  # SHA-256 of everything above but the description
+    source: str  # the name or path it was loaded by
+    simulator: SimulatorParameters  # what the simulated fidelity adds; ideal where the file says nothing
+    analytical_effects: tuple[str, ...]  # of those, what the analytical model takes too
+
+    @cached_property
+    def modelled(self) -> SimulatorParameters:
+        """Of what the simulator knows, what the analytical model takes too."""
+        return self.simulator.without([e for e in EFFECTS if e not in self.analytical_effects])
+
+    def __repr__(self) -> str:
+        links = self.topology.num_links
+        return f"Target({self.name!r}: {self.num_chips} chips, {links} links, {self.native_dtype})"
+
+    @property
+    def num_chips(self) -> int:
+        return sum(kind.count for kind in self.kinds)
+
+    @property
+    def goes_forward(self) -> bool:
+        """Whether the chips' order is given and results go to no lower chip."""
+        return self.constraints.acyclic and self.topology.is_ring
+
+    @cached_property
+    def chip_kind(self) -> NDArray[np.int32]:
+        """[D] index into ``kinds``."""
+        counts = [kind.count for kind in self.kinds]
+        return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+
+    @cached_property
+    def chip_sram_bytes(self) -> NDArray[np.int64]:
+        """[D] memory of each chip."""
+        return np.array([kind.sram_bytes for kind in self.kinds], dtype=np.int64)[self.chip_kind]
+
+    @cached_property
+    def link_names(self) -> tuple[str, ...]:
+        """[L] names in the order of ``Metrics.link_s``: the links, then host in, host out."""
+        pairs = zip(self.topology.link_src, self.topology.link_dst, strict=True)
+        return (*(f"link {src}->{dst}" for src, dst in pairs), "host in", "host out")
+
+    def bottleneck_name(self, index: int) -> str:
+        """``chip 3 compute`` (``chip 3 compute and transfers`` where they do not overlap), ``link 2->3`` …"""
+        if index < self.num_chips:
+            return f"chip {index} compute" if self.overlap else f"chip {index} compute and transfers"
+        return self.link_names[index - self.num_chips]
+
+
+def target_names() -> tuple[str, ...]:
+    """Names of the targets that ship with go-opt."""
+    folder = files("go_opt.env.targets")
+    return tuple(sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")))
+
+
+@lru_cache(maxsize=32)
+def _shipped(name: str) -> Target:
+    return parse_target(target_text(name), name)
+
+
+def shipped_target(name: str) -> Target:
+    """A shipped target by name; no file of that name is looked for.
+
+    Raises:
+      TargetError: no target of that name ships with go-opt.
+    """
+    if name.removesuffix(PAPER) not in target_names():
+        raise _unknown(name)
+    return _shipped(name)
+
+
+def load_target(name_or_path: str | Path) -> Target:
+    """A shipped target by name, or one of your own by the path of its TOML file.
+
+    Behind either ``:paper`` asks for the plain model of Xie et al., which takes none of the
+    simulator's effects.
+
+    Raises:
+      TargetError: the name is unknown, or the file is missing or malformed.
+    """
+    name = str(name_or_path)
+    is_shipped = name.removesuffix(PAPER) in target_names()
+    return _shipped(name) if is_shipped else parse_target(target_text(name), name)
+
+
+def target_text(name_or_path: str | Path) -> str:
+    """The TOML text of a shipped target, or of a file of your own; errors as :func:`load_target`."""
+    name = str(name_or_path).removesuffix(PAPER)
+    if name in target_names():
+        return (files("go_opt.env.targets") / f"{name}.toml").read_text("utf-8")
+    try:
+        return Path(name).read_text("utf-8")
+    except (OSError, ValueError) as error:
+        if name.endswith(".toml") or not isinstance(error, FileNotFoundError):
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise TargetError(
+                f"target file {name[:200]!r} cannot be read: {reason}.", field="target"
+            ) from None
+    raise _unknown(name)
+
+
+def _unknown(name: str) -> TargetError:
+    near = difflib.get_close_matches(name[:40], target_names(), n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(near)}" if near else f"known: {', '.join(target_names())}"
+    return TargetError(f"unknown target {name[:80]!r}; {hint}, or give a .toml file.", field="target")
+
+
+def parse_target(text: str, source: str) -> Target:
+    """A target from the text of a TOML file; ``source`` names it in errors."""
+    try:
+        target = _build(parse_toml(text), source)
+    except InvalidInputError as error:
+        raise TargetError(f"target {source[:200]!r}: {error}", field=error.field) from None
+    if not source.endswith(PAPER):
+        return target
+    plain = hashlib.sha256(f"{target.fingerprint}{PAPER}".encode()).hexdigest()
+    return replace(target, fingerprint=plain, analytical_effects=())
+
+
+def _build(data: dict[str, Any], source: str) -> Target:
+    top = TomlTable(data, "")
+    name = top.text("name")
+    native = DTYPES[dtype_code(top.text("native_dtype"), field="native_dtype")]
+    rules = top.table("constraints")
+    constraints = Constraints(
+        acyclic=rules.flag("acyclic"),
+        no_skip=rules.choice("no_skip", ("prefix", "all", "off")),
+        triangle=rules.choice("triangle", ("longest_path", "three_chip", "adjacent", "off")),
+    )
+    rules.finish()
+    kinds = tuple(_kind(table, native) for table in top.tables("kinds"))
+    if len({kind.name for kind in kinds}) < len(kinds):
+        raise TargetError("kinds: two kinds have the same name.", field="kinds")
+    num_chips = sum(kind.count for kind in kinds)
+    if not 1 <= num_chips <= MAX_CHIPS:
+        raise TargetError(f"kinds: {num_chips} chips in all, must be 1 to {MAX_CHIPS}.", field="kinds")
+    host = top.table("host")
+    host_in, host_out = host.positive("in_bytes_per_s"), host.positive("out_bytes_per_s")
+    host.finish()
+    topology = _topology(top.table("topology"), num_chips)
+    target = Target(
+        name=name,
+        description=top.text("description", ""),
+        native_dtype=native,
+        overlap=top.flag("overlap"),
+        power_w=top.positive("power_w", 1.0) if "power_w" in data else 0.0,
+        constraints=constraints,
+        kinds=kinds,
+        topology=topology,
+        host_in_bytes_per_s=host_in,
+        host_out_bytes_per_s=host_out,
+        fingerprint=_fingerprint(data),
+        source=source,
+        simulator=_simulator(top, kinds),
+        analytical_effects=_analytical_effects(top),
+    )
+    top.finish()
+    if constraints.triangle != "off" and not constraints.acyclic:
+        raise TargetError(
+            "constraints.triangle needs constraints.acyclic: it judges forward dependencies.",
+            field="constraints.triangle",
+        )
+    if constraints.triangle != "off" and not topology.is_ring:
+        raise TargetError(
+            f"constraints.triangle needs a ring or a chain, not {topology.kind}.",
+            field="constraints.triangle",
+        )
+    return target
+
+
+def _kind(table: TomlTable, native_dtype: str) -> ChipKind:
+    kind = ChipKind(
+        name=table.text("name"),
+        count=table.count("count"),
+        sram_bytes=table.count("sram_bytes"),
+        sram_bytes_per_s=table.positive("sram_bytes_per_s"),
+        kernel_overhead_s=table.non_negative("kernel_overhead_s"),
+        pays_transfers=table.flag("pays_transfers", True),
+        matrix_flops_per_s=table.rates("matrix_flops_per_s"),
+        vector_flops_per_s=table.rates("vector_flops_per_s"),
+        simulator=read_kind(table.table("simulator")) if table.has("simulator") else KindParameters(),
+    )
+    table.finish()
+    return kind
+
+
+def _simulator(top: TomlTable, kinds: tuple[ChipKind, ...]) -> SimulatorParameters:
+    of_kinds = [kind.simulator for kind in kinds]
+    if top.has("simulator"):
+        return read_package(top.table("simulator"), of_kinds)
+    return replace(ideal_parameters(len(kinds)), kinds=tuple(of_kinds))
+
+
+def _analytical_effects(top: TomlTable) -> tuple[str, ...]:
+    if not top.has("analytical"):
+        return ANALYTICAL_EFFECTS
+    table = top.table("analytical")
+    effects = table.choices("effects", ANALYTICAL_EFFECTS)
+    table.finish()
+    return effects
+
+
+def _topology(table: TomlTable, num_chips: int) -> Topology:
+    kind = table.choice("kind", TOPOLOGIES)
+    if num_chips > MAX_ROUTED_CHIPS and kind not in ("ring", "chain"):
+        raise TargetError(
+            f"kinds: {num_chips} chips in all, a {kind} has at most {MAX_ROUTED_CHIPS}.", field="kinds"
+        )
+    links = table.links(num_chips) if kind == "listed" else ()
+    rate = 1.0 if kind == "listed" else table.positive("rate_bytes_per_s")
+    latency = 0.0 if kind == "listed" else table.non_negative("latency_s")
+    columns = table.count("columns") if kind == "mesh2d" else 0
+    table.finish()
+    return build_topology(kind, num_chips, rate, latency, columns=columns, links=links)
+
+
+def _fingerprint(data: Mapping[str, Any]) -> str:
+    costing = {key: value for key, value in data.items() if key != "description"}
+    return hashlib.sha256(json.dumps(costing, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,0 +1,87 @@
+"""A target as the text of a target file: what :func:`go_opt.env.parse_target` reads, the other way round."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from go_opt.env.target.definition import ChipKind, Target
+from go_opt.env.target.simulator_parameters import KindParameters, SimulatorParameters, ideal_parameters
+from go_opt.env.target.topology import Topology
+from go_opt.errors import TargetError
+
+_OF_ONE_RATE: Final = ("ring", "chain", "all_to_all", "host_star")
+
+
+def target_to_toml(target: Target) -> str:
+    """Text that parses to the same target but for its fingerprint, which is that of the text.
+
+    A grid is written as the list of its links.
+
+    Raises:
+      TargetError: no file can say this: links of a ring, chain or star that differ.
+    """
+    fields = {
+        "name": target.name,
+        "description": target.description,
+        "native_dtype": target.native_dtype,
+        "overlap": target.overlap,
+        "constraints": vars(target.constraints),
+        "topology": _topology(target.name, target.topology),
+        "host": {
+            "in_bytes_per_s": target.host_in_bytes_per_s,
+            "out_bytes_per_s": target.host_out_bytes_per_s,
+        },
+        "kinds": [_kind(kind) for kind in target.kinds],
+    }
+    if target.power_w:
+        fields["power_w"] = target.power_w
+    if target.simulator != ideal_parameters(len(target.kinds)):
+        fields["simulator"] = _simulator(target.simulator)
+    if target.analytical_effects:
+        fields["analytical"] = {"effects": list(target.analytical_effects)}
+    return "".join(f"{key} = {_value(value)}\n" for key, value in fields.items())
+
+
+def _topology(name: str, topology: Topology) -> dict[str, Any]:
+    rates, latencies_s = topology.rate_bytes_per_s, topology.latency_s
+    is_uniform = len(np.unique(rates)) <= 1 and len(np.unique(latencies_s)) <= 1
+    if not topology.num_links:  # a single chip, whatever its rate would be
+        kind = topology.kind if topology.is_ring else "all_to_all"
+        return {"kind": kind, "rate_bytes_per_s": 1.0, "latency_s": 0.0}
+    if topology.kind in _OF_ONE_RATE and is_uniform:
+        rate, latency_s = float(rates[0]), float(latencies_s[0])
+        return {"kind": topology.kind, "rate_bytes_per_s": rate, "latency_s": latency_s}
+    if topology.is_ring or topology.kind == "host_star":
+        raise TargetError(f"target {name!r}: the links of a {topology.kind} differ.", field="topology")
+    rows = zip(topology.link_from.tolist(), topology.link_to.tolist(), rates, latencies_s, strict=True)
+    links = [
+        {"source": source, "destination": to, "rate_bytes_per_s": float(rate), "latency_s": float(latency_s)}
+        for source, to, rate, latency_s in rows
+    ]
+    return {"kind": "listed", "links": links}
+
+
+def _kind(kind: ChipKind) -> dict[str, Any]:
+    fields = {key: value for key, value in vars(kind).items() if key != "simulator"}
+    if kind.simulator == KindParameters():
+        return fields
+    table = dict(vars(kind.simulator))
+    tile = [table.pop(f"tile_{axis}") for axis in ("rows", "inner", "columns")]
+    return {**fields, "simulator": {"tile": tile, **table}}
+
+
+def _simulator(parameters: SimulatorParameters) -> dict[str, Any]:
+    return {key: value for key, value in vars(parameters).items() if key not in ("kinds", "fit_by_size")}
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    # JSON writes texts, numbers and flags as TOML does, but for one control character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,1 @@
+"""Files, cores, memory of the process, units and the version."""

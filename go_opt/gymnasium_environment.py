@@ -1,0 +1,197 @@
+"""Placement as a Gymnasium environment: an episode puts the kernels of a graph on chips, one by one.
+
+    environment = gymnasium.make(
+        "go_opt.gymnasium_environment:GoOpt/Placement-v0", graph="zoo:din", target="mcm-2x2"
+    )
+
+Order and kernels are the default ones. An action is the chip of the next kernel, among those
+that the solver has left open to it; where a choice turns out to lead nowhere, the solver takes
+it back and the kernel is asked for again, so that every complete placement keeps the rules. The
+reward comes with the last kernel. Needs the extra ``gymnasium``, whose ``make`` takes names and
+paths only: graphs and environments of your own are arguments of :class:`PlacementEnv`.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Final
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from go_opt.agents.inputs.features import GraphFeatures, graph_features
+from go_opt.agents.inputs.op_types import NUM_OP_TYPES
+from go_opt.agents.training.cases import reference_interval_s
+from go_opt.agents.training.environment import Environment, greedy_interval_s, open_session
+from go_opt.env import INVALID_REWARD, Target, reward
+from go_opt.errors import InfeasibleError, InvalidInputError
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.solver import Solver, placement_problem, rule_tables
+from go_opt.solver.orders.instance import instance
+from go_opt.solver.propagation.modes import MAX_BACKTRACKS
+from go_opt.training_inputs import as_any_graph, as_environment, as_target
+
+ID: Final = "GoOpt/Placement-v0"
+_UNDECIDED: Final = -1
+_LARGEST_FEATURE: Final = 1e6  # far beyond any
+Observation = dict[str, Any]  # arrays
+
+
+class PlacementEnv(gymnasium.Env[Observation, np.int64]):
+    """One graph on one target. Axes: ``N`` ops, ``E`` edges, ``D`` chips.
+
+    Observations: what the policy sees of ops ``[N, …]``, ``op_type`` [N], ``edges`` [E, 2],
+    ``chips`` [D, …] and ``package``; and how far the episode is: ``placement`` [N], -1 where
+    undecided, ``is_next`` [N], the ops of the kernel to be placed, and ``action_mask`` [D].
+
+    The reward of the last step is ``ln(greedy interval / interval)``. An episode also ends, with
+    the reward of an invalid plan, at a chip that is not open, and where choices were taken back
+    too often; ``info`` then has a ``reason``.
+
+    Args:
+      graph, target: as :func:`go_opt.finetune` takes them.
+      environment: what evaluates plans, likewise: ``analytical``, ``simulated``, the
+        ``HOST:PORT`` of a service, or one of your own.
+      max_backtracks: choices taken back in one episode.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (as gymnasium declares it)
+
+    def __init__(
+        self,
+        graph: Graph | str | Path,
+        target: Target | str | Path = "mcm-6x6",
+        environment: str | Environment = "analytical",
+        *,
+        max_backtracks: int = MAX_BACKTRACKS,
+    ) -> None:
+        if max_backtracks < 0:
+            raise InvalidInputError(
+                f"max_backtracks is {max_backtracks}, must be 0 or more.", field="max_backtracks"
+            )
+        self.graph, self.target = as_any_graph(graph), as_target(target)
+        self.plan: Plan | None = None  # of the last complete episode
+        self._max_backtracks = max_backtracks
+        self._instance = instance(self.graph, self.target)
+        self._problem = placement_problem(self.graph, self.target, self._instance.fusion_group)
+        self._tables = rule_tables(self._problem)
+        self._solver = self._new_solver()
+        self._fixed = _fixed_observations(self.graph, graph_features(self.graph, self.target))
+        self._has_ended = True
+        num_ops, num_chips = self.graph.num_ops, self.target.num_chips
+        self.action_space = spaces.Discrete(num_chips)
+        self.observation_space = spaces.Dict(
+            {
+                **{name: _space(name, array) for name, array in self._fixed.items()},
+                "placement": spaces.Box(_UNDECIDED, num_chips - 1, (num_ops,), np.int32),
+                "is_next": spaces.MultiBinary(num_ops),
+                "action_mask": spaces.MultiBinary(num_chips),
+            }
+        )
+        self._session = open_session(as_environment(environment, 1), self.graph, self.target)
+        by_environment_s = greedy_interval_s(self._session, self._instance)
+        self.reference_interval_s = (
+            by_environment_s if math.isfinite(by_environment_s) else reference_interval_s(self._instance)
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Begin with nothing placed; all episodes begin alike, whatever the seed."""
+        super().reset(seed=seed, options=options)
+        self._solver, self._has_ended = self._new_solver(), False
+        return self._observation(), {}
+
+    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Put the next kernel on a chip.
+
+        Raises:
+          EnvironmentFailedError: the environment failed at the finished plan.
+        """
+        if self._has_ended:
+            raise InvalidInputError("the episode has ended; reset it.")
+        if not self.action_masks()[action]:
+            return self._end(INVALID_REWARD, reason=f"chip {action} is not open to the kernel.")
+        if self._solver.set_domain(self._next_unit, int(action)) < 0:
+            return self._end(INVALID_REWARD, reason=f"{self._max_backtracks} choices were taken back.")
+        if not self._solver.is_complete:
+            return self._observation(), 0.0, False, False, {}
+        placement = self._solver.placement[self._problem.unit_of_op]
+        order, group = self._instance.order, self._instance.fusion_group
+        answer = self._session.evaluate(placement[None], order[None], group[None])
+        self.plan = Plan.create(
+            self.graph,
+            self.target.source,
+            self.target.fingerprint,
+            placement=placement,
+            order=order,
+            fusion_group=group,
+            provenance="gymnasium",
+        )
+        earned = float(reward(answer.interval_s, answer.valid, self.reference_interval_s)[0])
+        return self._end(earned, interval_s=float(answer.interval_s[0]))
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """[D] True where the chip is open to the next kernel, as masked policies ask for it."""
+        mask = np.zeros(self.target.num_chips, dtype=np.bool_)
+        mask[self._solver.get_domain(self._next_unit)] = True
+        return mask
+
+    def close(self) -> None:
+        """Close the session of the environment."""
+        self._session.close()
+
+    @property
+    def _next_unit(self) -> int:
+        """The first undecided kernel along the order; the last one once none is."""
+        units = self._problem.topological
+        return int(units[min(self._solver.num_decisions, len(units) - 1)])
+
+    def _new_solver(self) -> Solver:
+        solver = Solver(self._tables, max_backtracks=self._max_backtracks)
+        if solver.is_exhausted:
+            raise InfeasibleError(
+                f"graph {self.graph.name!r} has no placement on {self.target.name!r} that keeps its rules."
+            )
+        return solver
+
+    def _end(self, earned: float, **info: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        self._has_ended = True
+        return self._observation(), earned, True, False, info
+
+    def _observation(self) -> Observation:
+        is_decided = self._solver.store.size == 1  # by a choice, or since nothing else is open
+        placement = np.where(is_decided, self._solver.placement, np.int32(_UNDECIDED))
+        return {
+            **{name: array.copy() for name, array in self._fixed.items()},
+            "placement": placement[self._problem.unit_of_op],
+            "is_next": (self._problem.unit_of_op == self._next_unit).astype(np.int8),
+            "action_mask": self.action_masks().astype(np.int8),
+        }
+
+
+def _fixed_observations(graph: Graph, features: GraphFeatures) -> Observation:
+    """What an episode does not change, by op rather than by row."""
+    ops, op_type = np.empty_like(features.ops), np.empty_like(features.op_type)
+    ops[features.row_op], op_type[features.row_op] = features.ops, features.op_type
+    return {
+        "ops": ops,
+        "op_type": op_type,
+        "edges": np.stack([graph.edge_src, graph.edge_dst], axis=1).astype(np.int32),
+        "chips": features.chips,
+        "package": features.package,
+    }
+
+
+def _space(name: str, array: NDArray) -> spaces.Box:
+    if array.dtype == np.float32:
+        return spaces.Box(-_LARGEST_FEATURE, _LARGEST_FEATURE, array.shape, np.float32)
+    last = NUM_OP_TYPES - 1 if name == "op_type" else int(array.max(initial=0)) + 1
+    return spaces.Box(0, last, array.shape, np.int32)
+
+
+gymnasium.register(id=ID, entry_point=f"{__name__}:{PlacementEnv.__name__}")

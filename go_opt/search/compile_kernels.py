@@ -1,0 +1,58 @@
+"""Compiles the kernels of searches: ``python -m go_opt.search.compile_kernels``, started by a search."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
+
+from go_opt.agents.generator import generate_graph
+from go_opt.common.files import write_atomically
+from go_opt.env import load_target
+from go_opt.result import Request
+from go_opt.search.compiling.kernel_cache import COMPILES, marker
+from go_opt.search.compiling.warm_up import warm_up
+from go_opt.search.portfolio import proposals
+from go_opt.search.state import Search
+from go_opt.solver import Colocate, Forbid
+
+_EVALUATIONS: Final = 300  # until every method has had a turn
+_OPS: Final = 40
+_REQUESTS: Final = (
+    Request(max_evaluations=_EVALUATIONS),
+    Request(max_evaluations=_EVALUATIONS, relays=False),
+    Request(max_evaluations=_EVALUATIONS, replication=False),
+    Request(max_evaluations=_EVALUATIONS, decide="placement"),
+)
+_CONSTRAINED: Final = (
+    Request(max_evaluations=_EVALUATIONS, constraints=(Colocate(("op0", "op1")), Forbid(("op2",), (3,)))),
+)
+
+
+def _compile(requests: Iterable[Request]) -> None:
+    """Run the kernels once, as searches do, on a small graph; also those that its optimum makes needless."""
+    warm_up(backwards=True)  # whoever started this process compiles them as well
+    graph, target = generate_graph(0, num_ops=_OPS), load_target("mcm-2x2")
+    for request in requests:
+        search = Search(graph, target, request, None, lambda step: None)
+        for proposal in islice(proposals(search), request.max_evaluations):
+            if proposal is not None:
+                search.consider(proposal)
+
+
+def main() -> None:
+    """Compile, unless another process has, and leave the marker."""
+    os.environ[COMPILES] = "1"
+    marker().parent.mkdir(parents=True, exist_ok=True)
+    with open(marker().with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go of when the process ends, however it does
+        if not marker().exists():
+            _compile(_REQUESTS)
+            write_atomically(marker(), "")
+            _compile(_CONSTRAINED)
+
+
+if __name__ == "__main__":
+    main()

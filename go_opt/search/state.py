@@ -1,0 +1,301 @@
+"""A search: evaluates what is proposed, keeps the best verified plan and the history."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from go_opt.common.units import format_duration
+from go_opt.env import Metrics, Target, cost_tables, evaluate_plan, loop_roles
+from go_opt.env.copies.stages import stages_of
+from go_opt.env.op_memory import op_that_runs_nowhere, why_no_plan
+from go_opt.errors import InfeasibleError
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.result import OPTIMAL_GAP, OptimizeResult, Request, Status, Step
+from go_opt.search.methods.proposal import IntArray, Proposal, may_replicate, passing_of
+from go_opt.search.simulated_claim import (
+    EQUAL,
+    MOST_SIMULATED_OPS,
+    Shortlist,
+    reserve_s,
+    simulated_answer,
+)
+from go_opt.solver import (
+    Bound,
+    clones_of_arrays,
+    latency_bound,
+    needed_relays,
+    relays_of_arrays,
+    throughput_bound,
+    verify,
+)
+from go_opt.solver.constraints.plans import constrained_tables
+from go_opt.solver.problem.op_constraints import op_constraints
+from go_opt.solver.problem.segment_rules import SegmentRules, segment_rules
+
+
+def lower_bound(graph: Graph, target: Target, request: Request) -> Bound:
+    """The lower bound of the objective, for every decision ``request`` leaves open."""
+    if request.fidelity != "analytical":
+        return Bound(0.0, f"none is proven at the {request.fidelity} fidelity")
+    tables, roles = cost_tables(graph, target), loop_roles(graph)
+    is_open = request.decide == "all"
+    if request.objective == "latency":
+        return latency_bound(graph, tables, roles, fusion_is_open=is_open)
+    replicates = may_replicate(target, request)
+    return throughput_bound(graph, tables, roles, fusion_is_open=is_open, replication_is_open=replicates)
+
+
+class Search:
+    """Evaluates proposals, keeps the best valid plan and the history."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        target: Target,
+        request: Request,
+        policy: Path | None,
+        on_step: Callable[[Step], None],
+    ) -> None:
+        self.graph, self.target, self.request, self.policy = graph, target, request, policy
+        self.asked = op_constraints(graph, target, request.constraints)
+        self.tables = constrained_tables(self.asked) if request.constraints else cost_tables(graph, target)
+        self.rules = segment_rules(self.asked) if request.constraints else SegmentRules()
+        self.passing = passing_of(target, request)
+        # Where transfers add to compute, pipelines of stages are not searched: the bound holds for them.
+        self.replicates = may_replicate(target, request) and target.overlap
+        self.best: OptimizeResult | None = None
+        self.last_interval_s = self.last_latency_s = 0.0  # of the proposal before, by the analytical model
+        self.is_exhausted = False  # whether every method had its turn
+        self.wishes: list[IntArray] = []  # placements that were proposed and break a constraint
+        self._on_step = on_step
+        self._started_s = time.monotonic()
+        self._bound = lower_bound(graph, target, request)
+        self._history: list[Step] = []
+        self._reference_s = math.inf
+        self._rejection = ""  # why the first plan is not valid, sizes in memory apart
+        self._failure = ""  # what a method says of that
+        self._least_latency_s = math.inf  # of valid plans that take longer for a sample than asked
+        self._shortlist = Shortlist()
+        self._reserve_s = reserve_s(graph, target, request)
+        self._closest: tuple[int, Plan] | None = None  # of plans that do not fit: by how many bytes
+
+    def consider(self, proposal: Proposal) -> bool:
+        """Evaluate the proposal; True where it is the best so far."""
+        plan = self._plan(proposal)
+        metrics = self._evaluate(plan)
+        reached_s = metrics.makespan_s if self.request.objective == "latency" else metrics.interval_s
+        # Plans that are slow for a sample are of use only to say how slow they all are.
+        is_slow = metrics.latency_s > self.request.latency_limit_s
+        is_as_good = metrics.valid and reached_s <= self.best_s * (1.0 + EQUAL)
+        is_as_good &= not (is_slow and self.best is not None)
+        is_better = is_as_good and reached_s < self.best_s
+        is_as_good &= is_better or self._is_leaner(plan, metrics)
+        violations = verify(self.graph, self.target, plan, self.request.constraints) if is_as_good else []
+        if violations:
+            is_better = is_as_good = False
+            reached_s = math.inf
+            self._rejection = self._rejection or violations[0].message
+            if self.request.constraints:
+                self.wishes.append(plan.placement)
+        if is_slow and is_better:
+            is_better = False
+            self._least_latency_s = min(self._least_latency_s, metrics.latency_s)
+        if is_slow or not metrics.valid:
+            reached_s = math.inf
+        if proposal.method == "greedy":
+            self._reference_s = reached_s
+        self._record(proposal.method, reached_s)
+        if is_as_good and not is_slow:
+            gap = _gap(reached_s, self._bound.seconds)
+            found = OptimizeResult(
+                plan=plan,
+                metrics=metrics,
+                objective=self.request.objective,
+                status=_status(self.request, gap),
+                lower_bound_s=self._bound.seconds,
+                bound_reason=self._bound.reason,
+                gap=gap,
+                method=proposal.method,
+                history=(),
+                evaluations=0,
+                wall_s=self._history[-1].elapsed_s,
+                reference_s=self._reference_s,
+                seed=self.request.seed,
+            )
+            self._shortlist.add(found)
+            if is_better:
+                self.best = found
+        self._on_step(self._history[-1])
+        return is_better
+
+    def _is_leaner(self, plan: Plan, metrics: Metrics) -> bool:
+        """Whether it takes fewer chips than the best plan, or as many and has a lower latency."""
+        if self.best is None:
+            return True
+        best = self.best
+        return (plan.chips_used, metrics.latency_s) < (best.plan.chips_used, best.metrics.latency_s)
+
+    def _plan(self, proposal: Proposal) -> Plan:
+        plan = Plan.create(
+            self.graph,
+            self.target.source,
+            self.target.fingerprint,
+            placement=proposal.placement,
+            order=proposal.order,
+            fusion_group=proposal.fusion_group,
+            provenance=proposal.method,
+            replication=proposal.replication,
+        )
+        copies = proposal.copies
+        if copies is not None:
+            return replace(
+                plan,
+                relays=relays_of_arrays(self.graph, copies.relay_tensor, copies.relay_chip),
+                clones=clones_of_arrays(self.graph, copies.clone_op, copies.clone_chip),
+            )
+        if self.passing != "relayed":
+            return plan
+        stages = stages_of(plan.placement, plan.replication)
+        placement = stages.number(plan.placement)
+        tensor, stage = needed_relays(self.tables, placement, self.target.constraints.triangle)
+        return replace(plan, relays=relays_of_arrays(self.graph, tensor, stages.first_chip[stage]))
+
+    def raise_bound(self, bound: Bound) -> None:
+        """A lower bound was proven; the larger one counts, for the best plan too."""
+        if bound.seconds <= self._bound.seconds:
+            return
+        self._bound = bound
+        if self.best is not None:
+            self.best = self._with_bound(self.best)
+
+    def _with_bound(self, result: OptimizeResult) -> OptimizeResult:
+        """The same against the bound as it is now."""
+        metrics = result.metrics
+        reached_s = metrics.makespan_s if self.request.objective == "latency" else metrics.interval_s
+        gap = _gap(reached_s, self._bound.seconds)
+        return replace(
+            result,
+            status=_status(self.request, gap),
+            lower_bound_s=self._bound.seconds,
+            bound_reason=self._bound.reason,
+            gap=gap,
+        )
+
+    def _evaluate(self, plan: Plan) -> Metrics:
+        """At the fidelity asked for; what does not fit by the analytical model is not simulated."""
+        is_quick = self.request.objective == "throughput" and self.graph.num_ops <= MOST_SIMULATED_OPS
+        at_most_s = self.best_s * (1.0 + EQUAL) if is_quick else 0.0
+        metrics = evaluate_plan(self.graph, self.target, plan, at_most_s=at_most_s)
+        self.last_interval_s, self.last_latency_s = metrics.interval_s, metrics.latency_s
+        if self.best is None and not metrics.valid:
+            excess = int((metrics.peak_bytes - self.target.chip_sram_bytes).max())
+            if self._closest is None or excess < self._closest[0]:
+                self._closest = excess, plan
+        if self.request.fidelity == "analytical" or not metrics.valid:
+            return metrics
+        metrics = evaluate_plan(self.graph, self.target, plan, fidelity=self.request.fidelity)
+        self._rejection = self._rejection or metrics.reason
+        return metrics
+
+    def count_miss(self, method: str) -> None:
+        """A method looked and found nothing better; it costs as much as an evaluation."""
+        self._record(method, math.inf)
+        self._on_step(self._history[-1])
+
+    def explain_failure(self, reason: str) -> None:
+        """Why there is no plan, should none be found."""
+        self._failure = reason
+
+    def _record(self, method: str, reached_s: float) -> None:
+        elapsed_s = time.monotonic() - self._started_s
+        best_s = min(self.best_s, reached_s)
+        self._history.append(Step(method, reached_s, best_s, len(self._history) + 1, elapsed_s))
+
+    def is_done(self) -> bool:
+        """Whether to stop: proven optimal, or out of evaluations or, with a valid plan, of time."""
+        if self.is_done_with_evaluations:
+            return True
+        if self.best is None:
+            return self.is_late and math.isfinite(self._least_latency_s)
+        return self.is_late or self.best.status == "OPTIMAL"
+
+    @property
+    def is_done_with_evaluations(self) -> bool:
+        """Whether there are none left."""
+        limit = self.request.max_evaluations
+        return limit is not None and len(self._history) >= limit
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the time is up."""
+        return self.request.time_limit_s - self._reserve_s - (time.monotonic() - self._started_s)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is up."""
+        return self.left_s <= 0.0
+
+    def result(self) -> OptimizeResult:
+        """The best plan so far, by the model."""
+        if self.best is None:
+            raise InfeasibleError(self._why_no_plan())
+        return self._complete(self.best)
+
+    def answer(self, *, checks: bool) -> OptimizeResult:
+        """The best plan; of the next best ones too where it ``checks`` what the simulator says of them."""
+        if self.best is None or not checks:
+            return self.result()
+        others = [self._with_bound(one) for one in self._shortlist.without(self.best)]
+        found = [self.best, *others]
+        return self._complete(
+            self._with_bound(simulated_answer(self.graph, self.target, self.request, found))
+        )
+
+    def _complete(self, result: OptimizeResult) -> OptimizeResult:
+        return replace(
+            result,
+            history=tuple(self._history),
+            evaluations=len(self._history),
+            wall_s=time.monotonic() - self._started_s,
+            reference_s=self._reference_s,
+        )
+
+    def _why_no_plan(self) -> str:
+        nowhere = op_that_runs_nowhere(self.graph, self.target)
+        if math.isfinite(self._least_latency_s):
+            limit, least = map(format_duration, (self.request.latency_limit_s, self._least_latency_s))
+            reason = f"no plan was found with a latency of at most {limit}; the lowest is {least}."
+        else:
+            closest = None if self._closest is None else self._closest[1]
+            why = why_no_plan(self.graph, self.target, self._rejection, closest)
+            reason = nowhere or self._failure or why
+        if nowhere or self.is_exhausted:
+            return reason
+        return f"stopped after {len(self._history)} evaluations: {reason}"
+
+    @property
+    def best_plan(self) -> Plan | None:
+        """The best valid plan so far."""
+        return None if self.best is None else self.best.plan
+
+    @property
+    def best_s(self) -> float:
+        """Objective of the best valid plan so far; infinite before the first."""
+        return self._history[-1].best_s if self._history else math.inf
+
+
+def _status(request: Request, gap: float) -> Status:
+    if request.fidelity != "analytical":
+        return "HEURISTIC"
+    return "OPTIMAL" if gap <= OPTIMAL_GAP else "FEASIBLE"
+
+
+def _gap(reached_s: float, bound_s: float) -> float:
+    if bound_s > 0:
+        return reached_s / bound_s - 1.0
+    return 0.0 if reached_s == 0 else math.inf

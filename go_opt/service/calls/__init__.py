@@ -1,0 +1,1 @@
+"""How a call is admitted, counted, stopped and answered."""

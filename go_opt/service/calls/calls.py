@@ -1,0 +1,299 @@
+"""The asynchronous front of all services: plain functions on bytes as gRPC methods.
+
+Services write synchronous functions; here they become ``grpc.aio`` methods that work in
+threads, so that the event loop never waits. Messages are parsed in those threads and not
+by gRPC, which would stand still for a large graph, and answer bytes that are no message
+with UNKNOWN. Every method is served as a stream of requests, also one that takes a single
+message: only so is a call refused before its message is read into memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from go_opt.errors import GoOptError, InvalidInputError
+from go_opt.service.calls.admission import AdmissionLimits
+from go_opt.service.calls.call import Call, Observer, Outcome, Reading
+from go_opt.service.calls.lane import Lane, Work
+from go_opt.service.calls.open_calls import OpenCalls
+from go_opt.service.calls.updates import Updates
+from go_opt.service.messages.message_parts import check_parts
+from go_opt.service.messages.wire_format import broken_field
+
+__all__ = [
+    "Call",
+    "Calls",
+    "Drains",
+    "Emit",
+    "Handler",
+    "Prepares",
+    "Reading",
+    "Service",
+    "Tells",
+    "Work",
+    "not_a_message",
+    "parsed",
+]
+
+_QUICK_THREADS: Final = 4
+_M = TypeVar("_M", bound=Message)
+_Context = Any  # grpc.aio.ServicerContext; gRPC has no types
+_Requests = AsyncIterator[bytes]
+Emit = Callable[[Message], None]
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A method to serve, as :class:`Calls` makes it; gRPC's own handlers know no name."""
+
+    serve: Callable[[str, _Requests, _Context], Awaitable[bytes | None]]
+    sends_stream: bool = False
+
+
+class Service(Protocol):
+    """A gRPC service whose methods go through :class:`Calls`."""
+
+    @property
+    def name(self) -> str:
+        """In full: ``go_opt.v1.Optimizer``."""
+
+    def handlers(self, calls: Calls) -> Mapping[str, Handler]:
+        """Its methods by name, made by the methods of ``calls``."""
+
+    def close(self) -> None:
+        """Free what it holds; no call comes any more."""
+
+
+@runtime_checkable
+class Drains(Protocol):
+    """A service that has work besides its calls to bring to an end."""
+
+    async def drain(self) -> None:
+        """End it within 3 s; calls are drained meanwhile."""
+
+
+@runtime_checkable
+class Prepares(Protocol):
+    """A service that answers late until it has loaded what it needs."""
+
+    def is_ready(self) -> bool:
+        """Whether it has; asked from the event loop, so it answers at once."""
+
+
+@runtime_checkable
+class Tells(Protocol):
+    """A service that has numbers for the metrics."""
+
+    def readings(self) -> Iterable[Reading]:
+        """What it tells of itself."""
+
+
+def parsed(message_type: type[_M], data: bytes) -> _M:
+    """The message of the bytes; InvalidInputError where they are none, or of too many parts."""
+    check_parts(message_type, data)
+    try:
+        message: _M = message_type.FromString(data)
+    except DecodeError:
+        raise not_a_message(message_type, data) from None
+    return message
+
+
+def not_a_message(message_type: type[Message], data: bytes) -> InvalidInputError:
+    """What to raise for bytes that are no such message."""
+    return InvalidInputError(
+        f"the request is no {message_type.DESCRIPTOR.full_name} message.",
+        field=broken_field(message_type, data),
+    )
+
+
+class Calls:
+    """Makes methods of functions, and leads every call from its arrival to its status.
+
+    Args:
+      workers: calls of :meth:`search` that run at once, and batches of :meth:`batches`.
+      limits: of calls that wait for one of the workers.
+      name_of: the name that who calls has proven, by the context of the call; empty: none.
+      observers: told of every call.
+    """
+
+    def __init__(
+        self,
+        *,
+        workers: int,
+        limits: AdmissionLimits | None = None,
+        name_of: Callable[[_Context], str] = lambda context: "",
+        observers: Iterable[Observer] = (),
+    ) -> None:
+        self._searches = Lane("search", workers, limits)
+        self._batches = Lane("batch", workers, limits)
+        self._quick = Lane("quick", _QUICK_THREADS, limits)
+        self.lanes = (self._searches, self._batches, self._quick)
+        self._open = OpenCalls(name_of, observers)
+
+    def search(self, work: Work) -> Handler:
+        """One request, one answer; at most ``workers`` at once, the others wait in turn."""
+        return Handler(functools.partial(self._serve_one, self._searches, work))
+
+    def quick(self, work: Work) -> Handler:
+        """One request, one answer, within milliseconds; never behind a search."""
+        return Handler(functools.partial(self._serve_one, self._quick, work))
+
+    def search_updates(self, work: Callable[[bytes, Call, Emit], Message]) -> Handler:
+        """As :meth:`search`, but sends what ``work`` emits, and last what it returns.
+
+        A slow reader misses emitted messages, never the last.
+        """
+        return Handler(functools.partial(self._serve_updates, work), sends_stream=True)
+
+    def batches(self, work: Work) -> Handler:
+        """A stream of requests, each answered once and in order.
+
+        The next request is not read before the last is answered, so a caller that sends
+        faster fills its own buffers.
+        """
+        return Handler(functools.partial(self._serve_batches, work), sends_stream=True)
+
+    def waiting(self, work: Callable[[bytes, Call], Awaitable[Message]]) -> Handler:
+        """One request, one answer of a coroutine that may wait long: for long polls.
+
+        Ends with UNAVAILABLE as soon as the service drains.
+        """
+        return Handler(functools.partial(self._serve_poll, work))
+
+    def register(self, service: Service) -> grpc.GenericRpcHandler:
+        """What a ``grpc.aio`` server needs to serve the service."""
+        methods = {}
+        for name, handler in service.handlers(self).items():
+            make = (
+                grpc.stream_stream_rpc_method_handler
+                if handler.sends_stream
+                else grpc.stream_unary_rpc_method_handler
+            )
+            methods[name] = make(functools.partial(handler.serve, f"{service.name}/{name}"))
+        return grpc.method_handlers_generic_handler(service.name, methods)
+
+    def refusal(self, method: str, error: GoOptError) -> grpc.RpcMethodHandler:
+        """Ends a call of any kind with the error, without reading of it."""
+
+        async def refuse(requests: _Requests, context: _Context) -> None:
+            async def answer(call: Call, outcome: Outcome) -> None:
+                raise error
+
+            await self._open.lead(method, context, answer)
+
+        return grpc.stream_stream_rpc_method_handler(refuse)
+
+    async def drain(self, finish_s: float, stop_s: float) -> None:
+        """Refuse new and waiting calls; the others end within the time.
+
+        Args:
+          finish_s: how long calls may go on undisturbed.
+          stop_s: how long they then have to answer what they have.
+        """
+        for lane in self.lanes:
+            lane.admission.close()
+        await self._open.drain(finish_s, stop_s)
+
+    def close(self) -> None:
+        """Drop what has not started."""
+        for lane in self.lanes:
+            lane.close()
+
+    async def _serve_one(
+        self, lane: Lane, work: Work, method: str, requests: _Requests, context: _Context
+    ) -> bytes | None:
+        async def answer(call: Call, outcome: Outcome) -> bytes:
+            data = await lane.run(call, outcome, lambda: _only(requests, outcome), work)
+            outcome.sent_bytes = len(data)
+            return data
+
+        return await self._open.lead(method, context, answer)
+
+    async def _serve_updates(
+        self,
+        work: Callable[[bytes, Call, Emit], Message],
+        method: str,
+        requests: _Requests,
+        context: _Context,
+    ) -> None:
+        async def answer(call: Call, outcome: Outcome) -> None:
+            updates = Updates(asyncio.get_running_loop())
+
+            def on_done(running: asyncio.Task[bytes]) -> None:
+                updates.finish()
+                if not running.cancelled():
+                    running.exception()  # where the reader has left nobody else asks for it
+
+            def worked(data: bytes, call: Call) -> Message:
+                return work(data, call, updates.emit)
+
+            running = asyncio.create_task(
+                self._searches.run(call, outcome, lambda: _only(requests, outcome), worked)
+            )
+            running.add_done_callback(on_done)
+            try:
+                async for update in updates:
+                    await _send(context, update, outcome)
+                await _send(context, await running, outcome)
+            finally:
+                running.cancel()
+                del running  # an error in it would hold this frame, and the request
+
+        await self._open.lead(method, context, answer)
+
+    async def _serve_batches(self, work: Work, method: str, requests: _Requests, context: _Context) -> None:
+        async def answer(call: Call, outcome: Outcome) -> None:
+            async with _messages(requests) as messages:
+                async for data in messages:
+                    outcome.received_bytes += len(data)
+                    answered = await self._batches.run(call, outcome, functools.partial(_ready, data), work)
+                    await _send(context, answered, outcome)
+
+        await self._open.lead(method, context, answer)
+
+    async def _serve_poll(
+        self,
+        work: Callable[[bytes, Call], Awaitable[Message]],
+        method: str,
+        requests: _Requests,
+        context: _Context,
+    ) -> bytes | None:
+        async def answer(call: Call, outcome: Outcome) -> bytes:
+            message = await work(await _only(requests, outcome), call)
+            data: bytes = message.SerializeToString()
+            outcome.sent_bytes = len(data)
+            return data
+
+        return await self._open.lead(method, context, answer, is_poll=True)
+
+
+def _messages(requests: _Requests) -> AbstractAsyncContextManager[AsyncGenerator[bytes, None]]:
+    """The messages of a call; closed, for gRPC keeps the last until garbage is collected."""
+    generator: Any = aiter(requests)
+    return aclosing(generator)
+
+
+async def _only(requests: _Requests, outcome: Outcome) -> bytes:
+    """The one message of a request."""
+    async with _messages(requests) as messages:
+        async for data in messages:
+            outcome.received_bytes = len(data)
+            return data
+    raise InvalidInputError("the call ended before it had sent a request.")
+
+
+async def _ready(data: bytes) -> bytes:
+    return data
+
+
+async def _send(context: _Context, data: bytes, outcome: Outcome) -> None:
+    await context.write(data)
+    outcome.sent_bytes += len(data)

@@ -1,0 +1,78 @@
+"""Threads for calls of one kind, with the queue before them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+
+from google.protobuf.message import Message
+
+from go_opt.errors import GoOptError
+from go_opt.service.calls.admission import Admission, AdmissionLimits
+from go_opt.service.calls.call import Call, Outcome
+
+Work = Callable[[bytes, Call], Message]
+_log = logging.getLogger(__name__)
+
+
+class DefectError(Exception):
+    """A call met a defect, which stands in the log."""
+
+
+class Lane:
+    """Runs work in threads of its own, as :class:`Admission` lets it in."""
+
+    def __init__(self, name: str, threads: int, limits: AdmissionLimits | None) -> None:
+        self.name = name
+        self.admission = Admission(threads, limits)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"go-opt-{name}")
+
+    async def run(
+        self, call: Call, outcome: Outcome, read: Callable[[], Awaitable[bytes]], work: Work
+    ) -> bytes:
+        """Read a request once there is a place for it, wait for a slot, work in a thread.
+
+        The slot is free again when the thread is done, even if nobody waits for it.
+        """
+        loop = asyncio.get_running_loop()
+        ticket = self.admission.ticket(call.client)
+        try:
+            data = await read()
+            since_s = time.monotonic()
+            await ticket.granted(len(data))
+            outcome.waited_s += time.monotonic() - since_s
+            future = self._pool.submit(_bytes_of, work, data, call)
+        except BaseException:
+            ticket.release()
+            raise
+
+        def release(_: Future[bytes]) -> None:
+            with suppress(RuntimeError):  # the loop is gone, and with it who waits for the slot
+                loop.call_soon_threadsafe(ticket.release)
+
+        future.add_done_callback(release)
+        try:
+            return await asyncio.wrap_future(future)
+        finally:
+            # An error in it would hold this frame, and the request, until garbage is collected.
+            del future
+
+    def close(self) -> None:
+        """Drop what has not started; threads that run cannot be stopped."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _bytes_of(work: Work, data: bytes, call: Call) -> bytes:
+    try:
+        answer: bytes = work(data, call).SerializeToString()
+    except GoOptError:
+        raise
+    except Exception:
+        # Logged here, since nobody may be left to take it.
+        _log.exception("call %s of %s failed.", call.request_id, call.method)
+        raise DefectError from None
+    return answer

@@ -1,0 +1,109 @@
+"""The port of a service: gRPC servers, one after the other where one breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+import grpc
+
+from go_opt.errors import InvalidInputError
+from go_opt.service.calls.security import Guard
+from go_opt.service.transport.address import Address
+from go_opt.service.transport.channel import MESSAGE_OPTIONS
+
+_OPTIONS: Final = (
+    *MESSAGE_OPTIONS,
+    # With it on, a second service on a busy port would share its calls and not fail.
+    ("grpc.so_reuseport", 0),
+    # Clients ping while they wait for a search; by default that looks like an attack.
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    # A client whose machine vanished keeps its calls and their memory until it is missed.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    # One connection holds so many calls; others of it wait at the client.
+    ("grpc.max_concurrent_streams", 1024),
+    # No greatest age of connections: a balancer would profit, but gRPC ends one by cutting
+    # off the calls that outlive a grace, and searches and sessions last as long as they like.
+)
+_WATCH_S: Final = 0.1
+_ENDLESS_S: Final = 1e6
+_log = logging.getLogger(__name__)
+
+
+class Listener:
+    """Listens as long as it is not stopped.
+
+    A request whose path is not UTF-8 makes ``grpc.aio`` give up: the server stops to
+    listen, for good, and lets open calls go on. Anyone who reaches the port can send one,
+    so another server then takes the port over. None may have registered methods: giving
+    up frees what gRPC's core still writes to for each of them.
+
+    Args:
+      handlers: of all that is served.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        guard: Guard,
+        handlers: Sequence[grpc.GenericRpcHandler],
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    ) -> None:
+        self.address = address
+        self._guard = guard
+        self._handlers = tuple(handlers)
+        self._interceptors = tuple(interceptors)
+        self._server: grpc.aio.Server = None
+        self._retired: dict[grpc.aio.Server, asyncio.Task[None]] = {}
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen; a port of 0 becomes the one that was taken."""
+        await self._listen()
+        self._watching = asyncio.create_task(self._watch())
+
+    async def stop(self, grace_s: float) -> None:
+        """Let nobody in, and cut off what is still open after the grace."""
+        if self._watching is not None:
+            self._watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watching
+        await asyncio.gather(*(server.stop(grace_s) for server in (self._server, *self._retired)))
+
+    async def _listen(self) -> None:
+        server = grpc.aio.server(options=_OPTIONS, interceptors=self._interceptors)
+        server.add_generic_rpc_handlers(self._handlers)
+        port = self._guard.listen(server, self.address)
+        self.address = Address(self.address.host, port)
+        await server.start()
+        self._server = server
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                await self._server.wait_for_termination(_WATCH_S)
+            except Exception as error:
+                _log.error("gRPC stopped to listen (%s); listening again.", error)
+                self._retire()
+                await self._listen_again()
+
+    def _retire(self) -> None:
+        """Free the server once its last call has ended."""
+        server = self._server
+        ending = asyncio.create_task(server.stop(_ENDLESS_S))
+        self._retired[server] = ending
+        ending.add_done_callback(lambda _: self._retired.pop(server))
+
+    async def _listen_again(self) -> None:
+        while True:
+            try:
+                await self._listen()
+            except InvalidInputError:  # the port is not free yet
+                await asyncio.sleep(_WATCH_S)
+            else:
+                break

@@ -1,0 +1,268 @@
+"""The client of a go-opt service: the doors of this process, answered by another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Unpack
+
+import grpc
+
+from go_opt.constraint_file import as_constraints
+from go_opt.env import Metrics, Target
+from go_opt.env.model.metrics import Fidelity, check_fidelity
+from go_opt.frontends.graph_like import as_graph
+from go_opt.frontends.onnx_model import OnnxModel
+from go_opt.model.codecs.wire import graph_to_proto, plan_to_proto
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.proto import optimizer_pb2
+from go_opt.result import Objective, OptimizeResult, check_objective, check_seed
+from go_opt.service.client.connection import Connection
+from go_opt.service.client.training import CALL_TIMEOUT_S, RemoteJobs, TrainingClient
+from go_opt.service.messages.convert import (
+    explanation_from_proto,
+    metrics_from_proto,
+    onnx_to_proto,
+    request_to_proto,
+    result_from_proto,
+    target_to_proto,
+)
+from go_opt.service.messages.convert_constraints import constraints_to_proto
+from go_opt.service.messages.search_options import SearchOptions, read_options
+from go_opt.service.transport.credentials import Credentials
+from go_opt.service.transport.retry import Retry
+from go_opt.solver import Violation
+from go_opt.solver.problem.user_constraints import UserConstraint
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+_SERVICE: Final = optimizer_pb2.DESCRIPTOR.services_by_name["Optimizer"].full_name
+# Beyond a search's own budget: it may have to wait for its turn.
+_QUEUE_S: Final = 600.0
+# The first simulation after an install compiles for half a minute.
+_EVALUATE_TIMEOUT_S: Final = 300.0
+
+
+class Client(TrainingClient):
+    """A connection to a service, to be used in a ``with`` statement or closed.
+
+    Its methods raise what the same call raises in process, and :class:`ServiceError` or a
+    subclass where the service cannot be reached or fails; the error's notes name the request.
+    Several threads may share a client.
+
+    Args:
+      address: ``HOST:PORT``.
+      timeout_s: the deadline of each call, retries included; it also caps a search's budget.
+        By default 10 min beyond the budget (none for a search that only evaluations limit),
+        5 min for an evaluation, 1 min for others.
+      credentials: how it proves who it is and knows the service; by default neither.
+      retry: how often a call is tried while the service is not there or has no room.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout_s: float | None = None,
+        credentials: Credentials | None = None,
+        retry: Retry | None = None,
+    ) -> None:
+        self._connection = Connection(address, credentials=credentials, retry=retry, timeout_s=timeout_s)
+        self._methods = _Methods(self._connection.channel)
+        self._jobs = RemoteJobs(self._connection)
+
+    def optimize(
+        self,
+        graph: Graph | nx.DiGraph | OnnxModel,
+        target: str | Path | Target = "mcm-6x6",
+        *,
+        request_id: str | None = None,
+        **options: Unpack[SearchOptions],
+    ) -> OptimizeResult:
+        """As :func:`go_opt.optimize`; policy files of your own stay in process.
+
+        Args:
+          graph: an :class:`go_opt.OnnxModel` is imported by the service.
+          target: a name, the path of a file, whose text is sent, or a shipped target.
+          request_id: the name of the call in the service's log; by default a new one.
+          options: those of :class:`SearchOptions`.
+        """
+        request, limit_s = _search(graph, target, options)
+        answer = self._connection.call(self._methods.optimize, request, timeout_s=limit_s, name=request_id)
+        return result_from_proto(answer)
+
+    def optimize_stream(
+        self,
+        graph: Graph | nx.DiGraph | OnnxModel,
+        target: str | Path | Target = "mcm-6x6",
+        *,
+        request_id: str | None = None,
+        **options: Unpack[SearchOptions],
+    ) -> Generator[OptimizeResult, None, None]:
+        """As :meth:`optimize`, but every better plan as it is found; the last one is the answer.
+
+        The others have no history. The search starts with the first ``next``; closing the
+        generator cancels it.
+        """
+        request, limit_s = _search(graph, target, options)
+        updates = self._connection.stream(
+            self._methods.optimize_stream, request, timeout_s=limit_s, name=request_id
+        )
+        return _results(updates)
+
+    def evaluate(
+        self,
+        graph: Graph,
+        target: str | Path | Target,
+        plan: Plan,
+        *,
+        fidelity: Fidelity = "analytical",
+        seed: int | None = None,
+        constraints: Sequence[UserConstraint] | str | Path = (),
+        request_id: str | None = None,
+    ) -> Metrics:
+        """As :func:`go_opt.evaluate`."""
+        check_fidelity(fidelity)
+        check_seed(seed)
+        message = optimizer_pb2.EvaluateRequest(
+            target=target_to_proto(target),
+            plan=plan_to_proto(plan),
+            fidelity=f"FIDELITY_{fidelity.upper()}",
+            seed=seed,
+            constraints=constraints_to_proto(as_constraints(constraints)),
+        )
+        request = _graph_alone(graph) + message.SerializeToString()
+        answer = self._connection.call(
+            self._methods.evaluate, request, timeout_s=_EVALUATE_TIMEOUT_S, name=request_id
+        )
+        return metrics_from_proto(answer.metrics)
+
+    def verify(
+        self,
+        graph: Graph,
+        target: str | Path | Target,
+        plan: Plan,
+        constraints: Sequence[UserConstraint] | str | Path = (),
+        *,
+        request_id: str | None = None,
+    ) -> list[Violation]:
+        """As :func:`go_opt.verify`."""
+        message = optimizer_pb2.VerifyRequest(
+            target=target_to_proto(target),
+            plan=plan_to_proto(plan),
+            constraints=constraints_to_proto(as_constraints(constraints)),
+        )
+        request = _graph_alone(graph) + message.SerializeToString()
+        answer = self._connection.call(
+            self._methods.verify, request, timeout_s=_EVALUATE_TIMEOUT_S, name=request_id
+        )
+        return [Violation(found.constraint, found.message) for found in answer.violations]
+
+    def explain(
+        self,
+        graph: Graph,
+        target: str | Path | Target,
+        plan: Plan,
+        op: str | None = None,
+        *,
+        objective: Objective = "throughput",
+        constraints: Sequence[UserConstraint] | str | Path = (),
+        request_id: str | None = None,
+    ) -> dict[str, Any]:
+        """As :func:`go_opt.explain`, in the form that ``go-opt explain --json`` prints."""
+        check_objective(objective)
+        message = optimizer_pb2.ExplainRequest(
+            target=target_to_proto(target),
+            plan=plan_to_proto(plan),
+            op=op or "",
+            objective=f"OBJECTIVE_{objective.upper()}",
+            constraints=constraints_to_proto(as_constraints(constraints)),
+        )
+        request = _graph_alone(graph) + message.SerializeToString()
+        answer = self._connection.call(
+            self._methods.explain, request, timeout_s=_EVALUATE_TIMEOUT_S, name=request_id
+        )
+        return explanation_from_proto(answer.explanation)
+
+    def list_targets(self, *, request_id: str | None = None) -> tuple[str, ...]:
+        """Names of the targets that ship with the service."""
+        answer = self._connection.call(
+            self._methods.list_targets, b"", timeout_s=CALL_TIMEOUT_S, name=request_id
+        )
+        return tuple(target.name for target in answer.targets)
+
+    def close(self) -> None:
+        """Close the connection; calls under way are cancelled."""
+        self._connection.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Methods:
+    """Those of the service; they take requests as bytes."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        def path(method: str) -> str:
+            return f"/{_SERVICE}/{method}"
+
+        self.optimize = channel.unary_unary(
+            path("Optimize"), response_deserializer=optimizer_pb2.OptimizeResponse.FromString
+        )
+        self.optimize_stream = channel.unary_stream(
+            path("OptimizeStream"), response_deserializer=optimizer_pb2.OptimizeUpdate.FromString
+        )
+        self.evaluate = channel.unary_unary(
+            path("Evaluate"), response_deserializer=optimizer_pb2.EvaluateResponse.FromString
+        )
+        self.verify = channel.unary_unary(
+            path("Verify"), response_deserializer=optimizer_pb2.VerifyResponse.FromString
+        )
+        self.explain = channel.unary_unary(
+            path("Explain"), response_deserializer=optimizer_pb2.ExplainResponse.FromString
+        )
+        self.list_targets = channel.unary_unary(
+            path("ListTargets"), response_deserializer=optimizer_pb2.ListTargetsResponse.FromString
+        )
+
+
+@lru_cache(maxsize=2)  # a compiler asks again and again about the same graph
+def _graph_alone(graph: Graph) -> bytes:
+    """Any request with nothing but its graph, in all of them field 1; the rest is appended."""
+    data: bytes = optimizer_pb2.OptimizeRequest(graph=graph_to_proto(graph)).SerializeToString()
+    return data
+
+
+def _search(
+    graph: Graph | nx.DiGraph | OnnxModel, target: str | Path | Target, options: SearchOptions
+) -> tuple[bytes, float | None]:
+    """What is asked, and how long to wait for the answer."""
+    request, policy = read_options(options)
+    message = request_to_proto(request, policy=policy)
+    message.target.CopyFrom(target_to_proto(target))
+    if isinstance(graph, OnnxModel):
+        message.onnx.CopyFrom(onnx_to_proto(graph))
+        data = message.SerializeToString()
+    else:
+        data = _graph_alone(as_graph(graph)) + message.SerializeToString()
+    return data, request.time_limit_s + _QUEUE_S if math.isfinite(request.time_limit_s) else None
+
+
+def _results(
+    updates: Generator[optimizer_pb2.OptimizeUpdate, None, None],
+) -> Generator[OptimizeResult, None, None]:
+    try:
+        for update in updates:
+            yield result_from_proto(getattr(update, update.WhichOneof("update") or "result"))
+    finally:
+        updates.close()

@@ -1,0 +1,192 @@
+"""A training job of a service: how far it is, waiting for it, and what it made."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, Literal, Protocol, get_args
+
+from google.longrunning import operations_pb2
+from google.protobuf.timestamp_pb2 import Timestamp
+from google.rpc import code_pb2
+
+from go_opt.errors import ServiceError
+from go_opt.model.codecs.wire import plan_from_proto
+from go_opt.model.plan import Plan
+from go_opt.proto import training_pb2
+from go_opt.service.messages.errors import error_from_status
+
+JobKind = Literal["pretrain", "finetune"]
+JobState = Literal["QUEUED", "RUNNING", "CANCELLING", "SUCCEEDED", "FAILED", "CANCELLED"]
+# An enum's number is the place of its name here, from 1.
+_KINDS: Final[tuple[JobKind, ...]] = get_args(JobKind)
+_STATES: Final[tuple[JobState, ...]] = get_args(JobState)
+_POLL_S: Final = 30.0  # one long poll; proxies cut what is silent for longer
+
+
+@dataclass(frozen=True)
+class JobProgress:
+    """How far a job is."""
+
+    policy: str
+    kind: JobKind
+    state: JobState
+    created: datetime
+    started: datetime | None  # the first attempt; None while queued
+    ended: datetime | None
+    step: int
+    steps: int  # of the whole job
+    samples: int  # evaluations so far
+    checkpoint_step: int  # what survives if everything stops now
+    reward: float  # of the last step: mean of ln(reference / objective)
+    best_interval_s: float  # of any plan so far; infinite before the first valid one
+    best_score: float | None  # on the validation graphs
+    samples_per_s: float
+    left_s: float  # estimated
+    attempts: int  # starts, one more after each cut
+    owner: str = ""  # who made it, by token or certificate; empty where callers have no names
+    shared: bool = False  # every caller may see it and use its policy
+
+    @property
+    def score(self) -> float | None:
+        """On the validation graphs; a service tells the best alone."""
+        return self.best_score
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing more will happen."""
+        return self.state in ("SUCCEEDED", "FAILED", "CANCELLED")
+
+
+@dataclass(frozen=True, eq=False)
+class JobResult:
+    """What a job made."""
+
+    policy: str  # its name for ``optimize``
+    progress: JobProgress
+    # Of finetuning:
+    plan: Plan | None = None  # the best met, verified
+    best_interval_s: float | None = None  # of the plan, by the environment
+    reference_interval_s: float | None = None  # of the greedy plan; None if invalid
+
+
+class Jobs(Protocol):
+    """What keeps jobs: a service, or a store of this process."""
+
+    def get(self, name: str) -> operations_pb2.Operation:
+        """The job as it is."""
+
+    def wait(self, name: str, timeout_s: float) -> operations_pb2.Operation:
+        """The job once it is done, or as it is after this time."""
+
+    def cancel(self, name: str) -> None:
+        """Ask the job to end."""
+
+    def delete(self, name: str) -> None:
+        """Forget a job that is done."""
+
+
+class Operation:
+    """A job under its name; it goes on whether or not anybody holds this.
+
+    Attributes:
+      name: finds it again: ``client.operation(name)``.
+      latest: how far it was when it was last asked.
+    """
+
+    def __init__(self, jobs: Jobs, message: operations_pb2.Operation) -> None:
+        self._jobs = jobs
+        self._message = message
+        self.name: str = message.name
+        self.latest = _progress(message)
+
+    def progress(self) -> JobProgress:
+        """How far it is now."""
+        return self._seen(self._jobs.get(self.name))
+
+    def wait(self, timeout_s: float | None = None) -> JobProgress:
+        """How far it is once it is done, or after ``timeout_s``, whichever comes first."""
+        deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while not self.latest.is_done:
+            left_s = max(deadline_s - time.monotonic(), 0.0)
+            self._seen(self._jobs.wait(self.name, min(left_s, _POLL_S)))
+            if time.monotonic() >= deadline_s:
+                break
+        return self.latest
+
+    def result(self, timeout_s: float | None = None) -> JobResult:
+        """What it made, waiting until it is done.
+
+        Raises:
+          GoOptError: what the job failed with; CancelledError where it was cancelled.
+          ServiceError: it is not done within ``timeout_s``.
+        """
+        if not self.wait(timeout_s).is_done:
+            raise ServiceError(f"{self.name} is not done after {timeout_s:g} s.")
+        if self._message.HasField("error"):
+            status = self._message.error
+            code = code_pb2.Code.Name(status.code)
+            unnamed = ServiceError(f"{self.name} failed with {code}: {status.message.rstrip('.')}.")
+            raise error_from_status(status) or unnamed
+        response = training_pb2.TrainingResult()
+        self._message.response.Unpack(response)
+        return _result(response, self.latest)
+
+    def cancel(self) -> None:
+        """Ask it to end; what it reached is kept. Nothing happens to one that is done."""
+        self._jobs.cancel(self.name)
+
+    def delete(self) -> None:
+        """Forget it, once it is done."""
+        self._jobs.delete(self.name)
+
+    def __repr__(self) -> str:
+        return f"Operation({self.name!r}, {self.latest.state})"
+
+    def _seen(self, message: operations_pb2.Operation) -> JobProgress:
+        self._message, self.latest = message, _progress(message)
+        return self.latest
+
+
+def _progress(operation: operations_pb2.Operation) -> JobProgress:
+    message = training_pb2.TrainingProgress()
+    operation.metadata.Unpack(message)
+    return JobProgress(
+        policy=message.policy,
+        kind=_KINDS[max(message.kind, 1) - 1],
+        state=_STATES[max(message.state, 1) - 1],
+        created=_time(message.create_time),
+        started=_time(message.start_time) if message.HasField("start_time") else None,
+        ended=_time(message.end_time) if message.HasField("end_time") else None,
+        step=message.step,
+        steps=message.steps,
+        samples=message.samples,
+        checkpoint_step=message.checkpoint_step,
+        reward=message.reward,
+        best_interval_s=message.best_interval_s,
+        best_score=message.best_score if message.HasField("best_score") else None,
+        samples_per_s=message.samples_per_s,
+        left_s=message.left_s,
+        attempts=message.attempts,
+        owner=message.owner,
+        shared=message.shared,
+    )
+
+
+def _result(message: training_pb2.TrainingResult, progress: JobProgress) -> JobResult:
+    if not message.HasField("best_plan"):
+        return JobResult(message.policy, progress)
+    reference_s = message.reference_interval_s
+    return JobResult(
+        policy=message.policy,
+        progress=progress,
+        plan=plan_from_proto(message.best_plan),
+        best_interval_s=message.best_interval_s,
+        reference_interval_s=reference_s if math.isfinite(reference_s) else None,
+    )
+
+
+def _time(stamp: Timestamp) -> datetime:
+    return datetime.fromtimestamp(stamp.ToMicroseconds() / 1e6, UTC)

@@ -1,0 +1,197 @@
+"""Training jobs as clients start and find them, whatever keeps them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from google.longrunning import operations_pb2, operations_pb2_grpc
+from google.protobuf.duration_pb2 import Duration
+
+from go_opt.env import Target
+from go_opt.proto import training_pb2, training_pb2_grpc
+from go_opt.service.client.connection import Connection
+from go_opt.service.client.job_requests import finetune_request, pretrain_request
+from go_opt.service.client.operation import Jobs, Operation
+
+if TYPE_CHECKING:
+    from go_opt.service.client.job_requests import AnyGraph
+
+CALL_TIMEOUT_S: Final = 60.0  # of calls that neither search nor wait
+
+
+class JobStarter(Jobs, Protocol):
+    """What starts, keeps and lists jobs."""
+
+    def pretrain(self, request: training_pb2.PretrainRequest) -> operations_pb2.Operation:
+        """As :meth:`TrainingClient.pretrain`."""
+
+    def finetune(self, request: training_pb2.FinetuneRequest) -> operations_pb2.Operation:
+        """As :meth:`TrainingClient.finetune`."""
+
+    def list(self) -> Sequence[operations_pb2.Operation]:
+        """Every job, the newest first."""
+
+
+class TrainingClient:
+    """The methods of clients that concern training."""
+
+    _jobs: JobStarter
+
+    def pretrain(
+        self,
+        policy: str,
+        *,
+        graphs: Sequence[AnyGraph] = (),
+        target: str | Path | Target = "mcm-6x6",
+        samples: int | None = None,
+        seed: int = 0,
+        environment: str = "analytical",
+        lessons: Sequence[str] = (),
+        generated_share: float | None = None,
+        most_ops: int | None = None,
+        shared: bool = False,
+        request_id: str | None = None,
+    ) -> Operation:
+        """Start to train a policy from the start; it takes part in ``optimize`` as ``policy``.
+
+        Args:
+          policy: a new name, of a-z, 0-9, "-", "_" and ".".
+          graphs: to learn from: of the zoo by name (``"zoo:resnet50"``), or your own; by
+            default the zoo's training split.
+          environment: ``analytical``, ``simulated``, or the ``HOST:PORT`` of one that the
+            service may call.
+          samples, lessons, generated_share, most_ops: as :func:`go_opt.pretrain`.
+          shared: let all callers see the job and use the policy, as ``OWNER/NAME``; else they are
+            those of this client's token or certificate alone.
+          request_id: the same one again gives the same job; by default a new one.
+
+        Raises:
+          AlreadyExistsError: the name, or the request id of another request, is taken.
+          InvalidInputError: an argument is out of range.
+        """
+        return self._operation(
+            self._jobs.pretrain(
+                pretrain_request(
+                    policy,
+                    graphs,
+                    target,
+                    seed,
+                    environment,
+                    lessons,
+                    samples=samples,
+                    generated_share=generated_share,
+                    most_ops=most_ops,
+                    shared=shared,
+                    request_id=request_id or _new_id(),
+                )
+            )
+        )
+
+    def finetune(
+        self,
+        policy: str,
+        graph: AnyGraph,
+        *,
+        from_policy: str | None = "default",
+        target: str | Path | Target = "mcm-6x6",
+        samples: int | None = None,
+        seed: int = 0,
+        environment: str = "analytical",
+        lessons: Sequence[str] = (),
+        shared: bool = False,
+        request_id: str | None = None,
+    ) -> Operation:
+        """Start to make a policy better on one graph; its result holds the best plan met.
+
+        Args:
+          from_policy: ``default``, ``none`` or None for an untrained one, or the name of one
+            that the service trained.
+
+        The other arguments are those of :meth:`pretrain`.
+
+        Raises:
+          NotFoundError: there is no policy ``from_policy``.
+          AlreadyExistsError: the name, or the request id of another request, is taken.
+          InvalidInputError: an argument is out of range.
+        """
+        return self._operation(
+            self._jobs.finetune(
+                finetune_request(
+                    policy,
+                    graph,
+                    target,
+                    seed,
+                    environment,
+                    lessons,
+                    from_policy=from_policy,
+                    samples=samples,
+                    shared=shared,
+                    request_id=request_id or _new_id(),
+                )
+            )
+        )
+
+    def list_operations(self) -> tuple[Operation, ...]:
+        """Every job of the caller, done ones too, and those that are shared."""
+        return tuple(self._operation(message) for message in self._jobs.list())
+
+    def operation(self, name: str) -> Operation:
+        """The job of this name.
+
+        Raises:
+          NotFoundError: there is none.
+        """
+        return self._operation(self._jobs.get(name))
+
+    def _operation(self, message: operations_pb2.Operation) -> Operation:
+        return Operation(self._jobs, message)
+
+
+class RemoteJobs:
+    """The jobs of a service."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._training = training_pb2_grpc.TrainingStub(connection.channel)  # type: ignore[no-untyped-call]
+        self._operations = operations_pb2_grpc.OperationsStub(connection.channel)
+
+    def pretrain(self, request: training_pb2.PretrainRequest) -> operations_pb2.Operation:
+        return self._call(self._training.Pretrain, request, name=request.request_id)
+
+    def finetune(self, request: training_pb2.FinetuneRequest) -> operations_pb2.Operation:
+        return self._call(self._training.Finetune, request, name=request.request_id)
+
+    def get(self, name: str) -> operations_pb2.Operation:
+        return self._call(self._operations.GetOperation, operations_pb2.GetOperationRequest(name=name))
+
+    def wait(self, name: str, timeout_s: float) -> operations_pb2.Operation:
+        timeout = Duration()
+        timeout.FromMicroseconds(round(1e6 * timeout_s))
+        request = operations_pb2.WaitOperationRequest(name=name, timeout=timeout)
+        return self._call(self._operations.WaitOperation, request, timeout_s=timeout_s + CALL_TIMEOUT_S)
+
+    def cancel(self, name: str) -> None:
+        self._call(self._operations.CancelOperation, operations_pb2.CancelOperationRequest(name=name))
+
+    def delete(self, name: str) -> None:
+        self._call(self._operations.DeleteOperation, operations_pb2.DeleteOperationRequest(name=name))
+
+    def list(self) -> Sequence[operations_pb2.Operation]:
+        operations, page = [], ""
+        while True:
+            request = operations_pb2.ListOperationsRequest(name="operations", page_token=page)
+            answer = self._call(self._operations.ListOperations, request)
+            operations += answer.operations
+            page = answer.next_page_token
+            if not page:
+                return operations
+
+    def _call(self, *args: Any, timeout_s: float = CALL_TIMEOUT_S, **options: Any) -> Any:
+        return self._connection.call(*args, timeout_s=timeout_s, **options)
+
+
+def _new_id() -> str:
+    return secrets.token_hex(16)

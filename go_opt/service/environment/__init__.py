@@ -1,0 +1,1 @@
+"""The environment protocol: its server and its client."""

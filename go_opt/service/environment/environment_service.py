@@ -1,0 +1,257 @@
+"""Serves ``go_opt.v1.Environment``: any environment, as sessions that evaluate batches of plans."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from google.protobuf.message import Message
+
+from go_opt.agents.training.environment import (
+    Environment,
+    Evaluations,
+    LocalEnvironment,
+    greedy_interval_s,
+    open_session,
+)
+from go_opt.env import Target, evaluate_batch, evaluate_plan, reward
+from go_opt.env.evaluation import Plans, out_of_memory_reason
+from go_opt.errors import CancelledError, ExhaustedError, GoOptError, PlanError, UnsupportedError
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.proto import environment_pb2, graph_pb2, plan_pb2
+from go_opt.service.calls.calls import Call, Calls, Handler, Reading, parsed
+from go_opt.service.environment.sessions import SessionLimits, Sessions
+from go_opt.service.messages.convert import target_from_proto
+from go_opt.service.messages.convert_environment import (
+    PlanBatch,
+    PlanReader,
+    ServedFidelity,
+    fidelity_from_number,
+)
+from go_opt.service.messages.request_part import request_part
+from go_opt.service.messages.sent_graph import SentGraph
+from go_opt.solver import verify
+from go_opt.solver.orders.instance import instance
+from go_opt.solver.verify.plan_rules import plan_rules
+
+SERVICE_NAME: Final = environment_pb2.DESCRIPTOR.services_by_name["Environment"].full_name
+MAX_BATCH_PLANS: Final = 1024
+_MAX_BATCH_OPS: Final = 4_000_000  # of all plans of a batch: some seconds of the model
+_NOT_RUN: Final = "the environment could not run the plan."
+_NO_STAGES: Final = "the environment evaluates no replicated stages, relays and clones."
+_log = logging.getLogger(__name__)
+
+
+class EnvironmentService:
+    """Environments by the fidelity they answer for; by default the two of this process.
+
+    An environment is asked by several threads at once, and only for plans that keep every
+    static rule; it may take them for invalid all the same, as where memory runs out.
+    """
+
+    name = SERVICE_NAME
+
+    def __init__(
+        self,
+        environments: Mapping[ServedFidelity, Environment] | None = None,
+        *,
+        limits: SessionLimits | None = None,
+        max_batch_plans: int = MAX_BATCH_PLANS,
+    ) -> None:
+        self._environments: Mapping[ServedFidelity, Environment] = environments or {
+            "analytical": LocalEnvironment("analytical"),
+            "simulated": LocalEnvironment("simulated"),
+        }
+        self._max_batch_plans = max_batch_plans
+        self.sessions: Sessions[EvaluationSession] = Sessions(limits or SessionLimits())
+
+    def readings(self) -> Sequence[Reading]:
+        """What it tells of itself."""
+        return [
+            Reading("environment_sessions", "Sessions that are open.", lambda: self.sessions.num_sessions)
+        ]
+
+    def handlers(self, calls: Calls) -> Mapping[str, Handler]:
+        """Its methods by name."""
+        return {
+            "CreateSession": calls.search(self._create_session),
+            "Evaluate": calls.batches(self._evaluate),
+            "CloseSession": calls.quick(self._close_session),
+        }
+
+    def close(self) -> None:
+        """Close all sessions."""
+        self.sessions.close()
+
+    def _create_session(self, data: bytes, call: Call) -> Message:
+        request = parsed(environment_pb2.CreateSessionRequest, data)
+        environment = self._environment(request.fidelity)
+        target = target_from_proto(request.target)
+        with request_part("graph", graph_pb2.Graph):
+            sent = SentGraph.from_proto(request.graph)
+        # The routes of a small text may be large.
+        held_bytes = len(data) + sum(table.nbytes for table in target.topology.routes)
+        session_id, session = self.sessions.open(
+            call.client, held_bytes, lambda: EvaluationSession(environment, sent, target)
+        )
+        if call.stop.is_set():  # nobody will ever learn its id
+            self.sessions.remove(session_id, call.client)
+            raise CancelledError("the caller left before the session was open.")
+        return environment_pb2.CreateSessionResponse(
+            session_id=session_id,
+            max_batch_plans=self._most_plans(sent.graph),
+            idle_timeout_s=self.sessions.limits.idle_timeout_s,
+            graph_fingerprint=sent.graph.fingerprint,
+            target_fingerprint=target.fingerprint,
+            op_names=sent.op_names,
+            reference_interval_s=session.reference_interval_s,
+        )
+
+    def _evaluate(self, data: bytes, call: Call) -> Message:
+        start_s = time.monotonic()
+        request = parsed(environment_pb2.EvaluateBatchRequest, data)
+        with self.sessions.use(request.session_id, call.client) as session:
+            most_plans = self._most_plans(session.graph)
+            if len(request.plans) > most_plans:
+                raise ExhaustedError(
+                    f"batch {request.batch_id}: plans has {len(request.plans)} entries, "
+                    f"the limit is {most_plans}.",
+                    retry_s=None,
+                )
+            metrics, rewards = session.answer(request)
+        return environment_pb2.EvaluateBatchResponse(
+            batch_id=request.batch_id, metrics=metrics, wall_s=time.monotonic() - start_s, rewards=rewards
+        )
+
+    def _close_session(self, data: bytes, call: Call) -> Message:
+        request = parsed(environment_pb2.CloseSessionRequest, data)
+        session = self.sessions.remove(request.session_id, call.client)
+        return environment_pb2.CloseSessionResponse(plans_evaluated=session.plans_evaluated)
+
+    def _environment(self, number: int) -> Environment:
+        fidelity = fidelity_from_number(number)
+        if fidelity not in self._environments:
+            raise UnsupportedError(
+                f"fidelity: this environment does not serve {fidelity}, "
+                f"but {' and '.join(self._environments)}."
+            )
+        return self._environments[fidelity]
+
+    def _most_plans(self, graph: Graph) -> int:
+        return max(1, min(self._max_batch_plans, _MAX_BATCH_OPS // graph.num_ops))
+
+
+class EvaluationSession:
+    """A graph on a target, open in an environment that is asked for plans that keep every rule.
+
+    Raises:
+      EnvironmentFailedError: the environment cannot be opened, or fails at the greedy plan.
+    """
+
+    def __init__(self, environment: Environment, sent: SentGraph, target: Target) -> None:
+        self.graph = graph = sent.graph
+        self.plans_evaluated = 0
+        self._target = target
+        self._reader = PlanReader(sent, target.fingerprint, target.num_chips)
+        self._rules = plan_rules(graph, target)
+        self._lock = threading.Lock()
+        on_target = instance(graph, target)
+        self._tables = on_target.tables
+        self._session = open_session(environment, graph, target)
+        try:
+            self.reference_interval_s = greedy_interval_s(self, on_target)
+        except BaseException:
+            self.close()
+            raise
+
+    def answer(
+        self, request: environment_pb2.EvaluateBatchRequest
+    ) -> tuple[list[plan_pb2.Metrics], list[float]]:
+        """Metrics and rewards of the plans of a request.
+
+        Raises:
+          PlanError: a plan is malformed, or of another graph or target.
+          EnvironmentFailedError: the environment failed or answered nonsense.
+        """
+        batch = self._reader.read(request)
+        interval_s, valid = np.full(len(batch.is_plain), np.inf), batch.is_plain.copy()
+        plain = np.flatnonzero(batch.is_plain)
+        answer = self.evaluate(batch.placement[plain], batch.order[plain], batch.fusion_group[plain])
+        interval_s[plain], valid[plain] = answer.interval_s, answer.valid
+        reasons = {i: self._why_broken(request.batch_id, i, plan) for i, plan in batch.others.items()}
+        kept = [i for i, reason in reasons.items() if not reason]
+        if kept:
+            answer = self._session.evaluate_plans([batch.others[i] for i in kept])
+            interval_s[kept], valid[kept] = answer.interval_s, answer.valid
+        rewards = reward(interval_s, valid, self.reference_interval_s)
+        metrics = [
+            plan_pb2.Metrics(interval_s=seconds, throughput_per_s=1.0 / seconds, valid=True)
+            if seconds < math.inf
+            else plan_pb2.Metrics(interval_s=seconds, latency_s=seconds, makespan_s=seconds)
+            for seconds in interval_s.tolist()
+        ]
+        for i in np.flatnonzero(~valid).tolist():
+            metrics[i].reason = reasons.get(i) or self._reason(batch, i)
+        with self._lock:
+            self.plans_evaluated += len(metrics)
+        return metrics, rewards.tolist()
+
+    def evaluate(self, placement: Plans, order: Plans, fusion_group: Plans) -> Evaluations:
+        """As any session; plans that break a rule are invalid whatever the environment would say."""
+        plans = (placement, order, fusion_group)
+        valid = np.zeros(len(placement), dtype=np.bool_)
+        interval_s = np.full(len(placement), np.inf)
+        if len(placement):
+            valid = self._rules.are_kept(*plans)
+        if valid.any():
+            kept = np.flatnonzero(valid)
+            answer = self._session.evaluate(*(array[kept] for array in plans))
+            interval_s[kept], valid[kept] = answer.interval_s, answer.valid
+        return Evaluations(interval_s, valid)
+
+    def close(self) -> None:
+        """Close it in the environment; a failure is only logged, for nobody waits for it."""
+        try:
+            self._session.close()
+        except GoOptError as error:
+            _log.warning("%s", error)
+
+    def _why_broken(self, batch: int, i: int, plan: Plan) -> str:
+        """The first rule that a plan with replicated stages, relays or clones breaks, memory apart; or none.
+
+        Raises:
+          PlanError: it has relays or clones of what the graph does not have.
+        """
+        violations = verify(self.graph, self._target, plan)
+        if any(violation.constraint == "shape" for violation in violations):
+            raise PlanError(f"batch {batch}: plan {i}: {violations[0].message}", field=f"plans[{i}]")
+        static = [violation.message for violation in violations if violation.constraint != "memory"]
+        if static:
+            return static[0]
+        return "" if self._session.takes_plans else _NO_STAGES
+
+    def _reason(self, batch: PlanBatch, i: int) -> str:
+        """Why a plan is not valid: the first rule it breaks, or a chip without enough memory."""
+        if i in batch.others:
+            return evaluate_plan(self.graph, self._target, batch.others[i]).reason or _NOT_RUN
+        placement, order, group = batch.placement[i], batch.order[i], batch.fusion_group[i]
+        if self._rules.are_kept(placement[None], order[None], group[None]):
+            # Far quicker than the verifier, and plans that keep the rules are the many.
+            terms = evaluate_batch(self._tables, placement[None], order[None], group[None])
+            return out_of_memory_reason(self._tables, terms) or _NOT_RUN
+        plan = Plan.create(
+            self.graph,
+            self._target.source,
+            self._target.fingerprint,
+            placement=placement,
+            order=order,
+            fusion_group=group,
+            provenance="session",
+        )
+        return verify(self.graph, self._target, plan)[0].message

@@ -1,0 +1,289 @@
+"""An environment behind a go-opt service: the model of another machine, or anyone's hardware."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from typing import Final, TypeVar, get_args
+
+import grpc
+import numpy as np
+
+from go_opt.agents.training.environment import Evaluations
+from go_opt.env import Target, load_target, target_names
+from go_opt.env.evaluation import Plans
+from go_opt.env.target.toml import target_to_toml
+from go_opt.errors import (
+    EnvironmentFailedError,
+    GoOptError,
+    InvalidInputError,
+    NotFoundError,
+    ServiceError,
+)
+from go_opt.model.codecs.wire import graph_to_proto
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.proto import environment_pb2, environment_pb2_grpc, plan_pb2
+from go_opt.service.messages.convert_environment import PlanWriter, ServedFidelity
+from go_opt.service.messages.errors import error_from_call
+from go_opt.service.transport.address import parse_address
+from go_opt.service.transport.credentials import Credentials, channel
+from go_opt.service.transport.retry import Failure, Retry, with_retries
+
+CONNECT_TIMEOUT_S: Final = 4.0
+_CLOSE_TIMEOUT_S: Final = 2.0
+_MAX_BATCH_NUMBERS: Final = 4_000_000  # of all plans in a message: some 16 MiB
+_NUMBERS_PER_OP: Final = 5
+_T = TypeVar("_T")
+_Write = Callable[[PlanWriter, environment_pb2.EvaluateBatchRequest, slice], None]
+
+
+@dataclass(frozen=True)
+class RemoteEnvironment:
+    """An environment at ``address``, ``HOST:PORT``; to be used as any other.
+
+    Where the service goes away it is asked again, as ``retry`` says, and what was answered is
+    kept; it may have been restarted meanwhile, for sessions are opened anew.
+
+    Args:
+      fidelity: what it is asked for; ``hardware`` is whatever it measures on.
+      timeout_s: how long it may take to open a session, or for one message of plans.
+    """
+
+    address: str
+    fidelity: ServedFidelity = "hardware"
+    credentials: Credentials = field(default_factory=Credentials)
+    timeout_s: float = 600.0
+    retry: Retry = field(default_factory=Retry)
+
+    def __post_init__(self) -> None:
+        parse_address(self.address)
+        if self.fidelity not in get_args(ServedFidelity):
+            choices = ", ".join(get_args(ServedFidelity))
+            raise InvalidInputError(
+                f"fidelity must be one of {choices}, not {self.fidelity!r}.", field="fidelity"
+            )
+        if not self.timeout_s > 0:
+            raise InvalidInputError(f"timeout_s is {self.timeout_s}, must be above zero.", field="timeout_s")
+
+    def connect(self) -> None:
+        """Make sure that something listens there.
+
+        Raises:
+          ServiceError: nothing answers within a few seconds.
+        """
+        with channel(parse_address(self.address), self.credentials) as opened:
+            ready = grpc.channel_ready_future(opened)
+            try:
+                ready.result(timeout=CONNECT_TIMEOUT_S)
+            except grpc.FutureTimeoutError:
+                ready.cancel()
+                raise ServiceError(
+                    f"no environment answers at {self.address} (waited {CONNECT_TIMEOUT_S:g} s)."
+                ) from None
+
+    def open(self, graph: Graph, target: Target) -> RemoteSession:
+        """Upload ``graph`` and ``target``.
+
+        Raises:
+          EnvironmentFailedError: the service cannot be reached or refuses them.
+        """
+        return RemoteSession(self, graph, target)
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A session as the service knows it."""
+
+    session_id: str
+    max_batch_plans: int
+    reference_interval_s: float
+    writer: PlanWriter
+
+
+class RemoteSession:
+    """A graph on a target in a service; several threads may ask at once, each in its own stream."""
+
+    def __init__(self, environment: RemoteEnvironment, graph: Graph, target: Target) -> None:
+        self._environment = environment
+        self._graph = graph
+        self._target = target
+        self._batches = count(1)
+        self._lock = threading.Lock()
+        self._opened: _Opened | None = None
+        self._channel = channel(parse_address(environment.address), environment.credentials)
+        self._stub = environment_pb2_grpc.EnvironmentStub(self._channel)  # type: ignore[no-untyped-call]
+        try:
+            self._retried(self._open)
+        except BaseException:
+            self._channel.close()
+            raise
+
+    def evaluate(self, placement: Plans, order: Plans, fusion_group: Plans) -> Evaluations:
+        """Evaluate the plans ([B, N] each), in their order.
+
+        Raises:
+          EnvironmentFailedError: the service failed, or stayed away for too long.
+        """
+        plans = (placement, order, fusion_group)
+
+        def write(writer: PlanWriter, request: environment_pb2.EvaluateBatchRequest, rows: slice) -> None:
+            writer.write(request, [array[rows] for array in plans])
+
+        return self._evaluated(len(placement), write)
+
+    def evaluate_plans(self, plans: Sequence[Plan]) -> Evaluations:
+        """Evaluate plans that may have replicated stages, relays and clones, in their order.
+
+        Raises:
+          EnvironmentFailedError: the service failed, or stayed away for too long.
+        """
+
+        def write(writer: PlanWriter, request: environment_pb2.EvaluateBatchRequest, rows: slice) -> None:
+            writer.write_whole(request, plans[rows])
+
+        return self._evaluated(len(plans), write)
+
+    def _evaluated(self, num_plans: int, write: _Write) -> Evaluations:
+        interval_s = np.full(num_plans, np.inf)
+        valid = np.zeros(num_plans, dtype=np.bool_)
+        done = 0
+        while done < num_plans:
+            metrics = self._retried(partial(self._ask, range(done, num_plans), write))
+            stop = done + len(metrics)
+            interval_s[done:stop] = [each.interval_s for each in metrics]
+            valid[done:stop] = [each.valid for each in metrics]
+            done = stop
+        return Evaluations(interval_s, valid)
+
+    def close(self) -> None:
+        """Close the session; one that cannot be told so expires by itself."""
+        with self._lock:
+            opened, self._opened = self._opened, None
+        with suppress(grpc.RpcError):
+            if opened is not None:
+                request = environment_pb2.CloseSessionRequest(session_id=opened.session_id)
+                self._stub.CloseSession(request, timeout=_CLOSE_TIMEOUT_S)
+        self._channel.close()
+
+    def _retried(self, attempt: Callable[[], _T]) -> _T:
+        try:
+            return with_retries(lambda left_s: attempt(), self._environment.retry, None)
+        except GoOptError as error:
+            raise EnvironmentFailedError(
+                f"the environment at {self._environment.address} failed: {error}"
+            ) from error
+
+    def _ask(self, plans: range, write: _Write) -> list[plan_pb2.Metrics]:
+        """The metrics of the plans, or of those at the front that were answered before a failure."""
+        opened = self._open()
+        most = _MAX_BATCH_NUMBERS // (_NUMBERS_PER_OP * self._graph.num_ops)
+        size = max(1, min(opened.max_batch_plans, most))
+        parts = [range(start, min(start + size, plans.stop)) for start in plans[::size]]
+        batches = dict(zip(self._batches, parts, strict=False))
+        answered: list[plan_pb2.Metrics] = []
+        call = self._stub.Evaluate(
+            (_request(opened, number, write, rows) for number, rows in batches.items()),
+            timeout=self._environment.timeout_s * len(batches),
+        )
+        try:
+            for number, rows in batches.items():
+                answered += _checked(next(call, None), number, len(rows), opened)
+            next(call, None)  # the end, so that the service sees one
+        except grpc.RpcError as error:
+            if not answered:
+                raise self._failure(error, opened) from error
+        finally:
+            call.cancel()
+        return answered
+
+    def _open(self) -> _Opened:
+        """The session, opened where it is not, or no longer."""
+        with self._lock:
+            if self._opened is None:
+                try:
+                    self._opened = self._create()
+                except grpc.RpcError as error:
+                    raise self._failure(error, None) from error
+            return self._opened
+
+    def _create(self) -> _Opened:
+        graph, environment = self._graph, self._environment
+        request = environment_pb2.CreateSessionRequest(
+            graph=graph_to_proto(graph),
+            target=_target_to_proto(self._target),
+            fidelity=f"FIDELITY_{environment.fidelity.upper()}",
+        )
+        response = self._stub.CreateSession(request, timeout=environment.timeout_s)
+        if tuple(response.op_names) != graph.op_names or response.max_batch_plans < 1:
+            raise EnvironmentFailedError("it holds another graph than it was sent.")
+        ops = np.arange(graph.num_ops, dtype=np.int32)
+        example = Plan.create(
+            graph,
+            self._target.source,
+            response.target_fingerprint,
+            placement=0 * ops,
+            order=ops,
+            fusion_group=ops,
+            provenance="session",
+        )
+        return _Opened(
+            response.session_id,
+            response.max_batch_plans,
+            response.reference_interval_s,
+            PlanWriter(replace(example, graph_fingerprint=response.graph_fingerprint)),
+        )
+
+    def _failure(self, error: grpc.RpcError, opened: _Opened | None) -> Failure:
+        """What a call failed with; a session that is lost is as good as a service that is away."""
+        code, cause = error.code(), error_from_call(error, self._environment.address)
+        if opened is not None and isinstance(cause, NotFoundError):
+            with self._lock:
+                if self._opened is opened:  # no other thread has opened it anew
+                    self._opened = None
+            code = grpc.StatusCode.UNAVAILABLE
+        return Failure(code, cause)
+
+
+def _target_to_proto(target: Target) -> plan_pb2.Target:
+    """By name where it ships, else as the text of a file."""
+    if target.name in target_names() and load_target(target.name).fingerprint == target.fingerprint:
+        return plan_pb2.Target(name=target.name)
+    return plan_pb2.Target(toml=target_to_toml(target), toml_source=target.source)
+
+
+def _request(
+    opened: _Opened, number: int, write: _Write, rows: range
+) -> environment_pb2.EvaluateBatchRequest:
+    request = environment_pb2.EvaluateBatchRequest(session_id=opened.session_id, batch_id=number)
+    write(opened.writer, request, slice(rows.start, rows.stop))
+    return request
+
+
+def _checked(
+    response: environment_pb2.EvaluateBatchResponse | None, number: int, num_plans: int, opened: _Opened
+) -> Sequence[plan_pb2.Metrics]:
+    """The metrics of an answer.
+
+    Raises:
+      EnvironmentFailedError: it is none to the batch ``number`` of so many plans.
+    """
+    if response is None:
+        raise EnvironmentFailedError(f"it ended the stream before batch {number}.")
+    if response.batch_id != number:
+        raise EnvironmentFailedError(f"it answered batch {response.batch_id} in place of {number}.")
+    if not len(response.metrics) == len(response.rewards) == num_plans:
+        raise EnvironmentFailedError(
+            f"it answered {len(response.metrics)} metrics and {len(response.rewards)} rewards "
+            f"to the {num_plans} plans of batch {number}."
+        )
+    for i, (metrics, reward) in enumerate(zip(response.metrics, response.rewards, strict=True)):
+        if metrics.valid and math.isfinite(opened.reference_interval_s) and not math.isfinite(reward):
+            raise EnvironmentFailedError(f"the reward of plan {i} of batch {number} is {reward}.")
+    answered: Sequence[plan_pb2.Metrics] = response.metrics
+    return answered

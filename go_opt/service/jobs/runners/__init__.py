@@ -1,0 +1,1 @@
+"""Where training jobs run: a process here, or a Ray cluster."""

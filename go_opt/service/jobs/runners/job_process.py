@@ -1,0 +1,142 @@
+"""The process of one training job: ``python -m go_opt.service.jobs.runners.job_process FOLDER KIND``.
+
+On stdin come the request and the policy to start from, a frame each, then a byte that says
+stop. The end of stdin is the end of the service, and of this process: at once, since every
+file is written whole or not at all. On stdout go ``google.longrunning.Operation`` messages,
+a frame each, the last of them done; without that one the job was cut off.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from google.longrunning import operations_pb2
+from google.rpc import code_pb2, status_pb2
+
+from go_opt.common.files import write_bytes_atomically
+from go_opt.errors import CancelledError, GoOptError, InfeasibleError
+from go_opt.proto import training_pb2
+from go_opt.service.jobs.data_directory import is_out_of_space, lock
+from go_opt.service.jobs.job import Trained
+from go_opt.service.jobs.runners.frames import STOP, read_frame, write_frame
+from go_opt.service.messages.errors import status_from_error
+
+START_POLICY_NAME: Final = "start_policy.safetensors"
+NICENESS: Final = 10  # searches of the service come first
+_REPORT_EVERY_S: Final = 0.2
+_PREDECESSOR_S: Final = 60.0  # for a process of this job to end whose service was killed
+_CUT_OFF: Final = 3  # exit code
+Train = Callable[..., Trained]
+
+
+def main(train: Train, *, niceness: int = NICENESS) -> None:
+    """Run the job that the command line and stdin describe."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+    messages = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints goes to the log, not among the messages
+    os.nice(niceness)
+    folder, kind = Path(sys.argv[1]), int(sys.argv[2])
+    request, start_policy = read_frame(0), read_frame(0)
+    if request is None or start_policy is None:
+        sys.exit(_CUT_OFF)
+    threading.Thread(target=_watch_stdin, args=(stop,), name="stdin", daemon=True).start()
+    reporter = _Reporter(messages)
+    with _alone(folder):
+        job = partial(train, kind, request, on_progress=reporter.report, should_stop=stop.is_set)
+        write_frame(messages, _last_message(job, folder, start_policy).SerializeToString())
+
+
+def _last_message(job: Train, folder: Path, start_policy: bytes) -> operations_pb2.Operation:
+    """Run the job to its end, good or bad; what is raised here is a defect."""
+    last = operations_pb2.Operation(done=True)
+    start_file = folder / START_POLICY_NAME if start_policy else None
+    try:
+        if start_file is not None:
+            write_bytes_atomically(start_file, start_policy)
+        trained = job(start_file=start_file, folder=folder)
+    except GoOptError as error:
+        last.error.CopyFrom(_status(error))
+        return last
+    except OSError as error:
+        if not is_out_of_space(error):
+            raise
+        last.error.CopyFrom(status_pb2.Status(code=code_pb2.UNAVAILABLE, message=f"{error.strerror}."))
+        return last
+    last.metadata.Pack(trained.progress)
+    if trained.result is None:
+        last.error.CopyFrom(_stopped(trained.progress))
+    else:
+        last.response.Pack(trained.result)
+    return last
+
+
+def _status(error: GoOptError) -> status_pb2.Status:
+    status = status_from_error(error)
+    if is_out_of_space(error):
+        status.code = code_pb2.UNAVAILABLE
+    elif not isinstance(error, InfeasibleError):
+        # The environment's fault, or of files that were damaged; what was reached is kept.
+        status.code = code_pb2.ABORTED
+    return status
+
+
+def _stopped(progress: training_pb2.TrainingProgress) -> status_pb2.Status:
+    reached = f"after step {progress.step} of {progress.steps}" if progress.step else "before its first step"
+    return status_from_error(CancelledError(f"the job was stopped {reached}."))
+
+
+class _Reporter:
+    """Sends progress, not more often than anyone looks at it."""
+
+    def __init__(self, messages: BinaryIO) -> None:
+        self._messages = messages
+        self._sent_s = -math.inf
+
+    def report(self, progress: training_pb2.TrainingProgress) -> None:
+        now_s = time.monotonic()
+        if now_s - self._sent_s < _REPORT_EVERY_S:
+            return
+        self._sent_s = now_s
+        message = operations_pb2.Operation()
+        message.metadata.Pack(progress)
+        write_frame(self._messages, message.SerializeToString())
+
+
+def _watch_stdin(stop: threading.Event) -> None:
+    while os.read(0, 1) == STOP:
+        stop.set()
+    os._exit(_CUT_OFF)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two processes must not write to one folder, so wait for one whose service was killed."""
+    end_s = time.monotonic() + _PREDECESSOR_S
+    while (held := lock(folder / "lock")) is None:
+        if time.monotonic() > end_s:
+            sys.exit("another process still works on this job.")
+        time.sleep(0.05)
+    with held:
+        yield
+
+
+def _train(*args: Any, **options: Any) -> Trained:
+    # Loads once stdin is watched.
+    from go_opt.service.jobs.train import train_job
+
+    return train_job(*args, **options)
+
+
+if __name__ == "__main__":
+    main(_train)

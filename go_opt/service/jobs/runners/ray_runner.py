@@ -1,0 +1,135 @@
+"""Runs each job on a Ray cluster: an actor starts the job's process where Ray has room for it."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.longrunning import operations_pb2
+
+from go_opt.errors import InvalidInputError
+from go_opt.proto import training_pb2
+from go_opt.service.jobs.runner import JobSpec, OnProgress
+from go_opt.service.jobs.runners.local_runner import COMMAND, JobProcess
+
+_METHODS_AT_ONCE: Final = 4  # of an actor: one waits for messages while another stops the job
+
+
+class RayRunner:
+    """Starts an actor per job; the process it starts is the one of ``LocalRunner``.
+
+    Jobs leave their files in the data directory, so all nodes must see it under one path,
+    and have go-opt installed. An actor, and with it the job's process, ends with this one.
+
+    Args:
+      address: of the cluster, as ``ray.init`` takes it; None: one of this machine is started.
+      num_cpus, num_gpus: what Ray sets aside for a job.
+      command: as of ``LocalRunner``.
+
+    Raises:
+      InvalidInputError: Ray is not installed, or there is no cluster at the address.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        num_cpus: float = 1,
+        num_gpus: float = 0,
+        command: Sequence[str] = COMMAND,
+    ) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no report to its makers
+        self._ray = _import_ray()
+        try:
+            self._ray.init(address, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        except (ConnectionError, ValueError, RuntimeError) as cause:
+            reason = " ".join(str(cause).split()).rstrip(".")[:300]
+            raise InvalidInputError(
+                f"no Ray cluster can be used at {address!r}: {reason}.", field="runner"
+            ) from None
+        self._actor = self._ray.remote(
+            num_cpus=num_cpus, num_gpus=num_gpus, max_restarts=0, max_concurrency=_METHODS_AT_ONCE
+        )(_RayJob)
+        self._command = tuple(command)
+
+    def start(self, spec: JobSpec) -> _RayAttempt:
+        return _RayAttempt(self._ray, self._actor.remote(self._command, spec))
+
+    def close(self) -> None:
+        self._ray.shutdown()
+
+
+class _RayJob:
+    """The actor: the process of a job, on the node that Ray chose."""
+
+    def __init__(self, command: Sequence[str], spec: JobSpec) -> None:
+        self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._process = JobProcess(command, spec)
+        threading.Thread(target=self._pass_on, name="messages", daemon=True).start()
+
+    def next_message(self) -> bytes | None:
+        """Of the process, once there is one; None where it has ended."""
+        return self._messages.get()
+
+    def stop(self) -> None:
+        self._process.stop()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def _pass_on(self) -> None:
+        def on_progress(progress: training_pb2.TrainingProgress) -> None:
+            message = operations_pb2.Operation()
+            message.metadata.Pack(progress)
+            self._messages.put(message.SerializeToString())
+
+        last = None
+        try:
+            last = self._process.wait(on_progress)
+        finally:
+            self._messages.put(None if last is None else last.SerializeToString())
+
+
+@dataclass(frozen=True, eq=False)
+class _RayAttempt:
+    """A job, seen from the service."""
+
+    ray: Any
+    actor: Any
+
+    def wait(self, on_progress: OnProgress) -> operations_pb2.Operation | None:
+        try:
+            while (data := self.ray.get(self.actor.next_message.remote())) is not None:
+                message = operations_pb2.Operation.FromString(data)
+                if message.done:
+                    return message
+                progress = training_pb2.TrainingProgress()
+                message.metadata.Unpack(progress)
+                on_progress(progress)
+        except self.ray.exceptions.RayError:  # the actor, or its node, is lost
+            return None
+        finally:
+            self.ray.kill(self.actor)
+        return None
+
+    def stop(self) -> None:
+        self.actor.stop.remote()
+
+    def kill(self) -> None:
+        with suppress(self.ray.exceptions.RayError):
+            self.ray.kill(self.actor)  # the process ends with it
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise InvalidInputError(
+            "the Ray runner needs Ray; install it with: pip install 'go-opt[ray]'.", field="runner"
+        ) from None
+    return ray

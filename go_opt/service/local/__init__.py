@@ -1,0 +1,1 @@
+"""The client's calls answered in this process."""

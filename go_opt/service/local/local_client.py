@@ -1,0 +1,175 @@
+"""The methods of a client without a service: everything is done by this process."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Unpack
+
+from go_opt import api
+from go_opt.env import Metrics, Target, target_names
+from go_opt.env.model.metrics import Fidelity
+from go_opt.explanations.as_json import explanation_to_dict
+from go_opt.frontends.graph_like import as_graph
+from go_opt.frontends.onnx_model import OnnxModel
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.result import Objective, OptimizeResult, Request
+from go_opt.service.client.training import TrainingClient
+from go_opt.service.local.local_jobs import LocalJobs
+from go_opt.service.messages.search_options import SearchOptions, read_options
+from go_opt.solver import Violation
+from go_opt.solver.problem.user_constraints import UserConstraint
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+class LocalClient(TrainingClient):
+    """The twin of :class:`go_opt.Client`: its methods, answers and errors, without a service.
+
+    To be used in a ``with`` statement or closed. Training jobs run in processes of their own.
+
+    Args:
+      folder: keeps the jobs and the policies they made, for one client at a time; a job that
+        was cut off goes on with the next. By default a temporary one, which goes with this.
+    """
+
+    def __init__(self, *, folder: str | Path | None = None) -> None:
+        self._closing = ExitStack()
+        if folder is None:
+            folder = self._closing.enter_context(tempfile.TemporaryDirectory(prefix="go-opt-"))
+        self._jobs = self._local_jobs = LocalJobs(folder)
+        self._closing.callback(self._local_jobs.close)
+
+    def optimize(
+        self,
+        graph: Graph | nx.DiGraph | OnnxModel,
+        target: str | Path | Target = "mcm-6x6",
+        *,
+        request_id: str | None = None,
+        **options: Unpack[SearchOptions],
+    ) -> OptimizeResult:
+        """As :meth:`go_opt.Client.optimize`."""
+        request, policy = read_options(options)
+        return api.optimize(_graph(graph), target, policy=self._policy(policy), **request.options)
+
+    def optimize_stream(
+        self,
+        graph: Graph | nx.DiGraph | OnnxModel,
+        target: str | Path | Target = "mcm-6x6",
+        *,
+        request_id: str | None = None,
+        **options: Unpack[SearchOptions],
+    ) -> Generator[OptimizeResult, None, None]:
+        """As :meth:`go_opt.Client.optimize_stream`."""
+        request, name = read_options(options)
+        on = target if isinstance(target, Target) else api.target(target)
+        return _improvements(_graph(graph), on, request, self._policy(name))
+
+    def evaluate(
+        self,
+        graph: Graph,
+        target: str | Path | Target,
+        plan: Plan,
+        *,
+        fidelity: Fidelity = "analytical",
+        seed: int | None = None,
+        constraints: Sequence[UserConstraint] | str | Path = (),
+        request_id: str | None = None,
+    ) -> Metrics:
+        """As :meth:`go_opt.Client.evaluate`."""
+        return api.evaluate(graph, target, plan, fidelity=fidelity, seed=seed, constraints=constraints)
+
+    def verify(
+        self,
+        graph: Graph,
+        target: str | Path | Target,
+        plan: Plan,
+        constraints: Sequence[UserConstraint] | str | Path = (),
+        *,
+        request_id: str | None = None,
+    ) -> list[Violation]:
+        """As :meth:`go_opt.Client.verify`."""
+        return api.verify(graph, target, plan, constraints)
+
+    def explain(
+        self,
+        graph: Graph,
+        target: str | Path | Target,
+        plan: Plan,
+        op: str | None = None,
+        *,
+        objective: Objective = "throughput",
+        constraints: Sequence[UserConstraint] | str | Path = (),
+        request_id: str | None = None,
+    ) -> dict[str, Any]:
+        """As :meth:`go_opt.Client.explain`."""
+        return explanation_to_dict(
+            api.explain(graph, target, plan, op, objective=objective, constraints=constraints)
+        )
+
+    def list_targets(self, *, request_id: str | None = None) -> tuple[str, ...]:
+        """As :meth:`go_opt.Client.list_targets`."""
+        return target_names()
+
+    def close(self) -> None:
+        """Cut off the jobs that run."""
+        self._closing.close()
+
+    def __enter__(self) -> LocalClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _policy(self, name: str | None) -> str | Path | None:
+        return name if name in ("default", "none", None) else self._local_jobs.find_policy(name)
+
+
+def _graph(graph: Graph | nx.DiGraph | OnnxModel) -> Graph:
+    return graph.graph() if isinstance(graph, OnnxModel) else as_graph(graph)
+
+
+def _improvements(
+    graph: Graph, target: Target, request: Request, policy: str | Path | None
+) -> Generator[OptimizeResult, None, None]:
+    """Search in a thread, from the first ``next`` until the end or until this is closed."""
+    found: SimpleQueue[OptimizeResult | None] = SimpleQueue()
+    answer: Future[OptimizeResult] = Future()
+    stop = threading.Event()
+
+    def search() -> None:
+        try:
+            result = api.optimize(
+                graph,
+                target,
+                policy=policy,
+                on_improvement=lambda improvement: found.put(replace(improvement, history=())),
+                should_stop=stop.is_set,
+                **request.options,
+            )
+        except BaseException as error:  # for the reader to raise: a thread has nobody to tell
+            answer.set_exception(error)
+        else:
+            answer.set_result(result)
+        found.put(None)
+
+    thread = threading.Thread(target=search, name="go-opt search", daemon=True)
+    thread.start()
+    try:
+        while (improvement := found.get()) is not None:
+            yield improvement
+        yield answer.result()
+    finally:
+        stop.set()
+        thread.join()

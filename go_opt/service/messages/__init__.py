@@ -1,0 +1,1 @@
+"""Messages of the protocol and the values they stand for."""

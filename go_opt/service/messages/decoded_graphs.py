@@ -1,0 +1,88 @@
+"""Graphs decoded before: a compiler asks again and again about the same one."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from go_opt.errors import GraphError, ModelError
+from go_opt.frontends.onnx_model import OnnxModel
+from go_opt.model.codecs.wire import precision_from_proto
+from go_opt.proto import graph_pb2, optimizer_pb2
+from go_opt.service.messages.message_parts import check_parts
+from go_opt.service.messages.request_part import request_part
+from go_opt.service.messages.sent_graph import SentGraph
+
+_MAX_BYTES: Final = 32 * 2**20  # of messages; a graph takes about as much as its message
+
+
+class DecodedGraphs:
+    """Decodes messages of graphs and keeps the last, by digest; for several threads."""
+
+    def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._graphs: OrderedDict[bytes, tuple[SentGraph, int]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, data: bytes) -> SentGraph:
+        """The validated graph of a message's bytes.
+
+        Raises:
+          GraphError: one sentence that names the op, tensor or field at fault.
+        """
+        return self._known(data, lambda: _decoded(data))
+
+    def of_onnx(self, model: optimizer_pb2.OnnxModel) -> SentGraph:
+        """The graph of an ONNX file, read as :meth:`OnnxModel.graph` does.
+
+        Raises:
+          InvalidInputError: one sentence that names the op, tensor, dimension or field at fault.
+        """
+        # Maps have no order of their own; a graph's message begins otherwise.
+        return self._known(b"onnx" + model.SerializeToString(deterministic=True), lambda: _imported(model))
+
+    def _known(self, data: bytes, decode: Callable[[], SentGraph]) -> SentGraph:
+        digest = hashlib.sha256(data).digest()
+        with self._lock:
+            if digest in self._graphs:
+                self._graphs.move_to_end(digest)
+                return self._graphs[digest][0]
+        graph = decode()
+        self._keep(digest, graph, len(data))
+        return graph
+
+    def _keep(self, digest: bytes, graph: SentGraph, size_bytes: int) -> None:
+        if size_bytes > self._max_bytes:
+            return
+        with self._lock:
+            if digest in self._graphs:  # another thread was faster
+                return
+            self._graphs[digest] = graph, size_bytes
+            self._bytes += size_bytes
+            while self._bytes > self._max_bytes:
+                self._bytes -= self._graphs.popitem(last=False)[1][1]
+
+
+def _imported(model: optimizer_pb2.OnnxModel) -> SentGraph:
+    import onnx
+
+    with request_part("onnx", optimizer_pb2.OnnxModel):
+        check_parts(onnx.ModelProto, model.file)
+        precision = precision_from_proto(model.precision, ModelError)
+        return SentGraph(OnnxModel(model.file, dict(model.dims), precision).graph())
+
+
+def _decoded(data: bytes) -> SentGraph:
+    with request_part("graph", graph_pb2.Graph):
+        check_parts(graph_pb2.Graph, data)
+        try:
+            message = graph_pb2.Graph.FromString(data)
+        except DecodeError:
+            raise GraphError("the graph is no go_opt.v1.Graph message.") from None
+        return SentGraph.from_proto(message)

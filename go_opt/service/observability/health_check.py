@@ -1,0 +1,103 @@
+"""Asks a service how it is, for the probes of containers.
+
+Ends with 0 where the service serves, with 1 and one sentence otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from go_opt.errors import GoOptError, InvalidInputError, ServiceError
+from go_opt.service.transport.address import DEFAULT_ADDRESS, Address, parse_address
+
+_Status = health_pb2.HealthCheckResponse.ServingStatus
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code of the command with these arguments."""
+    options = _parser().parse_args(arguments)
+    try:
+        check(
+            parse_address(options.address),
+            service=options.service,
+            credentials=_credentials(options),
+            server_name=options.tls_server_name,
+            timeout_s=options.timeout_s,
+        )
+    except GoOptError as error:
+        print(f"health check: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def check(
+    address: Address,
+    *,
+    service: str = "",
+    credentials: grpc.ChannelCredentials | None = None,
+    server_name: str | None = None,
+    timeout_s: float = 2.0,
+) -> None:
+    """Return where the service serves.
+
+    Args:
+      service: full name of the one asked about; empty for the server as a whole.
+      credentials: None for a plain connection.
+      server_name: what the certificate must name, where that is not the address.
+
+    Raises:
+      ServiceError: it does not serve, or does not answer in time.
+    """
+    options: list[tuple[str, int | str]] = [("grpc.enable_http_proxy", 0)]
+    if server_name is not None:
+        options.append(("grpc.ssl_target_name_override", server_name))
+    if credentials is None:
+        channel = grpc.insecure_channel(str(address), options=options)
+    else:
+        channel = grpc.secure_channel(str(address), credentials, options=options)
+    request = health_pb2.HealthCheckRequest(service=service)
+    with channel:
+        try:
+            answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            details = " ".join(str(error.details()).split())
+            raise ServiceError(f"{address} answers {error.code().name}: {details}") from None
+    if answer.status != _Status.Value("SERVING"):
+        raise ServiceError(f"{address} answers {_Status.Name(answer.status)}.")
+
+
+def _credentials(options: argparse.Namespace) -> grpc.ChannelCredentials | None:
+    files = (options.tls_ca, options.tls_key, options.tls_cert)
+    if not any(files):
+        return None
+    return grpc.ssl_channel_credentials(*(_read(path) if path else None for path in files))
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as cause:
+        raise InvalidInputError(f"{path!r} cannot be read: {cause.strerror}.") from None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m go_opt.service.observability.health_check", description=__doc__
+    )
+    parser.add_argument("address", nargs="?", default=DEFAULT_ADDRESS, metavar="HOST:PORT")
+    parser.add_argument("--service", default="", help="full name of one service; by default the whole server")
+    parser.add_argument("--tls-ca", metavar="FILE", help="PEM file of the authorities to trust")
+    parser.add_argument("--tls-cert", metavar="FILE", help="PEM file of the prober's own certificate")
+    parser.add_argument("--tls-key", metavar="FILE", help="PEM file of its key")
+    parser.add_argument("--tls-server-name", metavar="NAME", help="what the service's certificate names")
+    parser.add_argument("--timeout-s", type=float, default=2.0, metavar="SECONDS")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

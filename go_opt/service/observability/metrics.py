@@ -1,0 +1,123 @@
+"""Metrics of a service for Prometheus, on a port of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    start_http_server,
+)
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from go_opt.service.calls.call import Call, Outcome, Reading
+from go_opt.service.calls.lane import Lane
+from go_opt.service.transport.address import Address, check_free
+
+# From a listing to a search of half an hour.
+_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+
+
+class Metrics:
+    """Counts what happens to calls; one registry for each server.
+
+    Labels are methods, statuses and lanes, never clients or names that callers choose:
+    what a caller can vary would grow without end.
+    """
+
+    def __init__(self) -> None:
+        registry = self.registry = CollectorRegistry()
+        self.address: Address | None = None  # where it is served
+        by_method = ("method",)
+        self._calls = Counter("go_opt_calls", "Calls that ended.", ("method", "code"), registry=registry)
+        self._seconds = Histogram(
+            "go_opt_call_seconds", "From arrival to status.", by_method, buckets=_SECONDS, registry=registry
+        )
+        self._waited = Histogram(
+            "go_opt_call_wait_seconds",
+            "Spent waiting for a worker.",
+            by_method,
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._open = Gauge("go_opt_calls_open", "Calls without a status yet.", by_method, registry=registry)
+        self._received = Counter("go_opt_received_bytes", "Of requests.", by_method, registry=registry)
+        self._sent = Counter("go_opt_sent_bytes", "Of answers.", by_method, registry=registry)
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        GCCollector(registry=registry)
+
+    def started(self, call: Call, metadata: Mapping[str, str | bytes]) -> None:
+        self._open.labels(call.method).inc()
+
+    def finished(self, call: Call, outcome: Outcome) -> None:
+        self._open.labels(call.method).dec()
+        self._calls.labels(call.method, outcome.code.name).inc()
+        self._seconds.labels(call.method).observe(outcome.wall_s)
+        self._waited.labels(call.method).observe(outcome.waited_s)
+        self._received.labels(call.method).inc(outcome.received_bytes)
+        self._sent.labels(call.method).inc(outcome.sent_bytes)
+
+    def watch_lanes(self, lanes: Iterable[Lane]) -> None:
+        """Report what runs, waits and was refused in each."""
+        self.registry.register(_LaneCollector(tuple(lanes)))
+
+    def watch(self, readings: Iterable[Reading]) -> None:
+        """Report what services tell of themselves."""
+        self.registry.register(_ReadingCollector(tuple(readings)))
+
+    @contextmanager
+    def served(self, address: Address) -> Iterator[Address]:
+        """Answer ``GET /metrics`` at the address; port 0 takes a free one."""
+        check_free(address, field="metrics")
+        server, thread = start_http_server(address.port, address.host, self.registry)
+        self.address = Address(address.host, server.server_port)
+        try:
+            yield self.address
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+class _ReadingCollector(Collector):
+    def __init__(self, readings: tuple[Reading, ...]) -> None:
+        self._readings = readings
+
+    def collect(self) -> Iterable[Metric]:
+        for reading in self._readings:
+            family = CounterMetricFamily if reading.is_total else GaugeMetricFamily
+            yield family(f"go_opt_{reading.name}", reading.help, value=reading.read())
+
+
+class _LaneCollector(Collector):
+    """Reads admissions when asked, from another thread: plain numbers only."""
+
+    def __init__(self, lanes: tuple[Lane, ...]) -> None:
+        self._lanes = lanes
+
+    def collect(self) -> Iterable[Metric]:
+        running = GaugeMetricFamily("go_opt_lane_running", "Workers at work.", labels=("lane",))
+        slots = GaugeMetricFamily("go_opt_lane_workers", "Workers there are.", labels=("lane",))
+        waiting = GaugeMetricFamily("go_opt_lane_waiting", "Calls that wait for a worker.", labels=("lane",))
+        held = GaugeMetricFamily("go_opt_lane_waiting_bytes", "Requests of those.", labels=("lane",))
+        refused = CounterMetricFamily(
+            "go_opt_lane_refused", "Calls refused since too many wait.", labels=("lane",)
+        )
+        for lane in self._lanes:
+            admission, name = lane.admission, (lane.name,)
+            running.add_metric(name, admission.running)
+            slots.add_metric(name, admission.slots)
+            waiting.add_metric(name, admission.waiting)
+            held.add_metric(name, admission.waiting_bytes)
+            refused.add_metric(name, admission.refused)
+        return running, slots, waiting, held, refused

@@ -1,0 +1,201 @@
+"""Serves ``google.longrunning.Operations`` over the training jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from google.longrunning import operations_pb2
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.message import Message
+
+from go_opt.errors import InvalidInputError
+from go_opt.proto import training_pb2
+from go_opt.service.calls.calls import Call, Calls, Handler, parsed
+from go_opt.service.jobs.job import Job, job_id, operation
+from go_opt.service.jobs.manager import JobManager
+from go_opt.service.services.training_service import given
+
+MOST_WAIT_S: Final = 3600.0
+_ANSWER_S: Final = 0.2  # of a call's deadline, for the way back
+_PAGE_SIZES: Final = (50, 1000)  # where none is asked for, and at most
+_MOST_PAGE_BYTES: Final = 16 * 2**20  # a page of large plans holds fewer operations
+_MOST_TOKEN_CHARS: Final = 100
+_FILTER: Final = re.compile(r"\s*state\s*=\s*\"?([A-Z]+)\"?\s*")
+_STATES: Final = {
+    name.removeprefix("JOB_STATE_"): number for name, number in training_pb2.JobState.items() if number
+}
+
+
+class OperationsService:
+    """Gets, waits for, lists, cancels and deletes jobs.
+
+    Args:
+      jobs: None: the service takes no jobs.
+    """
+
+    name: Final = "google.longrunning.Operations"
+
+    def __init__(self, jobs: JobManager | None) -> None:
+        self._jobs = jobs
+
+    def handlers(self, calls: Calls) -> Mapping[str, Handler]:
+        return {
+            "ListOperations": calls.quick(self._list),
+            "GetOperation": calls.quick(self._get),
+            "WaitOperation": calls.waiting(self._wait),
+            "CancelOperation": calls.quick(self._cancel),
+            "DeleteOperation": calls.quick(self._delete),
+        }
+
+    def close(self) -> None:
+        """The jobs are closed by who made them."""
+
+    def list(
+        self, message: operations_pb2.ListOperationsRequest, owner: str = ""
+    ) -> operations_pb2.ListOperationsResponse:
+        """A page of the operations that the owner sees, the newest first.
+
+        Raises:
+          InvalidInputError: a filter other than ``state=RUNNING`` and its like, a page token
+            that is none or of another filter, or a page size below zero.
+        """
+        jobs = given(self._jobs)
+        if message.name not in ("", "operations"):
+            raise InvalidInputError(
+                f"name must be 'operations' or empty, not {message.name[:100]!r}.", field="name"
+            )
+        state = _state(message.filter)
+        size = _page_size(message.page_size)
+        before = _number(message.page_token, state) if message.page_token else None
+        response = operations_pb2.ListOperationsResponse()
+        page_bytes, last = 0, None
+        for job in jobs.page(before, state, size + 1, owner):
+            listed = operation(job)
+            page_bytes += listed.ByteSize()
+            if last is not None and (len(response.operations) == size or page_bytes > _MOST_PAGE_BYTES):
+                response.next_page_token = _token(last, state)
+                break
+            response.operations.append(listed)
+            last = job
+        return response
+
+    def get(self, name: str, owner: str = "") -> operations_pb2.Operation:
+        """The operation as it is; NotFoundError where there is none for the owner."""
+        return operation(given(self._jobs).job(job_id(name), owner))
+
+    def wait(self, name: str, timeout_s: float) -> operations_pb2.Operation:
+        """The operation once it is done, or as it is after this time."""
+        jobs, job = given(self._jobs), job_id(name)
+        ended = threading.Event()
+        forget = jobs.watch(job, ended.set)
+        try:
+            if not jobs.job(job).is_ended:
+                ended.wait(timeout_s)
+            return operation(jobs.job(job))
+        finally:
+            forget()
+
+    def cancel(self, name: str, owner: str = "") -> None:
+        """Ask the owner's job to end; nothing happens to one that has."""
+        given(self._jobs).cancel(job_id(name), owner)
+
+    def delete(self, name: str, owner: str = "") -> None:
+        """Forget the owner's job, which has ended, with its policy; PreconditionError where it has not."""
+        given(self._jobs).delete(job_id(name), owner)
+
+    def _list(self, data: bytes, call: Call) -> Message:
+        return self.list(parsed(operations_pb2.ListOperationsRequest, data), call.owner)
+
+    def _get(self, data: bytes, call: Call) -> Message:
+        return self.get(parsed(operations_pb2.GetOperationRequest, data).name, call.owner)
+
+    def _cancel(self, data: bytes, call: Call) -> Message:
+        self.cancel(parsed(operations_pb2.CancelOperationRequest, data).name, call.owner)
+        return Empty()
+
+    def _delete(self, data: bytes, call: Call) -> Message:
+        self.delete(parsed(operations_pb2.DeleteOperationRequest, data).name, call.owner)
+        return Empty()
+
+    async def _wait(self, data: bytes, call: Call) -> Message:
+        """As :meth:`wait`, without a thread that waits."""
+        message = parsed(operations_pb2.WaitOperationRequest, data)
+        timeout_s = _timeout_s(message, call.deadline_s)
+        jobs, job = given(self._jobs), job_id(message.name)
+        ended, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def on_end() -> None:
+            loop.call_soon_threadsafe(ended.set)
+
+        forget = jobs.watch(job, on_end)
+        try:
+            found = await asyncio.to_thread(jobs.job, job, call.owner)
+            if not found.is_ended:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(ended.wait(), timeout_s)
+                found = await asyncio.to_thread(jobs.job, job, call.owner)
+            return operation(found)
+        finally:
+            forget()
+
+
+def _timeout_s(message: operations_pb2.WaitOperationRequest, deadline_s: float | None) -> float:
+    timeout_s = MOST_WAIT_S
+    if message.HasField("timeout"):
+        timeout_s = min(timeout_s, _seconds(message.timeout))
+    if deadline_s is not None:
+        timeout_s = min(timeout_s, deadline_s - _ANSWER_S - time.monotonic())
+    return max(timeout_s, 0.0)
+
+
+def _seconds(duration: Duration) -> float:
+    seconds: float = duration.seconds + 1e-9 * duration.nanos
+    if seconds < 0 or not -(10**9) < duration.nanos < 10**9:
+        raise InvalidInputError("timeout must be a duration and not be negative.", field="timeout")
+    return seconds
+
+
+def _state(text: str) -> int | None:
+    """The state that a filter asks for; None for all."""
+    if not text.strip():
+        return None
+    match = _FILTER.fullmatch(text)
+    if match is None or match[1] not in _STATES:
+        raise InvalidInputError(
+            f"filter must be state=NAME, of {', '.join(_STATES)}, not {text[:100]!r}.", field="filter"
+        )
+    state: int = _STATES[match[1]]
+    return state
+
+
+def _page_size(asked: int) -> int:
+    default, most = _PAGE_SIZES
+    if asked < 0:
+        raise InvalidInputError(f"page_size must not be negative, not {asked}.", field="page_size")
+    return min(asked, most) or default
+
+
+def _token(last: Job, state: int | None) -> str:
+    """Where the next page begins; its content is no promise."""
+    return base64.urlsafe_b64encode(json.dumps([last.number, state]).encode()).decode()
+
+
+def _number(token: str, state: int | None) -> int:
+    number: Any = None
+    of_state: Any = None
+    with suppress(ValueError, TypeError):
+        number, of_state = json.loads(base64.urlsafe_b64decode(token[:_MOST_TOKEN_CHARS].encode()))
+    if not isinstance(number, int) or of_state != state or not 0 < number < 2**63:
+        raise InvalidInputError(
+            "page_token must be the next_page_token of a call with the same filter.", field="page_token"
+        )
+    return number

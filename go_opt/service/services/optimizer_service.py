@@ -1,0 +1,107 @@
+"""The service ``go_opt.v1.Optimizer``: plans for graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from google.protobuf.message import Message
+
+from go_opt.env import load_target, target_names
+from go_opt.errors import NotFoundError, PolicyError
+from go_opt.proto import optimizer_pb2
+from go_opt.service.calls.calls import Call, Calls, Emit, Handler, Reading, parsed
+from go_opt.service.calls.submessage import split_graph
+from go_opt.service.messages.convert import target_summary
+from go_opt.service.workers.optimizer import Optimizer, Policy
+
+SERVICE_NAME: Final = optimizer_pb2.DESCRIPTOR.services_by_name["Optimizer"].full_name
+
+
+def no_policies(name: str, owner: str) -> Path:
+    """Finds none: for a service that trains none."""
+    raise NotFoundError(f"no policy has the name {name[:80]!r}.", field="policy")
+
+
+class OptimizerService:
+    """Serves an :class:`Optimizer`.
+
+    Args:
+      find_policy: the file of the policy that has a name, for who asks; raises NotFoundError. A
+        name of a request comes here and never becomes a path.
+    """
+
+    name = SERVICE_NAME
+
+    def __init__(
+        self, optimizer: Optimizer, *, find_policy: Callable[[str, str], Path] = no_policies
+    ) -> None:
+        self._optimizer = optimizer
+        self._find_policy = find_policy
+
+    def handlers(self, calls: Calls) -> Mapping[str, Handler]:
+        """The methods, made by ``calls``."""
+        return {
+            "Optimize": calls.search(self._optimize),
+            "OptimizeStream": calls.search_updates(self._optimize_stream),
+            "Evaluate": calls.search(self._evaluate),
+            "Verify": calls.search(self._verify),
+            "Explain": calls.search(self._explain),
+            "ListTargets": calls.quick(self._list_targets),
+        }
+
+    def is_ready(self) -> bool:
+        """Whether it answers without loading anything first."""
+        return self._optimizer.is_ready()
+
+    def readings(self) -> Sequence[Reading]:
+        """What the optimizer tells of itself."""
+        return self._optimizer.readings()
+
+    def close(self) -> None:
+        """End the optimizer."""
+        self._optimizer.close()
+
+    def _optimize(self, data: bytes, call: Call) -> Message:
+        with self._policy(data, call.owner) as policy:
+            return self._optimizer.optimize(data, policy=policy, stop=call.stop, deadline_s=call.deadline_s)
+
+    def _optimize_stream(self, data: bytes, call: Call, emit: Emit) -> Message:
+        def improve(response: optimizer_pb2.OptimizeResponse) -> None:
+            response.ClearField("history")
+            emit(optimizer_pb2.OptimizeUpdate(improvement=response))
+
+        with self._policy(data, call.owner) as policy:
+            result = self._optimizer.optimize(
+                data, policy=policy, stop=call.stop, deadline_s=call.deadline_s, on_improvement=improve
+            )
+        return optimizer_pb2.OptimizeUpdate(result=result)
+
+    def _evaluate(self, data: bytes, call: Call) -> Message:
+        return self._optimizer.evaluate(data, stop=call.stop)
+
+    def _verify(self, data: bytes, call: Call) -> Message:
+        return self._optimizer.verify(data, stop=call.stop)
+
+    def _explain(self, data: bytes, call: Call) -> Message:
+        return self._optimizer.explain(data, stop=call.stop)
+
+    def _list_targets(self, data: bytes, call: Call) -> Message:
+        parsed(optimizer_pb2.ListTargetsRequest, data)
+        targets = [target_summary(load_target(name)) for name in target_names()]
+        return optimizer_pb2.ListTargetsResponse(targets=targets)
+
+    @contextmanager
+    def _policy(self, data: bytes, owner: str) -> Iterator[Policy]:
+        """The policy of a request; what its file is at fault for is told of its name, not its place."""
+        name = split_graph(optimizer_pb2.OptimizeRequest, data)[0].policy
+        if name in ("", "default", "none"):
+            yield None if name == "none" else "default"
+            return
+        path = self._find_policy(name, owner)
+        try:
+            yield path
+        except PolicyError as error:
+            raise PolicyError(str(error).replace(repr(str(path)), repr(name)), field="policy") from None

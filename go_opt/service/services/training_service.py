@@ -1,0 +1,130 @@
+"""Serves ``go_opt.v1.Training``: a request becomes a stored job, which is answered as an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from google.longrunning import operations_pb2
+from google.protobuf.message import Message
+
+from go_opt.errors import AlreadyExistsError, NotFoundError, UnsupportedError
+from go_opt.proto import training_pb2
+from go_opt.search.policies import find_policy
+from go_opt.service.calls.calls import Call, Calls, Handler, parsed
+from go_opt.service.jobs.convert import (
+    check_environment,
+    check_names,
+    finetune_options,
+    pretrain_options,
+)
+from go_opt.service.jobs.job import Job, NewJob, operation
+from go_opt.service.jobs.manager import JobManager
+
+_PRETRAIN: Final = training_pb2.JOB_KIND_PRETRAIN
+_FINETUNE: Final = training_pb2.JOB_KIND_FINETUNE
+_Request = training_pb2.PretrainRequest | training_pb2.FinetuneRequest
+
+
+class TrainingService:
+    """Starts training jobs.
+
+    Args:
+      jobs: what runs them; None: the service takes no jobs.
+      environments: addresses that a job may name as its environment.
+    """
+
+    name: Final = "go_opt.v1.Training"
+
+    def __init__(self, jobs: JobManager | None, *, environments: Collection[str] = ()) -> None:
+        self._jobs = jobs
+        self._environments = frozenset(environments)
+
+    def handlers(self, calls: Calls) -> Mapping[str, Handler]:
+        return {"Pretrain": calls.quick(self._pretrain), "Finetune": calls.quick(self._finetune)}
+
+    def close(self) -> None:
+        """The jobs are closed by who made them."""
+
+    def pretrain(self, message: training_pb2.PretrainRequest, owner: str = "") -> operations_pb2.Operation:
+        """As the method of training.proto, asked by ``owner``; raises what its statuses stand for."""
+        return self._created(_PRETRAIN, message, owner)
+
+    def finetune(self, message: training_pb2.FinetuneRequest, owner: str = "") -> operations_pb2.Operation:
+        """As the method of training.proto, asked by ``owner``; raises what its statuses stand for."""
+        return self._created(_FINETUNE, message, owner)
+
+    def _pretrain(self, data: bytes, call: Call) -> Message:
+        return self.pretrain(parsed(training_pb2.PretrainRequest, data), call.owner)
+
+    def _finetune(self, data: bytes, call: Call) -> Message:
+        return self.finetune(parsed(training_pb2.FinetuneRequest, data), call.owner)
+
+    def _created(self, kind: training_pb2.JobKind, message: _Request, owner: str) -> operations_pb2.Operation:
+        jobs = given(self._jobs)
+        check_names(message)
+        job = _same_job(jobs, kind, message, owner)
+        if job is None:
+            check_environment(message, self._environments)
+            new = NewJob(
+                kind,
+                message.policy,
+                message.request_id,
+                message.SerializeToString(),
+                _start_policy(jobs, message, owner),
+                owner,
+                message.shared,
+            )
+            try:
+                job = jobs.create(new)
+            except AlreadyExistsError:  # by another call, at the same time
+                job = _same_job(jobs, kind, message, owner)
+                if job is None:
+                    raise
+        return operation(job)
+
+
+def given(jobs: JobManager | None) -> JobManager:
+    """The jobs; UnsupportedError where the service takes none."""
+    if jobs is None:
+        raise UnsupportedError("this service takes no training jobs.")
+    return jobs
+
+
+def _same_job(jobs: JobManager, kind: training_pb2.JobKind, message: _Request, owner: str) -> Job | None:
+    """The owner's job of the same request, if there is one.
+
+    Raises:
+      AlreadyExistsError: the policy or the request id is that of another request.
+    """
+    for field in ("request_id", "policy"):
+        value = getattr(message, field)
+        found = jobs.find(owner, **{field: value}) if value else None
+        if found is None:
+            continue
+        job, new = found
+        if new.kind != kind or type(message).FromString(new.request) != message:
+            raise AlreadyExistsError(f"{field} {value!r} is that of another request.", field=field)
+        return job
+    return None
+
+
+def _start_policy(jobs: JobManager, message: _Request, owner: str) -> bytes | None:
+    """The file of the policy to start from, kept with the job; the rest of the request is checked."""
+    if isinstance(message, training_pb2.PretrainRequest):
+        pretrain_options(message)
+        return None
+    finetune_options(message)
+    if message.from_policy == "none":
+        return None
+    try:
+        if message.from_policy in ("", "default"):
+            path = find_policy("default")
+        else:
+            path = jobs.find_policy(message.from_policy, owner)
+        if path is None:
+            raise NotFoundError("no policy is shipped with this version; give none.", field="from_policy")
+        return path.read_bytes()
+    except (NotFoundError, FileNotFoundError) as error:  # not a file: its job was just deleted
+        reason = str(error) if isinstance(error, NotFoundError) else "it was deleted."
+        raise NotFoundError(f"from_policy: {reason}", field="from_policy") from None

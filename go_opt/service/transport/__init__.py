@@ -1,0 +1,1 @@
+"""Addresses, channels, credentials and retries."""

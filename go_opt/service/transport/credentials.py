@@ -1,0 +1,151 @@
+"""How a client proves who it is, how it knows the service, and channels made of that."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from go_opt.errors import InvalidInputError
+from go_opt.service.transport.address import Address
+from go_opt.service.transport.channel import MESSAGE_OPTIONS
+
+_TOKEN: Final = re.compile(r"[\x21-\x7e]{1,4096}")  # what a header takes, without spaces
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What a connection is made with; nothing at all is a plain one, for this machine.
+
+    Args:
+      tls: encrypt, and trust services that a public authority vouches for.
+      tls_ca: encrypt, and trust services that the authorities in this PEM file vouch for.
+      tls_cert, tls_key: PEM files of this client's own certificate and its key, for a
+        service that asks for one.
+      token: sent with every call, encrypted or to this machine only.
+    """
+
+    tls: bool = False
+    tls_ca: str | Path | None = None
+    tls_cert: str | Path | None = None
+    tls_key: str | Path | None = None
+    token: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise InvalidInputError("tls_cert and tls_key go together.", field="tls_cert")
+        if self.tls_cert is not None and not self.is_encrypted:
+            raise InvalidInputError("tls_cert needs tls or tls_ca.", field="tls_cert")
+        if self.token is not None and not _TOKEN.fullmatch(self.token):
+            raise InvalidInputError(
+                "token must be 1 to 4096 printable ASCII characters without spaces.", field="token"
+            )
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether calls are encrypted."""
+        return self.tls or self.tls_ca is not None
+
+
+def channel(address: Address, credentials: Credentials) -> grpc.Channel:
+    """A channel to the address; it connects with its first call.
+
+    Raises:
+      InvalidInputError: a file cannot be used, or the token would cross a network in the clear.
+    """
+    if credentials.token is not None and not (credentials.is_encrypted or address.is_loopback):
+        raise InvalidInputError(
+            f"token: it would reach {address} unencrypted; give tls or tls_ca.", field="token"
+        )
+    options = _options(address)
+    if credentials.is_encrypted:
+        secured = grpc.secure_channel(str(address), _tls(credentials), options=options)
+    else:
+        secured = grpc.insecure_channel(str(address), options=options)
+    if credentials.token is None:
+        return secured
+    return grpc.intercept_channel(secured, _BearerToken(credentials.token))
+
+
+class _BearerToken(
+    grpc.UnaryUnaryClientInterceptor,  # type: ignore[misc]
+    grpc.UnaryStreamClientInterceptor,  # type: ignore[misc]
+    grpc.StreamStreamClientInterceptor,  # type: ignore[misc]
+):
+    """Sends the token with every call.
+
+    Not as gRPC's call credentials, which no plain channel takes, not even one of this machine.
+    """
+
+    def __init__(self, token: str) -> None:
+        self._header = ("authorization", f"Bearer {token}")
+
+    def _send(self, proceed: Callable[..., Any], details: Any, request: Any) -> Any:
+        return proceed(_Details(details, (*(details.metadata or ()), self._header)), request)
+
+    intercept_unary_unary = intercept_unary_stream = intercept_stream_stream = _send
+
+
+class _Details(grpc.ClientCallDetails):  # type: ignore[misc]
+    """Those of a call, with other metadata."""
+
+    def __init__(self, details: Any, metadata: tuple[tuple[str, str | bytes], ...]) -> None:
+        self.method = details.method
+        self.timeout = details.timeout
+        self.metadata = metadata
+        self.credentials = details.credentials
+        self.wait_for_ready = details.wait_for_ready
+        self.compression = details.compression
+
+
+def _tls(credentials: Credentials) -> grpc.ChannelCredentials:
+    authorities = certificate = key = None
+    # gRPC itself only logs what is wrong with a file, and never connects.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if credentials.tls_ca is not None:
+        authorities = _pem("tls_ca", credentials.tls_ca)
+        _check("tls_ca", credentials.tls_ca, lambda: context.load_verify_locations(credentials.tls_ca))
+    if credentials.tls_cert is not None and credentials.tls_key is not None:
+        cert, key_file = credentials.tls_cert, credentials.tls_key
+        certificate, key = _pem("tls_cert", cert), _pem("tls_key", key_file)
+        # Without a password OpenSSL would ask the terminal for one.
+        _check("tls_cert", cert, lambda: context.load_cert_chain(cert, key_file, password=""))
+    return grpc.ssl_channel_credentials(authorities, key, certificate)
+
+
+def _pem(name: str, path: str | Path) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except (OSError, ValueError) as cause:
+        reason = getattr(cause, "strerror", None) or cause
+        raise InvalidInputError(f"{name}: {str(path)!r} cannot be read: {reason}.", field=name) from None
+
+
+def _check(name: str, path: str | Path, load: Callable[[], None]) -> None:
+    try:
+        load()
+    except (ssl.SSLError, OSError) as cause:
+        reason = getattr(cause, "reason", None) or cause
+        raise InvalidInputError(
+            f"{name}: {str(path)!r} is no PEM file that fits: {str(reason).lower().replace('_', ' ')}.",
+            field=name,
+        ) from None
+
+
+def _options(address: Address) -> tuple[tuple[str, int], ...]:
+    return (
+        *MESSAGE_OPTIONS,
+        # A machine that vanishes during a search sends nothing; without pings we wait forever.
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.max_pings_without_data", 0),
+        # A proxy has no way to this machine's own loopback.
+        ("grpc.enable_http_proxy", int(not address.is_loopback)),
+        # Connect at once when a service that is being started comes up.
+        ("grpc.max_reconnect_backoff_ms", 500),
+    )

@@ -1,0 +1,249 @@
+"""Answers requests for plans: :class:`LocalOptimizer` in threads of this process.
+
+:class:`go_opt.service.workers.process_optimizer.ProcessOptimizer` has the same in processes of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Literal, Protocol
+
+from go_opt.env import Metrics, Target
+from go_opt.errors import InvalidInputError
+from go_opt.explanations import OpExplanation, PlanExplanation
+from go_opt.explanations.as_json import explanation_to_dict
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.proto import optimizer_pb2, plan_pb2
+from go_opt.result import OptimizeResult, Request
+from go_opt.service.calls.call import Reading
+from go_opt.service.calls.submessage import split_graph
+from go_opt.service.messages.convert import (
+    fidelity_from_proto,
+    metrics_to_proto,
+    objective_from_proto,
+    request_from_proto,
+    result_to_proto,
+    target_from_proto,
+)
+from go_opt.service.messages.convert_constraints import constraints_from_proto
+from go_opt.service.messages.decoded_graphs import DecodedGraphs
+from go_opt.service.messages.request_part import request_part
+from go_opt.service.messages.sent_graph import SentGraph
+from go_opt.service.workers.answer_cache import AnswerCache, Answers
+from go_opt.solver import Violation
+
+# Of the time left, for the answer's way back: a tenth, but not more than this …
+_MOST_RESERVE_S: Final = 0.2
+# … and what large graphs take to be encoded, sent and decoded.
+_RESERVE_S_PER_BYTE: Final = 2e-8
+# Plans of larger graphs may take seconds in the simulator, which a deadline has no room for.
+_MOST_SIMULATED_BYTES: Final = 1_000_000
+
+Policy = Literal["default"] | Path | None  # what takes part in a search
+_OfPlan = optimizer_pb2.EvaluateRequest | optimizer_pb2.VerifyRequest | optimizer_pb2.ExplainRequest
+Improve = Callable[[optimizer_pb2.OptimizeResponse], None]
+
+
+class Optimizer(Protocol):
+    """Answers the requests of ``go_opt.v1.Optimizer``; called from several threads at once."""
+
+    def optimize(
+        self,
+        request: bytes,
+        *,
+        policy: Policy,
+        stop: threading.Event,
+        deadline_s: float | None = None,
+        on_improvement: Improve | None = None,
+    ) -> optimizer_pb2.OptimizeResponse:
+        """The answer to an ``OptimizeRequest``.
+
+        Args:
+          policy: the one that takes part, whatever the request calls it.
+          stop: once set, the best plan so far is the answer, if there is one.
+          deadline_s: on the monotonic clock, by when the answer has to be back.
+          on_improvement: called with every better answer as it is found.
+        """
+
+    def evaluate(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.EvaluateResponse:
+        """The answer to an ``EvaluateRequest``; ``stop`` is set where nobody waits for it."""
+
+    def verify(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.VerifyResponse:
+        """The answer to a ``VerifyRequest``; ``stop`` as of :meth:`evaluate`."""
+
+    def explain(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.ExplainResponse:
+        """The answer to an ``ExplainRequest``; ``stop`` as of :meth:`evaluate`."""
+
+    def is_ready(self) -> bool:
+        """Whether calls would be answered without waiting for anything to load."""
+
+    def readings(self) -> Sequence[Reading]:
+        """What it tells of itself."""
+
+    def close(self) -> None:
+        """Free what it holds."""
+
+
+class Doors(Protocol):
+    """What searches and evaluates: :mod:`go_opt.api`, or a stand-in for tests."""
+
+    @property
+    def optimize(self) -> Callable[..., OptimizeResult]:
+        """:func:`go_opt.optimize`."""
+
+    @property
+    def evaluate(self) -> Callable[..., Metrics]:
+        """:func:`go_opt.evaluate`."""
+
+    @property
+    def verify(self) -> Callable[..., list[Violation]]:
+        """:func:`go_opt.verify`."""
+
+    @property
+    def explain(self) -> Callable[..., PlanExplanation | OpExplanation]:
+        """:func:`go_opt.explain`."""
+
+
+class LocalOptimizer:
+    """Searches in the threads it is called from.
+
+    Args:
+      doors: what searches; :mod:`go_opt.api` where none are given.
+      answers: keeps answers for those who ask again.
+    """
+
+    def __init__(self, doors: Doors | None = None, *, answers: Answers | None = None) -> None:
+        self._given_doors = doors
+        self._answers = answers or AnswerCache()
+        self._graphs = DecodedGraphs()
+
+    def optimize(
+        self,
+        request: bytes,
+        *,
+        policy: Policy,
+        stop: threading.Event,
+        deadline_s: float | None = None,
+        on_improvement: Improve | None = None,
+    ) -> optimizer_pb2.OptimizeResponse:
+        """As :meth:`Optimizer.optimize`."""
+        # The search and its kernels load with the first call.
+        from go_opt.service.workers.answer_key import answer_key
+
+        message, graph_bytes = split_graph(optimizer_pb2.OptimizeRequest, request)
+        asked = request_from_proto(message)
+        target = target_from_proto(message.target)
+        sent = self._graph(message, graph_bytes)
+        key = answer_key(sent, target, asked, policy)
+        known = self._answers.get(key)
+        if known is not None:
+            response = optimizer_pb2.OptimizeResponse(is_cached=True)
+            response.MergeFromString(known)
+            return response
+
+        def improve(result: OptimizeResult) -> None:
+            if on_improvement is not None:
+                on_improvement(result_to_proto(result, sent))
+
+        within = _within(asked, deadline_s, len(request))
+        result = self._doors.optimize(
+            sent.graph,
+            target,
+            policy=policy,
+            on_improvement=improve,
+            should_stop=stop.is_set,
+            **within.options,
+        )
+        response = result_to_proto(result, sent)
+        is_cut_short = within != asked and result.wall_s >= within.time_limit_s
+        if not (stop.is_set() or is_cut_short):
+            self._answers.put(key, response.SerializeToString())
+        return response
+
+    def evaluate(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.EvaluateResponse:
+        """As :meth:`Optimizer.evaluate`."""
+        message, graph_bytes = split_graph(optimizer_pb2.EvaluateRequest, request)
+        fidelity = fidelity_from_proto(message.fidelity)
+        metrics = self._doors.evaluate(
+            *self._planned(message, graph_bytes),
+            fidelity=fidelity,
+            seed=message.seed if message.HasField("seed") else None,
+            constraints=constraints_from_proto(message.constraints),
+        )
+        return optimizer_pb2.EvaluateResponse(metrics=metrics_to_proto(metrics))
+
+    def verify(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.VerifyResponse:
+        """As :meth:`Optimizer.verify`."""
+        message, graph_bytes = split_graph(optimizer_pb2.VerifyRequest, request)
+        constraints = constraints_from_proto(message.constraints)
+        found = self._doors.verify(*self._planned(message, graph_bytes), constraints=constraints)
+        return optimizer_pb2.VerifyResponse(
+            violations=[optimizer_pb2.Violation(**vars(violation)) for violation in found]
+        )
+
+    def explain(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.ExplainResponse:
+        """As :meth:`Optimizer.explain`."""
+        message, graph_bytes = split_graph(optimizer_pb2.ExplainRequest, request)
+        found = self._doors.explain(
+            *self._planned(message, graph_bytes),
+            message.op or None,
+            objective=objective_from_proto(message.objective),
+            constraints=constraints_from_proto(message.constraints),
+        )
+        response = optimizer_pb2.ExplainResponse()
+        response.explanation.update(explanation_to_dict(found))
+        return response
+
+    def is_ready(self) -> bool:
+        """The search and its kernels load with the first call."""
+        return True
+
+    def readings(self) -> Sequence[Reading]:
+        """As :meth:`Optimizer.readings`."""
+        return ()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _planned(self, message: _OfPlan, graph_bytes: bytes) -> tuple[Graph, Target, Plan]:
+        """What a request about a plan is about."""
+        target = target_from_proto(message.target)
+        sent = self._graphs.get(graph_bytes)
+        with request_part("plan", plan_pb2.Plan):
+            return sent.graph, target, sent.plan_from_proto(message.plan, target.fingerprint)
+
+    def _graph(self, message: optimizer_pb2.OptimizeRequest, graph_bytes: bytes) -> SentGraph:
+        if not message.HasField("onnx"):
+            return self._graphs.get(graph_bytes)
+        if graph_bytes:
+            raise InvalidInputError("a request has a graph or an ONNX file, not both.", field="onnx")
+        return self._graphs.of_onnx(message.onnx)
+
+    @property
+    def _doors(self) -> Doors:
+        if self._given_doors is not None:
+            return self._given_doors
+        from go_opt import api
+
+        return api
+
+
+def reserve_s(left_s: float, request_bytes: int) -> float:
+    """How long before the deadline a search has to end, for its answer to be back in time."""
+    return min(0.1 * left_s, _MOST_RESERVE_S) + _RESERVE_S_PER_BYTE * request_bytes
+
+
+def _within(request: Request, deadline_s: float | None, request_bytes: int) -> Request:
+    """The request with its budget capped by the deadline."""
+    if deadline_s is None:
+        return request
+    if request_bytes > _MOST_SIMULATED_BYTES:
+        request = replace(request, simulate=False)
+    left_s = deadline_s - time.monotonic()
+    search_s = max(left_s - reserve_s(left_s, request_bytes), 1e-3)
+    return request if search_s >= request.time_limit_s else replace(request, budget_s=search_s)

@@ -1,0 +1,148 @@
+"""A process that answers the requests of a service, one at a time.
+
+``python -m go_opt.service.workers.optimizer_process``, started by :mod:`go_opt.service.workers.worker` with a
+socket as stdin. It ends when that does: with the service, whatever that dies of.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import queue
+import threading
+import traceback
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Final
+
+from google.protobuf.message import Message
+
+from go_opt.common.process_memory import give_back, resident_bytes
+from go_opt.errors import GoOptError
+from go_opt.proto import optimizer_pb2
+from go_opt.search.compiling.warm_up import warm_up
+from go_opt.service.messages.errors import status_from_error
+from go_opt.service.workers.answer_cache import Answers
+from go_opt.service.workers.frames import Frame, receive, send
+from go_opt.service.workers.optimizer import LocalOptimizer, Policy
+
+# Kernels and caches never give memory back; a process does.
+_MOST_CALLS: Final = 1000
+_MOST_BYTES: Final = 1 << 30
+
+
+@dataclass
+class _Call:
+    request: Frame
+    stop: threading.Event = field(default_factory=threading.Event)
+
+
+class _Inbox:
+    """Reads frames in a thread of its own, so that a search can be told to stop."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
+        self._known: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._last: _Call | None = None
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def next_call(self) -> _Call:
+        return self._calls.get()
+
+    def known_answer(self) -> bytes:
+        return self._known.get()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                frame = receive(self._connection)
+            except (EOFError, OSError):
+                os._exit(0)  # whatever the search is doing: nobody waits for it
+            if frame.kind == "known":
+                self._known.put(frame.body)
+            elif frame.kind != "stop":
+                self._last = _Call(frame)
+                self._calls.put(self._last)
+            elif self._last is not None and self._last.request["call"] == frame["call"]:
+                self._last.stop.set()
+
+
+class _AnswersOfService(Answers):
+    """The service's cache: it is asked, and told the key of an answer together with the answer."""
+
+    def __init__(self, connection: Connection, inbox: _Inbox) -> None:
+        self._connection, self._inbox = connection, inbox
+        self.key: str | None = None  # of the answer to come
+
+    def get(self, key: str) -> bytes | None:
+        send(self._connection, "look_up", key=key)
+        return self._inbox.known_answer() or None
+
+    def put(self, key: str, answer: bytes) -> None:
+        self.key = key
+
+
+class _Worker:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._inbox = _Inbox(connection)
+        self._answers = _AnswersOfService(connection, self._inbox)
+        self._optimizer = LocalOptimizer(answers=self._answers)
+
+    def run(self) -> None:
+        send(self._connection, "ready")
+        for number in range(1, _MOST_CALLS + 1):
+            call = self._inbox.next_call()
+            self._answers.key = None
+            kind, body = self._outcome(call)
+            retires = number == _MOST_CALLS or resident_bytes() > _MOST_BYTES
+            send(self._connection, kind, body, key=self._answers.key, retires=retires)
+            del call, body
+            give_back()
+
+    def _outcome(self, call: _Call) -> tuple[str, bytes]:
+        try:
+            return "answer", self._answer(call).SerializeToString()
+        except GoOptError as error:
+            return "refused", status_from_error(error).SerializeToString()
+        except Exception:
+            return "failed", traceback.format_exc().encode("utf-8", "replace")
+
+    def _answer(self, call: _Call) -> Message:
+        request = call.request
+        if request.kind != "optimize":
+            answer = {
+                "evaluate": self._optimizer.evaluate,
+                "verify": self._optimizer.verify,
+                "explain": self._optimizer.explain,
+            }[request.kind]
+            return answer(request.body, stop=call.stop)
+        return self._optimizer.optimize(
+            request.body,
+            policy=_policy(request["policy"]),
+            stop=call.stop,
+            deadline_s=request["deadline_s"],
+            on_improvement=self._improve if request["improvements"] else None,
+        )
+
+    def _improve(self, response: optimizer_pb2.OptimizeResponse) -> None:
+        send(self._connection, "improvement", response.SerializeToString())
+
+
+def _policy(text: str | None) -> Policy:
+    if text is None or text == "default":
+        return None if text is None else "default"
+    return Path(text)
+
+
+def main() -> None:
+    worker = _Worker(Connection(os.dup(0)))
+    warm_up()
+    gc.freeze()  # what was loaded is never garbage; looking at it would slow every large graph
+    worker.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""Answers requests in worker processes: :class:`ProcessOptimizer`.
+
+The service's own process stays free to answer, whatever a search does: a crash ends one
+call, memory is given back, and a search that does not listen is ended from outside.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from google.rpc import status_pb2
+
+from go_opt.errors import CancelledError
+from go_opt.proto import optimizer_pb2
+from go_opt.service.calls.call import Reading
+from go_opt.service.calls.calls import parsed
+from go_opt.service.calls.submessage import split_graph
+from go_opt.service.messages.convert import request_from_proto
+from go_opt.service.messages.errors import error_from_status
+from go_opt.service.workers.answer_cache import AnswerCache
+from go_opt.service.workers.frames import Frame
+from go_opt.service.workers.optimizer import Improve, Policy, reserve_s
+from go_opt.service.workers.worker import Worker
+from go_opt.service.workers.worker_pool import WorkerPool
+
+_POLL_S: Final = 0.01
+# From being told to stop to being ended; with two polls, 100 ms from the caller's leaving.
+_STOP_S: Final = 0.08
+# Above this one step of a search may take from seconds to minutes: the best so far is kept
+# here, and is the answer where a step outlasts the deadline, or the budget by this much.
+_INSURED_BYTES: Final = 1 << 17
+_OVERTIME_S: Final = 0.5
+
+
+class ProcessOptimizer:
+    """The optimizer of ``go-opt serve``.
+
+    Args:
+      workers: processes that work at once; one more is kept warm.
+      answers: keeps answers for those who ask again.
+    """
+
+    def __init__(self, workers: int, *, answers: AnswerCache | None = None) -> None:
+        self._answers = answers or AnswerCache()
+        self._pool = WorkerPool(workers)
+        self._numbers = itertools.count()
+
+    def optimize(
+        self,
+        request: bytes,
+        *,
+        policy: Policy,
+        stop: threading.Event,
+        deadline_s: float | None = None,
+        on_improvement: Improve | None = None,
+    ) -> optimizer_pb2.OptimizeResponse:
+        """As :meth:`go_opt.service.workers.optimizer.Optimizer.optimize`."""
+        # Refused here, a broken request costs no worker's time.
+        asked = request_from_proto(split_graph(optimizer_pb2.OptimizeRequest, request)[0])
+        with self._pool.worker(stop) as worker:
+            call = _WorkerCall(worker, next(self._numbers), self._answers, stop, on_improvement)
+            call.time_limit_s = asked.time_limit_s
+            call.send(
+                "optimize",
+                request,
+                policy=None if policy is None else str(policy),
+                deadline_s=deadline_s,
+                improvements=on_improvement is not None or len(request) > _INSURED_BYTES,
+            )
+            if deadline_s is not None:
+                left_s = deadline_s - time.monotonic()
+                call.answer_by_s = deadline_s - reserve_s(left_s, len(request)) / 2
+            return parsed(optimizer_pb2.OptimizeResponse, call.outcome())
+
+    def evaluate(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.EvaluateResponse:
+        """As :meth:`go_opt.service.workers.optimizer.Optimizer.evaluate`."""
+        return parsed(optimizer_pb2.EvaluateResponse, self._answer("evaluate", request, stop))
+
+    def verify(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.VerifyResponse:
+        """As :meth:`go_opt.service.workers.optimizer.Optimizer.verify`."""
+        return parsed(optimizer_pb2.VerifyResponse, self._answer("verify", request, stop))
+
+    def explain(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.ExplainResponse:
+        """As :meth:`go_opt.service.workers.optimizer.Optimizer.explain`."""
+        return parsed(optimizer_pb2.ExplainResponse, self._answer("explain", request, stop))
+
+    def is_ready(self) -> bool:
+        """As :meth:`go_opt.service.workers.optimizer.Optimizer.is_ready`."""
+        return self._pool.is_ready()
+
+    def readings(self) -> Sequence[Reading]:
+        """As :meth:`go_opt.service.workers.optimizer.Optimizer.readings`."""
+        answers, pool = self._answers, self._pool
+        return (
+            Reading("optimizer_cached_answers", "Answers given again.", lambda: answers.hits, True),
+            Reading("optimizer_cache_bytes", "Size of the answers kept.", lambda: answers.size_bytes),
+            Reading("optimizer_workers_replaced", "Workers started anew.", lambda: pool.replaced, True),
+            Reading(
+                "optimizer_workers_deaf", "Of these, ended while they searched.", lambda: pool.deaf, True
+            ),
+        )
+
+    def wait_until_ready(self, timeout_s: float) -> bool:
+        """Whether all workers have loaded everything within the time; calls need not wait for it."""
+        return self._pool.wait_until_ready(timeout_s)
+
+    def close(self) -> None:
+        """End all workers; calls under way fail."""
+        self._pool.close()
+
+    def _answer(self, kind: str, request: bytes, stop: threading.Event) -> bytes:
+        """A worker's answer to a request that is no search."""
+        with self._pool.worker(stop) as worker:
+            call = _WorkerCall(worker, next(self._numbers), self._answers, stop, None)
+            call.send(kind, request)
+            return call.outcome()
+
+
+class _WorkerFailedError(Exception):
+    """A defect in a worker; the message is its traceback."""
+
+
+class _WorkerCall:
+    """One call of a worker, from the request to the answer."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        number: int,
+        answers: AnswerCache,
+        stop: threading.Event,
+        on_improvement: Improve | None,
+    ) -> None:
+        self._worker, self._number, self._answers = worker, number, answers
+        self._stop, self._on_improvement = stop, on_improvement
+        self._best: bytes | None = None  # so far
+        self._told_s: float | None = None  # when the worker was told to stop
+        self.time_limit_s = math.inf  # of the search, which starts when it has looked up the answer
+        self.answer_by_s = math.inf
+
+    def send(self, kind: str, request: bytes, **values: Any) -> None:
+        self._worker.is_free = False  # until the call has an end
+        self._worker.send(kind, request, call=self._number, **values)
+
+    def outcome(self) -> bytes:
+        """The bytes of the answer, or raises what the worker did."""
+        while True:
+            frame = self._worker.receive(_POLL_S)
+            if frame is None or frame.kind == "improvement":
+                if frame is not None:
+                    self._improve(frame.body)
+                if self._is_overdue():
+                    return self._best_so_far()
+            elif frame.kind == "look_up":
+                self._worker.send("known", self._answers.get(frame["key"]) or b"")
+                search_end_s = time.monotonic() + self.time_limit_s + _OVERTIME_S
+                self.answer_by_s = min(self.answer_by_s, search_end_s)
+            else:
+                self._worker.is_free = not frame["retires"]
+                return self._ended(frame)
+
+    def _improve(self, body: bytes) -> None:
+        self._best = body
+        if self._on_improvement is not None:
+            self._on_improvement(optimizer_pb2.OptimizeResponse.FromString(body))
+
+    def _is_overdue(self) -> bool:
+        """Whether the answer is due, or the worker had its time to stop."""
+        now_s = time.monotonic()
+        if self._told_s is None and self._stop.is_set():
+            self._told_s = now_s
+            self._worker.send("stop", call=self._number)
+        is_due = self._best is not None and now_s >= self.answer_by_s
+        return is_due or (self._told_s is not None and now_s - self._told_s >= _STOP_S)
+
+    def _best_so_far(self) -> bytes:
+        """What there is, where the worker does not listen: it is not free, so its pool ends it."""
+        self._worker.is_deaf = True
+        if self._best is None:
+            raise CancelledError("the call was cancelled.")
+        return self._best
+
+    def _ended(self, frame: Frame) -> bytes:
+        if frame.kind == "answer":
+            if frame["key"] is not None:
+                self._answers.put(frame["key"], frame.body)
+            return frame.body
+        if frame.kind == "failed":
+            raise _WorkerFailedError(frame.body.decode())
+        error = error_from_status(status_pb2.Status.FromString(frame.body))
+        raise error or _WorkerFailedError("a worker refused the call with a status of no class.")

@@ -1,0 +1,100 @@
+"""A worker process of a service, seen from the service."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+from go_opt.errors import ServiceError
+from go_opt.service.workers.frames import Frame, receive, send
+
+_NICE: Final = 10
+_OOM_SCORE: Final = "500"
+
+
+class Worker:
+    """A process of :mod:`go_opt.service.workers.optimizer_process`; used by one thread at a time."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                # -P: no module of the working directory stands in for one of the library.
+                [sys.executable, "-P", "-m", "go_opt.service.workers.optimizer_process"],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                start_new_session=True,  # Ctrl-C is for the service, which ends its workers
+            )
+        _put_behind_service(self._process.pid)
+        self._connection = Connection(ours.detach())
+        self.has_loaded = False  # as far as is known
+        self.is_free = True  # takes a call, now or once it is ready
+        self.is_deaf = False  # did not end a search that it was told to
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def is_ready(self, timeout_s: float = 0.0) -> bool:
+        """Whether it has loaded everything; a call would wait for that.
+
+        Raises:
+          ServiceError: it ended.
+        """
+        if not self.has_loaded:
+            self.has_loaded = self.receive(timeout_s) is not None
+        return self.has_loaded
+
+    def send(self, kind: str, body: bytes = b"", **values: Any) -> None:
+        """Raises ServiceError where the process ended."""
+        try:
+            send(self._connection, kind, body, **values)
+        except OSError:
+            raise self._ended() from None
+
+    def receive(self, timeout_s: float) -> Frame | None:
+        """The next frame; None where there is none in time.
+
+        Raises:
+          ServiceError: the process ended.
+        """
+        try:
+            return receive(self._connection) if self._connection.poll(timeout_s) else None
+        except (EOFError, OSError):
+            raise self._ended() from None
+
+    def end(self) -> None:
+        """End the process at once, whatever it does."""
+        self.is_free = False
+        self._process.kill()
+
+    def close(self) -> None:
+        """End the process and free what is held of it."""
+        self.end()
+        self._process.wait()
+        self._connection.close()
+
+    def _ended(self) -> ServiceError:
+        self.end()
+        status = self._process.wait()
+        how = f"by {signal.Signals(-status).name}" if status < 0 else f"with exit code {status}"
+        return ServiceError(f"the process of this call ended {how}; it is started anew, try again.")
+
+
+def _put_behind_service(pid: int) -> None:
+    """The service answers while all CPUs search, and outlives a search that takes all memory."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, _NICE)
+    with suppress(OSError):
+        Path(f"/proc/{pid}/oom_score_adj").write_text(_OOM_SCORE, "ascii")

@@ -1,1 +1,0 @@
-"""Files, cores and memory of the process."""
