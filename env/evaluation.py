@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -20,6 +21,8 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 
 Plans = NDArray[np.int32]  # [B, N] placements, orders or kernels of a batch of plans
+# (placement, order, fusion_group) -> [B] interval_s, infinite where the plan is invalid.
+Evaluate = Callable[[Plans, Plans, Plans], NDArray[np.float64]]
 LONGER: Final = 1.0 + 1e-6  # intervals that differ by less are the same
 
 

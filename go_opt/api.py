@@ -19,8 +19,9 @@ from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.graph import Graph, Precision
 from go_opt.model.plan import Plan
 from go_opt.result import Decide, Objective, OptimizeResult, Request, Step, check_seed
+from go_opt.search.optimizer import optimize_request
 from go_opt.search.policies import find_policy
-from go_opt.search.state import lower_bound, optimize_request
+from go_opt.search.state import lower_bound
 from go_opt.solver import Violation
 from go_opt.solver import verify as verify_plan
 from go_opt.solver.problem.user_constraints import UserConstraint

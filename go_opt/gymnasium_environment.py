@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from go_opt.agents.inputs.features import GraphFeatures, graph_features
 from go_opt.agents.inputs.op_types import NUM_OP_TYPES
-from go_opt.agents.training.cases import reference_interval_s
-from go_opt.agents.training.environment import Environment, greedy_interval_s, open_session
+from go_opt.agents.training.problems.cases import reference_interval_s
+from go_opt.agents.training.problems.environment import Environment, greedy_interval_s, open_session
 from go_opt.env import INVALID_REWARD, Target, reward
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.model.graph import Graph

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from go_opt.agents.training.environment import Evaluations
+from go_opt.agents.training.problems.environment import Evaluations
 from go_opt.env import Target
 from go_opt.env.evaluation import Plans
 from go_opt.errors import EnvironmentFailedError, InvalidInputError
@@ -38,7 +38,7 @@ class Hardware(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class HardwareEnvironment:
-    """Hardware as an environment: an :class:`~go_opt.agents.training.environment.Environment`.
+    """Hardware as an environment: an :class:`~go_opt.agents.training.problems.environment.Environment`.
 
     Args:
       repeats: measurements of each plan, of which the median counts.

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from go_opt.agents.networks import PolicyConfig
     from go_opt.agents.policy.network import Policy
-    from go_opt.agents.training.environment import Environment
     from go_opt.agents.training.job import BestPlan, Progress, Trained
+    from go_opt.agents.training.problems.environment import Environment
 
 PLAN_NAME: Final = "plan.json"
 MOST_VALIDATION_OPS: Final = 1200  # validation costs as much as some steps
@@ -124,7 +124,7 @@ def pretrain(
     from go_opt.agents.policy.compilation_cache import enable_compilation_cache
     from go_opt.agents.training.pretrain import PretrainRequest
     from go_opt.agents.training.pretrain import pretrain as run
-    from go_opt.agents.training.settings import Settings
+    from go_opt.agents.training.problems.settings import Settings
 
     enable_compilation_cache()
     request = PretrainRequest(
@@ -252,7 +252,7 @@ def _verified(graph: Graph, target: Target, best: BestPlan) -> Plan:
 
 def _greedy_interval_s(graph: Graph, target: Target, environment: Environment) -> float | None:
     """Of the compiler's greedy plan, by the environment; None where it is not valid."""
-    from go_opt.agents.training.environment import greedy_interval_s, open_session
+    from go_opt.agents.training.problems.environment import greedy_interval_s, open_session
     from go_opt.solver.orders.instance import instance
 
     with open_session(environment, graph, target) as session:

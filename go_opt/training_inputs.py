@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import networkx as nx
 
     from go_opt.agents.policy.network import Policy
-    from go_opt.agents.training.environment import Environment
-    from go_opt.agents.training.lessons import Lesson
+    from go_opt.agents.training.problems.environment import Environment
+    from go_opt.agents.training.problems.lessons import Lesson
 
 SplitOrNone = Split | Literal["none"]
 
@@ -62,7 +62,7 @@ def as_environment(environment: str | Environment, workers: int) -> Environment:
     Raises:
       ServiceError: nothing listens there.
     """
-    from go_opt.agents.training.environment import LocalEnvironment
+    from go_opt.agents.training.problems.environment import LocalEnvironment
 
     if not isinstance(environment, str):
         return environment
@@ -83,7 +83,7 @@ def as_environment(environment: str | Environment, workers: int) -> Environment:
 
 def as_lessons(names: Iterable[str]) -> tuple[Lesson, ...]:
     """The lessons of these names; the default ones for none."""
-    from go_opt.agents.training.settings import LESSONS, Settings
+    from go_opt.agents.training.problems.settings import LESSONS, Settings
 
     lessons = []
     for name in names:

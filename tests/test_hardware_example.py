@@ -13,7 +13,7 @@ import pytest
 import go_opt
 from go_opt.agents.networks import PolicyConfig, initial_parameters
 from go_opt.agents.policy.network import Policy
-from go_opt.agents.training.environment import open_session
+from go_opt.agents.training.problems.environment import open_session
 from go_opt.env import Target
 from go_opt.errors import EnvironmentFailedError, InvalidInputError, ServiceError
 from go_opt.hardware import HardwareEnvironment, serve_environment

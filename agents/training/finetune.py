@@ -12,15 +12,15 @@ import jax
 
 from go_opt.agents.policy.network import Policy
 from go_opt.agents.policy.policy_file import parameters_digest, save_policy
-from go_opt.agents.training.cases import case
-from go_opt.agents.training.curriculum import common_bucket
-from go_opt.agents.training.environment import Environment, environment_name
 from go_opt.agents.training.job import Job, Progress, Trained
-from go_opt.agents.training.lessons import Lesson
 from go_opt.agents.training.pretrain import POLICY_NAME
+from go_opt.agents.training.problems.cases import case
+from go_opt.agents.training.problems.curriculum import common_bucket
+from go_opt.agents.training.problems.environment import Environment, environment_name
+from go_opt.agents.training.problems.lessons import Lesson
+from go_opt.agents.training.problems.settings import Settings
 from go_opt.agents.training.run import run
-from go_opt.agents.training.settings import Settings
-from go_opt.agents.training.step import Step
+from go_opt.agents.training.updates.step import Step
 from go_opt.env import Target
 from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph

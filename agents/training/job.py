@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from go_opt.agents.inputs.padding import Bucket
 from go_opt.agents.networks import PolicyConfig
 from go_opt.agents.policy.network import Policy
-from go_opt.agents.training.cases import Case
-from go_opt.agents.training.environment import Environment
-from go_opt.agents.training.settings import Settings
+from go_opt.agents.training.problems.cases import Case
+from go_opt.agents.training.problems.environment import Environment
+from go_opt.agents.training.problems.settings import Settings
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,13 +12,13 @@ import jax
 
 from go_opt.agents.networks import PolicyConfig, initial_parameters
 from go_opt.agents.policy.policy_file import save_policy
-from go_opt.agents.training.cases import case
-from go_opt.agents.training.curriculum import LEAST_OPS, Curriculum
-from go_opt.agents.training.environment import Environment, environment_name
 from go_opt.agents.training.job import Job, Progress, Trained
 from go_opt.agents.training.metric_log import read_metric
+from go_opt.agents.training.problems.cases import case
+from go_opt.agents.training.problems.curriculum import LEAST_OPS, Curriculum
+from go_opt.agents.training.problems.environment import Environment, environment_name
+from go_opt.agents.training.problems.settings import Settings
 from go_opt.agents.training.run import run
-from go_opt.agents.training.settings import Settings
 from go_opt.env import Target
 from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph

@@ -18,13 +18,13 @@ import jax
 import numpy as np
 
 from go_opt.agents.policy.network import Policy
-from go_opt.agents.training.cases import Case
 from go_opt.agents.training.job import BestPlan, Job, Progress, Trained
-from go_opt.agents.training.learner import Learner
 from go_opt.agents.training.metric_log import MetricLog
+from go_opt.agents.training.problems.cases import Case
+from go_opt.agents.training.problems.sessions import Sessions
 from go_opt.agents.training.run_state import RunState, resumed, save_state
-from go_opt.agents.training.sessions import Sessions
-from go_opt.agents.training.step import Step, take_step
+from go_opt.agents.training.updates.learner import Learner
+from go_opt.agents.training.updates.step import Step, take_step
 from go_opt.agents.training.validation import validate
 from go_opt.errors import EnvironmentFailedError
 

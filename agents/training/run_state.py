@@ -19,7 +19,7 @@ from go_opt.agents.training.checkpoint import (
     to_arrays,
 )
 from go_opt.agents.training.job import BestPlan, Job
-from go_opt.agents.training.learner import Learner, LearnerState
+from go_opt.agents.training.updates.learner import Learner, LearnerState
 from go_opt.errors import InvalidInputError
 
 

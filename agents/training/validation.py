@@ -9,11 +9,11 @@ from typing import Final
 import numpy as np
 
 from go_opt.agents.policy.network import Policy
-from go_opt.agents.training.advantage import expected_best
-from go_opt.agents.training.cases import Case
-from go_opt.agents.training.environment import Session
-from go_opt.agents.training.lessons import Lesson
-from go_opt.agents.training.rollout import play
+from go_opt.agents.training.problems.cases import Case
+from go_opt.agents.training.problems.environment import Session
+from go_opt.agents.training.problems.lessons import Lesson
+from go_opt.agents.training.problems.rollout import play
+from go_opt.agents.training.updates.advantage import expected_best
 
 PROPOSALS: Final = 16
 DRAWS: Final = 48  # that the best of so many proposals is estimated from

@@ -4,7 +4,7 @@ import os
 import signal
 from typing import NoReturn
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+from go_opt.cli.commands import INTERRUPTED
 
 
 def main() -> NoReturn:

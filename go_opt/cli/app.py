@@ -10,7 +10,17 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from go_opt.cli import INTERRUPTED, bench, explaining, jobs, listing, plans, serving, tracing, training
+from go_opt.cli.commands import (
+    INTERRUPTED,
+    bench,
+    explaining,
+    jobs,
+    listing,
+    plans,
+    serving,
+    tracing,
+    training,
+)
 from go_opt.errors import GoOptError, ServiceError
 
 app = typer.Typer(

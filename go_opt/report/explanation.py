@@ -13,11 +13,11 @@ from go_opt.env.peak_memory import Held
 from go_opt.explanations import PlanExplanation
 from go_opt.explanations.moves import Neighbourhood
 from go_opt.explanations.resizes import Resize
-from go_opt.report.path_lines import path_lines, path_table, slack_line
-from go_opt.report.screen import print_lines, print_table
-from go_opt.report.stage_names import StageNames, named_stage, stage_cell
-from go_opt.report.term_lines import binding_lines
-from go_opt.report.wording import (
+from go_opt.report.parts.path_lines import path_lines, path_table, slack_line
+from go_opt.report.parts.screen import print_lines, print_table
+from go_opt.report.parts.stage_names import StageNames, named_stage, stage_cell
+from go_opt.report.parts.term_lines import binding_lines
+from go_opt.report.parts.wording import (
     MOST_LINES,
     MOST_NAMES,
     counted,

@@ -12,7 +12,7 @@ from rich.table import Table
 from go_opt.common.units import format_bytes
 from go_opt.env.zoo import SPLITS, Family, ZooEntry
 from go_opt.report.graph_stats import GraphStats, TensorStats
-from go_opt.report.screen import print_lines, print_table
+from go_opt.report.parts.screen import print_lines, print_table
 
 _COLUMNS: Final = ("name", "family", "split", "target", "ops", "edges", "GFLOP", "weights", "source")
 LEFT_OUT: Final = ("source", "edges", "target", "family", "GFLOP")  # on a narrow screen; show has them

@@ -21,9 +21,7 @@ from go_opt.search.methods.copies import COPIED, copies
 from go_opt.search.policies import expect_question
 from go_opt.search.portfolio import policy_takes_part, proposals
 from go_opt.search.rehearsal import rehearse
-from go_opt.search.simulated_claim import (
-    is_simulated,
-)
+from go_opt.search.simulated_claim import is_simulated
 from go_opt.search.state import Search
 
 

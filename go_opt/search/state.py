@@ -17,13 +17,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import OPTIMAL_GAP, OptimizeResult, Request, Status, Step
 from go_opt.search.methods.proposal import IntArray, Proposal, may_replicate, passing_of
-from go_opt.search.simulated_claim import (
-    EQUAL,
-    MOST_SIMULATED_OPS,
-    Shortlist,
-    reserve_s,
-    simulated_answer,
-)
+from go_opt.search.simulated_claim import EQUAL, MOST_SIMULATED_OPS, Shortlist, reserve_s, simulated_answer
 from go_opt.solver import (
     Bound,
     clones_of_arrays,

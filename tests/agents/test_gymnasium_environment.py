@@ -13,7 +13,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 
-from go_opt.agents.training.environment import LocalEnvironment, greedy_interval_s, open_session
+from go_opt.agents.training.problems.environment import LocalEnvironment, greedy_interval_s, open_session
 from go_opt.env import INVALID_REWARD, evaluate_plan, load_target, load_zoo
 from go_opt.errors import InvalidInputError
 from go_opt.gymnasium_environment import ID, PlacementEnv

@@ -26,11 +26,11 @@ from policy_runs import Part, Row, print_table, rows_of, run_arguments, spread
 import go_opt
 from go_opt.agents.decoding.exploration import KeySpace
 from go_opt.agents.networks import PolicyConfig
-from go_opt.agents.training.cases import Case, case
-from go_opt.agents.training.environment import LocalEnvironment, open_session
-from go_opt.agents.training.lessons import JOINT, ORDER_AND_FUSION, PLACEMENT, SAMPLED, TASKS, Lesson
 from go_opt.agents.training.pretrain import PretrainRequest, pretrain
-from go_opt.agents.training.settings import Settings
+from go_opt.agents.training.problems.cases import Case, case
+from go_opt.agents.training.problems.environment import LocalEnvironment, open_session
+from go_opt.agents.training.problems.lessons import JOINT, ORDER_AND_FUSION, PLACEMENT, SAMPLED, TASKS, Lesson
+from go_opt.agents.training.problems.settings import Settings
 from go_opt.agents.training.validation import validate
 from go_opt.env import load_zoo, zoo_entries
 from go_opt.model.graph import Graph

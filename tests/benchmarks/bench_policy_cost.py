@@ -31,11 +31,11 @@ import go_opt
 from go_opt.agents.networks import PolicyConfig, initial_parameters
 from go_opt.agents.policy.network import Policy
 from go_opt.agents.policy.policy_file import load_policy
-from go_opt.agents.training.cases import case
-from go_opt.agents.training.environment import LocalEnvironment, open_session
 from go_opt.agents.training.finetune import FinetuneRequest, finetune
-from go_opt.agents.training.lessons import JOINT, ORDER_AND_FUSION, PLACEMENT
-from go_opt.agents.training.rollout import play
+from go_opt.agents.training.problems.cases import case
+from go_opt.agents.training.problems.environment import LocalEnvironment, open_session
+from go_opt.agents.training.problems.lessons import JOINT, ORDER_AND_FUSION, PLACEMENT
+from go_opt.agents.training.problems.rollout import play
 from go_opt.env import Target
 from go_opt.model.graph import Graph
 from go_opt.solver.orders.instance import instance

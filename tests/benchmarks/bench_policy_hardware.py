@@ -52,8 +52,8 @@ from policy_runs import (
 import go_opt
 from go_opt.agents.decoding.proposals import advice, policy_plans
 from go_opt.agents.policy.network import Policy
-from go_opt.agents.training.environment import LocalEnvironment, as_evaluator, open_session
-from go_opt.agents.training.lessons import ORDER_AND_FUSION, PLACEMENT
+from go_opt.agents.training.problems.environment import LocalEnvironment, as_evaluator, open_session
+from go_opt.agents.training.problems.lessons import ORDER_AND_FUSION, PLACEMENT
 from go_opt.bench.baselines import Samples, analytical
 from go_opt.bench.baselines.black_box import Annealing, anneal_from
 from go_opt.solver.orders.cheapest import cheapest_slicing

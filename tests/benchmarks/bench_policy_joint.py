@@ -49,10 +49,11 @@ from policy_runs import (
 )
 
 import go_opt
-from go_opt.agents.training.lessons import JOINT, ORDER_AND_FUSION
-from go_opt.bench.baselines import Evaluate, Run, Samples
+from go_opt.agents.training.problems.lessons import JOINT, ORDER_AND_FUSION
+from go_opt.bench.baselines import Run, Samples
 from go_opt.bench.baselines.harness import Plans
 from go_opt.env import evaluate_plan
+from go_opt.env.evaluation import Evaluate
 from go_opt.solver import earliest_finish_placement
 from go_opt.solver.orders.cheapest import cheapest_slicing
 from go_opt.solver.orders.instance import Instance, instance

@@ -36,7 +36,7 @@ from policy_runs import (
 )
 
 import go_opt
-from go_opt.agents.training.lessons import ORDER_AND_FUSION
+from go_opt.agents.training.problems.lessons import ORDER_AND_FUSION
 from go_opt.solver.orders.instance import instance
 
 BUDGETS = (16, 64, 256, 1024)

@@ -40,7 +40,7 @@ from policy_runs import (
 )
 
 import go_opt
-from go_opt.agents.training.lessons import JOINT, PLACEMENT, SAMPLED, Lesson
+from go_opt.agents.training.problems.lessons import JOINT, PLACEMENT, SAMPLED, Lesson
 from go_opt.solver.orders.instance import instance
 
 REFERENCES = Path(__file__).resolve().parent.parent / "data" / "references.toml"

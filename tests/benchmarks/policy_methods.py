@@ -17,14 +17,15 @@ from go_opt.agents.decoding.proposals import advice, policy_plans
 from go_opt.agents.networks import PolicyConfig, initial_parameters
 from go_opt.agents.policy.network import Policy
 from go_opt.agents.policy.policy_file import load_policy
-from go_opt.agents.training.cases import Case, case
-from go_opt.agents.training.environment import Evaluations
 from go_opt.agents.training.finetune import FinetuneRequest, finetune, finetuning_settings
-from go_opt.agents.training.lessons import Lesson
-from go_opt.agents.training.rollout import decide, play
-from go_opt.bench.baselines import METHODS, Evaluate, Method, Run, Samples
+from go_opt.agents.training.problems.cases import Case, case
+from go_opt.agents.training.problems.environment import Evaluations
+from go_opt.agents.training.problems.lessons import Lesson
+from go_opt.agents.training.problems.rollout import decide, play
+from go_opt.bench.baselines import METHODS, Method, Run, Samples
 from go_opt.bench.baselines.harness import Plans
 from go_opt.env import Target
+from go_opt.env.evaluation import Evaluate
 from go_opt.env.model.metrics import Fidelity, Metrics
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan

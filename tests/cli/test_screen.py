@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from go_opt.env import target_names, zoo_entries
-from go_opt.report.screen import wrapped
+from go_opt.report.parts.screen import wrapped
 from tests.cli.conftest import Cli, graph_file
 from tests.cli.test_process import RUN
 

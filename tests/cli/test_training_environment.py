@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from go_opt.agents.training.environment import LocalEnvironment
+from go_opt.agents.training.problems.environment import LocalEnvironment
 from go_opt.service.environment.environment_service import EnvironmentService
 from go_opt.service.server import serve_in_thread
 from tests.cli.conftest import Cli

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from go_opt.agents.training.environment import (
+from go_opt.agents.training.problems.environment import (
     Environment,
     LocalEnvironment,
     as_evaluator,
     open_session,
 )
-from go_opt.agents.training.variation import Variation, varied_target
+from go_opt.agents.training.problems.variation import Variation, varied_target
 from go_opt.env import Target, evaluate_plan, load_target
 from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import EnvironmentFailedError, InvalidInputError

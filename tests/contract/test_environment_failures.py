@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from go_opt.agents.training.environment import Evaluations, LocalEnvironment, Session, open_session
+from go_opt.agents.training.problems.environment import Evaluations, LocalEnvironment, Session, open_session
 from go_opt.env import Target
 from go_opt.errors import EnvironmentFailedError, ServiceError
 from go_opt.model.graph import Graph

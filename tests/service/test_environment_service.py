@@ -15,7 +15,7 @@ import grpc
 import numpy as np
 import pytest
 
-from go_opt.agents.training.environment import Evaluations, LocalEnvironment, Plans
+from go_opt.agents.training.problems.environment import Evaluations, LocalEnvironment, Plans
 from go_opt.env import INVALID_REWARD, Target, evaluate_plan
 from go_opt.errors import (
     ExhaustedError,

@@ -13,7 +13,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from go_opt.service.observability.health_check import main
+from go_opt.service.health_check import main
 from tests.certificates import Authority
 
 Status = health_pb2.HealthCheckResponse
@@ -93,7 +93,7 @@ def test_mutual_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_probe_loads_no_kernels(address: str) -> None:
     """It runs every few seconds, on the processors of the service."""
     code = (
-        "import sys; from go_opt.service.observability.health_check import main; "
+        "import sys; from go_opt.service.health_check import main; "
         f"assert main([{address!r}]) == 0; assert not {{'numba', 'jax', 'numpy'}} & set(sys.modules)"
     )
     root = Path(__file__).parents[2]

@@ -9,8 +9,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from go_opt.env import CostTables, cost_tables
-from go_opt.solver import slicing_general
 from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence
+from go_opt.solver.slicing import general
 from go_opt.solver.slicing.general import cheapest_cuts_general
 from go_opt.solver.slicing.problem import (
     SliceProblem,
@@ -158,7 +158,7 @@ def test_work_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     )  # fmt: skip
     ends = (problem.floor_s, one_chip_s(problem))
     least = cheapest_cuts_general(problem, case.memory, 60, *ends)
-    monkeypatch.setattr(slicing_general, "MOST_STEPS", 40)
+    monkeypatch.setattr(general, "MOST_STEPS", 40)
     single = cheapest_cuts_general(problem, case.memory, 60, *ends)
     assert least is not None
     assert single is None or single.tolist() == list(range(41))

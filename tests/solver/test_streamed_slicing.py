@@ -15,11 +15,11 @@ from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import WEIGHT
-from go_opt.solver import segment_table
 from go_opt.solver.copies.relays import needed_relays
 from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import kernel_sequence
+from go_opt.solver.slicing.streamed import segment_table
 from go_opt.solver.slicing.streamed.slice import slice_order_streamed, slice_order_streamed_replicated
 from go_opt.solver.slicing.streamed.weight_streams import (
     drop_weights,

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Final
 
 from go_opt.bench.baselines.black_box import anneal, anneal_from_greedy, random_sampling
-from go_opt.bench.baselines.harness import Evaluate, Method, Run, Samples, analytical
+from go_opt.bench.baselines.harness import Method, Run, Samples, analytical
 from go_opt.bench.baselines.order_slice import (
     genetic_mix,
     genetic_order,
@@ -18,7 +18,7 @@ from go_opt.bench.baselines.order_slice import (
     slice_uniform,
 )
 
-__all__ = ["METHODS", "Evaluate", "Method", "Run", "Samples", "analytical"]
+__all__ = ["METHODS", "Method", "Run", "Samples", "analytical"]
 
 METHODS: Final[Mapping[str, Method]] = MappingProxyType(
     {

@@ -17,11 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env import evaluate_batch
-from go_opt.env.evaluation import Plans
+from go_opt.env.evaluation import Evaluate, Plans
 from go_opt.solver.orders.instance import Instance
 
-# (placement, order, fusion_group) -> [B] interval_s, infinite where the plan is invalid.
-Evaluate = Callable[[Plans, Plans, Plans], NDArray[np.float64]]
 Regime = Literal["black_box", "order_slice"]
 
 

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from google.protobuf.message import Message
 
-from go_opt.agents.training.environment import (
+from go_opt.agents.training.problems.environment import (
     Environment,
     Evaluations,
     LocalEnvironment,

@@ -14,7 +14,7 @@ from typing import Final, TypeVar, get_args
 import grpc
 import numpy as np
 
-from go_opt.agents.training.environment import Evaluations
+from go_opt.agents.training.problems.environment import Evaluations
 from go_opt.env import Target, load_target, target_names
 from go_opt.env.evaluation import Plans
 from go_opt.env.target.toml import target_to_toml

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from go_opt.agents.training.curriculum import LEAST_OPS
+from go_opt.agents.training.problems.curriculum import LEAST_OPS
 from go_opt.env import Target, load_target, load_zoo
 from go_opt.errors import InvalidInputError
 from go_opt.model.codecs.wire import graph_from_proto

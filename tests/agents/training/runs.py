@@ -13,11 +13,11 @@ import numpy as np
 from go_opt.agents.generator import generate_graph
 from go_opt.agents.networks import initial_parameters
 from go_opt.agents.policy.network import Policy
-from go_opt.agents.training.environment import Evaluations, LocalEnvironment, Plans, Session
 from go_opt.agents.training.finetune import FinetuneRequest
-from go_opt.agents.training.lessons import Lesson
 from go_opt.agents.training.pretrain import PretrainRequest
-from go_opt.agents.training.settings import Settings
+from go_opt.agents.training.problems.environment import Evaluations, LocalEnvironment, Plans, Session
+from go_opt.agents.training.problems.lessons import Lesson
+from go_opt.agents.training.problems.settings import Settings
 from go_opt.env import Target, load_target
 from go_opt.model.graph import Graph
 from tests.agents.training.small import CONFIG

@@ -15,11 +15,11 @@ from go_opt.agents.generator import generate_graph
 from go_opt.agents.inputs.features import NUM_EXPLORED
 from go_opt.agents.inputs.padding import Bucket
 from go_opt.agents.networks import PolicyConfig, initial_parameters
-from go_opt.agents.training.cases import Case, case
-from go_opt.agents.training.environment import Evaluations
-from go_opt.agents.training.learner import Learner, LearnerState
-from go_opt.agents.training.lessons import TASKS, Lesson
-from go_opt.agents.training.settings import Settings
+from go_opt.agents.training.problems.cases import Case, case
+from go_opt.agents.training.problems.environment import Evaluations
+from go_opt.agents.training.problems.lessons import TASKS, Lesson
+from go_opt.agents.training.problems.settings import Settings
+from go_opt.agents.training.updates.learner import Learner, LearnerState
 from go_opt.env import load_target
 
 # One segment holds a graph: gradients stop at the one before, slopes do not.

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from go_opt.agents.training.advantage import LEAST_DEVIATION, advantage, best_of_k_gain, expected_best
+from go_opt.agents.training.updates.advantage import LEAST_DEVIATION, advantage, best_of_k_gain, expected_best
 
 FloatArray = NDArray[np.float64]
 

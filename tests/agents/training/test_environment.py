@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from go_opt.agents.training.environment import LocalEnvironment, as_evaluator, open_session
+from go_opt.agents.training.problems.environment import LocalEnvironment, as_evaluator, open_session
 from go_opt.bench.baselines import METHODS, analytical
 from go_opt.bench.baselines.harness import Plans
 from go_opt.env.model.analytical import _evaluate_batch

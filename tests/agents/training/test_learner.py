@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from go_opt.agents.decoding.outputs import Outputs
 from go_opt.agents.inputs.padding import Bucket
-from go_opt.agents.training.learner import Descent, Learner, learning_rate
-from go_opt.agents.training.settings import Settings
+from go_opt.agents.training.problems.settings import Settings
+from go_opt.agents.training.updates.learner import Descent, Learner, learning_rate
 from go_opt.errors import InvalidInputError
 from tests.agents.training.small import (
     BUCKET,

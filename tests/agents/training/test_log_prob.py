@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from numpy.typing import NDArray
 
 from go_opt.agents.decoding.outputs import Outputs
-from go_opt.agents.training.cases import Case, case
-from go_opt.agents.training.lessons import Lesson
-from go_opt.agents.training.log_prob import episode_density
-from go_opt.agents.training.rollout import Episodes, play
+from go_opt.agents.training.problems.cases import Case, case
+from go_opt.agents.training.problems.lessons import Lesson
+from go_opt.agents.training.problems.rollout import Episodes, play
+from go_opt.agents.training.updates.log_prob import episode_density
 from go_opt.model.builder import GraphBuilder
 from go_opt.solver.orders.instance import instance
 from go_opt.solver.problem.sequence import kernel_sequence

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from go_opt.agents.training.ppo import surrogate
+from go_opt.agents.training.updates.ppo import surrogate
 from tests.strategies import examples, seeds
 
 CLIP = 0.2

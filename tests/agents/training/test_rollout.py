@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from go_opt.agents.decoding.decode import DRAWING, MODES, Decisions, decode
-from go_opt.agents.training.environment import LocalEnvironment
-from go_opt.agents.training.lessons import Lesson
-from go_opt.agents.training.rollout import Episodes, decide, play
+from go_opt.agents.training.problems.environment import LocalEnvironment
+from go_opt.agents.training.problems.lessons import Lesson
+from go_opt.agents.training.problems.rollout import Episodes, decide, play
 from go_opt.env import INVALID_REWARD
 from go_opt.errors import InvalidInputError
 from tests.agents.training.small import (

@@ -15,11 +15,11 @@ from go_opt.agents.policy.policy_file import load_policy, parameters_digest
 from go_opt.agents.policy.tensor_file import TensorFormat, save_tensors
 from go_opt.agents.training import run as loop
 from go_opt.agents.training.checkpoint import FILE_NAME, FORMAT, from_arrays, load_checkpoint
-from go_opt.agents.training.environment import LocalEnvironment, open_session
 from go_opt.agents.training.finetune import finetune
 from go_opt.agents.training.job import Progress
 from go_opt.agents.training.pretrain import pretrain
-from go_opt.agents.training.step import Step
+from go_opt.agents.training.problems.environment import LocalEnvironment, open_session
+from go_opt.agents.training.updates.step import Step
 from go_opt.errors import EnvironmentFailedError, InvalidInputError, PolicyError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.plan import Plan

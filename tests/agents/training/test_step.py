@@ -13,14 +13,14 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from go_opt.agents.networks import initial_parameters
-from go_opt.agents.training.cases import Case
-from go_opt.agents.training.environment import LocalEnvironment, Session, open_session
-from go_opt.agents.training.learner import LearnerState
-from go_opt.agents.training.lessons import Lesson
-from go_opt.agents.training.log_prob import episode_density
-from go_opt.agents.training.ppo import surrogate
-from go_opt.agents.training.settings import Settings
-from go_opt.agents.training.step import Entropies, Step, _gradient, take_step
+from go_opt.agents.training.problems.cases import Case
+from go_opt.agents.training.problems.environment import LocalEnvironment, Session, open_session
+from go_opt.agents.training.problems.lessons import Lesson
+from go_opt.agents.training.problems.settings import Settings
+from go_opt.agents.training.updates.learner import LearnerState
+from go_opt.agents.training.updates.log_prob import episode_density
+from go_opt.agents.training.updates.ppo import surrogate
+from go_opt.agents.training.updates.step import Entropies, Step, _gradient, take_step
 from go_opt.env import INVALID_REWARD
 from tests.agents.training.small import (
     ADJACENT,

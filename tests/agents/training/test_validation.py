@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from go_opt.agents.decoding.outputs import Outputs
 from go_opt.agents.inputs.features import GraphFeatures
 from go_opt.agents.policy.network import Policy
-from go_opt.agents.training.cases import Case
-from go_opt.agents.training.environment import Session
+from go_opt.agents.training.problems.cases import Case
+from go_opt.agents.training.problems.environment import Session
 from go_opt.agents.training.validation import DRAWS, LEAST_REWARD, Score, validate
 from tests.agents.training.small import ORDER, PLACEMENT, Answers, Plans, random_outputs, small_case
 

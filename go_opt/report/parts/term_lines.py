@@ -7,8 +7,8 @@ from typing import Final
 
 from go_opt.common.units import format_bytes, format_duration
 from go_opt.explanations.terms import KernelPart, TensorPart, Term
-from go_opt.report.stage_names import StageNames, named_stage
-from go_opt.report.wording import MOST_LINES, counted, listed, named_place, named_places
+from go_opt.report.parts.stage_names import StageNames, named_stage
+from go_opt.report.parts.wording import MOST_LINES, counted, listed, named_place, named_places
 
 MOST_PARTS: Final = 6  # of a term
 MOST_TERMS: Final = 3  # in full

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from go_opt.cli.plans import (
+from go_opt.cli.commands.plans import (
     INVALID_PLAN,
     ConstraintsOption,
     CostsOption,
@@ -84,7 +84,7 @@ def _show(told: PlanExplanation | OpExplanation, *, as_json: bool) -> None:
     from go_opt.explanations import OpExplanation
     from go_opt.report.explanation import print_plan_explanation
     from go_opt.report.op_explanation import print_op_explanation
-    from go_opt.report.screen import console
+    from go_opt.report.parts.screen import console
 
     if isinstance(told, OpExplanation):
         print_op_explanation(console(), told)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from go_opt.cli.plans import (
+from go_opt.cli.commands.plans import (
     INVALID_PLAN,
     CostsOption,
     ModelArgument,

@@ -15,8 +15,8 @@ import numpy as np
 
 from go_opt.agents.generator import generate_graph
 from go_opt.agents.inputs.padding import Bucket
-from go_opt.agents.training.cases import Case, case
-from go_opt.agents.training.variation import Variation, varied_target
+from go_opt.agents.training.problems.cases import Case, case
+from go_opt.agents.training.problems.variation import Variation, varied_target
 from go_opt.env import Target
 from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph

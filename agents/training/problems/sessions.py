@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
-from go_opt.agents.training.cases import Case
-from go_opt.agents.training.environment import CheckedSession, Environment, open_session
+from go_opt.agents.training.problems.cases import Case
+from go_opt.agents.training.problems.environment import CheckedSession, Environment, open_session
 from go_opt.errors import EnvironmentFailedError
 
 

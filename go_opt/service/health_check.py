@@ -86,9 +86,7 @@ def _read(path: str) -> bytes:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m go_opt.service.observability.health_check", description=__doc__
-    )
+    parser = argparse.ArgumentParser(prog="python -m go_opt.service.health_check", description=__doc__)
     parser.add_argument("address", nargs="?", default=DEFAULT_ADDRESS, metavar="HOST:PORT")
     parser.add_argument("--service", default="", help="full name of one service; by default the whole server")
     parser.add_argument("--tls-ca", metavar="FILE", help="PEM file of the authorities to trust")

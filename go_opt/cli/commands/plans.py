@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from go_opt.cli.completion import models_named, targets_named
-from go_opt.cli.connection import Connection, with_connection
-from go_opt.cli.searching import ask_server, search
+from go_opt.cli.commands.completion import models_named, targets_named
+from go_opt.cli.commands.connection import Connection, with_connection
+from go_opt.cli.commands.searching import ask_server, search
 from go_opt.common.files import read_json
 from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
@@ -190,7 +190,7 @@ def evaluate(
 
         _print_json(metrics_to_dict(metrics))
     else:
-        from go_opt.report.screen import console
+        from go_opt.report.parts.screen import console
         from go_opt.report.tables import print_metrics
 
         print_metrics(console(), graph, on, loaded, metrics, objective or objective_of(plan))
@@ -216,7 +216,7 @@ def verify(
     if as_json:
         _print_json(violations_to_dict(violations))
     else:
-        from go_opt.report.screen import console, print_lines
+        from go_opt.report.parts.screen import console, print_lines
 
         valid = f"valid: {graph.num_ops} ops on {loaded.chips_used} chips of {on.name}."
         broken = [f"{violation.constraint}: {violation.message}" for violation in violations]
@@ -298,7 +298,7 @@ def _show_result(
 
         _print_json(result_to_dict(graph, result))
     else:
-        from go_opt.report.screen import console
+        from go_opt.report.parts.screen import console
         from go_opt.report.tables import print_result
 
         print_result(console(), graph, target, result, verbose=verbose)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn
 
 import typer
 
-from go_opt.cli.connection import Connection, with_connection
-from go_opt.cli.interrupt import StopOnSignals
-from go_opt.cli.jobs import folder_here, name_at_service, submit
-from go_opt.cli.plans import DimOption, JsonOption, ModelArgument, PrecisionOption, parse_dims
+from go_opt.cli.commands.connection import Connection, with_connection
+from go_opt.cli.commands.interrupt import StopOnSignals
+from go_opt.cli.commands.jobs import folder_here, name_at_service, submit
+from go_opt.cli.commands.plans import DimOption, JsonOption, ModelArgument, PrecisionOption, parse_dims
 from go_opt.errors import InvalidInputError
 from go_opt.service.transport.address import parse_address
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from go_opt.result import Step
 
 if TYPE_CHECKING:
-    from go_opt.cli.connection import Connection
+    from go_opt.cli.commands.connection import Connection
     from go_opt.env import Target
     from go_opt.model.graph import Graph
     from go_opt.result import OptimizeResult
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def search(graph: Graph, target: Target, options: dict[str, Any]) -> OptimizeResult:
     """The answer of this process."""
     from go_opt import api
-    from go_opt.cli.interrupt import InterruptAsks
+    from go_opt.cli.commands.interrupt import InterruptAsks
     from go_opt.report.progress import SearchProgress, announce_compilation
 
     announce_compilation()
@@ -34,7 +34,7 @@ def search(graph: Graph, target: Target, options: dict[str, Any]) -> OptimizeRes
 
 def ask_server(connection: Connection, graph: Graph, target: str, options: dict[str, Any]) -> OptimizeResult:
     """The service's answer; Ctrl-C ends its search and keeps the best plan it has sent."""
-    from go_opt.cli.interrupt import interrupts_raised
+    from go_opt.cli.commands.interrupt import interrupts_raised
     from go_opt.report.progress import SearchProgress
 
     progress, steps = SearchProgress(options["objective"]), list[Step]()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from go_opt.cli.interrupt import interrupts_raised
-from go_opt.cli.plans import JsonOption, check_writable
+from go_opt.cli.commands.interrupt import interrupts_raised
+from go_opt.cli.commands.plans import JsonOption, check_writable
 from go_opt.errors import InvalidInputError
 from go_opt.result import Decide
 
@@ -127,7 +127,7 @@ def _show(records: list[Record], methods: list[str], *, as_json: bool) -> None:
         failed = [record.to_dict() for record in records if record.error]
         typer.echo(json.dumps(standings_to_dict(stand) | {"failed": failed}, allow_nan=False))
         return
-    from go_opt.report.screen import console, print_lines, print_table
+    from go_opt.report.parts.screen import console, print_lines, print_table
 
     screen = console()
     print_lines(screen, summary_lines(stand))

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from go_opt.common.units import format_duration
 from go_opt.env.critical_path import CriticalPath
-from go_opt.report.wording import counted, table_of
+from go_opt.report.parts.wording import counted, table_of
 
 _SAID: Final = {
     "kernel": "kernel",

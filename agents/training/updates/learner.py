@@ -22,8 +22,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from go_opt.agents.inputs.padding import Bucket, PaddedGraph, pad
 from go_opt.agents.networks import PolicyConfig, PolicyOutput, policy_outputs
 from go_opt.agents.policy.network import Outputs, Policy, to_ops, to_rows
-from go_opt.agents.training.cases import Case
-from go_opt.agents.training.settings import Settings
+from go_opt.agents.training.problems.cases import Case
+from go_opt.agents.training.problems.settings import Settings
 from go_opt.errors import InvalidInputError
 
 # Read-outs whose outputs only matter relative to each other.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from go_opt.agents.training.lessons import JOINT, ORDER_AND_FUSION, PLACEMENT, SAMPLED, Lesson
+from go_opt.agents.training.problems.lessons import JOINT, ORDER_AND_FUSION, PLACEMENT, SAMPLED, Lesson
 from go_opt.errors import InvalidInputError
 
 

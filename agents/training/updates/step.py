@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from go_opt.agents.inputs.padding import Bucket
 from go_opt.agents.policy.network import Outputs
-from go_opt.agents.training.advantage import advantage
-from go_opt.agents.training.cases import Case
-from go_opt.agents.training.environment import Session
-from go_opt.agents.training.learner import Learner, LearnerState
-from go_opt.agents.training.log_prob import EpisodeDensity, episode_density
-from go_opt.agents.training.ppo import Surrogate, surrogate
-from go_opt.agents.training.rollout import Episodes, play
-from go_opt.agents.training.settings import Settings
+from go_opt.agents.training.problems.cases import Case
+from go_opt.agents.training.problems.environment import Session
+from go_opt.agents.training.problems.rollout import Episodes, play
+from go_opt.agents.training.problems.settings import Settings
+from go_opt.agents.training.updates.advantage import advantage
+from go_opt.agents.training.updates.learner import Learner, LearnerState
+from go_opt.agents.training.updates.log_prob import EpisodeDensity, episode_density
+from go_opt.agents.training.updates.ppo import Surrogate, surrogate
 
 
 @dataclass(frozen=True, eq=False)

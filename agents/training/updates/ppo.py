@@ -7,7 +7,7 @@ ratio r_i of the probability now to that when sample i was drawn,
 
 on episodes of one step. The distributions are the solver's, so their gradients come from
 there and the network's from JAX: L is linear in neither, but its gradient is the sum of
-dL / d log p_i (here) times d log p_i / d outputs (:mod:`go_opt.agents.training.log_prob`).
+dL / d log p_i (here) times d log p_i / d outputs (:mod:`go_opt.agents.training.updates.log_prob`).
 """
 
 from __future__ import annotations

@@ -21,10 +21,9 @@ from typing import Final, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.bench.baselines import Evaluate
 from go_opt.env import Target, cost_tables, evaluate_batch, evaluate_plan, evaluate_plans
 from go_opt.env.cost import CostTables
-from go_opt.env.evaluation import Plans
+from go_opt.env.evaluation import Evaluate, Plans
 from go_opt.env.model.metrics import Fidelity, check_fidelity
 from go_opt.errors import EnvironmentFailedError, GoOptError, InvalidInputError
 from go_opt.model.graph import Graph

@@ -15,8 +15,8 @@ from go_opt.agents.decoding.exploration import KeyDensity, key_density
 from go_opt.agents.decoding.placement_density import PlacementDensity, placement_density
 from go_opt.agents.inputs.features import NUM_EXPLORED
 from go_opt.agents.policy.network import Outputs
-from go_opt.agents.training.cases import Case
-from go_opt.agents.training.rollout import Episodes
+from go_opt.agents.training.problems.cases import Case
+from go_opt.agents.training.problems.rollout import Episodes
 
 Array = NDArray[np.float64]
 

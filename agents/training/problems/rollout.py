@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from go_opt.agents.decoding.decode import Decisions, Decoded, Mode, decode
 from go_opt.agents.decoding.exploration import antithetic_normals, draw_keys
 from go_opt.agents.policy.network import Outputs
-from go_opt.agents.training.cases import Case
-from go_opt.agents.training.environment import Session
-from go_opt.agents.training.lessons import Lesson
+from go_opt.agents.training.problems.cases import Case
+from go_opt.agents.training.problems.environment import Session
+from go_opt.agents.training.problems.lessons import Lesson
 from go_opt.env import reward
 
 # What a mode that draws becomes where the likeliest is wanted.

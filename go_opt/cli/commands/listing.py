@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from go_opt.cli.completion import targets_named, zoo_named
+from go_opt.cli.commands.completion import targets_named, zoo_named
 
 targets_app = typer.Typer(help="The targets that ship.", no_args_is_help=True, rich_markup_mode=None)
 zoo_app = typer.Typer(help="The model graphs that ship.", no_args_is_help=True, rich_markup_mode=None)
@@ -38,7 +38,7 @@ def list_targets(as_json: JsonOption = False) -> None:
         ]
         typer.echo(json.dumps(rows))
         return
-    from go_opt.report.screen import console, print_table
+    from go_opt.report.parts.screen import console, print_table
     from go_opt.report.tables import targets_table
 
     print_table(console(), targets_table(targets))
@@ -62,7 +62,7 @@ def list_zoo(as_json: JsonOption = False) -> None:
         typer.echo(json.dumps([asdict(entry) for entry in entries]))
         return
     from go_opt.env.zoo import shipped_bytes
-    from go_opt.report.screen import console, print_lines, print_table
+    from go_opt.report.parts.screen import console, print_lines, print_table
     from go_opt.report.zoo_tables import LEFT_OUT, zoo_counts, zoo_table
 
     screen = console()
@@ -84,7 +84,7 @@ def show_zoo(name: GraphArgument, as_json: JsonOption = False) -> None:
     if as_json:
         typer.echo(json.dumps(asdict(entry) | {"family_reason": family.reason} | asdict(stats)))
         return
-    from go_opt.report.screen import console
+    from go_opt.report.parts.screen import console
     from go_opt.report.zoo_tables import print_zoo_graph
 
     print_zoo_graph(console(), entry, family, stats)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from go_opt.cli import INTERRUPTED
-from go_opt.cli.connection import Connection, with_connection
-from go_opt.cli.interrupt import interrupts_raised
-from go_opt.cli.plans import JsonOption, check_writable
+from go_opt.cli.commands import INTERRUPTED
+from go_opt.cli.commands.connection import Connection, with_connection
+from go_opt.cli.commands.interrupt import interrupts_raised
+from go_opt.cli.commands.plans import JsonOption, check_writable
 from go_opt.errors import InvalidInputError
 from go_opt.service.transport.address import DEFAULT_ADDRESS
 
@@ -44,7 +44,7 @@ def list_jobs(as_json: JsonOption = False, *, connection: Connection) -> None:
     if as_json:
         typer.echo(json.dumps([job_to_dict(operation) for operation in operations], allow_nan=False))
     else:
-        from go_opt.report.screen import console, print_table
+        from go_opt.report.parts.screen import console, print_table
 
         print_table(console(), jobs_table(operations))
 
@@ -180,6 +180,6 @@ def _show_result(operation: Operation, result: JobResult, *, as_json: bool) -> N
 
 
 def _echo(lines: Iterable[str]) -> None:
-    from go_opt.report.screen import console, print_lines
+    from go_opt.report.parts.screen import console, print_lines
 
     print_lines(console(), lines)

@@ -8,7 +8,7 @@ from typing import Final
 from rich.table import Table
 
 from go_opt.explanations.terms import Place
-from go_opt.report.stage_names import named_stage
+from go_opt.report.parts.stage_names import named_stage
 
 MOST_NAMES: Final = 3
 MOST_LINES: Final = 12  # of a list

@@ -1,0 +1,1 @@
+"""What a policy is trained on: graphs, targets, and what evaluates its plans."""

@@ -1,0 +1,1 @@
+"""One step of training: PPO on what the plans earned."""
