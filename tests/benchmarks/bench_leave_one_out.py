@@ -1,0 +1,198 @@
+"""What each method of the portfolio earns: the search without it, against the whole search.
+
+Run: PYTHONPATH=. python tests/benchmarks/bench_leave_one_out.py --out FILE.jsonl [--budget 2s]
+     [--seeds 0,1,2] [--graphs 40] [--without NAME,...] [--no-replication | --strict]
+     PYTHONPATH=. python tests/benchmarks/bench_leave_one_out.py --out FILE.jsonl --table
+
+Training and validation graphs alone, one of the middle size for each family and then the largest
+of up to 6,000 ops. Every result is a line of the file; what stands there is not run again, so a run
+goes on where it was stopped. ``control`` leaves nothing out and has other seeds: what two runs
+differ by without a reason. The table has, for every method, the geometric mean of interval without
+over interval with it, the family that loses most, and the graphs that lose and gain more than 1 %
+in the median of the seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+
+import go_opt
+from go_opt.common.units import parse_duration_s
+from go_opt.env import zoo_entries
+
+MOST_OPS: Final = 6_000
+APART: Final = 0.01
+CONTROL_SEEDS: Final = 1_000
+Change = tuple[str, Any]  # what is replaced, by what
+
+
+def nothing(*args: object, **options: object) -> Iterator[None]:
+    """In place of a generator of proposals."""
+    yield from ()
+
+
+def as_it_comes(roles: object, order: Any, placement: Any) -> tuple[Any, Any]:
+    """In place of horizontal fusion: the kernels of the order, chip by chip."""
+    from go_opt.env import greedy_fusion
+
+    by_chip = order[placement[order].argsort(kind="stable")]
+    return by_chip, greedy_fusion(roles, by_chip)
+
+
+def proof_alone(searches: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    """The exact searches but for those of placements."""
+    return lambda search: (one for one in searches(search) if one._proves)
+
+
+def changes() -> dict[str, list[Change]]:
+    """By method: what takes its place."""
+    from go_opt.search.methods import improvement
+    from go_opt.solver.certify.problem import problem
+
+    portfolio, orders = "go_opt.search.portfolio.", "go_opt.solver.orders."
+    rounds = "go_opt.search.methods.improvement."
+    loose = [
+        (portfolio + "with_loose_kernels", lambda search, methods: methods),
+        (portfolio + "loose_order_tries", nothing),
+        (orders + "joint_orders.loose_slicings", nothing),
+    ]
+    no_ties = [
+        (orders + f"{name}.tied_keys", lambda *args: None) for name in ("order_search", "joint_orders")
+    ]
+    no_edges = lambda *args: problem.np.empty((0, 2), problem.np.int32)  # noqa: E731
+    return {
+        "full": [],
+        "control": [],
+        "tied keys": no_ties,
+        "seeded orders": [("go_opt.search.methods.order_turns.seeded_orders", nothing)],
+        "loose kernels": loose,
+        "loose orders": loose[1:2],
+        "split slicing": [(portfolio + "split_slices", nothing)],
+        "clones": [(rounds + "_with_clones", nothing)],
+        "gathered kernels": [
+            (rounds + "gathered_kernels", as_it_comes),
+            ("go_opt.solver.annealing.polish.gathered_kernels", as_it_comes),
+        ],
+        "polish": [(rounds + "_polished", nothing)],
+        "interchange": [("go_opt.solver.certify.problem.problem._interchange_edges", no_edges)],
+        "order screen": [(orders + "order_search.OrderScreen", lambda *args: None)],
+        "joint keys": [(portfolio + "joint_order_tries", nothing)],
+        "genetic orders": [("go_opt.search.methods.order_turns.genetic_orders", nothing)],
+        "guesses": [(portfolio + "guesses", nothing)],
+        "refinement of placements": [(rounds + "_exact_searches", proof_alone(improvement._exact_searches))],
+        "annealing": [
+            (rounds + "_Chain.run", lambda self: None),
+            (rounds + "_Chain.proposals", nothing),
+        ],
+        "rounds of improvement": [(portfolio + "improvements", nothing)],
+    }
+
+
+def sample(count: int) -> list[Any]:
+    """Training and validation graphs: the middle one of each family, then the largest ones."""
+    entries = [entry for entry in zoo_entries() if entry.split != "test" and entry.ops <= MOST_OPS]
+    families: dict[str, list[Any]] = {}
+    for entry in sorted(entries, key=lambda entry: (entry.ops, entry.name)):
+        families.setdefault(entry.family, []).append(entry)
+    chosen = [of_family[len(of_family) // 2] for _, of_family in sorted(families.items())]
+    rest = sorted(set(entries) - set(chosen), key=lambda entry: (-entry.ops, entry.name))
+    return [*chosen[:count], *rest[: max(0, count - len(chosen))]]
+
+
+def run_all(options: argparse.Namespace) -> None:
+    done = {(row["without"], row["graph"], row["seed"]) for row in rows(options.out)}
+    without = options.without.split(",") if options.without else list(changes())
+    settings: dict[str, Any] = {"replication": options.replication, "relays": not options.strict}
+    for name in without:
+        for entry in sample(options.graphs):
+            for seed in map(int, options.seeds.split(",")):
+                if (name, entry.name, seed) in done:
+                    continue
+                result = _searched(entry, name, seed, parse_duration_s(options.budget, "--budget"), settings)
+                row = {
+                    "without": name, "graph": entry.name, "family": entry.family, "ops": entry.ops,
+                    "seed": seed, "interval_s": result.metrics.interval_s, "bound_s": result.lower_bound_s,
+                    "status": result.status, "method": result.method, "wall_s": result.wall_s,
+                }  # fmt: skip
+                with open(options.out, "a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+                print(name, entry.name, seed, f"{result.metrics.interval_s * 1e6:.3f} us", flush=True)
+
+
+def _searched(entry: Any, name: str, seed: int, budget_s: float, settings: dict[str, Any]) -> Any:
+    graph, target = go_opt.load(f"zoo:{entry.name}"), go_opt.target(entry.target)
+    if name == "control":
+        seed += CONTROL_SEEDS
+    with ExitStack() as stack:
+        for where, instead in changes()[name]:
+            replaced: AbstractContextManager[Any] = patch(where, instead)
+            stack.enter_context(replaced)
+        return go_opt.optimize(
+            graph, target, budget_s=budget_s, seed=seed, policy=None, simulate=False, **settings
+        )
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    """What the file has so far."""
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+
+
+def print_table(found: list[dict[str, Any]]) -> None:
+    reached = {(row["without"], row["graph"], row["seed"]): row for row in found}
+    print("| without | graphs | interval | worst family | lose | gain | bound | largest loss |")
+    print("|---|---:|---:|---|---:|---:|---:|---|")
+    for name in dict.fromkeys(row["without"] for row in found):
+        by_graph: dict[str, list[float]] = {}
+        by_family: dict[str, list[float]] = {}
+        bounds = []
+        for (without, graph, seed), row in reached.items():
+            full = reached.get(("full", graph, seed))
+            if without != name or full is None or name == "full":
+                continue
+            by_graph.setdefault(graph, []).append(row["interval_s"] / full["interval_s"])
+            bounds.append(row["bound_s"] / full["bound_s"])
+        for graph, ratios in by_graph.items():
+            family = next(row["family"] for row in found if row["graph"] == graph)
+            by_family.setdefault(family, []).append(statistics.median(ratios))
+        if not by_graph:
+            continue
+        medians = {graph: statistics.median(ratios) for graph, ratios in by_graph.items()}
+        families = {family: statistics.geometric_mean(ratios) for family, ratios in by_family.items()}
+        worst = max(families, key=families.__getitem__)
+        worst_graph = max(medians, key=medians.__getitem__)
+        lose = sum(ratio > 1.0 + APART for ratio in medians.values())
+        gain = sum(ratio < 1.0 - APART for ratio in medians.values())
+        print(
+            f"| {name} | {len(medians)} | {statistics.geometric_mean(medians.values()):.4f} "
+            f"| {worst} {families[worst]:.3f} | {lose} | {gain} "
+            f"| {math.exp(statistics.fmean(map(math.log, bounds))):.4f} "
+            f"| {worst_graph} {medians[worst_graph]:.3f} |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--budget", default="2s")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--graphs", type=int, default=40)
+    parser.add_argument("--without", default="")
+    parser.add_argument("--strict", action="store_true")
+    parser.add_argument("--no-replication", dest="replication", action="store_false")
+    parser.add_argument("--table", action="store_true")
+    options = parser.parse_args()
+    if not options.table:
+        run_all(options)
+    print_table(rows(options.out))
+
+
+if __name__ == "__main__":
+    main()
