@@ -18,6 +18,15 @@ settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
 settings.load_profile("ci" if "CI" in os.environ else "local")
 
 
+def pytest_sessionstart() -> None:
+    """Two workers compile the common kernels from both ends, and not each of them all."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is not None:
+        from go_opt.search.compiling.warm_up import warm_up
+
+        warm_up(backwards=worker != "gw0")
+
+
 # They start, kill and time processes, on machines that others load: what fails has two more goes.
 _OF_PROCESSES = ("tests/service/", "tests/cli/", "tests/clients/")
 

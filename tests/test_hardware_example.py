@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -30,7 +31,7 @@ CONFIG = PolicyConfig(width=16, graphsage_layers=1, attention_layers=1, num_head
 def address() -> Iterator[str]:
     """Of the example; it ends with 0 when it is told to."""
     command = [sys.executable, str(EXAMPLE), "--address", "127.0.0.1:0", "--noise", "0.02"]
-    environment = {"PYTHONPATH": str(Path(go_opt.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(go_opt.__file__).parents[1])}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
