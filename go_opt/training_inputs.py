@@ -98,7 +98,7 @@ def as_lessons(names: Iterable[str]) -> tuple[Lesson, ...]:
 def as_policy(policy: Policy | str | Path | None, seed: int) -> Policy:
     """The policy of a file or a name; an untrained one of ``seed`` for none."""
     from go_opt.agents.networks import PolicyConfig, initial_parameters
-    from go_opt.agents.policy.network import Policy
+    from go_opt.agents.policy.network import Policy, trainable
     from go_opt.agents.policy.policy_file import load_policy
 
     if isinstance(policy, Policy):
@@ -109,7 +109,7 @@ def as_policy(policy: Policy | str | Path | None, seed: int) -> Policy:
     path = find_policy("default") if policy == "default" else policy
     if path is None:
         raise PolicyError("no policy is shipped with this version; give a file, or none.", field="policy")
-    return load_policy(path)
+    return trainable(load_policy(path))
 
 
 def of_any_host(should_stop: Callable[[], bool]) -> Callable[[], bool]:

@@ -1,7 +1,7 @@
 """The learned network of the policy. Importing this package imports JAX and Flax."""
 
+from go_opt.agents.inputs.config import PolicyConfig
 from go_opt.agents.networks.policy_network import (
-    PolicyConfig,
     PolicyOutput,
     initial_parameters,
     policy_outputs,

@@ -8,54 +8,23 @@ so that one pass serves all samples of a graph; within a round all ops decide at
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from go_opt.agents.inputs.config import TYPICAL_OPS, PolicyConfig
 from go_opt.agents.inputs.features import NUM_EXPLORED, OP_COLUMNS
 from go_opt.agents.inputs.op_types import NUM_OP_TYPES
-from go_opt.agents.inputs.padding import LEAST_OPS, PaddedGraph
+from go_opt.agents.inputs.padding import PaddedGraph
 from go_opt.agents.inputs.target_features import CHIP_COLUMNS, GLOBAL_COLUMNS
 from go_opt.agents.networks.attention import AttentionSizes, SegmentedAttention, by_segments
 from go_opt.agents.networks.conditioning import Conditioning, GraphEmbedding
 from go_opt.agents.networks.graphsage import GraphSageLayer
 from go_opt.agents.networks.heads import Proposal, TaskHeads, expectation, undecided
 from go_opt.agents.networks.initialisation import ZERO_INITIALISED, numpy_parameters
-
-TYPICAL_OPS: Final = 256.0  # a graph of this size has the logits that the heads give it
-
-
-@dataclass(frozen=True)
-class PolicyConfig:
-    """Sizes of the network; ``segment_ops`` and ``chunk_segments`` are powers of two."""
-
-    width: int = 64  # features of an op
-    graphsage_layers: int = 4
-    attention_layers: int = 2
-    num_heads: int = 4
-    segment_ops: int = 64  # an op attends to up to twice as many
-    chunk_segments: int = 16  # computed at a time; fewer take less memory
-    rounds: int = 2
-    superposition: bool = True  # whether the graph scales what the layers read
-
-    def __post_init__(self) -> None:
-        for name in ("segment_ops", "chunk_segments"):
-            size = getattr(self, name)
-            if size < 1 or size & (size - 1):
-                raise ValueError(f"{name} must be a power of two, not {size}.")
-        if self.segment_ops > LEAST_OPS:
-            raise ValueError(f"segment_ops must be at most {LEAST_OPS}, the smallest bucket.")
-        if self.width % (2 * self.num_heads):
-            raise ValueError("width must be a multiple of twice num_heads: the heads halve it.")
-
-    @property
-    def attention(self) -> AttentionSizes:
-        """Sizes of every attention layer."""
-        return AttentionSizes(self.num_heads, self.segment_ops, self.chunk_segments)
 
 
 class PolicyOutput(NamedTuple):
@@ -102,6 +71,7 @@ class PolicyNetwork(nnx.Module):
 
     def __init__(self, config: PolicyConfig, *, rngs: nnx.Rngs) -> None:
         width, chip_width = config.width, config.width // 2
+        sizes = AttentionSizes(config.num_heads, config.segment_ops, config.chunk_segments)
         self.config = config
         self.op_type = nnx.Embed(NUM_OP_TYPES, width // 2, rngs=rngs)
         self.embed = nnx.Linear(width // 2 + len(OP_COLUMNS), width, rngs=rngs)
@@ -114,11 +84,11 @@ class PolicyNetwork(nnx.Module):
         self.decided = nnx.Linear(chip_width + 3, width, rngs=rngs)
         self.blocks = nnx.List(
             [
-                AttentionBlock(width, config.attention, superposition=config.superposition, rngs=rngs)
+                AttentionBlock(width, sizes, superposition=config.superposition, rngs=rngs)
                 for _ in range(config.attention_layers)
             ]
         )
-        self.heads = TaskHeads(width, config.attention, superposition=config.superposition, rngs=rngs)
+        self.heads = TaskHeads(width, sizes, superposition=config.superposition, rngs=rngs)
         self.exploration = nnx.Linear(width, 2 * NUM_EXPLORED, kernel_init=ZERO_INITIALISED, rngs=rngs)
 
     def __call__(self, padded: PaddedGraph) -> PolicyOutput:

@@ -1,17 +1,24 @@
-"""A policy: a network with parameters, asked about one graph at a time. Importing this imports JAX."""
+"""A policy to train: a network with parameters in JAX, which importing this imports."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from flax import nnx
+from numpy.typing import NDArray
 
 from go_opt.agents.decoding.outputs import Outputs as Outputs
 from go_opt.agents.inputs.features import GraphFeatures
 from go_opt.agents.inputs.padding import Bucket, ops_to_rows, pad, rows_to_ops, smallest_bucket
 from go_opt.agents.networks import PolicyConfig, PolicyOutput, policy_outputs
+from go_opt.agents.networks.policy_network import PolicyNetwork
+from go_opt.agents.policy.policy_file import LoadedPolicy, write_policy
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,3 +48,46 @@ def to_rows(features: GraphFeatures, by_op: Outputs, bucket: Bucket) -> PolicyOu
     by_row = (ops_to_rows(features, output.astype(np.float32), bucket) for output in by_op[1:4])
     rows: tuple[Any, ...] = (placement, *by_row, by_op.exploration_log_std.astype(np.float32))
     return PolicyOutput(*rows)
+
+
+def save_policy(
+    path: str | Path,
+    policy: Policy,
+    card: Mapping[str, Any],
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32",
+) -> None:
+    """As :func:`go_opt.agents.policy.policy_file.write_policy`."""
+    write_policy(path, policy.config, _arrays(policy), card, dtype)
+
+
+def trainable(loaded: LoadedPolicy) -> Policy:
+    """The policy of a file, to go on training."""
+    keys = _keys(loaded.config)
+    leaves = [(key, leaf.replace(loaded.arrays[name])) for name, (key, leaf) in keys.items()]
+    return Policy(loaded.config, nnx.from_flat_state(leaves))
+
+
+def parameters_digest(policy: Policy) -> str:
+    """SHA-256 of the parameters, which tells one policy from another."""
+    digest = hashlib.sha256()
+    for name, array in _arrays(policy).items():
+        digest.update(name.encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _arrays(policy: Policy) -> dict[str, NDArray[np.float32]]:
+    """The parameters by name."""
+    flat = nnx.to_flat_state(policy.parameters)
+    return {_name(key): np.asarray(leaf[...], dtype=np.float32) for key, leaf in flat}
+
+
+@lru_cache(maxsize=4)  # a trace of the network takes 0.3 s
+def _keys(config: PolicyConfig) -> dict[str, tuple[tuple[Any, ...], nnx.Param]]:
+    """By name, each parameter's key and shape."""
+    shapes = nnx.state(nnx.eval_shape(lambda: PolicyNetwork(config, rngs=nnx.Rngs(0))), nnx.Param)
+    return {_name(key): (key, leaf) for key, leaf in nnx.to_flat_state(shapes)}
+
+
+def _name(key: tuple[Any, ...]) -> str:
+    return ".".join(str(part) for part in key)

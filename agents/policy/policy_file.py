@@ -1,6 +1,6 @@
 """A policy as one file: sizes of the network, its parameters, and a card of how they came to be.
 
-Reading one runs no code (:mod:`go_opt.agents.policy.tensor_file`). Importing this imports JAX.
+Reading one runs no code (:mod:`go_opt.agents.policy.tensor_file`), and needs no JAX.
 """
 
 from __future__ import annotations
@@ -9,21 +9,20 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import ml_dtypes
 import numpy as np
-from flax import nnx
 from numpy.typing import NDArray
 
-from go_opt.agents.inputs.features import OP_COLUMNS, STANDARDISED
+from go_opt.agents.decoding.outputs import Outputs
+from go_opt.agents.inputs.config import PolicyConfig
+from go_opt.agents.inputs.features import OP_COLUMNS, STANDARDISED, GraphFeatures
 from go_opt.agents.inputs.op_types import KNOWN_OP_TYPES, NUM_HASH_BUCKETS
 from go_opt.agents.inputs.target_features import CHIP_COLUMNS, GLOBAL_COLUMNS
-from go_opt.agents.networks import PolicyConfig
-from go_opt.agents.networks.policy_network import PolicyNetwork
-from go_opt.agents.policy.network import Policy
+from go_opt.agents.policy.forward import forward, parameter_shapes
 from go_opt.agents.policy.tensor_file import TensorFormat, load_tensors, save_tensors
 from go_opt.errors import PolicyError
 
@@ -39,21 +38,29 @@ _SIZES_BELOW: Final = 2**31  # JAX counts no further than 64 bits, and shapes ar
 
 
 @dataclass(frozen=True, eq=False)
-class LoadedPolicy(Policy):
-    """A policy from a file."""
+class LoadedPolicy:
+    """A policy from a file, to be asked."""
 
+    config: PolicyConfig
+    arrays: Mapping[str, NDArray[np.float32]]  # its parameters by name
     card: dict[str, Any]  # data, steps, seeds, validation: whatever its maker wrote
 
+    def __call__(self, features: GraphFeatures) -> Outputs:
+        """What it says of a graph."""
+        return forward(self.config, self.arrays, features)
 
-def save_policy(
+
+def write_policy(
     path: str | Path,
-    policy: Policy,
+    config: PolicyConfig,
+    parameters: Mapping[str, NDArray[np.float32]],
     card: Mapping[str, Any],
     dtype: Literal["float32", "float16", "bfloat16"] = "float32",
 ) -> None:
     """Write a policy; a reader sees the old file or the new, never a part.
 
     Args:
+      parameters: by name, of the shapes that the config asks for.
       card: JSON.
       dtype: what the parameters are rounded to.
 
@@ -62,12 +69,9 @@ def save_policy(
       InvalidInputError: the place cannot be written to.
     """
     with np.errstate(over="ignore"):  # what overflows is refused below
-        arrays = {
-            _name(key): np.asarray(leaf[...]).astype(_DTYPES[dtype])
-            for key, leaf in nnx.to_flat_state(policy.parameters)
-        }
-    _parameters(f"{FORMAT.name} file {str(path)!r}", policy.config, arrays)
-    record = {"features": features_digest(), "config": asdict(policy.config), "card": dict(card)}
+        arrays = {name: array.astype(_DTYPES[dtype]) for name, array in parameters.items()}
+    _parameters(f"{FORMAT.name} file {str(path)!r}", config, arrays)
+    record = {"features": features_digest(), "config": asdict(config), "card": dict(card)}
     save_tensors(path, FORMAT, record, arrays)
 
 
@@ -96,15 +100,6 @@ def features_digest() -> str:
     return hashlib.sha256(json.dumps(meanings).encode()).hexdigest()
 
 
-def parameters_digest(policy: Policy) -> str:
-    """SHA-256 of the parameters, which tells one policy from another."""
-    digest = hashlib.sha256()
-    for key, leaf in nnx.to_flat_state(policy.parameters):
-        digest.update(_name(key).encode())
-        digest.update(np.asarray(leaf[...], dtype=np.float32).tobytes())
-    return digest.hexdigest()
-
-
 def _config(what: str, sizes: Any, num_arrays: int) -> PolicyConfig:
     defaults = asdict(PolicyConfig())
     if not isinstance(sizes, dict) or sizes.keys() != defaults.keys():
@@ -121,31 +116,20 @@ def _config(what: str, sizes: Any, num_arrays: int) -> PolicyConfig:
         raise PolicyError(f"{what} gives sizes of no network: {str(cause).rstrip('.')}.") from None
 
 
-def _parameters(what: str, config: PolicyConfig, arrays: Mapping[str, NDArray[Any]]) -> nnx.State:
+def _parameters(
+    what: str, config: PolicyConfig, arrays: Mapping[str, NDArray[Any]]
+) -> dict[str, NDArray[np.float32]]:
     """The parameters of the network of ``config``, in float32."""
-    wanted = _shapes(config)
+    wanted = parameter_shapes(config)
     for name in sorted(wanted.keys() ^ arrays.keys()):
         fault = "lacks" if name in wanted else "has no use for"
         raise PolicyError(f"{what}: a network of its config {fault} the parameter {name!r}.")
     for name, array in arrays.items():
-        shape = wanted[name][1].shape
+        shape = wanted[name]
         if array.shape != shape or array.dtype not in _DTYPES.values():
             raise PolicyError(
                 f"{what} holds {name!r} as {array.dtype}{list(array.shape)}, must be float32{list(shape)}."
             )
         if not np.isfinite(array).all():
             raise PolicyError(f"{what} holds NaN or infinity in {name!r}.")
-    return nnx.from_flat_state(
-        [(key, leaf.replace(arrays[name].astype(np.float32))) for name, (key, leaf) in wanted.items()]
-    )
-
-
-@lru_cache(maxsize=4)  # a trace of the network takes 0.3 s
-def _shapes(config: PolicyConfig) -> dict[str, tuple[tuple[Any, ...], nnx.Param]]:
-    """By name, each parameter's key and shape."""
-    shapes = nnx.state(nnx.eval_shape(lambda: PolicyNetwork(config, rngs=nnx.Rngs(0))), nnx.Param)
-    return {_name(key): (key, leaf) for key, leaf in nnx.to_flat_state(shapes)}
-
-
-def _name(key: tuple[Any, ...]) -> str:
-    return ".".join(str(part) for part in key)
+    return {name: arrays[name].astype(np.float32) for name in wanted}

@@ -10,8 +10,7 @@ from typing import Any
 
 import jax
 
-from go_opt.agents.policy.network import Policy
-from go_opt.agents.policy.policy_file import parameters_digest, save_policy
+from go_opt.agents.policy.network import Policy, parameters_digest, save_policy
 from go_opt.agents.training.job import Job, Progress, Trained
 from go_opt.agents.training.pretrain import POLICY_NAME
 from go_opt.agents.training.problems.cases import case

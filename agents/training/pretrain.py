@@ -11,7 +11,7 @@ from typing import Any, Final
 import jax
 
 from go_opt.agents.networks import PolicyConfig, initial_parameters
-from go_opt.agents.policy.policy_file import save_policy
+from go_opt.agents.policy.network import save_policy
 from go_opt.agents.training.job import Job, Progress, Trained
 from go_opt.agents.training.metric_log import read_metric
 from go_opt.agents.training.problems.cases import case

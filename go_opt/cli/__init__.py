@@ -11,6 +11,8 @@ def main() -> NoReturn:
     """Run the command line; every failure is one sentence on stderr and an exit code."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else whoever started it wants another
         signal.signal(signal.SIGINT, end_at_once)
+    # The policy's products are small: threads of their own would wait for those of the search.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when NumPy is imported
     from go_opt.cli import app
 
     app.main()

@@ -18,7 +18,6 @@ from go_opt.search.compiling.kernel_cache import start_compiling
 from go_opt.search.compiling.warm_up import warm_up
 from go_opt.search.limits import refuse_unreachable
 from go_opt.search.methods.copies import COPIED, copies
-from go_opt.search.policies import expect_question
 from go_opt.search.portfolio import policy_takes_part, proposals
 from go_opt.search.rehearsal import rehearse
 from go_opt.search.simulated_claim import is_simulated
@@ -46,9 +45,7 @@ def optimize_request(
       PolicyError: the file is malformed.
     """
     refuse_unreachable(graph, target, request)
-    if policy is not None and policy_takes_part(graph, target, request):
-        expect_question()
-    else:
+    if policy is not None and not policy_takes_part(graph, target, request):
         policy = None
     if request.objective == "throughput" and target.goes_forward:
         start_compiling()

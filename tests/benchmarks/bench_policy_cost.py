@@ -29,7 +29,7 @@ from policy_runs import NO_POLICY, Part, Row, print_table, rows_of, run_argument
 
 import go_opt
 from go_opt.agents.networks import PolicyConfig, initial_parameters
-from go_opt.agents.policy.network import Policy
+from go_opt.agents.policy.network import Policy, trainable
 from go_opt.agents.policy.policy_file import load_policy
 from go_opt.agents.training.finetune import FinetuneRequest, finetune
 from go_opt.agents.training.problems.cases import case
@@ -75,7 +75,7 @@ def work(proposals: int, part: Part) -> Row:
     jax.config.update("jax_enable_compilation_cache", False)
     policy = Policy(PolicyConfig(), initial_parameters(PolicyConfig(), part.seed))
     if part.policy != NO_POLICY:
-        policy = load_policy(part.policy)
+        policy = trainable(load_policy(part.policy))
     graph, target = branchy_graph(int(part.graph)), go_opt.target("mcm-6x6")
     timed = finetuning if part.method == FINETUNING else partial(proposing, part.method, proposals)
     return timed(policy, graph, target, part.seed) | {"peak_gb": peak_gb()}

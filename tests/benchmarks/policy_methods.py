@@ -15,7 +15,7 @@ import go_opt
 from go_opt.agents.decoding.outputs import Outputs
 from go_opt.agents.decoding.proposals import advice, policy_plans
 from go_opt.agents.networks import PolicyConfig, initial_parameters
-from go_opt.agents.policy.network import Policy
+from go_opt.agents.policy.network import Policy, trainable
 from go_opt.agents.policy.policy_file import load_policy
 from go_opt.agents.training.finetune import FinetuneRequest, finetune, finetuning_settings
 from go_opt.agents.training.problems.cases import Case, case
@@ -41,7 +41,7 @@ Search = Callable[[Instance, Samples, int], None]
 
 def policy_of(part: Part) -> Policy:
     """The policy of the file that ``part`` names."""
-    return load_policy(part.policy)
+    return trainable(load_policy(part.policy))
 
 
 def zero_shot(policy: Policy, lessons: Sequence[Lesson]) -> Search:

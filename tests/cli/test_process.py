@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from go_opt.agents.networks import PolicyConfig, initial_parameters
-from go_opt.agents.policy.network import Policy
-from go_opt.agents.policy.policy_file import save_policy
+from go_opt.agents.policy.network import Policy, save_policy
 from tests.cli.conftest import graph_file
 
 # A shell that starts tests in the background may have them ignore SIGINT, and their children too.

@@ -12,8 +12,7 @@ import pytest
 
 from go_opt import training
 from go_opt.agents.networks import PolicyConfig, initial_parameters
-from go_opt.agents.policy.network import Policy
-from go_opt.agents.policy.policy_file import save_policy
+from go_opt.agents.policy.network import Policy, save_policy
 from go_opt.agents.training.job import Progress
 from go_opt.report.training_progress import format_time_left, progress_line
 from tests.cli.conftest import Cli, graph_file

@@ -18,7 +18,7 @@ from go_opt.env import Target, load_target
 from go_opt.errors import PolicyError
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request, Step
-from go_opt.search import optimizer, portfolio
+from go_opt.search import portfolio
 from go_opt.search.methods import guesses
 from go_opt.search.methods.guesses import PATIENCE
 from go_opt.search.optimizer import optimize_request
@@ -86,7 +86,6 @@ Asking = Callable[..., list[int]]
 def asking(monkeypatch: pytest.MonkeyPatch, graph: Graph, target: Target) -> Asking:
     """Sets what the policy says and after how many looks; returns a list that each question is noted in."""
     monkeypatch.setattr(guesses, "_POLL_S", 0.001)
-    monkeypatch.setattr(optimizer, "expect_question", lambda: None)
 
     def of(said: Any = "an opinion", looks: int | None = 0) -> list[int]:
         questions: list[int] = []

@@ -15,6 +15,7 @@ import pytest
 from flax import nnx
 
 import go_opt
+from go_opt.agents.policy.network import trainable
 from go_opt.agents.policy.policy_file import load_policy
 from tests.agents.training.runs import STEPS, ended_alike
 
@@ -75,6 +76,6 @@ def test_two_devices_train_the_same_policy(environment: dict[str, str], tmp_path
     two = {**environment, "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
     run({**environment, "JAX_PLATFORMS": "cpu"}, tmp_path / "one", steps=2)
     run(two, tmp_path / "two", steps=2)
-    by_run = [load_policy(tmp_path / name / "policy.safetensors") for name in ("one", "two")]
+    by_run = [trainable(load_policy(tmp_path / name / "policy.safetensors")) for name in ("one", "two")]
     one, other = (nnx.to_pure_dict(policy.parameters) for policy in by_run)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-5), one, other)

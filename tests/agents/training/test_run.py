@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from go_opt.agents.policy.network import Policy
-from go_opt.agents.policy.policy_file import load_policy, parameters_digest
+from go_opt.agents.policy.network import Policy, parameters_digest, trainable
+from go_opt.agents.policy.policy_file import load_policy
 from go_opt.agents.policy.tensor_file import TensorFormat, save_tensors
 from go_opt.agents.training import run as loop
 from go_opt.agents.training.checkpoint import FILE_NAME, FORMAT, from_arrays, load_checkpoint
@@ -79,7 +79,7 @@ def test_what_pretraining_leaves(undisturbed: Path) -> None:
 def test_the_policy_kept_is_the_best_on_validation(undisturbed: Path) -> None:
     checkpoint = load_checkpoint(undisturbed)
     assert checkpoint is not None
-    policy = load_policy(undisturbed / "policy.safetensors")
+    policy = trainable(load_policy(undisturbed / "policy.safetensors"))
     kept = from_arrays("best", checkpoint.arrays, like=policy.parameters)
     assert parameters_digest(Policy(policy.config, kept)) == parameters_digest(policy)
 

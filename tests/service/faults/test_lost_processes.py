@@ -61,16 +61,3 @@ def test_a_client_that_tries_again_does_not_notice(served: Served) -> None:
         eventually(lambda: served.reading("lane_running", lane="search") == 1)
         kill(served, "optimizer_process")
         assert answer.result().plan is not None
-
-
-def test_the_process_of_a_policy(served: Served) -> None:
-    with served.client() as client:
-        stream = client.optimize_stream(GRAPH, budget_s=8, seed=8)
-        first = next(stream)
-        eventually(lambda: bool(served.processes("policy_process")))
-        kill(served, "policy_process")
-        *_, last = first, *stream  # a slow reader is sent the last alone
-        assert last.history
-        assert "UNAVAILABLE" not in served.log().rpartition("OptimizeStream")[2]
-        found = client.optimize(GRAPH, budget_s=2, seed=9)
-        assert found.plan is not None

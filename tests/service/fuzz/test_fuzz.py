@@ -112,8 +112,6 @@ def test_nothing_that_came_from_elsewhere_is_unpickled() -> None:
     }
     # Processes that one of ours has started itself, by a pipe: each unpickles what the other pickled.
     assert found == {
-        "go_opt/search/policies.py",
-        "agents/policy/policy_process.py",
         "go_opt/bench/processes.py",
     }
 

@@ -16,8 +16,7 @@ import pytest
 from google.rpc import code_pb2, status_pb2
 
 from go_opt.agents.networks import initial_parameters
-from go_opt.agents.policy.network import Policy
-from go_opt.agents.policy.policy_file import save_policy
+from go_opt.agents.policy.network import Policy, save_policy
 from go_opt.env import load_target, load_zoo
 from go_opt.model.codecs.wire import graph_to_proto, plan_from_proto
 from go_opt.model.plan import Plan
