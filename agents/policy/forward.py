@@ -112,8 +112,10 @@ class _Forward:
         logits = decided.placement_logits * np.float32(TYPICAL_OPS / features.num_ops)
         cut, schedule, fusion = decided.scores.T
         log_std = self._linear("exploration", graph).reshape(2, NUM_EXPLORED)
-        by_op = [rows_to_ops(features, row.astype(np.float64)) for row in (logits, cut, schedule, fusion)]
-        return Outputs(*by_op, log_std.astype(np.float64))
+        placement, cut, schedule, fusion = (
+            rows_to_ops(features, rows.astype(np.float64)) for rows in (logits, cut, schedule, fusion)
+        )
+        return Outputs(placement, cut, schedule, fusion, log_std.astype(np.float64))
 
     def _encoded(self) -> Array:
         """[N, W] ops that know their neighbourhood."""
@@ -166,8 +168,8 @@ class _Forward:
         """[N, W] an attention block: attention, then a feed-forward layer."""
 
         def of_segments(ops: Array, memory: Array, mask: NDArray[np.bool_]) -> Array:
-            normed = (self._norm(f"{name}.attention_norm", rows) for rows in (ops, memory))
-            ops = ops + self._attention(name, *normed, mask, graph)
+            normed, before = (self._norm(f"{name}.attention_norm", rows) for rows in (ops, memory))
+            ops = ops + self._attention(name, normed, before, mask, graph)
             hidden = _relu(self._linear(f"{name}.widen", self._norm(f"{name}.dense_norm", ops)))
             return ops + self._linear(f"{name}.narrow", hidden)
 
@@ -215,7 +217,8 @@ class _Forward:
             end = min(begin + self._config.chunk_segments, count)
             mask = np.concatenate([masks[begin:end], masks[begin + 1 : end + 1]], axis=1)
             outputs.append(layer(segments[begin + 1 : end + 1], segments[begin:end], mask))
-        return np.concatenate(outputs).reshape(count * size, -1)[:num_ops]
+        rows: Array = np.concatenate(outputs).reshape(count * size, -1)[:num_ops]
+        return rows
 
     def _conditioned(self, name: str, rows: Array, graph: Array) -> Array:
         if not self._config.superposition:
@@ -231,7 +234,8 @@ class _Forward:
         mean = rows.mean(axis=-1, keepdims=True)
         variance = np.maximum((rows * rows).mean(axis=-1, keepdims=True) - mean * mean, np.float32(0.0))
         scale = self._parameters[f"{name}.scale"] / np.sqrt(variance + _EPSILON)
-        return (rows - mean) * scale + self._parameters[f"{name}.bias"]
+        normed: Array = (rows - mean) * scale + self._parameters[f"{name}.bias"]
+        return normed
 
 
 def _aggregate(messages: Array, source: NDArray[np.int32], destination: NDArray[np.int32]) -> Array:
@@ -248,9 +252,11 @@ def _aggregate(messages: Array, source: NDArray[np.int32], destination: NDArray[
 
 
 def _relu(rows: Array) -> Array:
-    return np.maximum(rows, np.float32(0.0))
+    positive: Array = np.maximum(rows, np.float32(0.0))
+    return positive
 
 
 def _softmax(rows: Array) -> Array:
-    exponents = np.exp(rows - rows.max(axis=-1, keepdims=True))
-    return exponents / exponents.sum(axis=-1, keepdims=True)
+    exponents: Array = np.exp(rows - rows.max(axis=-1, keepdims=True))
+    exponents /= exponents.sum(axis=-1, keepdims=True)
+    return exponents
