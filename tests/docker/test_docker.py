@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
 import subprocess
@@ -184,12 +183,3 @@ def test_the_entrypoint_links_what_the_image_compiled(tmp_path: Path) -> None:
         )
         assert run.stdout == b"compiled"
     assert (cache / "numba" / "kernel.nbi").is_symlink()
-
-
-def test_the_build_warms_up_every_usual_shape() -> None:
-    specification = importlib.util.spec_from_file_location("warm_up", DOCKER / "warm_up.py")
-    assert specification is not None
-    assert specification.loader is not None
-    warm_up = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(warm_up)
-    assert len(warm_up.one_graph_of_each_shape()) == 11
