@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 # In a checkout the rooms env/, solver/, agents/ and proto/ lie beside this folder;
 # installed, they lie inside it.
 _checkout = Path(__file__).resolve().parent.parent
-if (_checkout / "env" / "analytical.py").is_file() and (_checkout / "pyproject.toml").is_file():
+if (_checkout / "env" / "evaluation.py").is_file() and (_checkout / "pyproject.toml").is_file():
     __path__.append(str(_checkout))
 
 if TYPE_CHECKING:
