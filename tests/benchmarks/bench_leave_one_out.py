@@ -9,7 +9,8 @@ which are taken at equal steps from the smallest to the largest. Every result is
 what stands there is not run again, so a run goes on where it was stopped. ``control`` leaves nothing
 out and has other seeds: what two runs differ by without a reason. The table has, for every method,
 the geometric mean of interval without over interval with it, the family that loses most, and the
-graphs that lose and gain more than 1 % in the median of the seeds.
+graphs that lose and gain more than 1 % in the median of the seeds. Where no plan is found in time
+there is no row.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from unittest.mock import patch
 import go_opt
 from go_opt.common.units import parse_duration_s
 from go_opt.env import zoo_entries
+from go_opt.errors import InfeasibleError
 
 MOST_OPS: Final = 6_000
 APART: Final = 0.01
@@ -110,13 +112,18 @@ def sample(count: int) -> list[Any]:
 def run_all(options: argparse.Namespace) -> None:
     done = {(row["without"], row["graph"], row["seed"]) for row in rows(options.out)}
     without = options.without.split(",") if options.without else list(changes())
+    budget_s = parse_duration_s(options.budget, "--budget")
     settings: dict[str, Any] = {"replication": options.replication, "relays": not options.strict}
     for name in without:
         for entry in sample(options.graphs):
             for seed in map(int, options.seeds.split(",")):
                 if (name, entry.name, seed) in done:
                     continue
-                result = _searched(entry, name, seed, parse_duration_s(options.budget, "--budget"), settings)
+                try:
+                    result = _searched(entry, name, seed, budget_s, settings)
+                except InfeasibleError as error:
+                    print(name, entry.name, seed, error, flush=True)
+                    continue
                 row = {
                     "without": name, "graph": entry.name, "family": entry.family, "ops": entry.ops,
                     "seed": seed, "interval_s": result.metrics.interval_s, "bound_s": result.lower_bound_s,

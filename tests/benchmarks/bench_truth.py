@@ -23,6 +23,7 @@ import go_opt
 from go_opt.common.units import parse_duration_s
 from go_opt.env import zoo_entries
 from go_opt.env.simulator import simulate_plan
+from go_opt.errors import InfeasibleError
 from go_opt.model.codecs.plan_json import load_plan, save_plan
 
 
@@ -44,7 +45,7 @@ def main() -> None:
         graph, target = go_opt.load(f"zoo:{entry.name}"), go_opt.target(entry.target)
         try:
             result = go_opt.optimize(graph, target, budget_s=budget_s, seed=asked.seed, policy=None)
-        except go_opt.InfeasibleError as error:
+        except InfeasibleError as error:
             print(f"{entry.name:24s} {error}", flush=True)
             continue
         assert go_opt.verify(graph, target, result.plan) == []
