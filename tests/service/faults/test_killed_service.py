@@ -114,7 +114,7 @@ def test_no_process_is_left(tmp_path: Path) -> None:
         eventually((folder_of(tmp_path / "data", job) / fake_job.STANDS).exists)
         stream = client.optimize_stream(go_opt.load("zoo:bert_base"), budget_s=60)
         next(stream)
-        eventually(lambda: len(of_kinds(served)) == 4)
+        eventually(lambda: len(of_kinds(served)) == 3)
         served.kill()  # waits until none is left
         with suppress(ServiceError):
             for _ in stream:
