@@ -25,7 +25,6 @@ LONG_FILES: Final = {
     "cli.commands.plans": 308,
     "env.critical_path": 312,
     "env.model.analytical": 353,
-    "env.model.memory": 306,
     "env.simulator.engine": 456,
     "env.simulator.package": 321,
     "env.target.definition": 307,

@@ -19,6 +19,7 @@ from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.env.model.analytical import MOST_TURNS
+from go_opt.env.model.memory import stream_order
 from go_opt.model.csr import row_pointers
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Plan
@@ -231,8 +232,7 @@ class Loads:
     def streamed(self, chip: int, peak_bytes: int) -> list[tuple[int, int]]:
         """``(weight, bytes touched)`` that stream to ``chip``, by the rule of :mod:`go_opt.env.model.memory`.
 
-        The least touched per stored byte first, then the larger, then the lower index,
-        until what stays fits beside ``peak_bytes`` of activations.
+        In its order, until what stays fits beside ``peak_bytes`` of activations.
         """
         tables = self.tables
         is_here = (self.op_chip[tables.reader_op] == chip) & (
@@ -245,9 +245,8 @@ class Loads:
         excess = int(stored[weights].sum()) + peak_bytes - int(tables.sram_bytes[chip])
         excess += int(tables.stream_buffer_bytes[chip]) if excess > 0 else 0
         weights = weights[stored[weights] > 0]
-        share = touched[weights] / tables.tensor_bytes[weights]
         streamed = []
-        for k in weights[np.lexsort((weights, -tables.tensor_bytes[weights], share))].tolist():
+        for k in weights[stream_order(tables, weights, touched[weights])].tolist():
             if excess <= 0:
                 break
             streamed.append((k, int(touched[k])))

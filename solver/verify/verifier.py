@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from go_opt.env.copies.relays import expand_plan
 from go_opt.env.cost.tables import COPY_TYPE
 from go_opt.env.kernels.fusion import are_one_loop, loop_roles
-from go_opt.env.model.memory import MOST_BY_SIZE
+from go_opt.env.model.addresses import MOST_BY_SIZE
 from go_opt.env.target import Target
 from go_opt.model.cycles import cycle_text
 from go_opt.model.dtypes import costed_dtype, size_bytes

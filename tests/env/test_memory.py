@@ -9,19 +9,8 @@ from numpy.typing import NDArray
 
 from go_opt.env import Target, cost_tables
 from go_opt.env.kernels.numbering import number_kernels
-from go_opt.env.model.memory import (
-    FITS,
-    FRAGMENTED,
-    NONE,
-    TOO_LARGE,
-    Fit,
-    Holdings,
-    fit_chips,
-    holdings,
-    most_alive,
-    place_buffers,
-    place_in_order,
-)
+from go_opt.env.model.addresses import most_alive, place_buffers, place_in_order
+from go_opt.env.model.memory import FITS, FRAGMENTED, NONE, TOO_LARGE, Fit, Holdings, fit_chips, holdings
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from tests.env.memory_twin import chip_memory

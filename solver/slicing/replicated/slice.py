@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env.cost import CostTables
+from go_opt.env.model.memory import stream_order
 from go_opt.model.graph import INPUT, WEIGHT
 from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.segment_rules import SegmentRules
@@ -102,16 +103,14 @@ def slice_order_replicated(
 def free_reads(tables: CostTables, interval_s: float) -> IntArray:
     """Reads of weights which the host's link carries within an interval, beside what it has to.
 
-    As chips stream them: least touched of what is stored first, then larger, then by index.
+    In the order in which chips stream them.
     """
-    tensor = tables.reader_tensor
-    stored, touched = tables.tensor_bytes[tensor], tables.read_bytes
-    may_stay = (tables.tensor_kind[tensor] == WEIGHT) & (stored > 0)
+    tensor, touched = tables.reader_tensor, tables.read_bytes
+    may_stay = (tables.tensor_kind[tensor] == WEIGHT) & (tables.tensor_bytes[tensor] > 0)
     may_stay &= tables.stored_bytes[tensor] <= tables.sram_bytes.max()
     # Not overlapped, what streams adds to the work of its chip.
     read = np.flatnonzero(may_stay & tables.overlap)
-    by_share = np.lexsort(np.stack([tensor[read], -stored[read], touched[read] / stored[read]]))
-    read = read[by_share]
+    read = read[stream_order(tables, tensor[read], touched[read])]
     host_s = _host_floor_s(tables) + np.cumsum(touched[read]) * tables.host_in_s_per_byte
     return read[: np.searchsorted(host_s, interval_s, side="right")]
 

@@ -9,7 +9,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from go_opt.env.cost import CostTables
-from go_opt.env.model.memory import most_alive, place_buffers
+from go_opt.env.model.addresses import most_alive, place_buffers
 from go_opt.model.csr import row_pointers
 from go_opt.model.graph import NO_PRODUCER, WEIGHT
 from go_opt.solver.problem.sequence import KernelSequence, unique_pairs

@@ -16,6 +16,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from go_opt.env.cost import CostTables
+from go_opt.env.model.memory import stream_order
 from go_opt.model.csr import row_pointers
 from go_opt.model.graph import WEIGHT
 from go_opt.solver.problem.sequence import KernelSequence, unique_pairs
@@ -47,11 +48,10 @@ def weight_reads(tables: CostTables, sequence: KernelSequence) -> WeightReads:
     """The reads of ``sequence``, by the order in which chips stream them."""
     tensor = tables.reader_tensor
     is_weight = (tables.tensor_kind[tensor] == WEIGHT) & (tables.tensor_bytes[tensor] > 0)
-    size = tables.tensor_bytes
     kernel, tensor = sequence.kernel_of[tables.reader_op[is_weight]], tensor[is_weight].astype(np.int64)
     shares = unique_pairs(tensor, tables.read_bytes[is_weight])
-    of_share, touched = size[shares[:, 0]], shares[:, 1]
-    order = np.lexsort([shares[:, 0], -of_share, touched / of_share])
+    touched = shares[:, 1]
+    order = stream_order(tables, shares[:, 0], touched)
     stored = tables.stored_bytes[shares[:, 0]]
     place_of = np.empty(len(shares), dtype=np.int64)
     place_of[order] = np.arange(1, len(shares) + 1)

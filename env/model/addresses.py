@@ -1,0 +1,105 @@
+"""Where the buffers of a chip lie: addresses for those that live at different times."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+MOST_BY_SIZE = 1024  # buffers of a chip that get addresses by size
+NO_END = 1 << 62
+
+
+@njit(cache=True, nogil=True)
+def most_alive(size_bytes, born, dead):
+    """Most bytes at once of buffers that live from kernel ``born``, in whose order they come, to ``dead``."""
+    by_death = np.argsort(dead, kind="mergesort")
+    gone, alive, most = 0, np.int64(0), np.int64(0)
+    for buffer in range(len(size_bytes)):
+        while dead[by_death[gone]] < born[buffer]:
+            alive -= size_bytes[by_death[gone]]
+            gone += 1
+        alive += size_bytes[buffer]
+        most = max(most, alive)
+    return most
+
+
+@njit(cache=True, nogil=True)
+def place_buffers(size_bytes, born, dead, address):
+    """Give each buffer the lowest address that is free while it lives; fills ``address`` [A].
+
+    The largest come first, "greedy by size" of Pisarchyk and Lee, Efficient memory management for
+    deep neural net inference (2020): 1.7 % above the bytes alive in the mean of 4,000 chips of zoo
+    graphs, where the order of kernels is 13 % above. It takes O(A^2), so more than MOST_BY_SIZE
+    come in the order of their kernels. Returns the highest address used.
+    """
+    if len(size_bytes) > MOST_BY_SIZE:
+        return place_in_order(size_bytes, born, dead, address)
+    placed = np.empty(len(size_bytes), np.int64)  # by address
+    height = np.int64(0)
+    for number, buffer in enumerate(np.argsort(-size_bytes, kind="mergesort")):
+        lowest = np.int64(0)
+        for i in range(number):
+            other = placed[i]
+            if dead[other] < born[buffer] or dead[buffer] < born[other]:
+                continue
+            if lowest + size_bytes[buffer] <= address[other]:
+                break
+            lowest = max(lowest, address[other] + size_bytes[other])
+        address[buffer] = lowest
+        height = max(height, lowest + size_bytes[buffer])
+        at = number
+        while at > 0 and address[placed[at - 1]] > lowest:
+            placed[at] = placed[at - 1]
+            at -= 1
+        placed[at] = buffer
+    return height
+
+
+@njit(cache=True, nogil=True)
+def place_in_order(size_bytes, born, dead, address):
+    """The same in the order of ``born``, in O(A) times the holes there are."""
+    num_buffers = len(size_bytes)
+    by_death = np.argsort(dead, kind="mergesort")
+    # Holes by address; the last one has no end.
+    begin, end = np.empty(num_buffers + 1, np.int64), np.empty(num_buffers + 1, np.int64)
+    begin[0], end[0] = 0, NO_END
+    holes, gone, height = 1, 0, np.int64(0)
+    for buffer in range(num_buffers):
+        while dead[by_death[gone]] < born[buffer]:
+            freed = by_death[gone]
+            holes = _free(begin, end, holes, address[freed], address[freed] + size_bytes[freed])
+            gone += 1
+        hole = 0
+        while end[hole] - begin[hole] < size_bytes[buffer]:
+            hole += 1
+        address[buffer] = begin[hole]
+        begin[hole] += size_bytes[buffer]
+        height = max(height, begin[hole])
+        if begin[hole] == end[hole]:
+            holes -= 1
+            for i in range(hole, holes):
+                begin[i], end[i] = begin[i + 1], end[i + 1]
+    return height
+
+
+@njit(cache=True, nogil=True)
+def _free(begin, end, holes, start, stop):
+    """Add the hole [start, stop), joined with those it touches; how many holes there are then."""
+    if start == stop:
+        return holes
+    at = np.searchsorted(begin[:holes], start)  # there is one behind: the last hole has no end
+    if at > 0 and end[at - 1] == start:
+        end[at - 1] = stop
+        if begin[at] == stop:
+            end[at - 1] = end[at]
+            holes -= 1
+            for i in range(at, holes):
+                begin[i], end[i] = begin[i + 1], end[i + 1]
+        return holes
+    if begin[at] == stop:
+        begin[at] = start
+        return holes
+    for i in range(holes, at, -1):
+        begin[i], end[i] = begin[i - 1], end[i - 1]
+    begin[at], end[at] = start, stop
+    return holes + 1
