@@ -3,8 +3,7 @@
 Run: PYTHONPATH=. python tests/benchmarks/bench_new_graphs.py [--seconds S]
 
 4 clients ask ``go-opt serve`` on the loopback for plans of generated graphs of 100 to 600
-ops, none of them twice, with 2 s each. Prints how much the service, its workers and their
-policies hold in the mean of the first third of the time and of the last, and their growth.
+ops, none of them twice, with 2 s each. Prints how much the service and its workers hold in the mean of the first third of the time and of the last, and their growth.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def main() -> None:
         for thread in threads:
             thread.join()
     print(f"{next(numbers)} graphs in {WARM_S + seconds:g} s; MB in the first and the last third:")
-    for role in ("front", "workers", "policy"):
+    for role in ("front", "workers"):
         first = watch.series(role, WARM_S, WARM_S + seconds / 3)[1].mean()
         last = watch.series(role, WARM_S + 2 * seconds / 3, WARM_S + seconds)[1].mean()
         print(f"{role:8} {first:6.0f} {last:6.0f} ({last / first - 1:+.1%})")
