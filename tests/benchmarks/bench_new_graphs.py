@@ -3,7 +3,8 @@
 Run: PYTHONPATH=. python tests/benchmarks/bench_new_graphs.py [--seconds S]
 
 4 clients ask ``go-opt serve`` on the loopback for plans of generated graphs of 100 to 600
-ops, none of them twice, with 2 s each. Prints how much the service and its workers hold in the mean of the first third of the time and of the last, and their growth.
+ops, none of them twice, with 2 s each. Prints how much the service and its workers hold in the
+mean of the first third of the time and of the last, and their growth.
 """
 
 from __future__ import annotations
