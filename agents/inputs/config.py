@@ -7,6 +7,7 @@ from typing import Final
 
 from go_opt.agents.inputs.padding import LEAST_OPS
 
+NO_CHANCE: Final = -1e9  # logit of what is masked: finite, so that a row of nothing but padding is too
 TYPICAL_OPS: Final = 256.0  # a graph of this size has the logits that the heads give it
 
 

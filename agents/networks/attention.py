@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-NO_CHANCE = -1e9  # logit of what is masked: finite, so that a row of nothing but padding is too
+from go_opt.agents.inputs.config import NO_CHANCE
 
 # (ops [C, S, …], memory [C, S, …], mask of both [C, 2 S]) -> [C, S, …]
 SegmentLayer = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]

@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from go_opt.agents.networks.attention import NO_CHANCE, AttentionSizes, SegmentedAttention, by_segments
+from go_opt.agents.inputs.config import NO_CHANCE
+from go_opt.agents.networks.attention import AttentionSizes, SegmentedAttention, by_segments
 from go_opt.agents.networks.conditioning import Conditioning
 from go_opt.agents.networks.initialisation import ZERO_INITIALISED
 

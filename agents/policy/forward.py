@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.agents.decoding.outputs import Outputs
-from go_opt.agents.inputs.config import TYPICAL_OPS, PolicyConfig
+from go_opt.agents.inputs.config import NO_CHANCE, TYPICAL_OPS, PolicyConfig
 from go_opt.agents.inputs.features import NUM_EXPLORED, OP_COLUMNS, GraphFeatures
 from go_opt.agents.inputs.op_types import NUM_OP_TYPES
 from go_opt.agents.inputs.padding import rows_to_ops
@@ -23,7 +23,6 @@ from go_opt.agents.inputs.target_features import CHIP_COLUMNS, GLOBAL_COLUMNS
 Array = NDArray[np.float32]
 Parameters = Mapping[str, Array]
 _EPSILON = np.float32(1e-6)  # of Flax's layer norm
-_NO_CHANCE = np.float32(-1e9)  # logit of what is masked
 _TASKS = ("placement", "schedule", "fusion")
 
 
@@ -193,7 +192,7 @@ class _Forward:
         parts = (("query", ops), ("key", seen), ("value", seen))
         query, key, value = (self._heads(f"{name}.attention.{part}", rows) for part, rows in parts)
         scores = query @ key.swapaxes(-1, -2) / np.sqrt(np.float32(query.shape[-1]))
-        scores = np.where(mask[:, None, None, :], scores, _NO_CHANCE)
+        scores = np.where(mask[:, None, None, :], scores, np.float32(NO_CHANCE))
         attended = (_softmax(scores) @ value).swapaxes(1, 2)
         return self._linear(f"{name}.attention.output", attended.reshape(*ops.shape[:2], -1))
 

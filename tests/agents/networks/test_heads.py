@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from go_opt.agents.networks.attention import NO_CHANCE
+from go_opt.agents.inputs.config import NO_CHANCE
 from go_opt.agents.networks.conditioning import Conditioning
 from go_opt.agents.networks.heads import Proposal, expectation, placement_logits, undecided
 
