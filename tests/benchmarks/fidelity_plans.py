@@ -1,4 +1,4 @@
-"""Plans to compare the two fidelities on: random valid ones, and good ones."""
+"""Plans to simulate: random valid ones, and good ones."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ from go_opt.solver import Slicing, likelihood_slicing, placement_problem, sample
 from go_opt.solver.orders import fixed_orders, random_orders
 from go_opt.solver.problem.sequence import kernel_sequence
 
-RANDOM_KINDS = ("random order, cheapest cuts", "random order, random cuts", "SAMPLE, uniform")
-GOOD_KINDS = ("order perturbed", "cuts moved", "kernels split")
 NUM_ORDERS = 16  # structured random orders tried for the best slice
 WITHIN = 1.5  # of the best slice, by the model
 NOISES = (0.01, 0.03, 0.1, 0.3)  # standard deviations of keys that fall from 1 to 0 along an order
@@ -41,17 +39,6 @@ class PlanArrays(NamedTuple):
     placement: Ints  # [N] or [B, N]
     order: Ints
     fusion_group: Ints
-
-
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """Plans that fit by the model. Axis: ``B`` plans."""
-
-    plans: PlanArrays
-    kind: NDArray[np.int64]  # [B] index into the kinds of its set
-    model_s: NDArray[np.float64]  # [B]
-    tries: int
-    too_large: int  # of the tries, by the model
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +61,7 @@ def case_of(graph: Graph, target: Target) -> Case:
     return Case(graph, target, cost_tables(graph, target), default, greedy_fusion(loop_roles(graph), default))
 
 
-def random_plans(case: Case, count: int, seed: int) -> Drawn:
+def random_plans(case: Case, count: int, seed: int) -> PlanArrays:
     """Up to a tenth random orders with cheapest cuts, four tenths with random cuts; the rest SAMPLE, uniform.
 
     A random order is the list schedule of independent uniform keys, one a kernel; random
@@ -85,7 +72,7 @@ def random_plans(case: Case, count: int, seed: int) -> Drawn:
     return _drawn(case, draws, (count // 10, count * 4 // 10, count), np.inf)
 
 
-def good_plans(case: Case, count: int, seed: int) -> Drawn:
+def good_plans(case: Case, count: int, seed: int) -> PlanArrays:
     """Two kinds up to a third, a third kind the rest: within ``WITHIN`` of the best slice by the model.
 
     The best of the default, the depth, the height and ``NUM_ORDERS`` structured random orders;
@@ -192,23 +179,16 @@ def _model(case: Case, plan: PlanArrays) -> tuple[float, bool]:
 
 def _drawn(
     case: Case, draws: tuple[Iterator[PlanArrays], ...], shares: tuple[int, ...], at_most_s: float
-) -> Drawn:
+) -> PlanArrays:
     """Different plans that fit and are fast enough; the last kind fills up to the last of ``shares``."""
     seen: dict[bytes, PlanArrays] = {}
-    kinds, model_s, tries, too_large = [], [], 0, 0
     for kind, (draw, share) in enumerate(zip(draws, shares, strict=True)):
         wanted = share if kind == len(draws) - 1 else len(seen) + share
         for plan in islice(draw, MOST_TRIES * (wanted - len(seen))):
             interval_s, fits = _model(case, plan)
-            tries += 1
-            too_large += not fits
-            name = b"".join(array.tobytes() for array in plan)
-            if fits and interval_s <= at_most_s and name not in seen:
-                seen[name] = plan
-                kinds.append(kind)
-                model_s.append(interval_s)
+            if fits and interval_s <= at_most_s:
+                seen[b"".join(array.tobytes() for array in plan)] = plan
             if len(seen) == wanted:
                 break
     columns = zip(*seen.values(), strict=True)
-    plans = PlanArrays(*(np.stack(column).astype(np.int32) for column in columns))
-    return Drawn(plans, np.array(kinds), np.array(model_s), tries, too_large)
+    return PlanArrays(*(np.stack(column).astype(np.int32) for column in columns))
