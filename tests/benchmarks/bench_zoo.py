@@ -2,7 +2,7 @@
 
 Run: PYTHONPATH=. python tests/benchmarks/bench_zoo.py   (pip install '.[docs]')
 
-Writes docs/zoo_graphs.md and docs/zoo_graphs.svg. Intervals are those of the greedy plan
+Writes docs/zoo_graphs.md and docs/zoo_graphs.svg. Prints the intervals of the greedy plan
 and of the cheapest slicing of the default order, kernels fused, as the portfolio starts
 with, on each graph's own target. Asserts that every plan is verified and none beats its
 bound.
@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from zoo_picture import write_picture
 
-from go_opt.env import cost_tables, evaluate_plan, load_target, load_zoo, loop_roles, zoo_entries
+from go_opt.env import Target, cost_tables, evaluate_plan, load_target, load_zoo, loop_roles, zoo_entries
 from go_opt.env.zoo import SPLITS, ZooEntry, shipped_bytes
 from go_opt.model.graph import Graph
 from go_opt.report.graph_stats import GraphStats, graph_stats
@@ -31,32 +31,22 @@ from tests.zoo_recipes.similarity import CostProfile, cost_profile, similarity
 DOCS = Path(__file__).parents[2] / "docs"
 HEAD = """# The graphs of the zoo
 
-Written by `tests/benchmarks/bench_zoo.py`; [zoo.md](zoo.md) says what the zoo is.
+This page lists the graphs that ship with go-opt, for maintainers who choose graphs to test or train on. \
+`tests/benchmarks/bench_zoo.py` writes it; [zoo.md](zoo.md) says how graphs are chosen, split and added.
 """
-COLUMNS = (
-    "graph", "family", "split", "target", "ops", "edges", "depth", "width", "GFLOP", "weights MB",
-    "largest activation MB", "most chips", "greedy us", "sliced us", "bound us", "greedy/sliced",
-    "nearest elsewhere",
-)  # fmt: skip
+COLUMNS = ("graph", "family", "ops", "width", "GFLOP", "weights MB")
 LEGEND = """
-*depth*: ops on the longest path. *width*: ops at the fullest depth, which is at most the largest
-antichain. *largest activation*: in the model's own types. *most chips*: that a placement can use,
-exact under the adjacent rule, one op a kernel; `gpu-8` has no such rule. *greedy*, *sliced*:
-intervals of the greedy plan and of the cheapest slicing of the default order, default kernels;
-`none` where activations do not fit. *bound*: no plan is faster, replicated stages included.
-*nearest elsewhere*: the most alike graph of another split, from 0 to 1 (a duplicate).
+*depth*: ops on the longest path. *width*: ops at the fullest depth. *largest activation*: in the model's \
+own types. *most chips*: that a placement can use under the adjacent rule, with one op per kernel. \
+*alike*: from 0 to 1 (a duplicate), by `tests/zoo_recipes/similarity.py`.
 """
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One graph."""
 
     entry: ZooEntry
     stats: GraphStats
-    greedy_s: float  # infinite where the plan is not valid
-    sliced_s: float  # infinite where no slicing fits
-    bound_s: float
 
 
 def main() -> None:
@@ -66,17 +56,18 @@ def main() -> None:
     rows, profiles = [], {}
     for entry in entries:
         graph = load_zoo(entry.name)
-        rows.append(measured(entry, graph))
+        rows.append(Row(entry, graph_stats(graph, load_target(entry.target))))
         profiles[entry.name] = cost_profile(graph)
-        print(f"{entry.name}: {rows[-1].greedy_s * 1e6:.1f} us, {rows[-1].sliced_s * 1e6:.1f} us", flush=True)
-    nearest = nearest_elsewhere(entries, profiles)
-    write_picture(rows, DOCS / "zoo_graphs.svg")
-    page = [HEAD, *summary(rows, nearest), "![](zoo_graphs.svg)\n", *table(rows, nearest), LEGEND]
-    (DOCS / "zoo_graphs.md").write_text("\n".join(page), "utf-8")
+        greedy_s, sliced_s = first_intervals_s(graph, load_target(entry.target))
+        print(f"{entry.name}: {greedy_s * 1e6:.1f} us, {sliced_s * 1e6:.1f} us", flush=True)
+    write_picture(entries, DOCS / "zoo_graphs.svg")
+    page = [HEAD, *summary(rows, nearest_pair(entries, profiles)), "![](zoo_graphs.svg)"]
+    page += [line for split in SPLITS for line in table(split, rows)]
+    (DOCS / "zoo_graphs.md").write_text("\n".join([*page, LEGEND]), "utf-8")
 
 
-def measured(entry: ZooEntry, graph: Graph) -> Row:
-    target = load_target(entry.target)
+def first_intervals_s(graph: Graph, target: Target) -> list[float]:
+    """Of the greedy plan and of the slicing; infinite where activations do not fit."""
     bound = throughput_bound(
         graph, cost_tables(graph, target), loop_roles(graph), fusion_is_open=True, replication_is_open=True
     )
@@ -87,23 +78,24 @@ def measured(entry: ZooEntry, graph: Graph) -> Row:
         assert not is_valid or verify(graph, target, plan) == []
         intervals_s.append(metrics.interval_s if is_valid else math.inf)
     assert bound.seconds <= min(intervals_s) * (1 + 1e-9)
-    return Row(entry, graph_stats(graph, target), *intervals_s, bound.seconds)
+    return intervals_s
 
 
-def nearest_elsewhere(
+def nearest_pair(
     entries: Sequence[ZooEntry], profiles: dict[str, CostProfile]
-) -> dict[str, tuple[float, str]]:
-    """For each graph the most alike one of another split."""
-    nearest = {entry.name: (0.0, "") for entry in entries}
-    for first, second in combinations(entries, 2):
-        if first.split != second.split:
-            value = similarity(profiles[first.name], profiles[second.name])
-            nearest[first.name] = max(nearest[first.name], (value, second.name))
-            nearest[second.name] = max(nearest[second.name], (value, first.name))
-    return nearest
+) -> tuple[float, ZooEntry, ZooEntry]:
+    """The most alike two graphs of different splits."""
+    return max(
+        (
+            (similarity(profiles[first.name], profiles[second.name]), first, second)
+            for first, second in combinations(entries, 2)
+            if first.split != second.split
+        ),
+        key=lambda pair: pair[0],
+    )
 
 
-def summary(rows: Sequence[Row], nearest: dict[str, tuple[float, str]]) -> list[str]:
+def summary(rows: Sequence[Row], nearest: tuple[float, ZooEntry, ZooEntry]) -> list[str]:
     """The counts, the spread of each figure, and the nearest pair of two splits."""
     counts = [f"- {line}" for line in zoo_counts([row.entry for row in rows], shipped_bytes())]
     spreads = {
@@ -114,14 +106,12 @@ def summary(rows: Sequence[Row], nearest: dict[str, tuple[float, str]]) -> list[
         "weights, MB": [row.entry.weight_bytes / 1e6 for row in rows],
         "largest activation, MB": [row.stats.activations.largest_bytes / 1e6 for row in rows],
         "median activation, kB": [row.stats.activations.median_bytes / 1e3 for row in rows],
-        "most chips on `mcm-6x6`": [row.stats.most_chips for row in rows if on_package(row)],
-        "greedy/sliced on `mcm-6x6`": [row.greedy_s / row.sliced_s for row in rows if comparable(row)],
-        "sliced/bound on `mcm-6x6`": [row.sliced_s / row.bound_s for row in rows if comparable(row)],
+        "most chips on `mcm-6x6`": [row.stats.most_chips for row in rows if row.entry.target == "mcm-6x6"],
     }
-    value, name = max((value, name) for name, (value, _) in nearest.items())
+    value, first, second = nearest
     return [
         *counts,
-        f"- nearest two of different splits: `{name}` and `{nearest[name][1]}`, {value:.3f} alike\n",
+        f"- nearest two of different splits: `{first.name}` and `{second.name}`, {value:.3f} alike\n",
         "| over all graphs | least | 25 % | median | 75 % | most |",
         "|---|" + "---:|" * 5,
         *(spread_line(what, values) for what, values in spreads.items()),
@@ -135,44 +125,21 @@ def spread_line(what: str, values: Sequence[float]) -> str:
     return f"| {what} | " + " | ".join(cells) + " |"
 
 
-def on_package(row: Row) -> bool:
-    return row.entry.target == "mcm-6x6"
+def table(split: str, rows: Sequence[Row]) -> list[str]:
+    head = [f"\n## {split.capitalize()}\n", "| " + " | ".join(COLUMNS) + " |", "|---|---|" + "---:|" * 4]
+    return head + ["| " + " | ".join(cells(row)) + " |" for row in rows if row.entry.split == split]
 
 
-def comparable(row: Row) -> bool:
-    return on_package(row) and math.isfinite(row.greedy_s) and math.isfinite(row.sliced_s)
-
-
-def table(rows: Sequence[Row], nearest: dict[str, tuple[float, str]]) -> list[str]:
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|---|---|---|---|" + "---:|" * 12 + "---|"]
-    return lines + ["| " + " | ".join(cells(row, *nearest[row.entry.name])) + " |" for row in rows]
-
-
-def cells(row: Row, likeness: float, other: str) -> tuple[str, ...]:
-    entry, stats = row.entry, row.stats
+def cells(row: Row) -> tuple[str, ...]:
+    entry = row.entry
     return (
         entry.name,
         entry.family,
-        entry.split,
-        entry.target,
         str(entry.ops),
-        str(entry.edges),
-        str(stats.depth),
-        str(stats.width),
+        str(row.stats.width),
         f"{entry.flops / 1e9:.2f}",
         f"{entry.weight_bytes / 1e6:.1f}",
-        f"{stats.activations.largest_bytes / 1e6:.2f}",
-        str(stats.most_chips),
-        microseconds(row.greedy_s),
-        microseconds(row.sliced_s),
-        microseconds(row.bound_s),
-        f"{row.greedy_s / row.sliced_s:.2f}" if comparable(row) else "-",
-        f"{other} {likeness:.2f}",
     )
-
-
-def microseconds(seconds: float) -> str:
-    return f"{seconds * 1e6:.1f}" if math.isfinite(seconds) else "none"
 
 
 if __name__ == "__main__":
