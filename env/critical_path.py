@@ -17,6 +17,7 @@ import numpy as np
 from go_opt.env.copies.expanded_tables import PlanTables, copies_of, plan_tables
 from go_opt.env.copies.relays import clone_name, relay_name
 from go_opt.env.cost import CostTables
+from go_opt.env.cost.routes import transfer_s
 from go_opt.env.evaluation import execution_inputs
 from go_opt.env.model.makespan import execution
 from go_opt.env.target import Target
@@ -111,7 +112,6 @@ class _Run:
         self.size = tables.tensor_bytes.tolist()
         self.is_output = tables.tensor_is_output.tolist()
         self.rate = [*tables.link_s_per_byte.tolist()]
-        self.hop_latency = tables.link_latency_s.tolist()
         self.op_names, self.tensor_names = _names(graph, plan, tables)
         self.ops: list[list[int]] = [[] for _ in self.chip]
         for op in order.tolist():
@@ -201,15 +201,8 @@ class _Run:
 
     def after_sent_s(self, k: int, reader: int) -> float:
         """Seconds from chip to chip."""
-        links = self._route(self.chip[self.home[k]], self.chip[reader])
-        if not links:
-            return 0.0
-        if self.tables.is_ring:
-            return float(len(links) * self.hop_latency[0] + self.size[k] * self.rate[0])
-        latency_s = 0.0
-        for link in links:
-            latency_s += self.hop_latency[link]
-        return float(latency_s + self.size[k] * max(self.rate[link] for link in links))
+        source, chip = self.chip[self.home[k]], self.chip[reader]
+        return float(transfer_s(self.tables, source, chip, self.size[k]))
 
     # ------------------------------------------------------------------ backwards: slack
 

@@ -15,7 +15,7 @@ from go_opt.env.cost import CostTables, cost_tables
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.model.analytical import BatchMetrics, evaluate_batch
 from go_opt.env.model.makespan import makespan_s
-from go_opt.env.model.metrics import Fidelity, Metrics, check_fidelity
+from go_opt.env.model.metrics import WAITING, Fidelity, Metrics, check_fidelity
 from go_opt.env.target import Target
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -87,7 +87,7 @@ def with_waiting(target: Target, metrics: Metrics, simulated: Metrics) -> Metric
         metrics,
         interval_s=simulated.interval_s,
         throughput_per_s=simulated.throughput_per_s,
-        bottleneck=simulated.bottleneck,
+        bottleneck=WAITING,
     )
 
 

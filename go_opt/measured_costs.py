@@ -14,7 +14,6 @@ fingerprint, so a plan made with them is judged with them.
 from __future__ import annotations
 
 import csv
-import difflib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.suggestion import suggestion
 from go_opt.env.target import Target, load_target
 from go_opt.errors import InvalidInputError
 from go_opt.model.builder import MAX_FLOPS as MAX_SECONDS
@@ -77,9 +77,13 @@ def _check(
     row: _Row, graph: Graph, kinds: tuple[str, ...], target: str, seen: dict[tuple[str, str], str]
 ) -> None:
     if row.op not in graph.op_index:
-        raise _wrong(f"{row.where}: graph {graph.name!r} has no op {row.op!r}{_hint(row.op, graph.op_names)}")
+        raise _wrong(
+            f"{row.where}: graph {graph.name!r} has no op {row.op!r}{suggestion(row.op, graph.op_names)}"
+        )
     if row.kind not in (*kinds, EVERY_KIND):
-        raise _wrong(f"{row.where}: target {target!r} has no chip kind {row.kind!r}{_hint(row.kind, kinds)}")
+        raise _wrong(
+            f"{row.where}: target {target!r} has no chip kind {row.kind!r}{suggestion(row.kind, kinds)}"
+        )
     if (row.op, row.kind) in seen:
         first = seen[row.op, row.kind]
         raise _wrong(f"{row.where}: op {row.op!r} on {row.kind!r} has a row already, {first}.")
@@ -164,11 +168,6 @@ def _seconds(where: str, given: str | float) -> float:
         limits = f"between 0 and {MAX_SECONDS:.4g}, or {EXCLUDED}"
         raise _wrong(f"{where}: seconds must be {limits}, not {shown(given)}.")
     return seconds
-
-
-def _hint(name: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else "."
 
 
 def _wrong(message: str) -> InvalidInputError:

@@ -12,6 +12,7 @@ from go_opt.errors import InvalidInputError
 
 Fidelity = Literal["analytical", "simulated"]
 STALL_CAUSES: Final = ("input", "host", "output", "weights")
+WAITING: Final = "waiting for streamed weights"  # a bottleneck where no chip or link is always busy
 
 
 def check_fidelity(fidelity: str) -> None:
@@ -44,7 +45,7 @@ class Metrics:
     throughput_per_s: float  # 1 / interval_s
     latency_s: float  # longest path of one sample through kernels and transfers
     makespan_s: float  # one execution alone, links as resources
-    bottleneck: str  # "chip 3 compute", "link 2->3", "host in", "host out", …
+    bottleneck: str  # "chip 3 compute", "link 2->3", "host in", "host out", … or WAITING
     compute_s: NDArray[np.float64]  # [D]
     link_s: NDArray[np.float64]  # [L]
     stream_bytes: NDArray[np.int64]  # [D] weights streamed from the host each inference

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.suggestion import suggestion
 from go_opt.env.target.simulator_parameters import (
     ANALYTICAL_EFFECTS,
     EFFECTS,
@@ -188,9 +188,9 @@ def target_text(name_or_path: str | Path) -> str:
 
 
 def _unknown(name: str) -> TargetError:
-    near = difflib.get_close_matches(name[:40], target_names(), n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(near)}" if near else f"known: {', '.join(target_names())}"
-    return TargetError(f"unknown target {name[:80]!r}; {hint}, or give a .toml file.", field="target")
+    known = target_names()
+    choice = f"(known: {', '.join(known)}; or give a .toml file)"
+    return TargetError(f"unknown target {name[:80]!r} {choice}{suggestion(name, known)}", field="target")
 
 
 def parse_target(text: str, source: str) -> Target:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import tomllib
@@ -10,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+from go_opt.common.suggestion import suggestion
 from go_opt.errors import TargetError
 from go_opt.model.codecs.fields import shown
 from go_opt.model.dtypes import DTYPES, dtype_code
@@ -175,8 +175,7 @@ class TomlTable:
         """Raise for a field that nothing read: a misspelt one must not be ignored."""
         for key in self._data:
             if key not in self._read:
-                near = difflib.get_close_matches(key, sorted(self._known), n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else "."
+                hint = suggestion(key, sorted(self._known))
                 raise TargetError(f"unknown field {self._path}{key}{hint}", field=self._path + key)
 
 

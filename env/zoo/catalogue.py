@@ -5,11 +5,11 @@ from __future__ import annotations
 import lzma
 import tomllib
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from typing import Final, Literal
 
+from go_opt.common.suggestion import suggestion
 from go_opt.errors import ModelError
 from go_opt.model.graph import Graph, Precision
 
@@ -67,9 +67,8 @@ def zoo_entry(name: str) -> ZooEntry:
     entries = {entry.name: entry for entry in zoo_entries()}
     if name in entries:
         return entries[name]
-    near = get_close_matches(name, entries, n=3)
-    hint = f"did you mean {' or '.join(map(repr, near))}" if near else "`go-opt zoo list` names them all"
-    raise ModelError(f"the zoo has no graph {name!r}; {hint}.", field="model")
+    hint = suggestion(name, entries, otherwise="; `go-opt zoo list` names them all.")
+    raise ModelError(f"the zoo has no graph {name!r}{hint}", field="model")
 
 
 def load_zoo(name: str, precision: Precision = "native") -> Graph:

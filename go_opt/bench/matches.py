@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any, Final
 
 from go_opt.bench.rivals import RIVALS, Limits, Outcome, Point
+from go_opt.common.suggestion import suggestion
 from go_opt.env.zoo import SPLITS, zoo_entries, zoo_entry, zoo_families
 from go_opt.errors import InvalidInputError
 from go_opt.result import Decide
@@ -113,9 +113,8 @@ def _models(name: str, target: str) -> list[str]:
             f"the zoo has no split {value!r}; it has {', '.join(SPLITS)}.", field="graphs"
         )
     if kind == "family" and value not in zoo_families():
-        near = get_close_matches(value, zoo_families(), n=3)
-        hint = f"; did you mean {' or '.join(map(repr, near))}" if near else ""
-        raise InvalidInputError(f"the zoo has no family {value!r}{hint}.", field="graphs")
+        hint = suggestion(value, zoo_families())
+        raise InvalidInputError(f"the zoo has no family {value!r}{hint}", field="graphs")
     if kind not in ("split", "family"):
         is_file = name.endswith((".onnx", ".json"))
         return [name if is_file else f"{ZOO_PREFIX}{zoo_entry(name.removeprefix(ZOO_PREFIX)).name}"]

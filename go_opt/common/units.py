@@ -52,4 +52,4 @@ def format_bytes(size: int) -> str:
 
 def format_ratio(ratio: float) -> str:
     """A gap as a percentage, or ``unknown`` where there is no bound."""
-    return f"{ratio:.2%}" if math.isfinite(ratio) else "unknown"
+    return f"{max(ratio, 0.0):.2%}" if math.isfinite(ratio) else "unknown"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from go_opt.common.suggestion import suggestion
 from go_opt.env import Target, cost_tables, evaluate_plan
 from go_opt.env.copies.relays import expand_plan
 from go_opt.env.critical_path import KernelSlack, critical_path
@@ -184,6 +184,4 @@ def _writes(loads: Loads, terms: Terms, op: str) -> tuple[Written, ...]:
 
 
 def _unknown(graph: Graph, op: str) -> str:
-    near = difflib.get_close_matches(op[:200], graph.op_names, n=3, cutoff=0.4)
-    hint = f"; did you mean {' or '.join(map(repr, near))}" if near else ""
-    return f"the graph has no op {shown(op)}{hint}."
+    return f"the graph has no op {shown(op)}{suggestion(op, graph.op_names)}"

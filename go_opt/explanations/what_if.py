@@ -12,6 +12,7 @@ from go_opt.env import Metrics, Target
 from go_opt.env.copies.expanded_tables import PlanTables
 from go_opt.env.cost import CostTables
 from go_opt.env.evaluation import plan_makespan_s
+from go_opt.env.model.metrics import WAITING
 from go_opt.result import Objective
 
 FASTER: Final = 1.1  # ten percent
@@ -36,7 +37,8 @@ def what_ifs(
 ) -> tuple[WhatIf, ...]:
     """Every change that helps the objective, the most helpful first; ``binding`` are the terms at fault.
 
-    The plan stays as it is: another plan may make more of the change, never less.
+    The plan stays as it is: another plan may make more of the change, never less. Where the plan
+    waits for streamed weights only changes after which none stream have a closed form.
     """
 
     def reached_s(of: WhatIf | Metrics) -> float:
@@ -46,6 +48,8 @@ def what_ifs(
     for change, changed in _changes(target, placed.tables, metrics, binding):
         better = placed._replace(tables=changed)
         terms = better.evaluate()
+        if metrics.bottleneck == WAITING and objective == "throughput" and terms.stream_bytes.any():
+            continue
         what_if = WhatIf(
             change,
             float(terms.interval_s[0]),

@@ -9,21 +9,19 @@ from rich.console import Console
 from rich.table import Table
 
 from go_opt.common.units import format_bytes, format_duration, format_ratio
-from go_opt.env.peak_memory import Held
+from go_opt.env.model.metrics import WAITING
 from go_opt.explanations import PlanExplanation
 from go_opt.explanations.moves import Neighbourhood
 from go_opt.explanations.resizes import Resize
 from go_opt.report.parts.path_lines import path_lines, path_table, slack_line
+from go_opt.report.parts.plan_lines import blocks_lines, copies_lines, memory_lines, origin_lines, stages_of
 from go_opt.report.parts.screen import print_lines, print_table
 from go_opt.report.parts.stage_names import StageNames, named_stage, stage_cell
 from go_opt.report.parts.term_lines import binding_lines
 from go_opt.report.parts.wording import (
     MOST_LINES,
-    MOST_NAMES,
     counted,
     listed,
-    named_chips,
-    named_place,
     table_of,
 )
 from go_opt.result import OPTIMAL_GAP
@@ -44,10 +42,10 @@ def print_plan_explanation(console: Console, told: PlanExplanation) -> None:
     console.print()
     print_table(console, _links_table(told))
     rest = [
-        *_memory_lines(told),
-        *_copies_lines(told),
-        *_blocks_lines(told),
-        *_origin_lines(told),
+        *memory_lines(told),
+        *copies_lines(told),
+        *blocks_lines(told),
+        *origin_lines(told),
     ]
     print_lines(console, rest)
 
@@ -95,9 +93,14 @@ def _interval_lines(told: PlanExplanation) -> Iterator[str]:
     )
     yield ""
     together = " together" if len(told.binding) > 1 else ""
-    stages = _stages(told)
+    stages = stages_of(told)
     names = listed([stages.term(term.name) for term in told.binding], MOST_LINES)
-    yield f"What binds{together}: {names}, {format_duration(interval_s)}"
+    busy_s = interval_s
+    if metrics.bottleneck == WAITING:
+        yield f"What binds: {WAITING}, {format_duration(interval_s)} in the simulator"
+        busy_s = told.binding[0].seconds
+    binds = "The busiest" if metrics.bottleneck == WAITING else f"What binds{together}"
+    yield f"{binds}: {names}, {format_duration(busy_s)}"
     yield from (f"  {line}" for line in binding_lines(told.binding, stages))
     yield from _next_lines(told)
     yield ""
@@ -111,7 +114,7 @@ def _interval_lines(told: PlanExplanation) -> Iterator[str]:
 def _next_lines(told: PlanExplanation) -> Iterator[str]:
     if not told.next_terms:
         return
-    interval_s, stages = told.metrics.interval_s, _stages(told)
+    interval_s, stages = told.metrics.interval_s, stages_of(told)
     listed = [
         f"{stages.term(name)} {format_duration(seconds)} ({seconds / interval_s - 1.0:.1%})"
         for name, seconds in told.next_terms[:4]
@@ -120,7 +123,7 @@ def _next_lines(told: PlanExplanation) -> Iterator[str]:
 
 
 def _help_lines(told: PlanExplanation) -> Iterator[str]:
-    interval_s, stages = told.metrics.interval_s, _stages(told)
+    interval_s, stages = told.metrics.interval_s, stages_of(told)
     yield "What would help, with this plan as it is:"
     helpful = [w for w in told.what_ifs if w.interval_s < interval_s * (1.0 - _LEAST_GAIN)]
     for what_if in helpful:
@@ -138,10 +141,6 @@ def _help_lines(told: PlanExplanation) -> Iterator[str]:
 
 def _names(told: PlanExplanation) -> set[str]:
     return {term.name for term in told.binding}
-
-
-def _stages(told: PlanExplanation) -> StageNames:
-    return StageNames({use.chip: use.replicas for use in told.chips})
 
 
 def _resize_line(resize: Resize, stages: StageNames, interval_s: float) -> str:
@@ -212,7 +211,7 @@ def _chips_table(told: PlanExplanation) -> Table:
         )
     table.caption = f"{told.idle_share:.0%} of the time of all {told.num_chips} chips is idle"
     if any(use.replicas > 1 for use in told.chips):
-        table.caption += "; xN: chips that take turns, their times are an Nth of an inference's"
+        table.caption += "; xN: N chips share the inferences, times are per interval"
     return table
 
 
@@ -222,7 +221,7 @@ def _links_table(told: PlanExplanation) -> Table:
     fullest = sorted(told.links, key=lambda use: -use.seconds)[:MOST_LINKS]
     for use in (use for use in told.links if use in fullest):
         table.add_row(
-            f"{use.name} (most of {use.among})" if use.among > 1 else use.name,
+            f"{use.name} (busiest of {use.among})" if use.among > 1 else use.name,
             format_duration(use.seconds),
             f"{use.seconds / told.reached_s:.0%}" if told.reached_s else "-",
             format_bytes(use.size_bytes),
@@ -233,86 +232,6 @@ def _links_table(told: PlanExplanation) -> Table:
     if len(told.links) > len(fullest):
         table.caption = f"and {len(told.links) - len(fullest)} links that carry less"
     return table
-
-
-def _memory_lines(told: PlanExplanation) -> Iterator[str]:
-    peak = told.fullest
-    use = next(use for use in told.chips if use.chip == peak.chip)
-    at = f" at `{peak.ops[0]}`" if peak.ops else ""
-    named = [f"{_held(held)} of `{held.tensor}`" for held in peak.held]
-    yield ""
-    stages = _stages(told)
-    yield (
-        f"Fullest memory: {stages.named(use.chip)}, "
-        f"{use.memory_share:.0%} of {format_bytes(use.sram_bytes)}: "
-        f"{format_bytes(use.weight_bytes)} of weights and {format_bytes(peak.peak_bytes)} of activations{at}"
-        f"{': ' if named else ''}{listed(named, MOST_NAMES)}"
-    )
-    if not told.streamed:
-        return
-    yield "Weights that stream from the host each inference, since they do not fit beside the activations:"
-    for chip, weights in told.streamed[:MOST_LINES]:
-        names = listed([f"`{part.tensor}`" for part in weights], MOST_NAMES)
-        yield f"  {stages.named(chip)}: {format_bytes(sum(part.size_bytes for part in weights))} of {names}"
-    if len(told.streamed) > MOST_LINES:
-        yield f"  and {len(told.streamed) - MOST_LINES} more chips"
-
-
-def _held(held: Held) -> str:
-    return f"{format_bytes(held.held_bytes)}{' in two buffers' if held.crosses else ''}"
-
-
-def _copies_lines(told: PlanExplanation) -> Iterator[str]:
-    stages = _stages(told)
-    if told.relays:
-        total_s = sum(relay.seconds for relay in told.relays)
-        yield ""
-        yield (
-            f"Relays, copies of tensors on chips that they would pass, which the triangle rule forbids: "
-            f"{counted(len(told.relays), 'tensor')}, {format_duration(total_s)} on all chips"
-        )
-        for relay in told.relays[:MOST_LINES]:
-            start = named_stage(relay.source.chip, relay.source.replicas)
-            way = f"from {start} over {named_chips(stages.chips(relay.chips))}"
-            yield (
-                f"  {format_bytes(relay.size_bytes)} of `{relay.tensor}` {way} "
-                f"to {named_place(relay.farthest)}: {format_duration(relay.seconds)}"
-            )
-        if len(told.relays) > MOST_LINES:
-            yield f"  and {len(told.relays) - MOST_LINES} more"
-    if told.clones:
-        yield ""
-        yield "Clones, ops computed once more where they are read rather than sent there:"
-        for clone in told.clones[:MOST_LINES]:
-            yield (
-                f"  `{clone.op}` ({stages.named(clone.original_chip)}) on {stages.named(clone.chip)}, "
-                f"{format_duration(clone.seconds)}, "
-                f"for {listed([f'`{op}`' for op in clone.read_by], MOST_NAMES)}"
-            )
-        if len(told.clones) > MOST_LINES:
-            yield f"  and {len(told.clones) - MOST_LINES} more"
-
-
-def _blocks_lines(told: PlanExplanation) -> Iterator[str]:
-    if not told.blocks:
-        return
-    stages = _stages(told)
-    yield ""
-    yield "Identical blocks:"
-    for row in told.blocks:
-        repeat = row.repeat
-        used = sorted({chip for chips in row.chips for chip in chips})
-        chips = stages.chips(used)
-        each = f"{repeat.blocks / len(used):.3g} a {'chip' if chips == used else 'stage'}"
-        yield (
-            f"  {repeat.blocks} of {counted(repeat.ops_per_block, 'op')}, `{row.name}`, "
-            f"on {named_chips(chips)}: {each}"
-        )
-
-
-def _origin_lines(told: PlanExplanation) -> Iterator[str]:
-    yield ""
-    yield "Placed by: " + ", ".join(f"{name} ({counted(ops, 'op')})" for name, ops in told.provenance)
 
 
 def _part(seconds: float) -> str:

@@ -35,7 +35,7 @@ def print_simulation(console: Console, target: Target, plan: Plan, metrics: Metr
     period = (
         f"everything repeats after {simulation.period}"
         if simulation.period
-        else "nothing repeats, the second half is measured"
+        else "no steady period found, the interval is the mean of the second half"
     )
     print_lines(console, [f"simulated {simulation.inferences} inferences: {period}"])
 

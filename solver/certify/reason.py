@@ -47,7 +47,7 @@ def refuted_because(
         f", with {pool.cut_bytes[state] / 1e6:.3g} MB or more to take in" if pool.cut_bytes[state] else ""
     )
     return (
-        f"with {ticks * tick_us:.4g} us a chip no placement on {units.num_chips} chips gets beyond "
-        f"{work * tick_us:.4g} of {pool.high[EVERYTHING] * tick_us:.4g} us of work in time: "
-        f"chip {chip} is stuck at ops {first!r} … {last!r}{enters}{memory}"
+        f"no placement on {units.num_chips} chips has an interval of {ticks * tick_us:.4g} us: at most "
+        f"{work * tick_us:.4g} of {pool.high[EVERYTHING] * tick_us:.4g} us of work can be placed, "
+        f"chip {chip} cannot go on with ops {first!r} … {last!r}{enters}{memory}"
     )

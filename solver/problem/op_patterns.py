@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.suggestion import suggestion
 from go_opt.errors import InvalidInputError
 from go_opt.model.codecs.fields import shown
 from go_opt.model.graph import Graph
@@ -41,7 +41,6 @@ def _match(graph: Graph, pattern: str, what: object) -> list[int]:
         ) from None
     found = [op for op, name in enumerate(graph.op_names) if compiled.fullmatch(name)]
     if not found:
-        near = difflib.get_close_matches(pattern, graph.op_names, n=3, cutoff=0.4)
-        hint = f"; did you mean {' or '.join(map(repr, near))}" if near else ""
-        raise InvalidInputError(f"{what}: {pattern!r} matches no op{hint}.", field="constraints")
+        hint = suggestion(pattern, graph.op_names)
+        raise InvalidInputError(f"{what}: {pattern!r} matches no op{hint}", field="constraints")
     return found

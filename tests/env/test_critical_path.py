@@ -19,6 +19,7 @@ from tests.strategies import (
     make_plan,
     random_graph,
     random_plan,
+    random_simulated_target,
     random_target,
     seeds,
     small_mcm,
@@ -57,17 +58,17 @@ def test_from_the_host_and_back() -> None:
     assert all(kernel.slack_s == pytest.approx(0, abs=1e-15) for kernel in path.kernels)
 
 
-def case(seed: int, num_ops: int) -> tuple[Graph, Target, Plan]:
+def case(seed: int, num_ops: int, *, has_effects: bool = False) -> tuple[Graph, Target, Plan]:
     rng = np.random.default_rng(seed)
-    target = random_target(rng)
+    target = random_simulated_target(rng) if has_effects else random_target(rng)
     graph = random_graph(rng, num_ops, kinds=kind_names(target))
     return graph, target, random_plan(rng, graph, target)
 
 
 @settings(max_examples=examples(200))
-@given(seed=seeds, num_ops=st.integers(1, 25))
-def test_the_pieces_follow_each_other_and_add_up(seed: int, num_ops: int) -> None:
-    graph, target, plan = case(seed, num_ops)
+@given(seed=seeds, num_ops=st.integers(1, 25), has_effects=st.booleans())
+def test_the_pieces_follow_each_other_and_add_up(seed: int, num_ops: int, has_effects: bool) -> None:
+    graph, target, plan = case(seed, num_ops, has_effects=has_effects)
     path, makespan_s = critical_path(graph, target, plan), evaluate_plan(graph, target, plan).makespan_s
     assert path.makespan_s == makespan_s
     ends = [0.0, *(piece.end_s for piece in path.pieces)]

@@ -199,13 +199,13 @@ def test_no_file_is_looked_for_where_only_shipped_targets_count(
     (tmp_path / "mine").write_text(target_toml(num_chips=2), "utf-8")
     assert load_target("mine").num_chips == 2
     for name in ("mine", "mind", str(tmp_path / "mine"), "a\0b", "x" * 10_000):
-        with pytest.raises(TargetError, match=r"unknown target .*; .*, or give a \.toml file"):
+        with pytest.raises(TargetError, match=r"unknown target .*; or give a \.toml file\)"):
             shipped_target(name)
     assert shipped_target("gpu-2") is load_target("gpu-2")
 
 
 def test_unknown_name_names_near_misses() -> None:
-    with pytest.raises(TargetError, match="unknown target 'mcm-6x'; did you mean mcm-6x6"):
+    with pytest.raises(TargetError, match=r"unknown target 'mcm-6x' .*; did you mean 'mcm-6x6'"):
         load_target("mcm-6x")
 
 

@@ -36,10 +36,7 @@ def slack_line(path: CriticalPath) -> str:
     tight = sum(kernel.slack_s <= _ROUNDING * path.makespan_s for kernel in path.kernels)
     slack_s = sorted(kernel.slack_s for kernel in path.kernels)
     median, most = format_duration(slack_s[len(slack_s) // 2]), format_duration(slack_s[-1])
-    return (
-        f"slack       none of {counted(tight, 'kernel')}, {median} of the median kernel, {most} at most: "
-        f"so much later they may start"
-    )
+    return f"slack       0 of {counted(tight, 'kernel')}, median {median}, at most {most}"
 
 
 def path_table(path: CriticalPath) -> Table:

@@ -120,8 +120,8 @@ def test_the_text_names_all_chips_of_a_stage() -> None:
         "Next: chips 4-5 compute 7 us",
         "one more chip for chips 1-3, one of chips 4-5, lengthens the interval to 14 us",
         "\n 1-3 x3",
-        "xN: chips that take turns",
-        "link 1->2 (most of 2)",
+        "xN: N chips share the inferences",
+        "link 1->2 (busiest of 2)",
     ):
         assert words in text, words
     of_op = printed(print_op_explanation, explain_op(graph, target, plan, "relu"))

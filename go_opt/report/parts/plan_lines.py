@@ -1,0 +1,100 @@
+"""Lines below the tables of an explanation: memory, copies, blocks, and where the plan came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from go_opt.common.units import format_bytes, format_duration
+from go_opt.env.peak_memory import Held
+from go_opt.explanations import PlanExplanation
+from go_opt.report.parts.stage_names import StageNames, named_stage
+from go_opt.report.parts.wording import MOST_LINES, MOST_NAMES, counted, listed, named_chips, named_place
+
+
+def stages_of(told: PlanExplanation) -> StageNames:
+    """How to name the stages of the plan."""
+    return StageNames({use.chip: use.replicas for use in told.chips})
+
+
+def memory_lines(told: PlanExplanation) -> Iterator[str]:
+    """The chip whose memory is fullest, and the weights that stream."""
+    peak = told.fullest
+    use = next(use for use in told.chips if use.chip == peak.chip)
+    at = f" at `{peak.ops[0]}`" if peak.ops else ""
+    named = [f"{_held(held)} of `{held.tensor}`" for held in peak.held]
+    yield ""
+    stages = stages_of(told)
+    yield (
+        f"Fullest memory: {stages.named(use.chip)}, "
+        f"{use.memory_share:.0%} of {format_bytes(use.sram_bytes)}: "
+        f"{format_bytes(use.weight_bytes)} of weights and {format_bytes(peak.peak_bytes)} of activations{at}"
+        f"{': ' if named else ''}{listed(named, MOST_NAMES)}"
+    )
+    if not told.streamed:
+        return
+    yield "Weights that stream from the host each inference, since they do not fit beside the activations:"
+    for chip, weights in told.streamed[:MOST_LINES]:
+        names = listed([f"`{part.tensor}`" for part in weights], MOST_NAMES)
+        yield f"  {stages.named(chip)}: {format_bytes(sum(part.size_bytes for part in weights))} of {names}"
+    if len(told.streamed) > MOST_LINES:
+        yield f"  and {len(told.streamed) - MOST_LINES} more chips"
+
+
+def _held(held: Held) -> str:
+    return f"{format_bytes(held.held_bytes)}{' in two buffers' if held.crosses else ''}"
+
+
+def copies_lines(told: PlanExplanation) -> Iterator[str]:
+    """Relays and clones, and what they cost."""
+    stages = stages_of(told)
+    if told.relays:
+        total_s = sum(relay.seconds for relay in told.relays)
+        yield ""
+        yield (
+            f"Relays, copies of tensors on chips that they would pass, which the triangle rule forbids: "
+            f"{counted(len(told.relays), 'tensor')}, {format_duration(total_s)} on all chips"
+        )
+        for relay in told.relays[:MOST_LINES]:
+            start = named_stage(relay.source.chip, relay.source.replicas)
+            way = f"from {start} over {named_chips(stages.chips(relay.chips))}"
+            yield (
+                f"  {format_bytes(relay.size_bytes)} of `{relay.tensor}` {way} "
+                f"to {named_place(relay.farthest)}: {format_duration(relay.seconds)}"
+            )
+        if len(told.relays) > MOST_LINES:
+            yield f"  and {len(told.relays) - MOST_LINES} more"
+    if told.clones:
+        yield ""
+        yield "Clones, ops computed once more where they are read rather than sent there:"
+        for clone in told.clones[:MOST_LINES]:
+            yield (
+                f"  `{clone.op}` ({stages.named(clone.original_chip)}) on {stages.named(clone.chip)}, "
+                f"{format_duration(clone.seconds)}, "
+                f"for {listed([f'`{op}`' for op in clone.read_by], MOST_NAMES)}"
+            )
+        if len(told.clones) > MOST_LINES:
+            yield f"  and {len(told.clones) - MOST_LINES} more"
+
+
+def blocks_lines(told: PlanExplanation) -> Iterator[str]:
+    """Where the identical blocks of the graph run."""
+    if not told.blocks:
+        return
+    stages = stages_of(told)
+    yield ""
+    yield "Identical blocks:"
+    for row in told.blocks:
+        repeat = row.repeat
+        used = sorted({chip for chips in row.chips for chip in chips})
+        chips = stages.chips(used)
+        each = f"{repeat.blocks / len(used):.3g} a {'chip' if chips == used else 'stage'}"
+        yield (
+            f"  {repeat.blocks} of {counted(repeat.ops_per_block, 'op')}, `{row.name}`, "
+            f"on {named_chips(chips)}: {each}"
+        )
+
+
+def origin_lines(told: PlanExplanation) -> Iterator[str]:
+    """The methods that made the plan."""
+    yield ""
+    yield "Placed by: " + ", ".join(f"{name} ({counted(ops, 'op')})" for name, ops in told.provenance)
