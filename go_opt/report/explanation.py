@@ -124,23 +124,21 @@ def _next_lines(told: PlanExplanation) -> Iterator[str]:
 
 def _help_lines(told: PlanExplanation) -> Iterator[str]:
     interval_s, stages = told.metrics.interval_s, stages_of(told)
+    waits = told.metrics.bottleneck == WAITING
     yield "What would help, with this plan as it is:"
     helpful = [w for w in told.what_ifs if w.interval_s < interval_s * (1.0 - _LEAST_GAIN)]
     for what_if in helpful:
         gain = what_if.interval_s / interval_s - 1.0
         binds = stages.term(what_if.bottleneck)
-        then = "which still binds" if what_if.bottleneck in _names(told) else f"then {binds} binds"
+        still = not waits and what_if.bottleneck in {term.name for term in told.binding}
+        then = "which still binds" if still else f"then {binds} binds"
         yield f"  {what_if.change}: {format_duration(what_if.interval_s)} ({gain:.1%}), {then}"
     if not helpful:
         yield "  none of faster links, compute, memory or host by itself"
-    if told.next_terms:
+    if told.next_terms and not waits:
         name, seconds = told.next_terms[0]
         most = f"{interval_s / seconds - 1.0:.1%}"
         yield f"  beyond {most} of speed for what binds, {stages.term(name)} binds instead"
-
-
-def _names(told: PlanExplanation) -> set[str]:
-    return {term.name for term in told.binding}
 
 
 def _resize_line(resize: Resize, stages: StageNames, interval_s: float) -> str:

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from rich.console import Console
 
+from go_opt import optimize
 from go_opt.env import cost_tables, evaluate_batch, load_target, load_zoo, zoo_entries
+from go_opt.env.model.metrics import WAITING
 from go_opt.errors import PlanError
 from go_opt.explanations import PlanExplanation, explain_op, explain_plan
 from go_opt.explanations.as_json import explanation_to_dict
@@ -32,6 +34,22 @@ from tests.strategies import (
     toy_graph,
 )
 from tests.zoo import first_plans, zoo_sample
+
+
+def test_a_plan_that_waits_for_streamed_weights() -> None:
+    graph, target = load_zoo("dlrm_terabyte"), load_target("mcm-2x2")
+    plan = optimize(graph, target, max_evaluations=2, policy=None).plan
+    told = explain_plan(graph, target, plan)
+    # No chip or link is busy all the time, and only without streaming is there a closed form.
+    assert told.metrics.bottleneck == WAITING
+    assert told.metrics.interval_s > 1.05 * told.binding[0].seconds
+    assert [what_if.change for what_if in told.what_ifs] == ["memory for all weights, so that none stream"]
+    assert told.what_ifs[0].interval_s == pytest.approx(told.binding[0].seconds)
+    assert (told.moves, told.resize) == (None, None)
+    text = "\n".join(summary_lines(told))
+    assert f"What binds: {WAITING}, " in text
+    assert "then chip 1 compute binds" in text
+    assert "of speed for what binds" not in text
 
 
 def text_of(told: PlanExplanation) -> str:
