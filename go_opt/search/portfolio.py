@@ -12,7 +12,6 @@ import numpy as np
 
 from go_opt.agents.decoding.proposals import Advice
 from go_opt.env import Target, greedy_fusion, loop_roles
-from go_opt.env.kernels.fusion import ALONE
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
 from go_opt.result import Request
@@ -34,10 +33,9 @@ from go_opt.search.methods.proposal import (
 )
 from go_opt.search.methods.slices import slices, split_slices
 from go_opt.search.policies import ask_policy
-from go_opt.solver import Bound, Passing, earliest_finish_placement, greedy_slicing
+from go_opt.solver import Passing, earliest_finish_placement, greedy_slicing
 from go_opt.solver.constraints.fusion import constrained_fusion
 from go_opt.solver.constraints.plans import constrained_starts
-from go_opt.solver.exact.star_plans import serves_star, star_plan
 from go_opt.solver.orders import fixed_orders
 
 # What the policy needs to get a word in, and the largest graph that is worth waiting for it.
@@ -81,8 +79,6 @@ def proposals(search: SearchState) -> Generator[Proposal | None, None, None]:
         yield from _constrained(search, default_order, decided)
     # From here on the first plan cannot be delayed any more.
     asked = None if search.policy is None else ask_policy(search.policy, graph, target)
-    if serves_star(search.asked) and request.objective == "throughput":
-        yield from _star(search, decided)
     if not has_static_constraints(target):
         yield from _one_kind(target, default_order, decided)
         yield from _earliest_finish(search, "default order", default_order, decided)
@@ -209,18 +205,6 @@ def _constrained(search: SearchState, order: IntArray, group: IntArray) -> Itera
         search.explain_failure(starts.why_none())
     for placement, along, kernels in zip(starts.placement, starts.order, starts.fusion_group, strict=True):
         yield Proposal("constraints", placement, along if is_open else order, kernels)
-
-
-def _star(search: SearchState, group: IntArray) -> Iterator[Proposal]:
-    """Chips of any kinds around a host: exact, or the best along a few orders."""
-    plan = star_plan(search.asked, group, seed=search.request.seed)
-    if plan is None:
-        return
-    order = np.arange(search.graph.num_ops, dtype=np.int32)
-    are_fixed = search.request.decide == "placement" or (loop_roles(search.graph).role == ALONE).all()
-    if plan.lower_bound_s > 0 and are_fixed:
-        search.raise_bound(Bound(plan.lower_bound_s, f"all {plan.down_sets} down-sets were looked at"))
-    yield Proposal("down-sets", plan.placement, order, group)
 
 
 def _one_kind(target: Target, order: IntArray, group: IntArray) -> Iterator[Proposal]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from go_opt.env import BatchMetrics, CostTables, evaluate_batch, is_one_loop, loop_roles
 from go_opt.env.kernels.numbering import number_kernels
-from go_opt.model.graph import WEIGHT, Graph
+from go_opt.model.graph import Graph
 
 PLENTY_BYTES = 2**60
 
@@ -51,16 +51,6 @@ def all_slicings(
             if tables.can_run[tables.chip_kind[placement], np.arange(graph.num_ops)].all():
                 found.append(placement)
     return np.array(found, dtype=np.int32).reshape(-1, graph.num_ops)
-
-
-def held_weight_bytes(tables: CostTables, placement: NDArray[np.int32]) -> NDArray[np.int64]:
-    """[D] weights read on each chip, each once, without those no chip can hold."""
-    held = np.zeros(tables.num_chips, dtype=np.int64)
-    for k in np.flatnonzero(tables.tensor_kind == WEIGHT):
-        if tables.tensor_bytes[k] <= tables.sram_bytes.max():
-            readers = tables.reader_op[tables.reader_ptr[k] : tables.reader_ptr[k + 1]]
-            held[np.unique(placement[readers])] += tables.tensor_bytes[k]
-    return held
 
 
 def all_placements(graph: Graph, tables: CostTables) -> NDArray[np.int32]:

@@ -5,7 +5,6 @@ from types import MappingProxyType
 from typing import Final
 
 from go_opt.bench.rivals.cp_sat import cp_sat
-from go_opt.bench.rivals.down_sets import down_sets
 from go_opt.bench.rivals.metis import metis
 from go_opt.bench.rivals.order_slice import genetic, genetic_with_fusion, greedy, slice_default
 from go_opt.bench.rivals.placement_search import annealing, random_sampling
@@ -26,7 +25,6 @@ RIVALS: Final[Mapping[str, Rival]] = MappingProxyType(
             Rival("genetic-fusion", "the same for order and kernels at once", genetic_with_fusion),
             Rival("metis", "METIS, repaired by FIX and by slicing", metis, needs="pymetis"),
             Rival("cp-sat", "CP-SAT on the placement, from the slicing", cp_sat, needs="ortools"),
-            Rival("down-sets", "the exact dynamic program over down-sets", down_sets),
         )
     }
 )
