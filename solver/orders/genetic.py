@@ -1,28 +1,37 @@
 """Biased random-key genetic search: the strongest published rival for slicing orders.
 
-A genome is a key per kernel; list scheduling by key makes the order, slicing the plan.
+A genome has keys in [0, 1). Of an order it has a key a kernel: list scheduling by key makes the
+order, slicing the plan. Of order and kernels at once it has two keys an op: one for its place, one for
+its wish to share a kernel with what it reads (:mod:`go_opt.env.kernels.priority_fusion`).
 Gonçalves and Resende, "Biased random-key genetic algorithms for combinatorial
 optimization", J. Heuristics 2011; used with slicing by Archer et al., "Pipeline
-parallelism for neural networks", ICML 2024.
+parallelism for neural networks", ICML 2024. Axes: ``M`` kernels, ``N`` ops.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.env.kernels.numbering import number_kernels
+from go_opt.solver.orders.instance import Instance
+from go_opt.solver.orders.orders import schedule
+
 ELITE_SHARE: Final = 0.2
 MUTANT_SHARE: Final = 0.15
 ELITE_BIAS: Final = 0.7  # chance that a child takes a key from its elite parent
 POPULATION: Final = 64
+# Wishes in [0, 1) become priorities in [-FUSION_RANGE, FUSION_RANGE): a quarter of them
+# take an op off its default kernel, a quarter let it join another.
+FUSION_RANGE: Final = 2.0
+APART, AS_BY_DEFAULT, JOINED = 0.0, 0.5, 1.0  # wishes
 
 Keys = NDArray[np.float64]
-# Yields new genomes [B, num_keys] and the cost of the worst elite; is sent their costs [B].
-Generations = Generator[tuple[Keys, float], NDArray[np.float64], None]
+IntArray = NDArray[np.int32]
 
 
 def genetic_search(
@@ -42,46 +51,80 @@ def genetic_search(
       first: [num_keys] or [F, num_keys] genomes to start with among the random ones.
       population: genomes of a generation.
     """
-    evolution = generations(num_keys, seed=seed, first=first, population=min(population, evaluations))
-    genomes, _ = next(evolution)
-    best_cost, best = math.inf, genomes[0]
-    while evaluations > 0:
-        costs = np.array([cost(genome) for genome in genomes[:evaluations]])
+    evolution = Evolution(num_keys, seed=seed, first=first, population=min(population, evaluations))
+    best_cost, best = math.inf, evolution.genomes[0]
+    while True:
+        costs = np.array([cost(genome) for genome in evolution.genomes[:evaluations]])
         evaluations -= len(costs)
         least = int(np.argmin(costs))
         if costs[least] < best_cost:
-            best_cost, best = float(costs[least]), genomes[least].copy()
-        if evaluations > 0:
-            genomes, _ = evolution.send(costs)
-    return best_cost, best
+            best_cost, best = float(costs[least]), evolution.genomes[least].copy()
+        if evaluations <= 0:
+            return best_cost, best
+        evolution.advance(costs)
 
 
-def generations(
-    num_keys: int, *, seed: int, first: Keys | None = None, population: int = POPULATION
-) -> Generations:
-    """Endless generations of genomes; arguments as for :func:`genetic_search`.
+class Evolution:
+    """Generations of genomes; arguments as for :func:`genetic_search`.
 
     Whoever costs no less than the worst elite does not become one: its cost need not be known.
-    Genomes may be written over before their costs are sent.
+    Genomes may be written over before their costs are known.
     """
-    rng = np.random.default_rng(seed)
-    genomes = rng.random((population, num_keys))
-    if first is not None:
-        known = np.atleast_2d(first)[:population]
-        genomes[: len(known)] = known
-    costs = yield genomes, math.inf
-    elites, mutants = max(1, int(population * ELITE_SHARE)), int(population * MUTANT_SHARE)
-    while True:
+
+    def __init__(
+        self, num_keys: int, *, seed: int, first: Keys | None = None, population: int = POPULATION
+    ) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._elites = max(1, int(population * ELITE_SHARE))
+        self._mutants = int(population * MUTANT_SHARE)
+        self.genomes = self._rng.random((population, num_keys))  # [B, num_keys] new ones, to be costed
+        self.worst_elite = math.inf  # its cost
+        if first is not None:
+            known = np.atleast_2d(first)[:population]
+            self.genomes[: len(known)] = known
+        self._kept = self.genomes[:0]  # the elites
+        self._kept_costs = np.empty(0)
+
+    def advance(self, costs: NDArray[np.float64]) -> None:
+        """The next generation, once it is known what ``genomes`` cost."""
+        genomes = np.concatenate([self._kept, self.genomes])
+        costs = np.concatenate([self._kept_costs, costs])
         by_cost = np.argsort(costs, kind="stable")
         genomes, costs = genomes[by_cost], costs[by_cost]
-        children = _children(rng, genomes, elites, population - elites - mutants)
-        born = np.concatenate([rng.random((mutants, num_keys)), children])
-        costs[elites:] = yield born, float(costs[elites - 1])
-        genomes[elites:] = born
+        self._kept, self._kept_costs = genomes[: self._elites], costs[: self._elites]
+        self.worst_elite = float(self._kept_costs[-1])
+        children = self._children(genomes, len(genomes) - self._elites - self._mutants)
+        self.genomes = np.concatenate([self._rng.random((self._mutants, genomes.shape[1])), children])
+
+    def _children(self, genomes: Keys, number: int) -> Keys:
+        """Uniform crossover of an elite with one of the rest, biased to the elite's keys."""
+        rng, elites = self._rng, self._elites
+        elite = genomes[rng.integers(0, elites, number)]
+        other = genomes[rng.integers(min(elites, len(genomes) - 1), len(genomes), number)]
+        return np.where(rng.random(elite.shape) < ELITE_BIAS, elite, other)
 
 
-def _children(rng: np.random.Generator, genomes: Keys, elites: int, number: int) -> Keys:
-    """Uniform crossover of an elite with one of the rest, biased to the elite's keys."""
-    elite = genomes[rng.integers(0, elites, number)]
-    other = genomes[rng.integers(min(elites, len(genomes) - 1), len(genomes), number)]
-    return np.where(rng.random(elite.shape) < ELITE_BIAS, elite, other)
+def order_keys(order: IntArray, fusion_group: IntArray) -> Keys:
+    """[M] keys in (0, 1) of kernels by which list scheduling gives ``order``."""
+    place = number_kernels(order, fusion_group)
+    keys = np.empty(int(place.max()) + 1)
+    keys[fusion_group] = 1.0 - (place + 1.0) / (len(keys) + 1.0)
+    return keys
+
+
+def joint_keys(case: Instance, order: IntArray, fusion_group: IntArray) -> Keys:
+    """[2 N] by which ``order`` comes out, and its kernels but for those cut through or joined in part."""
+    source, reader = case.graph.edge_src, case.graph.edge_dst
+    is_default = case.fusion_group[source] == case.fusion_group[reader]
+    is_joint = fusion_group[source] == fusion_group[reader]
+    wish = np.full(case.graph.num_ops, AS_BY_DEFAULT)
+    wish[reader[is_default]] = APART
+    wish[reader[is_default & is_joint]] = AS_BY_DEFAULT
+    wish[reader[is_joint & ~is_default]] = JOINED
+    return np.append(order_keys(order, case.order), wish)
+
+
+def decoded(case: Instance, keys: Keys) -> tuple[IntArray, IntArray]:
+    """Kernels [N] and order [N] of a genome [2 N]."""
+    place, wish = np.split(keys, 2)
+    return schedule(case, place, (2.0 * wish - 1.0) * FUSION_RANGE)

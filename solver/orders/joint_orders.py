@@ -1,7 +1,6 @@
 """Genetic search for orders and kernels at once, by priorities of both.
 
-A genome has two keys an op: one for its place (list scheduling), one for its wish to share a
-kernel with what it reads (:mod:`go_opt.env.kernels.priority_fusion`). Kernels joined across branches keep
+A genome (:mod:`go_opt.solver.orders.genetic`) has two keys an op. Kernels joined across branches keep
 tensors out of memory; where that binds, nothing else finds such plans. In every other generation
 ops at the same place of identical blocks share their keys (:mod:`go_opt.solver.orders.tied_keys`).
 
@@ -20,18 +19,23 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.solver.orders.cheapest import CheapestSlicing, IntArray, Slicer
-from go_opt.solver.orders.genetic import POPULATION, Keys, generations
+from go_opt.solver.orders.cheapest import CheapestSlicing, Slicer
+from go_opt.solver.orders.genetic import (
+    AS_BY_DEFAULT,
+    JOINED,
+    POPULATION,
+    Evolution,
+    Keys,
+    decoded,
+    joint_keys,
+    order_keys,
+)
 from go_opt.solver.orders.instance import Instance
 from go_opt.solver.orders.loose_slicing import loose_slicings
-from go_opt.solver.orders.order_search import BETTER, HOPELESS, OrderPlan, order_keys
-from go_opt.solver.orders.orders import fixed_orders, random_orders, schedule
+from go_opt.solver.orders.order_search import BETTER, HOPELESS, OrderPlan
+from go_opt.solver.orders.orders import starting_orders
 from go_opt.solver.orders.tied_keys import TiedKeys, tied_keys
 
-# Fusion keys in [0, 1) become priorities in [-FUSION_RANGE, FUSION_RANGE): a quarter of them
-# take an op off its default kernel, a quarter let it join another.
-FUSION_RANGE: Final = 2.0
-APART, AS_BY_DEFAULT, JOINED = 0.0, 0.5, 1.0  # keys
 LONG: Final = 2_000  # kernels
 NOTABLY: Final = 0.999  # better than the best, to be sliced where that is dear
 
@@ -46,12 +50,13 @@ def joint_orders(
     """
     case = slicer.instance
     tie = tied_keys(case.graph, case.order)
-    evolutions = [_Evolution(case, seed, of_one) for of_one in ([None] if tie is None else [tie, None])]
+    evolutions = [_Generations(case, seed, of_one) for of_one in ([None] if tie is None else [tie, None])]
     trial = _Trial(slicer, np.random.default_rng((seed, 3)))
     for evolution in cycle(evolutions):
         of_others = known()
         if of_others is not None and of_others.interval_s < trial.best_s:
-            trial.best_s, trial.best_keys = of_others.interval_s, _keys_of(case, of_others)
+            trial.best_s = of_others.interval_s
+            trial.best_keys = joint_keys(case, of_others.order, of_others.fusion_group)
         yield from evolution.generation(trial)
 
 
@@ -72,7 +77,7 @@ class _Trial:
 
     def plan(self, keys: Keys, worst_elite_s: float) -> tuple[OrderPlan | None, float]:
         """By a genome [2 N]: its plan where it is of use, and its cost to the evolution."""
-        kernels, order = _decoded(self.slicer.instance, keys)
+        kernels, order = decoded(self.slicer.instance, keys)
         at_most_s, refused_s = min(worst_elite_s * BETTER, self.best_s * HOPELESS), math.inf
         if self.is_dear:
             at_most_s = self.best_s * NOTABLY
@@ -98,25 +103,25 @@ class _Trial:
             yield better
 
 
-class _Evolution:
-    """Generations of genomes, those of identical blocks tied."""
+class _Generations:
+    """Generations of genomes, those of identical blocks tied, and what becomes of them."""
 
     def __init__(self, case: Instance, seed: int, tie: TiedKeys | None) -> None:
         self._tie, self._best_s = tie, math.inf
         first = _first(case, seed, tie)
-        self._evolution = generations(first.shape[1], seed=seed, first=first)
-        self._genomes, self._worst_elite_s = next(self._evolution)
+        self._evolution = Evolution(first.shape[1], seed=seed, first=first)
 
     def generation(self, trial: _Trial) -> Iterator[OrderPlan | None]:
         """One for each slicing; those that cannot become elites are not costed."""
+        genomes = self._evolution.genomes
         if self._tie is None and trial.best_keys is not None and trial.best_s < self._best_s:
-            self._genomes[0] = trial.best_keys  # what others and ties have found goes on here
-        costs_s = np.full(len(self._genomes), math.inf)
+            genomes[0] = trial.best_keys  # what others and ties have found goes on here
+        costs_s = np.full(len(genomes), math.inf)
         best: tuple[int, OrderPlan] | None = None  # where it is better than all before
-        for i, genome in enumerate(self._genomes):
+        for i, genome in enumerate(genomes):
             keys = genome.copy() if self._tie is None else _untied(self._tie, genome)
             before_s = trial.best_s
-            plan, costs_s[i] = trial.plan(keys, self._worst_elite_s)
+            plan, costs_s[i] = trial.plan(keys, self._evolution.worst_elite)
             if plan is not None and plan.interval_s < before_s:
                 best = i, plan
             yield plan
@@ -124,21 +129,17 @@ class _Evolution:
             yield from trial.through_kernels(best[1])
             costs_s[best[0]] = trial.best_s
         self._best_s = min(self._best_s, float(costs_s.min()))
-        self._genomes, self._worst_elite_s = self._evolution.send(costs_s)
+        self._evolution.advance(costs_s)
 
 
 def _first(case: Instance, seed: int, tie: TiedKeys | None) -> Keys:
     """Genomes of four kinds in turn: what is known of orders, of kernels, of both, of none."""
     rng, num_ops = np.random.default_rng((seed, 5)), case.graph.num_ops
     num_places, num_wishes = (num_ops, num_ops) if tie is None else (tie.num_keys, tie.num_keys - 1)
-    structured = chain(
-        [case.order],
-        (order for _, order in fixed_orders(case.graph, case.fusion_group)),
-        random_orders(case.graph, case.tables, case.fusion_group, seed),
-    )
+    orders = chain([case.order], starting_orders(case, case.fusion_group, seed))
     default, joined = np.full(num_wishes, AS_BY_DEFAULT), np.full(num_wishes, JOINED)
     first: list[Keys] = []
-    for order in islice(structured, POPULATION // 4):
+    for order in islice(orders, POPULATION // 4):
         keys = order_keys(order, case.order)
         place = keys if tie is None else tie.tied(keys, rng.uniform(-1.0, 2.0))
         first += [np.append(place, default), np.append(rng.random(num_places), default)]
@@ -146,25 +147,7 @@ def _first(case: Instance, seed: int, tie: TiedKeys | None) -> Keys:
     return np.stack(first)
 
 
-def _decoded(case: Instance, keys: Keys) -> tuple[IntArray, IntArray]:
-    """Kernels [N] and order [N] of a genome [2 N]."""
-    place, wish = np.split(keys, 2)
-    return schedule(case, place, (2.0 * wish - 1.0) * FUSION_RANGE)
-
-
 def _untied(tie: TiedKeys, genome: Keys) -> Keys:
     """[2 N] keys of a genome [2 C + 1]: those of places and how strictly blocks follow, then wishes."""
     place, wish = np.split(genome, [tie.num_keys])
     return np.append(tie.expanded(place[None])[0], wish[tie.class_of])
-
-
-def _keys_of(case: Instance, plan: OrderPlan) -> Keys:
-    """[2 N] by which ``plan`` comes out, but for kernels it cut through or joined in part."""
-    source, reader = case.graph.edge_src, case.graph.edge_dst
-    is_default = case.fusion_group[source] == case.fusion_group[reader]
-    is_joint = plan.fusion_group[source] == plan.fusion_group[reader]
-    wish = np.full(case.graph.num_ops, AS_BY_DEFAULT)
-    wish[reader[is_default]] = APART
-    wish[reader[is_default & is_joint]] = AS_BY_DEFAULT
-    wish[reader[is_joint & ~is_default]] = JOINED
-    return np.append(order_keys(plan.order, case.order), wish)

@@ -16,11 +16,11 @@ import numpy as np
 
 from go_opt.env import list_schedule
 from go_opt.solver.orders.cheapest import Slicer
-from go_opt.solver.orders.genetic import generations
+from go_opt.solver.orders.genetic import Evolution, order_keys
 from go_opt.solver.orders.loose_slicing import IntArray, loose_slicings
 from go_opt.solver.orders.order_screen import OrderScreen
-from go_opt.solver.orders.order_search import HOPELESS, STRUCTURED_GENOMES, OrderPlan, order_keys
-from go_opt.solver.orders.orders import fixed_orders, largest_by_kernel, random_orders
+from go_opt.solver.orders.order_search import HOPELESS, STARTING_ORDERS, OrderPlan
+from go_opt.solver.orders.orders import largest_by_kernel, starting_orders
 
 LOOSE: Final = 1.1  # no more is hoped for of cuts through kernels
 DRAWS: Final = 2  # of kernels to take apart, for an order
@@ -35,14 +35,13 @@ def loose_orders(slicer: Slicer, fusion_group: IntArray, *, seed: int) -> Iterat
     graph, tables, rng = slicer.instance.graph, slicer.instance.tables, np.random.default_rng((seed, 1))
     early = -np.arange(graph.num_ops, dtype=np.float64)
     default = list_schedule(graph, fusion_group, largest_by_kernel(fusion_group, early))
-    structured = islice(random_orders(graph, tables, fusion_group, seed), STRUCTURED_GENOMES)
-    fixed = [order for _, order in fixed_orders(graph, fusion_group)]
-    first = np.stack([order_keys(order, fusion_group) for order in (default, *fixed, *structured)])
+    starting = islice(starting_orders(slicer.instance, fusion_group, seed), STARTING_ORDERS)
+    first = np.stack([order_keys(order, fusion_group) for order in (default, *starting)])
     screen = None if slicer.replicates else OrderScreen(tables, default, fusion_group, slicer.passing)
-    evolution = generations(first.shape[1], seed=seed, first=first)
-    genomes, worst_elite_s = next(evolution)
+    evolution = Evolution(first.shape[1], seed=seed, first=first)
     best_s = math.inf
     while True:
+        genomes, worst_elite_s = evolution.genomes, evolution.worst_elite
         costs_s = np.full(len(genomes), math.inf)
         is_promising = np.ones(len(genomes), dtype=np.bool_)
         if screen is not None and worst_elite_s < math.inf:
@@ -61,4 +60,4 @@ def loose_orders(slicer: Slicer, fusion_group: IntArray, *, seed: int) -> Iterat
                     costs_s[i] = plan.interval_s
                 yield plan
             best_s = min(best_s, costs_s[i])
-        genomes, worst_elite_s = evolution.send(costs_s)
+        evolution.advance(costs_s)

@@ -19,15 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env import list_schedule
-from go_opt.env.kernels.numbering import number_kernels
 from go_opt.solver.orders.cheapest import Slicer
-from go_opt.solver.orders.genetic import ELITE_SHARE, POPULATION, Generations, Keys, generations
+from go_opt.solver.orders.genetic import ELITE_SHARE, POPULATION, Evolution, Keys, order_keys
 from go_opt.solver.orders.order_screen import OrderScreen
-from go_opt.solver.orders.orders import fixed_orders, random_orders
+from go_opt.solver.orders.orders import starting_orders
 from go_opt.solver.orders.tied_keys import TiedKeys, tied_keys
 
 IntArray = NDArray[np.int32]
-STRUCTURED_GENOMES: Final = 29  # with the default and the fixed orders half of a generation of 64
+STARTING_ORDERS: Final = 31  # with the default one half of a generation of 64
 ELITES: Final = max(1, int(POPULATION * ELITE_SHARE))
 BETTER: Final = 1.0 - 1e-9  # than the worst elite
 SCREENED_AGAIN: Final = 0.98  # once what is asked for has come down to this part of what it was
@@ -60,24 +59,23 @@ def genetic_orders(
       ties: whether identical blocks share keys in every other generation.
     """
     graph, tables, default = slicer.instance.graph, slicer.instance.tables, slicer.instance.order
-    structured = itertools.islice(random_orders(graph, tables, fusion_group, seed), STRUCTURED_GENOMES)
-    fixed = [order for _, order in fixed_orders(graph, fusion_group)]
-    first = np.stack([order_keys(order, fusion_group) for order in (default, *seeds, *fixed, *structured)])
+    starting = itertools.islice(starting_orders(slicer.instance, fusion_group, seed), STARTING_ORDERS)
+    first = np.stack([order_keys(order, fusion_group) for order in (default, *seeds, *starting)])
     # The screen knows one chip for each segment.
     screen = None if slicer.replicates else OrderScreen(tables, default, fusion_group, slicer.passing)
     trial = _Trial(slicer, fusion_group, screen, best_s=slicer.cap_s / HOPELESS)
-    untied = _Evolution(generations(first.shape[1], seed=seed, first=first))
+    untied = _Generations(Evolution(first.shape[1], seed=seed, first=first))
     evolutions = [untied]
     tie = tied_keys(graph, fusion_group) if ties else None
     if tie is not None:
         # Half of what is known, alike in all blocks; the rest of the first generation is random.
         strictness = np.random.default_rng(seed).uniform(-1.0, 2.0, len(first))
         known = [tie.tied(*of_one) for of_one in zip(first, strictness, strict=True)]
-        evolutions.append(_Evolution(generations(tie.num_keys, seed=seed, first=np.stack(known)), tie))
+        evolutions.append(_Generations(Evolution(tie.num_keys, seed=seed, first=np.stack(known)), tie))
     for evolution in itertools.cycle(evolutions):
         if evolution is untied and trial.best_order is not None and trial.best_s < untied.best_s:
             # What ties have found goes on without them.
-            untied.genomes[0] = order_keys(trial.best_order, fusion_group)
+            untied.evolution.genomes[0] = order_keys(trial.best_order, fusion_group)
         yield from evolution.generation(trial)
 
 
@@ -124,12 +122,11 @@ class _Trial:
         return OrderPlan(sliced.placement, order, self.fusion_group, sliced.interval_s, sliced.replication)
 
 
-class _Evolution:
-    """Generations of genomes, whose elites are the best of all so far."""
+class _Generations:
+    """Generations of genomes, whose elites are the best of all so far, and what becomes of them."""
 
-    def __init__(self, evolution: Generations, tie: TiedKeys | None = None) -> None:
-        self._evolution, self._tie = evolution, tie
-        self.genomes, _ = next(evolution)
+    def __init__(self, evolution: Evolution, tie: TiedKeys | None = None) -> None:
+        self.evolution, self._tie = evolution, tie
         self._elites_s: list[float] = []  # ascending
 
     @property
@@ -139,10 +136,11 @@ class _Evolution:
 
     def generation(self, trial: _Trial) -> Iterator[OrderPlan | None]:
         """One for each genome; those that cannot become elites are not costed."""
-        keys = self.genomes if self._tie is None else self._tie.expanded(self.genomes)
+        genomes = self.evolution.genomes
+        keys = genomes if self._tie is None else self._tie.expanded(genomes)
         costs_s = np.full(len(keys), math.inf)
         yield from (self._by_levels if trial.is_dear else self._one_by_one)(trial, keys, costs_s)
-        self.genomes, _ = self._evolution.send(costs_s)
+        self.evolution.advance(costs_s)
 
     def _by_levels(
         self, trial: _Trial, keys: Keys, costs_s: NDArray[np.float64]
@@ -179,11 +177,3 @@ class _Evolution:
     @property
     def _worst_elite_s(self) -> float:
         return self._elites_s[-1] if len(self._elites_s) == ELITES else math.inf
-
-
-def order_keys(order: IntArray, fusion_group: IntArray) -> Keys:
-    """[M] keys in (0, 1) of kernels by which list scheduling gives ``order``."""
-    place = number_kernels(order, fusion_group)
-    keys = np.empty(int(place.max()) + 1)
-    keys[fusion_group] = 1.0 - (place + 1.0) / (len(keys) + 1.0)
-    return keys

@@ -25,6 +25,14 @@ def fixed_orders(graph: Graph, fusion_group: NDArray[np.int32]) -> Iterator[tupl
     yield "height order", list_schedule(graph, kernel_of, largest_by_kernel(kernel_of, height(graph)))
 
 
+def starting_orders(
+    instance: Instance, fusion_group: NDArray[np.int32], seed: int
+) -> Iterator[NDArray[np.int32]]:
+    """Endless orders for a search to start with, beside the default one: the fixed ones, then random ones."""
+    yield from (order for _, order in fixed_orders(instance.graph, fusion_group))
+    yield from random_orders(instance.graph, instance.tables, fusion_group, seed)
+
+
 def random_orders(
     graph: Graph, tables: CostTables, fusion_group: NDArray[np.int32], seed: int
 ) -> Iterator[NDArray[np.int32]]:

@@ -10,12 +10,10 @@ import pytest
 from go_opt.agents.generator import FAMILIES, generate_graph
 from go_opt.agents.generator.generate import FEWEST_OPS, MOST_OPS
 from go_opt.agents.generator.structures import Dag, draw_structure
-from go_opt.bench.baselines import METHODS
+from go_opt.bench.rivals import RIVALS, Limits, compete, pose
 from go_opt.env import depth, load_target
 from go_opt.model.graph import DATA_MOVEMENT, MATRIX, VECTOR, Graph
 from go_opt.solver import most_chips_adjacent, placement_problem, verify
-from go_opt.solver.orders.instance import instance
-from tests.strategies import make_plan
 from tests.zoo_recipes.similarity import NEAR_DUPLICATE, cost_profile, similarity
 
 SEEDS_PER_FAMILY = 4
@@ -61,11 +59,9 @@ def test_sizes_and_names() -> None:
 def test_a_slicing_of_the_default_order_fits() -> None:
     target = load_target("mcm-6x6")
     for graph in sample():
-        case = instance(graph, target)
-        run = METHODS["slice"].run(case, 1, 0)
-        assert run.best is not None, graph.name
-        placement, order, group = run.best
-        plan = make_plan(graph, target, placement, order=order, fusion_group=group)
+        problem = pose(graph, target, relays=False)
+        plan = compete(RIVALS["slice"], problem, Limits(evaluations=1), 0).plan
+        assert plan is not None, graph.name
         assert verify(graph, target, plan) == []
 
 

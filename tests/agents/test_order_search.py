@@ -18,7 +18,7 @@ from go_opt.model.plan import Plan
 from go_opt.solver import Passing, verify
 from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
 from go_opt.solver.orders.cheapest import Slicer
-from go_opt.solver.orders.genetic import genetic_search
+from go_opt.solver.orders.genetic import decoded, genetic_search, joint_keys, order_keys
 from go_opt.solver.orders.instance import Instance, instance
 from go_opt.solver.orders.joint_orders import joint_orders
 from go_opt.solver.orders.order_screen import OrderScreen
@@ -29,7 +29,6 @@ from go_opt.solver.orders.order_search import (
     OrderPlan,
     _Trial,
     genetic_orders,
-    order_keys,
 )
 from go_opt.solver.orders.orders import fixed_orders
 from go_opt.solver.orders.seeded import order_along, seeded_orders
@@ -221,9 +220,7 @@ def test_keys_of_a_plan_give_its_kernels() -> None:
     """In ``toy_graph`` dense + relu and mix + add share kernels by default; none do, then all again."""
     case = instance(toy_graph(), small_mcm(2))
     for group in (case.order, case.fusion_group):
-        plan = OrderPlan(np.zeros(6, np.int32), case.order, group, 1.0)
-        keys = joint_order_search._keys_of(case, plan)
-        kernels, order = joint_order_search._decoded(case, keys)
+        kernels, order = decoded(case, joint_keys(case, case.order, group))
         assert kernels.tolist() == group.tolist()
         assert order.tolist() == case.order.tolist()
 

@@ -24,6 +24,7 @@ from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 
+import numpy as np
 from policy_methods import (
     Failures,
     Search,
@@ -54,10 +55,10 @@ from go_opt.agents.decoding.proposals import advice, policy_plans
 from go_opt.agents.policy.network import Policy
 from go_opt.agents.training.problems.environment import LocalEnvironment, as_evaluator, open_session
 from go_opt.agents.training.problems.lessons import ORDER_AND_FUSION, PLACEMENT
-from go_opt.bench.baselines import Samples, analytical
-from go_opt.bench.baselines.black_box import Annealing, anneal_from
+from go_opt.bench.rivals import Trial, pose
+from go_opt.bench.rivals.placement_search import anneal
+from go_opt.bench.rivals.units import unit_problem
 from go_opt.solver.orders.cheapest import cheapest_slicing
-from go_opt.solver.orders.instance import Instance, instance
 
 BUDGETS = (1, 20, 200)
 LESSONS = (ORDER_AND_FUSION, PLACEMENT)
@@ -87,11 +88,12 @@ def main() -> None:
 
 
 def work(evaluations: int, part: Part) -> Row:
-    case = instance(go_opt.load(f"zoo:{part.graph}"), go_opt.target("mcm-6x6"))
-    with open_session(LocalEnvironment("simulated"), case.graph, case.target) as session:
+    graph, target = go_opt.load(f"zoo:{part.graph}"), go_opt.target("mcm-6x6")
+    with open_session(LocalEnvironment("simulated"), graph, target) as session:
         evaluate = Failures(as_evaluator(session))
-        run = searched(search_of(part), case, evaluations, part.seed, evaluate)
-    return checked_row(case, run, "simulated") | {"failed": evaluate.failed}
+        problem = pose(graph, target, relays=False, evaluate=evaluate)
+        outcome = searched(search_of(part), problem, evaluations, part.seed)
+    return checked_row(problem, outcome, evaluations, "simulated") | {"failed": evaluate.failed}
 
 
 def search_of(part: Part) -> Search | str:
@@ -109,39 +111,45 @@ def search_of(part: Part) -> Search | str:
     return (zero_shot if part.method == "zero-shot" else finetuned)(policy, LESSONS)
 
 
-def plan_first(search: Search, instance: Instance, samples: Samples, seed: int) -> None:
+def plan_first(search: Search, trial: Trial, seed: int) -> None:
     """The portfolio's plan, then ``search``."""
-    from_analytical(instance, samples, seed, goes_on=False)
-    search(instance, samples, seed)
+    from_analytical(trial, seed, goes_on=False)
+    search(trial, seed)
 
 
-def screened(policy: Policy, instance: Instance, samples: Samples, seed: int) -> None:
+def screened(policy: Policy, trial: Trial, seed: int) -> None:
     """The best by the analytical model of many proposals, each placement once."""
-    evaluate = analytical(instance)
+    instance, left = trial.problem.instance, int(trial.left)
+    evaluate = replace(trial.problem, evaluate=None).interval_s
     drawn = policy_plans(advice(policy, instance.graph, instance.target), instance, seed)
     costed = {}
-    for plan in itertools.islice(drawn, SCREENED_PER_SAMPLE * samples.left):
+    for plan in itertools.islice(drawn, SCREENED_PER_SAMPLE * left):
         placement = plan.placement
         if placement is None:
             placement = cheapest_slicing(instance, plan.order, plan.fusion_group).placement
         arrays = (placement, plan.order, plan.fusion_group)
         key = placement.tobytes() + plan.fusion_group.tobytes()
         costed.setdefault(key, (float(evaluate(*(array[None] for array in arrays))[0]), arrays))
-    for _, arrays in sorted(costed.values(), key=itemgetter(0))[: samples.left]:
-        samples.one(*arrays)
+    for _, arrays in sorted(costed.values(), key=itemgetter(0))[:left]:
+        trial.one(*arrays)
 
 
-def from_analytical(instance: Instance, samples: Samples, seed: int, *, goes_on: bool) -> None:
+def from_analytical(trial: Trial, seed: int, *, goes_on: bool) -> None:
     """The portfolio's plan by the analytical model; then annealing with its order and kernels."""
-    found = go_opt.optimize(
-        instance.graph, instance.target, max_evaluations=ANALYTICAL_EVALUATIONS, seed=seed, policy=None
-    )
-    plan = found.plan
-    interval_s = samples.one(plan.placement, plan.order, plan.fusion_group)
+    problem = trial.problem
+    plan = go_opt.optimize(
+        problem.graph, problem.target, max_evaluations=ANALYTICAL_EVALUATIONS, seed=seed, policy=None,
+        relays=False, replication=False,
+    ).plan  # fmt: skip
+    interval_s = trial.one(plan.placement, plan.order, plan.fusion_group)
     if not goes_on:
         return
-    planned = replace(instance, order=plan.order, fusion_group=plan.fusion_group)
-    anneal_from(planned, samples, seed, Annealing(), plan.placement, interval_s)
+    planned = replace(problem.instance, order=plan.order, fusion_group=plan.fusion_group)
+    trial.problem = replace(problem, instance=planned, kernels=plan.fusion_group)
+    units = unit_problem(trial.problem)
+    start = np.zeros(units.num_units, dtype=np.int32)
+    start[units.unit_of_op] = plan.placement
+    anneal(trial, units, start, interval_s, np.random.default_rng(seed))
 
 
 def report(names: list[str], rows: dict[Part, Row], options: argparse.Namespace) -> None:

@@ -14,10 +14,10 @@ of the default order streams weights. Medians over the seeds, their range where 
 from __future__ import annotations
 
 import argparse
-import itertools
 import math
 import statistics
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -26,6 +26,7 @@ from policy_methods import (
     checked,
     checked_row,
     finetuned,
+    outcome_row,
     plan_of,
     policy_of,
     searched,
@@ -38,7 +39,6 @@ from policy_runs import (
     arguments,
     by_seed,
     complete_graphs,
-    curve_row,
     geometric_mean,
     graph_names,
     parts_of,
@@ -50,13 +50,12 @@ from policy_runs import (
 
 import go_opt
 from go_opt.agents.training.problems.lessons import JOINT, ORDER_AND_FUSION
-from go_opt.bench.baselines import Run, Samples
-from go_opt.bench.baselines.harness import Plans
+from go_opt.bench.rivals import Outcome, Problem, Trial, pose
 from go_opt.env import evaluate_plan
-from go_opt.env.evaluation import Evaluate
+from go_opt.env.evaluation import Evaluate, Plans
 from go_opt.solver import earliest_finish_placement
 from go_opt.solver.orders.cheapest import cheapest_slicing
-from go_opt.solver.orders.instance import Instance, instance
+from go_opt.solver.orders.instance import Instance
 from go_opt.solver.orders.orders import fixed_orders, random_orders
 
 SEPARATE = "separate heuristics"
@@ -84,7 +83,7 @@ def main() -> None:
 
 
 def work(target: str, evaluations: int, part: Part) -> Row:
-    case = instance(go_opt.load(f"zoo:{part.graph}"), go_opt.target(target))
+    problem = pose(go_opt.load(f"zoo:{part.graph}"), go_opt.target(target), relays=False)
     is_sliced = target == "mcm-6x6"
     if part.method in OF_POLICY:
         lessons = [ORDER_AND_FUSION, JOINT] if is_sliced else [ORDER_AND_FUSION]
@@ -95,9 +94,9 @@ def work(target: str, evaluations: int, part: Part) -> Row:
     else:
         search = ordered(part.method)
     if is_sliced:
-        return checked_row(case, searched(search, case, evaluations, part.seed))
-    run = searched(search, case, evaluations, part.seed, makespans(case))
-    return checked_makespan(case, run)
+        return checked_row(problem, searched(search, problem, evaluations, part.seed), evaluations)
+    problem = replace(problem, evaluate=makespans(problem.instance))
+    return checked_makespan(problem, searched(search, problem, evaluations, part.seed), evaluations)
 
 
 def fixed_of(target: str) -> tuple[str, ...]:
@@ -108,9 +107,10 @@ def fixed_of(target: str) -> tuple[str, ...]:
 def ordered(method: str) -> Search:
     """The best slices of the orders and kernels of a heuristic."""
 
-    def search(instance: Instance, samples: Samples, seed: int) -> None:
-        for order, group in itertools.islice(orders_of(method, instance, seed), samples.left):
-            samples.one(cheapest_slicing(instance, order, group).placement, order, group)
+    def search(trial: Trial, seed: int) -> None:
+        instance = trial.problem.instance
+        for order, group in orders_of(method, instance, seed):
+            trial.one(cheapest_slicing(instance, order, group).placement, order, group)
 
     return search
 
@@ -144,13 +144,12 @@ def earliest_finish(case: Instance, order: np.ndarray, group: np.ndarray) -> np.
     return earliest_finish_placement(case.tables, order, group, case.tables.num_chips)
 
 
-def checked_makespan(case: Instance, run: Run) -> Row:
-    row = curve_row(run.curve_s) | {"spent": run.spent}
-    if run.best is not None:
-        _, order, group = run.best
+def checked_makespan(problem: Problem, outcome: Outcome, evaluations: int) -> Row:
+    if outcome.plan is not None:
+        case, order, group = problem.instance, outcome.plan.order, outcome.plan.fusion_group
         metrics = checked(case, plan_of(case, earliest_finish(case, order, group), order, group))
-        assert math.isclose(metrics.makespan_s, run.curve_s[-1], rel_tol=1e-9)
-    return row
+        assert math.isclose(metrics.makespan_s, outcome.interval_s, rel_tol=1e-9)
+    return outcome_row(outcome, evaluations)
 
 
 def report(names: list[str], rows: dict[Part, Row], options: argparse.Namespace) -> None:

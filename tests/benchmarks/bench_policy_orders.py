@@ -2,7 +2,7 @@
 
 Run: PYTHONPATH=. python tests/benchmarks/bench_policy_orders.py --policy FILE ... --out LINES [NAME ...]
 
-Regime ``order_slice`` on ``mcm-6x6``: a method says order and kernels, the exact slicer places
+On ``mcm-6x6``, without relays: a method says order and kernels, the exact slicer places
 them; one sample is one sliced plan. *policy* draws from the policy alone, *policy, mixed* is
 what the portfolio takes from it: the prior's keys half of the time, and placements by the
 policy's logits in between. Intervals in microseconds; then times faster than greedy (than one
@@ -37,20 +37,13 @@ from policy_runs import (
 
 import go_opt
 from go_opt.agents.training.problems.lessons import ORDER_AND_FUSION
-from go_opt.solver.orders.instance import instance
+from go_opt.bench.rivals import pose
 
 BUDGETS = (16, 64, 256, 1024)
 SHOWN = (16, 256)  # graph by graph
-STRUCTURED = "slice, structured keys"
-FIXED = ("greedy", "slice", "slice, fixed orders")  # draw nothing
-DRAWN = (
-    "slice, uniform keys",
-    STRUCTURED,
-    "genetic",
-    "genetic, structured start",
-    "genetic, feature mix",
-    "genetic, fusion too",
-)
+STRUCTURED = "structured"
+FIXED = ("greedy", "slice", "fixed-orders")  # draw nothing
+DRAWN = (STRUCTURED, "genetic", "feature-mix", "genetic-fusion")
 OF_POLICY = ("policy", "policy, mixed")
 BRANCHY_GAIN = 1.01
 BRANCHY_SAMPLES = 256
@@ -70,13 +63,13 @@ def main() -> None:
 
 
 def work(evaluations: int, part: Part) -> Row:
-    case = instance(go_opt.load(f"zoo:{part.graph}"), go_opt.target("mcm-6x6"))
+    problem = pose(go_opt.load(f"zoo:{part.graph}"), go_opt.target("mcm-6x6"), relays=False)
     search = part.method
     if part.method == "policy":
         search = zero_shot(policy_of(part), [ORDER_AND_FUSION])
     elif part.method == "policy, mixed":
         search = mixed(policy_of(part))
-    return checked_row(case, searched(search, case, evaluations, part.seed))
+    return checked_row(problem, searched(search, problem, evaluations, part.seed), evaluations)
 
 
 def report(names: list[str], rows: dict[Part, Row], options: argparse.Namespace) -> None:

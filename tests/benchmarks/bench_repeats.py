@@ -31,9 +31,9 @@ from go_opt.model.plan import Plan
 from go_opt.model.repeats import find_repeats
 from go_opt.solver import verify
 from go_opt.solver.orders.cheapest import Slicer
-from go_opt.solver.orders.genetic import genetic_search
+from go_opt.solver.orders.genetic import genetic_search, order_keys
 from go_opt.solver.orders.instance import Instance, instance
-from go_opt.solver.orders.order_search import genetic_orders, order_keys
+from go_opt.solver.orders.order_search import genetic_orders
 from go_opt.solver.orders.tied_keys import tied_keys
 from tests.strategies import small_mcm
 

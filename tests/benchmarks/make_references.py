@@ -3,9 +3,9 @@
 Run: PYTHONPATH=. python tests/benchmarks/make_references.py [--seconds 20] [--most-ops 6000] [NAME ...]
 
 Over the graphs of the test split that fit ``mcm-6x6`` (strict problem: triangle rule, no
-relays, no replication), or those named. For each of ``--seconds``: the rivals of
-``go_opt.bench.baselines`` that slice, for some 2/5 of the time, then annealing directly on
-the placements of the best of them. Every reference has passed the verifier. Writes
+relays, no replication), or those named. For each of ``--seconds``: rivals
+that slice, for some 2/5 of the time, then annealing directly on the placements of the best of
+them. Every reference has passed the verifier. Writes
 ``tests/data/references.toml``; an entry is replaced only by a faster plan, or where graph or
 target changed, so longer runs improve the file. Test graphs: nothing is tuned on them.
 
@@ -29,20 +29,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
+from policy_rivals import POLICY_RIVALS
 
 import go_opt
-from go_opt.bench.baselines import METHODS
-from go_opt.bench.baselines.direct_annealing import anneal_placement
+from go_opt.bench.rivals import Limits, Outcome, Problem, compete, pose
 from go_opt.env import load_zoo, zoo_entries
-from go_opt.solver.orders.instance import Instance, instance
-from tests.strategies import make_plan
+from go_opt.solver import anneal, placement_problem
 
 TARGET = "mcm-6x6"
 FILE = Path(__file__).resolve().parent.parent / "data" / "references.toml"
 SLICING_SHARE = 0.4  # of the time
-SLICERS = ("slice, structured keys", "genetic", "genetic, fusion too")
+SLICERS = ("structured", "genetic", "genetic-fusion")
 SEED = 0
 STARTS = 4  # plans that annealing takes on
 FIRST_MOVES = 2000
@@ -52,13 +49,11 @@ HEADER = "# Written by tests/benchmarks/make_references.py, which says what the 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """A valid plan and what finding it took."""
+    """A valid plan and what found it."""
 
     interval_s: float
     method: str
-    placement: NDArray[np.int32]  # [N]
-    order: NDArray[np.int32]  # [N]
-    fusion_group: NDArray[np.int32]  # [N]
+    plan: go_opt.Plan
 
 
 def main() -> None:
@@ -90,14 +85,11 @@ def reference(name: str, seconds: float) -> dict[str, str | int | float]:
     """The entry of one graph."""
     began = time.monotonic()
     graph, target = load_zoo(name), go_opt.target(TARGET)
-    case = instance(graph, target)
-    greedy_s, slice_s = (
-        float(METHODS[method].run(case, 1, SEED).curve_s[0]) for method in ("greedy", "slice")
-    )
-    best, evaluations = search(case, lambda share: time.monotonic() - began < share * seconds)
-    plan = make_plan(graph, target, best.placement, order=best.order, fusion_group=best.fusion_group)
-    assert go_opt.verify(graph, target, plan) == []
-    metrics = go_opt.evaluate(graph, target, plan)
+    problem = pose(graph, target, relays=False)
+    greedy_s, slice_s = (run(problem, method, 1, SEED).interval_s for method in ("greedy", "slice"))
+    best, evaluations = search(problem, lambda share: time.monotonic() - began < share * seconds)
+    assert go_opt.verify(graph, target, best.plan) == []
+    metrics = go_opt.evaluate(graph, target, best.plan)
     assert metrics.valid
     assert math.isclose(metrics.interval_s, best.interval_s, rel_tol=1e-9)
     start_s = greedy_s if math.isfinite(greedy_s) else slice_s
@@ -117,59 +109,62 @@ def reference(name: str, seconds: float) -> dict[str, str | int | float]:
     }
 
 
-def search(case: Instance, in_time: Callable[[float], bool]) -> tuple[Found, int]:
+def search(problem: Problem, in_time: Callable[[float], bool]) -> tuple[Found, int]:
     """The best plan, and all evaluations; ``in_time`` says whether a share of the time is left."""
     founds, evaluations = [], 0
-    for method, found, spent in sliced(case, in_time):
-        evaluations += spent
-        if found is not None:
-            founds.append(Found(found[0], method, *found[1]))
+    for method, outcome in sliced(problem, in_time):
+        evaluations += outcome.evaluations
+        if outcome.plan is not None:
+            founds.append(Found(outcome.interval_s, method, outcome.plan))
     starts = sorted(founds, key=lambda found: found.interval_s)[:STARTS]
     turn = 0
     while in_time(1.0):
         # Each start in turn, longer each round, from hot and from cold.
         rounds, i = divmod(turn, len(starts))
-        start = starts[i]
-        annealed = anneal_placement(
-            case,
-            start.placement,
-            start.order,
-            start.fusion_group,
-            moves=FIRST_MOVES * 2**rounds,
-            seed=SEED + turn,
-            hot=(0.1, 0.03)[rounds % 2],
-        )
-        evaluations += annealed.evaluations
+        starts[i], moves = annealed(problem, starts[i], rounds, SEED + turn)
+        evaluations += moves
         turn += 1
-        if annealed.interval_s < start.interval_s * (1 - 1e-9):
-            method = start.method.removesuffix(ANNEALED) + ANNEALED
-            starts[i] = replace(
-                start, interval_s=annealed.interval_s, method=method, placement=annealed.placement
-            )
     return min(starts, key=lambda found: found.interval_s), evaluations
 
 
-def sliced(
-    case: Instance, in_time: Callable[[float], bool]
-) -> Iterator[tuple[str, tuple[float, tuple[NDArray[np.int32], ...]] | None, int]]:
-    """``(method, (interval_s, plan) or None, evaluations)`` of each run of a method that slices."""
+def annealed(problem: Problem, start: Found, rounds: int, seed: int) -> tuple[Found, int]:
+    """What comes of a plan by moving its units, if it is better; and the moves."""
+    plan = start.plan
+    moved = anneal(
+        problem.instance.tables,
+        placement_problem(problem.graph, problem.target, plan.fusion_group),
+        plan.order,
+        plan.fusion_group,
+        plan.placement,
+        passing="adjacent",
+        moves=FIRST_MOVES * 2**rounds,
+        seed=seed,
+        hot=(0.1, 0.03)[rounds % 2],
+    )
+    arrays = (moved.placement[None], plan.order[None], plan.fusion_group[None])
+    interval_s = float(problem.interval_s(*arrays)[0])
+    if interval_s >= start.interval_s * (1 - 1e-9):
+        return start, moved.moves
+    method = start.method.removesuffix(ANNEALED) + ANNEALED
+    return Found(interval_s, method, replace(plan, placement=moved.placement)), moved.moves
+
+
+def sliced(problem: Problem, in_time: Callable[[float], bool]) -> Iterator[tuple[str, Outcome]]:
+    """``(method, outcome)`` of each run of a method that slices."""
     rounds = 0
-    for method in ("slice", "slice, fixed orders", "greedy"):
-        yield run(case, method, 6, SEED)
+    for method in ("slice", "fixed-orders", "greedy"):
+        yield method, run(problem, method, 12, SEED)
     evaluations = 4
     while in_time(SLICING_SHARE):
-        yield run(case, SLICERS[rounds % len(SLICERS)], evaluations, SEED + rounds)
+        method = SLICERS[rounds % len(SLICERS)]
+        yield method, run(problem, method, evaluations, SEED + rounds)
         rounds += 1
         # Doubled each time round: the last genetic search takes as long as all before it.
         evaluations *= 2 if rounds % len(SLICERS) == 0 else 1
 
 
-def run(
-    case: Instance, method: str, evaluations: int, seed: int
-) -> tuple[str, tuple[float, tuple[NDArray[np.int32], ...]] | None, int]:
-    done = METHODS[method].run(case, evaluations, seed)
-    best = None if done.best is None else (float(done.curve_s[-1]), done.best)
-    return method, best, done.spent
+def run(problem: Problem, method: str, evaluations: int, seed: int) -> Outcome:
+    return compete(POLICY_RIVALS[method], problem, Limits(evaluations=evaluations), seed)
 
 
 def is_better(old: dict | None, new: dict) -> bool:

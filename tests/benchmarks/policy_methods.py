@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from policy_runs import Part, Row, curve_row
+from policy_rivals import POLICY_RIVALS
+from policy_runs import Part, Row
 
 import go_opt
 from go_opt.agents.decoding.outputs import Outputs
@@ -22,10 +23,9 @@ from go_opt.agents.training.problems.cases import Case, case
 from go_opt.agents.training.problems.environment import Evaluations
 from go_opt.agents.training.problems.lessons import Lesson
 from go_opt.agents.training.problems.rollout import decide, play
-from go_opt.bench.baselines import METHODS, Method, Run, Samples
-from go_opt.bench.baselines.harness import Plans
+from go_opt.bench.rivals import Limits, Outcome, Problem, Rival, Trial, compete
 from go_opt.env import Target
-from go_opt.env.evaluation import Evaluate
+from go_opt.env.evaluation import Evaluate, Plans
 from go_opt.env.model.metrics import Fidelity, Metrics
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -36,7 +36,7 @@ from tests.strategies import make_plan
 BATCH = 16  # samples of one lesson at a time, before the next lesson has its turn
 BEST_OF = 4
 
-Search = Callable[[Instance, Samples, int], None]
+Search = Callable[[Trial, int], None]
 
 
 def policy_of(part: Part) -> Policy:
@@ -47,14 +47,13 @@ def policy_of(part: Part) -> Policy:
 def zero_shot(policy: Policy, lessons: Sequence[Lesson]) -> Search:
     """The policy's mean decisions, then draws, the lessons in turn; nothing is learned."""
 
-    def search(instance: Instance, samples: Samples, seed: int) -> None:
-        known = case(instance.graph, instance.target)
-        outputs, session = policy(known.features), Counted(samples)
+    def search(trial: Trial, seed: int) -> None:
+        known = case(trial.problem.graph, trial.problem.target)
+        outputs, session = policy(known.features), Counted(trial)
         try_means(known, outputs, lessons, session)
         for turn, lesson in enumerate(itertools.cycle(lessons)):
-            if not samples.left:
-                return
-            few = replace(lesson, samples=min(BATCH, samples.left), best_of=1)
+            trial.check()
+            few = replace(lesson, samples=int(min(BATCH, trial.left)), best_of=1)
             play(known, outputs, few, session, int(np.random.default_rng((seed, turn)).integers(2**31)))
 
     return search
@@ -63,14 +62,14 @@ def zero_shot(policy: Policy, lessons: Sequence[Lesson]) -> Search:
 def finetuned(policy: Policy, lessons: Sequence[Lesson]) -> Search:
     """The policy's mean decisions, then finetuning with all samples that are left."""
 
-    def search(instance: Instance, samples: Samples, seed: int) -> None:
-        known, session = case(instance.graph, instance.target), Counted(samples)
+    def search(trial: Trial, seed: int) -> None:
+        graph, target = trial.problem.graph, trial.problem.target
+        known, session = case(graph, target), Counted(trial)
         try_means(known, policy(known.features), lessons, session)
-        if not samples.left:
-            return
+        trial.check()
         few = tuple(replace(lesson, samples=BATCH, best_of=BEST_OF) for lesson in lessons)
         settings = replace(finetuning_settings(), lessons=few)
-        request = FinetuneRequest(instance.graph, instance.target, policy, samples.left, seed, settings)
+        request = FinetuneRequest(graph, target, policy, int(trial.left), seed, settings)
         with TemporaryDirectory() as folder:
             finetune(request, folder, session)
 
@@ -81,9 +80,9 @@ def from_scratch(lessons: Sequence[Lesson]) -> Search:
     """The same from parameters that know nothing, other ones for each seed."""
     config = PolicyConfig()
 
-    def search(instance: Instance, samples: Samples, seed: int) -> None:
+    def search(trial: Trial, seed: int) -> None:
         start = Policy(config, initial_parameters(config, seed))
-        finetuned(start, lessons)(instance, samples, seed)
+        finetuned(start, lessons)(trial, seed)
 
     return search
 
@@ -91,13 +90,13 @@ def from_scratch(lessons: Sequence[Lesson]) -> Search:
 def mixed(policy: Policy) -> Search:
     """What the policy adds to the portfolio: its own plans and the prior's, half and half."""
 
-    def search(instance: Instance, samples: Samples, seed: int) -> None:
-        plans = policy_plans(advice(policy, instance.graph, instance.target), instance, seed)
-        for plan in itertools.islice(plans, samples.left):
+    def search(trial: Trial, seed: int) -> None:
+        instance = trial.problem.instance
+        for plan in policy_plans(advice(policy, instance.graph, instance.target), instance, seed):
             placement = plan.placement
             if placement is None:
                 placement = cheapest_slicing(instance, plan.order, plan.fusion_group).placement
-            samples.one(placement, plan.order, plan.fusion_group)
+            trial.one(placement, plan.order, plan.fusion_group)
 
     return search
 
@@ -111,22 +110,19 @@ def try_means(known: Case, outputs: Outputs, lessons: Sequence[Lesson], session:
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """The samples of the harness as an environment, and its session.
+    """A trial as an environment, and its session.
 
     The last batch of a training may ask for more than are left: the rest is answered as
     invalid, which moves a last update alone, and nothing is drawn after that.
     """
 
-    samples: Samples
+    trial: Trial
 
     def open(self, graph: Graph, target: Target) -> Counted:
         return self
 
     def evaluate(self, placement: Plans, order: Plans, fusion_group: Plans) -> Evaluations:
-        interval_s = np.full(len(placement), np.inf)
-        left = min(len(placement), self.samples.left)
-        if left:
-            interval_s[:left] = self.samples(placement[:left], order[:left], fusion_group[:left])
+        interval_s = self.trial.evaluate(placement, order, fusion_group)
         return Evaluations(interval_s, np.isfinite(interval_s))
 
     def close(self) -> None:
@@ -147,26 +143,27 @@ class Failures:
         return interval_s
 
 
-def searched(
-    search: Search | str,
-    instance: Instance,
-    evaluations: int,
-    seed: int,
-    evaluate: Evaluate | None = None,
-) -> Run:
+def searched(search: Search | str, problem: Problem, evaluations: int, seed: int) -> Outcome:
     """What a search reaches, or the rival of that name."""
-    method = METHODS[search] if isinstance(search, str) else Method("", "order_slice", search)
-    return method.run(instance, evaluations, seed, evaluate)
+    rival = POLICY_RIVALS[search] if isinstance(search, str) else Rival("policy", "", search)
+    return compete(rival, problem, Limits(evaluations=evaluations), seed)
 
 
-def checked_row(instance: Instance, run: Run, fidelity: Fidelity = "analytical") -> Row:
+def outcome_row(outcome: Outcome, evaluations: int) -> Row:
+    """The line of a run: its best-so-far curve as the samples where it falls."""
+    falls = [[point.evaluations, point.interval_s] for point in outcome.curve]
+    return {"evaluations": evaluations, "falls": falls, "spent": outcome.evaluations}
+
+
+def checked_row(
+    problem: Problem, outcome: Outcome, evaluations: int, fidelity: Fidelity = "analytical"
+) -> Row:
     """The line of a run whose best plan passed the verifier and costs what was reported."""
-    row = curve_row(run.curve_s) | {"spent": run.spent}
-    if run.best is None:
-        assert math.isinf(run.curve_s[-1])
+    row = outcome_row(outcome, evaluations)
+    if outcome.plan is None:
         return row
-    metrics = checked(instance, plan_of(instance, *run.best), fidelity)
-    assert math.isclose(metrics.interval_s, run.curve_s[-1], rel_tol=1e-9)
+    metrics = checked(problem.instance, outcome.plan, fidelity)
+    assert math.isclose(metrics.interval_s, outcome.interval_s, rel_tol=1e-9)
     return row | {"streams": bool(metrics.stream_bytes.any()), "bottleneck": metrics.bottleneck}
 
 

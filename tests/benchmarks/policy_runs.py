@@ -181,14 +181,8 @@ def _digest(path: str) -> str:
 # --------------------------------------------------------------------------- curves
 
 
-def curve_row(curve_s: Curve) -> Row:
-    """A best-so-far curve as its length and the samples where it falls."""
-    falls = np.flatnonzero(curve_s < np.concatenate([[np.inf], curve_s[:-1]]))
-    return {"evaluations": len(curve_s), "falls": [[int(i) + 1, float(curve_s[i])] for i in falls]}
-
-
 def curve_of(row: Row) -> Curve:
-    """[evaluations] best-so-far seconds; the inverse of :func:`curve_row`."""
+    """[evaluations] best-so-far seconds, from the samples where they fall."""
     curve_s = np.full(row["evaluations"], np.inf)
     for sample, interval_s in row["falls"]:
         curve_s[sample - 1 :] = interval_s

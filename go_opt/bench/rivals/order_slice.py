@@ -14,11 +14,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.bench.baselines.order_slice import FUSION_RANGE
 from go_opt.bench.rivals.problem import Problem
 from go_opt.bench.rivals.trial import Trial
 from go_opt.env import list_schedule
-from go_opt.env.kernels.numbering import number_kernels
 from go_opt.solver import (
     Passing,
     Slicing,
@@ -28,8 +26,7 @@ from go_opt.solver import (
     slice_order_streamed,
 )
 from go_opt.solver.orders.cheapest import STREAMS
-from go_opt.solver.orders.genetic import Keys, genetic_search
-from go_opt.solver.orders.orders import schedule
+from go_opt.solver.orders.genetic import AS_BY_DEFAULT, Keys, decoded, genetic_search, order_keys
 
 Slicer = Callable[..., Slicing | None]
 
@@ -55,33 +52,28 @@ def slice_default(trial: Trial, seed: int) -> None:
 def genetic(trial: Trial, seed: int) -> None:
     """Genetic search for the order of the default kernels, the default order in its first generation."""
     problem = trial.problem
-    num_kernels = int(problem.kernels.max()) + 1
 
     def interval_s(keys: Keys) -> float:
         return slice_along(trial, list_schedule(problem.graph, problem.kernels, keys))
 
-    place = number_kernels(problem.order, problem.kernels)
-    first = np.empty(num_kernels)
-    first[problem.kernels] = 1.0 - (place + 1.0) / (num_kernels + 1.0)
-    genetic_search(interval_s, num_kernels, evaluations=GENOMES, seed=seed, first=first)
+    first = order_keys(problem.order, problem.kernels)
+    genetic_search(interval_s, len(first), evaluations=GENOMES, seed=seed, first=first)
 
 
 def genetic_with_fusion(trial: Trial, seed: int) -> None:
     """Genetic search for priorities of order and fusion at once, the defaults among the first."""
     problem = trial.problem
-    num_ops = problem.graph.num_ops
     if problem.decide == "placement":
         trial.notes.append("kernels are fixed")
         return
 
     def interval_s(keys: Keys) -> float:
-        fusion_priority = (2.0 * keys[num_ops:] - 1.0) * FUSION_RANGE
-        kernels, order = schedule(problem.instance, keys[:num_ops], fusion_priority)
+        kernels, order = decoded(problem.instance, keys)
         return slice_along(trial, order, kernels)
 
-    falling = 1.0 - np.arange(1, num_ops + 1) / (num_ops + 1.0)
-    first = np.concatenate([falling, np.full(num_ops, 0.5)])
-    genetic_search(interval_s, 2 * num_ops, evaluations=GENOMES, seed=seed, first=first)
+    place = order_keys(problem.order, problem.instance.order)
+    first = np.append(place, np.full(len(place), AS_BY_DEFAULT))
+    genetic_search(interval_s, len(first), evaluations=GENOMES, seed=seed, first=first)
 
 
 def slice_along(trial: Trial, order: NDArray[np.int32], kernels: NDArray[np.int32] | None = None) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env import BatchMetrics, Target, evaluate_batch
+from go_opt.env.evaluation import Evaluate, Plans
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.solver.copies.relayed_terms import relay_copies, terms_with_copies
@@ -20,7 +21,6 @@ from go_opt.solver.orders.instance import Instance, instance
 from go_opt.solver.problem.passing import Passing
 
 Decide = Literal["placement", "all"]
-Plans = NDArray[np.int32]  # [B, N]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +31,7 @@ class Problem:
     passing: Passing
     decide: Decide
     kernels: NDArray[np.int32]  # [N] the default ones: greedy fusion, or one per op
+    evaluate: Evaluate | None = None  # what says how long plans take; None: the analytical model
 
     @property
     def graph(self) -> Graph:
@@ -51,7 +52,9 @@ class Problem:
         return self.passing == "adjacent"
 
     def interval_s(self, placement: Plans, order: Plans, fusion_group: Plans) -> NDArray[np.float64]:
-        """[B] by the analytical model; infinite where activations do not fit."""
+        """[B] of plans; infinite where activations do not fit."""
+        if self.evaluate is not None:
+            return self.evaluate(placement, order, fusion_group)
         if self.passing != "relayed":
             return _interval_s(evaluate_batch(self.instance.tables, placement, order, fusion_group))
         terms = [self._relayed(*plan) for plan in zip(placement, order, fusion_group, strict=True)]
@@ -87,13 +90,25 @@ class Problem:
         return replace(plan, relays=relays_of_arrays(self.graph, *relays))
 
 
-def pose(graph: Graph, target: Target, *, relays: bool, decide: Decide = "all") -> Problem:
-    """The problem of ``graph`` on ``target``; relays need a triangle rule to be of use."""
+def pose(
+    graph: Graph,
+    target: Target,
+    *,
+    relays: bool,
+    decide: Decide = "all",
+    evaluate: Evaluate | None = None,
+) -> Problem:
+    """The problem of ``graph`` on ``target``; relays need a triangle rule to be of use.
+
+    Args:
+      evaluate: tells rivals how long plans take, in place of the analytical model: hardware, say.
+    """
     case = instance(graph, target)
     passing: Passing = "relayed" if relays else "adjacent"
     if target.constraints.triangle == "off":
         passing = "free"
-    return Problem(case, passing, decide, case.order if decide == "placement" else case.fusion_group)
+    kernels = case.order if decide == "placement" else case.fusion_group
+    return Problem(case, passing, decide, kernels, evaluate)
 
 
 def _interval_s(terms: BatchMetrics) -> NDArray[np.float64]:

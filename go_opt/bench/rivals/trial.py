@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.bench.rivals.problem import Plans, Problem
+from go_opt.bench.rivals.problem import Problem
+from go_opt.env.evaluation import Plans
 from go_opt.errors import InvalidInputError
 from go_opt.model.plan import Plan
 from go_opt.solver import verify
@@ -106,9 +107,17 @@ class Trial:
           SpentError: before the evaluation, or, where fewer were left than plans given, after it.
         """
         self.check()
+        interval_s = self.evaluate(placement, order, fusion_group)
+        self.check()
+        return interval_s
+
+    def evaluate(self, placement: Plans, order: Plans, fusion_group: Plans) -> NDArray[np.float64]:
+        """[B] the same for those who end by themselves: infinite for plans beyond the last evaluation."""
         taken = int(min(len(placement), self.left))
-        placement, order, fusion_group = placement[:taken], order[:taken], fusion_group[:taken]
-        interval_s = self.problem.interval_s(placement, order, fusion_group)
+        interval_s = np.full(len(placement), math.inf)
+        if taken == 0:
+            return interval_s
+        interval_s[:taken] = self.problem.interval_s(placement[:taken], order[:taken], fusion_group[:taken])
         elapsed_s = self.elapsed_s
         for i in range(taken):
             self.evaluations += 1
@@ -121,7 +130,6 @@ class Trial:
                 continue
             self.best = plan
             self._curve.append(Point(self.evaluations, elapsed_s, float(interval_s[i])))
-        self.check()
         return interval_s
 
     def one(

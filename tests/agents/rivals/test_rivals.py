@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -11,12 +12,13 @@ from hypothesis import given, settings
 
 from go_opt.agents.generator import generate_graph
 from go_opt.bench.rivals import RIVALS, Limits, Problem, Rival, compete, pose
-from go_opt.env import evaluate_plan, load_target
+from go_opt.env import evaluate_plan, load_target, load_zoo
 from go_opt.model.graph import WEIGHT
 from go_opt.solver import verify
 from go_opt.solver.certify.problem.problem import refinement_problem
 from go_opt.solver.certify.refinement import Refinement
 from tests.agents.rivals.cases import Clock, best_by_brute_force_s, random_problem, toy_problem
+from tests.benchmarks.policy_rivals import POLICY_RIVALS
 from tests.strategies import examples, random_graph, random_target, seeds, small_mcm
 
 EVALUATIONS = 12
@@ -171,3 +173,37 @@ def test_a_model_that_takes_too_long_to_build_is_given_up() -> None:
     assert outcome.interval_s == sliced.interval_s
     assert outcome.notes == ()
     assert outcome.wall_s < 4.0
+
+
+def blind_rivals() -> list[Rival]:
+    """Those that may know what plans cost from evaluations alone."""
+    return [POLICY_RIVALS["random"], POLICY_RIVALS["blind-annealing"]]
+
+
+@pytest.mark.parametrize("rival", blind_rivals(), ids=lambda rival: rival.name)
+def test_blind_rivals_see_no_costs(rival: Rival) -> None:
+    # Costs of another world in the tables, the same answers of the evaluator: the same run.
+    problem = pose(generate_graph(1, num_ops=60), load_target("mcm-6x6"), relays=False)
+    rng = np.random.default_rng(0)
+    tables = problem.instance.tables._replace(
+        op_s=rng.permuted(problem.instance.tables.op_s, axis=1),
+        tensor_bytes=rng.permutation(problem.instance.tables.tensor_bytes),
+        sram_bytes=problem.instance.tables.sram_bytes // 100,
+    )
+    blind = replace(problem, instance=replace(problem.instance, tables=tables), evaluate=problem.interval_s)
+    first, again = (compete(rival, seen, Limits(evaluations=64), 0, Clock()) for seen in (problem, blind))
+    assert first.curve == again.curve
+
+
+@pytest.mark.parametrize("name", ["fixed-orders", "structured", "feature-mix", "blind-annealing"])
+@settings(max_examples=examples(6))
+@given(seed=seeds)
+def test_rivals_of_the_policy(name: str, seed: int) -> None:
+    assert check(POLICY_RIVALS[name], random_problem(seed, relays=False), seed).plan is not None
+
+
+def test_first_genomes_are_the_defaults() -> None:
+    problem = pose(load_zoo("dlrm_kaggle"), load_target("mcm-6x6"), relays=False)
+    sliced_s = compete(RIVALS["slice"], problem, Limits(evaluations=1), 0).interval_s
+    for name in ("genetic", "genetic-fusion", "feature-mix"):
+        assert compete(POLICY_RIVALS[name], problem, Limits(evaluations=1), 0).interval_s == sliced_s

@@ -112,3 +112,12 @@ def test_a_rival_that_never_stops_is_stopped() -> None:
 def test_some_limit_is_needed() -> None:
     with pytest.raises(InvalidInputError, match="budget or a number"):
         Limits()
+
+
+def test_who_ends_by_itself_is_answered_beyond_the_last_evaluation() -> None:
+    spent = trial(evaluations=2)
+    rows = np.stack([ONE_CHIP, TWO_CHIPS, TWO_CHIPS])
+    order, kernels = (np.tile(row, (3, 1)) for row in (spent.problem.order, spent.problem.kernels))
+    for finite in ([True, True, False], [False, False, False]):
+        assert np.isfinite(spent.evaluate(rows, order, kernels)).tolist() == finite
+    assert (spent.evaluations, spent.left) == (2, 0)

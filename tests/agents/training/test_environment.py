@@ -1,4 +1,4 @@
-"""The environments in this process: by hand, through the baselines' harness, in any layout."""
+"""The environments in this process: by hand, as a rival's evaluator, in any layout."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from go_opt.agents.training.problems.environment import LocalEnvironment, as_evaluator, open_session
-from go_opt.bench.baselines import METHODS, analytical
-from go_opt.bench.baselines.harness import Plans
+from go_opt.bench.rivals import RIVALS, Limits, compete, pose
+from go_opt.env.evaluation import Plans
 from go_opt.env.model.analytical import _evaluate_batch
 from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import InvalidInputError
-from go_opt.solver.orders.instance import instance
 from tests.strategies import JIT_IS_ON, chip_kind, simulated_kind, simulated_package, small_mcm, toy_graph
 
 US = 1e-6
@@ -59,12 +58,13 @@ def test_the_simulator_by_hand() -> None:
         assert answer.interval_s == pytest.approx([interval_s])
 
 
-def test_a_baseline_reaches_the_same_through_a_session() -> None:
-    case = instance(toy_graph(), small_mcm(3))
-    want = METHODS["annealing"].run(case, 64, 0, analytical(case))
-    with open_session(LocalEnvironment(workers=2), case.graph, case.target) as session:
-        got = METHODS["annealing"].run(case, 64, 0, as_evaluator(session))
-    np.testing.assert_array_equal(got.curve_s, want.curve_s)
+def test_a_rival_reaches_the_same_through_a_session() -> None:
+    problem = pose(toy_graph(), small_mcm(3), relays=False)
+    want = compete(RIVALS["annealing"], problem, Limits(evaluations=64), 0, lambda: 0.0)
+    with open_session(LocalEnvironment(workers=2), problem.graph, problem.target) as session:
+        through = replace(problem, evaluate=as_evaluator(session))
+        got = compete(RIVALS["annealing"], through, Limits(evaluations=64), 0, lambda: 0.0)
+    assert got.curve == want.curve
 
 
 def test_sessions_share_the_workers() -> None:
