@@ -16,17 +16,27 @@ def list_schedule(
 ) -> NDArray[np.int32]:
     """[N] a topological order in which, of all ready kernels, the one of highest priority is next.
 
+    Kernels of a cycle, and those behind it, are left out.
+
     Args:
-      fusion_group: [N] kernel of each op, numbered 0 … M - 1; contracting must leave the
-        graph acyclic.
+      fusion_group: [N] kernel of each op, numbered 0 … M - 1.
       priority: [M]; ties go to the lower kernel number. Ops of a kernel keep their
         order of storage.
     """
-    num_kernels = int(fusion_group.max()) + 1
-    member_ptr = row_pointers(fusion_group, num_kernels)
-    members = np.argsort(fusion_group, kind="stable").astype(np.int32)
-    successor_ptr, successor = graph.successors
-    return _list_schedule(successor_ptr, successor, fusion_group, member_ptr, members, priority)
+    source, reader = fusion_group[graph.edge_src], fusion_group[graph.edge_dst]
+    is_between = source != reader
+    source, reader = source[is_between], reader[is_between]
+    num_kernels = len(priority)
+    place = np.full(num_kernels, -1)
+    schedule_kernels(
+        row_pointers(source, num_kernels),
+        reader[np.argsort(source, kind="stable")],
+        np.bincount(reader, minlength=num_kernels),
+        priority,
+        place,
+    )
+    place_of_op = place[fusion_group]
+    return np.argsort(place_of_op, kind="stable")[(place_of_op < 0).sum() :].astype(np.int32)
 
 
 def depth(graph: Graph) -> NDArray[np.float64]:
@@ -49,32 +59,28 @@ def _longest_before(ptr, neighbour, visiting_order):
 
 
 @njit(cache=True, nogil=True)
-def _list_schedule(successor_ptr, successor, group, member_ptr, members, priority):
-    num_ops = len(group)
-    num_kernels = len(priority)
-    waits_for = np.zeros(num_kernels, np.int64)
-    for op in range(num_ops):
-        for i in range(successor_ptr[op], successor_ptr[op + 1]):
-            if group[successor[i]] != group[op]:
-                waits_for[group[successor[i]]] += 1
-    heap = np.empty(num_kernels, np.int64)
+def schedule_kernels(successor_ptr, successor, num_read, priority, place):
+    """Fill in the place [M] of each kernel: of all that are ready, that of highest priority is next.
+
+    Args:
+      successor_ptr, successor: [M + 1] and CSR of the kernels that read from each; one may occur
+        more than once.
+      num_read: [M] how often each kernel occurs there.
+    """
+    waits_for = num_read.copy()
+    heap = np.empty(len(place), np.int64)
     size = np.int64(0)
-    for kernel in range(num_kernels):
+    for kernel in range(len(place)):
         if waits_for[kernel] == 0:
             size = heap_push(heap, size, kernel, priority)
-    order = np.empty(num_ops, np.int32)
-    placed = 0
+    at = 0
     while size > 0:
         kernel = heap[0]
         size = heap_pop(heap, size, priority)
-        for m in range(member_ptr[kernel], member_ptr[kernel + 1]):
-            op = members[m]
-            order[placed] = op
-            placed += 1
-            for i in range(successor_ptr[op], successor_ptr[op + 1]):
-                reader = np.int64(group[successor[i]])
-                if reader != kernel:
-                    waits_for[reader] -= 1
-                    if waits_for[reader] == 0:
-                        size = heap_push(heap, size, reader, priority)
-    return order[:placed]
+        place[kernel] = at
+        at += 1
+        for i in range(successor_ptr[kernel], successor_ptr[kernel + 1]):
+            reader = np.int64(successor[i])
+            waits_for[reader] -= 1
+            if waits_for[reader] == 0:
+                size = heap_push(heap, size, reader, priority)

@@ -16,8 +16,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from go_opt.env.cost import CostTables
-from go_opt.env.kernels.heap import heap_pop, heap_push
 from go_opt.env.kernels.numbering import number_kernels
+from go_opt.env.kernels.schedule import schedule_kernels
 from go_opt.model.csr import row_pointers
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 from go_opt.solver.problem.passing import ADJACENT, PASSING_CODE, RELAYED, Passing
@@ -161,7 +161,7 @@ def _within(problem, kernels, streaming, held, passing, max_chips, priority, int
     counts = np.zeros((2, num_kernels), np.int64)
     alive = Alive(counts[0], counts[1], np.zeros(2, np.int64))
     for b in range(num_orders):
-        _schedule(kernels, priority[b], place)
+        schedule_kernels(kernels.successor_ptr, kernels.successor, kernels.num_read, priority[b], place)
         along = _problem_along(problem, kernels, passing, place)
         chips, _ = fewest_chips(along, max_chips, interval_s, previous)
         if passing == RELAYED and chips != NO_SLICING:
@@ -186,29 +186,6 @@ def _may_stream_within(problem, streaming, held, place, max_chips, interval_s):
         if before[-1, max_chips] > most_bytes:
             return False
     return True
-
-
-@njit(cache=True, nogil=True)
-def _schedule(kernels, priority, place):
-    """Fill in the place of each kernel in the list schedule; twin of ``env.schedule``."""
-    num_kernels = len(place)
-    waits_for = kernels.num_read.copy()
-    heap = np.empty(num_kernels, np.int64)
-    size = np.int64(0)
-    for kernel in range(num_kernels):
-        if waits_for[kernel] == 0:
-            size = heap_push(heap, size, kernel, priority)
-    at = 0
-    while size > 0:
-        kernel = heap[0]
-        size = heap_pop(heap, size, priority)
-        place[kernel] = at
-        at += 1
-        for i in range(kernels.successor_ptr[kernel], kernels.successor_ptr[kernel + 1]):
-            reader = np.int64(kernels.successor[i])
-            waits_for[reader] -= 1
-            if waits_for[reader] == 0:
-                size = heap_push(heap, size, reader, priority)
 
 
 @njit(cache=True, nogil=True)
