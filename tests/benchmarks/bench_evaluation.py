@@ -10,15 +10,13 @@ measured in the same run. Target: 10,000 plans/s at 1,000 ops.
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 from chains import branchy_graph
+from measuring import best_s
 
 from go_opt.env import cost_tables, evaluate_batch, greedy_fusion, load_target, loop_roles
 
 SIZES = (100, 1_000, 10_000, 50_000)
-REPEATS = 7
 
 
 def main() -> None:
@@ -28,7 +26,7 @@ def main() -> None:
     for num_ops in SIZES:
         tables, plans = problem(num_ops, batch=max(2, 20_000 // num_ops))
         assert_batch_equals_singles(tables, plans)
-        seconds = best_s(lambda tables=tables, plans=plans: evaluate_batch(tables, *plans))
+        seconds, _ = best_s(lambda tables=tables, plans=plans: evaluate_batch(tables, *plans))
         plans_per_s = len(plans[0]) / seconds
         walked = walked_bytes(tables, plans) / seconds
         print(
@@ -72,17 +70,7 @@ def walked_bytes(tables, plans) -> int:
 def copy_bytes_per_s() -> float:
     source = np.ones(64_000_000, dtype=np.int8)
     destination = np.empty_like(source)
-    return 2 * source.nbytes / best_s(lambda: np.copyto(destination, source))
-
-
-def best_s(call) -> float:
-    call()
-    times = []
-    for _ in range(REPEATS):
-        started = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - started)
-    return min(times)
+    return 2 * source.nbytes / best_s(lambda: np.copyto(destination, source))[0]
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from measuring import header, row
 
 import go_opt
 from tests.benchmarks.neurips20 import as_ours, load_input, optimum
@@ -30,8 +31,7 @@ ROUNDING_MS = 5e-4
 
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else DATA
-    print("| input | nodes | down-sets | expert | published | by our model | portfolio |")
-    print("|---|---:|---:|---:|---:|---:|---:|")
+    header(["input", "nodes", "down-sets", "expert", "published", "by our model", "portfolio"])
     for name, (optimum_ms, expert_ms, last) in PUBLISHED.items():
         given = load_input(folder / f"{name}.json")
         graph, target, constraints = as_ours(given)
@@ -47,10 +47,8 @@ def main() -> None:
             ids = [int(op.removeprefix("node")) for op in graph.op_names]
             assert abs(interval_ms(graph, target, np.searchsorted(last, ids)) - expert_ms) < ROUNDING_MS
             assert reached_ms <= expert_ms
-        print(
-            f"| {name} | {graph.num_ops} | {found.down_sets} | {expert_ms or ''} | {optimum_ms:.3f} "
-            f"| {ours_ms:.3f} | {reached_ms:.3f} |"
-        )
+        in_ms = (f"{ms:.3f}" for ms in (optimum_ms, ours_ms, reached_ms))
+        row([name, str(graph.num_ops), str(found.down_sets), str(expert_ms or ""), *in_ms])
 
 
 def interval_ms(graph, target, device) -> float:

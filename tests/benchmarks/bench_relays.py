@@ -20,6 +20,7 @@ from dataclasses import replace
 
 import networkx as nx
 import numpy as np
+from measuring import header, row
 
 import go_opt
 from go_opt.bench.link_scale import with_links_scaled
@@ -45,8 +46,7 @@ def main() -> None:
     target = with_links_scaled(go_opt.target(options.target), options.link_scale)
     if options.unbounded:
         target = unbounded(target)
-    print("| " + " | ".join(COLUMNS) + " |")
-    print("|---" + "|---:" * (len(COLUMNS) - 1) + "|")
+    header(COLUMNS)
     logs = []
     for name in options.names or NAMES:
         graph = go_opt.load(f"zoo:{name}")
@@ -77,7 +77,7 @@ def compare(name: str, graph: Graph, target: Target, budget_s: float, decide: st
         f"{gain:.2f}",
         f"{strict.lower_bound_s / relayed.metrics.interval_s:.2f}",
     )
-    print("| " + " | ".join(cells) + " |", flush=True)
+    row(cells)
     return gain
 
 

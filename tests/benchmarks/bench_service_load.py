@@ -35,6 +35,7 @@ import numpy as np
 from load_clients import CLIENTS, ECHO_S
 from load_mix import KINDS, SIZES
 from load_watch import PROBES_PER_S, Watch, probed
+from measuring import header
 
 from go_opt.service.transport.channel import MESSAGE_OPTIONS
 
@@ -103,8 +104,7 @@ async def _serve_echo() -> None:
 
 
 def print_answers(told: dict[str, Any], seconds: float) -> None:
-    print("| | answers | a second | p50, s | p99, s | p50 alone, s |")
-    print("|---|---:|---:|---:|---:|---:|")
+    header(["", "answers", "a second", "p50, s", "p99, s", "p50 alone, s"])
     rows: dict[str, Callable[[dict[str, Any]], bool]] = {"all": lambda answer: True}
     rows |= {f"{size} ops": lambda answer, size=size: answer["size"] == size for size in SIZES}
     rows |= {kind: lambda answer, kind=kind: answer["kind"] == kind for kind in KINDS}

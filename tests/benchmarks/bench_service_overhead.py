@@ -22,6 +22,7 @@ from dataclasses import replace
 
 import grpc
 import numpy as np
+from measuring import best_s
 
 from go_opt import api
 from go_opt.env import load_zoo, zoo_entries
@@ -130,12 +131,8 @@ def print_codec(name: str, graph: Graph) -> None:
     }
     assert graph_from_proto(graph_pb2.Graph.FromString(data)).fingerprint == graph.fingerprint
     for step, run in steps.items():
-        best_s = float("inf")
-        for _ in range(5):
-            start_s = time.process_time()
-            run()
-            best_s = min(best_s, time.process_time() - start_s)
-        print(f"{name}: {step} {best_s * 1e6 / graph.num_ops:.1f} us an op")
+        seconds, _ = best_s(run, 5, time.process_time)
+        print(f"{name}: {step} {seconds * 1e6 / graph.num_ops:.1f} us an op")
 
 
 def main() -> None:

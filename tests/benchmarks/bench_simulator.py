@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 
 import numpy as np
 from fidelity_plans import Case, PlanArrays, case_of, good_plans, random_plans
+from measuring import best_s, header
 
 from go_opt.env import evaluate_batch, load_target, load_zoo
 from go_opt.env.kernels.numbering import number_kernels
@@ -38,20 +40,16 @@ REPEATS = 3
 
 
 def main() -> None:
-    header("graph", "ops", "kind", "plans that run", "chips", "inferences", "plans/s, median", "slowest")
+    header(["graph", "ops", "kind", "plans that run", "chips", "inferences", "plans/s, median", "slowest"])
     rates = []
     for name in NEAR_1000:
         case = case_of(load_zoo(name), load_target("mcm-6x6"))
         for kind, plans in (("good", good(case)), ("random", random_plans(case, 3 * NUM_PLANS, 0))):
             rates += measured(name, case, kind, plans)
     print(f"\nmedian {np.median(rates):.0f} plans/s; at least 200: {np.mean(np.array(rates) >= 200):.0%}\n")
-    header("graph", "ops", "inferences", "ms a plan", "ns an op and inference")
+    header(["graph", "ops", "inferences", "ms a plan", "ns an op and inference"])
     for name in GROWING:
         grown(name)
-
-
-def header(*columns: str) -> None:
-    print("| " + " | ".join(columns) + " |\n|---" + "|---:" * (len(columns) - 1) + "|")
 
 
 def good(case: Case) -> PlanArrays:
@@ -63,7 +61,7 @@ def measured(name: str, case: Case, kind: str, plans: PlanArrays) -> list[float]
     running = [plan for plan in singles(plans) if simulate(case, plan).outcome[0] == VALID]
     rates, inferences = [], []
     for plan in islice(running, NUM_PLANS):
-        seconds, batch = best_s(case, plan)
+        seconds, batch = best_s(partial(simulate, case, plan), REPEATS, time.thread_time)
         rates.append(1 / seconds)
         inferences.append(int(batch.rounds[0]))
         assert_equals_model(case, plan)
@@ -86,7 +84,8 @@ def grown(name: str) -> None:
     assert sliced is not None
     # Without `memory`, so that every graph's slice runs.
     plan = PlanArrays(sliced.placement[None], case.default[None], case.fusion_group[None])
-    seconds, batch = best_s(case, plan, without=("memory",))
+    run = partial(simulate, case, plan, without=("memory",))
+    seconds, batch = best_s(run, REPEATS, time.thread_time)
     assert batch.outcome[0] == VALID
     assert_equals_model(case, plan)
     inferences = int(batch.rounds[0])
@@ -105,15 +104,6 @@ def singles(plans: PlanArrays) -> list[PlanArrays]:
 
 def simulate(case: Case, plan: PlanArrays, without: Sequence[str] = ()) -> SimulatedBatch:
     return simulate_batch(case.graph, case.target, *plan, without=without)
-
-
-def best_s(case: Case, plan: PlanArrays, without: Sequence[str] = ()) -> tuple[float, SimulatedBatch]:
-    times = []
-    for _ in range(REPEATS):
-        started = time.thread_time()
-        batch = simulate(case, plan, without)
-        times.append(time.thread_time() - started)
-    return min(times), batch
 
 
 def assert_equals_model(case: Case, plan: PlanArrays) -> None:

@@ -19,8 +19,8 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-from bench_evaluation import best_s
 from chains import branchy_graph
+from measuring import best_s
 
 from go_opt.env import cost_tables, evaluate_plan, load_target
 from go_opt.model.plan import Plan
@@ -45,7 +45,7 @@ def main() -> None:
             run = partial(cut, tables, order, group)
             slicing = run()
             assert_answer(graph, target, order, group, slicing, is_relayed)
-            seconds = best_s(run)
+            seconds, _ = best_s(run)
             name = "overlapped" if overlap else "summed"
             print(
                 f"{name:>10} {'yes' if is_relayed else 'no':>7} {num_ops:7d} {seconds * 1e3:8.2f} "

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 
 import numpy as np
-from bench_evaluation import best_s
 from chains import branchy_graph
+from measuring import best_s
 
 from go_opt.env import cost_tables, load_target, load_zoo
 from go_opt.solver.problem.problem import placement_problem
@@ -67,7 +68,9 @@ def core() -> None:
             drawn = sample(BATCH)
             assert obeys(problem, drawn.placement).all()
             assert obeys(problem, fix().placement).all()
-            one_s, batch_s, fix_s = best_s(lambda: sample(1)), best_s(lambda: sample(BATCH)), best_s(fix)
+            one_s, batch_s, fix_s = (
+                best_s(run)[0] for run in (lambda: sample(1), lambda: sample(BATCH), fix)
+            )
             print(
                 f"{orders:>17} {num_ops:6d} {one_s * 1e3:10.2f} {batch_s / BATCH * 1e3:9.2f} "
                 f"{fix_s / BATCH * 1e3:8.2f} {drawn.placement.max(axis=1).mean() + 1:6.1f}"
@@ -82,7 +85,7 @@ def check() -> None:
         rows = np.zeros((num_ops, problem.num_chips))
         placements = sample_adjacent(problem, rows, num_samples=BATCH).placement
         assert not broken_rules(problem, placements).any()
-        seconds = best_s(lambda problem=problem, placements=placements: broken_rules(problem, placements))
+        seconds, _ = best_s(partial(broken_rules, problem, placements))
         print(f"{'':>17} {num_ops:6d} {seconds / BATCH * 1e3:10.4f}")
 
 
@@ -100,9 +103,9 @@ def likelihood() -> None:
         plain = np.array([log_weight(rows, row) for row in cuts]) - found.log_total
         error = np.abs(log_prob(found, cuts) - plain).max()
         assert error < 1e-9
-        filter_s = best_s(lambda reach=reach, rows=rows: cut_filter(reach, rows))
-        viterbi_s = best_s(lambda reach=reach, rows=rows: most_likely_cuts(reach, rows))
-        sample_s = best_s(lambda found=found: log_prob(found, sample_cuts(found, 0, 100)[1])) / 100
+        filter_s, _ = best_s(partial(cut_filter, reach, rows))
+        viterbi_s, _ = best_s(partial(most_likely_cuts, reach, rows))
+        sample_s = best_s(lambda found=found: log_prob(found, sample_cuts(found, 0, 100)[1]))[0] / 100
         print(
             f"{num_ops:6d} {filter_s * 1e3:10.2f} {viterbi_s * 1e3:11.2f} {sample_s * 1e3:10.4f} "
             f"{error:15.1e}"

@@ -15,6 +15,7 @@ import time
 from functools import partial
 
 import numpy as np
+from measuring import best_s
 
 from go_opt.env import cost_tables, list_schedule, load_target, load_zoo
 from go_opt.solver import slice_order, slice_order_relayed
@@ -47,26 +48,18 @@ def main() -> None:
         keys = np.random.default_rng(0).random(graph.num_ops)
         for kind, order in (("default", one_each), ("random", list_schedule(graph, one_each, keys))):
             for passing, cut in SLICERS.items():
-                free, free_s = timed(partial(cut, plenty_of_memory(tables), order, one_each))
+                run = partial(cut, plenty_of_memory(tables), order, one_each)
+                free_s, free = best_s(run, REPEATS, time.process_time)
                 for share in SHARES:
                     tight = tables._replace(sram_bytes=(tables.sram_bytes * share).astype(np.int64))
-                    found, seconds = timed(partial(cut, tight, order, one_each))
+                    run = partial(cut, tight, order, one_each)
+                    seconds, found = best_s(run, REPEATS, time.process_time)
                     assert found is None or found.interval_s >= free.interval_s * (1.0 - 1e-9)
                     reached = "none" if found is None else f"{found.interval_s * 1e6:.1f}"
                     print(
                         f"{name:>20} {graph.num_ops:6d} {kind:>8} {passing:>9} {share:7.2f} "
                         f"{seconds * 1e3:8.1f} {seconds / free_s:7.1f} {reached:>9}"
                     )
-
-
-def timed(run):
-    """What ``run`` returns, and the CPU seconds of the quickest of its runs after the first."""
-    found, seconds = run(), np.inf
-    for _ in range(REPEATS):
-        start_s = time.process_time()
-        found = run()
-        seconds = min(seconds, time.process_time() - start_s)
-    return found, seconds
 
 
 if __name__ == "__main__":

@@ -14,6 +14,9 @@ import argparse
 import subprocess
 import sys
 import time
+from functools import partial
+
+from measuring import best_s
 
 from go_opt.env.zoo import ZooEntry, load_zoo, zoo_entries
 
@@ -50,13 +53,9 @@ def main() -> None:
 
 def best_load_s(entry: ZooEntry) -> float:
     """Best of five; the fingerprint is no part of loading."""
-    seconds = []
-    for _ in range(5):
-        started = time.process_time()
-        graph = load_zoo(entry.name)
-        seconds.append(time.process_time() - started)
+    seconds, graph = best_s(partial(load_zoo, entry.name), 5, time.process_time)
     assert graph.fingerprint == entry.fingerprint, entry.name
-    return min(seconds)
+    return seconds
 
 
 if __name__ == "__main__":

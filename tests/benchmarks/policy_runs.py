@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from measuring import header, row
 from numpy.typing import NDArray
 
 from go_opt.env import zoo_entries
@@ -200,10 +201,9 @@ def reached_s(row: Row, samples: int) -> float:
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Markdown; the first column is text, the others numbers."""
     print(f"\n**{title}**\n")
-    print("| " + " | ".join(columns) + " |")
-    print("|---|" + "---:|" * (len(columns) - 1))
-    for row in rows:
-        print("| " + " | ".join(row) + " |")
+    header(columns)
+    for cells in rows:
+        row(cells)
 
 
 def spread(values: Sequence[float], form: str = ".2f") -> str:
