@@ -22,7 +22,6 @@ MOST_PARAMETERS: Final = 10
 # Each waits to be split; none may grow, and no other may come in.
 LONG_FILES: Final = {
     "api": 322,
-    "cli.commands.plans": 308,
     "env.critical_path": 305,
     "env.model.analytical": 353,
     "env.simulator.engine": 456,
@@ -37,19 +36,9 @@ LONG_FILES: Final = {
     "solver.verify.verifier": 329,
 }
 MANY_PARAMETERS: Final = {
-    "api:optimize": 20,
-    "cli.commands.bench:bench": 12,
-    "cli.commands.plans:optimize": 22,
-    "cli.commands.serving:serve": 17,
-    "cli.commands.training:finetune": 17,
-    "cli.commands.training:pretrain": 21,
     "env.model.analytical:_account_tensors": 17,
     "env.model.analytical:_interval": 11,
     "env.model.makespan:_makespan": 12,
-    "model.codecs.plan_fields:plan_from_fields": 14,
-    "service.client.job_requests:pretrain_request": 11,
-    "service.client.training:finetune": 11,
-    "service.client.training:pretrain": 12,
     "solver.annealing.anneal:__init__": 11,
     "solver.annealing.moves:_ripple": 11,
     "solver.annealing.moves:shift_chips": 12,
@@ -58,6 +47,12 @@ MANY_PARAMETERS: Final = {
     "solver.slicing.segments.fitting_starts:_runs_of_end": 11,
     "solver.slicing.streamed.segment_table:_fill": 12,
     "solver.slicing.streamed.segment_table:segment_table": 11,
+}
+# What users call: with each option a parameter, `help()` and editors show names, types and defaults.
+PUBLIC_API: Final = {
+    "api:optimize": 20,
+    "service.client.training:finetune": 11,
+    "service.client.training:pretrain": 12,
     "training:finetune": 11,
     "training:pretrain": 16,
 }
@@ -147,11 +142,11 @@ def test_functions_take_few_parameters() -> None:
     for name, node in functions():
         asked = node.args
         count = len(asked.posonlyargs) + len(asked.args) + len(asked.kwonlyargs)
-        assert count <= MANY_PARAMETERS.get(name, MOST_PARAMETERS), name
+        assert count <= (MANY_PARAMETERS | PUBLIC_API).get(name, MOST_PARAMETERS), name
 
 
 def test_the_exceptions_are_still_needed() -> None:
     long = {name.removeprefix("go_opt."): path for name, path in MODULES.items()}
     for name in LONG_FILES:
         assert len(long[name].read_text("utf-8").splitlines()) > MOST_LINES, name
-    assert set(MANY_PARAMETERS) <= {name for name, _ in functions()}
+    assert set(MANY_PARAMETERS | PUBLIC_API) <= {name for name, _ in functions()}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from go_opt.cli.commands.interrupt import interrupts_raised
-from go_opt.cli.commands.plans import JsonOption, check_writable
+from go_opt.cli.commands.options import JsonOption, TargetOption, with_options
+from go_opt.cli.commands.plans import check_writable
 from go_opt.errors import InvalidInputError
 from go_opt.result import Decide
 
@@ -20,7 +22,23 @@ if TYPE_CHECKING:
 DEFAULT_BUDGET = "10s"
 
 
+@dataclass(frozen=True)
+class Problem:
+    """What the plans are for, and what they may hold."""
+
+    target: TargetOption = "mcm-6x6"
+    link_scale: Annotated[
+        float, typer.Option(help="Links between chips so many times as fast as the target says.")
+    ] = 1.0
+    relays: Annotated[
+        bool, typer.Option("--relays/--no-relays", help="Relays for all, or the strict triangle rule.")
+    ] = True
+    decide: Annotated[Decide, typer.Option(help="placement: one kernel per op, default order.")] = "all"
+
+
+@with_options
 def bench(
+    problem: Problem,
     graphs: Annotated[
         list[str] | None,
         typer.Argument(
@@ -37,14 +55,6 @@ def bench(
     ] = None,
     evaluations: Annotated[int | None, typer.Option(help="Plans that each run may evaluate.")] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each method on each graph, seeds 0, 1 ...")] = 3,
-    target: Annotated[str, typer.Option(help="Target name or .toml file.")] = "mcm-6x6",
-    link_scale: Annotated[
-        float, typer.Option(help="Links between chips so many times as fast as the target says.")
-    ] = 1.0,
-    relays: Annotated[
-        bool, typer.Option("--relays/--no-relays", help="Relays for all, or the strict triangle rule.")
-    ] = True,
-    decide: Annotated[Decide, typer.Option(help="placement: one kernel per op, default order.")] = "all",
     jobs: Annotated[int, typer.Option(help="Runs at once; with more than one they share the machine.")] = 1,
     out: Annotated[
         Path | None, typer.Option(help="Append every run to this file; what is in it is not run again.")
@@ -67,11 +77,13 @@ def bench(
         budget = DEFAULT_BUDGET
     budget_s = None if budget is None else parse_duration_s(budget, "--budget")
     names = playable(methods_named(methods or ",".join(METHODS)))
-    models = models_named(graphs or ["split:test"], target)
-    with_links_scaled(api.target(target), link_scale)  # refused here, not in every run
+    models = models_named(graphs or ["split:test"], problem.target)
+    with_links_scaled(api.target(problem.target), problem.link_scale)  # refused here, not in every run
     check_writable(out)
     matches = [
-        Match(model, target, method, seed, budget_s, evaluations, link_scale, relays, decide)
+        Match(
+            model, method=method, seed=seed, budget_s=budget_s, max_evaluations=evaluations, **vars(problem)
+        )
         for model in models
         for method in names
         for seed in range(seeds)

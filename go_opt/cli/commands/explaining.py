@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from go_opt.cli.commands.plans import (
-    INVALID_PLAN,
+from go_opt.cli.commands.options import (
     ConstraintsOption,
     CostsOption,
     JsonOption,
     PlanArgument,
     PlanObjectiveOption,
     PlanTargetOption,
-    objective_of,
-    with_costs,
+    read_constraints,
 )
+from go_opt.cli.commands.plans import INVALID_PLAN, objective_of, with_costs
 from go_opt.errors import GraphError, ModelError, PlanError
 
 if TYPE_CHECKING:
@@ -42,12 +41,11 @@ def explain(
 ) -> None:
     """Say why PLAN costs what it costs, what binds and what would help; or why OP is where it is."""
     from go_opt import api
-    from go_opt.constraint_file import load_constraints
     from go_opt.model.codecs.plan_json import load_plan
     from go_opt.report.progress import announce_compilation
 
     loaded = load_plan(plan)
-    asked = () if constraints is None else load_constraints(constraints)
+    asked = read_constraints(constraints)
     on = api.target(target or loaded.target)
     graph = with_costs(_graph(plan, loaded, model), on, costs)
     announce_compilation()

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from go_opt.cli.commands import INTERRUPTED
-from go_opt.cli.commands.connection import Connection, with_connection
 from go_opt.cli.commands.interrupt import interrupts_raised
-from go_opt.cli.commands.plans import JsonOption, check_writable
+from go_opt.cli.commands.options import Connection, JsonOption, with_options
+from go_opt.cli.commands.plans import check_writable
 from go_opt.errors import InvalidInputError
 from go_opt.service.transport.address import DEFAULT_ADDRESS
 
@@ -34,8 +35,8 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="As list and p
 
 
 @jobs_app.command("list")
-@with_connection
-def list_jobs(as_json: JsonOption = False, *, connection: Connection) -> None:
+@with_options
+def list_jobs(connection: Connection, as_json: JsonOption = False) -> None:
     """Name the jobs, done ones too, and say how far they are."""
     from go_opt.report.jobs import job_to_dict, jobs_table
 
@@ -50,8 +51,8 @@ def list_jobs(as_json: JsonOption = False, *, connection: Connection) -> None:
 
 
 @jobs_app.command("get")
-@with_connection
-def get_job(name: NameArgument, as_json: JsonOption = False, *, connection: Connection) -> None:
+@with_options
+def get_job(name: NameArgument, connection: Connection, as_json: JsonOption = False) -> None:
     """Say how far a job is."""
     from go_opt.report.jobs import job_lines, job_to_dict
 
@@ -64,15 +65,14 @@ def get_job(name: NameArgument, as_json: JsonOption = False, *, connection: Conn
 
 
 @jobs_app.command("wait")
-@with_connection
+@with_options
 def wait_for_job(
     name: NameArgument,
+    connection: Connection,
     out: Annotated[
         Path | None, typer.Option(help="Write the best plan of a finetuning to this file.")
     ] = None,
     as_json: JsonOption = False,
-    *,
-    connection: Connection,
 ) -> None:
     """Show a job's progress until it is done; Ctrl-C leaves it running."""
     check_writable(out)
@@ -89,44 +89,57 @@ def wait_for_job(
 
 
 @jobs_app.command("cancel")
-@with_connection
-def cancel_job(name: NameArgument, *, connection: Connection) -> None:
+@with_options
+def cancel_job(name: NameArgument, connection: Connection) -> None:
     """Ask a job to end; the policy as far as it was trained is kept."""
     with connection.client() as client:
         client.operation(name).cancel()
 
 
 @jobs_app.command("delete")
-@with_connection
-def delete_job(name: NameArgument, *, connection: Connection) -> None:
+@with_options
+def delete_job(name: NameArgument, connection: Connection) -> None:
     """Forget a job that is done, and its policy."""
     with connection.client() as client:
         client.operation(name).delete()
 
 
-def submit(
-    connection: Connection, start: Callable[[Client], Operation], *, wait: bool, as_json: bool
-) -> None:
+@dataclass(frozen=True)
+class JobOptions:
+    """How a training is made a job of a service, and what is printed of it."""
+
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --server: what the policy is called there.")
+    ] = None
+    shared: Annotated[
+        bool,
+        typer.Option("--shared", help="With --server: every caller may see the job and use its policy."),
+    ] = False
+    wait: Annotated[bool, typer.Option("--wait", help="With --server: follow the job to its end.")] = False
+    as_json: JsonOption = False
+
+
+def submit(connection: Connection, job: JobOptions, start: Callable[[Client], Operation]) -> None:
     """Start a job and print its name; follow it to its end where asked to."""
     from go_opt.report.jobs import job_to_dict
 
     with connection.client() as client:
         operation = start(client)
-        if wait:
+        if job.wait:
             typer.echo(operation.name, err=True)
-            _show_result(operation, _follow(operation, connection), as_json=as_json)
-        elif as_json:
+            _show_result(operation, _follow(operation, connection), as_json=job.as_json)
+        elif job.as_json:
             typer.echo(json.dumps(job_to_dict(operation), allow_nan=False))
         else:
             typer.echo(operation.name)
 
 
-def name_at_service(context: typer.Context, name: str | None) -> str:
+def name_at_service(context: typer.Context, job: JobOptions) -> str:
     """The policy's name; raises where options of a run on this machine are given."""
     _refuse_given(context, _OF_THIS_MACHINE, "is of a training on this machine, not at a service")
-    if name is None:
+    if job.name is None:
         raise InvalidInputError("--server needs --name, what the policy is called there.", field="name")
-    return name
+    return job.name
 
 
 def folder_here(out: Path | None, context: typer.Context, connection: Connection) -> Path:

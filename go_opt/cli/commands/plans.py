@@ -5,142 +5,93 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from go_opt.cli.commands.completion import models_named, targets_named
-from go_opt.cli.commands.connection import Connection, with_connection
-from go_opt.cli.commands.searching import ask_server, search
+from go_opt.cli.commands.options import (
+    Connection,
+    ConstraintsOption,
+    CostsOption,
+    JsonOption,
+    ModelArgument,
+    PlanArgument,
+    PlanObjectiveOption,
+    PlanTargetOption,
+    TargetOption,
+    read_constraints,
+    with_options,
+)
+from go_opt.cli.commands.searching import Search, ask_server, search_here
 from go_opt.common.files import read_json
 from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
-from go_opt.result import Decide, Objective
+from go_opt.result import Objective
 
 if TYPE_CHECKING:
     from go_opt.env import Target
     from go_opt.model.graph import Graph
     from go_opt.model.plan import Plan
     from go_opt.result import OptimizeResult
-    from go_opt.solver.problem.user_constraints import UserConstraint
 
 INVALID_PLAN: Final = 3
 _BINDING: Final = re.compile(r"([^=]+)=(-?[0-9]{1,20})")
 
-ModelArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL", help="An .onnx file, a .json graph, or zoo:NAME.", autocompletion=models_named
-    ),
-]
-PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan written by optimize --out.")]
-PlanTargetOption = Annotated[
-    str | None,
-    typer.Option(
-        "--target",
-        help="Target name or .toml file; by default the plan's own.",
-        autocompletion=targets_named,
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-PrecisionOption = Annotated[
-    Literal["native", "as-is"],
-    typer.Option("--precision", help="Cost floats in the target's type, or as they are."),
-]
-ConstraintsOption = Annotated[
-    Path | None,
-    typer.Option("--constraints", metavar="FILE", help="TOML file of what plans must keep: pins, limits …"),
-]
-CostsOption = Annotated[
-    Path | None,
-    typer.Option("--costs", metavar="FILE", help="CSV file of measured seconds: op,kind,seconds."),
-]
-PlanObjectiveOption = Annotated[
-    Objective | None,
-    typer.Option("--objective", help="What the plan is for; by default what it was made for."),
-]
-DimOption = Annotated[
-    list[str] | None, typer.Option("--dim", metavar="NAME=VALUE", help="Bind a symbolic dimension.")
-]
+
+@dataclass(frozen=True)
+class Loading:
+    """How a model is read."""
+
+    precision: Annotated[
+        Literal["native", "as-is"], typer.Option(help="Cost floats in the target's type, or as they are.")
+    ] = "native"
+    dim: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Bind a symbolic dimension.")
+    ] = None
+
+    def load(self, model: str) -> Graph:
+        """The graph of MODEL."""
+        from go_opt import api
+
+        return api.load(model, dims=_parse_dims(self.dim or []), precision=self.precision)
 
 
-@with_connection
+@with_options
 def optimize(
     model: ModelArgument,
-    target: Annotated[
-        str, typer.Option(help="Target name or .toml file.", autocompletion=targets_named)
-    ] = "mcm-6x6",
-    objective: Annotated[Objective, typer.Option(help="Interval, or time of one sample.")] = "throughput",
-    budget: Annotated[
-        str | None,
-        typer.Option(help="Time to search: 500ms, 2s, 1m. [default: 5s, none with --max-evaluations]"),
-    ] = None,
-    max_evaluations: Annotated[int | None, typer.Option(help="Plans to evaluate at most.")] = None,
-    seed: Annotated[int, typer.Option(help="Same seed and evaluations, same answer.")] = 0,
-    precision: PrecisionOption = "native",
-    dim: DimOption = None,
-    policy: Annotated[
-        str, typer.Option(metavar="NAME|PATH", help="default, none, or a policy file of your own.")
-    ] = "default",
-    decide: Annotated[Decide, typer.Option(help="placement: one kernel per op, default order.")] = "all",
-    fidelity: Annotated[
-        Fidelity, typer.Option(help="What judges the plans; no bound is proven of simulated ones.")
-    ] = "analytical",
+    search: Search,
+    loading: Loading,
+    connection: Connection,
+    target: TargetOption = "mcm-6x6",
     cost_model: Annotated[
         Literal["full", "paper"],
         typer.Option("--model", help="paper: the plain model of Xie et al., without the target's effects."),
     ] = "full",
-    no_simulate: Annotated[
-        bool, typer.Option("--no-simulate", help="Answer without a look at what the simulator says.")
-    ] = False,
-    no_relays: Annotated[bool, typer.Option("--no-relays", help="The strict triangle rule.")] = False,
-    no_replication: Annotated[bool, typer.Option("--no-replication", help="One chip per stage.")] = False,
-    constraints: ConstraintsOption = None,
-    max_latency: Annotated[
-        str | None, typer.Option(help="Longest latency of a plan, 2ms, while throughput is optimised.")
-    ] = None,
     costs: CostsOption = None,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Say also what each method added.")
     ] = False,
     as_json: JsonOption = False,
-    *,
-    connection: Connection,
 ) -> None:
     """Find a plan for MODEL and say how far from the best possible it can be."""
     from go_opt import api
-    from go_opt.common.units import parse_duration_s
     from go_opt.env.target import PAPER
 
     if cost_model == "paper" and not target.endswith(PAPER):
         target += PAPER
-    budget_s = None if budget is None else parse_duration_s(budget, "--budget")
-    options = {
-        "objective": objective,
-        "budget_s": budget_s,
-        "max_evaluations": max_evaluations,
-        "seed": seed,
-        "decide": decide,
-        "relays": not no_relays,
-        "replication": not no_replication,
-        "fidelity": fidelity,
-        "simulate": not no_simulate,
-        "constraints": _constraints(constraints),
-        "max_latency_s": None if max_latency is None else parse_duration_s(max_latency, "--max-latency"),
-        "policy": policy,
-    }
+    options = search.keywords()
     check_writable(out)
     connection.refuse_without_server()
     on = api.target(target)
-    graph = with_costs(api.load(model, dims=parse_dims(dim or []), precision=precision), on, costs)
+    graph = with_costs(loading.load(model), on, costs)
     try:
         if connection.server is not None:
             result = ask_server(connection, graph, target, options)
         else:
-            result = search(graph, on, options)
+            result = search_here(graph, on, options)
     except InfeasibleError as error:
         if as_json:
             from go_opt.result_json import infeasible_to_dict
@@ -155,10 +106,11 @@ def optimize(
     _show_result(graph, on, result, as_json=as_json, verbose=verbose)
 
 
-@with_connection
+@with_options
 def evaluate(
     model: ModelArgument,
     plan: PlanArgument,
+    connection: Connection,
     target: PlanTargetOption = None,
     fidelity: Annotated[
         Fidelity, typer.Option(help="A closed form, or a simulation of the package in time.")
@@ -170,14 +122,12 @@ def evaluate(
     costs: CostsOption = None,
     objective: PlanObjectiveOption = None,
     as_json: JsonOption = False,
-    *,
-    connection: Connection,
 ) -> None:
     """Cost PLAN for MODEL: interval, latency, bottleneck, every chip and link."""
     from go_opt import api
 
     connection.refuse_without_server()
-    asked = _constraints(constraints)
+    asked = read_constraints(constraints)
     graph, on, loaded = load_with_plan(model, plan, target, costs)
     if connection.server is not None:
         with connection.client() as client:
@@ -210,7 +160,7 @@ def verify(
     from go_opt import api
     from go_opt.result_json import violations_to_dict
 
-    asked = _constraints(constraints)
+    asked = read_constraints(constraints)
     graph, on, loaded = load_with_plan(model, plan, target, costs)
     violations = api.verify(graph, on, loaded, asked)
     if as_json:
@@ -253,13 +203,7 @@ def with_costs(graph: Graph, target: Target, costs: Path | None) -> Graph:
     return graph if costs is None else with_measured_costs(graph, costs, target)
 
 
-def _constraints(path: Path | None) -> tuple[UserConstraint, ...]:
-    from go_opt.constraint_file import load_constraints
-
-    return () if path is None else load_constraints(path)
-
-
-def parse_dims(bindings: list[str]) -> dict[str, int]:
+def _parse_dims(bindings: list[str]) -> dict[str, int]:
     """Values of symbolic dimensions from ``NAME=VALUE``."""
     dims = {}
     for binding in bindings:

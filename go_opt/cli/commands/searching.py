@@ -3,19 +3,71 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
-from go_opt.result import Step
+import typer
+
+from go_opt.cli.commands.options import ConstraintsOption, read_constraints
+from go_opt.common.units import parse_duration_s
+from go_opt.env.model.metrics import Fidelity
+from go_opt.result import Decide, Objective, Step
 
 if TYPE_CHECKING:
-    from go_opt.cli.commands.connection import Connection
+    from go_opt.cli.commands.options import Connection
     from go_opt.env import Target
     from go_opt.model.graph import Graph
     from go_opt.result import OptimizeResult
 
 
-def search(graph: Graph, target: Target, options: dict[str, Any]) -> OptimizeResult:
+@dataclass(frozen=True)
+class Search:
+    """What is asked of a search."""
+
+    objective: Annotated[Objective, typer.Option(help="Interval, or time of one sample.")] = "throughput"
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Time to search: 500ms, 2s, 1m. [default: 5s, none with --max-evaluations]"),
+    ] = None
+    max_evaluations: Annotated[int | None, typer.Option(help="Plans to evaluate at most.")] = None
+    seed: Annotated[int, typer.Option(help="Same seed and evaluations, same answer.")] = 0
+    policy: Annotated[
+        str, typer.Option(metavar="NAME|PATH", help="default, none, or a policy file of your own.")
+    ] = "default"
+    decide: Annotated[Decide, typer.Option(help="placement: one kernel per op, default order.")] = "all"
+    fidelity: Annotated[
+        Fidelity, typer.Option(help="What judges the plans; no bound is proven of simulated ones.")
+    ] = "analytical"
+    no_simulate: Annotated[
+        bool, typer.Option("--no-simulate", help="Answer without a look at what the simulator says.")
+    ] = False
+    no_relays: Annotated[bool, typer.Option("--no-relays", help="The strict triangle rule.")] = False
+    no_replication: Annotated[bool, typer.Option("--no-replication", help="One chip per stage.")] = False
+    constraints: ConstraintsOption = None
+    max_latency: Annotated[
+        str | None, typer.Option(help="Longest latency of a plan, 2ms, while throughput is optimised.")
+    ] = None
+
+    def keywords(self) -> dict[str, Any]:
+        """Those of :func:`go_opt.optimize`."""
+        latency = self.max_latency
+        return {
+            "objective": self.objective,
+            "budget_s": None if self.budget is None else parse_duration_s(self.budget, "--budget"),
+            "max_evaluations": self.max_evaluations,
+            "seed": self.seed,
+            "policy": self.policy,
+            "decide": self.decide,
+            "fidelity": self.fidelity,
+            "simulate": not self.no_simulate,
+            "relays": not self.no_relays,
+            "replication": not self.no_replication,
+            "constraints": read_constraints(self.constraints),
+            "max_latency_s": None if latency is None else parse_duration_s(latency, "--max-latency"),
+        }
+
+
+def search_here(graph: Graph, target: Target, options: dict[str, Any]) -> OptimizeResult:
     """The answer of this process."""
     from go_opt import api
     from go_opt.cli.commands.interrupt import InterruptAsks

@@ -2,67 +2,90 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from go_opt.cli.commands.options import with_options
 
-def serve(
-    address: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.")
-    ] = "127.0.0.1:50051",
+
+@dataclass(frozen=True)
+class Access:
+    """Who may reach the service."""
+
     insecure: Annotated[
         bool,
         typer.Option("--insecure", help="Allow addresses that other machines reach without encryption."),
-    ] = False,
-    tls_cert: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Certificate chain (PEM); read again when it changes.")
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key (PEM).")] = None,
+    ] = False
+    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate chain (PEM).")] = None
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key (PEM).")] = None
     tls_client_ca: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Only clients with a certificate of these authorities (PEM)."),
-    ] = None,
+    ] = None
     tokens: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Only calls with a bearer token of these lines CLIENT TOKEN."),
-    ] = None,
+    ] = None
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What is told of the service."""
+
     metrics: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Prometheus metrics. [default: none]")
-    ] = None,
+    ] = None
     metrics_to_others: Annotated[
         bool,
         typer.Option("--metrics-to-others", help="Allow other machines to reach the metrics, unencrypted."),
-    ] = False,
-    log_format: Annotated[Literal["text", "json"], typer.Option(help="Of the lines on stderr.")] = "text",
+    ] = False
+    log_format: Annotated[Literal["text", "json"], typer.Option(help="Of the lines on stderr.")] = "text"
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], typer.Option(help="info has a line for every call.")
-    ] = "info",
+    ] = "info"
     otlp_endpoint: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Send OpenTelemetry spans there (extra otel). [default: none]"),
-    ] = None,
+    ] = None
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Which training jobs the service takes."""
+
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Keeps training jobs and their policies. [default: none]"),
+    ] = None
+    jobs: Annotated[
+        int | None, typer.Option(help="Training jobs at once, 0 for none. [default: 1 with --data-dir]")
+    ] = None
+    runner: Annotated[
+        Literal["local", "ray"], typer.Option(help="Where jobs run: processes here, or a Ray cluster.")
+    ] = "local"
+    allow_environment: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST:PORT", help="An environment that training jobs may name (repeat)."),
+    ] = None
+
+
+@with_options
+def serve(
+    access: Access,
+    observation: Observation,
+    jobs: Jobs,
+    address: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.")
+    ] = "127.0.0.1:50051",
     workers: Annotated[
         int | None, typer.Option(help="Searches at once, each in its process. [default: one per CPU]")
     ] = None,
     max_waiting: Annotated[
         int, typer.Option(help="Calls that may wait for a worker, a quarter of them of one client.")
     ] = 256,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Keeps training jobs and their policies. [default: none]"),
-    ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(help="Training jobs at once, 0 for none. [default: 1 with --data-dir]")
-    ] = None,
-    runner: Annotated[
-        Literal["local", "ray"], typer.Option(help="Where jobs run: processes here, or a Ray cluster.")
-    ] = "local",
-    allow_environment: Annotated[
-        list[str] | None,
-        typer.Option(metavar="HOST:PORT", help="An environment that training jobs may name (repeat)."),
-    ] = None,
 ) -> None:
     """Serve plans, rewards and training over gRPC until SIGTERM, then drain within 5 s."""
     from go_opt.report.progress import announce_compilation
@@ -72,13 +95,13 @@ def serve(
     from go_opt.service.observability.watching import Watching
     from go_opt.service.server import serve as serve_forever
 
-    plant = Plant(workers, data_dir, jobs, runner, tuple(allow_environment or ()))
+    plant = Plant(workers, jobs.data_dir, jobs.jobs, jobs.runner, tuple(jobs.allow_environment or ()))
     announce_compilation()
     serve_forever(
         address,
         plant.services,
-        security=Security(tls_cert, tls_key, tls_client_ca, tokens, insecure),
-        watching=Watching(metrics, log_format, log_level, otlp_endpoint, metrics_to_others),
+        security=Security(**vars(access)),
+        watching=Watching(**vars(observation)),
         workers=plant.slots,
         limits=AdmissionLimits.of(max_waiting),
     )

@@ -7,17 +7,14 @@ from typing import Annotated
 
 import typer
 
-from go_opt.cli.commands.plans import (
-    INVALID_PLAN,
+from go_opt.cli.commands.options import (
     CostsOption,
     ModelArgument,
     PlanArgument,
     PlanObjectiveOption,
     PlanTargetOption,
-    check_writable,
-    load_with_plan,
-    objective_of,
 )
+from go_opt.cli.commands.plans import INVALID_PLAN, check_writable, load_with_plan, objective_of
 from go_opt.env.model.metrics import Fidelity
 
 

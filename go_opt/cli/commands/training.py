@@ -6,15 +6,16 @@ import json
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn
 
 import typer
 
-from go_opt.cli.commands.connection import Connection, with_connection
 from go_opt.cli.commands.interrupt import StopOnSignals
-from go_opt.cli.commands.jobs import folder_here, name_at_service, submit
-from go_opt.cli.commands.plans import DimOption, JsonOption, ModelArgument, PrecisionOption, parse_dims
+from go_opt.cli.commands.jobs import JobOptions, folder_here, name_at_service, submit
+from go_opt.cli.commands.options import Connection, ModelArgument, TargetOption, with_options
+from go_opt.cli.commands.plans import Loading
 from go_opt.errors import InvalidInputError
 from go_opt.service.transport.address import parse_address
 
@@ -28,184 +29,171 @@ OutOption = Annotated[
     Path | None,
     typer.Option("--out", "-o", help="Folder of the run; one that holds a part of this run is gone on with."),
 ]
-NameOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="With --server: what the policy is called there.")
+SamplesOption = Annotated[
+    int, typer.Option("--samples", help="Plans to evaluate, rounded up to whole steps.")
 ]
-SharedOption = Annotated[
-    bool, typer.Option("--shared", help="With --server: every caller may see the job and use its policy.")
+WorkersOption = Annotated[
+    int, typer.Option("--workers", help="Threads that decode and evaluate the graphs of a step.")
 ]
-WaitOption = Annotated[bool, typer.Option("--wait", help="With --server: follow the job to its end.")]
-TargetOption = Annotated[str, typer.Option(help="Target name or .toml file.")]
-SeedOption = Annotated[int, typer.Option(help="Same seed, same policy.")]
-EnvironmentOption = Annotated[
-    str,
-    typer.Option(
-        "--environment",
-        metavar="analytical|simulated|HOST:PORT",
-        help="What evaluates plans: the model, the simulator, or a service, such as your own hardware.",
-    ),
-]
-LessonOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--lesson",
-        metavar="NAME",
-        help="What is learnt (repeat): order (and kernels, for the exact slicer), placement (by its own "
-        "cuts), sample (placement op by op), joint (all at once). [default: order, placement, sample]",
-    ),
-]
-WorkersOption = Annotated[int, typer.Option(help="Threads that decode and evaluate the graphs of a step.")]
 
 
-@with_connection
+@dataclass(frozen=True)
+class Training:
+    """What is trained, wherever that is."""
+
+    target: TargetOption = "mcm-6x6"
+    seed: Annotated[int, typer.Option(help="Same seed, same policy.")] = 0
+    environment: Annotated[
+        str,
+        typer.Option(
+            metavar="analytical|simulated|HOST:PORT",
+            help="What evaluates plans: the model, the simulator, or a service, such as your own hardware.",
+        ),
+    ] = "analytical"
+    lesson: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="What is learnt (repeat): order (and kernels, for the exact slicer), placement (by its own "
+            "cuts), sample (placement op by op), joint (all at once). [default: order, placement, sample]",
+        ),
+    ] = None
+
+    def keywords(self) -> dict[str, Any]:
+        """Those of :func:`go_opt.pretrain` and :func:`go_opt.finetune`."""
+        return {
+            "target": self.target,
+            "seed": self.seed,
+            "environment": self.environment,
+            "lessons": self.lesson or [],
+        }
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """What a policy for many graphs is trained on."""
+
+    graph: Annotated[
+        list[str] | None, typer.Option(metavar="MODEL", help="Learn from this graph (repeat).")
+    ] = None
+    generated_share: Annotated[float, typer.Option(help="Generated graphs among those of a step.")] = 0.4
+    most_ops: Annotated[int, typer.Option(help="Ops of the largest graphs to learn from.")] = 512
+
+    def keywords(self) -> dict[str, Any]:
+        """Those of :func:`go_opt.pretrain`."""
+        return {
+            "graphs": self.graph or [],
+            "generated_share": self.generated_share,
+            "most_ops": self.most_ops,
+        }
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """How the steps of a run are computed on this machine and others."""
+
+    graphs_per_step: Annotated[int, typer.Option(help="A multiple of the devices of all hosts.")] = 4
+    coordinator: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where the hosts of one run meet: on host 0.")
+    ] = None
+    hosts: Annotated[int | None, typer.Option(help="Number of hosts.")] = None
+    host: Annotated[int | None, typer.Option(help="Number of this host, from 0.")] = None
+
+    def join(self) -> bool:
+        """Whether this host is the first, which writes and speaks; JAX must not be in use yet."""
+        coordinator, hosts, host = self.coordinator, self.hosts, self.host
+        if coordinator is None and hosts is None and host is None:
+            return True
+        if coordinator is None or hosts is None or host is None:
+            raise InvalidInputError("--coordinator, --hosts and --host go together.", field="hosts")
+        if not 0 <= host < hosts:
+            raise InvalidInputError(f"--host is {host}, must be 0 to {hosts - 1}.", field="host")
+        address = parse_address(coordinator)
+
+        import jax
+
+        jax.distributed.initialize(str(address), hosts, host)
+        return host == 0
+
+
+@with_options
 def pretrain(
     context: typer.Context,
+    graphs: Graphs,
+    training: Training,
+    hosts: Hosts,
+    job: JobOptions,
+    connection: Connection,
     out: OutOption = None,
-    graph: Annotated[
-        list[str] | None, typer.Option("--graph", metavar="MODEL", help="Learn from this graph (repeat).")
-    ] = None,
     split: Annotated[
         SplitName | None,
         typer.Option(help="Learn from this split of the zoo. [default: train, none with --graph]"),
     ] = None,
-    target: TargetOption = "mcm-6x6",
-    samples: Annotated[int, typer.Option(help="Plans to evaluate, rounded up to whole steps.")] = 768_000,
-    seed: SeedOption = 0,
-    environment: EnvironmentOption = "analytical",
-    lesson: LessonOption = None,
+    samples: SamplesOption = 768_000,
     workers: WorkersOption = 1,
-    generated_share: Annotated[float, typer.Option(help="Generated graphs among those of a step.")] = 0.4,
-    most_ops: Annotated[int, typer.Option(help="Ops of the largest graphs to learn from.")] = 512,
-    graphs_per_step: Annotated[int, typer.Option(help="A multiple of the devices of all hosts.")] = 4,
-    coordinator: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where the hosts of one run meet: on host 0.")
-    ] = None,
-    hosts: Annotated[int | None, typer.Option(help="Number of hosts.")] = None,
-    host: Annotated[int | None, typer.Option(help="Number of this host, from 0.")] = None,
-    name: NameOption = None,
-    shared: SharedOption = False,
-    wait: WaitOption = False,
-    as_json: JsonOption = False,
-    *,
-    connection: Connection,
 ) -> None:
     """Train one policy for many graphs and packages."""
+    options = {"samples": samples, **graphs.keywords(), **training.keywords()}
     if connection.server is not None:
-        policy = name_at_service(context, name)
-        submit(
-            connection,
-            lambda client: client.pretrain(
-                policy,
-                graphs=graph or [],
-                target=target,
-                samples=samples,
-                seed=seed,
-                environment=environment,
-                lessons=lesson or [],
-                generated_share=generated_share,
-                most_ops=most_ops,
-                shared=shared,
-            ),
-            wait=wait,
-            as_json=as_json,
-        )
+        name = name_at_service(context, job)
+        submit(connection, job, lambda client: client.pretrain(name, shared=job.shared, **options))
         return
     folder = folder_here(out, context, connection)
-    from go_opt import training
+    from go_opt import training as here
     from go_opt.training_inputs import check_folder
 
     check_folder(folder)
-    is_first = _join_hosts(coordinator, hosts, host)
+    is_first = hosts.join()
 
     def train(**watched: Any) -> TrainingResult:
-        return training.pretrain(
-            folder,
-            graphs=graph or [],
-            split=split,
-            target=target,
-            samples=samples,
-            seed=seed,
-            environment=environment,
-            lessons=lesson or [],
-            workers=workers,
-            generated_share=generated_share,
-            most_ops=most_ops,
-            graphs_per_step=graphs_per_step,
-            **watched,
+        per_step = hosts.graphs_per_step
+        return here.pretrain(
+            folder, split=split, workers=workers, graphs_per_step=per_step, **options, **watched
         )
 
-    _run(train, as_json=as_json, is_first=is_first, of_one_graph=False)
+    _run(train, as_json=job.as_json, is_first=is_first, of_one_graph=False)
 
 
-@with_connection
+@with_options
 def finetune(
     context: typer.Context,
     model: ModelArgument,
+    training: Training,
+    loading: Loading,
+    job: JobOptions,
+    connection: Connection,
     out: OutOption = None,
     policy: Annotated[
         str, typer.Option(metavar="NAME|PATH", help="To start from: default, none (untrained), or a file.")
     ] = "default",
-    target: TargetOption = "mcm-6x6",
-    samples: Annotated[int, typer.Option(help="Plans to evaluate, rounded up to whole steps.")] = 200,
-    seed: SeedOption = 0,
-    environment: EnvironmentOption = "analytical",
-    lesson: LessonOption = None,
-    precision: PrecisionOption = "native",
-    dim: DimOption = None,
+    samples: SamplesOption = 200,
     workers: WorkersOption = 1,
-    name: NameOption = None,
-    shared: SharedOption = False,
-    wait: WaitOption = False,
-    as_json: JsonOption = False,
-    *,
-    connection: Connection,
 ) -> None:
     """Make a policy better on MODEL, and keep the best plan met on the way."""
     from go_opt import api
 
+    options = {"samples": samples, **training.keywords()}
     if connection.server is not None:
-        named = name_at_service(context, name)
-        graph = api.load(model, dims=parse_dims(dim or []), precision=precision)
+        name = name_at_service(context, job)
+        graph = loading.load(model)
         submit(
             connection,
-            lambda client: client.finetune(
-                named,
-                graph,
-                from_policy=policy,
-                target=target,
-                samples=samples,
-                seed=seed,
-                environment=environment,
-                lessons=lesson or [],
-                shared=shared,
-            ),
-            wait=wait,
-            as_json=as_json,
+            job,
+            lambda client: client.finetune(name, graph, from_policy=policy, shared=job.shared, **options),
         )
         return
-    from go_opt import training
+    from go_opt import training as here
     from go_opt.training_inputs import check_folder
 
     folder = folder_here(out, context, connection)
     check_folder(folder)
-    on = api.target(target)
-    graph = api.load(model, dims=parse_dims(dim or []), precision=precision)
+    options["target"] = api.target(training.target)
+    graph = loading.load(model)
 
     def train(**watched: Any) -> TrainingResult:
-        return training.finetune(
-            graph,
-            folder,
-            target=on,
-            policy=policy,
-            samples=samples,
-            seed=seed,
-            environment=environment,
-            lessons=lesson or [],
-            workers=workers,
-            **watched,
-        )
+        return here.finetune(graph, folder, policy=policy, workers=workers, **options, **watched)
 
-    _run(train, as_json=as_json, is_first=True, of_one_graph=True)
+    _run(train, as_json=job.as_json, is_first=True, of_one_graph=True)
 
 
 def _run(train: Callable[..., TrainingResult], *, as_json: bool, is_first: bool, of_one_graph: bool) -> None:
@@ -242,19 +230,3 @@ def _run(train: Callable[..., TrainingResult], *, as_json: bool, is_first: bool,
 def _exit(stop: StopOnSignals) -> NoReturn:
     """Not by typer, which takes 130 for an interruption of its own."""
     sys.exit(SIGNALLED + (stop.signal_number or signal.SIGINT))
-
-
-def _join_hosts(coordinator: str | None, hosts: int | None, host: int | None) -> bool:
-    """Whether this host is the first, which writes and speaks; JAX must not be in use yet."""
-    if coordinator is None and hosts is None and host is None:
-        return True
-    if coordinator is None or hosts is None or host is None:
-        raise InvalidInputError("--coordinator, --hosts and --host go together.", field="hosts")
-    if not 0 <= host < hosts:
-        raise InvalidInputError(f"--host is {host}, must be 0 to {hosts - 1}.", field="host")
-    address = parse_address(coordinator)
-
-    import jax
-
-    jax.distributed.initialize(str(address), hosts, host)
-    return host == 0

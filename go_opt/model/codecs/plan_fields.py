@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, TypeGuard, cast, get_args
+from typing import Any, Final, TypeGuard, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,52 +20,34 @@ from go_opt.model.plan import Clone, Plan, Relay, number_by_first_place
 
 _INT32_MAX: Final = 2**31 - 1
 _DIM_MAX: Final = 2**63 - 1
+_TEXTS: Final = ("graph_fingerprint", "target_fingerprint", "target", "model")
 
 
-def plan_from_fields(
-    *,
-    placement: object,
-    order: object,
-    fusion_group: object,
-    replication: object,
-    relays: tuple[Relay, ...],
-    clones: tuple[Clone, ...],
-    provenance: object,
-    op_provenance: object,
-    graph_fingerprint: object,
-    target_fingerprint: object,
-    target: object,
-    dims: object,
-    precision: object,
-    model: object = "",
-) -> Plan:
-    """The plan of these fields; an ``object`` is of a type not yet known.
+def plan_from_fields(fields: Mapping[str, Any]) -> Plan:
+    """The plan of all fields of :class:`Plan`, of types not yet known; relays and clones are read already.
 
     Raises:
       PlanError: one sentence that names the field at fault.
     """
-    chips = int_array("placement", placement, 0, _INT32_MAX)
-    num_ops = len(chips)
+    placement = int_array("placement", fields["placement"], 0, _INT32_MAX)
+    num_ops = len(placement)
     if num_ops == 0:
         raise _error("placement", "has no ops")
-    ops_in_order = _permutation(order, num_ops)
-    groups = _per_op("fusion_group", fusion_group, num_ops, 0, _INT32_MAX)
-    origins = _texts("provenance", provenance)
+    order = _permutation(fields["order"], num_ops)
+    groups = _per_op("fusion_group", fields["fusion_group"], num_ops, 0, _INT32_MAX)
+    origins = _texts("provenance", fields["provenance"])
     return Plan(
-        placement=chips,
-        order=ops_in_order,
-        fusion_group=_read_only(number_by_first_place(groups, ops_in_order)),
-        replication=_per_op("replication", replication, num_ops, 1, _INT32_MAX),
-        relays=relays,
-        clones=clones,
+        placement=placement,
+        order=order,
+        fusion_group=_read_only(number_by_first_place(groups, order)),
+        replication=_per_op("replication", fields["replication"], num_ops, 1, _INT32_MAX),
+        relays=fields["relays"],
+        clones=fields["clones"],
         provenance=origins,
-        op_provenance=_per_op("op_provenance", op_provenance, num_ops, 0, len(origins) - 1),
-        graph_fingerprint=text("graph_fingerprint", graph_fingerprint),
-        target_fingerprint=text("target_fingerprint", target_fingerprint),
-        target=text("target", target),
-        dims=checked_dims(dims, "plan", PlanError),
-        precision=_precision(precision),
-        model=text("model", model),
+        op_provenance=_per_op("op_provenance", fields["op_provenance"], num_ops, 0, len(origins) - 1),
+        dims=checked_dims(fields["dims"], "plan", PlanError),
+        precision=_precision(fields["precision"]),
+        **{name: text(name, fields[name]) for name in _TEXTS},
     )
 
 

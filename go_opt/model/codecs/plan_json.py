@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -14,21 +15,8 @@ from go_opt.model.codecs.plan_fields import clone_from_fields, plan_from_fields,
 from go_opt.model.plan import Plan
 
 FORMAT: Final = "go_opt.v1.Plan"
-_FIELDS: Final = (
-    "placement",
-    "order",
-    "fusion_group",
-    "replication",
-    "provenance",
-    "op_provenance",
-    "graph_fingerprint",
-    "target_fingerprint",
-    "target",
-    "dims",
-    "precision",
-)
-_REQUIRED: Final = frozenset({"format", "relays", "clones", *_FIELDS})
 _OPTIONAL: Final = frozenset({"model"})  # files of version 0.1.0 lack it
+_REQUIRED: Final = frozenset({"format", *(field.name for field in fields(Plan))}) - _OPTIONAL
 # What a file says for its readers, of plans and of the searches they are from. A plan is whole without.
 _FACTS: Final = frozenset(
     {
@@ -83,12 +71,11 @@ def plan_from_dict(data: object) -> Plan:
             raise PlanError(f"plan: unknown field {str(name)[:40]!r}.", field=str(name)[:40])
     if data["format"] != FORMAT:
         raise PlanError(f"plan: format must be {FORMAT!r}.", field="format")
-    return plan_from_fields(
-        relays=_rows("relays", data["relays"], ("tensor", "chips"), relay_from_fields),
-        clones=_rows("clones", data["clones"], ("op", "chip"), clone_from_fields),
-        **{name: data[name] for name in _FIELDS},
-        **{name: data[name] for name in _OPTIONAL & set(data)},
-    )
+    rows = {
+        "relays": _rows("relays", data["relays"], ("tensor", "chips"), relay_from_fields),
+        "clones": _rows("clones", data["clones"], ("op", "chip"), clone_from_fields),
+    }
+    return plan_from_fields({"model": "", **data, **rows})
 
 
 def save_plan(plan: Plan, path: str | Path, facts: Mapping[str, Any] = MappingProxyType({})) -> None:

@@ -164,21 +164,18 @@ def plan_from_proto(message: plan_pb2.Plan) -> Plan:
     Raises:
       PlanError: one sentence that names the field at fault.
     """
+    lists = ("placement", "order", "fusion_group", "replication", "provenance", "op_provenance")
+    values = ("graph_fingerprint", "target_fingerprint", "target", "dims", "model")
     return plan_from_fields(
-        placement=list(message.placement),
-        order=list(message.order),
-        fusion_group=list(message.fusion_group),
-        replication=list(message.replication),
-        relays=tuple(relay_from_fields(i, r.tensor, list(r.chips)) for i, r in enumerate(message.relays)),
-        clones=tuple(clone_from_fields(i, c.op, c.chip) for i, c in enumerate(message.clones)),
-        provenance=list(message.provenance),
-        op_provenance=list(message.op_provenance),
-        graph_fingerprint=message.graph_fingerprint,
-        target_fingerprint=message.target_fingerprint,
-        target=message.target,
-        dims=message.dims,
-        precision=precision_from_proto(message.precision, PlanError),
-        model=message.model,
+        {
+            "relays": tuple(
+                relay_from_fields(i, r.tensor, list(r.chips)) for i, r in enumerate(message.relays)
+            ),
+            "clones": tuple(clone_from_fields(i, c.op, c.chip) for i, c in enumerate(message.clones)),
+            "precision": precision_from_proto(message.precision, PlanError),
+            **{name: list(getattr(message, name)) for name in lists},
+            **{name: getattr(message, name) for name in values},
+        }
     )
 
 

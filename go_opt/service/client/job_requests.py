@@ -1,10 +1,11 @@
-"""What is asked of a training service, as messages."""
+"""Fields of the messages that ask a service for training."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
 
 from go_opt.api import ZOO_PREFIX, load
 from go_opt.env import Target
@@ -13,7 +14,7 @@ from go_opt.errors import InvalidInputError
 from go_opt.frontends.graph_like import as_graph
 from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.model.graph import Graph
-from go_opt.proto import training_pb2
+from go_opt.proto import graph_pb2, training_pb2
 from go_opt.result import check_seed
 from go_opt.service.messages.convert import target_to_proto
 from go_opt.service.transport.address import parse_address
@@ -26,66 +27,36 @@ if TYPE_CHECKING:
 _FIDELITIES: Final = get_args(Fidelity)
 
 
-def pretrain_request(
-    policy: str,
-    graphs: Sequence[AnyGraph],
-    target: str | Path | Target,
-    seed: int,
-    environment: str,
-    lessons: Sequence[str],
-    *,
-    samples: int | None,
-    generated_share: float | None,
-    most_ops: int | None,
-    shared: bool,
-    request_id: str,
-) -> training_pb2.PretrainRequest:
-    """The message; graphs of the zoo are named, others are sent."""
-    check_seed(seed)
+def of_policy(
+    policy: str, target: str | Path | Target, *, environment: str, request_id: str | None, **same: Any
+) -> dict[str, Any]:
+    """The fields of every request that trains a policy; by default of a new request id.
+
+    Args:
+      same: fields that are sent as they are given.
+    """
+    check_seed(same["seed"])
+    return {
+        "policy": policy,
+        "target": target_to_proto(target),
+        "environment": _environment(environment),
+        "request_id": request_id or secrets.token_hex(16),
+        **same,
+    }
+
+
+def of_graphs(graphs: Sequence[AnyGraph]) -> dict[str, Any]:
+    """The fields of graphs; those of the zoo are named, others are sent."""
     zoo = [str(graph) for graph in graphs if _is_of_zoo(graph)]
-    return training_pb2.PretrainRequest(
-        policy=policy,
-        request_id=request_id,
-        shared=shared,
-        zoo_graphs=[name.removeprefix(ZOO_PREFIX) for name in zoo],
-        graphs=[graph_to_proto(_loaded(graph)) for graph in graphs if not _is_of_zoo(graph)],
-        target=target_to_proto(target),
-        samples=samples,
-        seed=seed,
-        environment=_environment(environment),
-        lessons=lessons,
-        generated_share=generated_share,
-        most_ops=most_ops,
-    )
+    return {
+        "zoo_graphs": [name.removeprefix(ZOO_PREFIX) for name in zoo],
+        "graphs": [graph_message(graph) for graph in graphs if not _is_of_zoo(graph)],
+    }
 
 
-def finetune_request(
-    policy: str,
-    graph: AnyGraph,
-    target: str | Path | Target,
-    seed: int,
-    environment: str,
-    lessons: Sequence[str],
-    *,
-    from_policy: str | None,
-    samples: int | None,
-    shared: bool,
-    request_id: str,
-) -> training_pb2.FinetuneRequest:
-    """The message."""
-    check_seed(seed)
-    return training_pb2.FinetuneRequest(
-        policy=policy,
-        request_id=request_id,
-        shared=shared,
-        from_policy=from_policy or "none",
-        graph=graph_to_proto(_loaded(graph)),
-        target=target_to_proto(target),
-        samples=samples,
-        seed=seed,
-        environment=_environment(environment),
-        lessons=lessons,
-    )
+def graph_message(graph: AnyGraph) -> graph_pb2.Graph:
+    """The message of a graph, or of what :func:`go_opt.load` makes of a path."""
+    return graph_to_proto(load(graph) if isinstance(graph, str | Path) else as_graph(graph))
 
 
 def _environment(environment: str) -> training_pb2.TrainingEnvironment:
@@ -102,7 +73,3 @@ def _environment(environment: str) -> training_pb2.TrainingEnvironment:
 
 def _is_of_zoo(graph: AnyGraph) -> bool:
     return isinstance(graph, str) and graph.startswith(ZOO_PREFIX)
-
-
-def _loaded(graph: AnyGraph) -> Graph:
-    return load(graph) if isinstance(graph, str | Path) else as_graph(graph)

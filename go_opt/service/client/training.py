@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -13,7 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from go_opt.env import Target
 from go_opt.proto import training_pb2, training_pb2_grpc
 from go_opt.service.client.connection import Connection
-from go_opt.service.client.job_requests import finetune_request, pretrain_request
+from go_opt.service.client.job_requests import graph_message, of_graphs, of_policy
 from go_opt.service.client.operation import Jobs, Operation
 
 if TYPE_CHECKING:
@@ -72,23 +71,22 @@ class TrainingClient:
           AlreadyExistsError: the name, or the request id of another request, is taken.
           InvalidInputError: an argument is out of range.
         """
-        return self._operation(
-            self._jobs.pretrain(
-                pretrain_request(
-                    policy,
-                    graphs,
-                    target,
-                    seed,
-                    environment,
-                    lessons,
-                    samples=samples,
-                    generated_share=generated_share,
-                    most_ops=most_ops,
-                    shared=shared,
-                    request_id=request_id or _new_id(),
-                )
-            )
+        request = training_pb2.PretrainRequest(
+            **of_graphs(graphs),
+            generated_share=generated_share,
+            most_ops=most_ops,
+            **of_policy(
+                policy,
+                target,
+                environment=environment,
+                request_id=request_id,
+                samples=samples,
+                seed=seed,
+                lessons=lessons,
+                shared=shared,
+            ),
         )
+        return self._operation(self._jobs.pretrain(request))
 
     def finetune(
         self,
@@ -117,22 +115,21 @@ class TrainingClient:
           AlreadyExistsError: the name, or the request id of another request, is taken.
           InvalidInputError: an argument is out of range.
         """
-        return self._operation(
-            self._jobs.finetune(
-                finetune_request(
-                    policy,
-                    graph,
-                    target,
-                    seed,
-                    environment,
-                    lessons,
-                    from_policy=from_policy,
-                    samples=samples,
-                    shared=shared,
-                    request_id=request_id or _new_id(),
-                )
-            )
+        request = training_pb2.FinetuneRequest(
+            graph=graph_message(graph),
+            from_policy=from_policy or "none",
+            **of_policy(
+                policy,
+                target,
+                environment=environment,
+                request_id=request_id,
+                samples=samples,
+                seed=seed,
+                lessons=lessons,
+                shared=shared,
+            ),
         )
+        return self._operation(self._jobs.finetune(request))
 
     def list_operations(self) -> tuple[Operation, ...]:
         """Every job of the caller, done ones too, and those that are shared."""
@@ -191,7 +188,3 @@ class RemoteJobs:
 
     def _call(self, *args: Any, timeout_s: float = CALL_TIMEOUT_S, **options: Any) -> Any:
         return self._connection.call(*args, timeout_s=timeout_s, **options)
-
-
-def _new_id() -> str:
-    return secrets.token_hex(16)

@@ -1,30 +1,65 @@
-"""The options of commands that ask a service."""
+"""Options that several commands share, and dataclasses of options as parameters of a command."""
 
 from __future__ import annotations
 
 import inspect
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
+from go_opt.cli.commands.completion import models_named, targets_named
 from go_opt.errors import InvalidInputError
+from go_opt.result import Objective
 from go_opt.service.transport.address import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
     from go_opt.service.client.client import Client
+    from go_opt.solver.problem.user_constraints import UserConstraint
 
 TOKEN_VARIABLE: Final = "GO_OPT_TOKEN"
 _MAX_TOKEN_BYTES: Final = 10_000  # who gives a larger file has mistaken it
 
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="An .onnx file, a .json graph, or zoo:NAME.", autocompletion=models_named
+    ),
+]
+TargetOption = Annotated[
+    str, typer.Option("--target", help="Target name or .toml file.", autocompletion=targets_named)
+]
+PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan written by optimize --out.")]
+PlanTargetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        help="Target name or .toml file; by default the plan's own.",
+        autocompletion=targets_named,
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+ConstraintsOption = Annotated[
+    Path | None,
+    typer.Option("--constraints", metavar="FILE", help="TOML file of what plans must keep: pins, limits …"),
+]
+CostsOption = Annotated[
+    Path | None,
+    typer.Option("--costs", metavar="FILE", help="CSV file of measured seconds: op,kind,seconds."),
+]
+PlanObjectiveOption = Annotated[
+    Objective | None,
+    typer.Option("--objective", help="What the plan is for; by default what it was made for."),
+]
+
 
 @dataclass(frozen=True)
 class Connection:
-    """Which service to ask, and how; the fields are the options of a command line."""
+    """Which service to ask, and how."""
 
     server: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Ask a go-opt service.")] = None
     tls: Annotated[
@@ -72,27 +107,37 @@ class Connection:
         )
 
 
-def with_connection(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of a :class:`Connection`, which it gets as ``connection``."""
-    options = get_type_hints(Connection, include_extras=True)
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with an option for each field of its parameters that are dataclasses."""
     own = get_type_hints(command, include_extras=True)
-    defaults = {field.name: field.default for field in fields(Connection)}
+    groups: dict[str, Any] = {name: kind for name, kind in own.items() if is_dataclass(kind)}
 
     @wraps(command)
     def run(**given: Any) -> None:
-        connection = Connection(**{name: given.pop(name) for name in options})
-        command(**given, connection=connection)
+        made = {
+            name: kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+            for name, kind in groups.items()
+        }
+        command(**given, **made)
 
-    # Where the command has its `connection`; typer reads options off the signature.
-    parameters: list[inspect.Parameter] = []
+    parameters: list[inspect.Parameter] = []  # typer reads options off the signature
     for parameter in inspect.signature(command).parameters.values():
-        if parameter.name != "connection":
+        if parameter.name not in groups:
             parameters.append(_by_keyword(parameter.name, own[parameter.name], parameter.default))
             continue
-        parameters += [_by_keyword(name, options[name], defaults[name]) for name in options]
+        group = groups[parameter.name]
+        hints = get_type_hints(group, include_extras=True)
+        parameters += [_by_keyword(field.name, hints[field.name], field.default) for field in fields(group)]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def read_constraints(path: Path | None) -> tuple[UserConstraint, ...]:
+    """Those of the file, where one is given."""
+    from go_opt.constraint_file import load_constraints
+
+    return () if path is None else load_constraints(path)
 
 
 def _by_keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
