@@ -1,13 +1,9 @@
-"""Who may reach a service and who may call it: TLS, mutual TLS, tokens, and what is reloaded."""
+"""Who may reach a service and who may call it: TLS, mutual TLS and tokens."""
 
 from __future__ import annotations
 
 import datetime
-import logging
-import os
-import ssl
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +20,6 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from go_opt.errors import InvalidInputError
 from go_opt.service.calls.security import Security
 from go_opt.service.server import serve, serve_in_thread
-from go_opt.service.transport import watched
 from go_opt.service.transport.address import parse_address
 from go_opt.service.transport.tokens import Tokens
 
@@ -75,11 +70,6 @@ def authority() -> Authority:
     return Authority("the authority")
 
 
-@pytest.fixture(autouse=True)
-def looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched, "_LOOK_EVERY_S", 0.0)
-
-
 @pytest.fixture
 def certificate(authority: Authority, tmp_path: Path) -> dict[str, Path]:
     cert, key = authority.write(tmp_path, "localhost")
@@ -94,10 +84,8 @@ def token_file(tmp_path: Path) -> Path:
 
 
 def write_tokens(path: Path, text: str, mode: int = 0o600) -> None:
-    draft = path.with_suffix(".draft")
-    draft.write_text(text)
-    draft.chmod(mode)
-    os.replace(draft, path)
+    path.write_text(text)
+    path.chmod(mode)
 
 
 @contextmanager
@@ -129,18 +117,6 @@ def health_of(channel: grpc.Channel) -> int:
     return int(check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S).status)
 
 
-def presented_certificate(address: str) -> str:
-    host, _, port = address.rpartition(":")
-    return ssl.get_server_certificate((host, int(port)))
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
-
-
 def test_tls(toy: Any, authority: Authority, certificate: dict[str, Path]) -> None:
     with serve_in_thread([toy], security=Security(**certificate)) as address:
         with channel_to(address, authority.certificate) as channel:
@@ -167,51 +143,6 @@ def test_mutual_tls_knows_its_clients(
         with channel_to(address, authority.certificate) as channel:
             assert call(channel).code() is grpc.StatusCode.UNAVAILABLE
     assert [seen.client for seen in toy.seen] == ["carol"]
-
-
-def test_a_new_certificate_is_used_without_a_restart(
-    toy: Any,
-    authority: Authority,
-    certificate: dict[str, Path],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with (
-        serve_in_thread([toy], security=Security(**certificate)) as address,
-        channel_to(address, authority.certificate) as open_before,
-    ):
-        assert call(open_before).result()
-        first = certificate["tls_cert"].read_text()
-        assert presented_certificate(address) == first
-
-        certificate["tls_cert"].write_text("half written")
-        assert presented_certificate(address) == first
-        assert "are no certificate with its key" in caplog.text
-
-        authority.write(tmp_path, "localhost")  # in place
-        second = certificate["tls_cert"].read_text()
-        assert second != first
-        assert presented_certificate(address) == second
-        with channel_to(address, authority.certificate) as channel:
-            assert call(channel).result()
-        assert call(open_before).result()
-
-        certificate["tls_key"].unlink()
-        assert presented_certificate(address) == second
-
-
-def test_clients_of_a_new_authority_are_let_in_without_a_restart(
-    toy: Any, authority: Authority, certificate: dict[str, Path], tmp_path: Path
-) -> None:
-    ca, late = tmp_path / "clients.crt", Authority("late")
-    ca.write_bytes(authority.certificate)
-    with serve_in_thread([toy], security=Security(**certificate, tls_client_ca=ca)) as address:
-        client = late.write(tmp_path, "carol")
-        with channel_to(address, authority.certificate, client) as channel:
-            assert call(channel).code() is grpc.StatusCode.UNAVAILABLE
-        ca.write_bytes(authority.certificate + late.certificate)
-        with channel_to(address, authority.certificate, client) as channel:
-            assert call(channel).result()
 
 
 def test_tokens_name_their_clients(toy: Any, token_file: Path) -> None:
@@ -266,23 +197,6 @@ def test_only_health_is_open_without_a_token(toy: Any, token_file: Path) -> None
         for path in ("/toy.Toy/Nothing", "/grpc.health.v1.Healthy/Check", "/toy.Toy/Batches"):
             refused = channel.unary_unary(path).future(b"", timeout=PATIENCE_S)
             assert refused.code() is grpc.StatusCode.UNAUTHENTICATED
-
-
-def test_tokens_are_read_again(toy: Any, token_file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    new = "a-token-of-next-year"
-    with (
-        serve_in_thread([toy], security=Security(tokens=token_file)) as address,
-        channel_to(address) as channel,
-    ):
-        assert call(channel, token=f"Bearer {TOKEN}").result()
-        write_tokens(token_file, f"alice {new}\n")
-        assert call(channel, token=f"Bearer {new}").result()
-        assert call(channel, token=f"Bearer {TOKEN}").code() is grpc.StatusCode.UNAUTHENTICATED
-        write_tokens(token_file, "alice short\n")
-        with caplog.at_level(logging.ERROR):
-            assert call(channel, token=f"Bearer {new}").result()
-        assert "line 1 of" in caplog.text
-        assert "short" not in caplog.text
 
 
 @pytest.mark.parametrize(

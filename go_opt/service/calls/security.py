@@ -13,7 +13,7 @@ from grpc_health.v1 import health
 from go_opt.errors import InvalidInputError, UnauthenticatedError
 from go_opt.service.calls.calls import Calls
 from go_opt.service.transport.address import Address
-from go_opt.service.transport.certificates import Certificates
+from go_opt.service.transport.certificates import server_credentials
 from go_opt.service.transport.tokens import Tokens
 
 # Whoever probes a service has no token, and learns no more than whether it serves.
@@ -67,27 +67,27 @@ class Security:
 
     def load(self) -> Guard:
         """The files of this security, read and checked."""
-        certificates = None
+        credentials = None
         if self.tls_cert is not None and self.tls_key is not None:
-            certificates = Certificates(self.tls_cert, self.tls_key, self.tls_client_ca)
-        return Guard(certificates, None if self.tokens is None else Tokens(self.tokens))
+            credentials = server_credentials(self.tls_cert, self.tls_key, self.tls_client_ca)
+        return Guard(credentials, None if self.tokens is None else Tokens(self.tokens))
 
 
 @dataclass(frozen=True)
 class Guard:
     """Security at work."""
 
-    certificates: Certificates | None = None
+    credentials: grpc.ServerCredentials | None = None
     tokens: Tokens | None = None
 
     def listen(self, server: grpc.aio.Server, address: Address) -> int:
         """Open the port for the server; gives its number."""
         try:
             port: int
-            if self.certificates is None:
+            if self.credentials is None:
                 port = server.add_insecure_port(str(address))
             else:
-                port = server.add_secure_port(str(address), self.certificates.credentials())
+                port = server.add_secure_port(str(address), self.credentials)
         except RuntimeError:
             raise InvalidInputError(f"cannot listen on {address}.", field="address") from None
         return port
@@ -98,7 +98,7 @@ class Guard:
             client = self.tokens.client_of(context.invocation_metadata() or ())
             if client is not None:
                 return client
-        if self.certificates is not None:
+        if self.credentials is not None:
             found = context.auth_context()
             for kind in ("x509_common_name", "x509_subject_alternative_name"):
                 if found.get(kind):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 from go_opt.errors import InvalidInputError
-from go_opt.service.transport.watched import Watched
 
 _SCHEME: Final = "bearer "
 _OTHERS: Final = stat.S_IRWXO
@@ -18,15 +17,14 @@ _LINE: Final = re.compile(r"(?P<client>[A-Za-z0-9._@-]{1,64})[ \t]+(?P<token>[!-
 
 
 class Tokens:
-    """The tokens of a file of lines ``CLIENT TOKEN``, read again when it changes.
+    """The tokens of a file of lines ``CLIENT TOKEN``.
 
-    A client may have several tokens, so that one can be replaced without a gap. A file
-    that cannot be used any more is reported, and the tokens read before stay in force.
+    A client may have several tokens, so that one can be replaced without a gap.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._watched = Watched((path,), self._read)
+        self._clients = self._read()
 
     def client_of(self, metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
         """The client whose token the call carries; None where it carries none that is known."""
@@ -35,7 +33,7 @@ class Tokens:
             return None
         token = given[len(_SCHEME) :].strip().encode()
         found = None
-        for known, client in self._watched.value():
+        for known, client in self._clients:
             # To the end of the list, so that the time taken tells nothing.
             if hmac.compare_digest(known, token):
                 found = client
