@@ -20,7 +20,9 @@ from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import OptimizeResult, Step
-from go_opt.service.calls.calls import Call, Calls, Emit, Handler, Reading, parsed
+from go_opt.service.calls.call import Call, Reading
+from go_opt.service.calls.calls import Calls, Emit, Handler
+from go_opt.service.messages.requests import parsed
 from go_opt.service.server import serve_in_thread
 from go_opt.service.services.optimizer_service import OptimizerService
 from go_opt.service.workers.optimizer import LocalOptimizer

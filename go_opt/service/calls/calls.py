@@ -14,10 +14,10 @@ import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import grpc
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from go_opt.errors import GoOptError, InvalidInputError
 from go_opt.service.calls.admission import AdmissionLimits
@@ -25,26 +25,8 @@ from go_opt.service.calls.call import Call, Observer, Outcome, Reading
 from go_opt.service.calls.lane import Lane, Work
 from go_opt.service.calls.open_calls import OpenCalls
 from go_opt.service.calls.updates import Updates
-from go_opt.service.messages.message_parts import check_parts
-from go_opt.service.messages.wire_format import broken_field
-
-__all__ = [
-    "Call",
-    "Calls",
-    "Drains",
-    "Emit",
-    "Handler",
-    "Prepares",
-    "Reading",
-    "Service",
-    "Tells",
-    "Work",
-    "not_a_message",
-    "parsed",
-]
 
 _QUICK_THREADS: Final = 4
-_M = TypeVar("_M", bound=Message)
 _Context = Any  # grpc.aio.ServicerContext; gRPC has no types
 _Requests = AsyncIterator[bytes]
 Emit = Callable[[Message], None]
@@ -94,24 +76,6 @@ class Tells(Protocol):
 
     def readings(self) -> Iterable[Reading]:
         """What it tells of itself."""
-
-
-def parsed(message_type: type[_M], data: bytes) -> _M:
-    """The message of the bytes; InvalidInputError where they are none, or of too many parts."""
-    check_parts(message_type, data)
-    try:
-        message: _M = message_type.FromString(data)
-    except DecodeError:
-        raise not_a_message(message_type, data) from None
-    return message
-
-
-def not_a_message(message_type: type[Message], data: bytes) -> InvalidInputError:
-    """What to raise for bytes that are no such message."""
-    return InvalidInputError(
-        f"the request is no {message_type.DESCRIPTOR.full_name} message.",
-        field=broken_field(message_type, data),
-    )
 
 
 class Calls:

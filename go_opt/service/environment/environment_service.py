@@ -25,7 +25,8 @@ from go_opt.errors import CancelledError, ExhaustedError, GoOptError, PlanError,
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.proto import environment_pb2, graph_pb2, plan_pb2
-from go_opt.service.calls.calls import Call, Calls, Handler, Reading, parsed
+from go_opt.service.calls.call import Call, Reading
+from go_opt.service.calls.calls import Calls, Handler
 from go_opt.service.environment.sessions import SessionLimits, Sessions
 from go_opt.service.messages.convert import target_from_proto
 from go_opt.service.messages.convert_environment import (
@@ -34,7 +35,7 @@ from go_opt.service.messages.convert_environment import (
     ServedFidelity,
     fidelity_from_number,
 )
-from go_opt.service.messages.request_part import request_part
+from go_opt.service.messages.requests import parsed, request_part
 from go_opt.service.messages.sent_graph import SentGraph
 from go_opt.solver import verify
 from go_opt.solver.orders.instance import instance

@@ -18,7 +18,7 @@ from go_opt.model.codecs.wire import plan_from_proto
 from go_opt.proto import graph_pb2, optimizer_pb2, plan_pb2
 from go_opt.result import Decide, Objective, OptimizeResult, Request, Status, Step
 from go_opt.service.messages.convert_constraints import constraints_from_proto, constraints_to_proto
-from go_opt.service.messages.request_part import request_part
+from go_opt.service.messages.requests import request_part
 from go_opt.service.messages.sent_graph import SentGraph
 
 # An enum's number is the place of its name here; 0, "unspecified", reads as the default.

@@ -14,8 +14,7 @@ from go_opt.errors import GraphError, ModelError
 from go_opt.frontends.onnx_model import OnnxModel
 from go_opt.model.codecs.wire import precision_from_proto
 from go_opt.proto import graph_pb2, optimizer_pb2
-from go_opt.service.messages.message_parts import check_parts
-from go_opt.service.messages.request_part import request_part
+from go_opt.service.messages.requests import check_parts, request_part
 from go_opt.service.messages.sent_graph import SentGraph
 
 _MAX_BYTES: Final = 32 * 2**20  # of messages; a graph takes about as much as its message

@@ -19,9 +19,11 @@ from google.protobuf.message import Message
 
 from go_opt.errors import InvalidInputError
 from go_opt.proto import training_pb2
-from go_opt.service.calls.calls import Call, Calls, Handler, parsed
+from go_opt.service.calls.call import Call
+from go_opt.service.calls.calls import Calls, Handler
 from go_opt.service.jobs.job import Job, job_id, operation
 from go_opt.service.jobs.manager import JobManager
+from go_opt.service.messages.requests import parsed
 from go_opt.service.services.training_service import given
 
 MOST_WAIT_S: Final = 3600.0

@@ -12,9 +12,10 @@ from google.protobuf.message import Message
 from go_opt.env import load_target, target_names
 from go_opt.errors import NotFoundError, PolicyError
 from go_opt.proto import optimizer_pb2
-from go_opt.service.calls.calls import Call, Calls, Emit, Handler, Reading, parsed
-from go_opt.service.calls.submessage import split_graph
+from go_opt.service.calls.call import Call, Reading
+from go_opt.service.calls.calls import Calls, Emit, Handler
 from go_opt.service.messages.convert import target_summary
+from go_opt.service.messages.requests import parsed, split_graph
 from go_opt.service.workers.optimizer import Optimizer, Policy
 
 SERVICE_NAME: Final = optimizer_pb2.DESCRIPTOR.services_by_name["Optimizer"].full_name

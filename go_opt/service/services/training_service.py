@@ -11,7 +11,8 @@ from google.protobuf.message import Message
 from go_opt.errors import AlreadyExistsError, NotFoundError, UnsupportedError
 from go_opt.proto import training_pb2
 from go_opt.search.policies import find_policy
-from go_opt.service.calls.calls import Call, Calls, Handler, parsed
+from go_opt.service.calls.call import Call
+from go_opt.service.calls.calls import Calls, Handler
 from go_opt.service.jobs.convert import (
     check_environment,
     check_names,
@@ -20,6 +21,7 @@ from go_opt.service.jobs.convert import (
 )
 from go_opt.service.jobs.job import Job, NewJob, operation
 from go_opt.service.jobs.manager import JobManager
+from go_opt.service.messages.requests import parsed
 
 _PRETRAIN: Final = training_pb2.JOB_KIND_PRETRAIN
 _FINETUNE: Final = training_pb2.JOB_KIND_FINETUNE

@@ -21,7 +21,6 @@ from go_opt.model.plan import Plan
 from go_opt.proto import optimizer_pb2, plan_pb2
 from go_opt.result import OptimizeResult, Request
 from go_opt.service.calls.call import Reading
-from go_opt.service.calls.submessage import split_graph
 from go_opt.service.messages.convert import (
     fidelity_from_proto,
     metrics_to_proto,
@@ -32,7 +31,7 @@ from go_opt.service.messages.convert import (
 )
 from go_opt.service.messages.convert_constraints import constraints_from_proto
 from go_opt.service.messages.decoded_graphs import DecodedGraphs
-from go_opt.service.messages.request_part import request_part
+from go_opt.service.messages.requests import request_part, split_graph
 from go_opt.service.messages.sent_graph import SentGraph
 from go_opt.service.workers.answer_cache import AnswerCache, Answers
 from go_opt.solver import Violation

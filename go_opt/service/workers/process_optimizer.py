@@ -18,10 +18,9 @@ from google.rpc import status_pb2
 from go_opt.errors import CancelledError
 from go_opt.proto import optimizer_pb2
 from go_opt.service.calls.call import Reading
-from go_opt.service.calls.calls import parsed
-from go_opt.service.calls.submessage import split_graph
 from go_opt.service.messages.convert import request_from_proto
 from go_opt.service.messages.errors import error_from_status
+from go_opt.service.messages.requests import parsed, split_graph
 from go_opt.service.workers.answer_cache import AnswerCache
 from go_opt.service.workers.frames import Frame
 from go_opt.service.workers.optimizer import Improve, Policy, reserve_s
