@@ -6,7 +6,6 @@ import os
 import sys
 from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, settings
 
 # Makes `tests.strategies` importable when pytest is not started as `python -m pytest`.
@@ -25,13 +24,3 @@ def pytest_sessionstart() -> None:
         from go_opt.search.compiling.warm_up import warm_up
 
         warm_up(backwards=worker != "gw0")
-
-
-# They start, kill and time processes, on machines that others load: what fails has two more goes.
-_OF_PROCESSES = ("tests/service/", "tests/cli/", "tests/clients/")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.nodeid.startswith(_OF_PROCESSES):
-            item.add_marker(pytest.mark.flaky(reruns=2))

@@ -150,3 +150,11 @@ def test_the_exceptions_are_still_needed() -> None:
     for name in LONG_FILES:
         assert len(long[name].read_text("utf-8").splitlines()) > MOST_LINES, name
     assert set(MANY_PARAMETERS | PUBLIC_API) <= {name for name, _ in functions()}
+
+
+def test_tests_that_may_run_again_say_why() -> None:
+    for path in (ROOT / "tests").rglob("*.py"):
+        text = path.read_text("utf-8")
+        for node in ast.walk(ast.parse(text)) if ".flaky(" in text else ():
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".flaky"):
+                assert "reason" in {keyword.arg for keyword in node.keywords}, path

@@ -173,6 +173,7 @@ def test_precision_as_is_costs_the_types_of_the_model(cli: Cli) -> None:
     assert as_is["lower_bound_s"] > native["lower_bound_s"]
 
 
+@pytest.mark.flaky(reruns=2, reason="on a busy machine one step of a search may take seconds")
 def test_a_budget_ends_the_search(cli: Cli) -> None:
     assert cli("optimize", "zoo:nasnet_mobile", "--budget", "300ms", "--json").json["wall_s"] < 3
 

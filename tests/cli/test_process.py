@@ -59,7 +59,7 @@ def test_ctrl_c_prints_the_plan_reached(user_env: dict[str, str], tmp_path: Path
         progress = next(line for line in process.stderr if "evaluations" in line)
         assert "best" in progress
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     assert "Traceback" not in err
     plan = json.loads((tmp_path / "plan.json").read_text("utf-8"))
@@ -78,7 +78,7 @@ def test_ctrl_c_before_there_is_a_plan(user_env: dict[str, str], tmp_path: Path)
     # The fifo opens once the command reads the model.
     with start(user_env, tmp_path, *command) as process, fifo.open("w"):
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (130, "")
     assert err.strip().startswith("go-opt: interrupted")
     assert len(err.strip().splitlines()) == 1
@@ -115,7 +115,7 @@ def test_a_terminal_that_lacks_the_letters(user_env: dict[str, str], tmp_path: P
     graph_file(tmp_path / "m.json", name="modèle")
     args = ("optimize", "m.json", "--max-evaluations", "1")
     with start({**user_env, "PYTHONIOENCODING": "ascii"}, tmp_path, *args) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     assert "mod\\xe8le" in out
 
@@ -168,7 +168,7 @@ def test_ctrl_c_while_the_policy_loads(user_env: dict[str, str], tmp_path: Path)
         assert process.stderr is not None
         assert "asked\n" in process.stderr
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     assert err == ""
     answer = json.loads(out)

@@ -97,7 +97,7 @@ def test_clients_that_are_killed(served: Served, tmp_path: Path) -> None:
         start_s = time.monotonic()
         eventually(lambda: served.reading("calls_open") == 0, 20)
         eventually(lambda: served.reading("lane_running") == 0, 20)
-        assert time.monotonic() - start_s < 5
+        assert time.monotonic() - start_s < 20  # and not when its search ends, in minutes
         if number == 1:
             before = held(served.process.pid)
     assert before is not None
@@ -118,7 +118,7 @@ def test_readers_that_stand_still(served: Served) -> None:
         eventually(lambda: served.reading("lane_running", lane="search") == 1)
         start_s = time.monotonic()
         eventually(lambda: served.reading("lane_running", lane="search") == 0)
-        assert time.monotonic() - start_s < 6
+        assert time.monotonic() - start_s < 20
         assert served.reading("calls_open") == 1  # it waits for its reader, and no worker with it
         assert held(served.process.pid).resident_bytes < before.resident_bytes + 64 * 2**20
         with served.client() as client:
