@@ -19,21 +19,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Final
 
 from go_opt.env.target.toml_table import TomlTable, parse_toml
 from go_opt.errors import InvalidInputError
-from go_opt.solver.problem.user_constraints import (
-    LIMITS,
-    ChipLimit,
-    Colocate,
-    CutAfter,
-    Forbid,
-    Pin,
-    UserConstraint,
-    checked_constraints,
-)
+from go_opt.solver.problem.user_constraints import KINDS, LIMITS, UserConstraint, checked_constraints
 
 
 def as_constraints(given: Sequence[UserConstraint] | str | Path) -> tuple[UserConstraint, ...]:
@@ -73,8 +65,8 @@ def parse_constraints(text: str, source: str) -> tuple[UserConstraint, ...]:
     try:
         root = TomlTable(parse_toml(text), "")
         found = [
-            read(table)
-            for name, (_, read) in _TABLES.items()
+            _read(kind, table)
+            for name, kind in KINDS.items()
             if root.has(name)
             for table in root.tables(name)
         ]
@@ -87,7 +79,7 @@ def parse_constraints(text: str, source: str) -> tuple[UserConstraint, ...]:
 def constraints_to_toml(constraints: Sequence[UserConstraint]) -> str:
     """A text that :func:`parse_constraints` reads as the same constraints."""
     tables = []
-    for name, (kind, _) in _TABLES.items():
+    for name, kind in KINDS.items():
         for constraint in constraints:
             if isinstance(constraint, kind):
                 given = {key: value for key, value in vars(constraint).items() if value is not None}
@@ -97,38 +89,17 @@ def constraints_to_toml(constraints: Sequence[UserConstraint]) -> str:
     return "\n".join(tables)
 
 
-def _fields(table: TomlTable, **fields: Any) -> dict[str, Any]:
-    """What was read of a table, which has nothing else."""
+def _read(kind: type[UserConstraint], table: TomlTable) -> UserConstraint:
+    """The constraint of a table, which has nothing else."""
+    names = [field.name for field in fields(kind) if field.default is MISSING or table.has(field.name)]
+    given = {name: _READERS[name](table, name) for name in names}
     table.finish()
-    return fields
+    return kind(**given)
 
 
-def _pin(table: TomlTable) -> Pin:
-    return Pin(**_fields(table, ops=table.texts("ops"), chip=table.natural("chip")))
-
-
-def _forbid(table: TomlTable) -> Forbid:
-    return Forbid(**_fields(table, ops=table.texts("ops"), chips=table.naturals("chips")))
-
-
-def _colocate(table: TomlTable) -> Colocate:
-    return Colocate(**_fields(table, ops=table.texts("ops")))
-
-
-def _cut_after(table: TomlTable) -> CutAfter:
-    return CutAfter(**_fields(table, ops=table.texts("ops")))
-
-
-def _limit(table: TomlTable) -> ChipLimit:
-    amounts = {name: table.non_negative(name) for name in LIMITS if table.has(name)}
-    return ChipLimit(**_fields(table, chip=table.natural("chip"), **amounts))
-
-
-# Name, class and reader of each kind of table, in the order in which a text has them.
-_TABLES: Final[dict[str, tuple[type[UserConstraint], Callable[[TomlTable], UserConstraint]]]] = {
-    "pin": (Pin, _pin),
-    "forbid": (Forbid, _forbid),
-    "colocate": (Colocate, _colocate),
-    "cut_after": (CutAfter, _cut_after),
-    "limit": (ChipLimit, _limit),
+_READERS: Final[dict[str, Callable[[TomlTable, str], Any]]] = {
+    "ops": TomlTable.texts,
+    "chip": TomlTable.natural,
+    "chips": TomlTable.naturals,
+    **dict.fromkeys(LIMITS, TomlTable.non_negative),
 }

@@ -119,6 +119,14 @@ class ChipLimit:
 LIMITS: Final = tuple(field.name for field in fields(ChipLimit) if field.name != "chip")
 
 UserConstraint = Pin | Forbid | Colocate | CutAfter | ChipLimit
+# By the names that kinds have in files and messages, in the order of files. Fields are called alike in both.
+KINDS: Final[dict[str, type[UserConstraint]]] = {
+    "pin": Pin,
+    "forbid": Forbid,
+    "colocate": Colocate,
+    "cut_after": CutAfter,
+    "limit": ChipLimit,
+}
 
 
 def checked_constraints(constraints: Any) -> tuple[UserConstraint, ...]:

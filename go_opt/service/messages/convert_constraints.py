@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Iterable
 
 from go_opt.errors import InvalidInputError
 from go_opt.proto import optimizer_pb2
-from go_opt.solver.problem.user_constraints import (
-    LIMITS,
-    ChipLimit,
-    Colocate,
-    CutAfter,
-    Forbid,
-    Pin,
-    UserConstraint,
-)
+from go_opt.solver.problem.user_constraints import KINDS, UserConstraint
 
 
 def constraints_to_proto(constraints: Iterable[UserConstraint]) -> list[optimizer_pb2.Constraint]:
@@ -33,7 +24,7 @@ def constraints_from_proto(messages: Iterable[optimizer_pb2.Constraint]) -> tupl
 
 
 def _to_proto(constraint: UserConstraint) -> optimizer_pb2.Constraint:
-    (name,) = (name for name, (kind, _) in _KINDS.items() if isinstance(constraint, kind))
+    (name,) = (name for name, kind in KINDS.items() if isinstance(constraint, kind))
     message = getattr(optimizer_pb2, type(constraint).__name__)(**vars(constraint))
     return optimizer_pb2.Constraint(**{name: message})
 
@@ -42,22 +33,14 @@ def _from_proto(i: int, message: optimizer_pb2.Constraint) -> UserConstraint:
     name = message.WhichOneof("kind")
     if name is None:
         raise InvalidInputError(f"constraints[{i}] is of no kind.", field="constraints")
+    asked = getattr(message, name)
+    given = {
+        field.name: getattr(asked, field.name)
+        for field in asked.DESCRIPTOR.fields
+        if not field.has_presence or asked.HasField(field.name)
+    }
+    lists = {key: tuple(value) for key, value in given.items() if not isinstance(value, int | float)}
     try:
-        return _KINDS[name][1](getattr(message, name))
+        return KINDS[name](**given | lists)
     except InvalidInputError as error:
         raise InvalidInputError(f"constraints[{i}]: {error}", field="constraints") from None
-
-
-def _limit(message: Any) -> ChipLimit:
-    given = {name: getattr(message, name) for name in LIMITS if message.HasField(name)}
-    return ChipLimit(message.chip, **given)
-
-
-# By the name of its field in the message: the class, and what reads it.
-_KINDS: Final[dict[str, tuple[type[UserConstraint], Callable[[Any], UserConstraint]]]] = {
-    "pin": (Pin, lambda message: Pin(tuple(message.ops), message.chip)),
-    "forbid": (Forbid, lambda message: Forbid(tuple(message.ops), tuple(message.chips))),
-    "colocate": (Colocate, lambda message: Colocate(tuple(message.ops))),
-    "cut_after": (CutAfter, lambda message: CutAfter(tuple(message.ops))),
-    "limit": (ChipLimit, _limit),
-}
