@@ -13,7 +13,7 @@ from typing import Final, Literal
 from go_opt.common.cores import num_cores
 from go_opt.errors import InvalidInputError
 from go_opt.proto import training_pb2
-from go_opt.service.calls.call import Reading
+from go_opt.service.calls.call import ServiceMetric
 from go_opt.service.calls.calls import Service
 from go_opt.service.environment.environment_service import EnvironmentService
 from go_opt.service.jobs.data_directory import DataDirectory
@@ -116,10 +116,10 @@ class _Operations(OperationsService):
         super().__init__(manager)
         self._manager = manager
 
-    def readings(self) -> Sequence[Reading]:
+    def metrics(self) -> Sequence[ServiceMetric]:
         return [
-            Reading("jobs_running", "Training jobs that run.", lambda: self._count(_RUNNING)),
-            Reading("jobs_queued", "Training jobs that wait.", lambda: self._count(_QUEUED)),
+            ServiceMetric("jobs_running", "Training jobs that run.", lambda: self._count(_RUNNING)),
+            ServiceMetric("jobs_queued", "Training jobs that wait.", lambda: self._count(_QUEUED)),
         ]
 
     async def drain(self) -> None:

@@ -23,7 +23,7 @@ from go_opt.common.cores import num_cores
 from go_opt.common.process_memory import give_back
 from go_opt.service.calls.admission import AdmissionLimits
 from go_opt.service.calls.call import Observer
-from go_opt.service.calls.calls import Calls, Drains, Service, Tells
+from go_opt.service.calls.calls import Calls, Service
 from go_opt.service.calls.listener import Listener
 from go_opt.service.calls.parsing import ParsedRequests
 from go_opt.service.calls.security import Authentication, Guard, Security
@@ -100,7 +100,7 @@ class Server:
         if metrics is not None:
             metrics.watch_lanes(calls.lanes)
             for service in services:
-                metrics.watch(service.readings() if isinstance(service, Tells) else ())
+                metrics.watch(service.metrics())
         interceptors = [] if guard.tokens is None else [Authentication(guard.tokens, calls)]
         listener = Listener(address, guard, handlers, interceptors)
         await listener.start()
@@ -114,7 +114,7 @@ class Server:
     async def stop(self) -> None:
         """Drain, then stop listening; what still runs then is cut off."""
         await self._readiness.drain()
-        drains = [service.drain() for service in self._services if isinstance(service, Drains)]
+        drains = [service.drain() for service in self._services]
         draining = asyncio.gather(self._calls.drain(_FINISH_S, _STOP_S), *drains, return_exceptions=True)
         await _within(_FINISH_S + _STOP_S + _SEND_S, draining)
         await self._listener.stop(_SEND_S)

@@ -32,7 +32,7 @@ from go_opt.model.graph import Graph
 from go_opt.proto import graph_pb2, optimizer_pb2
 from go_opt.result import Request
 from go_opt.service.calls.call import Call
-from go_opt.service.calls.calls import Calls, Handler
+from go_opt.service.calls.calls import Calls, Handler, Service
 from go_opt.service.client.client import Client
 from go_opt.service.messages.convert import request_to_proto
 from go_opt.service.server import serve
@@ -47,7 +47,7 @@ LARGE, LARGE_TIMES = "gnmt_8", 2  # 105,674 ops
 READY_S = 120.0
 
 
-class Echo:
+class Echo(Service):
     """Sends the answer that was recorded, whatever is asked."""
 
     name = "bench.Echo"

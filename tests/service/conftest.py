@@ -20,8 +20,8 @@ from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import OptimizeResult, Step
-from go_opt.service.calls.call import Call, Reading
-from go_opt.service.calls.calls import Calls, Emit, Handler
+from go_opt.service.calls.call import Call, ServiceMetric
+from go_opt.service.calls.calls import Calls, Emit, Handler, Service
 from go_opt.service.messages.requests import parsed
 from go_opt.service.server import serve_in_thread
 from go_opt.service.services.optimizer_service import OptimizerService
@@ -114,7 +114,7 @@ class FakeOptimizer:
         return target_names()
 
 
-class ToyService:
+class ToyService(Service):
     """Every kind of method on ``google.protobuf.BytesValue``; the value picks what happens."""
 
     name = "toy.Toy"
@@ -178,8 +178,8 @@ class ToyService:
             await asyncio.sleep(60)
         return message
 
-    def readings(self) -> list[Reading]:
-        return [Reading("toys", "Toys there are.", lambda: 3)]
+    def metrics(self) -> list[ServiceMetric]:
+        return [ServiceMetric("toys", "Toys there are.", lambda: 3)]
 
 
 SEED_DEFECT, SEED_INFEASIBLE, SEED_SLOW = 101, 102, 103

@@ -13,7 +13,6 @@ from google.longrunning import operations_pb2
 from go_opt.errors import InvalidInputError
 from go_opt.proto import training_pb2
 from go_opt.service.assembly import Plant
-from go_opt.service.calls.calls import Drains
 from go_opt.service.observability.metrics import Metrics
 from go_opt.service.server import serve_in_thread
 
@@ -63,8 +62,7 @@ def test_all_services_serve_and_let_go_of_the_data(
         assert pretrain.code() is code
     again = plant.services()  # the lock of the data directory is free
     for service in again:
-        if isinstance(service, Drains):
-            asyncio.run(service.drain())
+        asyncio.run(service.drain())
         service.close()
 
 

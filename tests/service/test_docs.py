@@ -20,7 +20,6 @@ from go_opt.service import server
 from go_opt.service.assembly import Plant
 from go_opt.service.calls import open_calls
 from go_opt.service.calls.admission import AdmissionLimits
-from go_opt.service.calls.calls import Tells
 from go_opt.service.environment import environment_service
 from go_opt.service.environment.sessions import SessionLimits
 from go_opt.service.jobs.scheduler import JobLimits
@@ -109,8 +108,7 @@ def test_the_table_of_metrics_is_complete() -> None:
     metrics = Metrics()
     metrics.watch_lanes(())
     for service in Plant(workers=1).services():
-        if isinstance(service, Tells):
-            metrics.watch(service.readings())
+        metrics.watch(service.metrics())
         service.close()
     told = {
         re.sub(r"_total$", "", name)

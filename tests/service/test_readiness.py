@@ -67,5 +67,5 @@ def test_workers_are_ready_together_and_told_of() -> None:
         assert next(changes).status == Status.NOT_SERVING
         assert next(changes).status == Status.SERVING
         changes.cancel()
-        for name in ("cached_answers_total", "cache_bytes", "workers_replaced_total", "workers_deaf_total"):
+        for name in ("cached_answers_total", "cache_bytes", "workers_replaced_total", "workers_killed_total"):
             assert metrics.registry.get_sample_value(f"go_opt_optimizer_{name}") == 0

@@ -47,8 +47,8 @@ class Observer(Protocol):
         """Its status is known."""
 
 
-class Reading(NamedTuple):
-    """A number that a service tells of itself: sessions open, jobs running."""
+class ServiceMetric(NamedTuple):
+    """A gauge or counter of a service: sessions open, jobs running."""
 
     name: str  # of the metric, without "go_opt_"
     help: str  # one sentence

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
 import grpc
 from google.protobuf.message import Message
 
 from go_opt.errors import GoOptError, InvalidInputError
 from go_opt.service.calls.admission import AdmissionLimits
-from go_opt.service.calls.call import Call, Observer, Outcome, Reading
+from go_opt.service.calls.call import Call, Observer, Outcome, ServiceMetric
 from go_opt.service.calls.lane import Lane, Work
 from go_opt.service.calls.open_calls import OpenCalls
 from go_opt.service.calls.updates import Updates
@@ -40,42 +41,28 @@ class Handler:
     sends_stream: bool = False
 
 
-class Service(Protocol):
+class Service(ABC):
     """A gRPC service whose methods go through :class:`Calls`."""
 
-    @property
-    def name(self) -> str:
-        """In full: ``go_opt.v1.Optimizer``."""
+    name: str  # in full: ``go_opt.v1.Optimizer``
 
+    @abstractmethod
     def handlers(self, calls: Calls) -> Mapping[str, Handler]:
         """Its methods by name, made by the methods of ``calls``."""
 
-    def close(self) -> None:
-        """Free what it holds; no call comes any more."""
-
-
-@runtime_checkable
-class Drains(Protocol):
-    """A service that has work besides its calls to bring to an end."""
-
-    async def drain(self) -> None:
-        """End it within 3 s; calls are drained meanwhile."""
-
-
-@runtime_checkable
-class Prepares(Protocol):
-    """A service that answers late until it has loaded what it needs."""
-
     def is_ready(self) -> bool:
-        """Whether it has; asked from the event loop, so it answers at once."""
+        """Whether it has loaded what it needs; asked from the event loop, so it answers at once."""
+        return True
 
+    def metrics(self) -> Sequence[ServiceMetric]:
+        """What it measures."""
+        return ()
 
-@runtime_checkable
-class Tells(Protocol):
-    """A service that has numbers for the metrics."""
+    async def drain(self) -> None:  # noqa: B027
+        """End what it does besides its calls within 3 s; these are drained meanwhile."""
 
-    def readings(self) -> Iterable[Reading]:
-        """What it tells of itself."""
+    def close(self) -> None:  # noqa: B027
+        """Free what it holds; no call comes any more."""
 
 
 class Calls:

@@ -25,8 +25,8 @@ from go_opt.errors import CancelledError, ExhaustedError, GoOptError, PlanError,
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.proto import environment_pb2, graph_pb2, plan_pb2
-from go_opt.service.calls.call import Call, Reading
-from go_opt.service.calls.calls import Calls, Handler
+from go_opt.service.calls.call import Call, ServiceMetric
+from go_opt.service.calls.calls import Calls, Handler, Service
 from go_opt.service.environment.sessions import SessionLimits, Sessions
 from go_opt.service.messages.convert import target_from_proto
 from go_opt.service.messages.convert_environment import (
@@ -49,7 +49,7 @@ _NO_STAGES: Final = "the environment evaluates no replicated stages, relays and 
 _log = logging.getLogger(__name__)
 
 
-class EnvironmentService:
+class EnvironmentService(Service):
     """Environments by the fidelity they answer for; by default the two of this process.
 
     An environment is asked by several threads at once, and only for plans that keep every
@@ -72,10 +72,12 @@ class EnvironmentService:
         self._max_batch_plans = max_batch_plans
         self.sessions: Sessions[EvaluationSession] = Sessions(limits or SessionLimits())
 
-    def readings(self) -> Sequence[Reading]:
+    def metrics(self) -> Sequence[ServiceMetric]:
         """What it tells of itself."""
         return [
-            Reading("environment_sessions", "Sessions that are open.", lambda: self.sessions.num_sessions)
+            ServiceMetric(
+                "environment_sessions", "Sessions that are open.", lambda: self.sessions.num_sessions
+            )
         ]
 
     def handlers(self, calls: Calls) -> Mapping[str, Handler]:

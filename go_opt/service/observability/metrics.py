@@ -19,7 +19,7 @@ from prometheus_client import (
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from go_opt.service.calls.call import Call, Outcome, Reading
+from go_opt.service.calls.call import Call, Outcome, ServiceMetric
 from go_opt.service.calls.lane import Lane
 from go_opt.service.transport.address import Address, check_free
 
@@ -71,9 +71,9 @@ class Metrics:
         """Report what runs, waits and was refused in each."""
         self.registry.register(_LaneCollector(tuple(lanes)))
 
-    def watch(self, readings: Iterable[Reading]) -> None:
-        """Report what services tell of themselves."""
-        self.registry.register(_ReadingCollector(tuple(readings)))
+    def watch(self, metrics: Iterable[ServiceMetric]) -> None:
+        """Report what services measure."""
+        self.registry.register(_ServiceCollector(tuple(metrics)))
 
     @contextmanager
     def served(self, address: Address) -> Iterator[Address]:
@@ -89,14 +89,14 @@ class Metrics:
             thread.join()
 
 
-class _ReadingCollector(Collector):
-    def __init__(self, readings: tuple[Reading, ...]) -> None:
-        self._readings = readings
+class _ServiceCollector(Collector):
+    def __init__(self, metrics: tuple[ServiceMetric, ...]) -> None:
+        self._metrics = metrics
 
     def collect(self) -> Iterable[Metric]:
-        for reading in self._readings:
-            family = CounterMetricFamily if reading.is_total else GaugeMetricFamily
-            yield family(f"go_opt_{reading.name}", reading.help, value=reading.read())
+        for metric in self._metrics:
+            family = CounterMetricFamily if metric.is_total else GaugeMetricFamily
+            yield family(f"go_opt_{metric.name}", metric.help, value=metric.read())
 
 
 class _LaneCollector(Collector):

@@ -9,7 +9,7 @@ from typing import Final
 
 from grpc_health.v1 import health, health_pb2
 
-from go_opt.service.calls.calls import Prepares, Service
+from go_opt.service.calls.calls import Service
 
 _LOOK_S: Final = 0.05
 _Status = health_pb2.HealthCheckResponse
@@ -32,7 +32,7 @@ class Readiness:
     async def tell(self) -> None:
         """Look at the services that were not ready, and set the health by what is seen."""
         for service in self._services:
-            if not isinstance(service, Prepares) or service.is_ready():
+            if service.is_ready():
                 self._loading.discard(service)
             await self._set(service.name, service not in self._loading)
         await self._set("", not self._loading)

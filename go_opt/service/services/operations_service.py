@@ -20,7 +20,7 @@ from google.protobuf.message import Message
 from go_opt.errors import InvalidInputError
 from go_opt.proto import training_pb2
 from go_opt.service.calls.call import Call
-from go_opt.service.calls.calls import Calls, Handler
+from go_opt.service.calls.calls import Calls, Handler, Service
 from go_opt.service.jobs.job import Job, job_id, operation
 from go_opt.service.jobs.manager import JobManager
 from go_opt.service.messages.requests import parsed
@@ -37,14 +37,14 @@ _STATES: Final = {
 }
 
 
-class OperationsService:
+class OperationsService(Service):
     """Gets, waits for, lists, cancels and deletes jobs.
 
     Args:
       jobs: None: the service takes no jobs.
     """
 
-    name: Final = "google.longrunning.Operations"
+    name = "google.longrunning.Operations"
 
     def __init__(self, jobs: JobManager | None) -> None:
         self._jobs = jobs

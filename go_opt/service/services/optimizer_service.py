@@ -12,8 +12,8 @@ from google.protobuf.message import Message
 from go_opt.env import load_target, target_names
 from go_opt.errors import NotFoundError, PolicyError
 from go_opt.proto import optimizer_pb2
-from go_opt.service.calls.call import Call, Reading
-from go_opt.service.calls.calls import Calls, Emit, Handler
+from go_opt.service.calls.call import Call, ServiceMetric
+from go_opt.service.calls.calls import Calls, Emit, Handler, Service
 from go_opt.service.messages.convert import target_summary
 from go_opt.service.messages.requests import parsed, split_graph
 from go_opt.service.workers.optimizer import Optimizer, Policy
@@ -26,7 +26,7 @@ def no_policies(name: str, owner: str) -> Path:
     raise NotFoundError(f"no policy has the name {name[:80]!r}.", field="policy")
 
 
-class OptimizerService:
+class OptimizerService(Service):
     """Serves an :class:`Optimizer`.
 
     Args:
@@ -57,9 +57,9 @@ class OptimizerService:
         """Whether it answers without loading anything first."""
         return self._optimizer.is_ready()
 
-    def readings(self) -> Sequence[Reading]:
+    def metrics(self) -> Sequence[ServiceMetric]:
         """What the optimizer tells of itself."""
-        return self._optimizer.readings()
+        return self._optimizer.metrics()
 
     def close(self) -> None:
         """End the optimizer."""

@@ -12,7 +12,7 @@ from go_opt.errors import AlreadyExistsError, NotFoundError, UnsupportedError
 from go_opt.proto import training_pb2
 from go_opt.search.policies import find_policy
 from go_opt.service.calls.call import Call
-from go_opt.service.calls.calls import Calls, Handler
+from go_opt.service.calls.calls import Calls, Handler, Service
 from go_opt.service.jobs.convert import (
     check_environment,
     check_names,
@@ -28,7 +28,7 @@ _FINETUNE: Final = training_pb2.JOB_KIND_FINETUNE
 _Request = training_pb2.PretrainRequest | training_pb2.FinetuneRequest
 
 
-class TrainingService:
+class TrainingService(Service):
     """Starts training jobs.
 
     Args:
@@ -36,7 +36,7 @@ class TrainingService:
       environments: addresses that a job may name as its environment.
     """
 
-    name: Final = "go_opt.v1.Training"
+    name = "go_opt.v1.Training"
 
     def __init__(self, jobs: JobManager | None, *, environments: Collection[str] = ()) -> None:
         self._jobs = jobs

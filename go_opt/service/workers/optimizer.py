@@ -10,17 +10,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
-from go_opt.env import Metrics, Target
+from go_opt.env import Target
 from go_opt.errors import InvalidInputError
-from go_opt.explanations import OpExplanation, PlanExplanation
 from go_opt.explanations.as_json import explanation_to_dict
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.proto import optimizer_pb2, plan_pb2
 from go_opt.result import OptimizeResult, Request
-from go_opt.service.calls.call import Reading
+from go_opt.service.calls.call import ServiceMetric
 from go_opt.service.messages.convert import (
     fidelity_from_proto,
     metrics_to_proto,
@@ -34,7 +33,6 @@ from go_opt.service.messages.decoded_graphs import DecodedGraphs
 from go_opt.service.messages.requests import request_part, split_graph
 from go_opt.service.messages.sent_graph import SentGraph
 from go_opt.service.workers.answer_cache import AnswerCache, Answers
-from go_opt.solver import Violation
 
 # Of the time left, for the answer's way back: a tenth, but not more than this …
 _MOST_RESERVE_S: Final = 0.2
@@ -81,43 +79,23 @@ class Optimizer(Protocol):
     def is_ready(self) -> bool:
         """Whether calls would be answered without waiting for anything to load."""
 
-    def readings(self) -> Sequence[Reading]:
+    def metrics(self) -> Sequence[ServiceMetric]:
         """What it tells of itself."""
 
     def close(self) -> None:
         """Free what it holds."""
 
 
-class Doors(Protocol):
-    """What searches and evaluates: :mod:`go_opt.api`, or a stand-in for tests."""
-
-    @property
-    def optimize(self) -> Callable[..., OptimizeResult]:
-        """:func:`go_opt.optimize`."""
-
-    @property
-    def evaluate(self) -> Callable[..., Metrics]:
-        """:func:`go_opt.evaluate`."""
-
-    @property
-    def verify(self) -> Callable[..., list[Violation]]:
-        """:func:`go_opt.verify`."""
-
-    @property
-    def explain(self) -> Callable[..., PlanExplanation | OpExplanation]:
-        """:func:`go_opt.explain`."""
-
-
 class LocalOptimizer:
     """Searches in the threads it is called from.
 
     Args:
-      doors: what searches; :mod:`go_opt.api` where none are given.
+      api: what searches, with the functions of :mod:`go_opt.api`, which it is by default.
       answers: keeps answers for those who ask again.
     """
 
-    def __init__(self, doors: Doors | None = None, *, answers: Answers | None = None) -> None:
-        self._given_doors = doors
+    def __init__(self, api: Any = None, *, answers: Answers | None = None) -> None:
+        self._given_api = api
         self._answers = answers or AnswerCache()
         self._graphs = DecodedGraphs()
 
@@ -150,7 +128,7 @@ class LocalOptimizer:
                 on_improvement(result_to_proto(result, sent))
 
         within = _within(asked, deadline_s, len(request))
-        result = self._doors.optimize(
+        result = self._api.optimize(
             sent.graph,
             target,
             policy=policy,
@@ -168,7 +146,7 @@ class LocalOptimizer:
         """As :meth:`Optimizer.evaluate`."""
         message, graph_bytes = split_graph(optimizer_pb2.EvaluateRequest, request)
         fidelity = fidelity_from_proto(message.fidelity)
-        metrics = self._doors.evaluate(
+        metrics = self._api.evaluate(
             *self._planned(message, graph_bytes),
             fidelity=fidelity,
             seed=message.seed if message.HasField("seed") else None,
@@ -180,7 +158,7 @@ class LocalOptimizer:
         """As :meth:`Optimizer.verify`."""
         message, graph_bytes = split_graph(optimizer_pb2.VerifyRequest, request)
         constraints = constraints_from_proto(message.constraints)
-        found = self._doors.verify(*self._planned(message, graph_bytes), constraints=constraints)
+        found = self._api.verify(*self._planned(message, graph_bytes), constraints=constraints)
         return optimizer_pb2.VerifyResponse(
             violations=[optimizer_pb2.Violation(**vars(violation)) for violation in found]
         )
@@ -188,7 +166,7 @@ class LocalOptimizer:
     def explain(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.ExplainResponse:
         """As :meth:`Optimizer.explain`."""
         message, graph_bytes = split_graph(optimizer_pb2.ExplainRequest, request)
-        found = self._doors.explain(
+        found = self._api.explain(
             *self._planned(message, graph_bytes),
             message.op or None,
             objective=objective_from_proto(message.objective),
@@ -202,8 +180,8 @@ class LocalOptimizer:
         """The search and its kernels load with the first call."""
         return True
 
-    def readings(self) -> Sequence[Reading]:
-        """As :meth:`Optimizer.readings`."""
+    def metrics(self) -> Sequence[ServiceMetric]:
+        """As :meth:`Optimizer.metrics`."""
         return ()
 
     def close(self) -> None:
@@ -224,9 +202,9 @@ class LocalOptimizer:
         return self._graphs.of_onnx(message.onnx)
 
     @property
-    def _doors(self) -> Doors:
-        if self._given_doors is not None:
-            return self._given_doors
+    def _api(self) -> Any:
+        if self._given_api is not None:
+            return self._given_api
         from go_opt import api
 
         return api

@@ -17,7 +17,7 @@ from google.rpc import status_pb2
 
 from go_opt.errors import CancelledError
 from go_opt.proto import optimizer_pb2
-from go_opt.service.calls.call import Reading
+from go_opt.service.calls.call import ServiceMetric
 from go_opt.service.messages.convert import request_from_proto
 from go_opt.service.messages.errors import error_from_status
 from go_opt.service.messages.requests import parsed, split_graph
@@ -92,15 +92,15 @@ class ProcessOptimizer:
         """As :meth:`go_opt.service.workers.optimizer.Optimizer.is_ready`."""
         return self._pool.is_ready()
 
-    def readings(self) -> Sequence[Reading]:
-        """As :meth:`go_opt.service.workers.optimizer.Optimizer.readings`."""
+    def metrics(self) -> Sequence[ServiceMetric]:
+        """As :meth:`go_opt.service.workers.optimizer.Optimizer.metrics`."""
         answers, pool = self._answers, self._pool
         return (
-            Reading("optimizer_cached_answers", "Answers given again.", lambda: answers.hits, True),
-            Reading("optimizer_cache_bytes", "Size of the answers kept.", lambda: answers.size_bytes),
-            Reading("optimizer_workers_replaced", "Workers started anew.", lambda: pool.replaced, True),
-            Reading(
-                "optimizer_workers_deaf", "Of these, ended while they searched.", lambda: pool.deaf, True
+            ServiceMetric("optimizer_cached_answers", "Answers given again.", lambda: answers.hits, True),
+            ServiceMetric("optimizer_cache_bytes", "Size of the answers kept.", lambda: answers.size_bytes),
+            ServiceMetric("optimizer_workers_replaced", "Workers started anew.", lambda: pool.replaced, True),
+            ServiceMetric(
+                "optimizer_workers_killed", "Of these, ended while they searched.", lambda: pool.killed, True
             ),
         )
 
@@ -179,7 +179,7 @@ class _WorkerCall:
 
     def _best_so_far(self) -> bytes:
         """What there is, where the worker does not listen: it is not free, so its pool ends it."""
-        self._worker.is_deaf = True
+        self._worker.is_hung = True
         if self._best is None:
             raise CancelledError("the call was cancelled.")
         return self._best

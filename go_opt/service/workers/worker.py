@@ -37,7 +37,7 @@ class Worker:
         self._connection = Connection(ours.detach())
         self.has_loaded = False  # as far as is known
         self.is_free = True  # takes a call, now or once it is ready
-        self.is_deaf = False  # did not end a search that it was told to
+        self.is_hung = False  # did not end a search that it was told to
 
     @property
     def pid(self) -> int:

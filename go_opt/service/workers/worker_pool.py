@@ -31,7 +31,7 @@ class WorkerPool:
         self._idle = [Worker() for _ in range(size + _SPARES)]
         self._is_closed = False
         self.replaced = 0  # workers that ended, for whatever reason, and were started anew
-        self.deaf = 0  # of these, ended in the middle of a search
+        self.killed = 0  # of these, ended in the middle of a search
 
     @contextmanager
     def worker(self, stop: threading.Event) -> Iterator[Worker]:
@@ -114,7 +114,7 @@ class WorkerPool:
     def _replace(self, worker: Worker) -> None:
         """End a worker and start another, in a thread: the end of a large one takes its time."""
         self.replaced += 1
-        self.deaf += worker.is_deaf
+        self.killed += worker.is_hung
         worker.end()
 
         def replace() -> None:
