@@ -117,9 +117,9 @@ def test_a_store_that_is_damaged_while_it_is_used(tmp_path: Path) -> None:
             with path.open("r+b") as file:
                 file.write(b"\xa5" * path.stat().st_size)
         refusals = []
-        for _ in range(3):
+        for number in range(3):
             try:
-                client.pretrain("another", graphs=["zoo:din"], target="mcm-2x2")
+                client.pretrain(f"another-{number}", graphs=["zoo:din"], target="mcm-2x2")
             except GoOptError as refused:  # unless the pages it needs were read before
                 refusals.append(str(refused))
         assert all("the service cannot store or read its jobs: " in refusal for refusal in refusals)
