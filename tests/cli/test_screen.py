@@ -104,11 +104,12 @@ def test_the_version(cli: Cli) -> None:
     ],
     ids=" ".join,
 )
-def test_names_are_completed(user_env: dict[str, str], typed: list[str], offered: str) -> None:
-    asked = {"_GO_OPT_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": f"go-opt {' '.join(typed)}"}
-    env = {**user_env, **asked}
-    run = subprocess.run([sys.executable, "-c", RUN], env=env, capture_output=True, text=True, check=False)
-    assert offered in run.stdout.replace("\\", ""), run.stderr
+def test_names_are_completed(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, typed: list[str], offered: str
+) -> None:
+    monkeypatch.setenv("_GO_OPT_COMPLETE", "complete_zsh")  # as a shell asks
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", f"go-opt {' '.join(typed)}")
+    assert offered in cli().out.replace("\\", "")
 
 
 def test_an_object_where_none_was_found_in_time(cli: Cli, tmp_path: Path) -> None:
