@@ -146,18 +146,25 @@ def test_a_search_that_is_told_to_stop_answers_the_best_it_has(ready: ProcessOpt
     assert not optimize(ready, request, again, on_improvement=lambda _: again.set()).is_cached
 
 
-def test_a_worker_that_does_not_listen_is_replaced(ready: ProcessOptimizer) -> None:
-    stop, stopped_s = threading.Event(), 0.0
+def test_a_worker_that_does_not_listen_is_replaced(
+    ready: ProcessOptimizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, searches, stopped_s = threading.Event(), threading.Event(), 0.0
+    get = ready._answers.get
+
+    def noted(key: str) -> bytes | None:  # the last that a worker asks before it searches
+        searches.set()
+        return get(key)
 
     def freeze() -> None:
         nonlocal stopped_s
-        while not ready._pool._lent:
-            time.sleep(0.001)
+        searches.wait()
         (worker,) = ready._pool._lent
         os.kill(worker.pid, signal.SIGSTOP)
         stopped_s = time.monotonic()
         stop.set()
 
+    monkeypatch.setattr(ready._answers, "get", noted)
     thread = threading.Thread(target=freeze)
     thread.start()
     with pytest.raises(CancelledError):
