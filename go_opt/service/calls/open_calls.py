@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
+from urllib.parse import unquote
 
 import grpc
 from google.rpc import status_pb2
@@ -19,8 +20,7 @@ from go_opt.errors import ExhaustedError, GoOptError, ServiceError
 from go_opt.service.calls.call import Call, Observer, Outcome
 from go_opt.service.calls.lane import DefectError
 from go_opt.service.messages.errors import internal_status, status_from_error
-from go_opt.service.transport.peer import peer_host
-from go_opt.service.transport.request_id import REQUEST_ID_KEY, request_id
+from go_opt.service.transport.channel import REQUEST_ID_KEY, request_id
 
 # Slow readers, idle streams and long polls hold no thread, but memory.
 _MAX_OPEN: Final = 4096
@@ -114,7 +114,7 @@ class OpenCalls:
         deadline_s = None if left_s is None else now_s + left_s
         name = self._name_of(context)
         called = request_id(metadata.get(REQUEST_ID_KEY))
-        return Call(method, name or peer_host(context), called, deadline_s, owner=name)
+        return Call(method, name or _peer_host(context), called, deadline_s, owner=name)
 
     def _enter(self, call: Call, is_poll: bool) -> None:
         if self._is_draining:
@@ -176,3 +176,9 @@ def _why_cancelled(call: Call) -> grpc.StatusCode:
     """What the caller met; gRPC cancels a call in both cases."""
     is_late = call.deadline_s is not None and time.monotonic() > call.deadline_s - _CLOCK_SLACK_S
     return grpc.StatusCode.DEADLINE_EXCEEDED if is_late else grpc.StatusCode.CANCELLED
+
+
+def _peer_host(context: Any) -> str:
+    """The host of the caller, without the port, which changes with every connection."""
+    scheme, _, place = unquote(context.peer()).partition(":")
+    return place.rpartition(":")[0].strip("[]") if scheme in ("ipv4", "ipv6") else scheme

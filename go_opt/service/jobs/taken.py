@@ -1,9 +1,10 @@
-"""A job that a manager has taken up: its attempt, how far that is, and telling it to stop."""
+"""What a scheduler keeps of jobs: of one that it has taken up, and who wants to know when one ends."""
 
 from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 
 from go_opt.service.jobs.job import Job, checkpoint_step
 from go_opt.service.jobs.runner import Attempt
@@ -48,3 +49,30 @@ class Taken:
         self._attempt = None
         if self._kill is not None:
             self._kill.cancel()
+
+
+class Watchers:
+    """Callbacks for the ends of jobs; several threads may use it at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_job: dict[str, list[Callable[[], None]]] = {}
+
+    def add(self, job_id: str, on_end: Callable[[], None]) -> Callable[[], None]:
+        """Have ``on_end`` called when the job ends or is deleted; what is returned undoes it."""
+        with self._lock:
+            self._by_job.setdefault(job_id, []).append(on_end)
+
+        def forget() -> None:
+            with self._lock:
+                left = [each for each in self._by_job.pop(job_id, []) if each is not on_end]
+                if left:
+                    self._by_job[job_id] = left
+
+        return forget
+
+    def notify(self, job_id: str) -> None:
+        """The job ended. Called under the lock: a callback that was undone is called no more."""
+        with self._lock:
+            for on_end in self._by_job.pop(job_id, []):
+                on_end()
