@@ -162,7 +162,7 @@ def test_a_stream_is_asked_for_again_only_before_it_answers(graph: Graph) -> Non
 
     script = Script(gone, cut_off)
     with played(script) as address, Client(address, retry=SOON) as client:
-        updates = client._connection.stream(client._methods.optimize_stream, b"", timeout_s=20)
+        updates = client._connection.stream(client._methods["OptimizeStream"], b"", timeout_s=20)
         assert next(updates) == update
         with pytest.raises(ServiceError, match="draining"):
             next(updates)

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import grpc
+from google.protobuf.message import Message
 
 from go_opt.constraint_file import as_constraints
 from go_opt.env import Metrics, Target
@@ -41,7 +42,7 @@ from go_opt.solver.problem.user_constraints import UserConstraint
 if TYPE_CHECKING:
     import networkx as nx
 
-_SERVICE: Final = optimizer_pb2.DESCRIPTOR.services_by_name["Optimizer"].full_name
+_SERVICE: Final = optimizer_pb2.DESCRIPTOR.services_by_name["Optimizer"]
 # Beyond a search's own budget: it may have to wait for its turn.
 _QUEUE_S: Final = 600.0
 # The first simulation after an install compiles for half a minute.
@@ -73,7 +74,7 @@ class Client(TrainingClient):
         retry: Retry | None = None,
     ) -> None:
         self._connection = Connection(address, credentials=credentials, retry=retry, timeout_s=timeout_s)
-        self._methods = _Methods(self._connection.channel)
+        self._methods = _methods(self._connection.channel)
         self._jobs = RemoteJobs(self._connection)
 
     def optimize(
@@ -93,7 +94,7 @@ class Client(TrainingClient):
           options: those of :class:`SearchOptions`.
         """
         request, limit_s = _search(graph, target, options)
-        answer = self._connection.call(self._methods.optimize, request, timeout_s=limit_s, name=request_id)
+        answer = self._connection.call(self._methods["Optimize"], request, timeout_s=limit_s, name=request_id)
         return result_from_proto(answer)
 
     def optimize_stream(
@@ -111,7 +112,7 @@ class Client(TrainingClient):
         """
         request, limit_s = _search(graph, target, options)
         updates = self._connection.stream(
-            self._methods.optimize_stream, request, timeout_s=limit_s, name=request_id
+            self._methods["OptimizeStream"], request, timeout_s=limit_s, name=request_id
         )
         return _results(updates)
 
@@ -136,10 +137,7 @@ class Client(TrainingClient):
             seed=seed,
             constraints=constraints_to_proto(as_constraints(constraints)),
         )
-        request = _graph_alone(graph) + message.SerializeToString()
-        answer = self._connection.call(
-            self._methods.evaluate, request, timeout_s=_EVALUATE_TIMEOUT_S, name=request_id
-        )
+        answer = self._judged("Evaluate", graph, message, request_id)
         return metrics_from_proto(answer.metrics)
 
     def verify(
@@ -157,10 +155,7 @@ class Client(TrainingClient):
             plan=plan_to_proto(plan),
             constraints=constraints_to_proto(as_constraints(constraints)),
         )
-        request = _graph_alone(graph) + message.SerializeToString()
-        answer = self._connection.call(
-            self._methods.verify, request, timeout_s=_EVALUATE_TIMEOUT_S, name=request_id
-        )
+        answer = self._judged("Verify", graph, message, request_id)
         return [Violation(found.constraint, found.message) for found in answer.violations]
 
     def explain(
@@ -183,22 +178,26 @@ class Client(TrainingClient):
             objective=f"OBJECTIVE_{objective.upper()}",
             constraints=constraints_to_proto(as_constraints(constraints)),
         )
-        request = _graph_alone(graph) + message.SerializeToString()
-        answer = self._connection.call(
-            self._methods.explain, request, timeout_s=_EVALUATE_TIMEOUT_S, name=request_id
-        )
+        answer = self._judged("Explain", graph, message, request_id)
         return explanation_from_proto(answer.explanation)
 
     def list_targets(self, *, request_id: str | None = None) -> tuple[str, ...]:
         """Names of the targets that ship with the service."""
         answer = self._connection.call(
-            self._methods.list_targets, b"", timeout_s=CALL_TIMEOUT_S, name=request_id
+            self._methods["ListTargets"], b"", timeout_s=CALL_TIMEOUT_S, name=request_id
         )
         return tuple(target.name for target in answer.targets)
 
     def close(self) -> None:
         """Close the connection; calls under way are cancelled."""
         self._connection.close()
+
+    def _judged(self, method: str, graph: Graph, message: Message, request_id: str | None) -> Any:
+        """The answer to a request about a plan for the graph."""
+        request = _graph_alone(graph) + message.SerializeToString()
+        return self._connection.call(
+            self._methods[method], request, timeout_s=_EVALUATE_TIMEOUT_S, name=request_id
+        )
 
     def __enter__(self) -> Client:
         return self
@@ -209,31 +208,15 @@ class Client(TrainingClient):
         self.close()
 
 
-class _Methods:
-    """Those of the service; they take requests as bytes."""
-
-    def __init__(self, channel: grpc.Channel) -> None:
-        def path(method: str) -> str:
-            return f"/{_SERVICE}/{method}"
-
-        self.optimize = channel.unary_unary(
-            path("Optimize"), response_deserializer=optimizer_pb2.OptimizeResponse.FromString
-        )
-        self.optimize_stream = channel.unary_stream(
-            path("OptimizeStream"), response_deserializer=optimizer_pb2.OptimizeUpdate.FromString
-        )
-        self.evaluate = channel.unary_unary(
-            path("Evaluate"), response_deserializer=optimizer_pb2.EvaluateResponse.FromString
-        )
-        self.verify = channel.unary_unary(
-            path("Verify"), response_deserializer=optimizer_pb2.VerifyResponse.FromString
-        )
-        self.explain = channel.unary_unary(
-            path("Explain"), response_deserializer=optimizer_pb2.ExplainResponse.FromString
-        )
-        self.list_targets = channel.unary_unary(
-            path("ListTargets"), response_deserializer=optimizer_pb2.ListTargetsResponse.FromString
-        )
+def _methods(channel: grpc.Channel) -> dict[str, Any]:
+    """Those of the service by name; they take requests as bytes."""
+    methods = {}
+    for method in _SERVICE.methods:
+        make = channel.unary_stream if method.server_streaming else channel.unary_unary
+        answer = getattr(optimizer_pb2, method.output_type.name)
+        path = f"/{_SERVICE.full_name}/{method.name}"
+        methods[method.name] = make(path, response_deserializer=answer.FromString)
+    return methods
 
 
 @lru_cache(maxsize=2)  # a compiler asks again and again about the same graph
