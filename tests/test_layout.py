@@ -12,6 +12,8 @@ from typing import Final
 
 import networkx as nx
 
+from go_opt.search.table import METHODS, MISSION, NOT_MEASURED
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 # In this order; each imports only from itself and from those before it.
 PACKAGES: Final = ("proto", "core", "env", "solver", "agents", "go_opt")
@@ -27,7 +29,6 @@ LONG_FILES: Final = {
     "env.simulator.engine": 456,
     "env.simulator.package": 321,
     "env.target.definition": 307,
-    "search.methods.improvement": 324,
     "solver.certify.problem.problem": 353,
     "solver.certify.states.chains": 313,
     "solver.propagation.modes": 308,

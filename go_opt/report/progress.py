@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import sys
+from collections.abc import Callable
 from typing import Any, Final
 
 from go_opt.common.units import format_duration
@@ -19,35 +20,41 @@ class SearchProgress:
     def __init__(self, objective: Objective = "throughput") -> None:
         self._what = "makespan" if objective == "latency" else "interval"
         self._next_s = _QUIET_S
+        self.best = ""  # objective of the first plan and of better ones
 
     def on_step(self, step: Step) -> None:
+        if math.isfinite(step.best_s):
+            self.best = f"  best {self._what} {format_duration(step.best_s)}"
         if step.elapsed_s < self._next_s:
             return
         self._next_s = step.elapsed_s + _QUIET_S
-        line = (
-            f"{step.elapsed_s:5.1f} s  best {self._what} {format_duration(step.best_s)}  "
-            f"{step.evaluations} evaluations"
-        )
+        line = f"{step.elapsed_s:5.1f} s{self.best}  {step.evaluations} evaluations"
         tried = f"  ({step.method})"
         # Lines that the terminal would break are no lines.
         room = shutil.get_terminal_size().columns if sys.stderr.isatty() else math.inf
         print(line + tried if len(line + tried) <= room else line, file=sys.stderr, flush=True)
 
 
-def announce_compilation() -> None:
-    """Say once, on stderr, when kernels have to be compiled: only after an install.
+def announce_compilation(best: Callable[[], str] = lambda: "") -> None:
+    """Say on stderr when kernels have to be compiled, which is only after an install, and how far it is.
 
     Kernels that come from the cache raise no event.
+
+    Args:
+      best: what to say of the best plan so far.
     """
     from numba.core import event
 
     class Notice(event.Listener):
-        said = False
+        said: tuple[int, int] | None = None
 
         def on_start(self, event: Any) -> None:
-            if not self.said:
-                self.said = True
-                print("compiling kernels, once after an install ...", file=sys.stderr, flush=True)
+            from go_opt.search.compiling.warm_up import loading
+
+            if loading() != self.said:
+                self.said = number, of = loading()
+                count = f"{number} of {of}" if number else "kernels"
+                print(f"compiling {count}, once after an install{best()}", file=sys.stderr, flush=True)
 
         def on_end(self, event: Any) -> None:
             pass

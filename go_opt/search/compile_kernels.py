@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterable
-from itertools import islice
 from typing import Final
 
 from go_opt.agents.generator import generate_graph
@@ -14,8 +13,7 @@ from go_opt.env import load_target
 from go_opt.result import Request
 from go_opt.search.compiling.kernel_cache import COMPILES, marker
 from go_opt.search.compiling.warm_up import warm_up
-from go_opt.search.portfolio import proposals
-from go_opt.search.state import Search
+from go_opt.search.rehearsal import rehearse
 from go_opt.solver import Colocate, Forbid
 
 _EVALUATIONS: Final = 300  # until every method has had a turn
@@ -32,14 +30,11 @@ _CONSTRAINED: Final = (
 
 
 def _compile(requests: Iterable[Request]) -> None:
-    """Run the kernels once, as searches do, on a small graph; also those that its optimum makes needless."""
+    """Run the kernels once, as searches do, on a small graph."""
     warm_up(backwards=True)  # whoever started this process compiles them as well
     graph, target = generate_graph(0, num_ops=_OPS), load_target("mcm-2x2")
     for request in requests:
-        search = Search(graph, target, request, None, lambda step: None)
-        for proposal in islice(proposals(search), request.max_evaluations):
-            if proposal is not None:
-                search.consider(proposal)
+        rehearse(graph, target, request)
 
 
 def main() -> None:

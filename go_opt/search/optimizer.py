@@ -1,4 +1,4 @@
-"""The portfolio: methods in turn, the best verified plan first, until nothing is left to try.
+"""A search: events of the portfolio, the best verified plan first, until nothing is left to try.
 
 It is anytime: the greedy and the sliced plan stand within milliseconds, everything after
 only improves on them, and stopping keeps what was reached. Counted in evaluations, the sequence
@@ -7,21 +7,26 @@ of methods depends on request and policy alone: equal seeds and budgets give equ
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext
+from itertools import islice
 from pathlib import Path
+from typing import Final
 
 from go_opt.env import Target
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search.compiling.kernel_cache import start_compiling
-from go_opt.search.compiling.warm_up import warm_up
+from go_opt.search.compiling.warm_up import FIRST, are_loaded, common_families, load
 from go_opt.search.limits import refuse_unreachable
 from go_opt.search.methods.copies import COPIED, copies
-from go_opt.search.portfolio import policy_takes_part, proposals
-from go_opt.search.rehearsal import rehearse
+from go_opt.search.methods.events import Event
+from go_opt.search.portfolio import policy_takes_part, portfolio_events
+from go_opt.search.rehearsal import rehearsal
 from go_opt.search.simulated_claim import is_simulated
 from go_opt.search.state import Search
+
+FIRST_EVENTS: Final = 2  # the greedy plan and the first slicing, before further kernels are loaded
 
 
 def optimize_request(
@@ -52,19 +57,34 @@ def optimize_request(
     checks = is_simulated(target, request)
     may_wait = request.objective == "throughput" and not target.modelled.weight_prefetch
     simulates = checks or may_wait or request.fidelity != "analytical"
-    warm_up(simulator=simulates, policy=policy is not None)
-    rehearse(target, request)
-    search = Search(graph, target, request, policy, on_step)
+    special = rehearsal(target, request)
+    kernels = common_families(simulator=simulates, policy=policy is not None) | special
+    for name in kernels if special else islice(kernels, FIRST):
+        load(name, kernels)
+    search = Search(graph, target, request, on_step)
     is_stopped = False  # who stops a search does not wait for a simulation
+
+    def run(events: Iterator[Event]) -> bool:
+        """Take the events; whether the search is over."""
+        nonlocal is_stopped
+        for event in events:
+            if search.take(event):
+                on_improvement(search.result())
+            if search.is_done() or (is_stopped := should_stop()):
+                return True
+        return False
+
     try:
-        with closing(proposals(search)) as proposed:  # a thread of theirs ends with them
-            for proposal in proposed:
-                if proposal is not None and search.consider(proposal):
-                    on_improvement(search.result())
-                if search.is_done() or (is_stopped := should_stop()):
-                    break
-            else:
-                search.is_exhausted = True
+        with closing(portfolio_events(search, policy)) as events:  # a thread of theirs ends with them
+            # The first plan needs few kernels. The others, which may have to be compiled, load when it
+            # is there, and not on the time of the search.
+            with nullcontext() if are_loaded(kernels) else search.clock_stopped():
+                is_over = run(islice(events, FIRST_EVENTS))
+                for name in kernels:
+                    if is_stopped := is_stopped or should_stop():
+                        break
+                    load(name, kernels)
+            search.is_exhausted = not (is_over or is_stopped or run(events))
     except KeyboardInterrupt:
         # Stopping keeps what was reached; with nothing reached there is nothing to keep.
         if search.best is None:
@@ -80,4 +100,4 @@ def _try_fewer_copies(search: Search, best: OptimizeResult) -> None:
     for proposal in copies(search, best.method.removesuffix(COPIED), best.plan.order, best.plan.fusion_group):
         if search.is_done_with_evaluations:
             return
-        search.consider(proposal)
+        search.take(proposal)

@@ -6,15 +6,17 @@ users' constraints.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import partial
 from itertools import islice
 from typing import Final
 
 from go_opt.env import Target, load_target
-from go_opt.result import Decide, Objective, Request
+from go_opt.model.graph import Graph
+from go_opt.result import Request
 from go_opt.search.compiling.kernel_cache import are_compiled
-from go_opt.search.compiling.three_ops import three_ops
-from go_opt.search.portfolio import proposals
+from go_opt.search.compiling.warm_up import Families, three_ops
+from go_opt.search.methods.events import Waiting
+from go_opt.search.portfolio import portfolio_events
 from go_opt.search.state import Search
 from go_opt.solver import ChipLimit, Colocate, CutAfter, Forbid, Pin
 from go_opt.solver.problem.user_constraints import UserConstraint
@@ -29,27 +31,27 @@ _LIKE: Final[dict[type, UserConstraint]] = {
 }
 
 
-def rehearse(target: Target, request: Request) -> None:
-    """Compile, or load, what a search for ``request`` runs on ``target``."""
-    is_plain = request.objective == "throughput" and target.goes_forward and not request.constraints
-    if not is_plain:
-        kinds = frozenset(type(constraint) for constraint in request.constraints)
-        _rehearse(target.goes_forward, request.objective, request.decide, request.relays, kinds)
-
-
-@cache
-def _rehearse(
-    goes_forward: bool, objective: Objective, decide: Decide, relays: bool, kinds: frozenset[type]
-) -> None:
-    target = load_target("mcm-2x2" if goes_forward else "gpu-2")
-    constraints = tuple(like for kind, like in _LIKE.items() if kind in kinds)
-    request = Request(
-        objective, max_evaluations=_EVALUATIONS, decide=decide, relays=relays, constraints=constraints
+def rehearsal(target: Target, request: Request) -> Families:
+    """What a search for ``request`` runs on ``target`` beside the common kernels, as one more family."""
+    if request.objective == "throughput" and target.goes_forward and not request.constraints:
+        return {}
+    kinds = {type(constraint) for constraint in request.constraints}
+    like = Request(
+        request.objective,
+        max_evaluations=_EVALUATIONS,
+        decide=request.decide,
+        relays=request.relays,
+        constraints=tuple(like for kind, like in _LIKE.items() if kind in kinds),
     )
+    on = "mcm-2x2" if target.goes_forward else "gpu-2"
     # Ops that do not fuse: with one kernel there is nothing to propagate.
-    search = Search(three_ops(5, "Sort"), target, request, None, lambda step: None)
-    for proposal in islice(proposals(search), _EVALUATIONS):
-        if proposal is not None:
-            search.consider(proposal)
-        elif objective == "throughput" and goes_forward and not are_compiled():
-            break  # from here on it waits for a process that compiles what is left
+    return {f"{like} on {on}": partial(rehearse, three_ops(5, "Sort"), load_target(on), like)}
+
+
+def rehearse(graph: Graph, target: Target, request: Request) -> None:
+    """Search as far as nothing has to be waited for; past what is proven optimal, too."""
+    search = Search(graph, target, request)
+    for event in islice(portfolio_events(search), request.max_evaluations):
+        if isinstance(event, Waiting) and not are_compiled():
+            return  # another process compiles what is left
+        search.take(event)

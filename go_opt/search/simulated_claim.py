@@ -27,6 +27,7 @@ LEAST_BUDGET_S: Final = 2.0  # of searches whose answer is simulated
 S_PER_OP: Final = 1e-5  # that a plan takes in the simulator, mostly; those that stream may take 6e-5
 MOST_RESERVED: Final = 0.1  # of the time
 MOST_SIMULATED_OPS: Final = 5_000  # of graphs whose plans are simulated while they are searched
+SHORTLISTED: Final = 6  # plans
 _BLAME: Final = {
     "shapes": "products and vectors that do not fill the units",
     "dma": "the DMA engines' set-up",
@@ -53,6 +54,11 @@ def reserve_s(graph: Graph, target: Target, request: Request) -> float:
     if not (is_simulated(target, request) and math.isfinite(request.time_limit_s)):
         return 0.0
     return min(S_PER_OP * graph.num_ops, MOST_RESERVED * request.time_limit_s)
+
+
+def shortlisted(found: Iterable[OptimizeResult]) -> list[OptimizeResult]:
+    """The best plans, by the model: those that the simulator judges."""
+    return sorted(found, key=_objective_s)[:SHORTLISTED]
 
 
 def simulated_answer(
@@ -132,20 +138,3 @@ def _blame(graph: Graph, target: Target, result: OptimizeResult) -> str:
     if nearest > 0.9 * abs(simulated_s - predicted_s):
         return "transfers and kernels that wait for each other"
     return _BLAME[effect]
-
-
-class Shortlist:
-    """The best plans met, by the model: those that the simulator judges."""
-
-    def __init__(self, most: int = 6) -> None:
-        self._found: list[OptimizeResult] = []
-        self._most = most
-
-    def add(self, result: OptimizeResult) -> None:
-        self._found.append(result)
-        self._found.sort(key=_objective_s)
-        del self._found[self._most :]
-
-    def without(self, best: OptimizeResult) -> list[OptimizeResult]:
-        """Those behind the best one."""
-        return [one for one in self._found if one.plan is not best.plan]

@@ -1,12 +1,12 @@
-"""A search: evaluates what is proposed, keeps the best verified plan and the history."""
+"""A search: takes the events of its methods, keeps the best verified plan and the history."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from go_opt.common.units import format_duration
 from go_opt.env import Metrics, Target, cost_tables, evaluate_plan, loop_roles
@@ -16,8 +16,8 @@ from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import OPTIMAL_GAP, OptimizeResult, Request, Status, Step
-from go_opt.search.methods.proposal import IntArray, Proposal, may_replicate, passing_of
-from go_opt.search.simulated_claim import EQUAL, MOST_SIMULATED_OPS, Shortlist, reserve_s, simulated_answer
+from go_opt.search.methods.events import Event, IntArray, Miss, NoPlan, Proposal, may_replicate, passing_of
+from go_opt.search.simulated_claim import EQUAL, MOST_SIMULATED_OPS, reserve_s, shortlisted, simulated_answer
 from go_opt.solver import (
     Bound,
     clones_of_arrays,
@@ -45,17 +45,16 @@ def lower_bound(graph: Graph, target: Target, request: Request) -> Bound:
 
 
 class Search:
-    """Evaluates proposals, keeps the best valid plan and the history."""
+    """Evaluates proposals and counts misses; methods see of it a :class:`SearchView`."""
 
     def __init__(
         self,
         graph: Graph,
         target: Target,
         request: Request,
-        policy: Path | None,
-        on_step: Callable[[Step], None],
+        on_step: Callable[[Step], None] = lambda step: None,
     ) -> None:
-        self.graph, self.target, self.request, self.policy = graph, target, request, policy
+        self.graph, self.target, self.request = graph, target, request
         self.asked = op_constraints(graph, target, request.constraints)
         self.tables = constrained_tables(self.asked) if request.constraints else cost_tables(graph, target)
         self.rules = segment_rules(self.asked) if request.constraints else SegmentRules()
@@ -65,21 +64,40 @@ class Search:
         self.best: OptimizeResult | None = None
         self.last_interval_s = self.last_latency_s = 0.0  # of the proposal before, by the analytical model
         self.is_exhausted = False  # whether every method had its turn
-        self.wishes: list[IntArray] = []  # placements that were proposed and break a constraint
+        self.violating: list[IntArray] = []  # placements that were proposed and break a constraint
         self._on_step = on_step
-        self._started_s = time.monotonic()
+        self._started_s, self._stopped_s = time.monotonic(), math.inf  # the earlier counts as now
         self._bound = lower_bound(graph, target, request)
         self._history: list[Step] = []
         self._reference_s = math.inf
         self._rejection = ""  # why the first plan is not valid, sizes in memory apart
         self._failure = ""  # what a method says of that
         self._least_latency_s = math.inf  # of valid plans that take longer for a sample than asked
-        self._shortlist = Shortlist()
+        self._shortlist: list[OptimizeResult] = []  # the best plans met, by the model
         self._reserve_s = reserve_s(graph, target, request)
         self._closest: tuple[int, Plan] | None = None  # of plans that do not fit: by how many bytes
 
-    def consider(self, proposal: Proposal) -> bool:
-        """Evaluate the proposal; True where it is the best so far."""
+    def take(self, event: Event) -> bool:
+        """Evaluate a proposal, or count a miss; True where a plan is the best so far."""
+        if isinstance(event, NoPlan):
+            self._failure = event.reason
+        if isinstance(event, Proposal | Miss) and event.bound and event.bound.seconds > self._bound.seconds:
+            self._bound = event.bound
+            self.best = None if self.best is None else self._with_bound(self.best)
+        if isinstance(event, Miss):
+            self._record(event.method, math.inf)
+            self._on_step(self._history[-1])
+        return isinstance(event, Proposal) and self._evaluate_proposal(event)
+
+    @contextmanager
+    def clock_stopped(self) -> Iterator[None]:
+        """The time of the block is not that of the search."""
+        self._stopped_s = time.monotonic()
+        yield
+        self._started_s += time.monotonic() - self._stopped_s
+        self._stopped_s = math.inf
+
+    def _evaluate_proposal(self, proposal: Proposal) -> bool:
         plan = self._plan(proposal)
         metrics = self._evaluate(plan)
         reached_s = metrics.makespan_s if self.request.objective == "latency" else metrics.interval_s
@@ -95,7 +113,7 @@ class Search:
             reached_s = math.inf
             self._rejection = self._rejection or violations[0].message
             if self.request.constraints:
-                self.wishes.append(plan.placement)
+                self.violating.append(plan.placement)
         if is_slow and is_better:
             is_better = False
             self._least_latency_s = min(self._least_latency_s, metrics.latency_s)
@@ -121,7 +139,7 @@ class Search:
                 reference_s=self._reference_s,
                 seed=self.request.seed,
             )
-            self._shortlist.add(found)
+            self._shortlist = shortlisted([*self._shortlist, found])
             if is_better:
                 self.best = found
         self._on_step(self._history[-1])
@@ -129,10 +147,8 @@ class Search:
 
     def _is_leaner(self, plan: Plan, metrics: Metrics) -> bool:
         """Whether it takes fewer chips than the best plan, or as many and has a lower latency."""
-        if self.best is None:
-            return True
-        best = self.best
-        return (plan.chips_used, metrics.latency_s) < (best.plan.chips_used, best.metrics.latency_s)
+        best, size = self.best, (plan.chips_used, metrics.latency_s)
+        return best is None or size < (best.plan.chips_used, best.metrics.latency_s)
 
     def _plan(self, proposal: Proposal) -> Plan:
         plan = Plan.create(
@@ -158,14 +174,6 @@ class Search:
         placement = stages.number(plan.placement)
         tensor, stage = needed_relays(self.tables, placement, self.target.constraints.triangle)
         return replace(plan, relays=relays_of_arrays(self.graph, tensor, stages.first_chip[stage]))
-
-    def raise_bound(self, bound: Bound) -> None:
-        """A lower bound was proven; the larger one counts, for the best plan too."""
-        if bound.seconds <= self._bound.seconds:
-            return
-        self._bound = bound
-        if self.best is not None:
-            self.best = self._with_bound(self.best)
 
     def _with_bound(self, result: OptimizeResult) -> OptimizeResult:
         """The same against the bound as it is now."""
@@ -196,19 +204,9 @@ class Search:
         self._rejection = self._rejection or metrics.reason
         return metrics
 
-    def count_miss(self, method: str) -> None:
-        """A method looked and found nothing better; it costs as much as an evaluation."""
-        self._record(method, math.inf)
-        self._on_step(self._history[-1])
-
-    def explain_failure(self, reason: str) -> None:
-        """Why there is no plan, should none be found."""
-        self._failure = reason
-
     def _record(self, method: str, reached_s: float) -> None:
-        elapsed_s = time.monotonic() - self._started_s
         best_s = min(self.best_s, reached_s)
-        self._history.append(Step(method, reached_s, best_s, len(self._history) + 1, elapsed_s))
+        self._history.append(Step(method, reached_s, best_s, len(self._history) + 1, self._elapsed_s))
 
     def is_done(self) -> bool:
         """Whether to stop: proven optimal, or out of evaluations or, with a valid plan, of time."""
@@ -225,9 +223,13 @@ class Search:
         return limit is not None and len(self._history) >= limit
 
     @property
+    def _elapsed_s(self) -> float:
+        return min(time.monotonic(), self._stopped_s) - self._started_s
+
+    @property
     def left_s(self) -> float:
         """Seconds until the time is up."""
-        return self.request.time_limit_s - self._reserve_s - (time.monotonic() - self._started_s)
+        return self.request.time_limit_s - self._reserve_s - self._elapsed_s
 
     @property
     def is_late(self) -> bool:
@@ -244,18 +246,16 @@ class Search:
         """The best plan; of the next best ones too where it ``checks`` what the simulator says of them."""
         if self.best is None or not checks:
             return self.result()
-        others = [self._with_bound(one) for one in self._shortlist.without(self.best)]
-        found = [self.best, *others]
-        return self._complete(
-            self._with_bound(simulated_answer(self.graph, self.target, self.request, found))
-        )
+        others = [self._with_bound(one) for one in self._shortlist if one.plan is not self.best.plan]
+        answer = simulated_answer(self.graph, self.target, self.request, [self.best, *others])
+        return self._complete(self._with_bound(answer))
 
     def _complete(self, result: OptimizeResult) -> OptimizeResult:
         return replace(
             result,
             history=tuple(self._history),
             evaluations=len(self._history),
-            wall_s=time.monotonic() - self._started_s,
+            wall_s=self._elapsed_s,
             reference_s=self._reference_s,
         )
 

@@ -49,23 +49,24 @@ def as_it_comes(roles: object, order: Any, placement: Any) -> tuple[Any, Any]:
     return by_chip, greedy_fusion(roles, by_chip)
 
 
-def proof_alone(searches: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    """The exact searches but for those of placements."""
-    return lambda search: (one for one in searches(search) if one._proves)
+def proof_alone(refinings: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    """The refinements but for those of placements."""
+    return lambda search: (one for one in refinings(search) if one.proves)
 
 
 def changes() -> dict[str, list[Change]]:
-    """By method: what takes its place."""
+    """By method, or part of one: what takes its place."""
+    from go_opt.search import table
     from go_opt.search.methods import improvement
     from go_opt.solver.certify.problem import problem
 
-    portfolio, orders = "go_opt.search.portfolio.", "go_opt.solver.orders."
-    rounds = "go_opt.search.methods.improvement."
-    loose = [
-        (portfolio + "with_loose_kernels", lambda search, methods: methods),
-        (portfolio + "loose_order_tries", nothing),
-        (orders + "joint_orders.loose_slicings", nothing),
-    ]
+    orders, rounds = "go_opt.solver.orders.", "go_opt.search.methods.improvement."
+
+    def without(*names: str) -> list[Change]:
+        kept = tuple(method for method in table.METHODS if method.name not in names)
+        return [("go_opt.search.table.METHODS", kept)]
+
+    unsplit = (orders + "joint_orders.loose_slicings", nothing)
     no_ties = [
         (orders + f"{name}.tied_keys", lambda *args: None) for name in ("order_search", "joint_orders")
     ]
@@ -74,27 +75,21 @@ def changes() -> dict[str, list[Change]]:
         "full": [],
         "control": [],
         "tied keys": no_ties,
-        "seeded orders": [("go_opt.search.methods.order_turns.seeded_orders", nothing)],
-        "loose kernels": loose,
-        "loose orders": loose[1:2],
-        "split slicing": [(portfolio + "split_slices", nothing)],
-        "clones": [(rounds + "_with_clones", nothing)],
+        "seeded orders": [("go_opt.search.methods.orders.seeded_orders", nothing)],
         "gathered kernels": [
-            (rounds + "gathered_kernels", as_it_comes),
+            ("go_opt.search.methods.refining.gathered_kernels", as_it_comes),
             ("go_opt.solver.annealing.polish.gathered_kernels", as_it_comes),
         ],
-        "polish": [(rounds + "_polished", nothing)],
         "interchange": [("go_opt.solver.certify.problem.problem._interchange_edges", no_edges)],
         "order screen": [(orders + "order_search.OrderScreen", lambda *args: None)],
-        "joint keys": [(portfolio + "joint_order_tries", nothing)],
-        "genetic orders": [("go_opt.search.methods.order_turns.genetic_orders", nothing)],
-        "guesses": [(portfolio + "guesses", nothing)],
-        "refinement of placements": [(rounds + "_exact_searches", proof_alone(improvement._exact_searches))],
+        "refinement of placements": [(rounds + "_refinings", proof_alone(improvement._refinings))],
         "annealing": [
             (rounds + "_Chain.run", lambda self: None),
-            (rounds + "_Chain.proposals", nothing),
+            (rounds + "_Chain.events", nothing),
         ],
-        "rounds of improvement": [(portfolio + "improvements", nothing)],
+        **{method.name: without(method.name) for method in table.METHODS if method.when != "first"},
+        "genetic orders": [("go_opt.search.methods.orders.genetic_orders", nothing)],
+        "loose kernels": [*without("loose kernels", "loose orders"), unsplit],
     }
 
 

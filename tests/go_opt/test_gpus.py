@@ -76,12 +76,12 @@ def test_without_replication_every_op_has_one_chip() -> None:
 
 def copied(graph: Graph, target: Target) -> list[tuple[int, int]]:
     """(first chip, copies) of what is proposed for each op a kernel of its own."""
-    search = Search(graph, target, Request(), None, lambda step: None)
+    search = Search(graph, target, Request())
     order = np.arange(graph.num_ops, dtype=np.int32)
     found = []
     for proposal in copies(search, "all", order, order):
         assert proposal.replication is not None
-        search.consider(proposal)
+        search.take(proposal)
         found.append((int(proposal.placement[0]), int(proposal.replication[0])))
     return found
 

@@ -8,8 +8,9 @@ import pytest
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.result import Request
-from go_opt.search import portfolio
-from go_opt.search.methods.order_turns import order_turns
+from go_opt.search import table
+from go_opt.search.methods.events import Proposal
+from go_opt.search.methods.orders import genetic
 from go_opt.search.optimizer import optimize_request
 from go_opt.search.state import Search
 from tests.go_opt.test_optimizer import assert_consistent
@@ -18,7 +19,8 @@ from tests.strategies import small_mcm
 
 @pytest.fixture(autouse=True)
 def _orders_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(portfolio, "improvements", lambda search: iter(()))
+    others = tuple(method for method in table.METHODS if method.name != "rounds of improvement")
+    monkeypatch.setattr(table, "METHODS", others)
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,6 @@ def test_orders_find_placements_of_fixed_kernels(two_chains: Graph, relays: bool
 def test_the_search_over_orders_ends_with_the_time(two_chains: Graph) -> None:
     # There is no plan yet, so that the whole search goes on.
     request = Request(budget_s=1e-9, decide="placement")
-    search = Search(two_chains, small_mcm(6), request, None, lambda step: None)
+    search = Search(two_chains, small_mcm(6), request)
     one_each = np.arange(24, dtype=np.int32)
-    assert [turn for turn in order_turns(search, one_each, "adjacent") if turn is not None] == []
+    assert not [event for event in genetic(search, one_each, "adjacent") if isinstance(event, Proposal)]

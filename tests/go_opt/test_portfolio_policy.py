@@ -18,8 +18,8 @@ from go_opt.env import Target, load_target
 from go_opt.errors import PolicyError
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request, Step
-from go_opt.search import portfolio
-from go_opt.search.methods import guesses
+from go_opt.search import portfolio, table
+from go_opt.search.methods import events, guesses
 from go_opt.search.methods.guesses import PATIENCE
 from go_opt.search.optimizer import optimize_request
 from go_opt.search.portfolio import LEAST_BUDGET_S, LEAST_EVALUATIONS, MOST_OPS, policy_takes_part
@@ -33,11 +33,9 @@ OWN = ("policy", "structured keys")
 @pytest.fixture(autouse=True)
 def _guesses_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other methods would leave nothing to guess on graphs this small."""
-    monkeypatch.setattr(portfolio, "improvements", lambda search: iter(()))
-    monkeypatch.setattr(portfolio, "order_turns", lambda *args: iter(()))
-    monkeypatch.setattr(portfolio, "loose_order_tries", lambda *args: iter(()))
-    monkeypatch.setattr(portfolio, "joint_order_tries", lambda search: iter(()))
-    monkeypatch.setattr(portfolio, "with_loose_kernels", lambda search, others: others)
+    later = {"in turn", "background", "after a chain", "best plan"}
+    kept = tuple(method for method in table.METHODS if method.when not in later or method.name == "guesses")
+    monkeypatch.setattr(table, "METHODS", kept)
     monkeypatch.setattr(guesses, "split_slices", lambda *args: iter(()))
 
 
@@ -85,7 +83,7 @@ Asking = Callable[..., list[int]]
 @pytest.fixture
 def asking(monkeypatch: pytest.MonkeyPatch, graph: Graph, target: Target) -> Asking:
     """Sets what the policy says and after how many looks; returns a list that each question is noted in."""
-    monkeypatch.setattr(guesses, "_POLL_S", 0.001)
+    monkeypatch.setattr(events, "POLL_S", 0.001)
 
     def of(said: Any = "an opinion", looks: int | None = 0) -> list[int]:
         questions: list[int] = []

@@ -23,15 +23,15 @@ def test_rings_lead_back_to_plans_that_keep_the_rules(seed: int, num_ops: int) -
     group = greedy_fusion(loop_roles(graph), order)
     stage_of_op, sizes = random_stages(rng, order, group, target.num_chips)
     plan = replicated_plan(graph, target, stage_of_op, sizes, order=order, fusion_group=group)
-    search = Search(graph, target, Request(max_evaluations=1), None, lambda step: None)
+    search = Search(graph, target, Request(max_evaluations=1))
     ring = StageSearch(search, plan)
     back = ring.as_it_stands("back")
     np.testing.assert_array_equal(back.placement, plan.placement)
     assert back.replication is None or back.replication.tolist() == plan.replication.tolist()
     for _ in range(6):
         ring = ring.varied(rng)
-        judged = Search(graph, target, search.request, None, lambda step: None)
-        assert judged.consider(ring.as_it_stands("varied"))  # verified, or it would not count
+        judged = Search(graph, target, search.request)
+        assert judged.take(ring.as_it_stands("varied"))  # verified, or it would not count
         assert ring.stages.size.sum() == target.num_chips
         faster = ring.allotted()
         assert faster.tables.num_chips >= int(faster.placement.max()) + 1

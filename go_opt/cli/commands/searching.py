@@ -73,8 +73,8 @@ def search_here(graph: Graph, target: Target, options: dict[str, Any]) -> Optimi
     from go_opt.cli.commands.interrupt import InterruptAsks
     from go_opt.report.progress import SearchProgress, announce_compilation
 
-    announce_compilation()
     progress = SearchProgress(options["objective"])
+    announce_compilation(lambda: progress.best)
     with InterruptAsks() as interrupt:
 
         def on_step(step: Step) -> None:

@@ -12,8 +12,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -25,12 +23,14 @@ import go_opt.solver as solver
 from go_opt.common.cores import num_cores
 from go_opt.solver.certify.states.chains import find_chain
 
-_POLL_S: Final = 0.002
 COMPILES: Final = "GO_OPT_COMPILES_KERNELS"  # set in the process that does
 
 
 def are_compiled() -> bool:
-    """Whether the kernels of the improvement come from the cache; if not, a process compiles them."""
+    """Whether the kernels of the improvement come from the cache, or are to be compiled here.
+
+    If not, a process compiles them; they are to be compiled here where it ended without.
+    """
     if _is_interpreted() or COMPILES in os.environ or marker().exists():
         return True
     return _compiling().poll() is not None
@@ -45,16 +45,6 @@ def start_compiling() -> None:
 def _is_interpreted() -> bool:
     """Whether kernels run as plain Python."""
     return bool(vars(numba.config)["DISABLE_JIT"])
-
-
-def until_compiled() -> Iterator[None]:
-    """Ends once the kernels are in the cache; or are to be compiled here, since no process can or will.
-
-    Meanwhile the caller may do something else, or ask whether to stop.
-    """
-    while not are_compiled():
-        time.sleep(_POLL_S)
-        yield None
 
 
 @cache

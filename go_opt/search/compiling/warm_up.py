@@ -1,11 +1,16 @@
-"""Loads the compiled kernels before a clock runs; right after an install it compiles them."""
+"""Loads the compiled kernels while no clock runs; right after an install it compiles them.
+
+Kernels that belong together are a family: each has a function here that runs it once, on a graph of
+three ops.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from itertools import islice
+from typing import Final
 
 import numpy as np
 
@@ -14,9 +19,9 @@ from go_opt.agents.decoding.proposals import Advice, policy_plans
 from go_opt.agents.inputs.features import NUM_EXPLORED
 from go_opt.env import Target, cost_tables, evaluate_plan, greedy_fusion, load_target, loop_roles
 from go_opt.env.model.metrics import Fidelity
+from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.search.compiling.three_ops import three_ops
 from go_opt.solver import (
     needed_relays,
     relays_of_arrays,
@@ -29,62 +34,95 @@ from go_opt.solver.orders.instance import instance
 from go_opt.solver.slicing.replicated.slice import slice_order_replicated
 from go_opt.solver.slicing.split import slice_order_split
 
+Families = dict[str, Callable[[], None]]  # each runs kernels that belong together, by name
+FIRST: Final = 3  # families that the first plan needs
+_position = (0, 0)  # number of the family that is being loaded, from 1 on, and of how many
+_loaded: Final[set[str]] = set()
 
-@cache
+
 def warm_up(*, simulator: bool = True, policy: bool = False, backwards: bool = False) -> None:
-    """Run every kernel of the common path once, on a graph of three ops.
+    """Load the common kernels.
 
-    The simulator's, and those that make plans of what a policy says, where asked for.
     ``backwards`` in a process that helps another one: what either has compiled the other finds
     in the cache, and they meet in the middle.
     """
+    families = common_families(simulator=simulator, policy=policy)
+    for name in reversed(families) if backwards else families:
+        load(name, families)
+
+
+def common_families(*, simulator: bool, policy: bool) -> Families:
+    """Those of most searches; the simulator's, and that of plans by a policy, where asked for."""
     graph, target = three_ops(), load_target("mcm-2x2")
-    steps: list[Callable[[], object]] = [partial(_evaluate, graph, target, "analytical")]
-    steps += _slicings(graph, target)
-    if simulator:
-        steps.append(partial(_evaluate, graph, target, "simulated"))
-    if policy:
-        steps.append(partial(_decode, graph, target))
-    for step in reversed(steps) if backwards else steps:
-        step()
+    left_out = {"simulator": not simulator, "policy": not policy}
+    return {
+        name: partial(run, graph, target) for name, run in _COMMON.items() if not left_out.get(name, False)
+    }
 
 
-def _evaluate(graph: Graph, target: Target, fidelity: Fidelity) -> None:
-    tables = cost_tables(graph, target)
+def load(name: str, families: Families) -> None:
+    """Load one of the ``families`` that are needed, unless it is loaded."""
+    global _position
+    if name not in _loaded:
+        _position = list(families).index(name) + 1, len(families)
+        families[name]()
+        _loaded.add(name)
+
+
+def are_loaded(families: Families) -> bool:
+    """Whether all of them are."""
+    return _loaded.issuperset(families)
+
+
+def loading() -> tuple[int, int]:
+    """The number of the family that is being loaded, or was last, and of how many; zeros before the first."""
+    return _position
+
+
+def three_ops(num_ops: int = 3, op_type: str = "Relu") -> Graph:
+    """Three ops, or more, in a chain; from the third on each reads the results of the two before."""
+    builder = GraphBuilder("warm up")
+    builder.add_tensor("t0", 1, "float32", "input")
+    for i in range(num_ops):
+        reads = [(f"t{k}", None) for k in range(max(min(i, 1), i - 1), i + 1)]
+        writes = [(f"t{i + 1}", 1, "float32")]
+        builder.add_op(f"op{i}", op_type, "vector", flops=1, dtype="float32", reads=reads, writes=writes)
+    builder.mark_output(f"t{num_ops}")
+    return builder.build()
+
+
+def _evaluate(fidelity: Fidelity, relayed: bool, graph: Graph, target: Target) -> None:
+    """On one chip, or with a relay."""
     one_each = np.arange(graph.num_ops, dtype=np.int32)
-    group = greedy_fusion(loop_roles(graph), one_each)
-    for placement, kernels in ((np.zeros(graph.num_ops, np.int32), group), (one_each, one_each)):
-        plan = Plan.create(
-            graph,
-            target.source,
-            target.fingerprint,
-            placement=placement,
-            order=one_each,
-            fusion_group=kernels,
-            provenance="warm up",
-        )
-        relays = needed_relays(tables, plan.placement, target.constraints.triangle)
-        plan = replace(plan, relays=relays_of_arrays(graph, *relays))
-        evaluate_plan(graph, target, plan, fidelity=fidelity)
+    placement, group = np.zeros(graph.num_ops, np.int32), greedy_fusion(loop_roles(graph), one_each)
+    if relayed:
+        placement = group = one_each
+    plan = Plan.create(
+        graph,
+        target.source,
+        target.fingerprint,
+        placement=placement,
+        order=one_each,
+        fusion_group=group,
+        provenance="warm up",
+    )
+    relays = needed_relays(cost_tables(graph, target), plan.placement, target.constraints.triangle)
+    plan = replace(plan, relays=relays_of_arrays(graph, *relays))
+    evaluate_plan(graph, target, plan, fidelity=fidelity)
 
 
-def _slicings(graph: Graph, target: Target) -> list[Callable[[], object]]:
+def _slice(cut: Callable[..., object], graph: Graph, target: Target) -> None:
+    """The second time each op fits alone but not all do together: the general slicer has to look as well."""
     tables = cost_tables(graph, target)
     alone = np.arange(graph.num_ops, dtype=np.int32)
-    # The second time each op fits alone but not all do together: the general slicer has to look as well.
-    tight = tables._replace(sram_bytes=np.full(target.num_chips, 9, dtype=np.int64))
-    calls: list[Callable[[], object]] = [
-        lambda: list(fixed_orders(graph, alone)),
-        partial(slice_order_split, graph, tables, alone, alone, at_most_s=np.inf),
-    ]
-    for of in (tables, tight):
-        calls += [
-            partial(slice_order, of, alone, alone, adjacent=True),
-            partial(slice_order_relayed, of, alone, alone),
-            partial(slice_order_streamed, of, alone, alone, passing="relayed"),
-            partial(slice_order_replicated, of, alone, alone, passing="relayed", weights_may_stream=True),
-        ]
-    return calls
+    cut(tables, alone, alone)
+    cut(tables._replace(sram_bytes=np.full(target.num_chips, 9, dtype=np.int64)), alone, alone)
+
+
+def _split(graph: Graph, target: Target) -> None:
+    alone = np.arange(graph.num_ops, dtype=np.int32)
+    for _, order in fixed_orders(graph, alone):
+        slice_order_split(graph, cost_tables(graph, target), order, alone, at_most_s=np.inf)
 
 
 def _decode(graph: Graph, target: Target) -> None:
@@ -97,3 +135,23 @@ def _neutral_advice(graph: Graph, target: Target) -> Advice:
     logits, log_std = np.zeros((graph.num_ops, target.num_chips)), np.zeros((2, NUM_EXPLORED))
     outputs = Outputs(logits, neutral, neutral, neutral, log_std)
     return Advice(outputs, np.ones((graph.num_ops, NUM_EXPLORED), dtype=np.float32))
+
+
+def _simulate(graph: Graph, target: Target) -> None:
+    for relayed in (False, True):
+        _evaluate("simulated", relayed, graph, target)
+
+
+_COMMON: Final[dict[str, Callable[[Graph, Target], None]]] = {
+    "evaluation": partial(_evaluate, "analytical", False),
+    "relays": partial(_evaluate, "analytical", True),
+    "slicing": partial(_slice, partial(slice_order, adjacent=True)),
+    "split slicing": _split,
+    "relayed slicing": partial(_slice, slice_order_relayed),
+    "streamed slicing": partial(_slice, partial(slice_order_streamed, passing="relayed")),
+    "replicated slicing": partial(
+        _slice, partial(slice_order_replicated, passing="relayed", weights_may_stream=True)
+    ),
+    "policy": _decode,
+    "simulator": _simulate,
+}

@@ -15,7 +15,7 @@ import numpy as np
 from go_opt.env import list_schedule, loop_roles
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.kernels.priority_fusion import priority_fusion
-from go_opt.search.methods.proposal import IntArray, Proposal, SearchState, copies_are_open
+from go_opt.search.methods.events import IntArray, Proposal, SearchView, copies_are_open
 from go_opt.solver.constraints.fusion import constrained_fusion
 from go_opt.solver.problem.allotment import allotted_chips
 
@@ -23,7 +23,7 @@ COPIED: Final = ", copied"
 _JOINED: Final = 2.0  # a priority by which an op joins whatever kernel it may
 
 
-def copies(search: SearchState, method: str, order: IntArray, group: IntArray) -> Iterator[Proposal]:
+def copies(search: SearchView, method: str, order: IntArray, group: IntArray) -> Iterator[Proposal]:
     """Everything on each chip of a kind; of as many as are of use, where the host sets the pace."""
     if not copies_are_open(search.target, search.request):
         return
@@ -43,7 +43,7 @@ def copies(search: SearchState, method: str, order: IntArray, group: IntArray) -
             yield Proposal(name, first, order, group, replication=np.full_like(first, enough))
 
 
-def joined_kernels(search: SearchState, group: IntArray) -> tuple[IntArray, IntArray]:
+def joined_kernels(search: SearchView, group: IntArray) -> tuple[IntArray, IntArray]:
     """``(order, kernels)``, [N] each: the kernels ``group`` joined wherever they may be.
 
     That saves overheads and traffic and costs nothing on one chip, but for memory. It may take ops away

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from typing import Final
 
 import numpy as np
 
 from go_opt.agents.decoding.proposals import Advice, PolicyPlan, policy_plans
 from go_opt.env import list_schedule
-from go_opt.search.methods.proposal import IntArray, Proposal, SearchState
+from go_opt.search.methods.events import (
+    Event,
+    IntArray,
+    Proposal,
+    SearchView,
+    Waiting,
+    waiting_until,
+)
 from go_opt.search.methods.slices import split_slices, widest_slices
 from go_opt.solver import earliest_finish_placement
 from go_opt.solver.orders import random_orders
@@ -19,13 +26,10 @@ from go_opt.solver.orders.instance import instance
 # Random orders stop after this many in a row without a better plan, budget or not; a policy
 # that takes turns with them gets as many turns.
 PATIENCE: Final = 32
-_POLL_S: Final = 0.02
 
 
-def guesses(
-    search: SearchState, fused: IntArray, asked: Future[Advice | None] | None
-) -> Iterator[Proposal | None]:
-    """Random orders, and the policy's plans in turn with them as soon as it has been heard.
+def guesses(search: SearchView, fused: IntArray, asked: Future[Advice | None] | None) -> Iterator[Event]:
+    """Random orders, and the policy's plans in turn with them as soon as it has answered.
 
     Random orders go first, while they have patience.
     """
@@ -34,7 +38,7 @@ def guesses(
     for order, is_structured in _random_orders(search, fused):
         misses, best_s = (misses, best_s) if search.best_s == best_s else (0, search.best_s)
         if asked is not None and (asked.done() or misses >= patience):
-            yield from until_heard(search, asked)
+            yield from until_advised(search, asked)
             advised = asked.result() if asked.done() else None
             if advised is not None:
                 case = instance(graph, search.target)
@@ -52,7 +56,7 @@ def guesses(
         misses += 1
 
 
-def _random_orders(search: SearchState, fused: IntArray) -> Iterator[tuple[IntArray, bool]]:
+def _random_orders(search: SearchView, fused: IntArray) -> Iterator[tuple[IntArray, bool]]:
     """Structured ones and uniform keys in turn: in stacks of layers structured ones are much alike."""
     graph, request = search.graph, search.request
     rng = np.random.default_rng((request.seed, 4))
@@ -62,14 +66,12 @@ def _random_orders(search: SearchState, fused: IntArray) -> Iterator[tuple[IntAr
             yield list_schedule(graph, fused, rng.random(int(fused.max()) + 1)), False
 
 
-def until_heard(search: SearchState, asked: Future[Advice | None]) -> Iterator[None]:
+def until_advised(search: SearchView, asked: Future[Advice | None]) -> Iterator[Waiting]:
     """Wait for the policy while there is time."""
-    while not asked.done() and not search.is_late:
-        wait([asked], timeout=_POLL_S)
-        yield None
+    return waiting_until(lambda: asked.done() or search.is_late)
 
 
-def _policy_plan(search: SearchState, plan: PolicyPlan) -> Iterator[Proposal | None]:
+def _policy_plan(search: SearchView, plan: PolicyPlan) -> Iterator[Event]:
     """A policy's plan as it is; where only order and kernels are given, placed for the objective."""
     if plan.placement is not None:
         yield Proposal(

@@ -1,47 +1,46 @@
-"""Rounds that improve the best plan: annealing on its placement, and the search for a proof beside it.
+"""Rounds that improve the best plan: annealing on its placement, and the search for a proof.
 
 A round is so many moves of one or two chains of annealing and so many expansions of the
 refinement, on two threads that wait for each other: what comes out follows from the seed and
 the number of rounds, not from which thread was faster. Each part of a round counts as one
-evaluation. Chains start again from the best plan, twice as long each time; their end is
-polished and gets clones. Where time is what is short the proof does not wait for rounds
-(:mod:`go_opt.search.methods.proof_beside`).
+evaluation. Chains start again from the best plan, twice as long each time; what follows a chain
+polishes its end. Where time is what is short the proof does not wait for rounds.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
 from go_opt.env import cost_tables, greedy_fusion, loop_roles
 from go_opt.env.copies.clonable import clonable_ops
 from go_opt.model.plan import Plan
-from go_opt.search.compiling.kernel_cache import until_compiled
-from go_opt.search.methods.beside import has_core_to_spare
-from go_opt.search.methods.proof_beside import RefinementBeside
-from go_opt.search.methods.proposal import IntArray, Proposal, SearchState, may_replicate
-from go_opt.search.methods.slices import slices
-from go_opt.search.methods.stage_search import StageSearch
-from go_opt.solver import (
-    Annealing,
-    Bound,
-    Refinement,
-    improve_with_clones,
+from go_opt.search.compiling.kernel_cache import are_compiled
+from go_opt.search.methods.background import has_core_to_spare
+from go_opt.search.methods.events import (
+    Event,
+    Miss,
+    Proposal,
+    SearchView,
+    Waiting,
+    may_replicate,
+    waiting_until,
 )
+from go_opt.search.methods.refining import BackgroundRefining, Refining
+from go_opt.search.methods.stage_search import StageSearch
+from go_opt.solver import Annealing, improve_with_clones
 from go_opt.solver.annealing.anneal import HOT
-from go_opt.solver.annealing.gathered_kernels import gathered_kernels
 from go_opt.solver.annealing.polish import fused_within_chips, polish
 from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem, replicated_plan_problem
 from go_opt.solver.certify.problem.op_shares import loose_refinement_problem
 from go_opt.solver.certify.problem.problem import RefinementProblem, refinement_problem
 
 MOVES: Final = 16_384  # of a chain in a round
-EXPANSIONS: Final = 64  # of the refinement in a round
 EXACT_ROUNDS: Final = 8  # of the refinement alone, before the first chain
 FIRST_ROUNDS: Final = 8  # of the first chain
 # Chains stop after this many in a row that gained nothing, and so many rounds at least.
@@ -50,67 +49,96 @@ LEAST_ROUNDS: Final = 56
 SECOND_HOT: Final = 0.03  # temperature of the second chain, which stays near the best plan
 
 
-def improvements(search: SearchState) -> Iterator[Proposal | None]:
-    """Proposals of every round, ``None`` for a part that found nothing better.
+def improvements(search: SearchView, after_chain: Callable[[], Iterator[Event]]) -> Iterator[Event]:
+    """Events of every round, and of ``after_chain`` for the best plan at the end of each chain.
 
-    Ends when chains gain nothing any more and a proof on its own thread is over; at once where the
-    rounds do not serve the problem.
+    Ends when chains gain nothing any more and a proof in the background is over.
     """
-    if not _serves(search):
-        return
-    yield from until_compiled()
+    yield from waiting_until(are_compiled)
+    refinings: list[Refining] = []
     with ExitStack() as closing:
-        yield from _rounds(search, closing)
+        for refining in _refinings(search):
+            closing.callback(refining.close)
+            refinings.append(refining)
+            yield Waiting()  # of 50,000 ops each takes a good part of a second to begin with
+        background = [refining for refining in refinings if isinstance(refining, BackgroundRefining)]
+        for _ in range(EXACT_ROUNDS):
+            # Most graphs are solved in the first rounds: no chain is needed then.
+            for refining in refinings:
+                if refining in background or not refining.is_over:
+                    refining.run()
+                    yield from refining.events(search)
+        yield from _chains(search, refinings, background, after_chain)
+        for refining in background:
+            is_over = False
+            while not is_over:
+                is_over = refining.is_over  # before it says its last
+                refining.run()
+                yield from refining.events(search)
 
 
-def _rounds(search: SearchState, closing: ExitStack) -> Iterator[Proposal | None]:
-    """The rounds; ``closing`` ends what they leave running."""
-    exact: list[_Refining] = []
-    for refining in _exact_searches(search):
-        closing.callback(refining.close)
-        exact.append(refining)
-        yield None  # of 50,000 ops each takes a good part of a second to begin with
-    for _ in range(EXACT_ROUNDS):
-        # Most graphs are solved in the first rounds: no chain is needed then.
-        for solving in exact:
-            if not solving.is_over or solving.is_beside:
-                solving.run()
-                yield from solving.proposals(search)
+def _chains(
+    search: SearchView,
+    refinings: list[Refining],
+    background: list[BackgroundRefining],
+    after_chain: Callable[[], Iterator[Event]],
+) -> Iterator[Event]:
+    """Two chains of annealing; refinements take the second's place in turn, as long as they have work."""
+    rounds, barren, made = FIRST_ROUNDS, 0, 0
     with ThreadPoolExecutor(2) as threads:
-        rounds, barren, made = FIRST_ROUNDS, 0, 0
         for restart in itertools.count():
             start = search.best_plan
             if start is None or (barren >= BARREN_CHAINS and made >= LEAST_ROUNDS):
-                break
+                return
             before_s = search.best_s
             on_ring = _ring(search, start, restart)
             chains = [_Chain(on_ring, rounds, (restart, number)) for number in range(2)]
             for _ in range(rounds):
                 made += 1
-                for proof in exact:
-                    if proof.is_beside:
-                        yield from proof.proposals(search)
-                open_parts = [part for part in exact if not (part.is_over or part.is_beside)]
-                beside = open_parts[made % len(open_parts)] if open_parts else chains[1]
-                pair: tuple[_Part, ...] = (chains[0], beside)
-                for part, ran in [(part, threads.submit(part.run)) for part in pair]:
+                for published in background:
+                    yield from published.events(search)
+                exact = [one for one in refinings if one not in background and not one.is_over]
+                other = exact[made % len(exact)] if exact else chains[1]
+                for part, ran in [(part, threads.submit(part.run)) for part in (chains[0], other)]:
                     ran.result()
-                    yield from part.proposals(search)
+                    yield from part.events(search)
             if search.replicates:
                 yield chains[0].allotted()
-            yield from _polished(search)
-            yield from _with_clones(search)
+            yield from after_chain()
             barren = 0 if search.best_s < before_s else barren + 1
             rounds *= 2
-    for proof in exact:
-        is_told = not proof.is_beside
-        while not is_told:
-            is_told = proof.is_over
-            proof.run()
-            yield from proof.proposals(search)
 
 
-def _exact_searches(search: SearchState) -> Iterator[_Refining]:
+def polished(search: SearchView) -> Iterator[Event]:
+    """The best plan with other orders and kernels on its chips."""
+    if (plan := search.best_plan) is None:
+        return
+    on_ring = StageSearch(search, plan)
+    better = polish(
+        search.graph, search.target, on_ring.tables, on_ring.placement, plan.order, plan.fusion_group
+    )
+    yield from [Miss("polish")] * (better.evaluations - 1)
+    yield on_ring.proposal("polish", on_ring.placement, better.order, better.fusion_group)
+
+
+def with_clones(search: SearchView) -> Iterator[Event]:
+    """The best plan with clones; every placement that was looked at counts."""
+    if (plan := search.best_plan) is None:
+        return
+    on_ring, triangle = StageSearch(search, plan), search.target.constraints.triangle
+    cloned = improve_with_clones(
+        on_ring.tables,
+        clonable_ops(search.graph),
+        triangle,
+        on_ring.placement,
+        plan.order,
+        plan.fusion_group,
+    )
+    yield from [Miss("clones")] * (cloned.evaluations - 1)
+    yield on_ring.proposal("clones", on_ring.placement, plan.order, plan.fusion_group, cloned.copies)
+
+
+def _refinings(search: SearchView) -> Iterator[Refining]:
     """The proof, where the problem as asked has one; and the best placement of the default kernels.
 
     The proof leaves out the triangle rule, so relays cost nothing there.
@@ -121,26 +149,25 @@ def _exact_searches(search: SearchState) -> Iterator[_Refining]:
     default = np.arange(graph.num_ops, dtype=np.int32)
     if request.decide == "placement":
         relaxed = refinement_problem(graph, tables, passing="free", may_clone=may_clone, tight=True)
-        yield _Refining(relaxed, proves=True)
-        best = refinement_problem(graph, search.tables, default, passing=search.passing)
-        yield _Refining(best, proves=False)
+        yield Refining(relaxed, proves=True)
+        yield Refining(refinement_problem(graph, search.tables, default, passing=search.passing))
         return
     replicates = may_replicate(search.target, request)
     relaxed = joint_refinement_problem(graph, tables, roles, may_clone=may_clone, replicates=replicates)
-    yield _Refining(relaxed, proves=True, is_beside=has_core_to_spare(search))
+    yield (BackgroundRefining if has_core_to_spare(search) else Refining)(relaxed, proves=True)
     if search.replicates:
-        best = replicated_plan_problem(
-            graph, search.tables, roles, passing=search.passing, planned_s=search.best_s
+        yield Refining(
+            replicated_plan_problem(
+                graph, search.tables, roles, passing=search.passing, planned_s=search.best_s
+            )
         )
-    else:
-        kernels = greedy_fusion(roles, default)
-        best = refinement_problem(graph, search.tables, kernels, passing=search.passing)
-    yield _Refining(best, proves=False)
-    if not search.replicates:
-        yield _Refining(_loose_problem(search), proves=False)
+        return
+    kernels = greedy_fusion(roles, default)
+    yield Refining(refinement_problem(graph, search.tables, kernels, passing=search.passing))
+    yield Refining(_split_problem(search))
 
 
-def _loose_problem(search: SearchState) -> RefinementProblem:
+def _split_problem(search: SearchView) -> RefinementProblem:
     """Where to cut between any two ops: kernels along the order of the best plan, shared out."""
     graph, plan = search.graph, search.best_plan
     order = np.arange(graph.num_ops, dtype=np.int32)
@@ -150,7 +177,7 @@ def _loose_problem(search: SearchState) -> RefinementProblem:
     return loose_refinement_problem(graph, search.tables, order, kernels, passing=search.passing)
 
 
-def _ring(search: SearchState, plan: Plan, restart: int) -> StageSearch:
+def _ring(search: SearchView, plan: Plan, restart: int) -> StageSearch:
     """The stages to place on: those of the plan and, where they are open, in turn others like them."""
     on_ring = StageSearch(search, plan)
     if not search.replicates:
@@ -158,16 +185,6 @@ def _ring(search: SearchState, plan: Plan, restart: int) -> StageSearch:
     if restart % 2:
         on_ring = on_ring.varied(np.random.default_rng((search.request.seed, restart)))
     return on_ring.allotted()
-
-
-class _Part(Protocol):
-    """One half of a round."""
-
-    def run(self) -> None:
-        """A round's share, in a thread of its own."""
-
-    def proposals(self, search: SearchState) -> Iterator[Proposal | None]:
-        """What came of it."""
 
 
 class _Chain:
@@ -198,127 +215,10 @@ class _Chain:
         reached = StageSearch(at.search, at.plan, at.stages, self._annealing.best.placement)
         return reached.allotted().as_it_stands("annealing")
 
-    def proposals(self, search: SearchState) -> Iterator[Proposal | None]:
+    def events(self, search: SearchView) -> Iterator[Event]:
         best, start = self._annealing.best, self._on_ring.plan
         if best.objective_s < min(self._reached_s, search.best_s):
             self._reached_s = best.objective_s
             yield self._on_ring.proposal("annealing", best.placement, start.order, start.fusion_group)
         else:
-            search.count_miss("annealing")
-            yield None
-
-
-class _Refining:
-    """Interval-state refinement: exact but for memory; a proof where its problem is a relaxation."""
-
-    def __init__(self, problem: RefinementProblem, *, proves: bool, is_beside: bool = False) -> None:
-        """With ``is_beside`` it runs on a thread of its own all the time."""
-        self._refinement = RefinementBeside(problem) if is_beside else Refinement(problem)
-        self._proves = proves
-        self._method = "proof" if proves else "refinement"
-        self._told_s = 0.0
-        self._proposed: IntArray | None = None
-        self._known: Plan | None = None
-
-    @property
-    def is_beside(self) -> bool:
-        return isinstance(self._refinement, RefinementBeside)
-
-    @property
-    def is_over(self) -> bool:
-        return self._refinement.is_over
-
-    def close(self) -> None:
-        if isinstance(self._refinement, RefinementBeside):
-            self._refinement.close()
-
-    def run(self) -> None:
-        self._refinement.run(EXPANSIONS)
-
-    def proposals(self, search: SearchState) -> Iterator[Proposal | None]:
-        self._hear_of(search.best_plan)
-        bound_s = self._refinement.lower_bound_s
-        if self._proves and bound_s > self._told_s:
-            self._told_s = bound_s
-            search.raise_bound(Bound(bound_s, self._refinement.reason))
-        placement = self._refinement.placement
-        if placement is None or placement is self._proposed:
-            search.count_miss(self._method)
-            yield None
-            return
-        self._proposed = placement
-        unit_of_op, replication = self._refinement.problem.unit_of_op, self._refinement.replication
-        chips = None if replication is None else replication[unit_of_op]
-        fused = _fused(search, self._method, placement[unit_of_op], chips)
-        yield fused
-        if search.request.decide == "all":
-            order, group = gathered_kernels(loop_roles(search.graph), fused.order, fused.placement)
-            yield Proposal(self._method, fused.placement, order, group, replication=chips)
-        if search.request.decide == "all" and chips is None and self._refinement.upper_s < search.best_s:
-            # It fits in no memory, or cuts through kernels cost too much: the slicer sees both.
-            yield from slices(search, f"{self._method}, sliced", fused.order, fused.fusion_group)
-
-    def _hear_of(self, plan: Plan | None) -> None:
-        """What others found bounds the search from above, where its units are whole on their chips."""
-        if plan is None or plan is self._known:
-            return
-        self._known = plan
-        problem = self._refinement.problem
-        units = np.zeros(problem.units.num_units, dtype=np.int32)
-        units[problem.unit_of_op] = plan.placement
-        if np.array_equal(units[problem.unit_of_op], plan.placement) and self._refinement.consider(units):
-            self._proposed = self._refinement.placement
-
-
-def _with_clones(search: SearchState) -> Iterator[Proposal | None]:
-    """The best plan with clones; every placement that was looked at counts."""
-    plan = search.best_plan
-    if plan is None or search.passing != "relayed":
-        return
-    on_ring, triangle = StageSearch(search, plan), search.target.constraints.triangle
-    cloned = improve_with_clones(
-        on_ring.tables,
-        clonable_ops(search.graph),
-        triangle,
-        on_ring.placement,
-        plan.order,
-        plan.fusion_group,
-    )
-    for _ in range(cloned.evaluations - 1):
-        search.count_miss("clones")
-        yield None
-    yield on_ring.proposal("clones", on_ring.placement, plan.order, plan.fusion_group, cloned.copies)
-
-
-def _polished(search: SearchState) -> Iterator[Proposal | None]:
-    """The best plan with other orders and kernels on its chips."""
-    plan = search.best_plan
-    if plan is None or search.request.decide == "placement":
-        return
-    on_ring = StageSearch(search, plan)
-    better = polish(
-        search.graph, search.target, on_ring.tables, on_ring.placement, plan.order, plan.fusion_group
-    )
-    for _ in range(better.evaluations - 1):
-        search.count_miss("polish")
-        yield None
-    yield on_ring.proposal("polish", on_ring.placement, better.order, better.fusion_group)
-
-
-def _fused(search: SearchState, method: str, placement: IntArray, replication: IntArray | None) -> Proposal:
-    """A placement with an order chip by chip and, where they are open, its kernels fused on each chip."""
-    default = np.arange(search.graph.num_ops, dtype=np.int32)
-    if search.request.decide == "placement":
-        return Proposal(method, placement, default, default)
-    order = np.argsort(placement, kind="stable").astype(np.int32)
-    group = fused_within_chips(search.graph, order, placement)
-    return Proposal(method, placement, order, group, replication=replication)
-
-
-def _serves(search: SearchState) -> bool:
-    """Whether placements are chains of down-sets along a ring, the interval is asked for, and ops can run."""
-    return (
-        search.request.objective == "throughput"
-        and search.target.goes_forward
-        and bool(search.tables.can_run.any(axis=0).all())
-    )
+            yield Miss("annealing")

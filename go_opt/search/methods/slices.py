@@ -12,7 +12,7 @@ import numpy as np
 from go_opt.env import CostTables, cost_tables
 from go_opt.result import OPTIMAL_GAP
 from go_opt.search.methods.copies import copies
-from go_opt.search.methods.proposal import IntArray, Proposal, SearchState
+from go_opt.search.methods.events import Event, IntArray, Miss, Proposal, SearchView
 from go_opt.search.methods.stage_search import StageSearch
 from go_opt.solver import (
     Passing,
@@ -32,7 +32,7 @@ ALLOTTED: Final = ", chips allotted"
 SPLIT: Final = ", branches split"
 
 
-def slices(search: SearchState, method: str, order: IntArray, group: IntArray) -> Iterator[Proposal | None]:
+def slices(search: SearchView, method: str, order: IntArray, group: IntArray) -> Iterator[Event]:
     """The cheapest slicings of ``order``: where relays are open, those that need none first."""
     yield from _cheapest(search, method, order, group, is_relayed=False)
     if search.passing == "relayed":
@@ -47,9 +47,7 @@ def slices(search: SearchState, method: str, order: IntArray, group: IntArray) -
             yield StageSearch(search, search.best_plan).allotted().as_it_stands(method + ALLOTTED)
 
 
-def widest_slices(
-    search: SearchState, method: str, order: IntArray, group: IntArray
-) -> Iterator[Proposal | None]:
+def widest_slices(search: SearchView, method: str, order: IntArray, group: IntArray) -> Iterator[Event]:
     """The same in one go: with relays, and with replicated stages, where they are open."""
     yield from copies(search, method, order, group)
     if search.replicates:
@@ -59,9 +57,7 @@ def widest_slices(
     yield from _cheapest(search, method, order, group, is_relayed=is_relayed)
 
 
-def split_slices(
-    search: SearchState, method: str, order: IntArray, group: IntArray
-) -> Iterator[Proposal | None]:
+def split_slices(search: SearchView, method: str, order: IntArray, group: IntArray) -> Iterator[Event]:
     """``order`` in segments of a chip for each branch, where the triangle rule leaves that open."""
     target, request = search.target, search.request
     is_open = target.constraints.triangle in ("longest_path", "three_chip")
@@ -70,16 +66,15 @@ def split_slices(
         return
     placement = slice_order_split(search.graph, search.tables, order, group, at_most_s=search.best_s)
     if placement is None:
-        search.count_miss(method + SPLIT)
-        yield None
+        yield Miss(method + SPLIT)
         return
     default = np.arange(search.graph.num_ops, dtype=np.int32)
     yield Proposal(method + SPLIT, placement, order if request.decide == "all" else default, group)
 
 
 def _cheapest(
-    search: SearchState, method: str, order: IntArray, group: IntArray, *, is_relayed: bool
-) -> Iterator[Proposal | None]:
+    search: SearchView, method: str, order: IntArray, group: IntArray, *, is_relayed: bool
+) -> Iterator[Event]:
     """The cheapest slicing, for a low latency on fewer chips; if it streams weights, charged for them."""
     target, tables = search.target, cost_tables(search.graph, search.target)
     needs_all = target.constraints.no_skip == "all"
@@ -94,8 +89,7 @@ def _cheapest(
         limits = {"min_chips": min_chips, "max_chips": chips, "at_most_s": at_most_s}
         slicing = cut(tables, order, group, **limits, **search.rules)
         if slicing is None:
-            search.count_miss(method)
-            yield None
+            yield Miss(method)
         else:
             yield Proposal(method, slicing.placement, order, group)
     if slicing is not None and _streams(search, slicing):
@@ -113,7 +107,7 @@ def _cheapest(
             yield Proposal(method + STREAMED, charged.placement, order, group)
 
 
-def _chip_counts(search: SearchState) -> Iterator[int]:
+def _chip_counts(search: SearchView) -> Iterator[int]:
     """How many chips to slice for at most: all, then fewer where a low latency is asked for."""
     most, request = search.target.num_chips, search.request
     yield most
@@ -131,9 +125,7 @@ def _chip_counts(search: SearchState) -> Iterator[int]:
             )
 
 
-def _replicated(
-    search: SearchState, method: str, order: IntArray, group: IntArray
-) -> Iterator[Proposal | None]:
+def _replicated(search: SearchView, method: str, order: IntArray, group: IntArray) -> Iterator[Event]:
     """The cheapest slicing into stages, each on as many chips as it needs; charged likewise."""
     given = (search.tables, order, group)
     cut = partial(slice_order_replicated, passing=search.passing, weights_may_stream=True)
@@ -141,8 +133,7 @@ def _replicated(
     for tables in _links_in_turn(search):
         slicing = cut(tables, order, group, at_most_s=search.best_s, **search.rules)
         if slicing is None:
-            search.count_miss(method)
-            yield None
+            yield Miss(method)
         else:
             yield Proposal(method, slicing.placement, order, group, replication=slicing.replication)
     if slicing is not None and _streams(search, slicing):
@@ -159,7 +150,7 @@ def _replicated(
             )
 
 
-def _links_in_turn(search: SearchState) -> Iterator[CostTables]:
+def _links_in_turn(search: SearchView) -> Iterator[CostTables]:
     """Tables to slice by: replicas that each have links of their own share what crosses a cut.
 
     In how many parts depends on the stages on both sides, so links are taken to be that much faster.
@@ -170,6 +161,6 @@ def _links_in_turn(search: SearchState) -> Iterator[CostTables]:
         yield tables._replace(link_s_per_byte=tables.link_s_per_byte / parts)
 
 
-def _streams(search: SearchState, slicing: Slicing | ReplicatedSlicing) -> bool:
+def _streams(search: SearchView, slicing: Slicing | ReplicatedSlicing) -> bool:
     """Whether streamed weights, left out of its cost, made the proposal before slower than its cuts."""
     return search.last_interval_s > slicing.interval_s * (1.0 + OPTIMAL_GAP)

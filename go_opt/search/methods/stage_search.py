@@ -17,7 +17,7 @@ from go_opt.env.copies.expanded_tables import Copies
 from go_opt.env.copies.stage_tables import stage_tables
 from go_opt.env.copies.stages import Stages, stages_of, stages_of_sizes
 from go_opt.model.plan import Plan
-from go_opt.search.methods.proposal import IntArray, Proposal, SearchState
+from go_opt.search.methods.events import IntArray, Proposal, SearchView
 from go_opt.solver import PlacementProblem, placement_problem
 from go_opt.solver.constraints.problem import problem_under
 from go_opt.solver.copies.relayed_terms import relay_copies, terms_with_copies
@@ -30,7 +30,7 @@ class StageSearch:
     """Placements on the ring of a plan's stages, and the way back."""
 
     def __init__(
-        self, search: SearchState, plan: Plan, stages: Stages | None = None, placement: IntArray | None = None
+        self, search: SearchView, plan: Plan, stages: Stages | None = None, placement: IntArray | None = None
     ) -> None:
         """The plan's own ring, or that of other ``stages`` with its ops on ``placement`` [N]."""
         self.search, self.plan = search, plan

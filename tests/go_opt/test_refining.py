@@ -1,4 +1,4 @@
-"""A proof on a thread of its own reaches what one that is waited for does, and ends when asked."""
+"""A proof in the background reaches what one that is waited for does, and ends when asked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from go_opt.env import cost_tables, loop_roles
-from go_opt.search.methods.proof_beside import RefinementBeside
+from go_opt.search.methods.refining import BackgroundRefining
 from go_opt.solver import Refinement
 from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem
 from tests.strategies import random_graph, small_mcm
@@ -20,20 +20,22 @@ def test_it_proves_the_same() -> None:
     waited_for = Refinement(problem)
     waited_for.run(3000)
     assert waited_for.is_over
-    beside = RefinementBeside(problem)
-    beside.consider(np.zeros(10, np.int32))
+    refining = BackgroundRefining(problem, proves=True)
+    refining.consider(np.zeros(10, np.int32))
     until_s = time.monotonic() + 60.0
-    while not beside.run(1) and time.monotonic() < until_s:
-        assert beside.lower_bound_s <= waited_for.upper_s
-    assert beside.is_over
-    assert beside.lower_bound_s == pytest.approx(waited_for.lower_bound_s, rel=1e-6)
-    assert beside.upper_s == pytest.approx(waited_for.upper_s, rel=1e-6)
-    assert beside.placement is not None
-    assert beside.reason
-    beside.close()
+    while not refining.is_over and time.monotonic() < until_s:
+        refining.run()
+        assert refining.reached().bound.seconds <= waited_for.upper_s
+    assert refining.is_over
+    reached = refining.reached()
+    assert reached.bound.seconds == pytest.approx(waited_for.lower_bound_s, rel=1e-6)
+    assert reached.upper_s == pytest.approx(waited_for.upper_s, rel=1e-6)
+    assert reached.placement is not None
+    assert reached.bound.reason
+    refining.close()
 
 
-def test_errors_are_raised_where_it_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_raised_where_it_is_received(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = random_graph(np.random.default_rng(6), 8)
     problem = joint_refinement_problem(graph, cost_tables(graph, small_mcm(2)), loop_roles(graph))
 
@@ -42,7 +44,7 @@ def test_errors_are_raised_where_it_is_heard(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(Refinement, "run", fails)
     monkeypatch.setattr(Refinement, "is_over", False)
-    beside = RefinementBeside(problem)
-    beside.close()
+    refining = BackgroundRefining(problem, proves=True)
+    refining.close()
     with pytest.raises(ZeroDivisionError):
-        beside.run(1)
+        refining.reached()

@@ -1,0 +1,159 @@
+"""What the methods of the portfolio yield, and what they see of the search.
+
+A method is a generator of events. The search takes one after the other, and may stop at each.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env import CostTables, Target
+from go_opt.env.copies.expanded_tables import Copies
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.result import Request
+from go_opt.solver import Bound
+from go_opt.solver.orders.order_search import OrderPlan
+from go_opt.solver.problem.op_constraints import OpConstraints
+from go_opt.solver.problem.passing import Passing
+from go_opt.solver.problem.segment_rules import SegmentRules
+
+IntArray = NDArray[np.int32]
+POLL_S: Final = 0.005  # between two looks at what runs in the background
+
+
+@dataclass(frozen=True, eq=False)
+class Proposal:
+    """A plan a method proposes, not yet evaluated."""
+
+    method: str
+    placement: IntArray  # [N] first chip of the stage
+    order: IntArray  # [N]
+    fusion_group: IntArray  # [N]
+    copies: Copies | None = None  # None: the relays the rules ask for, and no clones
+    replication: IntArray | None = None  # [N] chips of each op's stage; None: one each
+    expected_s: float = math.inf  # what the method takes its interval for
+    bound: Bound | None = None  # that the method has proven
+
+
+@dataclass(frozen=True)
+class Miss:
+    """A method looked and found nothing better; it costs as much as an evaluation."""
+
+    method: str
+    bound: Bound | None = None  # that the method has proven
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A method has nothing to say yet; the search may stop, or go on with another one."""
+
+
+@dataclass(frozen=True)
+class NoPlan:
+    """Why there is no plan, should none be found."""
+
+    reason: str
+
+
+Event = Proposal | Miss | Waiting | NoPlan
+
+
+class SearchView(Protocol):
+    """What methods see of a search: the problem, and how the events so far fared. They change nothing."""
+
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def target(self) -> Target: ...
+    @property
+    def request(self) -> Request: ...
+    @property
+    def asked(self) -> OpConstraints: ...  # the user's constraints
+    @property
+    def tables(self) -> CostTables: ...  # to place by: chips that may not hold an op cannot run it
+    @property
+    def rules(self) -> SegmentRules: ...  # what the constraints ask of slices
+    @property
+    def passing(self) -> Passing: ...  # what becomes of a tensor that passes a chip
+    @property
+    def replicates(self) -> bool: ...  # whether methods look for replicated stages
+    @property
+    def last_interval_s(self) -> float: ...  # of the proposal before, by the analytical model
+    @property
+    def last_latency_s(self) -> float: ...  # of the proposal before, by the analytical model
+    @property
+    def violating(self) -> Sequence[IntArray]: ...  # placements proposed that break a constraint, [N] each
+    @property
+    def best_s(self) -> float: ...  # objective of the best valid plan so far; infinite before the first
+    @property
+    def best_plan(self) -> Plan | None: ...
+    @property
+    def left_s(self) -> float: ...  # seconds until the time is up
+    @property
+    def is_late(self) -> bool: ...  # whether the time is up
+
+
+def waiting_until(is_over: Callable[[], bool]) -> Iterator[Waiting]:
+    """Events until then: meanwhile the search may do something else, or ask whether to stop."""
+    while not is_over():
+        time.sleep(POLL_S)
+        yield Waiting()
+
+
+def proposal_or_miss(search: SearchView, method: str, plan: OrderPlan | None) -> Proposal | Miss:
+    """A sliced order as a proposal, where it is better than the best plan.
+
+    Where only placements are decided, ops run in the default order.
+    """
+    if plan is None or plan.interval_s >= search.best_s:
+        return Miss(method)
+    is_open = search.request.decide == "all"
+    order = plan.order if is_open else np.arange(search.graph.num_ops, dtype=np.int32)
+    given = plan.placement, order, plan.fusion_group
+    return Proposal(method, *given, replication=plan.replication, expected_s=plan.interval_s)
+
+
+def order_events(
+    search: SearchView, tried: Iterator[tuple[str, OrderPlan | None]], patience: int
+) -> Iterator[Proposal | Miss]:
+    """An event for each order that was sliced, None where slicing was of no use.
+
+    Ends with the time; short of it, after ``patience`` in a row without a better plan as well.
+    """
+    misses, best_s = 0, search.best_s
+    for method, plan in tried:
+        misses, best_s = (misses + 1, best_s) if search.best_s == best_s else (0, search.best_s)
+        if search.is_late or (misses > patience and search.request.max_evaluations is None):
+            return
+        yield proposal_or_miss(search, method, plan)
+
+
+def passing_of(target: Target, request: Request) -> Passing:
+    """What becomes of a tensor that passes a chip, in plans for ``request``."""
+    if target.constraints.triangle == "off":
+        return "free"
+    return "relayed" if request.relays else "adjacent"
+
+
+def may_replicate(target: Target, request: Request) -> bool:
+    """Whether stages may be replicated in plans for ``request``: for throughput."""
+    return request.decide == "all" and request.replication and request.objective == "throughput"
+
+
+def copies_are_open(target: Target, request: Request) -> bool:
+    """Whether a whole plan may be replicated: on a one-directional ring that is a slicing like others."""
+    return may_replicate(target, request) and not target.goes_forward
+
+
+def has_static_constraints(target: Target) -> bool:
+    """Whether not every placement is valid, memory apart."""
+    rules = target.constraints
+    return rules.acyclic or rules.no_skip != "off" or rules.triangle != "off"

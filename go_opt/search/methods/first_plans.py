@@ -1,0 +1,130 @@
+"""Plans that take one look each, and what all methods start from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from go_opt.agents.decoding.proposals import Advice
+from go_opt.env import greedy_fusion, loop_roles
+from go_opt.errors import InfeasibleError
+from go_opt.search.methods.copies import joined_kernels
+from go_opt.search.methods.events import (
+    Event,
+    IntArray,
+    NoPlan,
+    Proposal,
+    SearchView,
+    copies_are_open,
+    has_static_constraints,
+)
+from go_opt.search.methods.slices import slices, split_slices
+from go_opt.solver import earliest_finish_placement, greedy_slicing
+from go_opt.solver.constraints.fusion import constrained_fusion
+from go_opt.solver.constraints.plans import constrained_starts
+from go_opt.solver.orders import fixed_orders
+
+
+@dataclass
+class Start:
+    """What methods start from; orders and kernels are [N]."""
+
+    search: SearchView
+    advice: Future[Advice | None] | None = None  # of the policy, where one takes part
+
+    @cached_property
+    def order(self) -> IntArray:
+        """The default order."""
+        return np.arange(self.search.graph.num_ops, dtype=np.int32)
+
+    @cached_property
+    def kernels(self) -> IntArray:
+        """Of the default order: fused where that is open, else one each."""
+        if self.search.request.decide == "placement":
+            return self.order
+        fused = greedy_fusion(loop_roles(self.search.graph), self.order)
+        return constrained_fusion(self.search.asked, self.order, fused)
+
+    @cached_property
+    def joined(self) -> tuple[IntArray, IntArray]:
+        """An order, and its kernels joined wherever they may be."""
+        return joined_kernels(self.search, self.kernels)
+
+    @property
+    def best_kernels(self) -> IntArray:
+        """For which orders are searched: joined, where whole plans are copied and nothing has to be cut."""
+        target, request = self.search.target, self.search.request
+        is_whole = copies_are_open(target, request) and not has_static_constraints(target)
+        return self.joined[1] if is_whole else self.kernels
+
+    @property
+    def orders(self) -> dict[str, IntArray]:
+        """A few orders by name, the default one first."""
+        return {"default order": self.order, **dict(fixed_orders(self.search.graph, self.best_kernels))}
+
+
+def greedy(start: Start) -> Iterator[Event]:
+    is_adjacent = start.search.target.constraints.triangle != "off"
+    slicing = greedy_slicing(start.search.tables, start.order, start.kernels, adjacent=is_adjacent)
+    yield Proposal("greedy", slicing.placement, start.order, start.kernels)
+
+
+def constrained(start: Start) -> Iterator[Event]:
+    """Placements of the propagation engine, close to the best plan so far; a proof where there are none."""
+    search, is_open = start.search, start.search.request.decide == "all"
+    starts = constrained_starts(
+        search.asked,
+        start.order,
+        start.kernels,
+        passing=search.passing,
+        guides=search.violating,
+        fusion_is_open=is_open,
+        seed=search.request.seed % 2**31,
+    )
+    if starts.conflict is not None:
+        raise InfeasibleError(starts.why_none(), is_proven=True, conflict=tuple(map(str, starts.conflict)))
+    if starts.limit_reached:
+        yield NoPlan(starts.why_none())
+    for placement, order, kernels in zip(starts.placement, starts.order, starts.fusion_group, strict=True):
+        yield Proposal("constraints", placement, order if is_open else start.order, kernels)
+
+
+def one_kind(start: Start) -> Iterator[Event]:
+    """Everything on one chip, of each kind in turn: no transfers at all."""
+    target = start.search.target
+    for kind, description in enumerate(target.kinds):
+        placement = np.full_like(start.order, np.argmax(target.chip_kind == kind))
+        yield Proposal(f"one {description.name}", placement, start.order, start.kernels)
+
+
+def earliest_finish(start: Start) -> Iterator[Event]:
+    yield _earliest_finish(start.search, "default order", start.order, start.kernels)
+
+
+def joined(start: Start) -> Iterator[Event]:
+    yield _earliest_finish(start.search, "joined kernels", *start.joined)
+    yield from slices(start.search, "slice: joined kernels", *start.joined)
+
+
+def sliced_orders(start: Start) -> Iterator[Event]:
+    search, kernels = start.search, start.best_kernels
+    _, *orders = start.orders.items()
+    if not has_static_constraints(search.target):
+        yield from (_earliest_finish(search, name, order, kernels) for name, order in orders)
+    for name, order in orders:
+        yield from slices(search, f"slice: {name}", order, kernels)
+    yield from slices(search, "slice: default order, unfused", start.order, start.order)
+
+
+def split_branches(start: Start) -> Iterator[Event]:
+    for name, order in start.orders.items():
+        yield from split_slices(start.search, f"slice: {name}", order, start.best_kernels)
+
+
+def _earliest_finish(search: SearchView, name: str, order: IntArray, group: IntArray) -> Proposal:
+    placement = earliest_finish_placement(search.tables, order, group, search.tables.num_chips)
+    return Proposal(f"earliest finish: {name}", placement, order, group)

@@ -1,0 +1,160 @@
+"""Interval-state refinement as a part of the rounds of improvement, on their time or in the background."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from go_opt.env import loop_roles
+from go_opt.model.plan import Plan
+from go_opt.search.methods.background import Worker
+from go_opt.search.methods.events import Event, IntArray, Miss, Proposal, SearchView
+from go_opt.search.methods.slices import slices
+from go_opt.solver import Bound, Refinement
+from go_opt.solver.annealing.gathered_kernels import gathered_kernels
+from go_opt.solver.annealing.polish import fused_within_chips
+from go_opt.solver.certify.problem.problem import RefinementProblem
+
+EXPANSIONS: Final = 64  # in a round
+STRETCH: Final = 16  # expansions in the background, between two looks at what others found
+NICER: Final = 2  # in the background: beside two busy threads on two cores it gets half of one
+# Explaining a bound takes as long as a step of the proof: in the background not for every small rise.
+RISE: Final = 1.002
+
+
+class Reached(NamedTuple):
+    """What a refinement knows."""
+
+    bound: Bound
+    placement: IntArray | None  # [U]
+    replication: IntArray | None  # [U]
+    upper_s: float
+
+
+class Refining:
+    """A refinement: exact but for memory, and a proof where its problem is a relaxation."""
+
+    def __init__(self, problem: RefinementProblem, *, proves: bool = False) -> None:
+        self.proves = proves
+        self._problem = problem
+        self._method = "proof" if proves else "refinement"
+        self._refinement = Refinement(problem)
+        self._bound = Bound(0.0, "")
+        self._proposed: IntArray | None = None  # [U]
+        self._known: Plan | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it knows all that it will."""
+        return self._refinement.is_over
+
+    def close(self) -> None:
+        """Nothing of it goes on by itself."""
+
+    def run(self) -> None:
+        """The share of a round."""
+        self._refinement.run(EXPANSIONS)
+
+    def reached(self, rise: float = 1.0) -> Reached:
+        """What it knows now; the bound as it was, unless it rose by the factor ``rise``."""
+        refinement = self._refinement
+        least_s = self._bound.seconds * (1.0 if refinement.is_over else rise)
+        if self.proves and refinement.lower_bound_s > least_s:
+            self._bound = Bound(refinement.lower_bound_s, refinement.reason)
+        return Reached(self._bound, refinement.placement, refinement.replication, refinement.upper_s)
+
+    def consider(self, placement: IntArray) -> None:
+        """A placement [U] of other methods: what it reaches bounds the search from above."""
+        if self._refinement.consider(placement):
+            self._proposed = self._refinement.placement
+
+    def events(self, search: SearchView) -> Iterator[Event]:
+        """What came of its last run."""
+        self._consider_plan(search.best_plan)
+        bound, placement, replication, upper_s = self.reached()
+        if placement is None or placement is self._proposed:
+            yield Miss(self._method, bound)
+            return
+        self._proposed = placement
+        unit_of_op = self._problem.unit_of_op
+        chips = None if replication is None else replication[unit_of_op]
+        fused = self._fused(search, placement[unit_of_op], chips, bound)
+        yield fused
+        if search.request.decide == "placement":
+            return
+        order, group = gathered_kernels(loop_roles(search.graph), fused.order, fused.placement)
+        yield Proposal(self._method, fused.placement, order, group, replication=chips)
+        if chips is None and upper_s < search.best_s:
+            # It fits in no memory, or cuts through kernels cost too much: the slicer sees both.
+            yield from slices(search, f"{self._method}, sliced", fused.order, fused.fusion_group)
+
+    def _consider_plan(self, plan: Plan | None) -> None:
+        """The best plan, where units are whole on their chips there."""
+        if plan is None or plan is self._known:
+            return
+        self._known, unit_of_op = plan, self._problem.unit_of_op
+        units = np.zeros(self._problem.units.num_units, dtype=np.int32)
+        units[unit_of_op] = plan.placement
+        if np.array_equal(units[unit_of_op], plan.placement):
+            self.consider(units)
+
+    def _fused(
+        self, search: SearchView, placement: IntArray, replication: IntArray | None, bound: Bound
+    ) -> Proposal:
+        """``placement`` [N], its order chip by chip and, where they are open, its kernels fused on each."""
+        order = group = np.arange(search.graph.num_ops, dtype=np.int32)
+        if search.request.decide == "all":
+            order = np.argsort(placement, kind="stable").astype(np.int32)
+            group = fused_within_chips(search.graph, order, placement)
+        return Proposal(self._method, placement, order, group, replication=replication, bound=bound)
+
+
+class BackgroundRefining(Refining):
+    """The same on a thread of its own: what it knows is published after each stretch of work.
+
+    It is nicer than the others: where all cores are busy plans come first.
+    """
+
+    def __init__(self, problem: RefinementProblem, *, proves: bool = False) -> None:
+        super().__init__(problem, proves=proves)
+        self._others: deque[IntArray] = deque()
+        self._reached = super().reached()
+        self._worker = Worker(self._stretches(), "go-opt proof")
+
+    @property
+    def is_over(self) -> bool:
+        return self._worker.is_over
+
+    def close(self) -> None:
+        """End the thread after its stretch."""
+        self._worker.close()
+
+    def run(self) -> None:
+        """A moment of waiting; it runs anyway."""
+        self._worker.wait()
+
+    def reached(self, rise: float = 1.0) -> Reached:
+        """What it knew after its last stretch."""
+        self._reached = [self._reached, *self._worker.received()][-1]
+        return self._reached
+
+    def consider(self, placement: IntArray) -> None:
+        """Before the next stretch."""
+        self._others.append(placement)
+
+    def _stretches(self) -> Iterator[Reached]:
+        if sys.platform == "linux":  # where threads have a niceness of their own
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICER)
+        while not self._refinement.is_over:
+            while self._others:
+                self._refinement.consider(self._others.popleft())
+            self._refinement.run(STRETCH)
+            yield super().reached(RISE)

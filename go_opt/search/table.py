@@ -1,0 +1,121 @@
+"""The methods of the search, in the order in which they take part: this table is the portfolio.
+
+:mod:`go_opt.search.portfolio` runs it. A method is a generator of events
+(:mod:`go_opt.search.methods.events`). Its figure is the row of "What each method earns" in
+docs/benchmarks.md that says what a search loses without it, or why it stays without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from go_opt.search.methods import first_plans, orders
+from go_opt.search.methods.events import Event, SearchView, has_static_constraints
+from go_opt.search.methods.first_plans import Start
+from go_opt.search.methods.guesses import guesses
+from go_opt.search.methods.improvement import improvements, polished, with_clones
+from go_opt.search.methods.slices import slices
+from go_opt.solver import Passing
+
+MISSION: Final = "the mission names it"
+NOT_MEASURED: Final = "not measured"
+When = Literal[
+    "first",  # one after the other, before anything that could delay a plan
+    "next",  # one after the other
+    "in turn",  # until none has anything left
+    "background",  # on a second core, where the time is what is short; else in turn
+    "after a chain",  # of annealing, within the rounds of improvement
+    "best plan",  # on every new best plan, between the turns
+]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of the table."""
+
+    name: str
+    when: When
+    serves: Callable[[SearchView], bool]
+    events: Callable[[Start], Iterator[Event]]
+    figure: str
+
+
+def serving(search: SearchView, when: When) -> list[Method]:
+    """The methods of the table that take part then."""
+    return [method for method in METHODS if method.when == when and method.serves(search)]
+
+
+def is_throughput(search: SearchView) -> bool:
+    return search.request.objective == "throughput"
+
+
+def is_along_ring(search: SearchView) -> bool:
+    """Whether the interval is asked for, of plans that are slices along a ring."""
+    return is_throughput(search) and search.target.goes_forward
+
+
+def is_open(search: SearchView) -> bool:
+    """Whether orders and kernels are to be decided as well."""
+    return search.request.decide == "all"
+
+
+def is_free(search: SearchView) -> bool:
+    return not has_static_constraints(search.target)
+
+
+def _rounds(s: Start) -> Iterator[Event]:
+    after_chain = serving(s.search, "after a chain")
+    return improvements(s.search, lambda: (event for method in after_chain for event in method.events(s)))
+
+
+def _unrelayed(s: Start) -> Iterator[Event]:
+    passing: Passing = "free" if s.search.passing == "free" else "adjacent"
+    return orders.genetic(s.search, s.best_kernels, passing)
+
+
+METHODS: Final = (
+    # Chips filled along the default order up to equal shares of the work: the reference of comparisons.
+    Method("greedy", "first", lambda v: True, first_plans.greedy, NOT_MEASURED),
+    # The cheapest cuts of the default order: without relays, with relays, into replicated stages.
+    Method("slicing", "first", lambda v: True,
+           lambda s: slices(s.search, "slice: default order", s.order, s.kernels), MISSION),
+    # Placements of the propagation engine that keep the user's constraints, or the proof that none does.
+    Method("constraints", "first", lambda v: bool(v.asked.constraints), first_plans.constrained, MISSION),
+    # Everything on one chip, of each kind.
+    Method("one kind", "next", is_free, first_plans.one_kind, NOT_MEASURED),
+    # Each op where it finishes earliest, along the default order.
+    Method("earliest finish", "next", is_free, first_plans.earliest_finish, NOT_MEASURED),
+    # The same, and copies of a whole plan, with kernels joined wherever they may be.
+    Method("joined kernels", "next", lambda v: is_free(v) and is_open(v), first_plans.joined, NOT_MEASURED),
+    # The same of a few other orders, and of one kernel for each op.
+    Method("fixed orders", "next", is_open, first_plans.sliced_orders, NOT_MEASURED),
+    # These orders in segments of one chip for each branch.
+    Method("split slicing", "next", lambda v: True, first_plans.split_branches, "split slicing"),
+    # Random orders, sliced, and the policy's plans in turn with them.
+    Method("guesses", "in turn", is_open,
+           lambda s: guesses(s.search, s.best_kernels, s.advice), MISSION),
+    # Annealing on the best plan's placement, and the refinement that finds placements and proves a bound.
+    Method("rounds of improvement", "in turn",
+           lambda v: is_along_ring(v) and bool(v.tables.can_run.any(axis=0).all()), _rounds, MISSION),
+    # Other orders and kernels on the chips of the best plan.
+    Method("polish", "after a chain", is_open, lambda s: polished(s.search), NOT_MEASURED),
+    # Cheap ops run once more, on the chips that read what they make.
+    Method("clones", "after a chain", lambda v: v.passing == "relayed",
+           lambda s: with_clones(s.search), "clones"),
+    # Genetic search over orders, cut with relays.
+    Method("genetic orders, relayed", "in turn", lambda v: is_along_ring(v) and v.passing == "relayed",
+           lambda s: orders.genetic(s.search, s.best_kernels, "relayed"), NOT_MEASURED),
+    # The same without relays, started from what the triangle rule leaves of free slicings.
+    Method("genetic orders", "in turn", is_along_ring, _unrelayed, "seeded orders"),
+    # Orders of kernels that may be cut.
+    Method("loose orders", "in turn", lambda v: is_along_ring(v) and is_open(v),
+           lambda s: orders.split_kernels(s.search, s.best_kernels), "loose orders"),
+    # Genetic search over orders and kernels at once.
+    Method("joint keys", "background", lambda v: is_along_ring(v) and is_open(v),
+           lambda s: orders.joint_keys(s.search), NOT_MEASURED),
+    # The order of the best plan, sliced again with cuts through its kernels.
+    Method("loose kernels", "best plan", lambda v: is_along_ring(v) and is_open(v),
+           lambda s: orders.split_best_plan(s.search), "loose kernels"),
+)  # fmt: skip
