@@ -13,12 +13,13 @@ from itertools import islice
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from go_opt.agents.decoding.outputs import Outputs
 from go_opt.agents.decoding.proposals import Advice, policy_plans
 from go_opt.agents.inputs.features import NUM_EXPLORED
 from go_opt.env import Target, cost_tables, evaluate_plan, greedy_fusion, load_target, loop_roles
-from go_opt.env.model.metrics import Fidelity
+from go_opt.env.copies.expanded_tables import plan_tables
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -34,7 +35,8 @@ from go_opt.solver.orders.instance import instance
 from go_opt.solver.slicing.replicated.slice import slice_order_replicated
 from go_opt.solver.slicing.split import slice_order_split
 
-Families = dict[str, Callable[[], None]]  # each runs kernels that belong together, by name
+IntArray = NDArray[np.int32]
+Families = dict[str, Callable[[], object]]  # each runs kernels that belong together, by name
 FIRST: Final = 3  # families that the first plan needs
 _position = (0, 0)  # number of the family that is being loaded, from 1 on, and of how many
 _loaded: Final[set[str]] = set()
@@ -44,10 +46,11 @@ def warm_up(*, simulator: bool = True, policy: bool = False, backwards: bool = F
     """Load the common kernels.
 
     ``backwards`` in a process that helps another one: what either has compiled the other finds
-    in the cache, and they meet in the middle.
+    in the cache, and they meet in the middle of what the first plan needs, then of the others.
     """
     families = common_families(simulator=simulator, policy=policy)
-    for name in reversed(families) if backwards else families:
+    names = list(families)
+    for name in [*names[:FIRST][::-1], *names[FIRST:][::-1]] if backwards else names:
         load(name, families)
 
 
@@ -91,24 +94,22 @@ def three_ops(num_ops: int = 3, op_type: str = "Relu") -> Graph:
     return builder.build()
 
 
-def _evaluate(fidelity: Fidelity, relayed: bool, graph: Graph, target: Target) -> None:
-    """On one chip, or with a relay."""
-    one_each = np.arange(graph.num_ops, dtype=np.int32)
-    placement, group = np.zeros(graph.num_ops, np.int32), greedy_fusion(loop_roles(graph), one_each)
-    if relayed:
-        placement = group = one_each
-    plan = Plan.create(
-        graph,
-        target.source,
-        target.fingerprint,
-        placement=placement,
-        order=one_each,
-        fusion_group=group,
-        provenance="warm up",
-    )
-    relays = needed_relays(cost_tables(graph, target), plan.placement, target.constraints.triangle)
-    plan = replace(plan, relays=relays_of_arrays(graph, *relays))
-    evaluate_plan(graph, target, plan, fidelity=fidelity)
+def _plan(graph: Graph, target: Target, placement: IntArray, group: IntArray) -> Plan:
+    order = np.arange(graph.num_ops, dtype=np.int32)
+    where = {"placement": placement, "order": order, "fusion_group": group}
+    return Plan.create(graph, target.source, target.fingerprint, **where, provenance="warm up")
+
+
+def _on_one_chip(graph: Graph, target: Target) -> Plan:
+    order = np.arange(graph.num_ops, dtype=np.int32)
+    return _plan(graph, target, np.zeros_like(order), greedy_fusion(loop_roles(graph), order))
+
+
+def _relayed(graph: Graph, target: Target) -> Plan:
+    """On one chip for each op."""
+    order = np.arange(graph.num_ops, dtype=np.int32)
+    relays = needed_relays(cost_tables(graph, target), order, target.constraints.triangle)
+    return replace(_plan(graph, target, order, order), relays=relays_of_arrays(graph, *relays))
 
 
 def _slice(cut: Callable[..., object], graph: Graph, target: Target) -> None:
@@ -126,25 +127,22 @@ def _split(graph: Graph, target: Target) -> None:
 
 
 def _decode(graph: Graph, target: Target) -> None:
-    for _ in islice(policy_plans(_neutral_advice(graph, target), instance(graph, target), seed=0), 8):
-        pass  # one of each kind
-
-
-def _neutral_advice(graph: Graph, target: Target) -> Advice:
+    """A plan of each kind, by a policy that has no opinion."""
     neutral = np.zeros(graph.num_ops)
     logits, log_std = np.zeros((graph.num_ops, target.num_chips)), np.zeros((2, NUM_EXPLORED))
     outputs = Outputs(logits, neutral, neutral, neutral, log_std)
-    return Advice(outputs, np.ones((graph.num_ops, NUM_EXPLORED), dtype=np.float32))
+    advised = Advice(outputs, np.ones((graph.num_ops, NUM_EXPLORED), dtype=np.float32))
+    list(islice(policy_plans(advised, instance(graph, target), seed=0), 8))
 
 
 def _simulate(graph: Graph, target: Target) -> None:
-    for relayed in (False, True):
-        _evaluate("simulated", relayed, graph, target)
+    for plan in (_on_one_chip(graph, target), _relayed(graph, target)):
+        evaluate_plan(graph, target, plan, fidelity="simulated")
 
 
-_COMMON: Final[dict[str, Callable[[Graph, Target], None]]] = {
-    "evaluation": partial(_evaluate, "analytical", False),
-    "relays": partial(_evaluate, "analytical", True),
+_COMMON: Final[dict[str, Callable[[Graph, Target], object]]] = {
+    "evaluation": lambda graph, target: evaluate_plan(graph, target, _on_one_chip(graph, target)),
+    "relays": lambda graph, target: plan_tables(graph, target, _relayed(graph, target)),
     "slicing": partial(_slice, partial(slice_order, adjacent=True)),
     "split slicing": _split,
     "relayed slicing": partial(_slice, slice_order_relayed),

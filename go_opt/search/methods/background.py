@@ -16,15 +16,7 @@ from typing import Generic, TypeVar
 
 from go_opt.common.cores import num_cores
 from go_opt.search.compiling.kernel_cache import are_compiled
-from go_opt.search.methods.events import (
-    POLL_S,
-    Event,
-    Miss,
-    Proposal,
-    SearchView,
-    Waiting,
-    waiting_until,
-)
+from go_opt.search.methods.events import POLL_S, Event, Miss, Proposal, SearchView, Waiting, waiting_until
 
 Item = TypeVar("Item")
 
