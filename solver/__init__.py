@@ -17,8 +17,7 @@ from go_opt.solver.propagation.modes import Placements, fix, sample
 from go_opt.solver.propagation.propagators import rule_tables
 from go_opt.solver.propagation.search import Solver
 from go_opt.solver.slicing.likelihood import likelihood_slicing
-from go_opt.solver.slicing.relayed import slice_order_relayed
-from go_opt.solver.slicing.slice import Slicing, greedy_slicing, slice_order
+from go_opt.solver.slicing.slice import Slicing, greedy_slicing, slice_order, slice_order_relayed
 from go_opt.solver.slicing.streamed.slice import slice_order_streamed, slice_order_streamed_replicated
 from go_opt.solver.verify.rule_check import broken_rules
 from go_opt.solver.verify.verifier import Violation, verify

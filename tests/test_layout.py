@@ -33,7 +33,6 @@ LONG_FILES: Final = {
     "solver.certify.states.chains": 313,
     "solver.propagation.modes": 308,
     "solver.propagation.propagators.domains": 348,
-    "solver.slicing.segments.fitting_starts": 324,
     "solver.verify.verifier": 329,
 }
 MANY_PARAMETERS: Final = {

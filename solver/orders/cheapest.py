@@ -17,9 +17,8 @@ from go_opt.solver.copies.relayed_terms import relay_copies, terms_with_copies
 from go_opt.solver.orders.instance import Instance
 from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.segment_rules import SegmentRules
-from go_opt.solver.slicing.relayed import slice_order_relayed
 from go_opt.solver.slicing.replicated.slice import ReplicatedSlicing, slice_order_replicated
-from go_opt.solver.slicing.slice import Slicing, greedy_slicing, slice_order
+from go_opt.solver.slicing.slice import Slicing, greedy_slicing, slice_order, slice_order_relayed
 from go_opt.solver.slicing.streamed.slice import (
     least_streamed_s,
     slice_order_streamed,

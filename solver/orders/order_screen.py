@@ -23,11 +23,11 @@ from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 from go_opt.solver.problem.passing import ADJACENT, PASSING_CODE, RELAYED, Passing
 from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence, unique_pairs
 from go_opt.solver.slicing.cuts import NO_SLICING, fewest_chips
+from go_opt.solver.slicing.fewest_fitting import fewest_fitting_chips
 from go_opt.solver.slicing.problem import SliceProblem, most_crossing_bytes, slice_problem
 from go_opt.solver.slicing.relay_terms import Alive, RelayTerms
-from go_opt.solver.slicing.relayed import fewest_chips_relayed
-from go_opt.solver.slicing.segments.fitting_starts import least_needed_bytes
-from go_opt.solver.slicing.segments.memory import segment_memory
+from go_opt.solver.slicing.segments.memory import least_needed_bytes, segment_memory
+from go_opt.solver.slicing.segments.starts import all_starts
 from go_opt.solver.slicing.streamed.cells import cell_streams, make_cells
 from go_opt.solver.slicing.streamed.floor import CELLS, FINE_CELLS, least_before
 from go_opt.solver.slicing.streamed.weight_streams import WeightReads, no_weights_held, weight_reads
@@ -82,6 +82,7 @@ class OrderScreen:
         self._streaming = _streaming(tables, sequence._replace(kernel_of=fusion_group))
         self._passing = PASSING_CODE[passing]
         self._max_chips = min(tables.num_chips, sequence.num_kernels)
+        self._starts = all_starts(sequence.num_kernels)
 
     @property
     def streams(self) -> bool:
@@ -96,8 +97,9 @@ class OrderScreen:
         if not self._problem.chips_are_alike or interval_s == np.inf:
             return np.ones(len(priority), dtype=np.bool_)
         return _within(
-            self._problem, self._kernels, self._streaming, no_weights_held(self._streaming.reads),
-            self._passing, self._max_chips, priority, float(interval_s),
+            self._problem, self._kernels, self._starts, self._streaming,
+            no_weights_held(self._streaming.reads), self._passing, self._max_chips,
+            priority, float(interval_s),
         )  # fmt: skip
 
 
@@ -153,19 +155,21 @@ def _kernel_graph(
 
 
 @njit(cache=True, nogil=True)
-def _within(problem, kernels, streaming, held, passing, max_chips, priority, interval_s):
+def _within(problem, kernels, starts, streaming, held, passing, max_chips, priority, interval_s):
     num_orders, num_kernels = priority.shape
     within = np.empty(num_orders, np.bool_)
     place = np.empty(num_kernels, np.int64)
     previous = np.zeros(num_kernels + 1, np.int64)
     counts = np.zeros((2, num_kernels), np.int64)
     alive = Alive(counts[0], counts[1], np.zeros(2, np.int64))
+    one_size = np.zeros(max_chips, np.int64)
+    by_chips = np.empty((max_chips + 1, num_kernels + 1), np.int32)
     for b in range(num_orders):
         schedule_kernels(kernels.successor_ptr, kernels.successor, kernels.num_read, priority[b], place)
         along = _problem_along(problem, kernels, passing, place)
         chips, _ = fewest_chips(along, max_chips, interval_s, previous)
         if passing == RELAYED and chips != NO_SLICING:
-            chips, _ = fewest_chips_relayed(along, max_chips, interval_s, alive, previous)
+            chips, _ = fewest_fitting_chips(along, starts, one_size, 1, True, interval_s, alive, by_chips)
         within[b] = chips != NO_SLICING
         if within[b] and streaming.s_per_byte > 0.0:
             within[b] = _may_stream_within(along, streaming, held, place, max_chips, interval_s)

@@ -95,11 +95,12 @@ def least_interval(
     return best
 
 
-def walk_back(previous: NDArray[np.int64], chips: int) -> NDArray[np.int64]:
+def walk_back(previous: NDArray[np.integer], chips: int) -> NDArray[np.int64]:
+    """[chips + 1] cuts, given the cut before each: ``previous`` is [M + 1], or by chips [D + 1, M + 1]."""
     cuts = np.empty(chips + 1, dtype=np.int64)
-    cuts[chips] = len(previous) - 1
+    cuts[chips] = previous.shape[-1] - 1
     for d in range(chips, 0, -1):
-        cuts[d - 1] = previous[cuts[d]]
+        cuts[d - 1] = (previous if previous.ndim == 1 else previous[d])[cuts[d]]
     return cuts
 
 

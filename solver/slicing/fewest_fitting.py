@@ -13,11 +13,12 @@ from numba import njit
 
 from go_opt.solver.slicing.cuts import NO_SLICING
 from go_opt.solver.slicing.problem import segment_cost_s
-from go_opt.solver.slicing.segments.fitting_starts import ZERO, first_start, least_work_s
+from go_opt.solver.slicing.relay_terms import start_over
+from go_opt.solver.slicing.segments.starts import first_start, least_work_s
 
 
 @njit(cache=True, nogil=True)
-def fewest_fitting_chips(problem, fits, size_of_chip, min_chips, is_fewest, interval_s, previous):
+def fewest_fitting_chips(problem, fits, size_of_chip, min_chips, is_fewest, interval_s, alive, previous):
     """Fewest chips, at least ``min_chips``, or NO_SLICING; and what comes next.
 
     Up to the second value, the least cost of anything that was refused, every candidate interval
@@ -28,6 +29,7 @@ def fewest_fitting_chips(problem, fits, size_of_chip, min_chips, is_fewest, inte
       size_of_chip: [D] the memory size of ``fits`` that each chip has.
       is_fewest: whether to look at no slicings up to a cut but those on the fewest chips. It
         takes chips that are alike.
+      alive: scratch.
       previous: [D + 1, M + 1] to be filled with the cut before each, by the number of chips.
     """
     max_chips, num_kernels = len(previous) - 1, previous.shape[1] - 1
@@ -35,16 +37,24 @@ def fewest_fitting_chips(problem, fits, size_of_chip, min_chips, is_fewest, inte
     cuts = np.empty((max_chips + 1, num_kernels + 1), np.int32)  # reached with so many chips …
     number = np.zeros(max_chips + 1, np.int64)  # … and how many they are
     cuts[0, 0], number[0] = 0, 1
+    oldest = np.zeros(max_chips, np.int64)  # of them that a segment may start from
     may_start = np.zeros(max_chips, np.int64)  # segments of each chip may start from here on
     has_blocked = problem.blocked[:, num_kernels].any()
-    passing = _all_tensors(problem.relays)
+    start_over(problem.relays, alive)
+    passing = np.zeros(2, np.int64)  # bytes and number of the tensors that pass [first, j)
     saved_s = np.zeros(num_kernels)  # by a segment from here to the end at hand
     most_saved_s, least_hop = problem.again_s.sum(), problem.hop_s_per_byte[:max_chips].min()
-    first, usable, again = ZERO, 0, 0
+    first, again = np.int64(0), 0
+    fewest = 0  # chips up to any start there still is
     next_s = np.inf
     for j in range(1, num_kernels + 1):
         for t in range(problem.relays.last_ptr[j - 1], problem.relays.last_ptr[j]):
-            _add(passing, problem.relays.home[t], -problem.relays.size_bytes[t], -1)
+            home, size_bytes = problem.relays.home[t], problem.relays.size_bytes[t]
+            alive.size_bytes[home] -= size_bytes
+            alive.number[home] -= 1
+            if home < first:
+                passing[0] -= size_bytes
+                passing[1] -= 1
         while not problem.overlap and again < len(problem.again_kernel) and problem.again_kernel[again] < j:
             for i in range(first, problem.again_before[again] + 1):
                 saved_s[i] += problem.again_s[again]
@@ -52,9 +62,13 @@ def fewest_fitting_chips(problem, fits, size_of_chip, min_chips, is_fewest, inte
         before = first
         first = first_start(problem, first, j, slack_s + most_saved_s)
         if first > before:
+            passing[0] += alive.size_bytes[before:first].sum()
+            passing[1] += alive.number[before:first].sum()
             next_s = min(next_s, least_work_s(problem, first - 1, j) - most_saved_s)
-        while usable < j and problem.reach[usable] <= j:
-            usable += 1
+            while cuts[fewest, number[fewest] - 1] < first:
+                fewest += 1
+                if fewest == max_chips or number[fewest] == 0:
+                    return NO_SLICING, next_s
         if has_blocked:
             for d in range(max_chips):
                 if problem.blocked[d, j] > problem.blocked[d, j - 1]:
@@ -65,15 +79,17 @@ def fewest_fitting_chips(problem, fits, size_of_chip, min_chips, is_fewest, inte
         if problem.overlap and out_s > slack_s:
             next_s = min(next_s, out_s)
             continue
-        for d in range(max_chips):
+        for d in range(fewest, max_chips):
             if number[d] == 0:
                 break
             start = max(first, may_start[d])
-            if cuts[d, number[d] - 1] < start:
+            while oldest[d] < number[d] and cuts[d, oldest[d]] < start:
+                oldest[d] += 1
+            if oldest[d] == number[d]:
                 continue
             i, refused_s = _longest_segment(
-                problem, fits, size_of_chip[d], passing, saved_s, d, start, usable, j,
-                cuts[d, : number[d]], slack_s,
+                problem, fits, size_of_chip[d], alive, passing, saved_s, d, first, j,
+                cuts[d, oldest[d] : number[d]], slack_s,
             )  # fmt: skip
             next_s = min(next_s, refused_s)
             if i >= 0:
@@ -88,26 +104,27 @@ def fewest_fitting_chips(problem, fits, size_of_chip, min_chips, is_fewest, inte
     return NO_SLICING, next_s
 
 
-@njit(cache=True, nogil=True)
-def _longest_segment(problem, fits, size, passing, saved_s, chip, start, stop, end, cuts, slack_s):
-    """The first of ``cuts`` in [start, stop) from which a segment fits within ``slack_s``, or -1.
+@njit(cache=True, nogil=True, inline="always")
+def _longest_segment(problem, fits, size, alive, passing, saved_s, chip, first, end, cuts, slack_s):
+    """The first of ``cuts`` from which a segment fits within ``slack_s``, or -1.
 
     And the least cost of those that were refused.
     """
     kind, is_relayed = problem.chip_kind[chip], len(problem.relays.home) > 0
     pays_in = not problem.overlap and chip > 0 and problem.pays_transfers[kind]
     prefix_s, refused_s = problem.prefix_s[kind], np.inf
-    relayed_bytes, number = np.int64(0), np.int64(0)
+    relayed_bytes, relays = passing[0], passing[1]
     for run in range(fits.run_ptr[end + 1] - 1, fits.run_ptr[end] - 1, -1):
-        if fits.size[run] > size or fits.stop[run] <= start:
+        if fits.size[run] > size or fits.stop[run] <= cuts[0]:
             continue
-        at = np.searchsorted(cuts, max(start, np.int64(fits.start[run])))
-        before = min(stop, np.int64(fits.stop[run]))
-        while at < len(cuts) and cuts[at] < before:
+        at = 0 if fits.start[run] <= cuts[0] else np.searchsorted(cuts, fits.start[run])
+        while at < len(cuts) and cuts[at] < fits.stop[run] and problem.reach[cuts[at]] <= end:
             i = np.int64(cuts[at])
-            if is_relayed:
-                relayed_bytes, number = _sum_before(passing, i)
-            cost_s = segment_cost_s(problem, chip, i, end, relayed_bytes, number, saved_s[i])
+            while first < i and is_relayed:
+                relayed_bytes += alive.size_bytes[first]
+                relays += alive.number[first]
+                first += 1
+            cost_s = segment_cost_s(problem, chip, i, end, relayed_bytes, relays, saved_s[i])
             if cost_s <= slack_s:
                 return i, refused_s
             refused_s = min(refused_s, cost_s)
@@ -127,39 +144,3 @@ def _longest_segment(problem, fits, size, passing, saved_s, chip, start, stop, e
                 refused_s = min(refused_s, cost_s - (prefix_s[cuts[at]] - prefix_s[i]))
                 at += 1
     return np.int64(-1), refused_s
-
-
-@njit(cache=True, nogil=True)
-def _all_tensors(relays):
-    """Fenwick tree over kernels of the bytes and number of relayed tensors that each produces."""
-    num_kernels = len(relays.last_ptr) - 1
-    tree = np.zeros((num_kernels + 1, 2), np.int64)
-    for t in range(len(relays.home)):
-        tree[relays.home[t] + 1, 0] += relays.size_bytes[t]
-        tree[relays.home[t] + 1, 1] += 1
-    for k in range(1, num_kernels + 1):
-        above = k + (k & -k)
-        if above <= num_kernels:
-            tree[above] += tree[k]
-    return tree
-
-
-@njit(cache=True, nogil=True)
-def _add(tree, kernel, size_bytes, number):
-    k = kernel + 1
-    while k < len(tree):
-        tree[k, 0] += size_bytes
-        tree[k, 1] += number
-        k += k & -k
-
-
-@njit(cache=True, nogil=True)
-def _sum_before(tree, kernel):
-    """Bytes and number of the tensors that kernels before ``kernel`` produce."""
-    size_bytes, number = np.int64(0), np.int64(0)
-    k = kernel
-    while k > 0:
-        size_bytes += tree[k, 0]
-        number += tree[k, 1]
-        k -= k & -k
-    return size_bytes, number

@@ -1,8 +1,11 @@
-"""SLICE where memory is tight or chips differ, in kind or in what they may hold.
+"""SLICE where segments differ in more than their work: tensors are relayed, memory is tight, chips differ.
 
 A candidate interval is checked by :func:`go_opt.solver.slicing.fewest_fitting.fewest_fitting_chips`, and
-bisection finds the least one, as where chips are alike and have memory for all, of which this is
-the twin (:mod:`go_opt.solver.slicing.cuts`). What fits in memory does not depend on the candidate
+bisection finds the least one, as in :mod:`go_opt.solver.slicing.cuts`. Slicing at no cost for what passes
+is the lower end of the interval where tensors are relayed, and the answer where its segments are
+relayed for nothing.
+
+What fits in memory does not depend on the candidate
 (:mod:`go_opt.solver.slicing.segments.fitting_starts`) and is found once for all candidates up to a
 limit: first one close to the lower bound, because segments within it are short, then larger ones, or the
 largest at once where that takes little more.
@@ -14,22 +17,52 @@ once ``MOST_STEPS`` have been taken in all.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.solver.slicing.cuts import NO_SLICING, RELATIVE_TOLERANCE, least_interval
+from go_opt.solver.slicing.cuts import (
+    NO_SLICING,
+    RELATIVE_TOLERANCE,
+    cheapest_cuts,
+    least_interval,
+    walk_back,
+)
 from go_opt.solver.slicing.fewest_fitting import fewest_fitting_chips
 from go_opt.solver.slicing.problem import SliceProblem, slicing_cost_s
-from go_opt.solver.slicing.segments.fitting_starts import FittingStarts, fitting_starts, least_needed_bytes
-from go_opt.solver.slicing.segments.memory import SegmentMemory
+from go_opt.solver.slicing.relay_terms import no_tensors_alive
+from go_opt.solver.slicing.segments.fitting_starts import fitting_starts
+from go_opt.solver.slicing.segments.memory import SegmentMemory, least_needed_bytes
+from go_opt.solver.slicing.segments.starts import FittingStarts, all_starts
 
 FIRST_STEP: Final = 0.05  # from a lower bound to the first limit
 MOST_STEPS: Final = 100_000_000  # a second
 FEW_STEPS: Final = 1_000_000  # to try the largest limit at once,
 LITTLE_MORE: Final = 2  # or so many times the steps so far
+
+
+def cheapest_cuts_alike(
+    problem: SliceProblem, max_chips: int, at_most_s: float = math.inf
+) -> NDArray[np.int64] | None:
+    """Cuts of the cheapest slicing on at most ``max_chips`` chips, all alike and with memory for all.
+
+    ``None`` where it takes more than ``at_most_s``.
+    """
+    without_relays = problem.without_relays
+    cuts = cheapest_cuts(without_relays, max_chips, at_most_s)
+    if cuts is None or len(problem.relays.home) == 0:
+        return cuts
+    cost_s = partial(slicing_cost_s, problem)
+    lower_s, upper_s = slicing_cost_s(without_relays, cuts), cost_s(cuts)
+    one_size = np.zeros(max_chips, dtype=np.int64)
+    cuts_within = _candidate(problem, all_starts(problem.num_kernels), one_size, 1, is_fewest=True)
+    if upper_s <= at_most_s:
+        return least_interval(cost_s, cuts_within, lower_s, upper_s, cuts)
+    return least_interval(cost_s, cuts_within, lower_s, at_most_s)
 
 
 def cheapest_cuts_general(
@@ -53,19 +86,13 @@ def cheapest_cuts_general(
         return None
     is_fewest = min_chips <= 1 and len(sizes_bytes) == 1 and problem.chips_are_alike
     cost_s = partial(slicing_cost_s, problem)
-    previous = np.empty((max_chips + 1, problem.num_kernels + 1), dtype=np.int32)
 
     def fitting(up_to_s: float, most_steps: int) -> FittingStarts:
         most = (most_steps, max(1, MOST_STEPS // problem.num_kernels))
         return fitting_starts(problem, memory, sizes_bytes, up_to_s, most)
 
     def least(fits: FittingStarts, from_s: float, up_to_s: float) -> NDArray[np.int64] | None:
-        def cuts_within(interval_s: float) -> tuple[NDArray[np.int64] | None, float]:
-            chips, next_s = fewest_fitting_chips(
-                problem, fits, size_of_chip, min_chips, is_fewest, interval_s, previous
-            )
-            return (None if chips == NO_SLICING else _walk_back(previous, chips)), next_s
-
+        cuts_within = _candidate(problem, fits, size_of_chip, min_chips, is_fewest=is_fewest)
         cuts, _ = cuts_within(up_to_s)
         return None if cuts is None else least_interval(cost_s, cuts_within, from_s, up_to_s, cuts)
 
@@ -86,9 +113,22 @@ def cheapest_cuts_general(
     return None
 
 
-def _walk_back(previous: NDArray[np.int32], chips: int) -> NDArray[np.int64]:
-    cuts = np.empty(chips + 1, dtype=np.int64)
-    cuts[chips] = previous.shape[1] - 1
-    for d in range(chips, 0, -1):
-        cuts[d - 1] = previous[d, cuts[d]]
-    return cuts
+def _candidate(
+    problem: SliceProblem,
+    fits: FittingStarts,
+    size_of_chip: NDArray[np.int64],
+    min_chips: int,
+    *,
+    is_fewest: bool,
+) -> Callable[[float], tuple[NDArray[np.int64] | None, float]]:
+    """Cuts within a candidate interval, if any, and up to which one the answer stays the same."""
+    alive = no_tensors_alive(problem.relays)
+    previous = np.empty((len(size_of_chip) + 1, problem.num_kernels + 1), dtype=np.int32)
+
+    def cuts_within(interval_s: float) -> tuple[NDArray[np.int64] | None, float]:
+        chips, next_s = fewest_fitting_chips(
+            problem, fits, size_of_chip, min_chips, is_fewest, interval_s, alive, previous
+        )
+        return (None if chips == NO_SLICING else walk_back(previous, chips)), next_s
+
+    return cuts_within

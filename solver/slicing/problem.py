@@ -45,6 +45,13 @@ class SliceProblem(NamedTuple):
         return self.prefix_s.shape[1] - 1
 
     @property
+    def without_relays(self) -> SliceProblem:
+        relays = self.relays
+        last_ptr = np.zeros_like(relays.last_ptr)
+        relays = relays._replace(last_ptr=last_ptr, home=relays.home[:0], size_bytes=relays.size_bytes[:0])
+        return self._replace(relays=relays)
+
+    @property
     def kinds_are_alike(self) -> bool:
         hops = self.hop_s_per_byte[:-1]
         one_rate = len(hops) == 0 or bool((hops == hops[0]).all())

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from go_opt.env.cost import CostTables
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence
-from go_opt.solver.slicing.cuts import cheapest_cuts
-from go_opt.solver.slicing.general import cheapest_cuts_general
+from go_opt.solver.slicing.general import cheapest_cuts_alike, cheapest_cuts_general
 from go_opt.solver.slicing.greedy import greedy_cuts
 from go_opt.solver.slicing.problem import (
     SliceProblem,
@@ -25,6 +24,7 @@ from go_opt.solver.slicing.problem import (
     slice_problem,
     slicing_cost_s,
 )
+from go_opt.solver.slicing.relay_terms import relay_terms
 from go_opt.solver.slicing.segments.memory import SegmentMemory, segment_memory, shortage_bytes
 
 TRIES: Final = 4  # with less memory each time
@@ -65,8 +65,28 @@ def slice_order(
     problem = slice_problem(tables, sequence, **rules)
     memory = partial(segment_memory, tables, sequence, weights_may_stream=True)
     chips = most_chips(tables, sequence, max_chips)
-    cuts = cheapest_that_fits(problem, memory, cheapest_cuts, min_chips, chips, at_most_s)
-    return None if cuts is None else sliced(sequence, problem, cuts)
+    cuts = _cheapest_that_fits(problem, memory, min_chips, chips, at_most_s)
+    return None if cuts is None else _sliced(sequence, problem, cuts)
+
+
+def slice_order_relayed(
+    tables: CostTables,
+    order: NDArray[np.int32],
+    fusion_group: NDArray[np.int32],
+    *,
+    min_chips: int = 1,
+    max_chips: int | None = None,
+    at_most_s: float = math.inf,
+    **rules: Unpack[SegmentRules],
+) -> Slicing | None:
+    """The same where every tensor that passes a chip is copied there, and its buffers fit, too."""
+    sequence = kernel_sequence(tables, order, fusion_group, adjacent=False)
+    relays = relay_terms(tables, sequence.kernel_of, sequence.num_kernels)
+    problem = slice_problem(tables, sequence, relays=relays, **rules)
+    memory = partial(segment_memory, tables, sequence, weights_may_stream=True, relayed=True)
+    chips = most_chips(tables, sequence, max_chips)
+    cuts = _cheapest_that_fits(problem, memory, min_chips, chips, at_most_s)
+    return None if cuts is None else _sliced(sequence, problem, cuts)
 
 
 def greedy_slicing(
@@ -75,18 +95,17 @@ def greedy_slicing(
     """The greedy compiler heuristic along ``order``, made valid by the adjacent rule."""
     sequence = kernel_sequence(tables, order, fusion_group, adjacent=adjacent)
     problem = slice_problem(tables, sequence)
-    return sliced(sequence, problem, greedy_cuts(problem, tables.num_chips))
+    return _sliced(sequence, problem, greedy_cuts(problem, tables.num_chips))
 
 
-def cheapest_that_fits(
+def _cheapest_that_fits(
     problem: SliceProblem,
     memory: Callable[[], SegmentMemory],
-    cheapest: Callable[[SliceProblem, int, float], NDArray[np.int64] | None],
     min_chips: int,
     max_chips: int,
     at_most_s: float,
 ) -> NDArray[np.int64] | None:
-    """Cuts of the cheapest slicing, by ``cheapest`` where chips are alike and have memory for all.
+    """Cuts of the cheapest slicing whose activations fit.
 
     Leaving memory out, and what chips may not hold, relaxes the problem: a relaxed optimum that
     keeps to them is the optimum, and any is a lower bound.
@@ -94,7 +113,7 @@ def cheapest_that_fits(
     if not problem.kinds_are_alike:
         lower_s, cuts = least_s(problem, max_chips), None
     else:
-        cuts = cheapest(problem, max_chips, at_most_s)
+        cuts = cheapest_cuts_alike(problem, max_chips, at_most_s)
         if cuts is None:
             return None
         lower_s = slicing_cost_s(problem, cuts)
@@ -136,7 +155,7 @@ def most_chips(tables: CostTables, sequence: KernelSequence, max_chips: int | No
     return min(max_chips or tables.num_chips, tables.num_chips, sequence.num_kernels)
 
 
-def sliced(sequence: KernelSequence, problem: SliceProblem, cuts: NDArray[np.int64]) -> Slicing:
+def _sliced(sequence: KernelSequence, problem: SliceProblem, cuts: NDArray[np.int64]) -> Slicing:
     """The slicing with segments between ``cuts``."""
     chip_of_kernel = np.repeat(np.arange(len(cuts) - 1, dtype=np.int32), np.diff(cuts))
     return Slicing(chip_of_kernel[sequence.kernel_of], cuts, slicing_cost_s(problem, cuts))

@@ -22,11 +22,16 @@ from go_opt.solver.slicing.problem import (
 from go_opt.solver.slicing.relay_terms import relay_terms, relays_of_segments
 from go_opt.solver.slicing.segments.fitting_starts import (
     BLOCK,
-    FittingStarts,
     fitting_starts,
-    least_needed_bytes,
 )
-from go_opt.solver.slicing.segments.memory import SegmentMemory, grow_segment, segment_memory, segment_usage
+from go_opt.solver.slicing.segments.memory import (
+    SegmentMemory,
+    grow_segment,
+    least_needed_bytes,
+    segment_memory,
+    segment_usage,
+)
+from go_opt.solver.slicing.segments.starts import FittingStarts, all_starts, sure_starts
 from tests.solver.test_slicing import with_shared_input
 from tests.strategies import examples, kind_names, random_graph, random_order, random_target, seeds
 
@@ -106,6 +111,25 @@ def test_runs_hold_what_fits(seed: int) -> None:
         assert least[kernel] <= needed[: kernel + 1, kernel + 1 :].min()
     assert free.is_complete
     assert (sizes_of(free, num_kernels) == enough)[looked_at].all()
+
+
+@settings(max_examples=examples(25), deadline=None)
+@given(seed=seeds)
+def test_sure_starts_fit_wherever_one_before_them_does(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    case = Long(seed, int(rng.integers(1, 2 * BLOCK)))
+    sizes, num_kernels = case.with_sizes(1.0 - rng.random() ** 2), case.problem.num_kernels
+    fits = fitting_starts(case.problem, case.memory, sizes, np.inf, (WITHOUT_END, WITHOUT_END))
+    is_fitting = sizes_of(fits, num_kernels) >= 0
+    is_sure, first = sure_starts(fits, case.problem.reach)
+    for end in range(1, num_kernels + 1):
+        assert not is_fitting[: first[end], end:].any()
+        starts = np.flatnonzero(is_fitting[:, end])
+        usable = is_sure[:-1] & (case.problem.reach[:-1] <= end)
+        assert is_fitting[:-1, end][usable & (np.arange(num_kernels) > starts.min(initial=num_kernels))].all()
+    whole = all_starts(num_kernels)
+    assert (sizes_of(whole, num_kernels) == 0).sum() == num_kernels * (num_kernels + 1) // 2
+    assert sure_starts(whole, case.problem.reach)[0].all()
 
 
 @settings(max_examples=examples(20), deadline=None)

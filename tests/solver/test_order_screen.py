@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from go_opt.env import cost_tables, greedy_fusion, list_schedule, loop_roles
 from go_opt.solver import Passing
 from go_opt.solver.orders.order_screen import OrderScreen
-from go_opt.solver.slicing.relayed import slice_order_relayed
-from go_opt.solver.slicing.slice import slice_order
+from go_opt.solver.slicing.slice import slice_order, slice_order_relayed
 from tests.solver.brute_force import plenty_of_memory
 from tests.solver.test_slicing import with_shared_input
 from tests.strategies import examples, kind_names, random_graph, random_target, seeds

@@ -15,10 +15,9 @@ from go_opt.solver.problem.op_constraints import op_constraints
 from go_opt.solver.problem.segment_rules import SegmentRules, segment_rules
 from go_opt.solver.problem.sequence import kernel_sequence
 from go_opt.solver.problem.user_constraints import Colocate, CutAfter, Pin
-from go_opt.solver.slicing.general import cheapest_cuts_general
+from go_opt.solver.slicing.general import cheapest_cuts_alike, cheapest_cuts_general
 from go_opt.solver.slicing.problem import one_chip_s, slice_problem, slicing_cost_s
 from go_opt.solver.slicing.relay_terms import relay_terms
-from go_opt.solver.slicing.relayed import cheapest_relayed_cuts
 from go_opt.solver.slicing.segments.memory import (
     SegmentMemory,
     segment_memory,
@@ -145,7 +144,7 @@ def test_the_fast_relayed_slicer_agrees_with_the_general_one(seed: int) -> None:
     problem = slice_problem(tables, sequence, relays=relays)
     memory = segment_memory(tables, sequence, weights_may_stream=True, relayed=True)
     chips = min(target.num_chips, num_kernels)
-    fast = cheapest_relayed_cuts(tables, problem, chips, np.inf)
+    fast = cheapest_cuts_alike(problem, chips)
     general = cheapest_cuts_general(problem, memory, chips, problem.floor_s, one_chip_s(problem))
     assert fast is not None
     assert general is not None

@@ -26,8 +26,8 @@ from go_opt.solver.slicing.relay_terms import relay_terms
 from go_opt.solver.slicing.replicated.cuts import cheapest_replicated_cuts, replicated_cost_s
 from go_opt.solver.slicing.replicated.general import replicated_cuts_general
 from go_opt.solver.slicing.replicated.slice import ReplicatedSlicing, free_reads, slice_order_replicated
-from go_opt.solver.slicing.segments.fits import fits, needs_no_more, segment_fits
-from go_opt.solver.slicing.segments.memory import segment_memory, segment_peaks_bytes, segment_usage
+from go_opt.solver.slicing.segments.fitting_starts import fitting_starts
+from go_opt.solver.slicing.segments.memory import segment_memory
 from tests.solver.brute_force import plenty_of_memory
 from tests.solver.test_relay_slicing import random_rules
 from tests.solver.test_slicing import Case
@@ -187,46 +187,15 @@ def test_the_fast_slicer_agrees_with_the_general_one(seed: int) -> None:
     relays = relay_terms(tables, sequence.kernel_of, num_kernels) if passing == "relayed" else None
     problem = slice_problem(tables, sequence, relays=relays)
     memory = segment_memory(tables, sequence, weights_may_stream=may_stream, relayed=passing == "relayed")
-    of = segment_fits(sequence, memory, int(tables.sram_bytes[0]), enters_whole=passing != "free")
     limits = (problem.floor_s, one_chip_s(problem))
-    fast = cheapest_replicated_cuts(problem, of, target.num_chips, *limits)
+    without_end = (10**18, 10**18)
+    fits = fitting_starts(problem, memory, memory.sram_bytes[:1], np.inf, without_end)
+    fast = cheapest_replicated_cuts(problem, fits, target.num_chips, *limits)
     general = replicated_cuts_general(problem, memory, target.num_chips, 1, *limits)
     assert (fast is None) == (general is None)
     if fast is not None and general is not None:
         fast_s = replicated_cost_s(problem, fast, target.num_chips)
         assert fast_s == pytest.approx(general[2], rel=1e-9, abs=0)
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(seed=seeds)
-def test_segments_fit_that_need_no_more_than_there_is(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    num_kernels = int(rng.integers(1, 25))
-    target = random_target(rng, topology="ring", num_kinds=1)
-    graph = random_graph(rng, num_kernels)
-    tables, order = cost_tables(graph, target), random_order(rng, graph)
-    relayed = bool(rng.random() < 0.5)
-    sequence = kernel_sequence(tables, order, order, adjacent=False)
-    memory = segment_memory(tables, sequence, weights_may_stream=False, relayed=relayed)
-    sram_bytes = int(tables.sram_bytes[0])
-    of = segment_fits(sequence, memory, sram_bytes, enters_whole=relayed)
-    place = sequence.kernel_of
-    last_reader = np.full(graph.num_tensors, -1)
-    np.maximum.at(last_reader, tables.reader_tensor, place[tables.reader_op])
-    for start, end in rng.permutation(list(itertools.combinations(range(num_kernels + 1), 2))):
-        made_before = (tables.tensor_producer >= 0) & (place[tables.tensor_producer] < start)
-        passes = made_before & (last_reader >= end) & (tables.tensor_kind != WEIGHT)
-        passing_bytes = int(tables.tensor_bytes[passes].sum()) if relayed else 0
-        needed = needed_bytes(memory, start, end)
-        assert fits(of, start, end, passing_bytes) == (needed <= sram_bytes)
-        for later in range(start + 1, end):
-            if needs_no_more(of, start, later):
-                assert needed_bytes(memory, later, end) <= max(needed, sram_bytes)
-
-
-def needed_bytes(memory, start: int, end: int) -> int:
-    cuts = np.array([start, end], dtype=np.int64)
-    return int(segment_peaks_bytes(memory, cuts, segment_usage(memory))[0])
 
 
 # Kernels of the toy graph take 3.4, 9, 6, 5, 6 and 14 us, 43.4 in all. Links ten times as fast as

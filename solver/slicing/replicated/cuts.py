@@ -7,10 +7,10 @@ and as ``f`` is whole,
 
     f[j] = min_i ceil((idle[i] + P[j] + R(i, j)) / T)
 
-over the starts whose segment fits: the least idle start is the best, but for relays. Segments may
-be as long as memory holds their weights, and few starts matter: one that a later
-start beats at any end is dropped. Those left are looked at first to last, as long as any can
-save a chip; close to O(M) for a candidate.
+over the starts whose segment fits (:mod:`go_opt.solver.slicing.segments.fitting_starts`): the least idle
+start is the best, but for relays. Segments may be as long as memory holds their weights, and few starts
+matter: one that a later start beats at any end is dropped. Those left are looked at first to last, as
+long as any can save a chip; close to O(M) for a candidate.
 """
 
 from __future__ import annotations
@@ -26,32 +26,28 @@ from go_opt.solver.problem.allotment import allotted_chips, share_chips
 from go_opt.solver.slicing.cuts import NO_SLICING, least_interval, walk_back
 from go_opt.solver.slicing.problem import ROUNDING, SliceProblem
 from go_opt.solver.slicing.relay_terms import no_tensors_alive, relay_s, relays_of_segments, start_over
-from go_opt.solver.slicing.segments.fits import (
-    FITS,
-    UNSURE,
-    SegmentFits,
-    fits_at_a_glance,
-    grown_fits,
-    needs_no_more,
-)
+from go_opt.solver.slicing.segments.starts import FittingStarts, sure_starts
 
 # Starts looked at in one search, for all its candidates: a second's work. Past it the best so far stays.
 MOST_STEPS: Final = 100_000_000
 
 
 def cheapest_replicated_cuts(
-    problem: SliceProblem, of: SegmentFits, max_chips: int, lower_s: float, at_most_s: float
+    problem: SliceProblem, fits: FittingStarts, max_chips: int, lower_s: float, at_most_s: float
 ) -> NDArray[np.int64] | None:
     """Cuts of the cheapest slicing into replicated stages on at most ``max_chips`` chips, all alike.
 
     ``None`` where it takes more than ``at_most_s``; none takes less than ``lower_s``.
     """
+    is_sure, first_fitting = sure_starts(fits, problem.reach)
     made = no_tensors_alive(problem.relays)
     start_over(problem.relays, made)
     previous, steps = np.zeros(problem.num_kernels + 1, np.int64), np.zeros(1, np.int64)
 
     def cuts_within(interval_s: float) -> tuple[NDArray[np.int64] | None, float]:
-        stages, next_s = fewest_replicated(problem, of, max_chips, interval_s, made, previous, steps)
+        stages, next_s = fewest_replicated(
+            problem, fits, is_sure, first_fitting, max_chips, interval_s, made, previous, steps
+        )
         return (None if stages == NO_SLICING else walk_back(previous, stages)), next_s
 
     def cost_s(cuts: NDArray[np.int64]) -> float:
@@ -94,7 +90,7 @@ def segment_work_s(problem, cuts):
 
 
 @njit(cache=True, nogil=True)
-def fewest_replicated(problem, of, max_chips, interval_s, made, previous, steps):
+def fewest_replicated(problem, fits, is_sure, first_fitting, max_chips, interval_s, made, previous, steps):
     """Stages of a slicing within ``interval_s`` on the fewest chips, or NO_SLICING; and what comes next.
 
     Up to the second value every candidate interval gives the same answer: a start that costs
@@ -118,7 +114,7 @@ def fewest_replicated(problem, of, max_chips, interval_s, made, previous, steps)
     passing = np.zeros((2, num_kernels + 1), np.int64)
     passed_bytes, passed = np.int64(0), np.int64(0)
     first, last = 0, -1
-    first_start, entering = np.int64(0), 0
+    entering = 0
     chips[0] = 0
     for j in range(1, num_kernels + 1):
         for t in range(relays.last_ptr[j - 1], relays.last_ptr[j]):
@@ -149,7 +145,7 @@ def fewest_replicated(problem, of, max_chips, interval_s, made, previous, steps)
             size_bytes, number = np.int64(0), np.int64(0)
             while last >= first:
                 relays_s = relay_s(relays, kind, size_bytes + passing[0, last], number + passing[1, last])
-                if idle + relays_s > idle_s[last] or not needs_no_more(of, start[last], i):
+                if idle + relays_s > idle_s[last] or not is_sure[i]:
                     break
                 size_bytes += passing[0, last]
                 number += passing[1, last]
@@ -176,8 +172,7 @@ def fewest_replicated(problem, of, max_chips, interval_s, made, previous, steps)
         else:
             passed_bytes += made.size_bytes[j - 1]
             passed += made.number[j - 1]
-        first_start = max(first_start, of.first[j])
-        while first <= last and (start[first] < first_start or problem.latest[start[first]] < j):
+        while first <= last and (start[first] < first_fitting[j] or problem.latest[start[first]] < j):
             passed_bytes += passing[0, first]
             passed += passing[1, first]
             first += 1
@@ -188,38 +183,30 @@ def fewest_replicated(problem, of, max_chips, interval_s, made, previous, steps)
             next_s = min(next_s, cut_s)
             continue
         least_end_s = np.inf  # idle time of the chips before, work and relays up to j
-        # Those that surely fit first: then few of the others would save a chip.
-        is_unsure = True
-        for is_last_look in range(2):
-            if not is_unsure:
+        size_bytes, number = passed_bytes, passed
+        run = fits.run_ptr[j + 1] - 1
+        for k in range(first, last + 1):
+            i = start[k]
+            while run >= fits.run_ptr[j] and fits.stop[run] <= i:
+                run -= 1
+            if run < fits.run_ptr[j]:
                 break
-            is_unsure = False
-            size_bytes, number = passed_bytes, passed
-            for k in range(first, last + 1):
-                steps[0] += 1
-                i = start[k]
-                relays_s = relay_s(relays, kind, size_bytes, number)
-                # What passes the starts to come is no less.
-                end_s = least_idle_s[k] + prefix_s[j] + relays_s
-                if end_s > (chips[j] - 1) * slack_s * (1.0 + ROUNDING):
-                    least_end_s = min(least_end_s, end_s)
-                    break
+            steps[0] += 1
+            relays_s = relay_s(relays, kind, size_bytes, number)
+            # What passes the starts to come is no less.
+            end_s = least_idle_s[k] + prefix_s[j] + relays_s
+            if end_s > (chips[j] - 1) * slack_s * (1.0 + ROUNDING):
+                least_end_s = min(least_end_s, end_s)
+                break
+            if i >= fits.start[run]:
+                least_end_s = min(least_end_s, idle_s[k] + prefix_s[j] + relays_s)
                 needed = chips_for(prefix_s[j] - prefix_s[i] + relays_s, slack_s, max_chips)
-                if chips[i] + needed >= chips[j]:
-                    least_end_s = min(least_end_s, idle_s[k] + prefix_s[j] + relays_s)
-                else:
-                    verdict = fits_at_a_glance(of, i, j, size_bytes)
-                    if verdict == UNSURE:
-                        is_unsure = True
-                        if is_last_look and grown_fits(of, i, j):
-                            verdict = FITS
-                    if verdict == FITS:
-                        least_end_s = min(least_end_s, idle_s[k] + prefix_s[j] + relays_s)
-                        chips[j] = chips[i] + needed
-                        stages[j] = stages[i] + 1
-                        previous[j] = i
-                size_bytes += passing[0, k]
-                number += passing[1, k]
+                if chips[i] + needed < chips[j]:
+                    chips[j] = chips[i] + needed
+                    stages[j] = stages[i] + 1
+                    previous[j] = i
+            size_bytes += passing[0, k]
+            number += passing[1, k]
         if chips[j] > 1:
             over_s = least_end_s - (chips[j] - 1) * slack_s
             next_s = min(next_s, interval_s + max(over_s, 0.0) / (chips[j] - 1))

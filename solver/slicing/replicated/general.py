@@ -22,6 +22,7 @@ from go_opt.solver.slicing.cuts import RELATIVE_TOLERANCE
 from go_opt.solver.slicing.problem import SliceProblem
 from go_opt.solver.slicing.relay_terms import end_moves_on, no_tensors_alive, relay_s, start_over
 from go_opt.solver.slicing.segments.memory import SegmentMemory, grow_segment, segment_usage
+from go_opt.solver.slicing.segments.starts import first_start
 
 FIRST_STEP: Final = 0.05  # from a lower bound to the first candidate
 # Stages looked at in all passes together, some seconds' work; past it there is no answer.
@@ -69,20 +70,13 @@ def _least_by_chips(problem, memory, interval_s, previous, usage, alive, steps):
     the stage between them.
     """
     num_kernels, max_chips = previous.shape[1] - 1, previous.shape[2] - 1
-    num_kinds = len(problem.prefix_s)
     least_s = np.full((num_kernels + 1, max_chips + 1), np.inf)
     least_s[0, 0] = 0.0
     saved_s = np.zeros(num_kernels)  # by a segment from here to the end at hand
-    most_saved_s = 0.0
-    for a in range(len(problem.again_s)):
-        most_saved_s += problem.again_s[a]
-    most_bytes = np.int64(0)
-    for d in range(max_chips):
-        most_bytes = max(most_bytes, memory.sram_bytes[d])
-    for k in range(len(usage.seen)):
-        usage.seen[k] = -1
+    most_saved_s, most_bytes = problem.again_s.sum(), memory.sram_bytes[:max_chips].max()
+    usage.seen[:] = -1
     start_over(problem.relays, alive)
-    first, again = 0, 0
+    first, again = np.int64(0), 0
     for j in range(1, num_kernels + 1):
         if steps[0] > MOST_STEPS:
             return np.full(max_chips + 1, np.inf)
@@ -90,13 +84,7 @@ def _least_by_chips(problem, memory, interval_s, previous, usage, alive, steps):
             for i in range(first, problem.again_before[again] + 1):
                 saved_s[i] += problem.again_s[again]
             again += 1
-        while first < j:
-            work_s = np.inf
-            for kind in range(num_kinds):
-                work_s = min(work_s, problem.prefix_s[kind, j] - problem.prefix_s[kind, first])
-            if work_s - most_saved_s <= interval_s * max_chips and problem.latest[first] >= j:
-                break
-            first += 1
+        first = first_start(problem, first, j, interval_s * max_chips + most_saved_s)
         end_moves_on(problem.relays, alive, j)
         if not problem.may_cut[j]:
             continue

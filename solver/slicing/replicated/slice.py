@@ -23,10 +23,16 @@ from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence
 from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
 from go_opt.solver.slicing.problem import least_s, one_chip_s, slice_problem
 from go_opt.solver.slicing.relay_terms import relay_terms
-from go_opt.solver.slicing.replicated.cuts import cheapest_replicated_cuts, replicated_cost_s, stage_sizes
+from go_opt.solver.slicing.replicated.cuts import (
+    MOST_STEPS,
+    cheapest_replicated_cuts,
+    replicated_cost_s,
+    stage_sizes,
+)
 from go_opt.solver.slicing.replicated.general import replicated_cuts_general
-from go_opt.solver.slicing.segments.fits import segment_fits
-from go_opt.solver.slicing.segments.memory import SegmentMemory, segment_memory
+from go_opt.solver.slicing.segments.fitting_starts import fitting_starts
+from go_opt.solver.slicing.segments.memory import SegmentMemory, least_needed_bytes, segment_memory
+from go_opt.solver.slicing.segments.starts import all_starts
 from go_opt.solver.slicing.slice import with_addresses
 
 IntArray = NDArray[np.int64]
@@ -84,12 +90,20 @@ def slice_order_replicated(
     upper_s = min(at_most_s, max(lower_s, one_chip_s(problem)))
     memory = _memory(tables, sequence, free_reads(tables, lower_s), weights_may_stream, passing)
     if tables.overlap and problem.kinds_are_alike:
+        # Leaving memory out relaxes the problem.
+        cuts = cheapest_replicated_cuts(problem, all_starts(problem.num_kernels), chips, lower_s, upper_s)
+        if cuts is None:
+            return None
+        lower_s = replicated_cost_s(problem, cuts, chips)
 
         def cheapest(held: SegmentMemory) -> IntArray | None:
-            fits = segment_fits(sequence, held, int(held.sram_bytes[0]), enters_whole=passing != "free")
+            if least_needed_bytes(held).max() > held.sram_bytes[0]:
+                return None
+            most_steps = (2 * MOST_STEPS, max(1, MOST_STEPS // problem.num_kernels))
+            fits = fitting_starts(problem, held, held.sram_bytes[:1], math.inf, most_steps)
             return cheapest_replicated_cuts(problem, fits, chips, lower_s, upper_s)
 
-        cuts = with_addresses(memory, None, cheapest)
+        cuts = with_addresses(memory, cuts, cheapest)
         if cuts is None:
             return None
         # Where chips may not hold something, which is left out here, this is a lower bound.

@@ -20,19 +20,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.solver.slicing.segments.starts import FittingStarts, first_start
+
 BLOCK: Final = 64  # starts
 ZERO, NONE = np.int64(0), np.int64(-1)  # numba compiles anew for every literal
-
-
-class FittingStarts(NamedTuple):
-    """Runs of starts, the last ones first. Axes: ``M`` kernels, ``R`` runs."""
-
-    run_ptr: NDArray[np.int64]  # [M + 2] runs of each end
-    start: NDArray[np.int32]  # [R] starts from here …
-    stop: NDArray[np.int32]  # [R] … and before here
-    size: NDArray[np.int32]  # [R] the least of the memory sizes asked for that is enough
-    steps: int  # starts and blocks of starts that were looked at, and kernels that segments grew by
-    is_complete: bool  # False: it took more steps than asked for
 
 
 class _Held(NamedTuple):
@@ -98,39 +89,6 @@ def fitting_starts(problem, memory, sizes_bytes, interval_s, most_steps):
         run_ptr[j + 1] = num_runs
     runs = runs[:, :num_runs]
     return FittingStarts(run_ptr, runs[0], runs[1], runs[2], steps, steps <= most_steps[0])
-
-
-@njit(cache=True, nogil=True)
-def least_needed_bytes(memory):
-    """[M] what a segment needs at least that holds the kernel: all that it touches is there at once."""
-    needed = np.zeros(len(memory.entering_bytes), np.int64)
-    for kernel in range(len(needed)):
-        for w in range(memory.write_ptr[kernel], memory.write_ptr[kernel + 1]):
-            tensor = memory.write[w]
-            needed[kernel] += memory.size_bytes[tensor] * (2 if memory.is_output[tensor] else 1)
-        for r in range(memory.read_ptr[kernel], memory.read_ptr[kernel + 1]):
-            tensor = memory.read[r]
-            needed[kernel] += memory.size_bytes[tensor] * (2 if memory.home[tensor] < 0 else 1)
-        for w in range(memory.weight_ptr[kernel], memory.weight_ptr[kernel + 1]):
-            needed[kernel] += memory.weight_bytes[w]
-    return needed
-
-
-@njit(cache=True, nogil=True)
-def first_start(problem, start, end, work_s):
-    """The first start from ``start`` on of segments to ``end`` whose kernels take ``work_s`` at most."""
-    while start < end and (least_work_s(problem, start, end) > work_s or problem.latest[start] < end):
-        start += 1
-    return start
-
-
-@njit(cache=True, nogil=True)
-def least_work_s(problem, start, end):
-    """Seconds of the kernels of segment [start, end) on the kind that is fastest at them."""
-    least_s = np.inf
-    for kind in range(len(problem.prefix_s)):
-        least_s = min(least_s, problem.prefix_s[kind, end] - problem.prefix_s[kind, start])
-    return least_s
 
 
 @njit(cache=True, nogil=True)

@@ -161,6 +161,22 @@ def segment_peaks_bytes(memory, cuts, usage):
 
 
 @njit(cache=True, nogil=True)
+def least_needed_bytes(memory):
+    """[M] what a segment needs at least that holds the kernel: all that it touches is there at once."""
+    needed = np.zeros(len(memory.entering_bytes), np.int64)
+    for kernel in range(len(needed)):
+        for w in range(memory.write_ptr[kernel], memory.write_ptr[kernel + 1]):
+            tensor = memory.write[w]
+            needed[kernel] += memory.size_bytes[tensor] * (2 if memory.is_output[tensor] else 1)
+        for r in range(memory.read_ptr[kernel], memory.read_ptr[kernel + 1]):
+            tensor = memory.read[r]
+            needed[kernel] += memory.size_bytes[tensor] * (2 if memory.home[tensor] < 0 else 1)
+        for w in range(memory.weight_ptr[kernel], memory.weight_ptr[kernel + 1]):
+            needed[kernel] += memory.weight_bytes[w]
+    return needed
+
+
+@njit(cache=True, nogil=True)
 def grow_segment(memory, start, end, usage):
     """Bytes segment [start, end) needs, after [start + 1, end) was asked for.
 

@@ -15,8 +15,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from go_opt.solver.slicing.problem import SliceProblem
-from go_opt.solver.slicing.segments.fitting_starts import least_needed_bytes
-from go_opt.solver.slicing.segments.memory import SegmentMemory
+from go_opt.solver.slicing.segments.memory import SegmentMemory, least_needed_bytes
 from go_opt.solver.slicing.streamed.cells import cell_streams, make_cells
 from go_opt.solver.slicing.streamed.weight_streams import WeightReads, no_weights_held
 

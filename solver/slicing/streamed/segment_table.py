@@ -18,6 +18,7 @@ from go_opt.solver.problem.sequence import KernelSequence
 from go_opt.solver.slicing.problem import ROUNDING, SliceProblem
 from go_opt.solver.slicing.relay_terms import end_moves_on, no_tensors_alive, relay_s, start_over
 from go_opt.solver.slicing.segments.memory import SegmentMemory, grow_segment, segment_usage
+from go_opt.solver.slicing.segments.starts import first_start
 from go_opt.solver.slicing.streamed.floor import Windows
 from go_opt.solver.slicing.streamed.weight_streams import (
     WeightReads,
@@ -102,16 +103,16 @@ def segment_table(
         and no more than so many chips do in ``longest_s``.
       most_segments: of all classes together.
     """
-    first_start = _first_starts(problem, longest_s * most_chips)
+    first_starts = _first_starts(problem, longest_s * most_chips)
     may_cut = problem.may_cut
     if windows is not None:
-        first_start, may_cut = np.maximum(first_start, windows.first_start), may_cut & windows.is_of_use
-    share = _share_of_cuts(first_start, may_cut, most_segments // len(classes.kind))
+        first_starts, may_cut = np.maximum(first_starts, windows.first_start), may_cut & windows.is_of_use
+    share = _share_of_cuts(first_starts, may_cut, most_segments // len(classes.kind))
     cut = np.flatnonzero(may_cut[1 : problem.num_kernels]) + 1
     if share < 1.0:
         cut = _cheapest_spread(sequence, problem, reads, cut, int(share * len(cut)))
     cut = np.concatenate([[0], cut, [problem.num_kernels]])
-    first = np.searchsorted(cut, first_start[cut])
+    first = np.searchsorted(cut, first_starts[cut])
     ends = np.cumsum(np.arange(len(cut)) - first)
     num_segments = int(ends[-1])
     table = SegmentTable(
@@ -133,20 +134,13 @@ def segment_table(
 @njit(cache=True, nogil=True)
 def _first_starts(problem, longest_s):
     """[M + 1] the least start of segments that end at each cut and take so long on the fastest chip."""
-    num_kinds, num_kernels = len(problem.prefix_s), len(problem.prefix_s[0]) - 1
-    most_saved_s = problem.again_s.sum()
-    first_start = np.zeros(num_kernels + 1, np.int64)
-    first = 0
+    num_kernels, most_work_s = len(problem.reach) - 1, longest_s + problem.again_s.sum()
+    starts = np.zeros(num_kernels + 1, np.int64)
+    first = np.int64(0)
     for j in range(1, num_kernels + 1):
-        while first < j:
-            work_s = np.inf
-            for kind in range(num_kinds):
-                work_s = min(work_s, problem.prefix_s[kind, j] - problem.prefix_s[kind, first])
-            if work_s - most_saved_s <= longest_s and problem.latest[first] >= j:
-                break
-            first += 1
-        first_start[j] = first
-    return first_start
+        first = first_start(problem, first, j, most_work_s)
+        starts[j] = first
+    return starts
 
 
 @njit(cache=True, nogil=True)
@@ -215,12 +209,12 @@ def _fill(
                 break
 
 
-def _share_of_cuts(first_start: NDArray[np.int64], may_cut: NDArray[np.bool_], most_segments: int) -> float:
+def _share_of_cuts(first_starts: NDArray[np.int64], may_cut: NDArray[np.bool_], most_segments: int) -> float:
     """Of cuts that may be candidates, as many as the bounds on work allow."""
     inner = np.flatnonzero(may_cut[1:-1]) + 1
-    steps = int((inner - first_start[inner]).sum())
+    steps = int((inner - first_starts[inner]).sum())
     before = np.cumsum(np.concatenate([[0], may_cut]))
-    num_segments = int((before[inner] - before[first_start[inner]]).sum())
+    num_segments = int((before[inner] - before[first_starts[inner]]).sum())
     most_steps = MOST_STEPS * min(1.0, most_segments / MOST_SEGMENTS)
     return min(1.0, most_steps / max(steps, 1), (most_segments / max(num_segments, 1)) ** 0.5)
 

@@ -1,0 +1,65 @@
+"""The segments of a kernel sequence that fit in memory, as runs of starts for each end."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+
+class FittingStarts(NamedTuple):
+    """Runs of starts, the last ones first. Axes: ``M`` kernels, ``R`` runs."""
+
+    run_ptr: NDArray[np.int64]  # [M + 2] runs of each end
+    start: NDArray[np.int32]  # [R] starts from here …
+    stop: NDArray[np.int32]  # [R] … and before here
+    size: NDArray[np.int32]  # [R] the least of the memory sizes asked for that is enough
+    steps: int  # starts and blocks of starts that were looked at, and kernels that segments grew by
+    is_complete: bool  # False: it took more steps than asked for
+
+
+def all_starts(num_kernels: int) -> FittingStarts:
+    """Where there is memory for everything."""
+    ends = np.arange(num_kernels + 2)
+    none = np.zeros(num_kernels, dtype=np.int32)
+    return FittingStarts(np.maximum(ends - 1, 0), none, ends[1:-1].astype(np.int32), none, 0, True)
+
+
+def sure_starts(fits: FittingStarts, reach: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """[M + 1] whether a start fits to every end that one before it does; [M + 1] the first to any later end.
+
+    Args:
+      reach: [M + 1] the first end of each start.
+    """
+    num_kernels = len(reach) - 1
+    usable = np.searchsorted(reach[:-1], np.arange(num_kernels + 1), side="right")
+    runs = np.diff(fits.run_ptr)
+    end = np.repeat(np.arange(num_kernels + 1), runs)
+    is_first = np.arange(len(end)) == fits.run_ptr[end]
+    # Starts between a run and the one behind it, or the last that is of use, do not fit.
+    behind = np.where(is_first, usable[end], np.roll(fits.start, 1))
+    misses = np.zeros(num_kernels + 2, dtype=np.int64)
+    np.add.at(misses, fits.stop, 1)
+    np.add.at(misses, np.maximum(behind, fits.stop), -1)
+    lowest = np.full(num_kernels + 1, num_kernels)
+    lowest[runs > 0] = fits.start[fits.run_ptr[1:][runs > 0] - 1]
+    return np.cumsum(misses[:-1]) == 0, np.minimum.accumulate(lowest[::-1])[::-1].copy()
+
+
+@njit(cache=True, nogil=True, inline="always")
+def first_start(problem, start, end, work_s):
+    """The first start from ``start`` on of segments to ``end`` whose kernels take ``work_s`` at most."""
+    while start < end and (least_work_s(problem, start, end) > work_s or problem.latest[start] < end):
+        start += 1
+    return start
+
+
+@njit(cache=True, nogil=True, inline="always")
+def least_work_s(problem, start, end):
+    """Seconds of the kernels of segment [start, end) on the kind that is fastest at them."""
+    least_s = np.inf
+    for kind in range(len(problem.prefix_s)):
+        least_s = min(least_s, problem.prefix_s[kind, end] - problem.prefix_s[kind, start])
+    return least_s
