@@ -12,8 +12,6 @@ from typing import Final
 
 import networkx as nx
 
-from go_opt.search.table import METHODS, MISSION, NOT_MEASURED
-
 ROOT: Final = Path(__file__).resolve().parent.parent
 # In this order; each imports only from itself and from those before it.
 PACKAGES: Final = ("proto", "core", "env", "solver", "agents", "go_opt")
