@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -66,13 +67,12 @@ class Slicer:
         if slicing is None:
             return None
         best = self._cost(slicing, order, fusion_group)
-        if best.interval_s <= slicing.interval_s * STREAMS:
-            return best
-        at_most_s = min(at_most_s, best.interval_s)
-        charged = self._slice_streamed(*args, at_least_s=slicing.interval_s, at_most_s=at_most_s)
+        streams = streams_weights(slicing, best.interval_s)
+        cut = partial(self._slice_streamed, *args)
+        charged = charged_slicing(slicing, best.interval_s, at_most_s, cut)
         if charged is not None:
             best = min(best, self._cost(charged, order, fusion_group), key=lambda plan: plan.interval_s)
-        return replace(best, streams=True)
+        return replace(best, streams=streams)
 
     def least_s(self, order: IntArray, fusion_group: IntArray) -> float:
         """What slicings take at least, what they stream included; quick along long orders."""
@@ -98,8 +98,7 @@ class Slicer:
     def _cost(
         self, slicing: Slicing | ReplicatedSlicing, order: IntArray, fusion_group: IntArray
     ) -> CheapestSlicing:
-        replication = slicing.replication if isinstance(slicing, ReplicatedSlicing) else None
-        return self.cost(slicing.placement, replication, order, fusion_group)
+        return self.cost(slicing.placement, slicing.replication, order, fusion_group)
 
     def cost(
         self, placement: IntArray, replication: IntArray | None, order: IntArray, fusion_group: IntArray
@@ -119,6 +118,27 @@ class Slicer:
         copies = relay_copies(tables, placement, triangle)
         terms = terms_with_copies(tables, placement, order, fusion_group, copies)
         return CheapestSlicing(placement, float(terms.interval_s[0]) if terms.fits[0] else math.inf, True)
+
+
+def streams_weights(slicing: Slicing | ReplicatedSlicing, reached_s: float) -> bool:
+    """Whether streamed weights, left out of its cost, make a plan slower than its cuts."""
+    return reached_s > slicing.interval_s * STREAMS
+
+
+def charged_slicing(
+    slicing: Slicing | ReplicatedSlicing, reached_s: float, at_most_s: float, cut: Callable[..., Any]
+) -> Any:
+    """The cheapest slicing charged for the weights it streams, if ``slicing`` streams any.
+
+    Args:
+      slicing: the cheapest with streamed weights left out.
+      reached_s: what its plan takes.
+      at_most_s: do not look for slicings as slow as this.
+      cut: charges for streamed weights, given ``at_least_s`` and ``at_most_s``.
+    """
+    if not streams_weights(slicing, reached_s):
+        return None
+    return cut(at_least_s=slicing.interval_s, at_most_s=min(at_most_s, reached_s))
 
 
 def cheapest_slicing(instance: Instance, order: IntArray, fusion_group: IntArray) -> CheapestSlicing:

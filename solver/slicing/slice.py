@@ -37,6 +37,7 @@ class Slicing:
     placement: NDArray[np.int32]  # [N]
     cuts: NDArray[np.int64]  # [chips used + 1]
     interval_s: float  # its cost, streamed weights left out but where slicing charges them
+    replication: None = None  # no stage has more than one chip
 
 
 def slice_order(

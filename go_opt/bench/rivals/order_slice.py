@@ -25,7 +25,7 @@ from go_opt.solver import (
     slice_order_relayed,
     slice_order_streamed,
 )
-from go_opt.solver.orders.cheapest import STREAMS
+from go_opt.solver.orders.cheapest import charged_slicing, streams_weights
 from go_opt.solver.orders.genetic import AS_BY_DEFAULT, Keys, decoded, genetic_search, order_keys
 
 Slicer = Callable[..., Slicing | None]
@@ -97,13 +97,12 @@ def slice_along(trial: Trial, order: NDArray[np.int32], kernels: NDArray[np.int3
             continue
         reached_s = _evaluate(trial, slicing.placement, order, kernels)
         best_s = min(best_s, reached_s)
-        if reached_s <= slicing.interval_s * STREAMS:
+        if not streams_weights(slicing, reached_s):
             break
-        slicing = slice_order_streamed(
-            *given, passing=passing, min_chips=min_chips, at_least_s=slicing.interval_s, at_most_s=best_s
-        )
-        if slicing is not None:
-            best_s = min(best_s, _evaluate(trial, slicing.placement, order, kernels))
+        cut = partial(slice_order_streamed, *given, passing=passing, min_chips=min_chips)
+        charged = charged_slicing(slicing, reached_s, best_s, cut)
+        if charged is not None:
+            best_s = min(best_s, _evaluate(trial, charged.placement, order, kernels))
     return best_s
 
 

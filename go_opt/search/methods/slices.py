@@ -10,7 +10,6 @@ from typing import Final
 import numpy as np
 
 from go_opt.env import CostTables, cost_tables
-from go_opt.result import OPTIMAL_GAP
 from go_opt.search.methods.copies import copies
 from go_opt.search.methods.events import Event, IntArray, Miss, Proposal, SearchView
 from go_opt.search.methods.stage_search import StageSearch
@@ -22,6 +21,7 @@ from go_opt.solver import (
     slice_order_streamed,
     slice_order_streamed_replicated,
 )
+from go_opt.solver.orders.cheapest import charged_slicing
 from go_opt.solver.slicing.replicated.slice import ReplicatedSlicing, slice_order_replicated
 from go_opt.solver.slicing.split import slice_order_split
 
@@ -76,35 +76,18 @@ def _cheapest(
     search: SearchView, method: str, order: IntArray, group: IntArray, *, is_relayed: bool
 ) -> Iterator[Event]:
     """The cheapest slicing, for a low latency on fewer chips; if it streams weights, charged for them."""
-    target, tables = search.target, cost_tables(search.graph, search.target)
-    needs_all = target.constraints.no_skip == "all"
-    min_chips = target.num_chips if needs_all else 1
-    passing: Passing = "free" if target.constraints.triangle == "off" else "adjacent"
+    needs_all = search.target.constraints.no_skip == "all"
+    min_chips = search.target.num_chips if needs_all else 1
+    passing: Passing = "free" if search.target.constraints.triangle == "off" else "adjacent"
     cut: Callable[..., Slicing | None] = partial(slice_order, adjacent=passing == "adjacent")
     if is_relayed:
         passing, cut = "relayed", slice_order_relayed
     at_most_s = search.best_s if search.request.is_interval_alone else math.inf
-    slicing = None
-    for chips in _chip_counts(search):
-        limits = {"min_chips": min_chips, "max_chips": chips, "at_most_s": at_most_s}
-        slicing = cut(tables, order, group, **limits, **search.rules)
-        if slicing is None:
-            yield Miss(method)
-        else:
-            yield Proposal(method, slicing.placement, order, group)
-    if slicing is not None and _streams(search, slicing):
-        charged = slice_order_streamed(
-            tables,
-            order,
-            group,
-            passing=passing,
-            min_chips=min_chips,
-            at_least_s=slicing.interval_s,
-            at_most_s=min(search.best_s, search.last_interval_s),
-            **search.rules,
-        )
-        if charged is not None:
-            yield Proposal(method + STREAMED, charged.placement, order, group)
+    given = (cost_tables(search.graph, search.target), order, group)
+    limits = {"min_chips": min_chips, "at_most_s": at_most_s}
+    cuts = (partial(cut, *given, max_chips=chips, **limits, **search.rules) for chips in _chip_counts(search))
+    charged = partial(slice_order_streamed, *given, passing=passing, min_chips=min_chips, **search.rules)
+    yield from _in_turn(search, method, order, group, cuts, charged)
 
 
 def _chip_counts(search: SearchView) -> Iterator[int]:
@@ -127,27 +110,37 @@ def _chip_counts(search: SearchView) -> Iterator[int]:
 
 def _replicated(search: SearchView, method: str, order: IntArray, group: IntArray) -> Iterator[Event]:
     """The cheapest slicing into stages, each on as many chips as it needs; charged likewise."""
+    passing, rules = search.passing, search.rules
+    cut = partial(slice_order_replicated, passing=passing, weights_may_stream=True)
+    cuts = (
+        partial(cut, tables, order, group, at_most_s=search.best_s, **rules)
+        for tables in _links_in_turn(search)
+    )
     given = (search.tables, order, group)
-    cut = partial(slice_order_replicated, passing=search.passing, weights_may_stream=True)
+    charged = partial(slice_order_streamed_replicated, *given, passing=passing, **rules)
+    yield from _in_turn(search, method, order, group, cuts, charged)
+
+
+def _in_turn(
+    search: SearchView,
+    method: str,
+    order: IntArray,
+    group: IntArray,
+    cuts: Iterator[Callable[[], Slicing | ReplicatedSlicing | None]],
+    charged: Callable[..., Slicing | ReplicatedSlicing | None],
+) -> Iterator[Event]:
+    """What each of ``cuts`` finds; then, where the last one's streams weights, what ``charged`` does."""
     slicing = None
-    for tables in _links_in_turn(search):
-        slicing = cut(tables, order, group, at_most_s=search.best_s, **search.rules)
+    for cut in cuts:
+        slicing = cut()
         if slicing is None:
             yield Miss(method)
         else:
             yield Proposal(method, slicing.placement, order, group, replication=slicing.replication)
-    if slicing is not None and _streams(search, slicing):
-        charged = slice_order_streamed_replicated(
-            *given,
-            passing=search.passing,
-            at_least_s=slicing.interval_s,
-            at_most_s=min(search.best_s, search.last_interval_s),
-            **search.rules,
-        )
-        if charged is not None:
-            yield Proposal(
-                method + STREAMED, charged.placement, order, group, replication=charged.replication
-            )
+    if slicing is not None:
+        slicing = charged_slicing(slicing, search.last_interval_s, search.best_s, charged)
+    if slicing is not None:
+        yield Proposal(method + STREAMED, slicing.placement, order, group, replication=slicing.replication)
 
 
 def _links_in_turn(search: SearchView) -> Iterator[CostTables]:
@@ -159,8 +152,3 @@ def _links_in_turn(search: SearchView) -> Iterator[CostTables]:
     most = 1 if tables.is_ring else tables.num_chips
     for parts in sorted({most, *(2**i for i in range(most.bit_length()) if 2**i <= most)}, reverse=True):
         yield tables._replace(link_s_per_byte=tables.link_s_per_byte / parts)
-
-
-def _streams(search: SearchView, slicing: Slicing | ReplicatedSlicing) -> bool:
-    """Whether streamed weights, left out of its cost, made the proposal before slower than its cuts."""
-    return search.last_interval_s > slicing.interval_s * (1.0 + OPTIMAL_GAP)
