@@ -117,7 +117,7 @@ def _slice(cut: Callable[..., object], graph: Graph, target: Target) -> None:
     tables = cost_tables(graph, target)
     alone = np.arange(graph.num_ops, dtype=np.int32)
     cut(tables, alone, alone)
-    cut(tables._replace(sram_bytes=np.full(target.num_chips, 9, dtype=np.int64)), alone, alone)
+    cut(tables._replace(sram_bytes=np.full(target.num_chips, 5 * tables.stored_bytes[0])), alone, alone)
 
 
 def _split(graph: Graph, target: Target) -> None:
