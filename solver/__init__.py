@@ -1,6 +1,7 @@
 """The solver: valid placements by slicing and propagation, bounds, and the verifier."""
 
 from go_opt.solver.annealing.anneal import Annealing, anneal
+from go_opt.solver.annealing.tables import AnnealingProblem
 from go_opt.solver.certify.problem.bounds import Bound, latency_bound, throughput_bound
 from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem
 from go_opt.solver.certify.problem.problem import RefinementProblem, refinement_problem
@@ -24,6 +25,7 @@ from go_opt.solver.verify.verifier import Violation, verify
 
 __all__ = [
     "Annealing",
+    "AnnealingProblem",
     "Bound",
     "ChipLimit",
     "Colocate",

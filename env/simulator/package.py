@@ -15,11 +15,12 @@ Everything is in arrays of records, so that a compiled function takes them all i
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from go_opt.common.records import record, uncounted_njit
 
 NONE: Final = -1
 UNBOUNDED: Final = 1 << 40  # stands for "no limit" where counters are compared
@@ -32,68 +33,55 @@ CHIP_FLOW, HOST_IN, STREAM, HOST_OUT = np.arange(4)
 INPUT_WAIT, HOST_WAIT, OUTPUT_WAIT, STREAM_WAIT = np.arange(4)
 ON_CHIP, ON_LINK = np.arange(2)  # where something ran
 
-
-# The engine's functions take a whole package and allocate nothing. Without this switch of numba's
-# every call counts references to each of its arrays, and runs three to four times as long.
-_NO_REFERENCE_COUNTS: Final[dict[str, Any]] = {"_nrt": False}
-engine_njit: Final = njit(cache=True, nogil=True, **_NO_REFERENCE_COUNTS)
-
-
-def _record(integers: str, floats: str = "") -> np.dtype:
-    fields: list[tuple[str, type]] = [(name, np.int64) for name in integers.split()]
-    fields += [(name, np.float64) for name in floats.split()]
-    return np.dtype((np.record, fields))  # np.record: fields are attributes without compilation too
-
-
 # `stage` runs or is next, of `inference`, its `turn`; `ready_*` list flows that wait for a DMA engine.
-CHIP: Final = _record(
+CHIP: Final = record(
     "replica replicas stage_begin stage_end engines stage turn inference is_running awaits_weights "
     "engines_free ready_head ready_tail",
     "setup_s free_s",
 )
 # `kernel` to `kernel_end` are places in `Package.chip_kernel`; `stream`: the flow of its weights or
 # NONE. `needs` and `frees` are deliveries it reads first and last, `makes` flows, all in `Package.refs`.
-STAGE: Final = _record(
+STAGE: Final = record(
     "kernel kernel_end stream needs_begin needs_end frees_begin frees_end makes_begin makes_end", "seconds"
 )
 # `chip` is the one it leaves, for streams the one it enters. Counted in turns: `made`;
 # `queued` with a DMA engine or the host; `sent` over all its first links, whose
 # list starts with `first_hop`. All replicas of a flow share their deliveries.
-FLOW: Final = _record(
+FLOW: Final = record(
     "kind chip replica replicas tensor size_bytes hop_begin hop_end delivery_begin delivery_end first_hop "
     "made queued sent"
 )
 # `flow` is the first of the `makers` replicas that send here. Counted in turns: `arrived`, with all
 # before them; `freed`; `landing`, arrived or on the last link. Where there are several makers,
 # `came` is where the row of `Package.came` starts.
-DELIVERY: Final = _record("flow makers chip replica replicas came has_credit arrived freed landing")
+DELIVERY: Final = record("flow makers chip replica replicas came has_credit arrived freed landing")
 # Counted in turns of the flow: `turn` is the next one to enter the link
 # and `left` the next one to have crossed it; `child` starts the list of those it goes on to, `sibling` is
 # the next of such a list. Only inferences for replicas `nearer` to `beyond` (that one not included) of
 # `readers` come this far, and those of the row of `Package.others` where `others` starts a list.
-HOP: Final = _record("flow link parent child sibling delivery readers nearer beyond others turn left")
+HOP: Final = record("flow link parent child sibling delivery readers nearer beyond others turn left")
 # Further inferences that cross a hop; `others` is the next of the list.
-OTHERS: Final = _record("readers nearer beyond others")
+OTHERS: Final = record("readers nearer beyond others")
 # The host's two links come last. `blocked_*` list hops that wait for a full buffer. `cycle` inferences
 # take `round_bytes`; `carried_bytes` so far are `rounds` times that and a rest.
-LINK: Final = _record(
+LINK: Final = record(
     "blocked_head blocked_tail cycle round_bytes carried_bytes rounds", "s_per_byte latency_s free_s"
 )
-NODE: Final = _record("next subject", "value")
-EVENT: Final = _record("serial kind subject", "time_s value")
-ROUND: Final = _record("parts_done is_started", "start_s completion_s")
+NODE: Final = record("next subject", "value")
+EVENT: Final = record("serial kind subject", "time_s value")
+ROUND: Final = record("parts_done is_started", "start_s completion_s")
 # One row: the package's own parameters and counters. With a `pace_s` above zero one inference
 # enters each so many seconds (`is_held` says that the window delays it), else as many as may.
 # After `cycle` inferences it is the turn of the same chips again; `completed` are through, with all
 # before them.
-SHARED: Final = _record(
+SHARED: Final = record(
     "buffers window packet_bytes prefetch_all parts cycle "
     "rounds admitted completed is_held free_node host_requests host_is_busy "
     "num_events num_serials num_spans",
     "pace_s",
 )
 # What ran: `subject` is a stage, or a flow where `is_link`.
-SPAN: Final = _record("is_link resource subject inference", "start_s end_s")
+SPAN: Final = record("is_link resource subject inference", "start_s end_s")
 
 
 class Package(NamedTuple):
@@ -121,7 +109,7 @@ class Package(NamedTuple):
     spans: NDArray  # SPAN: filled while there is room
 
 
-@engine_njit
+@uncounted_njit
 def reset(package, num_rounds):
     """Bring the package to rest, for ``num_rounds`` inferences."""
     for chip in package.chips:
@@ -157,25 +145,25 @@ def reset(package, num_rounds):
     shared.num_events, shared.num_serials, shared.num_spans = 0, 0, 0
 
 
-@engine_njit
+@uncounted_njit
 def inference_of(row, turn):
     """The inference of a turn of a chip, flow or delivery."""
     return turn * row.replicas + row.replica
 
 
-@engine_njit
+@uncounted_njit
 def turn_of(row, inference):
     """The turn of an inference that is one of the row's."""
     return inference if row.replicas == 1 else inference // row.replicas
 
 
-@engine_njit
+@uncounted_njit
 def takes(row, inference):
     """Whether it is the row's turn."""
     return row.replicas == 1 or inference % row.replicas == row.replica
 
 
-@engine_njit
+@uncounted_njit
 def crosses(others, hop, inference):
     """Whether an inference comes as far as the link of the hop."""
     if hop.nearer == 0 and hop.beyond == hop.readers:
@@ -190,7 +178,7 @@ def crosses(others, hop, inference):
     return False
 
 
-@engine_njit
+@uncounted_njit
 def next_turn(package, hop, turn):
     """The first turn of the hop's flow from ``turn`` on that comes as far; some later one if none does."""
     flow = package.flows[hop.flow]
@@ -201,7 +189,7 @@ def next_turn(package, hop, turn):
     return turn
 
 
-@engine_njit
+@uncounted_njit
 def put_event(package, time_s, kind, subject, value):
     """Add an event; those of one time come in the order they were put in."""
     shared, events = package.shared[0], package.events
@@ -217,7 +205,7 @@ def put_event(package, time_s, kind, subject, value):
     event.time_s, event.value = time_s, value
 
 
-@engine_njit
+@uncounted_njit
 def drop_event(package):
     """Take the first event away."""
     events = package.events
@@ -236,12 +224,12 @@ def drop_event(package):
     events[i] = last
 
 
-@engine_njit
+@uncounted_njit
 def _is_before(a, b):
     return a.time_s < b.time_s or (a.time_s == b.time_s and a.serial < b.serial)
 
 
-@engine_njit
+@uncounted_njit
 def take_node(package, subject, value):
     """A list node from the pool."""
     number = package.shared[0].free_node
@@ -251,7 +239,7 @@ def take_node(package, subject, value):
     return number
 
 
-@engine_njit
+@uncounted_njit
 def give_node(package, number):
     """Put a list node back; returns the one after it."""
     node = package.nodes[number]
@@ -261,7 +249,7 @@ def give_node(package, number):
     return following
 
 
-@engine_njit
+@uncounted_njit
 def ask_host(package, number):
     """Queue the next transfer of a flow from the host; the oldest inference is served first."""
     flow, shared, heap = package.flows[number], package.shared[0], package.host_heap
@@ -275,7 +263,7 @@ def ask_host(package, number):
     heap[i] = key
 
 
-@engine_njit
+@uncounted_njit
 def next_of_host(package):
     """The flow the host serves next; it leaves the queue."""
     heap = package.host_heap
@@ -295,7 +283,7 @@ def next_of_host(package):
     return first % len(package.flows)
 
 
-@engine_njit
+@uncounted_njit
 def record_carried(package, number, size_bytes, end_s):
     """Note when a link has carried the bytes of one more cycle, of whichever inferences they are.
 
@@ -310,7 +298,7 @@ def record_carried(package, number, size_bytes, end_s):
         link.rounds += 1
 
 
-@engine_njit
+@uncounted_njit
 def record_span(package, is_link, resource, subject, inference, start_s, end_s):
     """Note what ran while there is room for it."""
     row = package.shared[0].num_spans

@@ -14,40 +14,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from go_opt.env.cost import CostTables
-from go_opt.solver.annealing.columns import (
-    ALL_OVER,
-    BEFORE_START,
-    BEST,
-    BEST_S,
-    CHIP,
-    DIRTY,
-    HIGH,
-    IS_DIRTY,
-    LOG_UNIT,
-    LOW,
-    MOVES,
-    POWER,
-    SIZES,
-    SUM,
-    TEMPERATURE,
-)
+from go_opt.common.records import uncounted_njit
 from go_opt.solver.annealing.moves import is_gapless, propose
-from go_opt.solver.annealing.state import place_all, take_back
-from go_opt.solver.annealing.tables import annealing_tables
-from go_opt.solver.annealing.terms import (
-    drop,
-    ease_s,
-    keep,
-    largest_s,
-    price,
-    rescale,
-)
-from go_opt.solver.problem.passing import Passing
-from go_opt.solver.problem.problem import PlacementProblem
+from go_opt.solver.annealing.records import NONE
+from go_opt.solver.annealing.state import place_unit, take_back
+from go_opt.solver.annealing.tables import AnnealingProblem, annealing_state
+from go_opt.solver.annealing.terms import drop, keep, largest_s, price, rescale
 
 POWERS: Final = (5.0, 8.0, 16.0)
 TURN: Final = 512  # moves before the next power
@@ -67,141 +41,128 @@ class Annealed:
 
 
 class Annealing:
-    """One chain; :meth:`run` it in slices of any size, the result is the same.
-
-    Args:
-      problem: its units; kernels of ``fusion_group``, or several with one chip.
-      order: [N] a topological order in which the ops of a kernel stand next to each other.
-      placement: [N] to start from; obeys the rules, ``passing`` in place of the triangle rule.
-      moves: until the temperature has fallen to its end; it stays there afterwards.
-      hot: temperature at the start, of the logarithm of the objective.
-      allowed: [U, D] chips each unit may use; by default those whose kind can run it.
-    """
+    """One chain; :meth:`run` it in slices of any size, the result is the same."""
 
     def __init__(
         self,
-        tables: CostTables,
-        problem: PlacementProblem,
-        order: NDArray[np.int32],
-        fusion_group: NDArray[np.int32],
+        problem: AnnealingProblem,
         placement: NDArray[np.int32],
         *,
-        passing: Passing,
         moves: int,
         seed: int,
         hot: float = HOT,
-        allowed: NDArray[np.bool_] | None = None,
     ) -> None:
-        self._unit_of_op = problem.unit_of_op
-        self._state = annealing_tables(tables, problem, order, fusion_group, placement, passing, allowed)
+        """Start from ``placement`` [N], which obeys the rules, passing in place of the triangle rule.
+
+        Args:
+          moves: until the temperature has fallen to its end; it stays there afterwards.
+          hot: temperature at the start, of the logarithm of the objective.
+        """
+        self._unit_of_op = problem.units.unit_of_op
+        self._state, self._prices = annealing_state(problem, placement)
         self._rng = np.random.default_rng(seed)
-        self._schedule = (float(hot), float(max(1, moves)))
-        self.run(0)
+        self._hot, self._moves = float(hot), float(max(1, moves))
+        _start(self._state, self._prices)
 
     def run(self, moves: int) -> None:
         """Make ``moves`` more moves; other threads run meanwhile."""
-        _run(self._state, self._rng, self._schedule, moves)
+        _run(self._state, self._prices, self._rng, self._hot, self._moves, moves)
 
     @property
     def best(self) -> Annealed:
         """The best placement so far."""
-        state = self._state
-        placement = state.units[self._unit_of_op, BEST].astype(np.int32)
-        return Annealed(placement, float(state.figures[BEST_S]), int(state.numbers[MOVES]))
+        run = self._state.run[0]
+        placement = self._state.units["best"][self._unit_of_op].astype(np.int32)
+        return Annealed(placement, float(run.best_s), int(run.moves))
 
 
 def anneal(
-    tables: CostTables,
-    problem: PlacementProblem,
-    order: NDArray[np.int32],
-    fusion_group: NDArray[np.int32],
-    placement: NDArray[np.int32],
-    *,
-    passing: Passing,
-    moves: int,
-    seed: int,
-    hot: float = HOT,
-    allowed: NDArray[np.bool_] | None = None,
+    problem: AnnealingProblem, placement: NDArray[np.int32], *, moves: int, seed: int, hot: float = HOT
 ) -> Annealed:
     """The best placement of one chain of ``moves``; arguments as of :class:`Annealing`."""
-    chain = Annealing(
-        tables, problem, order, fusion_group, placement,
-        passing=passing, moves=moves, seed=seed, hot=hot, allowed=allowed,
-    )  # fmt: skip
+    chain = Annealing(problem, placement, moves=moves, seed=seed, hot=hot)
     chain.run(moves)
     return chain.best
 
 
-@njit(cache=True, nogil=True)
-def _run(state, rng, schedule, moves):
-    # A tuple costs a count of each field in every call: kernels take the arrays they need.
-    units, entries, tensors, readers_on, chips, rates, lists, numbers, terms, figures, priority, allowed = (
-        state
-    )
-    hot, all_moves = schedule
-    if numbers[MOVES] == BEFORE_START:
-        place_all(units, entries, tensors, readers_on, chips, lists, numbers)
-        price(units, entries, tensors, chips, rates, lists, numbers, terms, figures, priority)
-        keep(chips, numbers, terms, figures)
-        numbers[MOVES] = 0
-        figures[BEST_S] = largest_s(terms) if numbers[ALL_OVER] == 0 else np.inf
+@uncounted_njit
+def _start(state, prices):
+    """Place the units, all on chip 0, as in the best placement, and price every chip."""
+    run = state.run[0]
+    unit = state.chips[0].last
+    while unit != NONE:
+        before = state.units[unit].preceding
+        place_unit(state, unit, state.units[unit].best)
+        unit = before
+    run.low = 0
+    run.high = len(state.chips) - 1
+    price(state, prices)
+    keep(state, prices)
+    run.best_s = largest_s(prices) if run.over_bytes == 0 else np.inf
+
+
+@uncounted_njit
+def _run(state, prices, rng, hot, all_moves, moves):
+    run = state.run[0]
     for _ in range(moves):
-        i = numbers[MOVES]
-        numbers[MOVES] += 1
-        if i % TURN == 0:
-            rescale(terms, figures, POWERS[i // TURN % len(POWERS)], ease_s(numbers, rates))
-        if i % COOL == 0:
-            figures[TEMPERATURE] = hot * COLD ** min(1.0, i / all_moves)
-        over = numbers[ALL_OVER]
-        propose(units, entries, tensors, readers_on, chips, lists, numbers, terms, allowed, rng)
-        if numbers[SIZES + LOG_UNIT] == 0:
+        if run.moves % TURN == 0:
+            rescale(state, prices, POWERS[run.moves // TURN % len(POWERS)])
+        if run.moves % COOL == 0:
+            run.temperature = hot * COLD ** min(1.0, run.moves / all_moves)
+        run.moves += 1
+        over_bytes = run.over_bytes
+        propose(state, prices.terms, rng)
+        if run.logged == 0:
             continue
-        if not is_gapless(chips, numbers):
-            take_back(units, entries, tensors, readers_on, chips, lists, numbers)
-            numbers[LOW], numbers[HIGH] = len(chips), -1
+        if not is_gapless(state):
+            take_back(state)
+            run.low = len(state.chips)
+            run.high = -1
             continue
-        total = price(units, entries, tensors, chips, rates, lists, numbers, terms, figures, priority)
-        if _is_accepted(figures, total, numbers[ALL_OVER] - over, rng):
-            _note_moved(units, lists, numbers)
-            keep(chips, numbers, terms, figures)
-            if figures[SUM] < LEAST_SUM:
-                rescale(terms, figures, figures[POWER], ease_s(numbers, rates))
-            if numbers[ALL_OVER] == 0:
-                _note_best(units, lists, numbers, figures, largest_s(terms))
+        total = price(state, prices)
+        if _is_accepted(run, total, run.over_bytes - over_bytes, rng):
+            _note_moved(state)
+            keep(state, prices)
+            if run.sum < LEAST_SUM:
+                rescale(state, prices, run.power)
+            if run.over_bytes == 0:
+                _note_best(state, largest_s(prices))
         else:
-            take_back(units, entries, tensors, readers_on, chips, lists, numbers)
-            drop(chips, numbers)
+            take_back(state)
+            drop(state)
 
 
-@njit(cache=True, nogil=True)
-def _is_accepted(figures, total, more_over, rng):
+@uncounted_njit
+def _is_accepted(run, total, more_over, rng):
     if more_over != 0:
         return more_over < 0
-    if total <= figures[SUM]:
+    if total <= run.sum:
         return True
-    if figures[SUM] <= 0.0:
+    if run.sum <= 0.0:
         return False
-    worse = np.log(total / figures[SUM]) / figures[POWER]
-    return rng.random() < np.exp(-worse / figures[TEMPERATURE])
+    worse = np.log(total / run.sum) / run.power
+    return rng.random() < np.exp(-worse / run.temperature)
 
 
-@njit(cache=True, nogil=True)
-def _note_moved(units, lists, numbers):
-    for i in range(numbers[SIZES + LOG_UNIT]):
-        unit = lists[LOG_UNIT, i]
-        if units[unit, IS_DIRTY] == 0:
-            units[unit, IS_DIRTY] = 1
-            lists[DIRTY, numbers[SIZES + DIRTY]] = unit
-            numbers[SIZES + DIRTY] += 1
+@uncounted_njit
+def _note_moved(state):
+    run = state.run[0]
+    for i in range(run.logged):
+        unit = state.lists[i].logged_unit
+        if not state.units[unit].is_dirty:
+            state.units[unit].is_dirty = 1
+            state.lists[run.dirty].dirty = unit
+            run.dirty += 1
 
 
-@njit(cache=True, nogil=True)
-def _note_best(units, lists, numbers, figures, reached_s):
-    if reached_s >= figures[BEST_S]:
+@uncounted_njit
+def _note_best(state, reached_s):
+    run = state.run[0]
+    if reached_s >= run.best_s:
         return
-    figures[BEST_S] = reached_s
-    for i in range(numbers[SIZES + DIRTY]):
-        unit = lists[DIRTY, i]
-        units[unit, BEST] = units[unit, CHIP]
-        units[unit, IS_DIRTY] = 0
-    numbers[SIZES + DIRTY] = 0
+    run.best_s = reached_s
+    for i in range(run.dirty):
+        unit = state.units[state.lists[i].dirty]
+        unit.best = unit.chip
+        unit.is_dirty = 0
+    run.dirty = 0

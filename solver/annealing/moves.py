@@ -11,36 +11,17 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit
 
-from go_opt.solver.annealing.columns import (
-    CHIP,
-    FIRST,
-    FOLLOWING,
-    GOAL,
-    HIGH,
-    IS_MOVING,
-    IS_WAITING,
-    LAST,
-    LOW,
-    MOVING,
-    NO_SKIP,
-    NONE,
-    PASSING,
-    PRECEDING,
-    PREDECESSORS,
-    SECONDS,
-    SIZES,
-    SUCCESSORS,
-    UNITS,
-    USED,
-    WAITING,
-)
+from go_opt.common.records import uncounted_njit
+from go_opt.solver.annealing.records import NONE
 from go_opt.solver.annealing.state import move_unit
 from go_opt.solver.problem.passing import ADJACENT
 from go_opt.solver.problem.problem import NO_SKIP_ALL, NO_SKIP_OFF
 
-UP, DOWN = 1, -1
+# Arguments that are NumPy's integers: kernels are compiled again for every literal.
+UP, DOWN = np.int64(1), np.int64(-1)
+FEW_UNITS, MANY_UNITS = np.int64(8), np.int64(64)  # that most moves may take along, and the others
+MANY: Final = 0.05
 MOST_STEPS: Final = 64  # along a chip's units to the one that is wanted
 # Shares of moves: at the chip or link that binds; of these, by a unit of each of some chips;
 # of all others, to the chip of a neighbour where that may be far; with one that goes the other way.
@@ -48,201 +29,193 @@ AT_BINDING: Final = 0.5
 RIPPLES: Final = 0.2
 JUMPS: Final = 0.2
 SWAPS: Final = 0.1
-FEW_UNITS: Final = 8  # that most moves may take along,
-MANY_UNITS: Final = 64  # … and the others
-MANY: Final = 0.05
 
 
-@njit(cache=True, nogil=True)
-def want(units, lists, numbers, unit, goal):
-    """Ask for ``unit`` to go to chip ``goal``."""
-    units[unit, GOAL] = goal
-    if units[unit, IS_MOVING] == 0:
-        units[unit, IS_MOVING] = 1
-        lists[MOVING, numbers[SIZES + MOVING]] = unit
-        numbers[SIZES + MOVING] += 1
-    if units[unit, IS_WAITING] == 0:
-        units[unit, IS_WAITING] = 1
-        lists[WAITING, numbers[SIZES + WAITING]] = unit
-        numbers[SIZES + WAITING] += 1
+@uncounted_njit
+def want(state, number, goal):
+    """Ask for a unit to go to chip ``goal``."""
+    run, unit = state.run[0], state.units[number]
+    unit.goal = goal
+    if not unit.is_moving:
+        unit.is_moving = 1
+        state.lists[run.moving].moving = number
+        run.moving += 1
+    if not unit.is_waiting:
+        unit.is_waiting = 1
+        state.lists[run.waiting].waiting = number
+        run.waiting += 1
 
 
-@njit(cache=True, nogil=True)
-def close(units, entries, tensors, readers_on, chips, lists, numbers, allowed, direction, most):
+@uncounted_njit
+def close(state, direction, most):
     """Move the wanted units and their closure; False, and nothing moved, where that cannot be.
 
     All go in one ``direction``, to allowed chips, and no more than ``most`` units.
     """
-    pushed, pulled = (SUCCESSORS, PREDECESSORS) if direction == UP else (PREDECESSORS, SUCCESSORS)
-    is_adjacent = numbers[PASSING] == ADJACENT
+    run = state.run[0]
     is_possible = True
-    while numbers[SIZES + WAITING] > 0:
-        numbers[SIZES + WAITING] -= 1
-        unit = lists[WAITING, numbers[SIZES + WAITING]]
-        units[unit, IS_WAITING] = 0
-        goal = units[unit, GOAL]
-        is_possible = is_possible and 0 <= goal < len(chips) and numbers[SIZES + MOVING] <= most
-        is_possible = is_possible and (len(allowed) == 0 or allowed[unit, goal])
+    while run.waiting > 0:
+        run.waiting -= 1
+        number = state.lists[run.waiting].waiting
+        unit = state.units[number]
+        unit.is_waiting = 0
+        goal = unit.goal
+        is_possible = is_possible and 0 <= goal < len(state.chips) and run.moving <= most
+        is_possible = is_possible and state.entries[unit.allowed + goal] != 0
         if not is_possible:
             continue
-        _push(units, entries, lists, numbers, unit, pushed, goal, direction)
-        if is_adjacent:
-            _push(units, entries, lists, numbers, unit, pulled, goal - direction, direction)
-    for i in range(numbers[SIZES + MOVING]):
-        unit = lists[MOVING, i]
-        units[unit, IS_MOVING] = 0
+        behind = state.units[number + 1]
+        pushed, pulled = (unit.successors, behind.successors), (unit.predecessors, behind.predecessors)
+        if direction < 0:
+            pushed, pulled = pulled, pushed
+        _push(state, pushed, goal, direction)
+        if run.passing == ADJACENT:
+            _push(state, pulled, goal - direction, direction)
+    for i in range(run.moving):
+        number = state.lists[i].moving
+        state.units[number].is_moving = 0
         if is_possible:
-            move_unit(units, entries, tensors, readers_on, chips, lists, numbers, unit, units[unit, GOAL])
-    numbers[SIZES + MOVING] = 0
+            move_unit(state, number, state.units[number].goal)
+    run.moving = 0
     return is_possible
 
 
-@njit(cache=True, nogil=True)
-def _push(units, entries, lists, numbers, unit, neighbours, limit, direction):
+@uncounted_njit
+def _push(state, neighbours, limit, direction):
     """Neighbours that are not beyond ``limit`` yet go there."""
-    for i in range(units[unit, neighbours], units[unit + 1, neighbours]):
-        other = entries[i]
-        chip = units[other, GOAL] if units[other, IS_MOVING] else units[other, CHIP]
+    for i in range(neighbours[0], neighbours[1]):
+        other = state.units[state.entries[i]]
+        chip = other.goal if other.is_moving else other.chip
         if (limit - chip) * direction > 0:
-            want(units, lists, numbers, other, limit)
+            want(state, state.entries[i], limit)
 
 
-@njit(cache=True, nogil=True)
-def is_gapless(chips, numbers):
+@uncounted_njit
+def is_gapless(state):
     """Whether chips are used as the no-skip rule asks, if they were before the last move."""
-    if numbers[NO_SKIP] == NO_SKIP_OFF:
+    run = state.run[0]
+    if run.no_skip == NO_SKIP_OFF:
         return True
-    used = numbers[USED]
-    if numbers[NO_SKIP] == NO_SKIP_ALL and used < len(chips):
+    if run.no_skip == NO_SKIP_ALL and run.used < len(state.chips):
         return False
-    for chip in range(numbers[LOW], numbers[HIGH] + 1):
-        is_used = chips[chip, UNITS] > 0
-        if is_used != (chip < used):
+    for chip in range(run.low, run.high + 1):
+        is_used = state.chips[chip].units > 0
+        if is_used != (chip < run.used):
             return False
     return True
 
 
-@njit(cache=True, nogil=True)
-def unit_near_end(units, chips, chip, direction, share):
+@uncounted_njit
+def _unit_near_end(state, chip, direction, share):
     """A unit of ``chip``, ``share`` of the way from the end that faces ``direction``, or NONE."""
-    unit = chips[chip, LAST] if direction == UP else chips[chip, FIRST]
-    for _ in range(int(share * min(chips[chip, UNITS], MOST_STEPS))):
-        unit = units[unit, PRECEDING] if direction == UP else units[unit, FOLLOWING]
+    unit = state.chips[chip].last if direction > 0 else state.chips[chip].first
+    for _ in range(int(share * min(state.chips[chip].units, MOST_STEPS))):
+        unit = state.units[unit].preceding if direction > 0 else state.units[unit].following
     return unit
 
 
-@njit(cache=True, nogil=True)
-def shift_chips(
-    units, entries, tensors, readers_on, chips, lists, numbers, allowed, begin, end, share, direction
-):
-    """Everything on chips ``begin`` … ``end - 1`` goes one chip on, and a share of the chip behind.
-
-    Up, the chip behind is ``begin - 1`` and gives its last units; down, it is ``end`` and gives
-    its first. So one chip is split, and at the far end two become one.
-    """
-    for chip in range(begin, end):
-        unit = chips[chip, FIRST]
-        while unit != NONE:
-            want(units, lists, numbers, unit, chip + direction)
-            unit = units[unit, FOLLOWING]
-    behind = begin - 1 if direction == UP else end
-    if 0 <= behind < len(chips):
-        unit = chips[behind, LAST] if direction == UP else chips[behind, FIRST]
-        for _ in range(int(share * chips[behind, UNITS])):
-            want(units, lists, numbers, unit, behind + direction)
-            unit = units[unit, PRECEDING] if direction == UP else units[unit, FOLLOWING]
-    return close(units, entries, tensors, readers_on, chips, lists, numbers, allowed, direction, len(units))
+@uncounted_njit
+def _want_share(state, chip, direction, share):
+    """Ask for a share of the units of ``chip`` to go to the next."""
+    unit = state.chips[chip].last if direction > 0 else state.chips[chip].first
+    for _ in range(int(share * state.chips[chip].units)):
+        want(state, unit, chip + direction)
+        unit = state.units[unit].preceding if direction > 0 else state.units[unit].following
 
 
-@njit(cache=True, nogil=True)
-def propose(units, entries, tensors, readers_on, chips, lists, numbers, terms, allowed, rng):
+@uncounted_njit
+def propose(state, terms, rng):
     """Move something, or nothing where what was drawn cannot move."""
-    num_units = len(units) - 1
+    run, num_units = state.run[0], len(state.units) - 1
     if rng.random() * num_units < 1.0:  # it costs as many moves
-        _move_chips(units, entries, tensors, readers_on, chips, lists, numbers, terms, allowed, rng)
+        _move_chips(state, terms, rng)
         return
     direction = UP if rng.random() < 0.5 else DOWN
     if rng.random() < AT_BINDING:
-        chip = _binding_chip(terms, len(chips), numbers[USED], rng.random())
+        chip = _binding_chip(state, terms, rng.random())
         if rng.random() < RIPPLES:
-            _ripple(units, entries, tensors, readers_on, chips, lists, numbers, allowed, chip, direction, rng)
+            _ripple(state, chip, direction, rng)
             return
-        unit = unit_near_end(units, chips, chip, direction, rng.random())
+        unit = _unit_near_end(state, chip, direction, rng.random())
         if unit == NONE:
             return
     else:
-        unit = int(rng.random() * num_units)
-    goal = units[unit, CHIP] + direction
-    if numbers[PASSING] != ADJACENT and rng.random() < JUMPS:
-        goal = _neighbour_chip(units, entries, unit, rng.random())
-        if goal == units[unit, CHIP]:
+        unit = np.int64(rng.random() * num_units)
+    goal = state.units[unit].chip + direction
+    if run.passing != ADJACENT and rng.random() < JUMPS:
+        goal = _neighbour_chip(state, unit, rng.random())
+        if goal == state.units[unit].chip:
             return
-        direction = UP if goal > units[unit, CHIP] else DOWN
+        direction = UP if goal > state.units[unit].chip else DOWN
     most = MANY_UNITS if rng.random() < MANY else FEW_UNITS
-    want(units, lists, numbers, unit, goal)
-    if not close(units, entries, tensors, readers_on, chips, lists, numbers, allowed, direction, most):
+    want(state, unit, goal)
+    if not close(state, direction, most):
         return
     if rng.random() < SWAPS:
         # A swap: something else goes the other way.
-        other = unit_near_end(units, chips, goal, -direction, rng.random())
+        other = _unit_near_end(state, goal, -direction, rng.random())
         if other != NONE and other != unit:
-            want(units, lists, numbers, other, goal - direction)
-            close(units, entries, tensors, readers_on, chips, lists, numbers, allowed, -direction, most)
+            want(state, other, goal - direction)
+            close(state, -direction, most)
 
 
-@njit(cache=True, nogil=True)
-def _binding_chip(terms, num_chips, used, draw):
+@uncounted_njit
+def _binding_chip(state, terms, draw):
     """A chip at the largest term: of a link one of both ends, of the host's links any."""
-    binding = 0
-    for term in range(2 * num_chips + 1):
-        if terms[SECONDS, term] > terms[SECONDS, binding]:
-            binding = term
+    binding, num_chips = 0, len(state.chips)
+    for number in range(2 * num_chips + 1):
+        if terms[number].seconds > terms[binding].seconds:
+            binding = number
     if binding < num_chips:
         return binding
     if binding < 2 * num_chips:
-        return min(binding - num_chips + int(2.0 * draw), num_chips - 1)
-    return int(draw * used)
+        return min(binding - num_chips + np.int64(2.0 * draw), num_chips - 1)
+    return np.int64(draw * state.run[0].used)
 
 
-@njit(cache=True, nogil=True)
-def _neighbour_chip(units, entries, unit, draw):
-    """The chip of a unit that reads from ``unit``, or that it reads."""
-    begin, end = units[unit, SUCCESSORS], units[unit + 1, SUCCESSORS]
-    first, last = units[unit, PREDECESSORS], units[unit + 1, PREDECESSORS]
-    i = int(draw * (end - begin + last - first))
-    if begin == end and first == last:
-        return units[unit, CHIP]
-    return units[entries[begin + i if i < end - begin else first + i - (end - begin)], CHIP]
+@uncounted_njit
+def _neighbour_chip(state, number, draw):
+    """The chip of a unit that reads from a unit, or that it reads."""
+    unit, behind = state.units[number], state.units[number + 1]
+    readers = behind.successors - unit.successors
+    i = np.int64(draw * (readers + behind.predecessors - unit.predecessors))
+    if behind.successors == unit.successors and behind.predecessors == unit.predecessors:
+        return unit.chip
+    at = unit.successors + i if i < readers else unit.predecessors + i - readers
+    return state.units[state.entries[at]].chip
 
 
-@njit(cache=True, nogil=True)
-def _ripple(units, entries, tensors, readers_on, chips, lists, numbers, allowed, chip, direction, rng):
+@uncounted_njit
+def _ripple(state, chip, direction, rng):
     """A unit of each of a few consecutive chips goes to the next."""
     for _ in range(2 + int(rng.random() * rng.random() * 10)):
-        if not 0 <= chip < len(chips):
+        if not 0 <= chip < len(state.chips):
             break
-        unit = unit_near_end(units, chips, chip, direction, 0.0)
+        unit = _unit_near_end(state, chip, direction, 0.0)
         if unit == NONE:
             break
-        want(units, lists, numbers, unit, chip + direction)
+        want(state, unit, chip + direction)
         chip += direction
-    close(
-        units, entries, tensors, readers_on, chips, lists, numbers, allowed, direction, np.int64(MANY_UNITS)
-    )
+    close(state, direction, MANY_UNITS)
 
 
-@njit(cache=True, nogil=True)
-def _move_chips(units, entries, tensors, readers_on, chips, lists, numbers, terms, allowed, rng):
-    """Split a chip, the binding one by preference, and merge two elsewhere or use one more."""
-    used = numbers[USED]
-    chip = min(_binding_chip(terms, len(chips), used, rng.random()), used - 1)
+@uncounted_njit
+def _move_chips(state, terms, rng):
+    """Split a chip, the binding one by preference, and merge two elsewhere or use one more.
+
+    Everything between that chip and another goes one chip on, and a share of the chip itself.
+    """
+    used = state.run[0].used
+    chip = min(_binding_chip(state, terms, rng.random()), used - 1)
     if rng.random() < 0.3:
-        chip = int(rng.random() * used)
-    other = int(rng.random() * (used + 1))
+        chip = np.int64(rng.random() * used)
+    other = np.int64(rng.random() * (used + 1))
     share = rng.random()
-    begin, end, direction = (chip + 1, other, UP) if other > chip else (other + 1, chip, DOWN)
     if other == chip:
-        end, share = used, 0.0
-    shift_chips(
-        units, entries, tensors, readers_on, chips, lists, numbers, allowed, begin, end, share, direction
-    )
+        chip, share = used, 0.0  # those behind it go one down
+    direction = UP if other > chip else DOWN
+    for between in range(min(chip, other) + 1, max(chip, other)):
+        _want_share(state, between, direction, 1.0)
+    if chip < len(state.chips):
+        _want_share(state, chip, direction, share)
+    close(state, direction, np.int64(len(state.units)))

@@ -9,227 +9,199 @@ signed, so that they stay right while a reader waits to be moved behind its prod
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from go_opt.solver.annealing.columns import (
-    BEST,
-    CHIP,
-    COMPUTE,
-    FARTHEST,
-    FIRST,
-    FOLLOWING,
-    FROM_HOST,
-    HELD,
-    HIGH,
-    HOME,
-    HOST_IN,
-    HOST_OUT,
-    INSIDE,
-    IS_OUTPUT,
-    IS_WEIGHT,
-    KIND,
-    LAST,
-    LINK,
-    LOG_CHIP,
-    LOG_UNIT,
-    LOW,
-    MOVING,
-    NONE,
-    PASSING,
-    PLACE,
-    PRECEDING,
-    READERS,
-    READS,
-    RELAYED,
-    RELAYS,
-    ROW,
-    SIZE,
-    SIZES,
-    STORED,
-    TICKS,
-    UNITS,
-    USED,
-    WEIGHTS,
-    WRITES,
-)
+from go_opt.common.records import uncounted_njit
+from go_opt.solver.annealing.records import FROM_HOST, IS_WEIGHT, NONE
 from go_opt.solver.problem.passing import FREE
 
-
-@njit(cache=True, nogil=True)
-def place_all(units, entries, tensors, readers_on, chips, lists, numbers):
-    """Place units, all on chip 0, as in the best placement; every chip is to be priced."""
-    for i in range(len(units) - 2, -1, -1):
-        unit = lists[MOVING, i]
-        place_unit(units, entries, tensors, readers_on, chips, numbers, unit, units[unit, BEST])
-    numbers[LOW], numbers[HIGH] = 0, len(chips) - 1
+# Arguments that are NumPy's integers: kernels are compiled again for every literal.
+MORE, LESS = np.int64(1), np.int64(-1)
 
 
-@njit(cache=True, nogil=True)
-def move_unit(units, entries, tensors, readers_on, chips, lists, numbers, unit, chip):
+@uncounted_njit
+def move_unit(state, unit, chip):
     """Place ``unit`` on ``chip`` so that it can be taken back."""
-    n = numbers[SIZES + LOG_UNIT]
-    lists[LOG_UNIT, n] = unit
-    lists[LOG_CHIP, n] = units[unit, CHIP]
-    numbers[SIZES + LOG_UNIT] = n + 1
-    place_unit(units, entries, tensors, readers_on, chips, numbers, unit, chip)
+    run = state.run[0]
+    state.lists[run.logged].logged_unit = unit
+    state.lists[run.logged].logged_chip = state.units[unit].chip
+    run.logged += 1
+    place_unit(state, unit, chip)
 
 
-@njit(cache=True, nogil=True)
-def take_back(units, entries, tensors, readers_on, chips, lists, numbers):
+@uncounted_njit
+def take_back(state):
     """Undo every move in the log."""
-    for i in range(numbers[SIZES + LOG_UNIT] - 1, -1, -1):
-        place_unit(
-            units, entries, tensors, readers_on, chips, numbers, lists[LOG_UNIT, i], lists[LOG_CHIP, i]
-        )
-    numbers[SIZES + LOG_UNIT] = 0
+    run = state.run[0]
+    for i in range(run.logged - 1, -1, -1):
+        place_unit(state, state.lists[i].logged_unit, state.lists[i].logged_chip)
+    run.logged = 0
 
 
-@njit(cache=True, nogil=True)
-def place_unit(units, entries, tensors, readers_on, chips, numbers, unit, chip):
+@uncounted_njit
+def place_unit(state, unit, chip):
     """Place ``unit`` on ``chip``, whatever the rules say, and keep every load up to date."""
-    source = units[unit, CHIP]
+    source = state.units[unit].chip
     if source == chip:
         return
-    passing = numbers[PASSING]
-    more, less = np.int64(1), np.int64(-1)  # literals would compile twice
-    low, high = min(source, chip), max(source, chip)
-    _link_out(units, chips, unit, source)
-    _link_in(units, chips, unit, chip, chip < source)
-    chips[source, COMPUTE] -= units[unit, TICKS + chips[source, KIND]]
-    chips[chip, COMPUTE] += units[unit, TICKS + chips[chip, KIND]]
-    chips[source, UNITS] -= 1
-    chips[chip, UNITS] += 1
-    numbers[USED] += chips[chip, UNITS] == 1
-    numbers[USED] -= chips[source, UNITS] == 0
-    for i in range(units[unit, READS], units[unit + 1, READS]):
-        tensor = entries[i]
-        size, home, row = tensors[tensor, SIZE], tensors[tensor, HOME], tensors[tensor, ROW]
-        stored = tensors[tensor, STORED]
-        far = tensors[tensor, FARTHEST]
-        has_left, has_come, farthest = 1, 1, chip
-        if row != NONE:
-            readers_on[row + source] -= 1
-            readers_on[row + chip] += 1
-            has_left = 1 if readers_on[row + source] == 0 else 0
-            has_come = 1 if readers_on[row + chip] == 1 else 0
-            farthest = max(far, chip)
-            while readers_on[row + farthest] == 0:
-                farthest -= 1
-        tensors[tensor, FARTHEST] = farthest
-        if home == IS_WEIGHT:
-            chips[source, WEIGHTS] -= stored * has_left
-            chips[chip, WEIGHTS] += stored * has_come
-        elif home == FROM_HOST:
-            chips[source, HELD] -= 2 * stored * has_left
-            chips[source, HOST_IN] -= size * has_left
-            chips[chip, HELD] += 2 * stored * has_come
-            chips[chip, HOST_IN] += size * has_come
-        else:
-            home_chip = units[home, CHIP]
-            if passing == FREE and source != home_chip:
-                chips[source, HELD] -= 2 * stored * has_left
-            if passing == FREE and chip != home_chip:
-                chips[chip, HELD] += 2 * stored * has_come
-            if farthest != far:
-                is_output = tensors[tensor, IS_OUTPUT]
-                _add_ends(chips, passing, home_chip, far, -size, -stored, is_output, less)
-                _add_span(chips, passing, far, farthest, size, stored, more)
-                _add_ends(chips, passing, home_chip, farthest, size, stored, is_output, more)
-                low, high = min(low, farthest), max(high, farthest)
-                if far <= home_chip or farthest <= home_chip:
-                    low, high = min(low, home_chip), max(high, home_chip)
-    for i in range(units[unit, WRITES], units[unit + 1, WRITES]):
-        tensor = entries[i]
-        size, stored, is_output = tensors[tensor, SIZE], tensors[tensor, STORED], tensors[tensor, IS_OUTPUT]
-        chips[source, HOST_OUT] -= size * is_output
-        chips[chip, HOST_OUT] += size * is_output
-        if tensors[tensor, READERS] == 0:
-            _add_ends(chips, passing, source, source, -size, -stored, is_output, less)
-            _add_ends(chips, passing, chip, chip, size, stored, is_output, more)
-            continue
-        far = tensors[tensor, FARTHEST]
-        if passing == FREE:
-            chips[source, HELD] += 2 * stored * _is_read_on(tensors, readers_on, tensor, source)
-            chips[chip, HELD] -= 2 * stored * _is_read_on(tensors, readers_on, tensor, chip)
-        _add_ends(chips, passing, source, far, -size, -stored, is_output, less)
-        _add_span(chips, passing, source, chip, -size, -stored, less)
-        _add_ends(chips, passing, chip, far, size, stored, is_output, more)
-        if far <= source or far <= chip:
-            low, high = min(low, far), max(high, far)
-    units[unit, CHIP] = chip
-    numbers[LOW] = min(numbers[LOW], low)
-    numbers[HIGH] = max(numbers[HIGH], high)
+    run, left, joined = state.run[0], state.chips[source], state.chips[chip]
+    _link_out(state, unit, source)
+    _link_in(state, unit, chip, chip < source)
+    ticks = state.units[unit].ticks
+    left.compute_ticks -= state.entries[ticks + left.kind]
+    joined.compute_ticks += state.entries[ticks + joined.kind]
+    left.units -= 1
+    joined.units += 1
+    run.used += joined.units == 1
+    run.used -= left.units == 0
+    run.low = min(run.low, source, chip)
+    run.high = max(run.high, source, chip)
+    for i in range(state.units[unit].reads, state.units[unit + 1].reads):
+        _read_elsewhere(state, state.entries[i], source, chip)
+    for i in range(state.units[unit].writes, state.units[unit + 1].writes):
+        _make_elsewhere(state, state.entries[i], source, chip)
+    state.units[unit].chip = chip
 
 
-@njit(cache=True, nogil=True)
-def _link_out(units, chips, unit, chip):
-    before, after = units[unit, PRECEDING], units[unit, FOLLOWING]
+@uncounted_njit
+def _read_elsewhere(state, number, source, chip):
+    """A reader of tensor ``number`` goes from ``source`` to ``chip``."""
+    tensor, left, joined = state.tensors[number], state.chips[source], state.chips[chip]
+    far, farthest = tensor.farthest, chip
+    has_left, has_come = np.int64(1), np.int64(1)
+    if tensor.row != NONE:
+        readers_on = state.readers_on[tensor.row : tensor.row + len(state.chips)]
+        readers_on[source] -= 1
+        readers_on[chip] += 1
+        has_left = np.int64(readers_on[source] == 0)
+        has_come = np.int64(readers_on[chip] == 1)
+        farthest = max(far, chip)
+        while readers_on[farthest] == 0:
+            farthest -= 1
+    tensor.farthest = farthest
+    if tensor.home == IS_WEIGHT:
+        left.weight_bytes -= tensor.stored_bytes * has_left
+        joined.weight_bytes += tensor.stored_bytes * has_come
+    elif tensor.home == FROM_HOST:
+        left.held_bytes -= 2 * tensor.stored_bytes * has_left
+        left.host_in_bytes -= tensor.size_bytes * has_left
+        joined.held_bytes += 2 * tensor.stored_bytes * has_come
+        joined.host_in_bytes += tensor.size_bytes * has_come
+    else:
+        home = state.units[tensor.home].chip
+        if state.run[0].passing == FREE:
+            if source != home:
+                left.held_bytes -= 2 * tensor.stored_bytes * has_left
+            if chip != home:
+                joined.held_bytes += 2 * tensor.stored_bytes * has_come
+        if farthest != far:
+            _add_ends(state, number, home, far, LESS)
+            _add_span(state, number, far, farthest, MORE)
+            _add_ends(state, number, home, farthest, MORE)
+            _note_changed(state, farthest)
+            if far <= home or farthest <= home:
+                _note_changed(state, home)
+
+
+@uncounted_njit
+def _make_elsewhere(state, number, source, chip):
+    """The maker of tensor ``number`` goes from ``source`` to ``chip``."""
+    tensor, left, joined = state.tensors[number], state.chips[source], state.chips[chip]
+    left.host_out_bytes -= tensor.size_bytes * tensor.is_output
+    joined.host_out_bytes += tensor.size_bytes * tensor.is_output
+    if tensor.readers == 0:
+        _add_ends(state, number, source, source, LESS)
+        _add_ends(state, number, chip, chip, MORE)
+        return
+    if state.run[0].passing == FREE:
+        left.held_bytes += 2 * tensor.stored_bytes * _is_read_on(state, number, source)
+        joined.held_bytes -= 2 * tensor.stored_bytes * _is_read_on(state, number, chip)
+    _add_ends(state, number, source, tensor.farthest, LESS)
+    _add_span(state, number, source, chip, LESS)
+    _add_ends(state, number, chip, tensor.farthest, MORE)
+    if tensor.farthest <= source or tensor.farthest <= chip:
+        _note_changed(state, tensor.farthest)
+
+
+@uncounted_njit
+def _note_changed(state, chip):
+    run = state.run[0]
+    run.low = min(run.low, chip)
+    run.high = max(run.high, chip)
+
+
+@uncounted_njit
+def _link_out(state, unit, chip):
+    before, after = state.units[unit].preceding, state.units[unit].following
     if before == NONE:
-        chips[chip, FIRST] = after
+        state.chips[chip].first = after
     else:
-        units[before, FOLLOWING] = after
+        state.units[before].following = after
     if after == NONE:
-        chips[chip, LAST] = before
+        state.chips[chip].last = before
     else:
-        units[after, PRECEDING] = before
+        state.units[after].preceding = before
 
 
-@njit(cache=True, nogil=True)
-def _link_in(units, chips, unit, chip, from_behind):
+@uncounted_njit
+def _link_in(state, unit, chip, from_behind):
     """Units keep the order on a chip; the search for the place starts where it most likely is."""
-    place = units[unit, PLACE]
+    place = state.units[unit].place
     before, after = np.int64(NONE), np.int64(NONE)
     if from_behind:
-        before = chips[chip, LAST]
-        while before != NONE and units[before, PLACE] > place:
+        before = state.chips[chip].last
+        while before != NONE and state.units[before].place > place:
             after = before
-            before = units[before, PRECEDING]
+            before = state.units[before].preceding
     else:
-        after = chips[chip, FIRST]
-        while after != NONE and units[after, PLACE] < place:
+        after = state.chips[chip].first
+        while after != NONE and state.units[after].place < place:
             before = after
-            after = units[after, FOLLOWING]
-    units[unit, PRECEDING] = before
-    units[unit, FOLLOWING] = after
+            after = state.units[after].following
+    state.units[unit].preceding = before
+    state.units[unit].following = after
     if before == NONE:
-        chips[chip, FIRST] = unit
+        state.chips[chip].first = unit
     else:
-        units[before, FOLLOWING] = unit
+        state.units[before].following = unit
     if after == NONE:
-        chips[chip, LAST] = unit
+        state.chips[chip].last = unit
     else:
-        units[after, PRECEDING] = unit
+        state.units[after].preceding = unit
 
 
-@njit(cache=True, nogil=True)
-def _is_read_on(tensors, readers_on, tensor, chip):
-    row = tensors[tensor, ROW]
-    if row == NONE:
-        return 1 if tensors[tensor, FARTHEST] == chip else 0
-    return 1 if readers_on[row + chip] > 0 else 0
+@uncounted_njit
+def _is_read_on(state, number, chip):
+    tensor = state.tensors[number]
+    if tensor.row == NONE:
+        return tensor.farthest == chip
+    return state.readers_on[tensor.row + chip] > 0
 
 
-@njit(cache=True, nogil=True)
-def _add_span(chips, passing, begin, end, size, stored, count):
-    """Chips from ``begin`` to before ``end`` pass ``size`` on; taken away where end < begin."""
+@uncounted_njit
+def _add_span(state, number, begin, end, sign):
+    """Chips from ``begin`` to before ``end`` pass a tensor on, or no more; where end < begin the reverse."""
     if end < begin:
-        begin, end, size, stored, count = end, begin, -size, -stored, -count
-    for chip in range(begin, end):
-        chips[chip, LINK] += size
-        if passing != FREE:
-            chips[chip, HELD] += 2 * stored
-            chips[chip, RELAYED] += size
-            chips[chip, RELAYS] += count
+        begin, end, sign = end, begin, -sign
+    size_bytes = sign * state.tensors[number].size_bytes
+    stored_bytes = sign * state.tensors[number].stored_bytes
+    for at in range(begin, end):
+        chip = state.chips[at]
+        chip.link_bytes += size_bytes
+        if state.run[0].passing != FREE:
+            chip.held_bytes += 2 * stored_bytes
+            chip.relayed_bytes += size_bytes
+            chip.relays += sign
 
 
-@njit(cache=True, nogil=True)
-def _add_ends(chips, passing, home, far, size, stored, is_output, count):
+@uncounted_njit
+def _add_ends(state, number, home, far, sign):
     """What depends on the ends of a span alone: the home relays nothing, the last chip holds it too."""
-    if far > home and passing != FREE:
-        chips[home, RELAYED] -= size
-        chips[home, RELAYS] -= count
-        chips[far, HELD] += 2 * stored
-    elif far > home or is_output:
-        chips[home, HELD] += 2 * stored
+    tensor, chip = state.tensors[number], state.chips[home]
+    if far > home and state.run[0].passing != FREE:
+        chip.relayed_bytes -= sign * tensor.size_bytes
+        chip.relays -= sign
+        state.chips[far].held_bytes += 2 * sign * tensor.stored_bytes
+    elif far > home or tensor.is_output:
+        chip.held_bytes += 2 * sign * tensor.stored_bytes
     else:
-        chips[home, INSIDE] += stored
+        chip.inside_bytes += sign * tensor.stored_bytes

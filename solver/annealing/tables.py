@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,154 +13,132 @@ from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.model.csr import row_pointers
 from go_opt.model.graph import NO_PRODUCER
 from go_opt.model.graph import WEIGHT as WEIGHT_KIND
-from go_opt.solver.annealing.columns import (
+from go_opt.solver.annealing.records import (
     ALL_TICKS,
-    BEFORE_START,
-    BEST,
-    CHIP_COLUMNS,
-    COMPUTE,
-    FIRST,
-    FOLLOWING,
+    CHIP,
     FROM_HOST,
-    HELD,
-    HOME,
-    HOST_IN,
-    HOST_OUT,
-    INNER,
-    INPUT_BYTES,
-    INSIDE,
-    IS_OUTPUT,
     IS_WEIGHT,
-    KIND,
-    LAST,
-    LASTS,
-    MOVES,
-    MOVING,
-    NO_SKIP,
+    LISTS,
     NONE,
-    NUM_FIGURES,
-    NUM_LISTS,
-    OVERLAP,
-    PASSING,
-    PLACE,
-    POWER,
-    PRECEDING,
-    PREDECESSORS,
-    RANK,
-    READERS,
-    READS,
-    ROW,
-    SCALE,
-    SECONDS,
-    SIZE,
-    SIZES,
-    SRAM,
-    STORED,
-    STREAM_BUFFER,
-    SUCCESSORS,
-    TENSOR_COLUMNS,
-    TICK_S,
-    TICKS,
-    TOUCHES,
-    UNITS,
-    USED,
-    WEIGHT,
-    WEIGHT_TOUCHED,
-    WEIGHTS,
-    WRITES,
+    RUN,
+    TENSOR,
+    TERM,
+    UNIT,
     AnnealingState,
+    Prices,
 )
 from go_opt.solver.problem.passing import PASSING_CODE, Passing
 from go_opt.solver.problem.problem import PlacementProblem
 
 
-def annealing_tables(
-    tables: CostTables,
-    problem: PlacementProblem,
-    order: NDArray[np.int32],
-    fusion_group: NDArray[np.int32],
-    placement: NDArray[np.int32],
-    passing: Passing,
-    allowed: NDArray[np.bool_] | None,
-) -> AnnealingState:
-    """The state with all units, each a kernel of ``fusion_group`` or several, on chip 0."""
-    unit_of_op, num_units, num_chips = problem.unit_of_op, problem.num_units, problem.num_chips
-    kernel_of = number_kernels(order, fusion_group)
+@dataclass(frozen=True, eq=False)
+class AnnealingProblem:
+    """What is placed, with its kernels and their order."""
+
+    tables: CostTables
+    units: PlacementProblem
+    order: NDArray[np.int32]  # [N] topological; the ops of a kernel stand next to each other
+    fusion_group: NDArray[np.int32]  # [N] kernels, one or several a unit
+    passing: Passing
+    allowed: NDArray[np.bool_] | None = None  # [U, D] chips; by default those whose kind can run the unit
+
+
+def annealing_state(problem: AnnealingProblem, placement: NDArray[np.int32]) -> tuple[AnnealingState, Prices]:
+    """The state with all units on chip 0, and ``placement`` [N] as the best one."""
+    tables = problem.tables
+    unit_of_op, num_units = problem.units.unit_of_op, problem.units.num_units
+    kernel_of = number_kernels(problem.order, problem.fusion_group)
     ticks, tick_s, place = _kernel_ticks(tables, kernel_of, unit_of_op, num_units)
-    tensors = _tensors(tables, unit_of_op, num_chips)
-    units, entries = _units(tables, problem, tensors, place, ticks)
-    units[unit_of_op, BEST] = placement
-    units[:num_units, INNER] = _inner_bytes(tables, unit_of_op, kernel_of, num_units)
-    chips = np.zeros((num_chips, CHIP_COLUMNS), dtype=np.int64)
-    chips[:, [FIRST, LAST]] = NONE
-    chips[:, KIND] = tables.chip_kind
-    chips[:, SRAM] = tables.sram_bytes
-    chips[:, STREAM_BUFFER] = tables.stream_buffer_bytes
-    num_rows = int((tensors[:, ROW] != NONE).sum())
-    readers_on = np.zeros(num_rows * num_chips, dtype=np.int32)
+    tensors = _tensors(tables, unit_of_op)
+    units, entries = _units(problem, tensors, place, ticks)
+    units["best"][unit_of_op] = placement
+    units["inner_bytes"][:num_units] = _inner_bytes(tables, unit_of_op, kernel_of, num_units)
     along = np.argsort(place)
+    chips, readers_on = _chips(tables), np.zeros((tensors["row"] != NONE).sum() * tables.num_chips, np.int32)
     _put_on_chip_0(units, tensors, chips, readers_on, along)
-    numbers = np.zeros(SIZES + NUM_LISTS, dtype=np.int64)
-    numbers[USED] = 1
-    numbers[INPUT_BYTES] = tensors[tensors[:, HOME] == FROM_HOST, SIZE].sum()
-    numbers[OVERLAP] = tables.overlap
-    numbers[PASSING] = PASSING_CODE[passing]
-    numbers[NO_SKIP] = problem.no_skip
-    numbers[MOVES] = BEFORE_START
-    figures = np.zeros(NUM_FIGURES)
-    figures[[SCALE, POWER, TICK_S]] = 1.0, 1.0, tick_s
-    terms = np.zeros((4, 2 * num_chips + 2))
-    if tables.overlap:
-        is_output = tensors[:, IS_OUTPUT] > 0
-        terms[SECONDS, -1] = tensors[is_output, SIZE].sum() * tables.host_out_s_per_byte
+    chips[0].compute_ticks = ticks[chips[0].kind].sum()
     num_weights = len(tables.weight_by_size)
-    lists = np.zeros((NUM_LISTS, max(2 * num_units, num_weights)), dtype=np.int64)
-    lists[MOVING, :num_units] = along
-    lists[WEIGHT, :num_weights] = tables.weight_by_size
-    lists[WEIGHT_TOUCHED] = NONE
-    if allowed is None:
-        allowed = problem.can_run[problem.chip_kind].T
-    return AnnealingState(
+    state = AnnealingState(
         units=units,
         entries=entries,
         tensors=tensors,
         readers_on=readers_on,
         chips=chips,
-        rates=_rates(tables),
-        lists=lists,
-        numbers=numbers,
-        terms=terms,
-        figures=figures,
-        priority=np.zeros(num_weights),
-        allowed=np.zeros((0, 0), dtype=np.bool_) if allowed.all() else np.ascontiguousarray(allowed),
+        run=_fresh_run(problem, tensors, tick_s),
+        lists=np.zeros(2 * num_units, LISTS),
     )
+    prices = Prices(
+        terms=_terms(tables, tensors),
+        weight=tables.weight_by_size.astype(np.int64),
+        heap=np.zeros(num_weights, np.int64),
+        touched_bytes=np.full(num_weights, NONE, np.int64),
+        priority=np.zeros(num_weights),
+    )
+    return state, prices
 
 
 def _put_on_chip_0(
-    units: NDArray[np.int64],
-    tensors: NDArray[np.int64],
-    chips: NDArray[np.int64],
+    units: NDArray[np.void],
+    tensors: NDArray[np.void],
+    chips: NDArray[np.void],
     readers_on: NDArray[np.int32],
     along: NDArray[np.int64],
 ) -> None:
-    """Fill in what depends on the placement."""
-    units[along[:-1], FOLLOWING] = along[1:]
-    units[along[1:], PRECEDING] = along[:-1]
-    units[along[-1], FOLLOWING] = units[along[0], PRECEDING] = NONE
-    is_shared = tensors[:, ROW] != NONE
-    readers_on[tensors[is_shared, ROW]] = tensors[is_shared, READERS]
-    home, size, is_read = tensors[:, HOME], tensors[:, SIZE], tensors[:, READERS] > 0
-    is_output = tensors[:, IS_OUTPUT] > 0
-    loads = chips[0]
-    loads[UNITS] = len(along)
-    loads[COMPUTE] = units[along, TICKS + loads[KIND]].sum()
-    stored = tensors[:, STORED]
-    loads[WEIGHTS] = stored[(home == IS_WEIGHT) & is_read].sum()
-    loads[HOST_IN] = size[(home == FROM_HOST) & is_read].sum()
-    loads[HOST_OUT] = size[is_output].sum()
-    loads[HELD] = 2 * stored[((home == FROM_HOST) & is_read) | is_output].sum()
-    loads[INSIDE] = stored[(home >= 0) & is_read & ~is_output].sum()
-    loads[[FIRST, LAST]] = along[[0, -1]]
+    """Fill in what depends on the placement, compute apart."""
+    units["following"][along[:-1]] = along[1:]
+    units["preceding"][along[1:]] = along[:-1]
+    units["following"][along[-1]] = units["preceding"][along[0]] = NONE
+    shared = tensors[tensors["row"] != NONE]
+    readers_on[shared["row"]] = shared["readers"]
+    home, size, is_read = tensors["home"], tensors["size_bytes"], tensors["readers"] > 0
+    stored, is_output = tensors["stored_bytes"], tensors["is_output"] > 0
+    chip = chips[0]
+    chip.units = len(along)
+    chip.weight_bytes = stored[(home == IS_WEIGHT) & is_read].sum()
+    chip.host_in_bytes = size[(home == FROM_HOST) & is_read].sum()
+    chip.host_out_bytes = size[is_output].sum()
+    chip.held_bytes = 2 * stored[((home == FROM_HOST) & is_read) | is_output].sum()
+    chip.inside_bytes = stored[(home >= 0) & is_read & ~is_output].sum()
+    chip.first, chip.last = along[0], along[-1]
+
+
+def _chips(tables: CostTables) -> NDArray[np.void]:
+    """[D] of CHIP, without units."""
+    kind = tables.chip_kind
+    pays = tables.pays_transfers[kind] | tables.overlap
+    chips = np.zeros(tables.num_chips, CHIP)
+    chips["first"] = chips["last"] = NONE
+    chips["kind"] = kind
+    chips["sram_bytes"] = tables.sram_bytes
+    chips["stream_buffer_bytes"] = tables.stream_buffer_bytes
+    chips["copy_s_per_byte"] = 2.0 * tables.sram_s_per_byte[kind]
+    chips["copy_s"] = tables.kernel_overhead_s[kind]
+    chips["link_s_per_byte"] = hop_seconds_per_byte(tables)
+    chips["host_in_s_per_byte"] = np.where(pays, tables.host_in_s_per_byte, 0.0)
+    chips["host_out_s_per_byte"] = np.where(pays, tables.host_out_s_per_byte, 0.0)
+    return chips
+
+
+def _terms(tables: CostTables, tensors: NDArray[np.void]) -> NDArray[np.void]:
+    """[2 D + 2] of TERM; what leaves over the host's link is there to stay."""
+    terms = np.zeros(2 * tables.num_chips + 2, TERM)
+    if tables.overlap:
+        outputs = tensors[tensors["is_output"] > 0]
+        terms[-1].seconds = outputs["size_bytes"].sum() * tables.host_out_s_per_byte
+    return terms
+
+
+def _fresh_run(problem: AnnealingProblem, tensors: NDArray[np.void], tick_s: float) -> NDArray[np.void]:
+    """[1] of RUN, before the first move."""
+    runs = np.zeros(1, RUN)
+    run = runs[0]
+    run.used = 1
+    run.input_bytes = tensors["size_bytes"][tensors["home"] == FROM_HOST].sum()
+    run.overlap = problem.tables.overlap
+    run.passing = PASSING_CODE[problem.passing]
+    run.no_skip = problem.units.no_skip
+    run.per_scale, run.power, run.tick_s = 1.0, 1.0, tick_s
+    return runs
 
 
 def _kernel_ticks(
@@ -178,56 +158,56 @@ def _kernel_ticks(
     return ticks, tick_s, place
 
 
-def _tensors(tables: CostTables, unit_of_op: NDArray[np.int32], num_chips: int) -> NDArray[np.int64]:
-    tensors = np.zeros((len(tables.tensor_kind), TENSOR_COLUMNS), dtype=np.int64)
+def _tensors(tables: CostTables, unit_of_op: NDArray[np.int32]) -> NDArray[np.void]:
+    """[K] of TENSOR, without their readers."""
+    tensors = np.zeros(len(tables.tensor_kind), TENSOR)
     produced = np.flatnonzero(tables.tensor_producer != NO_PRODUCER)
-    tensors[:, HOME] = np.where(tables.tensor_kind == WEIGHT_KIND, IS_WEIGHT, FROM_HOST)
-    tensors[produced, HOME] = unit_of_op[tables.tensor_producer[produced]]
-    tensors[:, SIZE] = tables.tensor_bytes
-    tensors[:, STORED] = tables.stored_bytes
-    tensors[produced, IS_OUTPUT] = tables.tensor_is_output[produced]
-    tensors[tables.weight_by_size, RANK] = np.arange(len(tables.weight_by_size))
+    tensors["home"] = np.where(tables.tensor_kind == WEIGHT_KIND, IS_WEIGHT, FROM_HOST)
+    tensors["home"][produced] = unit_of_op[tables.tensor_producer[produced]]
+    tensors["size_bytes"] = tables.tensor_bytes
+    tensors["stored_bytes"] = tables.stored_bytes
+    tensors["is_output"][produced] = tables.tensor_is_output[produced]
+    tensors["rank"][tables.weight_by_size] = np.arange(len(tables.weight_by_size))
     return tensors
 
 
 def _units(
-    tables: CostTables,
-    problem: PlacementProblem,
-    tensors: NDArray[np.int64],
-    place: NDArray[np.int64],
-    ticks: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of units with their ragged columns; counts readers and gives shared tensors their rows."""
-    num_units = problem.num_units
-    tensor, reader, touched = _reads(tables, problem.unit_of_op, tensors[:, HOME], num_units)
-    tensors[:, READERS] = np.bincount(tensor, minlength=len(tensors))
-    is_shared = tensors[:, READERS] > 1
-    tensors[:, ROW] = np.where(is_shared, (np.cumsum(is_shared) - 1) * problem.num_chips, NONE)
+    problem: AnnealingProblem, tensors: NDArray[np.void], place: NDArray[np.int64], ticks: NDArray[np.int64]
+) -> tuple[NDArray[np.void], NDArray[np.int64]]:
+    """Units with their lists and rows of entries; counts readers and gives shared tensors their rows."""
+    placed, num_units = problem.units, problem.units.num_units
+    tensor, reader, touched = _reads(problem.tables, placed.unit_of_op, tensors["home"], num_units)
+    tensors["readers"] = np.bincount(tensor, minlength=len(tensors))
+    is_shared = tensors["readers"] > 1
+    tensors["row"] = np.where(is_shared, (np.cumsum(is_shared) - 1) * placed.num_chips, NONE)
     by_reader = np.argsort(reader, kind="stable")
-    is_written = (tensors[:, HOME] >= 0) & ((tensors[:, READERS] > 0) | (tensors[:, IS_OUTPUT] > 0))
-    written = np.flatnonzero(is_written)
-    written = written[np.argsort(tensors[written, HOME], kind="stable")]
+    home = tensors["home"]
+    written = np.flatnonzero((home >= 0) & ((tensors["readers"] > 0) | (tensors["is_output"] > 0)))
+    written = written[np.argsort(home[written], kind="stable")]
     by_place = np.lexsort((place[reader], tensor))
     is_last = np.append(np.diff(tensor[by_place]) != 0, np.ones(min(1, len(tensor)), dtype=np.bool_))
-    last = by_place[is_last & (tensors[tensor[by_place], HOME] >= 0)]
+    last = by_place[is_last & (home[tensor[by_place]] >= 0)]
     last = last[np.argsort(reader[last], kind="stable")]
     read_ptr = row_pointers(reader[by_reader], num_units)
-    rows = {
-        SUCCESSORS: (problem.successor_ptr, problem.successor),
-        PREDECESSORS: (problem.predecessor_ptr, problem.predecessor),
-        READS: (read_ptr, tensor[by_reader]),
-        TOUCHES: (read_ptr, touched[by_reader]),
-        WRITES: (row_pointers(tensors[written, HOME], num_units), written),
-        LASTS: (row_pointers(reader[last], num_units), tensor[last]),
+    allowed = placed.can_run[placed.chip_kind].T if problem.allowed is None else problem.allowed
+    rows, row_of = np.unique(allowed, axis=0, return_inverse=True)
+    lists: dict[str, tuple[NDArray[np.int64], NDArray]] = {
+        "successors": (placed.successor_ptr, placed.successor),
+        "predecessors": (placed.predecessor_ptr, placed.predecessor),
+        "reads": (read_ptr, tensor[by_reader]),
+        "touches": (read_ptr, touched[by_reader]),
+        "writes": (row_pointers(home[written], num_units), written),
+        "lasts": (row_pointers(reader[last], num_units), tensor[last]),
+        "ticks": (np.arange(num_units + 1) * len(ticks), ticks.T.ravel()),
+        "allowed": (np.append(row_of.reshape(-1), 0) * allowed.shape[1], rows.ravel()),
     }
-    units = np.zeros((num_units + 1, TICKS + len(ticks)), dtype=np.int64)
-    units[:num_units, PLACE] = place
-    units[:num_units, TICKS:] = ticks.T
+    units = np.zeros(num_units + 1, UNIT)
+    units["place"][:num_units] = place
     begin = 0
-    for column, (ptr, values) in rows.items():
-        units[:, column] = ptr + begin
+    for field, (ptr, values) in lists.items():
+        units[field] = ptr + begin
         begin += len(values)
-    return units, np.concatenate([values for _, values in rows.values()]).astype(np.int64)
+    return units, np.concatenate([values for _, values in lists.values()]).astype(np.int64)
 
 
 def _reads(
@@ -252,18 +232,3 @@ def _inner_bytes(
     tensors = np.unique(tables.reader_tensor[is_inner])
     units = unit_of_op[tables.tensor_producer[tensors]]
     return np.bincount(units, weights=tables.stored_bytes[tensors], minlength=num_units).astype(np.int64)
-
-
-def _rates(tables: CostTables) -> NDArray[np.float64]:
-    kind = tables.chip_kind
-    pays = tables.pays_transfers[kind] | tables.overlap
-    return np.stack(
-        [
-            2.0 * tables.sram_s_per_byte[kind],
-            tables.kernel_overhead_s[kind],
-            hop_seconds_per_byte(tables),
-            np.where(pays, tables.host_in_s_per_byte, 0.0),
-            np.where(pays, tables.host_out_s_per_byte, 0.0),
-        ],
-        axis=1,
-    )

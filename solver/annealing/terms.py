@@ -7,180 +7,115 @@ copies. The objective ``Σ (term / scale)^p`` falls before the largest term does
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from go_opt.common.records import uncounted_njit
 from go_opt.env.kernels.heap import heap_pop, heap_push
-from go_opt.solver.annealing.columns import (
-    ALL_OVER,
-    ALL_SLACK,
-    ALL_STREAM,
-    CHIP,
-    COMPUTE,
-    COPY_S,
-    COPY_S_PER_BYTE,
-    FARTHEST,
-    FIRST,
-    FOLLOWING,
-    HELD,
-    HIGH,
-    HOME,
-    HOST_IN,
-    HOST_IN_S_PER_BYTE,
-    HOST_OUT,
-    HOST_OUT_S_PER_BYTE,
-    INNER,
-    INPUT_BYTES,
-    INSIDE,
-    IS_OUTPUT,
-    IS_WEIGHT,
-    LASTS,
-    LINK,
-    LINK_S_PER_BYTE,
-    LOG_UNIT,
-    LOW,
-    NEW_POWERED,
-    NEW_SECONDS,
-    NONE,
-    OLD_OVER,
-    OLD_SLACK,
-    OLD_STREAM,
-    OVER,
-    OVERLAP,
-    POWER,
-    POWERED,
-    RANK,
-    READS,
-    RELAYED,
-    RELAYS,
-    SCALE,
-    SECONDS,
-    SIZE,
-    SIZES,
-    SLACK,
-    SRAM,
-    STORED,
-    STREAM,
-    STREAM_BUFFER,
-    SUM,
-    TICK_S,
-    TOUCHES,
-    WEIGHT,
-    WEIGHT_HEAP,
-    WEIGHT_TOUCHED,
-    WEIGHTS,
-    WRITES,
-)
+from go_opt.solver.annealing.records import IS_WEIGHT, NONE
 
 
-@njit(cache=True, nogil=True)
-def price(units, entries, tensors, chips, rates, lists, numbers, terms, figures, priority):
+@uncounted_njit
+def price(state, prices):
     """The p-sum with the chips whose loads changed priced anew; :func:`keep` or :func:`drop` it."""
-    low, high = numbers[LOW], numbers[HIGH]
-    for chip in range(low, high + 1):
-        chips[chip, OLD_STREAM] = chips[chip, STREAM]
-        chips[chip, OLD_OVER] = chips[chip, OVER]
-        chips[chip, OLD_SLACK] = chips[chip, SLACK]
-        chips[chip, STREAM] = 0
-        chips[chip, OVER] = 0
-        chips[chip, SLACK] = 0
-        if chips[chip, WEIGHTS] + chips[chip, HELD] + chips[chip, INSIDE] > chips[chip, SRAM]:
-            _fit(units, entries, tensors, chips, lists, priority, chip)
-        numbers[ALL_STREAM] += chips[chip, STREAM] - chips[chip, OLD_STREAM]
-        numbers[ALL_OVER] += chips[chip, OVER] - chips[chip, OLD_OVER]
-        numbers[ALL_SLACK] += chips[chip, SLACK] - chips[chip, OLD_SLACK]
-    per_scale, power = 1.0 / figures[SCALE], figures[POWER]
-    overlap = numbers[OVERLAP] != 0
-    total = figures[SUM]
-    for chip in range(low, high + 1):
-        chip_s = _chip_s(chips, rates, chip, figures[TICK_S], overlap)
-        total += _renew(terms, chip, chip_s, per_scale, power)
-        if overlap:
-            link_s = chips[chip, LINK] * rates[chip, LINK_S_PER_BYTE]
-            total += _renew(terms, len(chips) + chip, link_s, per_scale, power)
-    if overlap:
-        host, host_bytes = 2 * len(chips), numbers[INPUT_BYTES] + numbers[ALL_STREAM]
-        terms[NEW_SECONDS, host] = host_bytes * rates[0, HOST_IN_S_PER_BYTE]
-        eased_s = terms[NEW_SECONDS, host] - ease_s(numbers, rates)
-        terms[NEW_POWERED, host] = _to_the(eased_s * per_scale, power)
-        total += terms[NEW_POWERED, host] - terms[POWERED, host]
+    run, num_chips = state.run[0], len(state.chips)
+    total = run.sum
+    for at in range(run.low, run.high + 1):
+        _fit(state, prices, at)
+        total += _renew(state, prices, at, _chip_s(state, at))
+        if run.overlap:
+            chip = state.chips[at]
+            total += _renew(state, prices, num_chips + at, chip.link_bytes * chip.link_s_per_byte)
+    if run.overlap:
+        host = prices.terms[2 * num_chips]
+        host.new_seconds = (run.input_bytes + run.stream_bytes) * state.chips[0].host_in_s_per_byte
+        host.new_powered = _to_the((host.new_seconds - ease_s(state)) * run.per_scale, run.power)
+        total += host.new_powered - host.powered
     return total
 
 
-@njit(cache=True, nogil=True)
-def keep(chips, numbers, terms, figures):
+@uncounted_njit
+def keep(state, prices):
     """The chips that were priced cost that."""
-    num_chips = len(chips)
-    change = _renewed(terms, 2 * num_chips)
-    for chip in range(numbers[LOW], numbers[HIGH] + 1):
-        change += _renewed(terms, chip) + _renewed(terms, num_chips + chip)
-    figures[SUM] += change
-    numbers[LOW], numbers[HIGH] = num_chips, -1
-    numbers[SIZES + LOG_UNIT] = 0
+    run, num_chips = state.run[0], len(state.chips)
+    change = _renewed(prices, 2 * num_chips)
+    for at in range(run.low, run.high + 1):
+        change += _renewed(prices, at) + _renewed(prices, num_chips + at)
+    run.sum += change
+    run.low = num_chips
+    run.high = -1
+    run.logged = 0
 
 
-@njit(cache=True, nogil=True)
-def drop(chips, numbers):
+@uncounted_njit
+def drop(state):
     """The chips that were priced, whose units were taken back, cost what they did."""
-    for chip in range(numbers[LOW], numbers[HIGH] + 1):
-        numbers[ALL_STREAM] += chips[chip, OLD_STREAM] - chips[chip, STREAM]
-        numbers[ALL_OVER] += chips[chip, OLD_OVER] - chips[chip, OVER]
-        numbers[ALL_SLACK] += chips[chip, OLD_SLACK] - chips[chip, SLACK]
-        chips[chip, STREAM] = chips[chip, OLD_STREAM]
-        chips[chip, OVER] = chips[chip, OLD_OVER]
-        chips[chip, SLACK] = chips[chip, OLD_SLACK]
-    numbers[LOW], numbers[HIGH] = len(chips), -1
+    run = state.run[0]
+    for at in range(run.low, run.high + 1):
+        chip = state.chips[at]
+        run.stream_bytes += chip.old_stream_bytes - chip.stream_bytes
+        run.over_bytes += chip.old_over_bytes - chip.over_bytes
+        run.slack_bytes += chip.old_slack_bytes - chip.slack_bytes
+        chip.stream_bytes = chip.old_stream_bytes
+        chip.over_bytes = chip.old_over_bytes
+        chip.slack_bytes = chip.old_slack_bytes
+    run.low = len(state.chips)
+    run.high = -1
 
 
-@njit(cache=True, nogil=True)
-def ease_s(numbers, rates):
+@uncounted_njit
+def ease_s(state):
     """Seconds by which the objective sees the host's link faster than it is.
 
     Weights stream whole, so moving small ones mostly changes nothing; half the way to what
     would do, could they stream in part, shows where less will have to.
     """
-    return 0.5 * numbers[ALL_SLACK] * rates[0, HOST_IN_S_PER_BYTE] * numbers[OVERLAP]
+    run = state.run[0]
+    return 0.5 * run.slack_bytes * state.chips[0].host_in_s_per_byte * run.overlap
 
 
-@njit(cache=True, nogil=True)
-def rescale(terms, figures, power, host_ease_s):
+@uncounted_njit
+def rescale(state, prices, power):
     """Take powers of ``power`` of terms over the largest of them."""
-    scale = largest_s(terms)
-    scale = scale if scale > 0.0 else 1.0
-    total = 0.0
-    for term in range(terms.shape[1]):
-        seconds = terms[SECONDS, term] - (host_ease_s if term == terms.shape[1] - 2 else 0.0)
-        terms[POWERED, term] = _to_the(seconds / scale, power)
-        total += terms[POWERED, term]
-    figures[SUM] = total
-    figures[SCALE] = scale
-    figures[POWER] = power
+    run = state.run[0]
+    scale_s = largest_s(prices)
+    scale_s = scale_s if scale_s > 0.0 else 1.0
+    run.per_scale = 1.0 / scale_s
+    run.power = power
+    run.sum = 0.0
+    host = 2 * len(state.chips)
+    for number in range(len(prices.terms)):
+        term = prices.terms[number]
+        seconds = term.seconds - (ease_s(state) if number == host else 0.0)
+        term.powered = _to_the(seconds / scale_s, power)
+        run.sum += term.powered
 
 
-@njit(cache=True, nogil=True)
-def largest_s(terms):
+@uncounted_njit
+def largest_s(prices):
     """The interval."""
     largest = 0.0
-    for term in range(terms.shape[1]):
-        largest = max(largest, terms[SECONDS, term])
+    for number in range(len(prices.terms)):
+        largest = max(largest, prices.terms[number].seconds)
     return largest
 
 
-@njit(cache=True, nogil=True)
-def _renew(terms, term, seconds, per_scale, power):
-    terms[NEW_SECONDS, term] = seconds
-    terms[NEW_POWERED, term] = _to_the(seconds * per_scale, power)
-    return terms[NEW_POWERED, term] - terms[POWERED, term]
+@uncounted_njit
+def _renew(state, prices, number, seconds):
+    run, term = state.run[0], prices.terms[number]
+    term.new_seconds = seconds
+    term.new_powered = _to_the(seconds * run.per_scale, run.power)
+    return term.new_powered - term.powered
 
 
-@njit(cache=True, nogil=True)
-def _renewed(terms, term):
-    change = terms[NEW_POWERED, term] - terms[POWERED, term]
-    terms[SECONDS, term] = terms[NEW_SECONDS, term]
-    terms[POWERED, term] = terms[NEW_POWERED, term]
+@uncounted_njit
+def _renewed(prices, number):
+    term = prices.terms[number]
+    change = term.new_powered - term.powered
+    term.seconds = term.new_seconds
+    term.powered = term.new_powered
     return change
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def _to_the(x, power):
     """``x`` to the power of 1, 5, 8 or 16."""
     if power == 1.0:
@@ -192,90 +127,111 @@ def _to_the(x, power):
     return eighth if power == 8.0 else eighth * eighth
 
 
-@njit(cache=True, nogil=True)
-def _chip_s(chips, rates, chip, tick_s, overlap):
+@uncounted_njit
+def _chip_s(state, at):
     """Kernels and relays of a chip; where nothing overlaps, its transfers too."""
-    seconds = chips[chip, COMPUTE] * tick_s
-    seconds += chips[chip, RELAYED] * rates[chip, COPY_S_PER_BYTE]
-    seconds += chips[chip, RELAYS] * rates[chip, COPY_S]
-    if overlap or rates[chip, HOST_IN_S_PER_BYTE] == 0.0:
+    run, chip = state.run[0], state.chips[at]
+    seconds = chip.compute_ticks * run.tick_s
+    seconds += chip.relayed_bytes * chip.copy_s_per_byte
+    seconds += chip.relays * chip.copy_s
+    if run.overlap or chip.host_in_s_per_byte == 0.0:
         return seconds
-    if chip > 0:
-        seconds += chips[chip - 1, LINK] * rates[chip - 1, LINK_S_PER_BYTE]
-    seconds += chips[chip, LINK] * rates[chip, LINK_S_PER_BYTE]
-    seconds += (chips[chip, HOST_IN] + chips[chip, STREAM]) * rates[chip, HOST_IN_S_PER_BYTE]
-    return seconds + chips[chip, HOST_OUT] * rates[chip, HOST_OUT_S_PER_BYTE]
+    if at > 0:
+        before = state.chips[at - 1]
+        seconds += before.link_bytes * before.link_s_per_byte
+    seconds += chip.link_bytes * chip.link_s_per_byte
+    seconds += (chip.host_in_bytes + chip.stream_bytes) * chip.host_in_s_per_byte
+    return seconds + chip.host_out_bytes * chip.host_out_s_per_byte
 
 
-@njit(cache=True, nogil=True)
-def _fit(units, entries, tensors, chips, lists, priority, chip):
-    """Activations beyond the memory of ``chip``, and the weights that stream."""
-    peak = chips[chip, HELD] + _most_alive(units, entries, tensors, chips, chip)
-    excess = peak - chips[chip, SRAM]
-    chips[chip, OVER] = max(np.int64(0), excess)
-    excess += chips[chip, WEIGHTS]
-    if chips[chip, WEIGHTS] > 0 and excess > 0:
-        excess += chips[chip, STREAM_BUFFER]
-        chips[chip, OVER] = max(np.int64(0), excess - chips[chip, WEIGHTS])
-        _stream(units, entries, tensors, chips, lists, priority, chip, excess)
+@uncounted_njit
+def _fit(state, prices, at):
+    """Count anew the activations beyond the memory of a chip, and the weights that stream."""
+    run, chip = state.run[0], state.chips[at]
+    chip.old_stream_bytes = chip.stream_bytes
+    chip.old_over_bytes = chip.over_bytes
+    chip.old_slack_bytes = chip.slack_bytes
+    chip.stream_bytes = 0
+    chip.over_bytes = 0
+    chip.slack_bytes = 0
+    if chip.weight_bytes + chip.held_bytes + chip.inside_bytes > chip.sram_bytes:
+        excess = chip.held_bytes + _most_alive(state, at) - chip.sram_bytes
+        chip.over_bytes = max(np.int64(0), excess)
+        excess += chip.weight_bytes
+        if chip.weight_bytes > 0 and excess > 0:
+            excess += chip.stream_buffer_bytes
+            chip.over_bytes = max(np.int64(0), excess - chip.weight_bytes)
+            _stream(state, prices, at, excess)
+    run.stream_bytes += chip.stream_bytes - chip.old_stream_bytes
+    run.over_bytes += chip.over_bytes - chip.old_over_bytes
+    run.slack_bytes += chip.slack_bytes - chip.old_slack_bytes
 
 
-@njit(cache=True, nogil=True)
-def _most_alive(units, entries, tensors, chips, chip):
-    """Most bytes at once of the activations that stay on ``chip``."""
+@uncounted_njit
+def _most_alive(state, at):
+    """Most bytes at once of the activations that stay on a chip."""
     alive, most = np.int64(0), np.int64(0)
-    unit = chips[chip, FIRST]
-    while unit != NONE:
-        for i in range(units[unit, WRITES], units[unit + 1, WRITES]):
-            tensor = entries[i]
-            if tensors[tensor, FARTHEST] == chip and tensors[tensor, IS_OUTPUT] == 0:
-                alive += tensors[tensor, STORED]
-        most = max(most, alive + units[unit, INNER])
-        for i in range(units[unit, LASTS], units[unit + 1, LASTS]):
-            tensor = entries[i]
-            stays = tensors[tensor, FARTHEST] == chip and units[tensors[tensor, HOME], CHIP] == chip
-            if stays and tensors[tensor, IS_OUTPUT] == 0:
-                alive -= tensors[tensor, STORED]
-        unit = units[unit, FOLLOWING]
+    number = state.chips[at].first
+    while number != NONE:
+        unit, behind = state.units[number], state.units[number + 1]
+        for i in range(unit.writes, behind.writes):
+            tensor = state.tensors[state.entries[i]]
+            if tensor.farthest == at and not tensor.is_output:
+                alive += tensor.stored_bytes
+        most = max(most, alive + unit.inner_bytes)
+        for i in range(unit.lasts, behind.lasts):
+            tensor = state.tensors[state.entries[i]]
+            stays = tensor.farthest == at and state.units[tensor.home].chip == at
+            if stays and not tensor.is_output:
+                alive -= tensor.stored_bytes
+        number = unit.following
     return most
 
 
-@njit(cache=True, nogil=True)
-def _stream(units, entries, tensors, chips, lists, priority, chip, excess):
-    """Stream weights of ``chip`` until ``excess`` bytes need not be resident.
+@uncounted_njit
+def _stream(state, prices, at, excess):
+    """Stream weights of a chip until ``excess`` bytes need not be resident.
 
     First the least touched per stored byte, then the larger, then the lower index.
     """
-    heap, weight, touched = lists[WEIGHT_HEAP], lists[WEIGHT], lists[WEIGHT_TOUCHED]
-    found = 0
-    unit = chips[chip, FIRST]
-    while unit != NONE:
-        touch = units[unit, TOUCHES] - units[unit, READS]
-        for i in range(units[unit, READS], units[unit + 1, READS]):
-            if tensors[entries[i], HOME] == IS_WEIGHT:
-                rank = tensors[entries[i], RANK]
-                if touched[rank] == NONE:
-                    heap[found] = rank
-                    found += 1
-                touched[rank] = max(touched[rank], entries[touch + i])
-        unit = units[unit, FOLLOWING]
+    chip, heap, touched_bytes = state.chips[at], prices.heap, prices.touched_bytes
     size = np.int64(0)
-    for i in range(found):
+    for i in range(_weights_of(state, prices, at)):
         rank = heap[i]
-        size_bytes = tensors[weight[rank], SIZE]
+        size_bytes = state.tensors[prices.weight[rank]].size_bytes
         if size_bytes > 0:
-            priority[rank] = -touched[rank] / size_bytes
-            size = heap_push(heap, size, rank, priority)
+            prices.priority[rank] = -touched_bytes[rank] / size_bytes
+            size = heap_push(heap, size, rank, prices.priority)
         else:
-            touched[rank] = NONE
+            touched_bytes[rank] = NONE
     while size > 0 and excess > 0:
         rank = heap[0]
-        size = heap_pop(heap, size, priority)
-        stored = tensors[weight[rank], STORED]
-        excess -= stored
-        chips[chip, STREAM] += touched[rank]
+        size = heap_pop(heap, size, prices.priority)
+        stored_bytes = state.tensors[prices.weight[rank]].stored_bytes
+        excess -= stored_bytes
+        chip.stream_bytes += touched_bytes[rank]
         if excess < 0:
-            chips[chip, SLACK] = int(touched[rank] * (-excess / stored))
-        touched[rank] = NONE
+            chip.slack_bytes = np.int64(touched_bytes[rank] * (-excess / stored_bytes))
+        touched_bytes[rank] = NONE
     for i in range(size):
-        touched[heap[i]] = NONE
+        touched_bytes[heap[i]] = NONE
+
+
+@uncounted_njit
+def _weights_of(state, prices, at):
+    """Write the weights of a chip by rank to ``heap``, and what it touches of each; how many."""
+    found = 0
+    number = state.chips[at].first
+    while number != NONE:
+        unit = state.units[number]
+        touches = unit.touches - unit.reads
+        for i in range(unit.reads, state.units[number + 1].reads):
+            tensor = state.tensors[state.entries[i]]
+            if tensor.home == IS_WEIGHT:
+                rank = tensor.rank
+                if prices.touched_bytes[rank] == NONE:
+                    prices.heap[found] = rank
+                    found += 1
+                prices.touched_bytes[rank] = max(prices.touched_bytes[rank], state.entries[touches + i])
+        number = unit.following
+    return found

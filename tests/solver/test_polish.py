@@ -9,7 +9,14 @@ from hypothesis import given, settings
 
 from go_opt.env import cost_tables, evaluate_batch, evaluate_plan, greedy_fusion, loop_roles
 from go_opt.model.builder import GraphBuilder
-from go_opt.solver import anneal, needed_relays, placement_problem, relays_of_arrays, verify
+from go_opt.solver import (
+    AnnealingProblem,
+    anneal,
+    needed_relays,
+    placement_problem,
+    relays_of_arrays,
+    verify,
+)
 from go_opt.solver.annealing.polish import fused_within_chips, polish
 from tests.strategies import examples, make_plan, random_graph, random_target, seeds, small_mcm
 
@@ -24,9 +31,8 @@ def test_polished_plans_are_valid_and_never_slower(seed: int) -> None:
     group = greedy_fusion(loop_roles(graph), order)
     problem = placement_problem(graph, target, group)
     start = np.zeros(graph.num_ops, np.int32)
-    placement = anneal(
-        tables, problem, order, group, start, passing="relayed", moves=200, seed=seed, hot=1.0
-    ).placement
+    annealed = AnnealingProblem(tables, problem, order, group, "relayed")
+    placement = anneal(annealed, start, moves=200, seed=seed, hot=1.0).placement
     relays = relays_of_arrays(graph, *needed_relays(tables, placement, "adjacent"))
     polished = polish(graph, target, tables, placement, order, group, evaluations=20)
     assert polished.evaluations <= 20

@@ -33,7 +33,7 @@ from go_opt.search.methods.events import (
 )
 from go_opt.search.methods.refining import BackgroundRefining, Refining
 from go_opt.search.methods.stage_search import StageSearch
-from go_opt.solver import Annealing, improve_with_clones
+from go_opt.solver import Annealing, AnnealingProblem, improve_with_clones
 from go_opt.solver.annealing.anneal import HOT
 from go_opt.solver.annealing.polish import fused_within_chips, polish
 from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem, replicated_plan_problem
@@ -194,13 +194,12 @@ class _Chain:
         search, start = on_ring.search, on_ring.plan
         self._on_ring = on_ring
         self._reached_s = np.inf
+        problem = AnnealingProblem(
+            on_ring.tables, on_ring.units(), start.order, start.fusion_group, search.passing
+        )
         self._annealing = Annealing(
-            on_ring.tables,
-            on_ring.units(),
-            start.order,
-            start.fusion_group,
+            problem,
             on_ring.placement,
-            passing=search.passing,
             moves=rounds * MOVES,
             seed=int(np.random.default_rng((search.request.seed, *number)).integers(2**31)),
             hot=SECOND_HOT if number[1] else HOT,
