@@ -3,8 +3,9 @@
 from go_opt.solver.annealing.anneal import Annealing, anneal
 from go_opt.solver.annealing.tables import AnnealingProblem
 from go_opt.solver.certify.problem.bounds import Bound, latency_bound, throughput_bound
+from go_opt.solver.certify.problem.build import refinement_problem
 from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem
-from go_opt.solver.certify.problem.problem import RefinementProblem, refinement_problem
+from go_opt.solver.certify.problem.problem import RefinementProblem
 from go_opt.solver.certify.refinement import Refinement
 from go_opt.solver.constraints.problem import constrained_problem, sample_constrained
 from go_opt.solver.copies.clones import improve_with_clones

@@ -4,7 +4,7 @@ An op is *clonable* where it and all its ancestors are no matrix ops, and togeth
 ``MAX_CONE_OPS`` ops that read graph inputs and small weights alone: attention masks, position
 encodings, casts and broadcasts of inputs. The rule is narrow on purpose. A clone takes a
 tensor off every link, so a lower bound has to forget what clonable ops send
-(:mod:`go_opt.solver.certify.problem.problem`); were every cheap op clonable, it would forget all.
+(:mod:`go_opt.solver.certify.problem.build`); were every cheap op clonable, it would forget all.
 """
 
 from __future__ import annotations

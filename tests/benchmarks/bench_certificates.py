@@ -44,8 +44,9 @@ from go_opt.env.copies.stages import stages_of
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.solver.annealing.polish import fused_within_chips
+from go_opt.solver.certify.problem.build import refinement_problem
 from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem, replicated_plan_problem
-from go_opt.solver.certify.problem.problem import RefinementProblem, refinement_problem
+from go_opt.solver.certify.problem.problem import RefinementProblem
 from go_opt.solver.certify.refinement import Refinement
 from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
 from go_opt.solver.problem.passing import PASSING_CODE, Passing

@@ -58,7 +58,7 @@ def changes() -> dict[str, list[Change]]:
     """By method, or part of one: what takes its place."""
     from go_opt.search import table
     from go_opt.search.methods import improvement
-    from go_opt.solver.certify.problem import problem
+    from go_opt.solver.certify.problem import build
 
     orders, rounds = "go_opt.solver.orders.", "go_opt.search.methods.improvement."
 
@@ -70,7 +70,7 @@ def changes() -> dict[str, list[Change]]:
     no_ties = [
         (orders + f"{name}.tied_keys", lambda *args: None) for name in ("order_search", "joint_orders")
     ]
-    no_edges = lambda *args: problem.np.empty((0, 2), problem.np.int32)  # noqa: E731
+    no_edges = lambda *args: build.np.empty((0, 2), build.np.int32)  # noqa: E731
     return {
         "full": [],
         "control": [],
@@ -80,7 +80,7 @@ def changes() -> dict[str, list[Change]]:
             ("go_opt.search.methods.refining.gathered_kernels", as_it_comes),
             ("go_opt.solver.annealing.polish.gathered_kernels", as_it_comes),
         ],
-        "interchange": [("go_opt.solver.certify.problem.problem._interchange_edges", no_edges)],
+        "interchange": [("go_opt.solver.certify.problem.build._interchange_edges", no_edges)],
         "order screen": [(orders + "order_search.OrderScreen", lambda *args: None)],
         "refinement of placements": [(rounds + "_refinings", proof_alone(improvement._refinings))],
         "annealing": [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from go_opt.env import cost_tables
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
-from go_opt.solver.certify.problem.problem import refinement_problem
+from go_opt.solver.certify.problem.build import refinement_problem
 from tests.strategies import small_mcm
 
 

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from go_opt.env import cost_tables
 from go_opt.model.builder import GraphBuilder
-from go_opt.solver.certify.problem.problem import UnitGraph, refinement_problem
+from go_opt.solver.certify.problem.build import refinement_problem
+from go_opt.solver.certify.problem.problem import UnitGraph
 from go_opt.solver.certify.states.min_cut import (
     FREE,
     INSIDE,

@@ -7,7 +7,7 @@ import pytest
 
 from go_opt.env import cost_tables, evaluate_batch
 from go_opt.model.builder import GraphBuilder
-from go_opt.solver.certify.problem.problem import refinement_problem
+from go_opt.solver.certify.problem.build import refinement_problem
 from go_opt.solver.certify.refinement import Refinement
 from go_opt.solver.problem.passing import Passing
 from tests.solver.brute_force import plenty_of_memory

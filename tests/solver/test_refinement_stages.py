@@ -10,8 +10,8 @@ from go_opt.env.copies.stages import stages_of_sizes
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import ACTIVATION, INPUT, WEIGHT, Graph
 from go_opt.solver.certify.problem.bounds import throughput_bound
+from go_opt.solver.certify.problem.build import Units, planned_problem_of_units, refinement_problem
 from go_opt.solver.certify.problem.joint_floors import replicated_plan_problem
-from go_opt.solver.certify.problem.problem import problem_of_units, refinement_problem
 from go_opt.solver.certify.refinement import Refinement
 from go_opt.solver.certify.states.slices import slice_units
 from go_opt.solver.problem.passing import Passing
@@ -191,15 +191,8 @@ def test_planned_stages_fit() -> None:
         sram_bytes = int(rng.choice([4000, 6000, 9000]))
         tables = cost_tables(graph, small_mcm(5, sram_bytes=sram_bytes, host_in_bytes_per_s=1e6))
         ops = np.arange(graph.num_ops, dtype=np.int32)
-        problem = problem_of_units(
-            graph,
-            tables,
-            ops,
-            tables.kernel_floor_s()[0],
-            passing="free",
-            replicates=True,
-            planned_kernels=ops,
-        )
+        units = Units(ops, tables.kernel_floor_s()[0], "free")
+        problem = planned_problem_of_units(graph, tables, units, ops)
         refinement = Refinement(problem)
         refinement.run(10_000)
         if refinement.upper_s == np.inf:

@@ -36,9 +36,10 @@ from go_opt.search.methods.stage_search import StageSearch
 from go_opt.solver import Annealing, AnnealingProblem, improve_with_clones
 from go_opt.solver.annealing.anneal import HOT
 from go_opt.solver.annealing.polish import fused_within_chips, polish
+from go_opt.solver.certify.problem.build import refinement_problem
 from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem, replicated_plan_problem
 from go_opt.solver.certify.problem.op_shares import loose_refinement_problem
-from go_opt.solver.certify.problem.problem import RefinementProblem, refinement_problem
+from go_opt.solver.certify.problem.problem import RefinementProblem
 
 MOVES: Final = 16_384  # of a chain in a round
 EXACT_ROUNDS: Final = 8  # of the refinement alone, before the first chain

@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles, greedy_fusion
 from go_opt.model.graph import ACTIVATION, NO_PRODUCER, Graph
+from go_opt.solver.certify.problem.build import Units, planned_problem_of_units, problem_of_units
 from go_opt.solver.certify.problem.kernel_parts import KernelParts, kernel_parts
-from go_opt.solver.certify.problem.problem import RefinementProblem, problem_of_units
+from go_opt.solver.certify.problem.problem import RefinementProblem
 from go_opt.solver.problem.passing import Passing
 
 
@@ -47,19 +48,14 @@ def joint_refinement_problem(
       replicates: whether stages may take several chips.
       tight: whether memory counts.
     """
-    units = np.arange(graph.num_ops, dtype=np.int32)
-    floor_s = joint_floor_s(tables, roles, may_clone)
-    return problem_of_units(
-        graph,
-        tables,
-        units,
-        floor_s,
-        passing="free",
-        may_clone=may_clone,
-        replicates=replicates,
+    units = Units(
+        np.arange(graph.num_ops, dtype=np.int32),
+        joint_floor_s(tables, roles, may_clone),
+        "free",
+        may_clone,
         apart=_never_together(tables, roles, may_clone),
-        tight=tight,
     )
+    return problem_of_units(graph, tables, units, replicates=replicates, tight=tight)
 
 
 def replicated_plan_problem(
@@ -75,17 +71,9 @@ def replicated_plan_problem(
         which little is touched, and which the host's link brings in that time, need not stay
         where a chip cannot hold all.
     """
-    units = np.arange(graph.num_ops, dtype=np.int32)
-    return problem_of_units(
-        graph,
-        tables,
-        units,
-        joint_floor_s(tables, roles),
-        passing=passing,
-        replicates=True,
-        planned_kernels=greedy_fusion(roles, units),
-        planned_s=planned_s,
-    )
+    ops = np.arange(graph.num_ops, dtype=np.int32)
+    units = Units(ops, joint_floor_s(tables, roles), passing)
+    return planned_problem_of_units(graph, tables, units, greedy_fusion(roles, ops), planned_s)
 
 
 def joint_floor_s(

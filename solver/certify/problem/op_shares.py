@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.model.graph import Graph
-from go_opt.solver.certify.problem.problem import RefinementProblem, problem_of_units
+from go_opt.solver.certify.problem.build import Units, problem_of_units
+from go_opt.solver.certify.problem.problem import RefinementProblem
 from go_opt.solver.problem.passing import Passing
 
 
@@ -29,8 +30,9 @@ def loose_refinement_problem(
     passing: Passing,
 ) -> RefinementProblem:
     """The placement of ops that take their shares of the kernels ``fusion_group`` [N] along ``order`` [N]."""
-    units = np.arange(graph.num_ops, dtype=np.int32)
-    return problem_of_units(graph, tables, units, op_share_s(tables, order, fusion_group), passing=passing)
+    ops = np.arange(graph.num_ops, dtype=np.int32)
+    units = Units(ops, op_share_s(tables, order, fusion_group), passing)
+    return problem_of_units(graph, tables, units)
 
 
 def op_share_s(

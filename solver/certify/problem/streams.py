@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit
+
+from go_opt.common.records import uncounted_njit
 
 NEVER_FITS: Final = -1
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def spare_bytes(memory, ticks):
     """What stages may stream within intervals of ``ticks``."""
     if memory.stream_bytes_per_tick == 0:
@@ -19,7 +20,7 @@ def spare_bytes(memory, ticks):
     return np.int64(min(max(spare, 0.0), 2.0**60))
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def streaming_ticks(memory, spare, ticks):
     """What a streamed byte takes its chip; where stages share the link, one chip's time for all there is.
 
@@ -30,7 +31,7 @@ def streaming_ticks(memory, spare, ticks):
     return memory.stream_ticks_per_byte * (1.0 - 1e-15)
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def streamed_bytes(memory, held, active, whole):
     """What a stage streams that holds so much beside its activations, or NEVER_FITS for too many of these."""
     if active > memory.sram_bytes:
@@ -44,7 +45,7 @@ def streamed_bytes(memory, held, active, whole):
     return -(-excess // whole) * whole
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def least_streamed(memory, inside, outside, state, after, borders):
     """What any stage between a down-set of ``state`` and one of ``after`` streams, or NEVER_FITS."""
     held = np.int64(0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.records import uncounted_njit
 from go_opt.solver.certify.problem.problem import UnitGraph
 from go_opt.solver.certify.problem.streams import NEVER_FITS
 from go_opt.solver.problem.passing import RELAYED
@@ -24,7 +24,6 @@ class FitScratch(NamedTuple):
     seen_tensor: NDArray[np.int64]  # [K] stamp of the last pair that charged it
     seen_input: NDArray[np.int64]  # [I]
     seen_weight: NDArray[np.int64]  # [G]
-    on_chip: NDArray[np.int32]  # [G] weights of the pair at hand
     dies: NDArray[np.int64]  # [U] stamp of the last pair in which something …
     dying_bytes: NDArray[np.int64]  # [U] … is alive up to and with this unit
     known: NDArray[np.int64]  # [C, 4] pairs of states, their free units then, what they stream and hold
@@ -42,7 +41,6 @@ def fit_scratch(graph: UnitGraph, capacity: int = 0) -> FitScratch:
         seen_tensor=np.zeros(len(held.enter_bytes), np.int64),
         seen_input=np.zeros(len(held.input_bytes), np.int64),
         seen_weight=np.zeros(len(held.stored_bytes), np.int64),
-        on_chip=np.zeros(len(held.stored_bytes), np.int32),
         dies=np.zeros(graph.num_units, np.int64),
         dying_bytes=np.zeros(graph.num_units, np.int64),
         known=np.full((size, 4), UNKNOWN, np.int64),
@@ -52,24 +50,24 @@ def fit_scratch(graph: UnitGraph, capacity: int = 0) -> FitScratch:
     )
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def weigh(graph, pool, scratch, state):
     """Make ``low_bytes`` and ``high_bytes`` of ``state`` those it has now."""
     if scratch.weighed[state] != pool.num_free[state]:
         scratch.weighed[state] = pool.num_free[state]
-        scratch.low_bytes[state] = _weight_bytes(graph, scratch, pool.inside[state], False)
-        scratch.high_bytes[state] = _weight_bytes(graph, scratch, pool.outside[state], True)
+        scratch.low_bytes[state] = _weight_bytes(graph, scratch, pool.inside[state], np.int64(1))
+        scratch.high_bytes[state] = _weight_bytes(graph, scratch, pool.outside[state], np.int64(0))
 
 
-@njit(cache=True, nogil=True)
-def _weight_bytes(graph, scratch, units, is_complement):
-    """Stored bytes of the weights that ``units`` [W] read, or those that are not among them."""
+@uncounted_njit
+def _weight_bytes(graph, scratch, units, bit):
+    """Stored bytes of the weights that those units read whose bit of ``units`` [W] is ``bit``."""
     memory = graph.held
     scratch.stamp[0] += 1
     stamp = scratch.stamp[0]
     total = np.int64(0)
     for unit in range(len(graph.unit_ticks)):
-        if ((units[unit >> 6] >> (unit & 63)) & 1) != is_complement:
+        if ((units[unit >> 6] >> (unit & 63)) & 1) == bit:
             for i in range(memory.weight_ptr[unit], memory.weight_ptr[unit + 1]):
                 weight = memory.weight[i]
                 if scratch.seen_weight[weight] != stamp:
@@ -78,7 +76,7 @@ def _weight_bytes(graph, scratch, units, is_complement):
     return total
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def most_shed_bytes(memory, spare):
     """Stored bytes of weights that may stream where ``spare`` may be touched; parts of weights may."""
     shed = np.int64(0)
@@ -92,7 +90,7 @@ def most_shed_bytes(memory, spare):
     return shed
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def known_streamed(graph, pool, scratch, state, after):
     """:func:`least_streamed_on_chip` of two states of ``pool``, and the most that stays of its weights.
 
@@ -115,7 +113,7 @@ def known_streamed(graph, pool, scratch, state, after):
     return streamed, resident
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def least_streamed_on_chip(graph, inside, outside, scratch, state, after, first_word, last_word):
     """What holds for any chip between a down-set of ``state`` and one of ``after``.
 
@@ -130,7 +128,6 @@ def least_streamed_on_chip(graph, inside, outside, scratch, state, after, first_
     most = np.int64(0)  # alive beside what is held
     carried = np.int64(0)
     always = np.int64(0)  # streamed in any case
-    num_weights = 0
     for word in range(first_word, last_word + 1):
         forced = inside[after, word] & outside[state, word]
         if forced == 0:
@@ -153,8 +150,6 @@ def least_streamed_on_chip(graph, inside, outside, scratch, state, after, first_
                         always += memory.touched_bytes[weight]
                         continue
                     stored += memory.stored_bytes[weight]
-                    scratch.on_chip[num_weights] = weight
-                    num_weights += 1
             alive = carried
             for k in range(graph.produced_ptr[unit], graph.produced_ptr[unit + 1]):
                 if _leaves(graph, outside, after, k):
@@ -169,19 +164,19 @@ def least_streamed_on_chip(graph, inside, outside, scratch, state, after, first_
                         scratch.dying_bytes[last] = 0
                     scratch.dying_bytes[last] += memory.made_bytes[k]
             for r in range(graph.read_ptr[unit], graph.read_ptr[unit + 1]):
-                k = graph.read[r]
-                producer = graph.tensor_producer[k]
+                tensor = np.int64(graph.read[r])
+                producer = graph.tensor_producer[tensor]
                 is_made_before = (inside[state, producer >> 6] >> (producer & 63)) & 1
                 is_made_here = not is_made_before and (outside[state, producer >> 6] >> (producer & 63)) & 1
                 if is_made_here and memory.is_in_order:
                     continue
-                comes_in = is_made_before and memory.enter_bytes[k] > 0
-                leaves = not comes_in and _leaves(graph, outside, after, k)
+                comes_in = is_made_before and memory.enter_bytes[tensor] > 0
+                leaves = not comes_in and _leaves(graph, outside, after, tensor)
                 if comes_in or (leaves and not is_made_here):
                     # Where it is not known whether it comes in or goes out, it does one of them.
-                    if scratch.seen_tensor[k] != stamp:
-                        scratch.seen_tensor[k] = stamp
-                        held += memory.enter_bytes[k] if is_made_before else memory.leave_bytes[k]
+                    if scratch.seen_tensor[tensor] != stamp:
+                        scratch.seen_tensor[tensor] = stamp
+                        held += memory.enter_bytes[tensor] if is_made_before else memory.leave_bytes[tensor]
                 elif not leaves:
                     alive += memory.read_bytes[r]
             alive += _alive_across(graph, inside, outside, state, after, unit)
@@ -201,19 +196,17 @@ def least_streamed_on_chip(graph, inside, outside, scratch, state, after, first_
                 held += memory.enter_bytes[k]
     if held + most > memory.sram_bytes:
         return np.int64(NEVER_FITS), held + most, np.int64(0)
-    streamed, left = _streamed(
-        memory, scratch.on_chip[:num_weights], held + most + stored - memory.sram_bytes
-    )
+    streamed, left = _streamed(memory, scratch, held + most + stored - memory.sram_bytes)
     return always + streamed, held + most, stored - left
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def _alive_across(graph, inside, outside, state, after, unit):
     """Bytes that are alive while ``unit`` runs, made before it and read behind it, and not held."""
     memory = graph.held
     alive = np.int64(0)
     for i in range(memory.across_ptr[unit], memory.across_ptr[unit + 1]):
-        k = memory.across[i]
+        k = np.int64(memory.across[i])
         producer = graph.tensor_producer[k]
         if (inside[state, producer >> 6] >> (producer & 63)) & 1:
             continue  # it comes in if the reader is on the chip
@@ -225,7 +218,7 @@ def _alive_across(graph, inside, outside, state, after, unit):
     return alive
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def _leaves(graph, outside, after, k):
     """Whether some reader of tensor ``k`` is surely behind; tensors that clones make leave nothing."""
     if graph.held.leave_bytes[k] > 0:
@@ -236,7 +229,7 @@ def _leaves(graph, outside, after, k):
     return False
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def _last_on_chip(graph, inside, outside, state, after, k):
     """The last reader of tensor ``k`` that is surely on the chip, or -1."""
     for r in range(graph.reader_ptr[k + 1] - 1, graph.reader_ptr[k] - 1, -1):
@@ -246,9 +239,9 @@ def _last_on_chip(graph, inside, outside, state, after, k):
     return -1
 
 
-@njit(cache=True, nogil=True)
-def _streamed(memory, weights, excess):
-    """Bytes touched, and stored, of the weights that leave, in their order, until ``excess`` is gone.
+@uncounted_njit
+def _streamed(memory, scratch, excess):
+    """Bytes touched, and stored, of the weights just seen that leave, in order, until ``excess`` is gone.
 
     Where those assumed to leave first do, it is not known of which weights the stored bytes are.
     """
@@ -257,7 +250,9 @@ def _streamed(memory, weights, excess):
     is_known = True
     if excess > 0:
         excess += memory.stream_buffer_bytes
-        for weight in np.sort(weights):
+        for weight in range(len(memory.stored_bytes)):
+            if scratch.seen_weight[weight] != scratch.stamp[0] or memory.stored_bytes[weight] == 0:
+                continue
             streamed += memory.touched_bytes[weight]
             left += memory.stored_bytes[weight]
             is_known &= memory.touched_bytes[weight] > 0

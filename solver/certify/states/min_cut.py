@@ -10,8 +10,7 @@ and read outside. That is a minimum cut: in the source's side is what is in ``I`
   be outside while one of its readers is in.)
 
 Only units left free are nodes: ``A`` is one with the source, ``B`` with the sink. The maximum
-flow is Dinic's (E. A. Dinic, 1970); stopped early, it is a lower bound still. Small helpers are
-inlined: handing them the arrays by the dozen costs more than what they do.
+flow is Dinic's (E. A. Dinic, 1970); stopped early, it is a lower bound still.
 """
 
 from __future__ import annotations
@@ -19,21 +18,22 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.records import uncounted_njit
 from go_opt.solver.certify.problem.problem import UnitGraph
 
-FREE, INSIDE, OUTSIDE = range(3)
-INFINITE: Final = 2**61
+# Arguments that are NumPy's integers: kernels are compiled again for every literal.
+FREE, INSIDE, OUTSIDE = np.arange(3)
+INFINITE = np.int64(2**61)
 LARGEST_FLOW: Final = 2.0**59
-SOURCE, SINK = range(2)
+SOURCE, SINK = np.arange(2)
 
 
 class FlowNetwork(NamedTuple):
     """Arrays of one flow problem, used again and again. Axes: ``V`` nodes, ``A`` arcs."""
 
-    node_of: NDArray[np.int32]  # [U] of free units
+    node_of: NDArray[np.int64]  # [U] of free units
     tensor_seen: NDArray[np.int64]  # [K] stamp of the last problem that charged the tensor
     stamp: NDArray[np.int64]  # [1]
     first_arc: NDArray[np.int32]  # [V]
@@ -52,7 +52,7 @@ def flow_network(graph: UnitGraph) -> FlowNetwork:
     nodes = num_units + num_tensors + 2
     arcs = 2 * (num_tensors + len(graph.reader) + len(graph.successor) + num_units) + 2
     return FlowNetwork(
-        node_of=np.zeros(num_units, np.int32),
+        node_of=np.zeros(num_units, np.int64),
         tensor_seen=np.zeros(num_tensors, np.int64),
         stamp=np.zeros(1, np.int64),
         first_arc=np.zeros(nodes, np.int32),
@@ -75,7 +75,7 @@ def least_crossing_bytes(graph: UnitGraph, side: NDArray[np.int8]) -> int:
     return int(min_cut(graph, flow_network(graph), side, free, len(free), INFINITE))
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def min_cut(graph, network, side, free, num_free, enough):
     """Bytes of the least cut; once ``enough`` are proven it may stop there."""
     flow, num_nodes, _ = _build(graph, network, side, free, num_free, 1.0)
@@ -84,7 +84,7 @@ def min_cut(graph, network, side, free, num_free, enough):
     return flow
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def least_work_and_cut(graph, network, side, free, num_free, ticks_per_byte, charged):
     """Ticks of the down-set whose cut and free units on the side ``charged`` take least together."""
     traffic = np.int64(0)
@@ -109,7 +109,7 @@ def least_work_and_cut(graph, network, side, free, num_free, ticks_per_byte, cha
     return np.int64(flow / scale * (1.0 - 1e-15))
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def _build(graph, network, side, free, num_free, per_byte):
     """Arcs of the free part; returns what crosses in any case, and the number of nodes and arcs.
 
@@ -122,7 +122,7 @@ def _build(graph, network, side, free, num_free, per_byte):
     for i in range(num_free + 2):
         network.first_arc[i] = -1
     base = np.int64(0)
-    num_arcs = 0
+    num_arcs = np.int64(0)
     num_nodes = num_free + 2
     for k in range(len(graph.tensor_bytes)):
         producer = graph.tensor_producer[k]
@@ -144,23 +144,23 @@ def _build(graph, network, side, free, num_free, per_byte):
         for k in range(graph.produced_ptr[unit], graph.produced_ptr[unit + 1]):
             num_arcs, num_nodes = _add_tensor(graph, network, side, k, per_byte, node, num_arcs, num_nodes)
         for r in range(graph.read_ptr[unit], graph.read_ptr[unit + 1]):
-            k = graph.read[r]
-            if network.tensor_seen[k] != stamp and side[graph.tensor_producer[k]] == INSIDE:
-                network.tensor_seen[k] = stamp
+            tensor = np.int64(graph.read[r])
+            if network.tensor_seen[tensor] != stamp and side[graph.tensor_producer[tensor]] == INSIDE:
+                network.tensor_seen[tensor] = stamp
                 num_arcs, num_nodes = _add_tensor(
-                    graph, network, side, k, per_byte, SOURCE, num_arcs, num_nodes
+                    graph, network, side, tensor, per_byte, SOURCE, num_arcs, num_nodes
                 )
     return base, num_nodes, num_arcs
 
 
-@njit(cache=True, nogil=True, inline="always")
+@uncounted_njit
 def _add_tensor(graph, network, side, k, per_byte, tail, num_arcs, num_nodes):
     """The arcs of tensor ``k`` of the node ``tail``; its readers are free, or one is outside."""
     size = np.int64(graph.tensor_bytes[k] * per_byte)
     if size == 0:
         return num_arcs, num_nodes
     count = 0
-    only = -1
+    only = np.int64(-1)
     for r in range(graph.reader_ptr[k + 1] - 1, graph.reader_ptr[k] - 1, -1):
         reader = graph.reader[r]
         if side[reader] == OUTSIDE:
@@ -180,7 +180,7 @@ def _add_tensor(graph, network, side, k, per_byte, tail, num_arcs, num_nodes):
     return num_arcs, num_nodes + 1
 
 
-@njit(cache=True, nogil=True, inline="always")
+@uncounted_njit
 def _add_arc(network, num_arcs, tail, head, room):
     network.head[num_arcs] = head
     network.room[num_arcs] = room
@@ -193,7 +193,7 @@ def _add_arc(network, num_arcs, tail, head, room):
     return num_arcs + 2
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def _label(network, num_nodes):
     """Breadth-first levels from the sink backwards; whether the source is reached."""
     for node in range(num_nodes):
@@ -219,7 +219,7 @@ def _label(network, num_nodes):
     return False
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def _blocking_flow(network, num_nodes):
     """Send all that fits along shortest paths, by depth-first search without recursion."""
     total = np.int64(0)

@@ -107,7 +107,7 @@ def _reach_end_in_stages(graph, order, work, cut, cut_bytes, reach, ticks, befor
     shared_at = np.full(len(memory.shared_bytes), -1, np.int64)  # last place of a reader
     shared_before = np.full(len(memory.shared), -1, np.int64)  # place of the reader before this one
     chips[0] = 0
-    entering = 0
+    entering = np.int64(0)
     for j in range(1, last + 1):
         unit = order[j - 1]
         for r in range(memory.shared_ptr[unit], memory.shared_ptr[unit + 1]):

@@ -10,16 +10,16 @@ is open, and otherwise where the open work is divided best.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from go_opt.common.records import uncounted_njit
 from go_opt.solver.certify.states.min_cut import FREE, INSIDE, OUTSIDE
 from go_opt.solver.certify.states.states import MOST_CANDIDATES, read_sides, write_state
 from go_opt.solver.problem.passing import ADJACENT
 
-FORCED_IN, FORCED_OUT = 1, 2  # bits of a context
+FORCED_IN, FORCED_OUT = np.int8(1), np.int8(2)  # bits of a context
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def split_chain(graph, pool, work, chain, length, context, most_ticks):
     """Split every state of ``chain`` that is no single down-set; returns how many.
 
@@ -39,7 +39,7 @@ def split_chain(graph, pool, work, chain, length, context, most_ticks):
     return splits
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def _write_context(graph, pool, work, chain, length, context):
     num_units = len(graph.unit_ticks)
     for i in range(length):
@@ -53,7 +53,7 @@ def _write_context(graph, pool, work, chain, length, context):
                         producer = graph.tensor_producer[graph.read[r]]
                         is_in |= (context[i - 1, producer] & FORCED_IN) != 0
             context[i, unit] = FORCED_IN if is_in else 0
-        _close(graph.successor_ptr, graph.successor, context[i], FORCED_IN, True)
+        _close(graph.successor_ptr, graph.successor, context[i], FORCED_IN)
     for i in range(length - 1, -1, -1):
         read_sides(pool, chain[i], work.side)
         for unit in range(num_units):
@@ -66,20 +66,20 @@ def _write_context(graph, pool, work, chain, length, context):
                             is_out |= (context[i + 1, graph.reader[r]] & FORCED_OUT) != 0
             if is_out:
                 context[i, unit] |= FORCED_OUT
-        _close(graph.predecessor_ptr, graph.predecessor, context[i], FORCED_OUT, False)
+        _close(graph.predecessor_ptr, graph.predecessor, context[i], FORCED_OUT)
 
 
-@njit(cache=True, nogil=True)
-def _close(ptr, neighbour, context, forced, is_backward):
-    """Whoever has a forced neighbour is forced too; units are in a topological order."""
+@uncounted_njit
+def _close(ptr, neighbour, context, forced):
+    """Whoever has a forced neighbour is forced too: before what is in, behind what is out."""
     num_units = len(context)
     for i in range(num_units):
-        unit = num_units - 1 - i if is_backward else i
+        unit = num_units - 1 - i if forced == FORCED_IN else i
         for e in range(ptr[unit], ptr[unit + 1]):
             context[unit] |= context[neighbour[e]] & forced
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def _split_state(graph, pool, work, state, context, most_ticks):
     """Replace ``state`` by its half with the pivot in; the one with it out goes to the end."""
     read_sides(pool, state, work.side)
@@ -99,12 +99,14 @@ def _split_state(graph, pool, work, state, context, most_ticks):
     write_state(graph, pool, work, np.int64(state), cut_bytes, enough_bytes)
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def _pivot(graph, work, context):
     """Of the units that matter most the one that leaves the wider half narrowest."""
     num_units = len(work.side)
-    count = np.zeros(4, np.int64)
-    ticks = np.zeros(4, np.int64)
+    count, ticks = work.context_units, work.context_ticks
+    for forced in range(4):
+        count[forced] = 0
+        ticks[forced] = 0
     for unit in range(num_units):
         if work.side[unit] == FREE:
             count[context[unit]] += 1
@@ -145,7 +147,7 @@ def _pivot(graph, work, context):
     return best
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def _spread(ptr, neighbour, unit_ticks, work, unit):
     """Mark ``unit`` and the free units reached from it; returns their work and their number."""
     work.stamp[0] += 1
@@ -169,7 +171,7 @@ def _spread(ptr, neighbour, unit_ticks, work, unit):
     return ticks, units
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def _set_marked(work, side):
     stamp = work.stamp[0]
     for unit in range(len(work.side)):

@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.records import uncounted_njit
 from go_opt.solver.certify.problem.problem import MOST_TICKS, UnitGraph
 from go_opt.solver.certify.states.min_cut import (
     FREE,
@@ -29,8 +29,7 @@ from go_opt.solver.certify.states.min_cut import (
 )
 from go_opt.solver.problem.passing import ADJACENT, RELAYED
 
-# The unit to split at is looked for among at most this many, evenly spread.
-MOST_CANDIDATES: Final = 48
+MOST_CANDIDATES: Final = 48  # to split at, evenly spread
 # Under the adjacent rule states know what they force on so many chips before and behind.
 MOST_STEPS: Final = 4
 NOTHING, EVERYTHING, ANYTHING = range(3)  # the first states
@@ -68,6 +67,8 @@ class Workspace(NamedTuple):
     stack: NDArray[np.int32]  # [U]
     is_taken: NDArray[np.bool_]  # [U]
     stamp: NDArray[np.int64]  # [1]
+    context_units: NDArray[np.int64]  # [4] free units by their context …
+    context_ticks: NDArray[np.int64]  # [4] … and their work
 
 
 def workspace(graph: UnitGraph) -> Workspace:
@@ -80,6 +81,8 @@ def workspace(graph: UnitGraph) -> Workspace:
         stack=np.zeros(size, np.int32),
         is_taken=np.zeros(size, np.bool_),
         stamp=np.zeros(1, np.int64),
+        context_units=np.zeros(4, np.int64),
+        context_ticks=np.zeros(4, np.int64),
     )
 
 
@@ -130,7 +133,7 @@ def _packed(members: NDArray[np.bool_], words: int) -> NDArray[np.int64]:
     return np.packbits(padded, bitorder="little").view(np.int64)
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def read_sides(pool, state, side):
     """Unpack the sets of ``state`` into ``side`` [U]."""
     for unit in range(len(side)):
@@ -144,7 +147,7 @@ def read_sides(pool, state, side):
             side[unit] = FREE
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def write_state(graph, pool, work, state, at_least_bytes, enough_bytes):
     """Make ``state`` of ``work.side``; a bound of the cut beyond ``enough_bytes`` may stay loose."""
     num_units = len(graph.unit_ticks)
@@ -197,24 +200,23 @@ def write_state(graph, pool, work, state, at_least_bytes, enough_bytes):
         _write_tensors(graph, pool, side, state)
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def _write_pulled(graph, pool, work, state):
-    """How far work is pulled forward and pushed back under the adjacent rule, chip by chip.
+    """How far work is pulled forward under the adjacent rule, chip by chip.
 
-    One chip on, all that is inside must have its readers beside it, with their ancestors;
-    two chips on, their readers, and so on. Backwards the same from what is outside.
+    One chip on, all that is inside must have its readers beside it, with their ancestors; two on, theirs.
     """
     num_units = len(graph.unit_ticks)
     ticks = pool.low[state]
-    size = 0  # of work.free: units in the order in which they are pulled
+    size = np.int64(0)  # of work.free: units in the order in which they are pulled
     for unit in range(num_units):
         work.is_taken[unit] = work.side[unit] == INSIDE
     for unit in range(num_units):
         if work.side[unit] != INSIDE:
             for r in range(graph.read_ptr[unit], graph.read_ptr[unit + 1]):
                 if work.side[graph.tensor_producer[graph.read[r]]] == INSIDE:
-                    size = _take(work.free, work.is_taken, size, unit)
-    begin = 0
+                    size = _take(work.free, work.is_taken, size, np.int32(unit))
+    begin = np.int64(0)
     for word in range(pool.pulled.shape[1]):
         pool.pulled[state, word] = pool.inside[state, word]
     for step in range(MOST_STEPS):
@@ -231,27 +233,26 @@ def _write_pulled(graph, pool, work, state):
                 pool.last_inside[state] = max(pool.last_inside[state], word)
         pool.pulled_low[state, step] = ticks
         end = size
-        for i in range(begin, end):
-            unit = work.free[i]
+        for unit in work.free[begin:end]:
             for k in range(graph.produced_ptr[unit], graph.produced_ptr[unit + 1]):
                 for r in range(graph.reader_ptr[k], graph.reader_ptr[k + 1]):
                     size = _take(work.free, work.is_taken, size, graph.reader[r])
         begin = end
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def _write_pushed(graph, pool, work, state):
     """The same backwards: what is outside must have had what it reads outside, chip by chip."""
     num_units = len(graph.unit_ticks)
     ticks = pool.high[state]
-    size = 0
+    size = np.int64(0)
     for unit in range(num_units):
         work.is_taken[unit] = work.side[unit] == OUTSIDE
     for unit in range(num_units):
         if work.side[unit] == OUTSIDE:
             for r in range(graph.read_ptr[unit], graph.read_ptr[unit + 1]):
                 size = _take(work.free, work.is_taken, size, graph.tensor_producer[graph.read[r]])
-    begin = 0
+    begin = np.int64(0)
     for step in range(MOST_STEPS):
         i = begin
         while i < size:
@@ -262,14 +263,13 @@ def _write_pushed(graph, pool, work, state):
                 size = _take(work.free, work.is_taken, size, graph.successor[e])
         pool.pushed_high[state, step] = ticks
         end = size
-        for i in range(begin, end):
-            unit = work.free[i]
+        for unit in work.free[begin:end]:
             for r in range(graph.read_ptr[unit], graph.read_ptr[unit + 1]):
                 size = _take(work.free, work.is_taken, size, graph.tensor_producer[graph.read[r]])
         begin = end
 
 
-@njit(cache=True, nogil=True, inline="always")
+@uncounted_njit
 def _take(units, is_taken, size, unit):
     """Put ``unit`` on the list ``units`` unless it was there before."""
     if not is_taken[unit]:
@@ -279,7 +279,7 @@ def _take(units, is_taken, size, unit):
     return size
 
 
-@njit(cache=True, nogil=True)
+@uncounted_njit
 def _write_tensors(graph, pool, side, state):
     """Which tensors a chip before or behind this state passes on or takes in for certain."""
     for word in range(pool.ends.shape[1]):

@@ -15,7 +15,7 @@ from go_opt.bench.rivals import RIVALS, Limits, Problem, Rival, compete, pose
 from go_opt.env import evaluate_plan, load_target, load_zoo
 from go_opt.model.graph import WEIGHT
 from go_opt.solver import verify
-from go_opt.solver.certify.problem.problem import refinement_problem
+from go_opt.solver.certify.problem.build import refinement_problem
 from go_opt.solver.certify.refinement import Refinement
 from tests.agents.rivals.cases import Clock, best_by_brute_force_s, random_problem, toy_problem
 from tests.benchmarks.policy_rivals import POLICY_RIVALS
