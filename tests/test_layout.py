@@ -29,7 +29,7 @@ LONG_FILES: Final = {
     "env.target.definition": 307,
     "solver.certify.states.chains": 313,
     "solver.propagation.modes": 308,
-    "solver.propagation.propagators.domains": 348,
+    "solver.propagation.propagators.domains": 340,
     "solver.verify.verifier": 329,
 }
 MANY_PARAMETERS: Final = {

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.copies.relays import Copies as Copies
 from go_opt.env.copies.relays import copies_of as copies_of
 from go_opt.env.copies.stages import size_by_chip
@@ -112,7 +112,7 @@ def _with_columns(table: NDArray, num_relays: int, of_relay: float | bool, clone
     return np.concatenate([table, of_relays, table[:, clone_op]], axis=1)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _pointers(row_of, num_rows):
     """CSR pointers of entries whose rows ascend."""
     pointers = np.zeros(num_rows + 1, np.int64)
@@ -123,7 +123,7 @@ def _pointers(row_of, num_rows):
     return pointers
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _rows_of(row_of, num_rows):
     """CSR of entries in any order; those of a row stay in theirs."""
     pointers = _pointers(row_of, num_rows)
@@ -135,7 +135,7 @@ def _rows_of(row_of, num_rows):
     return pointers, entries
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _read_again(tables, placed, copies):
     """Who reads what now, with the original and the producer of every tensor."""
     num_ops = len(tables.op_read_ptr) - 1
@@ -186,7 +186,7 @@ def _read_again(tables, placed, copies):
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _tensors(tables, copies, rows):
     """The original and the producer of every tensor."""
     num_tensors, num_ops = len(tables.tensor_kind), len(rows.clone_ptr) - 1
@@ -204,7 +204,7 @@ def _tensors(tables, copies, rows):
     return original, producer
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _sources(tables, copies, rows, reads, chips, source):
     """Fill in what each of ``reads``, by an op or a clone on its chip, takes its tensor from."""
     num_tensors = len(tables.tensor_kind)
@@ -224,7 +224,7 @@ def _sources(tables, copies, rows, reads, chips, source):
                 source[i] = rows.clone_tensor[c] + rows.output_rank[tensor]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _order(tables, placement, order, group, copies, rows):
     """The order with copies behind the kernels that produce their tensors, clones before their readers'."""
     num_ops, num_relays, num_clones = len(order), len(copies.relay_tensor), len(copies.clone_op)
@@ -265,7 +265,7 @@ def _order(tables, placement, order, group, copies, rows):
     return result
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _first_readers(tables, placement, order, kernel_of, copies, rows):
     """[C] the kernel each clone comes before; its original's next where none reads it."""
     unread = np.int64(len(order) + 1)
@@ -280,7 +280,7 @@ def _first_readers(tables, placement, order, kernel_of, copies, rows):
     return before
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _push(tables, copies, rows, op, chip, kernel, before):
     """What an op, or a clone of it, on ``chip`` reads from clones comes before ``kernel``."""
     for i in range(tables.op_read_ptr[op], tables.op_read_ptr[op + 1]):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled
 from go_opt.env.cost.tables import CostTables
 
 # Stands for infinity where there is no route; times zero bytes it is still nothing.
@@ -26,7 +26,7 @@ def hop_seconds_per_byte(tables: CostTables) -> NDArray[np.float64]:
     return hops
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def transfer_s(tables, source, destination, size):
     """Seconds from one chip to another without contention: set-up, hop latencies, the slowest link."""
     if source == destination:

@@ -20,9 +20,9 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled
 from go_opt.model.graph import ACTIVATION, DATA_MOVEMENT, MATRIX, NO_PRODUCER, Graph
 from go_opt.model.op_costs import is_elementwise, is_reduction
 
@@ -99,7 +99,7 @@ def are_one_loop(roles: LoopRoles, order: NDArray[np.int32], starts: NDArray[np.
     return legal
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _greedy_fusion(roles, order):
     group = np.empty(len(order), np.int32)
     current = -1

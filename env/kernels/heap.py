@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from numba import njit
+from go_opt.common.compiling import compiled_inner
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _before(a, b, priority):
     return priority[a] > priority[b] or (priority[a] == priority[b] and a < b)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def heap_push(heap, size, item, priority):
     """Add ``item`` to the first ``size`` of ``heap``; returns the new size."""
     i = size
@@ -21,7 +21,7 @@ def heap_push(heap, size, item, priority):
     return size + 1
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def heap_pop(heap, size, priority):
     """Take away ``heap[0]``, the item of highest priority; returns the new size."""
     size -= 1

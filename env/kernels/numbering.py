@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.cost import CostTables
 
 
@@ -23,7 +23,7 @@ def kernel_seconds(tables: CostTables, kernel_of: NDArray[np.int32]) -> NDArray[
     return seconds_of_kernels(tables, kernel_of, int(kernel_of.max()) + 1)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def seconds_of_kernels(tables, kernel_of, num_kernels):
     """:func:`kernel_seconds` for compiled callers."""
     num_kinds = len(tables.sram_s_per_byte)
@@ -48,7 +48,7 @@ def seconds_of_kernels(tables, kernel_of, num_kernels):
     return kernel_s
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _kernel_bytes(tables, kernel_of, num_kernels):
     """[M] read from outside each kernel, once a tensor, and written to outside it."""
     moved_bytes = np.zeros(num_kernels, np.int64)

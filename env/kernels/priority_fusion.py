@@ -13,9 +13,9 @@ too, one below -1 takes the op off the kernel before it. Legal by construction.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles
 from go_opt.model.graph import Graph
 
@@ -39,7 +39,7 @@ def priority_fusion(
     return _priority_fusion(roles, source[visited], reader[visited])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _priority_fusion(roles, source, reader):
     num_ops = len(roles.role)
     kernel_of = np.empty(num_ops, np.int32)  # a kernel's number is one of its ops
@@ -92,7 +92,7 @@ def _priority_fusion(roles, source, reader):
     return _numbered(kernel_of, sequence)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _is_bypassed(roles, kernel_of, following, sequence, place, first, second, e, behind):
     """Whether a path leads from ``first`` to ``second`` through another kernel.
 
@@ -106,7 +106,7 @@ def _is_bypassed(roles, kernel_of, following, sequence, place, first, second, e,
     return _reads_behind(roles, kernel_of, following, second, first, e, behind)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _reads_behind(roles, kernel_of, following, kernel, excepted, e, behind):
     op = kernel
     while True:
@@ -119,7 +119,7 @@ def _reads_behind(roles, kernel_of, following, kernel, excepted, e, behind):
             return False
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _close_up(sequence, place, first, second, e, behind):
     """Put both kernels in one place: what does not read from ``first`` before it, the rest behind."""
     begin, end = place[first], place[second]
@@ -147,7 +147,7 @@ def _close_up(sequence, place, first, second, e, behind):
         sequence[i] = EMPTY
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _numbered(kernel_of, sequence):
     number = np.empty(len(sequence), np.int32)
     count = 0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled
 from go_opt.env.kernels.heap import heap_pop, heap_push
 from go_opt.model.csr import row_pointers
 from go_opt.model.graph import Graph
@@ -49,7 +49,7 @@ def height(graph: Graph) -> NDArray[np.float64]:
     return _longest_before(*graph.successors, np.arange(graph.num_ops, dtype=np.int32)[::-1].copy())
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _longest_before(ptr, neighbour, visiting_order):
     longest = np.zeros(len(visiting_order))
     for op in visiting_order:
@@ -58,7 +58,7 @@ def _longest_before(ptr, neighbour, visiting_order):
     return longest
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def schedule_kernels(successor_ptr, successor, num_read, priority, place):
     """Fill in the place [M] of each kernel: of all that are ready, that of highest priority is next.
 

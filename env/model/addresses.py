@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from go_opt.common.compiling import compiled, compiled_inner
 
 MOST_BY_SIZE = 1024  # buffers of a chip that get addresses by size
 NO_END = 1 << 62
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def most_alive(size_bytes, born, dead):
     """Most bytes at once of buffers that live from kernel ``born``, in whose order they come, to ``dead``."""
     by_death = np.argsort(dead, kind="mergesort")
@@ -23,7 +24,7 @@ def most_alive(size_bytes, born, dead):
     return most
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def place_buffers(size_bytes, born, dead, address):
     """Give each buffer the lowest address that is free while it lives; fills ``address`` [A].
 
@@ -55,7 +56,7 @@ def place_buffers(size_bytes, born, dead, address):
     return height
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def place_in_order(size_bytes, born, dead, address):
     """The same in the order of ``born``, in O(A) times the holes there are."""
     num_buffers = len(size_bytes)
@@ -82,7 +83,7 @@ def place_in_order(size_bytes, born, dead, address):
     return height
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _free(begin, end, holes, start, stop):
     """Add the hole [start, stop), joined with those it touches; how many holes there are then."""
     if start == stop:

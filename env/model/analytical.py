@@ -10,9 +10,9 @@ from math import gcd
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.read_only import read_only
 from go_opt.env.model.latency import sample_latency_s
@@ -67,7 +67,7 @@ def evaluate_batch(
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _evaluate_batch(tables, placement, order, group, replication, out):
     num_ops = tables.op_s.shape[1]
     num_chips = len(tables.chip_kind)
@@ -131,14 +131,14 @@ def _evaluate_batch(tables, placement, order, group, replication, out):
         out.latency_s[b] = sample_latency_s(tables, order[b], kernel_of, kernel_chip, kernel_s, num_kernels)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _clear(array, size):
     # A plain loop: assigning to slices makes the kernels take seconds longer to compile.
     for i in range(size):
         array[i] = 0
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _number_stages(placement, replication, stage_size, sharers, border_bytes):
     """Fill in the stages of a plan, and clear what crosses their borders."""
     num_chips = len(stage_size)
@@ -155,7 +155,7 @@ def _number_stages(placement, replication, stage_size, sharers, border_bytes):
             sharers[replica] = stage_size[d]
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _replicate(first, size, out, b, chip_host_in, chip_host_out):
     """Every chip of a stage holds what the first does, and takes its turn at the work."""
     out.compute_s[b, first] /= size
@@ -168,7 +168,7 @@ def _replicate(first, size, out, b, chip_host_in, chip_host_out):
         chip_host_out[replica] += chip_host_out[first]
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _number_kernels(tables, placement, order, group, kernel_of, kernel_chip, kernel_s, measured_s):
     """Number the kernels along the order and sum their compute, measured seconds apart."""
     kernel = -1
@@ -189,7 +189,7 @@ def _number_kernels(tables, placement, order, group, kernel_of, kernel_chip, ker
     return kernel + 1
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _account_tensors(
     tables, stamp, kernel_of, kernel_chip,
     kernel_seen, kernel_read, kernel_bytes, chip_seen, chip_host_in, chip_host_out,
@@ -261,7 +261,7 @@ def _account_tensors(
             link_bytes[link] += link_bytes[link - 1]
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _load_ring(home, hops, num_chips, size, link_bytes):
     """Add ``size`` to links home … home + hops - 1 as a difference array, summed afterwards."""
     end = home + hops
@@ -273,7 +273,7 @@ def _load_ring(home, hops, num_chips, size, link_bytes):
         link_bytes[end - num_chips] -= size
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _load_routes(tables, home, readers, size, stage_size, link_seen, link_bytes, turn_bytes):
     """Add ``size`` to the links on the union of the routes, of replicas in the mean of their turns."""
     cycle = stage_size[home]
@@ -296,7 +296,7 @@ def _load_routes(tables, home, readers, size, stage_size, link_seen, link_bytes,
                     turn_bytes[link] += size / cycle
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _finish_kernels(tables, num_kernels, kernel_chip, kernel_bytes, measured_s, kernel_s, compute_s):
     """Seconds of each kernel, by the slower of compute and memory; measured ops owe nothing more."""
     for kernel in range(num_kernels):
@@ -310,7 +310,7 @@ def _finish_kernels(tables, num_kernels, kernel_chip, kernel_bytes, measured_s, 
         compute_s[chip] += seconds
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _interval(
     tables, b, link_bytes, turn_bytes, host_bytes, chip_host_in, chip_host_out,
     stage_size, sharers, border_bytes, out,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from go_opt.common.compiling import compiled_inner
 from go_opt.env.cost.routes import transfer_s
 from go_opt.model.graph import INPUT, NO_PRODUCER
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def sample_latency_s(tables, order, kernel_of, kernel_chip, kernel_s, num_kernels):
     """Seconds of one sample; weights that stream are prefetched and do not stand on the path."""
     chip_free_s = np.zeros(len(tables.chip_kind))

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.read_only import read_only
 from go_opt.env.cost.routes import transfer_s
@@ -83,7 +83,7 @@ def _tensors_by_kernel(
     return row_pointers(home, num_kernels), tensors
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _makespan(
     tables, order, kernel_of, kernel_chip, kernel_s, stream_bytes, tensor_ptr, tensors,
     start_s, rank, left_s, to_host_s,
@@ -162,7 +162,7 @@ def _makespan(
                 _start_if_ready(reader, waits_for, ready_s, kernel_chip, kernel_s, running, end_s)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _first_to_end(end_s):
     first = np.int64(0)
     for chip in range(1, len(end_s)):
@@ -171,14 +171,14 @@ def _first_to_end(end_s):
     return first
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _start_if_ready(kernel, waits_for, ready_s, kernel_chip, kernel_s, running, end_s):
     if waits_for[kernel] == 0:
         running[kernel_chip[kernel]] = kernel
         end_s[kernel_chip[kernel]] = ready_s[kernel] + kernel_s[kernel]
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _host_arrivals(tables, order, kernel_of, kernel_chip, stream_bytes):
     """[M] when the inputs and streamed weights of each kernel have crossed the host's link."""
     arrival_s = np.zeros(len(kernel_chip))
@@ -204,7 +204,7 @@ def _host_arrivals(tables, order, kernel_of, kernel_chip, stream_bytes):
     return arrival_s
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _claim_links(tables, kernel_of, kernel_chip, tensor, home, now_s, link_free_s, link_seen, links):
     """When the tensor can leave: all links of its routes free. They are busy until it is through."""
     num_used = _links_used(tables, kernel_of, kernel_chip, tensor, home, link_seen, links)
@@ -217,7 +217,7 @@ def _claim_links(tables, kernel_of, kernel_chip, tensor, home, now_s, link_free_
     return begin_s
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _links_used(tables, kernel_of, kernel_chip, tensor, home, link_seen, links):
     """Collect the links from chip ``home`` to the readers of ``tensor``, each once; their number."""
     num_chips = len(tables.chip_kind)

@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.cost import COPY, CostTables
 from go_opt.env.model.addresses import place_buffers
 from go_opt.model.graph import NO_PRODUCER, WEIGHT
@@ -55,7 +55,7 @@ class Fit(NamedTuple):
     is_streamed: NDArray[np.bool_]  # [W]
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def rows_of(row_of, num_items, num_rows):
     """CSR of items by row, in the order of the items; those whose row is NONE are left out."""
     pointers = np.zeros(num_rows + 1, np.int64)
@@ -74,7 +74,7 @@ def rows_of(row_of, num_items, num_rows):
     return pointers, items
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def holdings(tables, kernel_of, kernel_chip):
     """What a plan's chips hold. [N] kernels of the ops along the plan's order, [M] chips of the kernels."""
     num_chips, num_tensors = len(tables.chip_kind), len(tables.tensor_kind)
@@ -122,7 +122,7 @@ def holdings(tables, kernel_of, kernel_chip):
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _alive_bytes(tables, activations, home_of, dead_of, kernel_chip, num_chips):
     """[D] most bytes at once of activations that stay on their chip."""
     born_bytes, dead_bytes = np.zeros(len(kernel_chip), np.int64), np.zeros(len(kernel_chip), np.int64)
@@ -138,7 +138,7 @@ def _alive_bytes(tables, activations, home_of, dead_of, kernel_chip, num_chips):
     return most
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _weights(tables, kernel_of, kernel_chip):
     num_chips = len(tables.chip_kind)
     capacity = len(tables.reader_op)
@@ -164,7 +164,7 @@ def _weights(tables, kernel_of, kernel_chip):
     return weight[place], weight_ptr, touched[place], reader[place]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def fit_chips(tables, held):
     """Give every activation an address where memory is tight, and choose the weights that stream.
 
@@ -212,7 +212,7 @@ def stream_order(
     return np.lexsort([weight, -size, touched_bytes / size])
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _by_use(tables, held, chip):
     """The weights of a chip that take memory, the least touched per stored byte first."""
     pairs = np.arange(held.weight_ptr[chip], held.weight_ptr[chip + 1])

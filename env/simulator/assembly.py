@@ -6,9 +6,9 @@ from math import gcd
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.kernels.numbering import seconds_of_kernels
 from go_opt.env.model.analytical import MOST_TURNS
 from go_opt.env.model.memory import Fit, Holdings, fit_chips, holdings, rows_of
@@ -55,7 +55,7 @@ class Assembly(NamedTuple):
     package: Package
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def assemble(tables, setting, kernel_of, placement, replicas, most_rounds, num_spans):
     """Kernels, memory, stages and flows of a plan.
 
@@ -105,7 +105,7 @@ def assemble(tables, setting, kernel_of, placement, replicas, most_rounds, num_s
     return Assembly(kernel_chip, kernel_s, held, fit, package)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _most_waiting(flows, deliveries, window, buffers):
     """No less than the nodes and the events there are at a time, beside those of chips."""
     # Tensors without credit, and weights that all come ahead, pile up as far as inferences go.
@@ -123,13 +123,13 @@ def _most_waiting(flows, deliveries, window, buffers):
     return nodes, events + len(deliveries) * limit
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def rounds_limit(window):
     """Inferences after which a package without a period is measured as it is."""
     return 8 * window + 64
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _streams(held, fit, num_kernels):
     """Kernels that wait for streamed weights, with the bytes of all that each waits for."""
     bytes_of = np.zeros(num_kernels, np.int64)
@@ -144,7 +144,7 @@ def _streams(held, fit, num_kernels):
     return Streams(kernel, weight_of[kernel], bytes_of[kernel])
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _stages(setting, plumbing, kernel_chip, kernel_s, replicas):
     """Kernels that wait for others, or are waited for, are stages of their own; runs between are one."""
     num_chips, num_kernels = len(replicas), len(kernel_chip)
@@ -180,7 +180,7 @@ def _stages(setting, plumbing, kernel_chip, kernel_s, replicas):
     return chips, stages, _connect(plumbing, chips, stages, stage_of), chip_kernel
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _interacting_kernels(plumbing, num_kernels):
     interacts = np.zeros(num_kernels, np.bool_)
     for flow in range(len(plumbing.maker)):
@@ -192,7 +192,7 @@ def _interacting_kernels(plumbing, num_kernels):
     return interacts
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _connect(plumbing, chips, stages, stage_of):
     """Fill in what each stage needs, frees, makes and streams; the lists of all of them."""
     flows, deliveries = plumbing.flows, plumbing.deliveries
@@ -220,13 +220,13 @@ def _connect(plumbing, chips, stages, stage_of):
     return np.concatenate((needs, frees, makes))
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _stage_on(chips, row, stage):
     """The stage on the chip of a flow or delivery, given that on the first of its replicas."""
     return stage + chips[row.chip].stage_begin - chips[row.chip - row.replica].stage_begin
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _shared(tables, setting, kernel_chip, replicas):
     """``parts`` are so far the chips that an inference runs on."""
     shared = np.zeros(1, SHARED)
@@ -250,7 +250,7 @@ def _shared(tables, setting, kernel_chip, replicas):
     return shared
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _links(tables, setting, shared, chips, flows, hops, others):
     num_links = len(setting.link_s_per_byte)
     links = np.zeros(num_links + 2, LINK)
@@ -277,7 +277,7 @@ def _links(tables, setting, shared, chips, flows, hops, others):
     return links
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _crossings(others, flow, hop, cycle):
     """How many inferences of a link's cycle cross it in a flow."""
     crossings = np.int64(0)
@@ -286,7 +286,7 @@ def _crossings(others, flow, hop, cycle):
     return crossings
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _crossings_of_ring(chips, flow, hop, cycle):
     """The same on a ring, at once; the first of replicas counts for all."""
     if cycle > 1 and hop.link - chips[hop.link].replica == flow.chip - flow.replica:

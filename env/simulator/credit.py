@@ -8,15 +8,15 @@ it, which is why the rule is there.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from go_opt.common.compiling import compiled_inner
 from go_opt.env.simulator.package import CHIP_FLOW
 
 RULES = ("off", "longest_path", "three_chip", "adjacent")
 OFF, LONGEST_PATH, THREE_CHIP, ADJACENT = range(4)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def grant_credit(flows, deliveries, num_chips, rule):
     """Set ``has_credit`` of all deliveries but those over a dependency the rule forbids."""
     for i in range(len(deliveries)):
@@ -42,7 +42,7 @@ def grant_credit(flows, deliveries, num_chips, rule):
                 delivery.has_credit = 0
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _reaches(depends):
     """Which chips depend on which through others; dependencies go to higher chips."""
     reaches = depends.copy()

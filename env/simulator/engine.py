@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from go_opt.common.records import uncounted_njit
+from go_opt.common.compiling import uncounted, uncounted_inner
 from go_opt.env.simulator.package import (
     CHIP_FLOW,
     HOST_IN,
@@ -52,7 +52,7 @@ STEADY, NOT_STEADY, DEADLOCK = range(3)
 CHECK_EVERY = 8  # inferences
 
 
-@uncounted_njit
+@uncounted
 def run(package, num_rounds, first_check):
     """Run until the package is in steady state, or ``num_rounds`` inferences are through.
 
@@ -88,7 +88,7 @@ def run(package, num_rounds, first_check):
     return (NOT_STEADY if shared.completed == num_rounds else DEADLOCK), 0
 
 
-@uncounted_njit
+@uncounted_inner
 def _begin(package):
     for flow in range(len(package.flows)):
         _ask(package, flow)
@@ -104,7 +104,7 @@ def _begin(package):
         _try_start(package, chip, 0.0, INPUT_WAIT)
 
 
-@uncounted_njit
+@uncounted_inner
 def _next_stream(package, number, stage):
     """The streamed flow a chip waits for next after ``stage``, around its inferences."""
     chip = package.chips[number]
@@ -116,7 +116,7 @@ def _next_stream(package, number, stage):
     return NONE
 
 
-@uncounted_njit
+@uncounted_inner
 def _has_room(package, flow):
     """Whether every reader that grants credit has a buffer for the next of this flow."""
     limit, inference = package.shared[0].buffers, inference_of(flow, flow.queued)
@@ -129,14 +129,14 @@ def _has_room(package, flow):
     return True
 
 
-@uncounted_njit
+@uncounted_inner
 def _taker(package, first, inference):
     """The replica of a delivery whose turn it is, given the first of them."""
     replicas = package.deliveries[first].replicas
     return first if replicas == 1 else first + inference % replicas
 
 
-@uncounted_njit
+@uncounted_inner
 def _may_start(package, chip):
     """Whether the next stage of a chip has all it waits for."""
     shared = package.shared[0]
@@ -153,7 +153,7 @@ def _may_start(package, chip):
     return True
 
 
-@uncounted_njit
+@uncounted_inner
 def _try_start(package, number, now_s, cause):
     chip, shared = package.chips[number], package.shared[0]
     if not _may_start(package, chip):
@@ -173,7 +173,7 @@ def _try_start(package, number, now_s, cause):
     put_event(package, end_s, STAGE_END, number, 0.0)
 
 
-@uncounted_njit
+@uncounted_inner
 def _end_stage(package, number, now_s):
     chip = package.chips[number]
     flow = package.stages[chip.stage].stream
@@ -184,7 +184,7 @@ def _end_stage(package, number, now_s):
         _finish_stage(package, number, now_s)
 
 
-@uncounted_njit
+@uncounted_inner
 def _finish_stage(package, number, now_s):
     chip, inference = package.chips[number], package.chips[number].inference
     stage = package.stages[chip.stage]
@@ -207,7 +207,7 @@ def _finish_stage(package, number, now_s):
     _try_start(package, number, now_s, INPUT_WAIT)
 
 
-@uncounted_njit
+@uncounted_inner
 def _free_buffer(package, number, now_s):
     delivery = package.deliveries[number]
     delivery.freed += 1
@@ -228,7 +228,7 @@ def _free_buffer(package, number, now_s):
                 _unblock(package, package.hops[hop].link, now_s)
 
 
-@uncounted_njit
+@uncounted_inner
 def _send(package, number, now_s):
     """Hand a made tensor to the DMA engines once its readers have room."""
     flow = package.flows[number]
@@ -244,7 +244,7 @@ def _send(package, number, now_s):
     _dispatch(package, chip, now_s)
 
 
-@uncounted_njit
+@uncounted_inner
 def _dispatch(package, chip, now_s):
     while chip.engines_free > 0 and chip.ready_head != NONE:
         flow = package.flows[package.nodes[chip.ready_head].subject]
@@ -259,7 +259,7 @@ def _dispatch(package, chip, now_s):
             hop = package.hops[hop].sibling
 
 
-@uncounted_njit
+@uncounted_inner
 def _enter_link(package, hop, last_byte_s, now_s):
     link = package.links[package.hops[hop].link]
     if link.blocked_head == NONE and _transmit(package, hop, last_byte_s, now_s):
@@ -272,7 +272,7 @@ def _enter_link(package, hop, last_byte_s, now_s):
     link.blocked_tail = node
 
 
-@uncounted_njit
+@uncounted_inner
 def _unblock(package, number, now_s):
     link = package.links[number]
     while link.blocked_head != NONE:
@@ -282,7 +282,7 @@ def _unblock(package, number, now_s):
         link.blocked_head = give_node(package, link.blocked_head)
 
 
-@uncounted_njit
+@uncounted_inner
 def _transmit(package, number, last_byte_s, now_s):
     """Send a tensor over one link of its way; False where its reader has no room for it.
 
@@ -318,7 +318,7 @@ def _transmit(package, number, last_byte_s, now_s):
     return True
 
 
-@uncounted_njit
+@uncounted_inner
 def _leave_chip(package, number, now_s):
     """A tensor has crossed one of its first links; the last of them frees the engine and its output slot."""
     flow, turn = package.flows[package.hops[number].flow], package.hops[number].left
@@ -336,7 +336,7 @@ def _leave_chip(package, number, now_s):
     _try_start(package, flow.chip, now_s, OUTPUT_WAIT)
 
 
-@uncounted_njit
+@uncounted_inner
 def _arrive(package, number, inference, now_s):
     """A tensor is there; its reader takes it after those of all turns before."""
     delivery = package.deliveries[number]
@@ -349,7 +349,7 @@ def _arrive(package, number, inference, now_s):
     _try_start(package, delivery.chip, now_s, INPUT_WAIT)
 
 
-@uncounted_njit
+@uncounted_inner
 def _ask(package, number):
     """Ask the host for what of an input may come by now, and for weights where all may come ahead."""
     flow, shared = package.flows[number], package.shared[0]
@@ -358,7 +358,7 @@ def _ask(package, number):
             ask_host(package, number)
 
 
-@uncounted_njit
+@uncounted_inner
 def _serve_host(package, now_s):
     shared = package.shared[0]
     if shared.host_is_busy or shared.host_requests == 0:
@@ -371,7 +371,7 @@ def _serve_host(package, now_s):
     put_event(package, end_s, HOST_SERVED, number, 0.0)
 
 
-@uncounted_njit
+@uncounted_inner
 def _host_served(package, number, now_s):
     flow = package.flows[number]
     package.shared[0].host_is_busy = 0
@@ -392,7 +392,7 @@ def _host_served(package, number, now_s):
         i += delivery.replicas
 
 
-@uncounted_njit
+@uncounted_inner
 def _send_to_host(package, number, now_s):
     flow, place = package.flows[number], len(package.links) - 1
     link, inference = package.links[place], inference_of(flow, flow.made - 1)
@@ -404,7 +404,7 @@ def _send_to_host(package, number, now_s):
     put_event(package, link.free_s, HOST_TOOK, number, 0.0)
 
 
-@uncounted_njit
+@uncounted_inner
 def _host_took(package, number, now_s):
     flow = package.flows[number]
     record_carried(package, len(package.links) - 1, flow.size_bytes, now_s)
@@ -413,7 +413,7 @@ def _host_took(package, number, now_s):
     _try_start(package, flow.chip, now_s, OUTPUT_WAIT)
 
 
-@uncounted_njit
+@uncounted_inner
 def _part_done(package, inference, now_s):
     """One chip, or one output, is through with an inference; the last lets another one in.
 
@@ -433,7 +433,7 @@ def _part_done(package, inference, now_s):
             _admit(package, now_s)
 
 
-@uncounted_njit
+@uncounted_inner
 def _keep_pace(package, now_s):
     """Let one inference in and the next one a pace later; where the window is full, once it is not."""
     shared = package.shared[0]
@@ -445,7 +445,7 @@ def _keep_pace(package, now_s):
         put_event(package, now_s + shared.pace_s, PACE, np.int64(0), 0.0)
 
 
-@uncounted_njit
+@uncounted_inner
 def _admit(package, now_s):
     package.shared[0].admitted += 1
     for flow in range(len(package.flows)):

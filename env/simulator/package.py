@@ -20,7 +20,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.records import record, uncounted_njit
+from go_opt.common.compiling import uncounted, uncounted_inner
+from go_opt.common.records import record
 
 NONE: Final = -1
 UNBOUNDED: Final = 1 << 40  # stands for "no limit" where counters are compared
@@ -109,7 +110,7 @@ class Package(NamedTuple):
     spans: NDArray  # SPAN: filled while there is room
 
 
-@uncounted_njit
+@uncounted_inner
 def reset(package, num_rounds):
     """Bring the package to rest, for ``num_rounds`` inferences."""
     for chip in package.chips:
@@ -145,25 +146,25 @@ def reset(package, num_rounds):
     shared.num_events, shared.num_serials, shared.num_spans = 0, 0, 0
 
 
-@uncounted_njit
+@uncounted
 def inference_of(row, turn):
     """The inference of a turn of a chip, flow or delivery."""
     return turn * row.replicas + row.replica
 
 
-@uncounted_njit
+@uncounted_inner
 def turn_of(row, inference):
     """The turn of an inference that is one of the row's."""
     return inference if row.replicas == 1 else inference // row.replicas
 
 
-@uncounted_njit
+@uncounted_inner
 def takes(row, inference):
     """Whether it is the row's turn."""
     return row.replicas == 1 or inference % row.replicas == row.replica
 
 
-@uncounted_njit
+@uncounted
 def crosses(others, hop, inference):
     """Whether an inference comes as far as the link of the hop."""
     if hop.nearer == 0 and hop.beyond == hop.readers:
@@ -178,7 +179,7 @@ def crosses(others, hop, inference):
     return False
 
 
-@uncounted_njit
+@uncounted_inner
 def next_turn(package, hop, turn):
     """The first turn of the hop's flow from ``turn`` on that comes as far; some later one if none does."""
     flow = package.flows[hop.flow]
@@ -189,7 +190,7 @@ def next_turn(package, hop, turn):
     return turn
 
 
-@uncounted_njit
+@uncounted_inner
 def put_event(package, time_s, kind, subject, value):
     """Add an event; those of one time come in the order they were put in."""
     shared, events = package.shared[0], package.events
@@ -205,7 +206,7 @@ def put_event(package, time_s, kind, subject, value):
     event.time_s, event.value = time_s, value
 
 
-@uncounted_njit
+@uncounted_inner
 def drop_event(package):
     """Take the first event away."""
     events = package.events
@@ -224,12 +225,12 @@ def drop_event(package):
     events[i] = last
 
 
-@uncounted_njit
+@uncounted_inner
 def _is_before(a, b):
     return a.time_s < b.time_s or (a.time_s == b.time_s and a.serial < b.serial)
 
 
-@uncounted_njit
+@uncounted_inner
 def take_node(package, subject, value):
     """A list node from the pool."""
     number = package.shared[0].free_node
@@ -239,7 +240,7 @@ def take_node(package, subject, value):
     return number
 
 
-@uncounted_njit
+@uncounted_inner
 def give_node(package, number):
     """Put a list node back; returns the one after it."""
     node = package.nodes[number]
@@ -249,7 +250,7 @@ def give_node(package, number):
     return following
 
 
-@uncounted_njit
+@uncounted_inner
 def ask_host(package, number):
     """Queue the next transfer of a flow from the host; the oldest inference is served first."""
     flow, shared, heap = package.flows[number], package.shared[0], package.host_heap
@@ -263,7 +264,7 @@ def ask_host(package, number):
     heap[i] = key
 
 
-@uncounted_njit
+@uncounted_inner
 def next_of_host(package):
     """The flow the host serves next; it leaves the queue."""
     heap = package.host_heap
@@ -283,7 +284,7 @@ def next_of_host(package):
     return first % len(package.flows)
 
 
-@uncounted_njit
+@uncounted_inner
 def record_carried(package, number, size_bytes, end_s):
     """Note when a link has carried the bytes of one more cycle, of whichever inferences they are.
 
@@ -298,7 +299,7 @@ def record_carried(package, number, size_bytes, end_s):
         link.rounds += 1
 
 
-@uncounted_njit
+@uncounted_inner
 def record_span(package, is_link, resource, subject, inference, start_s, end_s):
     """Note what ran while there is room for it."""
     row = package.shared[0].num_spans

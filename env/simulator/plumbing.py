@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled_inner
 from go_opt.env.simulator.package import (
     CHIP_FLOW,
     DELIVERY,
@@ -41,7 +41,7 @@ class Plumbing(NamedTuple):
     num_came: int  # places for turns that come out of order
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def lay_plumbing(tables, kernel_of, kernel_chip, replicas, streams, num_rounds):
     """The flows of a plan.
 
@@ -117,7 +117,7 @@ def lay_plumbing(tables, kernel_of, kernel_chip, replicas, streams, num_rounds):
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _most_rows(tables, kernel_of, kernel_chip, replicas, streams):
     """No less than the flows, and the deliveries, of a plan."""
     flows, ends = np.int64(0), np.int64(0)
@@ -136,7 +136,7 @@ def _most_rows(tables, kernel_of, kernel_chip, replicas, streams):
     return flows, ends
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _add_deliveries(deliveries, number, chip, replicas, makers, num_came, num_rounds):
     """One for each replica of a reading chip; how many places for turns there are then."""
     for replica in range(replicas):
@@ -150,7 +150,7 @@ def _add_deliveries(deliveries, number, chip, replicas, makers, num_came, num_ro
     return num_came
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _add_flows(flows, number, kind, chip, replicas, tensor, size_bytes):
     """One for each replica of a chip; how many flows there are then."""
     for replica in range(replicas):
@@ -160,7 +160,7 @@ def _add_flows(flows, number, kind, chip, replicas, tensor, size_bytes):
     return number + replicas
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def lay_hops(tables, flows, deliveries):
     """The tree of links of each chip-to-chip flow, parents first; fills the flows' ranges.
 
@@ -204,7 +204,7 @@ def lay_hops(tables, flows, deliveries):
     return hops[:num_hops].copy(), others[:num_others].copy()
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _come_as_far(hop, others, num_others, delivery):
     """Let the inferences of a delivery cross a hop; how many ``others`` there are then.
 
@@ -237,7 +237,7 @@ def _come_as_far(hop, others, num_others, delivery):
     return num_others
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _list_children(flow, hops):
     flow.first_hop = NONE
     for number in range(flow.hop_begin, flow.hop_end):
@@ -251,7 +251,7 @@ def _list_children(flow, hops):
             hop.sibling, hops[hop.parent].child = hops[hop.parent].child, number
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _route(tables, source, destination, route):
     """Fill ``route`` with the links from one chip to another; their number."""
     if tables.is_ring:

@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.cost import CostTables, tables_with_effects
 from go_opt.env.cost.read_only import read_only
@@ -120,7 +120,7 @@ def setting_of(graph: Graph, target: Target, without: tuple[str, ...]) -> tuple[
     return tables, setting
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _simulate(tables, setting, kernel_of, placement, replicas, b, out):
     plan = assemble(tables, setting, kernel_of, placement, replicas, NONE_SHOWN, NONE_SHOWN)
     fit, package = plan.fit, plan.package
@@ -170,7 +170,7 @@ def _simulate(tables, setting, kernel_of, placement, replicas, b, out):
         out.link_wait_s[b] += package.link_wait_s[:, inference] / over
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _name_deadlock(package, culprit):
     """The first link whose queue has stopped, the tensor at its head and the inference that is of."""
     for link in range(len(package.links)):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from go_opt.common.records import uncounted_njit
+from go_opt.common.compiling import uncounted, uncounted_inner
 
 MAX_PERIOD = 16  # cycles
 # Times are sums of floats: differences of equal steps agree to about this much of the time.
 TOLERANCE = 1e-9
 
 
-@uncounted_njit
+@uncounted_inner
 def period_of(package):
     """The least number of inferences after which every chip and link does the same again; 0: none yet.
 
@@ -45,7 +45,7 @@ def period_of(package):
     return 0
 
 
-@uncounted_njit
+@uncounted_inner
 def _is_restless(package, last, over, tolerance_s):
     """Whether inferences come as fast as the work of each allows."""
     work_s = 0.0
@@ -56,7 +56,7 @@ def _is_restless(package, last, over, tolerance_s):
     return over * (slowest_step_s(package, last, over) - work_s) <= tolerance_s
 
 
-@uncounted_njit
+@uncounted_inner
 def _chip_work_s(package, number):
     """Seconds of work of a chip, in the mean of all inferences."""
     chip, work_s = package.chips[number], 0.0
@@ -65,14 +65,14 @@ def _chip_work_s(package, number):
     return work_s / chip.replicas
 
 
-@uncounted_njit
+@uncounted_inner
 def _link_work_s(package, number):
     """Seconds of work of a link, in the mean of all inferences."""
     link = package.links[number]
     return link.round_bytes / link.cycle * link.s_per_byte
 
 
-@uncounted_njit
+@uncounted_inner
 def _is_periodic(package, last, period, step_s, tolerance_s, all_alike):
     for i in range(1, 2 * period + 6):
         now, before = package.rounds[last - i], package.rounds[last - i - period]
@@ -92,19 +92,19 @@ def _is_periodic(package, last, period, step_s, tolerance_s, all_alike):
     return True
 
 
-@uncounted_njit
+@uncounted_inner
 def _last_turn(chip, inference):
     """The chip's last turn up to an inference."""
     return inference if chip.replicas == 1 else (inference - chip.replica) // chip.replicas
 
 
-@uncounted_njit
+@uncounted_inner
 def _last_cycle(link, inference):
     """The last cycle whose bytes the link has surely carried after an inference."""
     return inference if link.cycle == 1 else (inference + 1) // link.cycle - 1
 
 
-@uncounted_njit
+@uncounted_inner
 def _repeats(end_s, last, period, inferences, tolerance_s):
     """Whether turns, one in so many ``inferences``, come as far apart as a ``period`` of them before."""
     step_s = end_s[last] - end_s[last - period]
@@ -114,7 +114,7 @@ def _repeats(end_s, last, period, inferences, tolerance_s):
     return True
 
 
-@uncounted_njit
+@uncounted
 def slowest_step_s(package, last, over):
     """Seconds an inference takes at the slowest chip or link, over the ``over`` inferences up to ``last``."""
     slowest_s = (package.rounds[last].completion_s - package.rounds[last - over].completion_s) / over
@@ -125,7 +125,7 @@ def slowest_step_s(package, last, over):
     return slowest_s
 
 
-@uncounted_njit
+@uncounted_inner
 def _chip_step_s(package, number, last, over):
     """Seconds an inference takes at a chip, over whole turns; at the others of its kind it takes none."""
     chip, end_s = package.chips[number], package.chip_end_s[number]
@@ -133,7 +133,7 @@ def _chip_step_s(package, number, last, over):
     return (end_s[turn] - end_s[turn - turns]) / (turns * chip.replicas)
 
 
-@uncounted_njit
+@uncounted_inner
 def _link_step_s(package, number, last, over):
     """Seconds an inference takes on a link, over whole cycles."""
     link, end_s = package.links[number], package.link_end_s[number]
@@ -143,7 +143,7 @@ def _link_step_s(package, number, last, over):
     return (end_s[cycle] - end_s[cycle - cycles]) / (cycles * link.cycle)
 
 
-@uncounted_njit
+@uncounted_inner
 def average_step_s(package, last, over):
     """:func:`slowest_step_s` where nothing repeats; of replicas, how far apart inferences complete.
 
@@ -166,7 +166,7 @@ def average_step_s(package, last, over):
     return restless_s if slowest_s <= restless_s * (1 + 1 / over) else slowest_s
 
 
-@uncounted_njit
+@uncounted_inner
 def _completion_slope_s(package, last, over):
     """The line of least squares through the last ``over`` completions, in seconds an inference."""
     moment_s = 0.0

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.records import uncounted_njit
+from go_opt.common.compiling import uncounted, uncounted_inner
 from go_opt.solver.annealing.moves import is_gapless, propose
 from go_opt.solver.annealing.records import NONE
 from go_opt.solver.annealing.state import place_unit, take_back
@@ -85,7 +85,7 @@ def anneal(
     return chain.best
 
 
-@uncounted_njit
+@uncounted
 def _start(state, prices):
     """Place the units, all on chip 0, as in the best placement, and price every chip."""
     run = state.run[0]
@@ -101,7 +101,7 @@ def _start(state, prices):
     run.best_s = largest_s(prices) if run.over_bytes == 0 else np.inf
 
 
-@uncounted_njit
+@uncounted
 def _run(state, prices, rng, hot, all_moves, moves):
     run = state.run[0]
     for _ in range(moves):
@@ -132,7 +132,7 @@ def _run(state, prices, rng, hot, all_moves, moves):
             drop(state)
 
 
-@uncounted_njit
+@uncounted_inner
 def _is_accepted(run, total, more_over, rng):
     if more_over != 0:
         return more_over < 0
@@ -144,7 +144,7 @@ def _is_accepted(run, total, more_over, rng):
     return rng.random() < np.exp(-worse / run.temperature)
 
 
-@uncounted_njit
+@uncounted_inner
 def _note_moved(state):
     run = state.run[0]
     for i in range(run.logged):
@@ -155,7 +155,7 @@ def _note_moved(state):
             run.dirty += 1
 
 
-@uncounted_njit
+@uncounted_inner
 def _note_best(state, reached_s):
     run = state.run[0]
     if reached_s >= run.best_s:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles
 
 MOST_AHEAD: Final = 1024  # ops of a chip that are looked at behind the first still to run
@@ -31,7 +31,7 @@ def gathered_kernels(
     return _gather(roles, by_chip, placement)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _gather(roles, by_chip, placement):
     num_ops = len(by_chip)
     found = np.empty(num_ops, np.int32)
@@ -56,7 +56,7 @@ def _gather(roles, by_chip, placement):
     return found, group
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _is_ready(roles, op, is_done):
     for i in range(roles.read_ptr[op], roles.read_ptr[op + 1]):  # noqa: SIM110 - compiled to a loop of its own
         if not is_done[roles.read_producer[i]]:
@@ -64,7 +64,7 @@ def _is_ready(roles, op, is_done):
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _seed(roles, by_chip, first, end, is_done):
     """What fuses with nothing goes first, since others wait for it; then the first that is ready."""
     seed = -1
@@ -77,7 +77,7 @@ def _seed(roles, by_chip, first, end, is_done):
     return seed
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _fill(roles, by_chip, first, end, seed, is_done, found, group, size, kernel):
     """Run ``seed`` and whatever may join its kernel, a reduction last; returns how many ops have run."""
     found[size] = seed

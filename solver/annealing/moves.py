@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.common.records import uncounted_njit
+from go_opt.common.compiling import uncounted_inner
 from go_opt.solver.annealing.records import NONE
 from go_opt.solver.annealing.state import move_unit
 from go_opt.solver.problem.passing import ADJACENT
@@ -31,7 +31,7 @@ JUMPS: Final = 0.2
 SWAPS: Final = 0.1
 
 
-@uncounted_njit
+@uncounted_inner
 def want(state, number, goal):
     """Ask for a unit to go to chip ``goal``."""
     run, unit = state.run[0], state.units[number]
@@ -46,7 +46,7 @@ def want(state, number, goal):
         run.waiting += 1
 
 
-@uncounted_njit
+@uncounted_inner
 def close(state, direction, most):
     """Move the wanted units and their closure; False, and nothing moved, where that cannot be.
 
@@ -80,7 +80,7 @@ def close(state, direction, most):
     return is_possible
 
 
-@uncounted_njit
+@uncounted_inner
 def _push(state, neighbours, limit, direction):
     """Neighbours that are not beyond ``limit`` yet go there."""
     for i in range(neighbours[0], neighbours[1]):
@@ -90,7 +90,7 @@ def _push(state, neighbours, limit, direction):
             want(state, state.entries[i], limit)
 
 
-@uncounted_njit
+@uncounted_inner
 def is_gapless(state):
     """Whether chips are used as the no-skip rule asks, if they were before the last move."""
     run = state.run[0]
@@ -105,7 +105,7 @@ def is_gapless(state):
     return True
 
 
-@uncounted_njit
+@uncounted_inner
 def _unit_near_end(state, chip, direction, share):
     """A unit of ``chip``, ``share`` of the way from the end that faces ``direction``, or NONE."""
     unit = state.chips[chip].last if direction > 0 else state.chips[chip].first
@@ -114,7 +114,7 @@ def _unit_near_end(state, chip, direction, share):
     return unit
 
 
-@uncounted_njit
+@uncounted_inner
 def _want_share(state, chip, direction, share):
     """Ask for a share of the units of ``chip`` to go to the next."""
     unit = state.chips[chip].last if direction > 0 else state.chips[chip].first
@@ -123,7 +123,7 @@ def _want_share(state, chip, direction, share):
         unit = state.units[unit].preceding if direction > 0 else state.units[unit].following
 
 
-@uncounted_njit
+@uncounted_inner
 def propose(state, terms, rng):
     """Move something, or nothing where what was drawn cannot move."""
     run, num_units = state.run[0], len(state.units) - 1
@@ -159,7 +159,7 @@ def propose(state, terms, rng):
             close(state, -direction, most)
 
 
-@uncounted_njit
+@uncounted_inner
 def _binding_chip(state, terms, draw):
     """A chip at the largest term: of a link one of both ends, of the host's links any."""
     binding, num_chips = 0, len(state.chips)
@@ -173,7 +173,7 @@ def _binding_chip(state, terms, draw):
     return np.int64(draw * state.run[0].used)
 
 
-@uncounted_njit
+@uncounted_inner
 def _neighbour_chip(state, number, draw):
     """The chip of a unit that reads from a unit, or that it reads."""
     unit, behind = state.units[number], state.units[number + 1]
@@ -185,7 +185,7 @@ def _neighbour_chip(state, number, draw):
     return state.units[state.entries[at]].chip
 
 
-@uncounted_njit
+@uncounted_inner
 def _ripple(state, chip, direction, rng):
     """A unit of each of a few consecutive chips goes to the next."""
     for _ in range(2 + int(rng.random() * rng.random() * 10)):
@@ -199,7 +199,7 @@ def _ripple(state, chip, direction, rng):
     close(state, direction, MANY_UNITS)
 
 
-@uncounted_njit
+@uncounted_inner
 def _move_chips(state, terms, rng):
     """Split a chip, the binding one by preference, and merge two elsewhere or use one more.
 

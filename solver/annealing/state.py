@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from go_opt.common.records import uncounted_njit
+from go_opt.common.compiling import uncounted_inner
 from go_opt.solver.annealing.records import FROM_HOST, IS_WEIGHT, NONE
 from go_opt.solver.problem.passing import FREE
 
@@ -18,7 +18,7 @@ from go_opt.solver.problem.passing import FREE
 MORE, LESS = np.int64(1), np.int64(-1)
 
 
-@uncounted_njit
+@uncounted_inner
 def move_unit(state, unit, chip):
     """Place ``unit`` on ``chip`` so that it can be taken back."""
     run = state.run[0]
@@ -28,7 +28,7 @@ def move_unit(state, unit, chip):
     place_unit(state, unit, chip)
 
 
-@uncounted_njit
+@uncounted_inner
 def take_back(state):
     """Undo every move in the log."""
     run = state.run[0]
@@ -37,7 +37,7 @@ def take_back(state):
     run.logged = 0
 
 
-@uncounted_njit
+@uncounted_inner
 def place_unit(state, unit, chip):
     """Place ``unit`` on ``chip``, whatever the rules say, and keep every load up to date."""
     source = state.units[unit].chip
@@ -62,7 +62,7 @@ def place_unit(state, unit, chip):
     state.units[unit].chip = chip
 
 
-@uncounted_njit
+@uncounted_inner
 def _read_elsewhere(state, number, source, chip):
     """A reader of tensor ``number`` goes from ``source`` to ``chip``."""
     tensor, left, joined = state.tensors[number], state.chips[source], state.chips[chip]
@@ -102,7 +102,7 @@ def _read_elsewhere(state, number, source, chip):
                 _note_changed(state, home)
 
 
-@uncounted_njit
+@uncounted_inner
 def _make_elsewhere(state, number, source, chip):
     """The maker of tensor ``number`` goes from ``source`` to ``chip``."""
     tensor, left, joined = state.tensors[number], state.chips[source], state.chips[chip]
@@ -122,14 +122,14 @@ def _make_elsewhere(state, number, source, chip):
         _note_changed(state, tensor.farthest)
 
 
-@uncounted_njit
+@uncounted_inner
 def _note_changed(state, chip):
     run = state.run[0]
     run.low = min(run.low, chip)
     run.high = max(run.high, chip)
 
 
-@uncounted_njit
+@uncounted_inner
 def _link_out(state, unit, chip):
     before, after = state.units[unit].preceding, state.units[unit].following
     if before == NONE:
@@ -142,7 +142,7 @@ def _link_out(state, unit, chip):
         state.units[after].preceding = before
 
 
-@uncounted_njit
+@uncounted_inner
 def _link_in(state, unit, chip, from_behind):
     """Units keep the order on a chip; the search for the place starts where it most likely is."""
     place = state.units[unit].place
@@ -169,7 +169,7 @@ def _link_in(state, unit, chip, from_behind):
         state.units[after].preceding = unit
 
 
-@uncounted_njit
+@uncounted_inner
 def _is_read_on(state, number, chip):
     tensor = state.tensors[number]
     if tensor.row == NONE:
@@ -177,7 +177,7 @@ def _is_read_on(state, number, chip):
     return state.readers_on[tensor.row + chip] > 0
 
 
-@uncounted_njit
+@uncounted_inner
 def _add_span(state, number, begin, end, sign):
     """Chips from ``begin`` to before ``end`` pass a tensor on, or no more; where end < begin the reverse."""
     if end < begin:
@@ -193,7 +193,7 @@ def _add_span(state, number, begin, end, sign):
             chip.relays += sign
 
 
-@uncounted_njit
+@uncounted_inner
 def _add_ends(state, number, home, far, sign):
     """What depends on the ends of a span alone: the home relays nothing, the last chip holds it too."""
     tensor, chip = state.tensors[number], state.chips[home]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from go_opt.common.records import uncounted_njit
+from go_opt.common.compiling import uncounted_inner
 from go_opt.env.kernels.heap import heap_pop, heap_push
 from go_opt.solver.annealing.records import IS_WEIGHT, NONE
 
 
-@uncounted_njit
+@uncounted_inner
 def price(state, prices):
     """The p-sum with the chips whose loads changed priced anew; :func:`keep` or :func:`drop` it."""
     run, num_chips = state.run[0], len(state.chips)
@@ -32,7 +32,7 @@ def price(state, prices):
     return total
 
 
-@uncounted_njit
+@uncounted_inner
 def keep(state, prices):
     """The chips that were priced cost that."""
     run, num_chips = state.run[0], len(state.chips)
@@ -45,7 +45,7 @@ def keep(state, prices):
     run.logged = 0
 
 
-@uncounted_njit
+@uncounted_inner
 def drop(state):
     """The chips that were priced, whose units were taken back, cost what they did."""
     run = state.run[0]
@@ -61,7 +61,7 @@ def drop(state):
     run.high = -1
 
 
-@uncounted_njit
+@uncounted_inner
 def ease_s(state):
     """Seconds by which the objective sees the host's link faster than it is.
 
@@ -72,7 +72,7 @@ def ease_s(state):
     return 0.5 * run.slack_bytes * state.chips[0].host_in_s_per_byte * run.overlap
 
 
-@uncounted_njit
+@uncounted_inner
 def rescale(state, prices, power):
     """Take powers of ``power`` of terms over the largest of them."""
     run = state.run[0]
@@ -89,7 +89,7 @@ def rescale(state, prices, power):
         run.sum += term.powered
 
 
-@uncounted_njit
+@uncounted_inner
 def largest_s(prices):
     """The interval."""
     largest = 0.0
@@ -98,7 +98,7 @@ def largest_s(prices):
     return largest
 
 
-@uncounted_njit
+@uncounted_inner
 def _renew(state, prices, number, seconds):
     run, term = state.run[0], prices.terms[number]
     term.new_seconds = seconds
@@ -106,7 +106,7 @@ def _renew(state, prices, number, seconds):
     return term.new_powered - term.powered
 
 
-@uncounted_njit
+@uncounted_inner
 def _renewed(prices, number):
     term = prices.terms[number]
     change = term.new_powered - term.powered
@@ -115,7 +115,7 @@ def _renewed(prices, number):
     return change
 
 
-@uncounted_njit
+@uncounted_inner
 def _to_the(x, power):
     """``x`` to the power of 1, 5, 8 or 16."""
     if power == 1.0:
@@ -127,7 +127,7 @@ def _to_the(x, power):
     return eighth if power == 8.0 else eighth * eighth
 
 
-@uncounted_njit
+@uncounted_inner
 def _chip_s(state, at):
     """Kernels and relays of a chip; where nothing overlaps, its transfers too."""
     run, chip = state.run[0], state.chips[at]
@@ -144,7 +144,7 @@ def _chip_s(state, at):
     return seconds + chip.host_out_bytes * chip.host_out_s_per_byte
 
 
-@uncounted_njit
+@uncounted_inner
 def _fit(state, prices, at):
     """Count anew the activations beyond the memory of a chip, and the weights that stream."""
     run, chip = state.run[0], state.chips[at]
@@ -167,7 +167,7 @@ def _fit(state, prices, at):
     run.slack_bytes += chip.slack_bytes - chip.old_slack_bytes
 
 
-@uncounted_njit
+@uncounted_inner
 def _most_alive(state, at):
     """Most bytes at once of the activations that stay on a chip."""
     alive, most = np.int64(0), np.int64(0)
@@ -188,7 +188,7 @@ def _most_alive(state, at):
     return most
 
 
-@uncounted_njit
+@uncounted_inner
 def _stream(state, prices, at, excess):
     """Stream weights of a chip until ``excess`` bytes need not be resident.
 
@@ -217,7 +217,7 @@ def _stream(state, prices, at, excess):
         touched_bytes[heap[i]] = NONE
 
 
-@uncounted_njit
+@uncounted_inner
 def _weights_of(state, prices, at):
     """Write the weights of a chip by rank to ``heap``, and what it touches of each; how many."""
     found = 0

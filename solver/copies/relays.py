@@ -15,9 +15,9 @@ from __future__ import annotations
 from itertools import groupby
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.target import Triangle
 from go_opt.model.graph import NO_PRODUCER, Graph
@@ -61,7 +61,7 @@ def clones_of_arrays(graph: Graph, op: IntArray, chip: IntArray) -> tuple[Clone,
     return tuple(Clone(graph.op_names[o], d) for o, d in zip(op.tolist(), chip.tolist(), strict=True))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _needed_relays(tensor_producer, reader_ptr, reader_op, placement, is_adjacent, is_three_chip):
     num_chips = np.int64(placement.max()) + 1
     num_words = (num_chips + 63) >> 6
@@ -95,17 +95,17 @@ def _needed_relays(tensor_producer, reader_ptr, reader_op, placement, is_adjacen
     return _pairs(far, home, last, relay)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _put(bits, row, chip):
     bits[row, chip >> 6] |= np.uint64(1) << np.uint64(chip & 63)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _has(bits, row, chip):
     return (bits[row, chip >> 6] >> np.uint64(chip & 63)) & np.uint64(1) != 0
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _relay_until_allowed(near, home, last, read, relay, is_three_chip):
     num_chips, num_words = near.shape
     num_far = len(read)
@@ -142,7 +142,7 @@ def _relay_until_allowed(near, home, last, read, relay, is_three_chip):
                     source = np.int64(chip)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _split(depends, allowed, is_three_chip):
     """Fill in the dependencies without a detour; whether there are others."""
     num_chips, num_words = depends.shape
@@ -161,7 +161,7 @@ def _split(depends, allowed, is_three_chip):
     return is_broken
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _shortest_ways(allowed, source, before):
     """Fill in ``before[source]``: ways of the fewest chips, then over the lowest."""
     num_chips = len(allowed)
@@ -179,7 +179,7 @@ def _shortest_ways(allowed, source, before):
                 before[source, c] = a
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _pairs(far, home, last, relay):
     num_pairs = 0
     for f in range(len(relay)):

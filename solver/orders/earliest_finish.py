@@ -9,9 +9,9 @@ heterogeneous computing", TPDS 2002.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.routes import transfer_s
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
@@ -30,7 +30,7 @@ def earliest_finish_placement(
     return kernel_chip[kernel_of]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _place(tables, order, kernel_of, kernel_s, max_chips):
     num_kernels = kernel_s.shape[1]
     kernel_chip = np.zeros(num_kernels, np.int32)

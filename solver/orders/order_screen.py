@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.env.kernels.schedule import schedule_kernels
@@ -154,7 +154,7 @@ def _kernel_graph(
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _within(problem, kernels, starts, streaming, held, passing, max_chips, priority, interval_s):
     num_orders, num_kernels = priority.shape
     within = np.empty(num_orders, np.bool_)
@@ -176,7 +176,7 @@ def _within(problem, kernels, starts, streaming, held, passing, max_chips, prior
     return within
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _may_stream_within(problem, streaming, held, place, max_chips, interval_s):
     """Whether the host's link may carry inputs and streamed weights within the interval."""
     most_bytes = (interval_s - streaming.input_s) / streaming.s_per_byte * (1.0 + 1e-9)
@@ -192,7 +192,7 @@ def _may_stream_within(problem, streaming, held, place, max_chips, interval_s):
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _problem_along(problem, kernels, passing, place):
     """The slicing problem of the kernels in the order of their places."""
     num_kernels, num_tensors = len(place), len(kernels.home)
@@ -232,7 +232,7 @@ def _problem_along(problem, kernels, passing, place):
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _inputs_again(kernels, kernel_at):
     """Kernels that read an input another one read before, who, and what one segment with both saves."""
     most = len(kernels.input)
@@ -254,7 +254,7 @@ def _inputs_again(kernels, kernel_at):
     return again_kernel[:number], again_before[:number], again_s[:number]
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _relay_terms(relays, kernels, place, last, last_ptr):
     """The tensors by their last reader, whether anything is relayed or not."""
     home = np.empty(len(last), np.int64)

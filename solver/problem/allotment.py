@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from go_opt.common.compiling import compiled
 
 _ROUNDING: Final = 1e-12
 
@@ -25,7 +26,7 @@ def allotted_chips(work_s: NDArray[np.float64], num_chips: int, floor_s: float =
     return np.maximum(1, np.ceil(work_s / interval_s * (1.0 - _ROUNDING))).astype(np.int64)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def share_chips(work_s, num_chips):
     """[S] sizes of stages that have so many chips in all, one each at least: the least of the longest."""
     size = np.ones(len(work_s), np.int64)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from numba import njit
+from go_opt.common.compiling import compiled_inner
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def root_of(root, member):
     """What stands for the component of ``member``; halves the way there (Tarjan and van Leeuwen 1984)."""
     while root[member] != member:

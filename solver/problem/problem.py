@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.kernels.schedule import list_schedule
 from go_opt.env.target import Target
 from go_opt.errors import PlanError
@@ -174,7 +174,7 @@ def _can_run(
     return can_run
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _components(successor_ptr, successor, predecessor_ptr, predecessor):
     num_units = len(successor_ptr) - 1
     component = np.empty(num_units, np.int32)
@@ -205,7 +205,7 @@ def _components(successor_ptr, successor, predecessor_ptr, predecessor):
     return component
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _span_from_sources(problem):
     num_units = len(problem.component)
     span = np.empty(num_units, np.int32)
@@ -225,7 +225,7 @@ def _span_from_sources(problem):
     return span
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _last_level(problem, source, level_of, seen_from, level, following):
     """Levels of the 0-1 shortest paths from ``source``, at most ``D - 1``.
 

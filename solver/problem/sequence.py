@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
@@ -98,7 +98,7 @@ def unique_pairs(a: NDArray[np.integer], b: NDArray[np.integer]) -> NDArray[np.i
     return np.stack(np.divmod(np.unique(a.astype(np.int64) * above + b), above), axis=1)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _sequence(tables, kernel_of, num_kernels):
     crossing = np.zeros(num_kernels + 1, np.int64)
     last_reader = np.full(num_kernels, -1, np.int64)

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.errors import InvalidInputError
 from go_opt.solver.problem.problem import PlacementProblem
 from go_opt.solver.propagation.adjacent_cover import anchor, close_gaps, what_to_cover
@@ -189,7 +189,7 @@ def checked_rows(
     return rows
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _sample(problem, start, cover, domains, rows, orders, uniforms, wishes, out):
     anchorings = MAX_ANCHORINGS if wishes.shape[1] > 0 else 0
     for s in range(len(uniforms)):
@@ -207,7 +207,7 @@ def _sample(problem, start, cover, domains, rows, orders, uniforms, wishes, out)
             out.status[s] = GAPS
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _draw_all(domains, rows, order, uniforms, s, out):
     """Fix every unit to a chip drawn from its row; the log-probability of them all."""
     # Fields of a tuple are counted references: as locals they are counted once a call.
@@ -238,7 +238,7 @@ def _draw_all(domains, rows, order, uniforms, s, out):
     return log_prob
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _fix(problem, start, cover, domains, rows, orders, uniforms, wishes, proposals, out):
     anchorings = MAX_ANCHORINGS if wishes.shape[1] > 0 else 0
     for s in range(len(proposals)):
@@ -258,7 +258,7 @@ def _fix(problem, start, cover, domains, rows, orders, uniforms, wishes, proposa
             out.status[s] = GAPS
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _keep_possible(domains, order, proposal):
     """Fix every unit whose proposal is in its domain when it is visited."""
     lower, upper, pairs, marks = domains.lower, domains.upper, domains.pairs, domains.marks
@@ -270,7 +270,7 @@ def _keep_possible(domains, order, proposal):
         unit = next_open(lower, upper, pairs, marks, order)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _fill(domains, rows, order, uniforms, proposal):
     """Fix the units still open: drawn where there are uniforms, else nearest to the proposal."""
     lower, upper = domains.lower, domains.upper

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled_inner
 from go_opt.errors import InfeasibleError
 from go_opt.solver.problem.problem import (
     NO_SKIP_ALL,
@@ -65,7 +65,7 @@ def what_to_cover(problem: PlacementProblem, start: Domains | None) -> Cover | N
     return Cover(last_chip, False, bool((start.lower > 0).any()), span, width)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def anchor(problem, domains, cover, preference, turn):
     """Fix sources and sinks so that chips 0 … last_chip are covered; False if it finds no way.
 
@@ -99,7 +99,7 @@ def anchor(problem, domains, cover, preference, turn):
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _raise_a_sink(problem, domains, component, last_chip, chip, preference, turn):
     """Fix a sink of ``component`` as high as it can be; how high (``chip`` if no higher)."""
     sink = NO_UNIT
@@ -120,7 +120,7 @@ def _raise_a_sink(problem, domains, component, last_chip, chip, preference, turn
     return highest
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def close_gaps(problem, start, cover, chips):
     """Move components of ``chips`` [U] down, no further than needed and allowed; False: gaps are left.
 

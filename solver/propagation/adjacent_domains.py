@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.solver.problem.problem import PlacementProblem
 
 NO_UNIT: Final = -1
@@ -91,7 +91,7 @@ def chip_runs(problem: PlacementProblem) -> tuple[NDArray[np.int32], NDArray[np.
     return first, last
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _propagate_all(domains):
     """Bounds at their fixpoint from whatever they are; False if some domain is empty."""
     num_units = len(domains.lower)
@@ -103,7 +103,7 @@ def _propagate_all(domains):
     return _drain(domains, num_units)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def fix(domains, unit, chip):
     """Give ``unit`` a chip of its domain and propagate; nothing can become empty."""
     domains.lower[unit] = chip
@@ -113,7 +113,7 @@ def fix(domains, unit, chip):
     _drain(domains, 1)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _drain(domains, waiting):
     """Propagate from ``queue[:waiting]`` to the fixpoint; False if a domain is empty."""
     # Fields of a tuple are counted references: as locals they are counted once a call.
@@ -151,7 +151,7 @@ def _drain(domains, waiting):
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def reset(domains, start):
     """Domains as at the start, with nothing visited."""
     domains.marks[0] = 0
@@ -164,7 +164,7 @@ def reset(domains, start):
             domains.marks[0] += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def next_open(lower, upper, pairs, marks, order):
     """A unit with a choice left: the last left with two chips, else the next of ``order``; or NO_UNIT.
 
@@ -184,7 +184,7 @@ def next_open(lower, upper, pairs, marks, order):
     return np.int32(NO_UNIT)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def draw_chip(row, lower, upper, uniform):
     """A chip of [lower, upper] drawn by ``row`` (log-probabilities, any scale), and its log-probability.
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled
 from go_opt.solver.propagation.propagators.domains import has_chip
 
 
@@ -46,7 +46,7 @@ def choice_gradient(
     return gradient
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _sum_choices(choices, log_prob, log_mass):
     rows, drawn, open_chips = choices.log_probs, choices.drawn, choices.open_chips
     num_units, num_chips = rows.shape
@@ -74,7 +74,7 @@ def _sum_choices(choices, log_prob, log_mass):
         log_prob[s] = total
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _add_gradients(choices, log_mass, weight, gradient):
     rows, drawn, open_chips = choices.log_probs, choices.drawn, choices.open_chips
     num_units, num_chips = rows.shape

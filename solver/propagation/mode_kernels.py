@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inline, compiled_inner
 from go_opt.solver.propagation.propagators.domains import (
     ALL_BITS,
     BACKTRACKS,
@@ -42,7 +42,7 @@ class Draws(NamedTuple):
     open_chips: NDArray[np.uint64]  # [S, U, W] the domain of each unit when it was drawn
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sample_all(tables, store, rows, orders, is_constrained, max_backtracks, rng, draws):
     """SAMPLE: the row's own draw where that is valid, else the search, drawing by the row."""
     work = _working_space(store)
@@ -62,7 +62,7 @@ def sample_all(tables, store, rows, orders, is_constrained, max_backtracks, rng,
             _finish(tables, store, place, begin, s, draws)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def fix_all(tables, store, rows, orders, is_constrained, max_backtracks, rng, draws):
     """FIX: the proposal where it is valid, else the search that keeps what it can of it.
 
@@ -90,21 +90,21 @@ class Work(NamedTuple):
     gains: NDArray[np.float64]  # [U] log-probability of the draw at each place of the order
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _working_space(store):
     num_units, num_words = store.domain.shape
     order = np.zeros((2, num_units), np.int64)
     return Work(order, np.zeros(num_units, np.int64), np.zeros(num_words, np.uint64), np.zeros(num_units))
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _set_order(work, order):
     for i in range(len(order)):
         work.order[0, i] = order[i]
         work.failures[i] = 0
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _failures_first(work):
     """Units at which the search went back come first; the second pass follows the first."""
     num_units = len(work.failures)
@@ -118,7 +118,7 @@ def _failures_first(work):
         work.order[0, i] = work.order[1, i]
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _may_try_again(store, begin, max_backtracks, s, draws):
     """Whether the search goes on; how far this time: restarts are cheap, so tries begin small."""
     used = store.counters[BACKTRACKS] - begin
@@ -129,7 +129,7 @@ def _may_try_again(store, begin, max_backtracks, s, draws):
     return used > 0 or draws.ending[s] == CONFLICT
 
 
-@njit(cache=True, nogil=True, inline="always")
+@compiled_inline
 def _keep_proposal(tables, store, proposal, s, draws):
     """Whether the proposal is valid: then it is the placement. The store is left at the start."""
     is_valid = True
@@ -150,7 +150,7 @@ def _keep_proposal(tables, store, proposal, s, draws):
     return is_valid
 
 
-@njit(cache=True, nogil=True, inline="always")
+@compiled_inline
 def _sample(tables, store, row, work, is_constrained, rng, s, draws):
     num_units = len(store.low)
     chips = work.chips
@@ -169,7 +169,7 @@ def _sample(tables, store, row, work, is_constrained, rng, s, draws):
     return place
 
 
-@njit(cache=True, nogil=True, inline="always")
+@compiled_inline
 def _fix(tables, store, row, work, is_constrained, rng, s, draws):
     num_units = len(store.low)
     chips = work.chips
@@ -196,7 +196,7 @@ def _fix(tables, store, row, work, is_constrained, rng, s, draws):
     return place
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _finish(tables, store, place, begin, s, draws):
     """Note how the try ended, take the placement, and go back to the start."""
     if place < 0:
@@ -208,7 +208,7 @@ def _finish(tables, store, place, begin, s, draws):
     reset(tables, store)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _next_unit(store, order, place, is_constrained):
     """The unit of this place in the order; or, moved there, the one with the fewest chips open."""
     if is_constrained:
@@ -222,20 +222,20 @@ def _next_unit(store, order, place, is_constrained):
     return order[place]
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _only(chips, chip):
     for word in range(len(chips)):
         chips[word] = NO_BITS
     chips[chip // WORD_BITS] = chip_bit(chip)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _fill(chips):
     for word in range(len(chips)):
         chips[word] = ALL_BITS
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _nearest(store, unit, wanted):
     """The open chip nearest to ``wanted``, the lower of two."""
     best = store.low[unit]
@@ -245,13 +245,13 @@ def _nearest(store, unit, wanted):
     return best
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def draw_open(store, unit, row, uniform):
     """A chip drawn by ``row`` among those open to ``unit``; see :func:`draw_chip`."""
     return draw_chip(store.domain[unit], store.low[unit], store.high[unit], row, uniform)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def draw_chip(chips, low, high, row, uniform):
     """A chip of the set ``chips`` [W], all within ``low … high``, and its log-probability there.
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inline, compiled_inner
 from go_opt.errors import InvalidInputError
 from go_opt.solver.propagation.propagators import acyclic, between, capacity, cover, no_skip, span, triangle
 from go_opt.solver.propagation.propagators.domains import (
@@ -160,14 +160,14 @@ def start(tables: RuleTables, store: Store) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def reset(tables, store):
     """Back to the domains after :func:`start`."""
     _return_to(tables, store, len(store.choice_unit))
     store.state[NUM_DECISIONS] = 0
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def decide(store, unit, chips):
     """Note the decision for ``chips`` [W] and narrow ``unit``; whether it has any chip left."""
     state = store.state
@@ -180,7 +180,7 @@ def decide(store, unit, chips):
     return narrow_to(store, unit, chips) != FAILED
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def settle(tables, store, is_consistent):
     """Propagate; from a contradiction, take decisions back until one has another value.
 
@@ -203,7 +203,7 @@ def settle(tables, store, is_consistent):
     return state[NUM_DECISIONS]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@compiled_inline
 def _propagate(tables, store):
     """Run all propagators to a fixpoint; whether no domain became empty."""
     unit = 0
@@ -230,14 +230,14 @@ def _propagate(tables, store):
             return True
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _remember(store, at):
     store.mark[at, 0] = store.state[TRAIL_SIZE]
     store.mark[at, 1] = store.state[NUM_DECIDED]
     store.mark[at, 2] = store.state[HIGHEST_LOW]
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _return_to(tables, store, at):
     triangle.unlink_after(tables, store, store.mark[at, 1])
     restore(store, store.mark[at, 0], store.mark[at, 1], store.mark[at, 2])

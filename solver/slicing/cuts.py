@@ -25,9 +25,9 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.solver.slicing.problem import SliceProblem, least_s, slicing_cost_s
 
 RELATIVE_TOLERANCE: Final = 1e-10
@@ -104,7 +104,7 @@ def walk_back(previous: NDArray[np.integer], chips: int) -> NDArray[np.int64]:
     return cuts
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def fewest_chips(problem, max_chips, interval_s, previous):
     """Fewest chips that keep every segment within ``interval_s``, or NO_SLICING; and what comes next.
 
@@ -175,7 +175,7 @@ def fewest_chips(problem, max_chips, interval_s, previous):
     return (chips[num_kernels] if chips[num_kernels] <= max_chips else NO_SLICING), next_s
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _offer(least_s, least_at, top, chips, seconds, cut):
     """Lower the least start of every count from ``chips`` on; returns the highest count held."""
     while top < chips:

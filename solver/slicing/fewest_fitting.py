@@ -9,15 +9,15 @@ than its surplus of work fewer: what passes a segment rises as it shrinks, what 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from go_opt.common.compiling import compiled, compiled_inline
 from go_opt.solver.slicing.cuts import NO_SLICING
 from go_opt.solver.slicing.problem import segment_cost_s
 from go_opt.solver.slicing.relay_terms import start_over
 from go_opt.solver.slicing.segments.starts import first_start, least_work_s
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def fewest_fitting_chips(problem, fits, size_of_chip, min_chips, is_fewest, interval_s, alive, previous):
     """Fewest chips, at least ``min_chips``, or NO_SLICING; and what comes next.
 
@@ -104,7 +104,7 @@ def fewest_fitting_chips(problem, fits, size_of_chip, min_chips, is_fewest, inte
     return NO_SLICING, next_s
 
 
-@njit(cache=True, nogil=True, inline="always")
+@compiled_inline
 def _longest_segment(problem, fits, size, alive, passing, saved_s, chip, first, end, cuts, slack_s):
     """The first of ``cuts`` from which a segment fits within ``slack_s``, or -1.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from go_opt.common.compiling import compiled, compiled_inner
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _prefix_sums(row, centre, low_part, prefix, stretch):
     """Sums of ``row`` from ``centre`` on, exact to rounding; and where each stretch with mass begins.
 
@@ -40,7 +41,7 @@ def _prefix_sums(row, centre, low_part, prefix, stretch):
         prefix[j] = (prefix[j] - centre_high) + (low_part[j] - centre_low)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def run_filter(rows, num_starts, cumulative, prefix, stretch, end):
     """Fill the arrays of a ``CutFilter`` level by level."""
     num_kernels = rows.shape[1]
@@ -76,7 +77,7 @@ def run_filter(rows, num_starts, cumulative, prefix, stretch, end):
         end[level] = reached[num_kernels]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def run_likeliest(rows, num_starts, before, end):
     """The recurrence of ``run_filter`` with the maximum for the sum; ``before`` holds its arg max."""
     num_kernels = rows.shape[1]
@@ -106,7 +107,7 @@ def run_likeliest(rows, num_starts, before, end):
         end[level] = reached[num_kernels]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def walk_back(cut_filter, share, uniforms, chips_used, cuts):
     """Draw the number of chips, then each cut given the one behind it."""
     num_kernels = cut_filter.cumulative.shape[1]
@@ -132,7 +133,7 @@ def walk_back(cut_filter, share, uniforms, chips_used, cuts):
             level -= 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def run_marginals(cut_filter, marginals):
     """Fill ``marginals`` [L, M]: kernel m lies on a chip whose segment starts by m and ends after it.
 
@@ -177,7 +178,7 @@ def run_marginals(cut_filter, marginals):
             marginals[level, m] = max(inside, 0.0) if begins[m + 1] <= m else 0.0
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _reached_before(cut_filter, level, cut):
     """``reached`` of ``run_filter``: log-weight of ``level`` chips holding the kernels before ``cut``."""
     if level == 0:
@@ -188,7 +189,7 @@ def _reached_before(cut_filter, level, cut):
     return cut_filter.prefix[level - 1, cut] + cut_filter.cumulative[level - 1, last]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sum_log_probs(cut_filter, cuts, result):
     """Segment by segment: what its chip gives its kernels."""
     num_kernels = cut_filter.cumulative.shape[1]

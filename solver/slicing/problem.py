@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Unpack
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.routes import hop_seconds_per_byte
 from go_opt.solver.problem.segment_rules import SegmentRules, latest_ends, may_be_cut
@@ -170,7 +170,7 @@ def slicing_cost_s(problem: SliceProblem, cuts: NDArray[np.int64]) -> float:
     return max(problem.floor_s, float(_dearest_segment_s(problem, cuts)))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _dearest_segment_s(problem, cuts):
     passes = relays_of_segments(problem.relays, cuts)
     dearest_s = 0.0
@@ -184,7 +184,7 @@ def _dearest_segment_s(problem, cuts):
     return dearest_s
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def segment_cost_s(problem, chip, start, end, relayed_bytes, relays, saved_s):
     """Cost of segment [start, end) on ``chip``; twin of the conditions in ``fewest_chips``.
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.cost import CostTables
 from go_opt.model.graph import NO_PRODUCER, WEIGHT
 
@@ -59,7 +59,7 @@ def no_tensors_alive(terms: RelayTerms) -> Alive:
     return Alive(counts[0], counts[1], np.zeros(2, np.int64))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def start_over(terms, alive):
     """Set the end before the first kernel."""
     for kernel in range(len(alive.number)):
@@ -72,7 +72,7 @@ def start_over(terms, alive):
     alive.total[1] = 0
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def end_moves_on(terms, alive, end):
     """Move the end from ``end - 1`` to ``end``: kernel ``end - 1`` has read, and produced."""
     for t in range(terms.last_ptr[end - 1], terms.last_ptr[end]):
@@ -84,13 +84,13 @@ def end_moves_on(terms, alive, end):
     alive.total[1] += alive.number[end - 1]
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def relay_s(terms, kind, size_bytes, count):
     """Seconds that ``count`` relays of so many bytes in all take on a chip of ``kind``."""
     return size_bytes * terms.copy_s_per_byte[kind] + count * terms.copy_s[kind]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def relays_of_segments(terms, cuts):
     """[S, 2] bytes and number of the tensors that pass each segment between two cuts."""
     num_segments = len(cuts) - 1
@@ -117,7 +117,7 @@ def _copy_costs(tables: CostTables) -> tuple[NDArray[np.float64], NDArray[np.flo
     return 2.0 * tables.sram_s_per_byte, tables.kernel_overhead_s
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _crossing_tensors(tables, kernel_of, num_kernels):
     num_tensors = len(tables.tensor_kind)
     last = np.full(num_tensors, -1, np.int64)  # of tensors some later kernel reads

@@ -14,9 +14,9 @@ be evaluated.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.routes import hop_seconds_per_byte
 from go_opt.model.csr import row_pointers
@@ -60,7 +60,7 @@ def slice_order_split(
     return placement
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _chips_within(kernel_s, cut_s, reach, read_ptr, read, num_chips, interval_s):
     """[M] chip of each kernel, or nothing where ``interval_s`` is too little for so many chips."""
     num_kernels = len(kernel_s)
@@ -99,7 +99,7 @@ def _chips_within(kernel_s, cut_s, reach, read_ptr, read, num_chips, interval_s)
     return chip
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _apart(root, work_s, kernel_s, begin, end):
     """Each kernel of the segment is a component of its own."""
     for m in range(begin, end):
@@ -107,7 +107,7 @@ def _apart(root, work_s, kernel_s, begin, end):
         work_s[m] = kernel_s[m]
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _join(root, work_s, read_ptr, read, begin, kernel, interval_s):
     """Add ``kernel`` to the components of the segment from ``begin``; False where one takes too long."""
     for r in range(read_ptr[kernel], read_ptr[kernel + 1]):
@@ -122,7 +122,7 @@ def _join(root, work_s, read_ptr, read, begin, kernel, interval_s):
     return work_s[root_of(root, kernel)] <= interval_s
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _fill(root, work_s, begin, end, interval_s, bins):
     """Chips that the components of [begin, end) take, first fit, and in ``bins`` which is whose."""
     load_s = np.zeros(end - begin)

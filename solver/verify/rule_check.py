@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.solver.problem.problem import (
     NO_SKIP_ALL,
     NO_SKIP_OFF,
@@ -35,7 +35,7 @@ def broken_rules(problem: PlacementProblem, placements: NDArray[np.int32]) -> ND
     return broken
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _check_all(problem, placements, broken):
     num_words = (problem.num_chips + 63) // 64
     for s in range(len(placements)):
@@ -50,7 +50,7 @@ def _check_all(problem, placements, broken):
             broken[s] = TRIANGLE
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _check_units(problem, placement, is_used):
     for unit in range(len(placement)):
         chip = placement[unit]
@@ -62,7 +62,7 @@ def _check_units(problem, placement, is_used):
     return NONE
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _check_edges(problem, placement, depends):
     goes_far = False
     for unit in range(len(placement)):
@@ -77,7 +77,7 @@ def _check_edges(problem, placement, depends):
     return TRIANGLE if goes_far else NONE
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _is_gapless(problem, is_used):
     if problem.no_skip == NO_SKIP_OFF:
         return True
@@ -90,7 +90,7 @@ def _is_gapless(problem, is_used):
     return is_used[last]
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _has_detour(problem, depends):
     """Whether a direct dependency has a way around; dependencies go to higher chips only."""
     num_chips, num_words = depends.shape

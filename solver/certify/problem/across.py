@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled
 from go_opt.model.csr import row_pointers
 from go_opt.solver.certify.problem.traffic import UnitTensors
 
@@ -57,7 +57,7 @@ def alive_across(
     return AliveAcross(row_pointers(unit, num_units), tensor[by_unit], reader[by_unit])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _walks(largest_first, stored_bytes, producer, reader_ptr, reader, is_apart, read_ptr, read_producer):
     """[P] unit, tensor and reader of every pair."""
     num_units = len(read_ptr) - 1

@@ -19,9 +19,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.model.csr import row_pointers
 
 # Readers are compared by search; groups that are left when all this is spent get no order.
@@ -93,7 +93,7 @@ def _classes(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.unique(as_bytes.ravel(), return_inverse=True)[1].astype(np.int64)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _chains(reads):
     """Longest chains as CSR; of each a hash, equal where its costs and reads are, and its first reader."""
     num_units = len(reads.unit_class)
@@ -129,7 +129,7 @@ def _chains(reads):
     return chain_ptr[: number + 1], units[:size], hashes[:number], due[:number]
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _hashed(value, part):
     # Two polynomials modulo primes below 2^31: no product overflows, nor warns where it is interpreted.
     high = ((value >> 31) * 48271 + part + 2) % 2147483647
@@ -137,7 +137,7 @@ def _hashed(value, part):
     return (high << 31) | low
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _readers(reads, unit):
     """Units that read what ``unit`` produces, one tensor or none."""
     at = reads.produced_ptr[unit]
@@ -147,13 +147,13 @@ def _readers(reads, unit):
     return reads.reader[reads.reader_ptr[k] : reads.reader_ptr[k + 1]]
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _class_of_product(reads, unit):
     at = reads.produced_ptr[unit]
     return reads.tensor_class[reads.produced[at]] if at < reads.produced_ptr[unit + 1] else np.int64(-1)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _edges(reads, chain_ptr, units, hashes, order):
     """Pairs of units of neighbours in ``order`` that are alike and may be put in that order."""
     num_units = len(reads.unit_class)
@@ -173,7 +173,7 @@ def _edges(reads, chain_ptr, units, hashes, order):
     return edges[:number]
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _are_alike(reads, before, after):
     """Whether two chains cost the same, unit by unit, and begin with the same reads."""
     if len(before) != len(after):
@@ -190,7 +190,7 @@ def _are_alike(reads, before, after):
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _is_due_before(reads, readers, later, search):
     if len(readers) == len(later) and (readers == later).all():
         return True
@@ -201,7 +201,7 @@ def _is_due_before(reads, readers, later, search):
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _all_reached(reads, sources, wanted, is_forward, search):
     """Whether every one of ``wanted`` is one of ``sources``, or is reached from one."""
     seen, stack, spent = search.seen, search.stack, search.spent

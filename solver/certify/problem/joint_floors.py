@@ -20,9 +20,9 @@ pair, or an op on a way from one to the other: it would have to be in that kerne
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles, greedy_fusion
 from go_opt.model.graph import ACTIVATION, NO_PRODUCER, Graph
@@ -172,7 +172,7 @@ def _never_together(
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _find_apart(
     role, elements, read_ptr, read_producer, reader, producer, reader_ptr, tensor_producer, may_clone
 ):

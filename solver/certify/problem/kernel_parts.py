@@ -15,9 +15,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, REDUCTION, LoopRoles
 from go_opt.solver.problem.components import root_of
 
@@ -49,7 +49,7 @@ def kernel_parts(roles: LoopRoles, may_clone: NDArray[np.bool_]) -> KernelParts:
     return KernelParts(part, is_on_chain)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _separated(role, loop, read_ptr, read_producer, words):
     """[N, W] sets of ops before each that an op between keeps out of its kernel, or that are reductions."""
     num_ops = len(role)
@@ -69,7 +69,7 @@ def _separated(role, loop, read_ptr, read_producer, words):
     return separated
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _parts(role, loop, by_loop, separated):
     num_ops = len(role)
     root = np.arange(num_ops)

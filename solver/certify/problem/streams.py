@@ -6,12 +6,12 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.common.records import uncounted_njit
+from go_opt.common.compiling import uncounted_inner
 
 NEVER_FITS: Final = -1
 
 
-@uncounted_njit
+@uncounted_inner
 def spare_bytes(memory, ticks):
     """What stages may stream within intervals of ``ticks``."""
     if memory.stream_bytes_per_tick == 0:
@@ -20,7 +20,7 @@ def spare_bytes(memory, ticks):
     return np.int64(min(max(spare, 0.0), 2.0**60))
 
 
-@uncounted_njit
+@uncounted_inner
 def streaming_ticks(memory, spare, ticks):
     """What a streamed byte takes its chip; where stages share the link, one chip's time for all there is.
 
@@ -31,7 +31,7 @@ def streaming_ticks(memory, spare, ticks):
     return memory.stream_ticks_per_byte * (1.0 - 1e-15)
 
 
-@uncounted_njit
+@uncounted_inner
 def streamed_bytes(memory, held, active, whole):
     """What a stage streams that holds so much beside its activations, or NEVER_FITS for too many of these."""
     if active > memory.sram_bytes:
@@ -45,7 +45,7 @@ def streamed_bytes(memory, held, active, whole):
     return -(-excess // whole) * whole
 
 
-@uncounted_njit
+@uncounted_inner
 def least_streamed(memory, inside, outside, state, after, borders):
     """What any stage between a down-set of ``state`` and one of ``after`` streams, or NEVER_FITS."""
     held = np.int64(0)

@@ -30,7 +30,7 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.common.records import uncounted_njit
+from go_opt.common.compiling import uncounted, uncounted_inner
 from go_opt.env.kernels.heap import heap_pop, heap_push
 from go_opt.solver.certify.problem.streams import NEVER_FITS, least_streamed, spare_bytes, streaming_ticks
 from go_opt.solver.certify.states.fits import known_streamed, most_shed_bytes
@@ -47,7 +47,7 @@ OUT_OF_ROOM: Final = -1
 NEAR_SHARE: Final = 4  # more than one in so many of all states are not near any more
 
 
-@uncounted_njit
+@uncounted
 def find_chain(graph, pool, search, ticks, dead_ticks):
     """A chain within ``ticks`` with the fewest segments: its length, 0 for none, or OUT_OF_ROOM.
 
@@ -70,7 +70,7 @@ def find_chain(graph, pool, search, ticks, dead_ticks):
     return length
 
 
-@uncounted_njit
+@uncounted
 def find_near(graph, pool, search, ticks, dead_ticks):
     """The same among what the last chains found by :func:`find_chain` were split into.
 
@@ -83,7 +83,7 @@ def find_near(graph, pool, search, ticks, dead_ticks):
     return _chain(graph, pool, search, ticks, num_open)
 
 
-@uncounted_njit
+@uncounted_inner
 def _chain(graph, pool, search, ticks, num_open):
     """A chain of the open states: its length, 0 for none, or OUT_OF_ROOM."""
     shares_link, is_full = graph.held.stream_bytes_per_tick > 0.0, graph.held.is_full
@@ -124,7 +124,7 @@ def _chain(graph, pool, search, ticks, num_open):
     return 0
 
 
-@uncounted_njit
+@uncounted_inner
 def _carry(graph, pool, search, ticks, num_open, end, num_labels):
     """Let the segments behind all labels take one chip more; labels from ``end`` on are new."""
     for label in range(end, num_labels):
@@ -139,7 +139,7 @@ def _carry(graph, pool, search, ticks, num_open, end, num_labels):
             search.best[i] = min(search.best[i] + ticks - search.cut[i], FURTHEST)
 
 
-@uncounted_njit
+@uncounted_inner
 def _extend(graph, pool, search, ticks, least, least_resident, num_open, begin, end):
     """Labels of the next level behind labels ``begin`` … ``end``: how many there are then.
 
@@ -256,7 +256,7 @@ def _extend(graph, pool, search, ticks, least, least_resident, num_open, begin, 
     return num_labels
 
 
-@uncounted_njit
+@uncounted_inner
 def _is_no_better(search, i, done, streamed, resident):
     """Whether a label of the state did as much before, streaming no more and holding as much."""
     return (
@@ -268,7 +268,7 @@ def _is_no_better(search, i, done, streamed, resident):
     )
 
 
-@uncounted_njit
+@uncounted_inner
 def _note(search, i, done, streamed, resident, shares_link):
     """Remember a new label if it does most, or streams least."""
     if done > search.best[i] or (
@@ -297,7 +297,7 @@ def _note(search, i, done, streamed, resident, shares_link):
         search.thrifty_resident[i] = resident
 
 
-@uncounted_njit
+@uncounted_inner
 def _walk_back(search, label):
     """Write the chain that ends with ``label``; its length."""
     length = 0

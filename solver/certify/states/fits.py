@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.records import uncounted_njit
+from go_opt.common.compiling import uncounted, uncounted_inner
 from go_opt.solver.certify.problem.problem import UnitGraph
 from go_opt.solver.certify.problem.streams import NEVER_FITS
 from go_opt.solver.problem.passing import RELAYED
@@ -50,7 +50,7 @@ def fit_scratch(graph: UnitGraph, capacity: int = 0) -> FitScratch:
     )
 
 
-@uncounted_njit
+@uncounted_inner
 def weigh(graph, pool, scratch, state):
     """Make ``low_bytes`` and ``high_bytes`` of ``state`` those it has now."""
     if scratch.weighed[state] != pool.num_free[state]:
@@ -59,7 +59,7 @@ def weigh(graph, pool, scratch, state):
         scratch.high_bytes[state] = _weight_bytes(graph, scratch, pool.outside[state], np.int64(0))
 
 
-@uncounted_njit
+@uncounted_inner
 def _weight_bytes(graph, scratch, units, bit):
     """Stored bytes of the weights that those units read whose bit of ``units`` [W] is ``bit``."""
     memory = graph.held
@@ -76,7 +76,7 @@ def _weight_bytes(graph, scratch, units, bit):
     return total
 
 
-@uncounted_njit
+@uncounted_inner
 def most_shed_bytes(memory, spare):
     """Stored bytes of weights that may stream where ``spare`` may be touched; parts of weights may."""
     shed = np.int64(0)
@@ -90,7 +90,7 @@ def most_shed_bytes(memory, spare):
     return shed
 
 
-@uncounted_njit
+@uncounted_inner
 def known_streamed(graph, pool, scratch, state, after):
     """:func:`least_streamed_on_chip` of two states of ``pool``, and the most that stays of its weights.
 
@@ -113,7 +113,7 @@ def known_streamed(graph, pool, scratch, state, after):
     return streamed, resident
 
 
-@uncounted_njit
+@uncounted
 def least_streamed_on_chip(graph, inside, outside, scratch, state, after, first_word, last_word):
     """What holds for any chip between a down-set of ``state`` and one of ``after``.
 
@@ -200,7 +200,7 @@ def least_streamed_on_chip(graph, inside, outside, scratch, state, after, first_
     return always + streamed, held + most, stored - left
 
 
-@uncounted_njit
+@uncounted_inner
 def _alive_across(graph, inside, outside, state, after, unit):
     """Bytes that are alive while ``unit`` runs, made before it and read behind it, and not held."""
     memory = graph.held
@@ -218,7 +218,7 @@ def _alive_across(graph, inside, outside, state, after, unit):
     return alive
 
 
-@uncounted_njit
+@uncounted_inner
 def _leaves(graph, outside, after, k):
     """Whether some reader of tensor ``k`` is surely behind; tensors that clones make leave nothing."""
     if graph.held.leave_bytes[k] > 0:
@@ -229,7 +229,7 @@ def _leaves(graph, outside, after, k):
     return False
 
 
-@uncounted_njit
+@uncounted_inner
 def _last_on_chip(graph, inside, outside, state, after, k):
     """The last reader of tensor ``k`` that is surely on the chip, or -1."""
     for r in range(graph.reader_ptr[k + 1] - 1, graph.reader_ptr[k] - 1, -1):
@@ -239,7 +239,7 @@ def _last_on_chip(graph, inside, outside, state, after, k):
     return -1
 
 
-@uncounted_njit
+@uncounted_inner
 def _streamed(memory, scratch, excess):
     """Bytes touched, and stored, of the weights just seen that leave, in order, until ``excess`` is gone.
 

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.records import uncounted_njit
+from go_opt.common.compiling import uncounted, uncounted_inner
 from go_opt.solver.certify.problem.problem import UnitGraph
 
 # Arguments that are NumPy's integers: kernels are compiled again for every literal.
@@ -75,7 +75,7 @@ def least_crossing_bytes(graph: UnitGraph, side: NDArray[np.int8]) -> int:
     return int(min_cut(graph, flow_network(graph), side, free, len(free), INFINITE))
 
 
-@uncounted_njit
+@uncounted
 def min_cut(graph, network, side, free, num_free, enough):
     """Bytes of the least cut; once ``enough`` are proven it may stop there."""
     flow, num_nodes, _ = _build(graph, network, side, free, num_free, 1.0)
@@ -84,7 +84,7 @@ def min_cut(graph, network, side, free, num_free, enough):
     return flow
 
 
-@uncounted_njit
+@uncounted
 def least_work_and_cut(graph, network, side, free, num_free, ticks_per_byte, charged):
     """Ticks of the down-set whose cut and free units on the side ``charged`` take least together."""
     traffic = np.int64(0)
@@ -109,7 +109,7 @@ def least_work_and_cut(graph, network, side, free, num_free, ticks_per_byte, cha
     return np.int64(flow / scale * (1.0 - 1e-15))
 
 
-@uncounted_njit
+@uncounted_inner
 def _build(graph, network, side, free, num_free, per_byte):
     """Arcs of the free part; returns what crosses in any case, and the number of nodes and arcs.
 
@@ -153,7 +153,7 @@ def _build(graph, network, side, free, num_free, per_byte):
     return base, num_nodes, num_arcs
 
 
-@uncounted_njit
+@uncounted_inner
 def _add_tensor(graph, network, side, k, per_byte, tail, num_arcs, num_nodes):
     """The arcs of tensor ``k`` of the node ``tail``; its readers are free, or one is outside."""
     size = np.int64(graph.tensor_bytes[k] * per_byte)
@@ -180,7 +180,7 @@ def _add_tensor(graph, network, side, k, per_byte, tail, num_arcs, num_nodes):
     return num_arcs, num_nodes + 1
 
 
-@uncounted_njit
+@uncounted_inner
 def _add_arc(network, num_arcs, tail, head, room):
     network.head[num_arcs] = head
     network.room[num_arcs] = room
@@ -193,7 +193,7 @@ def _add_arc(network, num_arcs, tail, head, room):
     return num_arcs + 2
 
 
-@uncounted_njit
+@uncounted_inner
 def _label(network, num_nodes):
     """Breadth-first levels from the sink backwards; whether the source is reached."""
     for node in range(num_nodes):
@@ -219,7 +219,7 @@ def _label(network, num_nodes):
     return False
 
 
-@uncounted_njit
+@uncounted_inner
 def _blocking_flow(network, num_nodes):
     """Send all that fits along shortest paths, by depth-first search without recursion."""
     total = np.int64(0)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.records import uncounted_njit
+from go_opt.common.compiling import uncounted_inner
 from go_opt.solver.certify.problem.problem import UnitGraph
 from go_opt.solver.certify.problem.streams import spare_bytes
 from go_opt.solver.certify.states.fits import FitScratch, fit_scratch, most_shed_bytes, weigh
@@ -95,7 +95,7 @@ def chain_search(graph: UnitGraph, capacity: int) -> ChainSearch:
     )
 
 
-@uncounted_njit
+@uncounted_inner
 def open_states(graph, pool, search, states, size, ticks):
     """Write what of ``states`` may be in a chain within ``ticks``; how many."""
     is_full = graph.held.is_full
@@ -141,7 +141,7 @@ def open_states(graph, pool, search, states, size, ticks):
     return num_open
 
 
-@uncounted_njit
+@uncounted_inner
 def keep_open(search, num_open, least, least_resident, shares_link):
     """Drop states that are done as far as can be, and those too small from here on."""
     kept = 0
@@ -171,7 +171,7 @@ def keep_open(search, num_open, least, least_resident, shares_link):
     return kept
 
 
-@uncounted_njit
+@uncounted_inner
 def sort_by_low(pool, states, sizes, dead_ticks):
     """Take in new states, drop dead ones, and sort what is nearly sorted."""
     size = 0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from go_opt.common.records import uncounted_njit
+from go_opt.common.compiling import uncounted_inner
 from go_opt.solver.problem.passing import RELAYED
 
 
-@uncounted_njit
+@uncounted_inner
 def may_follow(before, outside, state, after, first_word, last_word):
     """Whether some down-set of ``after`` may come next to some one of ``state``.
 
@@ -20,7 +20,7 @@ def may_follow(before, outside, state, after, first_word, last_word):
     return True
 
 
-@uncounted_njit
+@uncounted_inner
 def extra_ticks(graph, pool, state, after):
     """What any segment between the two surely takes for copies and for inputs read again."""
     extra = np.int64(0)

@@ -8,9 +8,9 @@ and streams: what it finds is costed exactly afterwards.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.solver.certify.problem.problem import MOST_TICKS, UnitGraph
 from go_opt.solver.certify.problem.streams import NEVER_FITS, spare_bytes, streamed_bytes
 from go_opt.solver.problem.passing import ADJACENT
@@ -61,7 +61,7 @@ def slice_units(
     return placement
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _reach_end(work, cut, reach, num_chips, overlap, ticks, before):
     """Whether ``num_chips`` segments within ``ticks`` cover all; ``before[j]`` is the cut before j."""
     last = len(work) - 1
@@ -91,7 +91,7 @@ def _reach_end(work, cut, reach, num_chips, overlap, ticks, before):
     return chips[last] <= num_chips
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _reach_end_in_stages(graph, order, work, cut, cut_bytes, reach, ticks, before):
     """The same with stages; of the starts behind so many chips the last leaves least to do and to hold."""
     last = len(work) - 1
@@ -149,7 +149,7 @@ def _reach_end_in_stages(graph, order, work, cut, cut_bytes, reach, ticks, befor
     return chips[last] <= num_chips
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _held_anew(memory, shared_before, unit, start):
     """Bytes that ``unit`` adds to a stage from place ``start`` on."""
     held = memory.held_bytes[unit]
@@ -159,7 +159,7 @@ def _held_anew(memory, shared_before, unit, start):
     return held
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _chips_of(work, enters, leaves, overlap, ticks):
     """How many chips a stage takes within ``ticks``; more than there are where no number is enough."""
     most = np.int64(0) if overlap else max(enters, leaves)

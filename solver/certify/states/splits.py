@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from go_opt.common.records import uncounted_njit
+from go_opt.common.compiling import uncounted, uncounted_inner
 from go_opt.solver.certify.states.min_cut import FREE, INSIDE, OUTSIDE
 from go_opt.solver.certify.states.states import MOST_CANDIDATES, read_sides, write_state
 from go_opt.solver.problem.passing import ADJACENT
@@ -19,7 +19,7 @@ from go_opt.solver.problem.passing import ADJACENT
 FORCED_IN, FORCED_OUT = np.int8(1), np.int8(2)  # bits of a context
 
 
-@uncounted_njit
+@uncounted
 def split_chain(graph, pool, work, chain, length, context, most_ticks):
     """Split every state of ``chain`` that is no single down-set; returns how many.
 
@@ -39,7 +39,7 @@ def split_chain(graph, pool, work, chain, length, context, most_ticks):
     return splits
 
 
-@uncounted_njit
+@uncounted_inner
 def _write_context(graph, pool, work, chain, length, context):
     num_units = len(graph.unit_ticks)
     for i in range(length):
@@ -69,7 +69,7 @@ def _write_context(graph, pool, work, chain, length, context):
         _close(graph.predecessor_ptr, graph.predecessor, context[i], FORCED_OUT)
 
 
-@uncounted_njit
+@uncounted_inner
 def _close(ptr, neighbour, context, forced):
     """Whoever has a forced neighbour is forced too: before what is in, behind what is out."""
     num_units = len(context)
@@ -79,7 +79,7 @@ def _close(ptr, neighbour, context, forced):
             context[unit] |= context[neighbour[e]] & forced
 
 
-@uncounted_njit
+@uncounted_inner
 def _split_state(graph, pool, work, state, context, most_ticks):
     """Replace ``state`` by its half with the pivot in; the one with it out goes to the end."""
     read_sides(pool, state, work.side)
@@ -99,7 +99,7 @@ def _split_state(graph, pool, work, state, context, most_ticks):
     write_state(graph, pool, work, np.int64(state), cut_bytes, enough_bytes)
 
 
-@uncounted_njit
+@uncounted_inner
 def _pivot(graph, work, context):
     """Of the units that matter most the one that leaves the wider half narrowest."""
     num_units = len(work.side)
@@ -147,7 +147,7 @@ def _pivot(graph, work, context):
     return best
 
 
-@uncounted_njit
+@uncounted_inner
 def _spread(ptr, neighbour, unit_ticks, work, unit):
     """Mark ``unit`` and the free units reached from it; returns their work and their number."""
     work.stamp[0] += 1
@@ -171,7 +171,7 @@ def _spread(ptr, neighbour, unit_ticks, work, unit):
     return ticks, units
 
 
-@uncounted_njit
+@uncounted_inner
 def _set_marked(work, side):
     stamp = work.stamp[0]
     for unit in range(len(work.side)):

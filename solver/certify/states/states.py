@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.records import uncounted_njit
+from go_opt.common.compiling import uncounted_inner
 from go_opt.solver.certify.problem.problem import MOST_TICKS, UnitGraph
 from go_opt.solver.certify.states.min_cut import (
     FREE,
@@ -133,7 +133,7 @@ def _packed(members: NDArray[np.bool_], words: int) -> NDArray[np.int64]:
     return np.packbits(padded, bitorder="little").view(np.int64)
 
 
-@uncounted_njit
+@uncounted_inner
 def read_sides(pool, state, side):
     """Unpack the sets of ``state`` into ``side`` [U]."""
     for unit in range(len(side)):
@@ -147,7 +147,7 @@ def read_sides(pool, state, side):
             side[unit] = FREE
 
 
-@uncounted_njit
+@uncounted_inner
 def write_state(graph, pool, work, state, at_least_bytes, enough_bytes):
     """Make ``state`` of ``work.side``; a bound of the cut beyond ``enough_bytes`` may stay loose."""
     num_units = len(graph.unit_ticks)
@@ -200,7 +200,7 @@ def write_state(graph, pool, work, state, at_least_bytes, enough_bytes):
         _write_tensors(graph, pool, side, state)
 
 
-@uncounted_njit
+@uncounted_inner
 def _write_pulled(graph, pool, work, state):
     """How far work is pulled forward under the adjacent rule, chip by chip.
 
@@ -240,7 +240,7 @@ def _write_pulled(graph, pool, work, state):
         begin = end
 
 
-@uncounted_njit
+@uncounted_inner
 def _write_pushed(graph, pool, work, state):
     """The same backwards: what is outside must have had what it reads outside, chip by chip."""
     num_units = len(graph.unit_ticks)
@@ -269,7 +269,7 @@ def _write_pushed(graph, pool, work, state):
         begin = end
 
 
-@uncounted_njit
+@uncounted_inner
 def _take(units, is_taken, size, unit):
     """Put ``unit`` on the list ``units`` unless it was there before."""
     if not is_taken[unit]:
@@ -279,7 +279,7 @@ def _take(units, is_taken, size, unit):
     return size
 
 
-@uncounted_njit
+@uncounted_inner
 def _write_tensors(graph, pool, side, state):
     """Which tensors a chip before or behind this state passes on or takes in for certain."""
     for word in range(pool.ends.shape[1]):

@@ -6,14 +6,14 @@ Bounds are complete for it: ``low(v) >= low(u) + r`` and ``high(u) <= high(v) - 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled_inner
 from go_opt.solver.propagation.propagators.domains import FAILED, UNCHANGED, narrow_range
 from go_opt.solver.propagation.propagators.tables import RuleTables
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def propagate(tables, store, unit):
     if not tables.acyclic:
         return UNCHANGED

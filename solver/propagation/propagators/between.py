@@ -12,9 +12,9 @@ soon as the bounds of u, x and v say so,
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled_inner
 from go_opt.solver.propagation.propagators.domains import (
     FAILED,
     UNCHANGED,
@@ -26,7 +26,7 @@ from go_opt.solver.propagation.propagators.domains import (
 from go_opt.solver.propagation.propagators.tables import RuleTables
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def propagate(tables, store, unit):
     if len(tables.between) == 0:
         return UNCHANGED
@@ -60,7 +60,7 @@ def holds(tables: RuleTables, placement: NDArray[np.int32]) -> bool:
     return bool((with_source | (chip == placement[tables.succ[edge]])).all())
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _keep_with_an_end(tables, store, u, x, v):
     last = tables.num_chips - 1
     if store.high[u] < store.low[x]:
@@ -80,7 +80,7 @@ def _keep_with_an_end(tables, store, u, x, v):
     return leave_out(store, x, store.high[u] + 1, store.low[v] - 1)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def leave_out(store, unit, low, high):
     """Remove the chips ``low … high``."""
     result = UNCHANGED
@@ -94,6 +94,6 @@ def leave_out(store, unit, low, high):
     return result
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _worse(status, other):
     return FAILED if other == FAILED else max(status, other)

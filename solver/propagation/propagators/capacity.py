@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled_inner
 from go_opt.solver.propagation.propagators.domains import (
     FAILED,
     NARROWED,
@@ -31,7 +31,7 @@ from go_opt.solver.propagation.propagators.tables import RuleTables
 SLACK: Final = 1e-9
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def propagate(tables, store, unit):
     result = UNCHANGED
     for limit in range(len(tables.limits.chip)):
@@ -58,7 +58,7 @@ def holds(tables: RuleTables, placement: NDArray[np.int32]) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _has_changed(tables, store, limit):
     """Whether the least the chip can hold may have grown, or the most have fallen; noted as seen.
 
@@ -77,7 +77,7 @@ def _has_changed(tables, store, limit):
     return has_changed
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _propagate_limit(tables, store, limit):
     limits = tables.limits
     chip = limits.chip[limit]
@@ -113,7 +113,7 @@ def _propagate_limit(tables, store, limit):
     return result
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _items_of(limits, limit, unit, users, num_users):
     """Amount of the items of ``unit`` that ``num_users`` units use: 0 none yet, 1 it alone."""
     amount = 0.0
@@ -124,7 +124,7 @@ def _items_of(limits, limit, unit, users, num_users):
     return amount
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _missing_items(limits, limit, unit, held_items):
     """Amount of the items of ``unit`` that the chip does not hold yet."""
     amount = 0.0
@@ -135,13 +135,13 @@ def _missing_items(limits, limit, unit, held_items):
     return amount
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _count_items(limits, limit, unit, users):
     for i in range(limits.item_ptr[unit], limits.item_ptr[unit + 1]):
         users[limits.item[i]] += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _hold_items(limits, limit, unit, held_items):
     for i in range(limits.item_ptr[unit], limits.item_ptr[unit + 1]):
         held_items[limits.item[i]] = True

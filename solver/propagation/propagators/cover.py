@@ -9,16 +9,16 @@ Chips with a decided unit are served by it.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled_inner
 from go_opt.solver.problem.problem import NO_SKIP_ALL, NO_SKIP_OFF
 from go_opt.solver.propagation.propagators import no_skip
 from go_opt.solver.propagation.propagators.domains import FAILED, HIGHEST_LOW, UNCHANGED, has_chip
 from go_opt.solver.propagation.propagators.tables import RuleTables
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def propagate(tables, store, unit):
     if tables.no_skip == NO_SKIP_OFF:
         return UNCHANGED
@@ -35,7 +35,7 @@ def holds(tables: RuleTables, placement: NDArray[np.int32]) -> bool:
     return no_skip.holds(tables, placement)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _serves(store, unit, chip):
     return (
         unit >= 0
@@ -45,7 +45,7 @@ def _serves(store, unit, chip):
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _find_server(store, chip, needed):
     """Match ``chip`` along an augmenting path, breadth first; False where there is none."""
     num_units = len(store.size)
@@ -73,7 +73,7 @@ def _find_server(store, chip, needed):
     return False
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _hand_over(store, unit, chip):
     """Along the path that ends at ``unit``, every chip takes the unit it asked."""
     while True:

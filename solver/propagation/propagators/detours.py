@@ -18,8 +18,7 @@ decided, O(U E W) for a whole placement.
 
 from __future__ import annotations
 
-from numba import njit
-
+from go_opt.common.compiling import compiled_inner
 from go_opt.solver.propagation.propagators.between import leave_out
 from go_opt.solver.propagation.propagators.domains import (
     FAILED,
@@ -38,7 +37,7 @@ from go_opt.solver.propagation.propagators.domains import (
 )
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def propagate(tables, store):
     _spread(tables, store)
     _find_paths(tables, store)
@@ -56,7 +55,7 @@ def propagate(tables, store):
     return result
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _spread(tables, store):
     """``above`` and ``below`` of every unit."""
     num_units = len(store.size)
@@ -75,7 +74,7 @@ def _spread(tables, store):
             _join(store, store.below, unit, tables.succ[j])
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _join(store, chips, unit, other):
     """Add to the set of ``unit`` that of ``other``, and its chip."""
     for word in range(chips.shape[1]):
@@ -84,7 +83,7 @@ def _join(store, chips, unit, other):
         chips[unit, store.low[other] // WORD_BITS] |= chip_bit(store.low[other])
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _find_paths(tables, store):
     """``into`` and ``reach``: which chip leads to which; ``far_into`` and ``far``: past a third one."""
     num_chips, num_words = store.links.shape
@@ -118,7 +117,7 @@ def _find_paths(tables, store):
                     store.far[a, b // WORD_BITS] |= chip_bit(b)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def has_detour(store):
     """Whether a chip depends directly on one that it also reaches past another."""
     for a in range(store.links.shape[0]):
@@ -128,7 +127,7 @@ def has_detour(store):
     return False
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _list_long_links(tables, store):
     """The direct dependencies past at least one chip, into ``long_links``; how many."""
     count = 0
@@ -143,7 +142,7 @@ def _list_long_links(tables, store):
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _prune(tables, store, unit, num_long):
     """The three rules for one unit."""
     result = UNCHANGED
@@ -172,7 +171,7 @@ def _prune(tables, store, unit, num_long):
     return result
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _follow(tables, store, unit, a):
     """Rules 2 and 3 where ``unit`` reads a unit on chip ``a``."""
     status = remove(store, unit, store.far[a])
@@ -186,7 +185,7 @@ def _follow(tables, store, unit, a):
     return status
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _precede(tables, store, unit, b):
     """Rules 2 and 3 where a unit on chip ``b`` reads ``unit``."""
     status = remove(store, unit, store.far_into[b])
@@ -202,12 +201,12 @@ def _precede(tables, store, unit, b):
     return status
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _worse(status, other):
     return FAILED if other == FAILED else max(status, other)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _meets(chips, chip, others):
     """Whether the set ``chips`` [W] holds ``chip`` or one of ``others`` [W]."""
     for word in range(len(chips)):

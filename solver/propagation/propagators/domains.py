@@ -12,25 +12,17 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from go_opt.common.compiling import compiled, compiled_inner
 
 FAILED, UNCHANGED, NARROWED = range(3)  # a domain became empty; nothing happened; something did
 
 # Fields of ``Store.state``.
 (
-    TRAIL_SIZE,
-    NUM_DECIDED,
-    NUM_DECISIONS,
-    QUEUE_HEAD,
-    QUEUE_SIZE,
-    HIGHEST_LOW,
-    NUM_LINKED,
-    SUPPORT_FELL,
-    LINKS_CHANGED,
-    NUM_RESTORES,
-    MAX_BACKTRACKS,
-) = range(11)
+    TRAIL_SIZE, NUM_DECIDED, NUM_DECISIONS, QUEUE_HEAD, QUEUE_SIZE, HIGHEST_LOW,
+    NUM_LINKED, SUPPORT_FELL, LINKS_CHANGED, NUM_RESTORES, MAX_BACKTRACKS,
+) = range(11)  # fmt: skip
 
 # Fields of ``Store.counters``.
 PROPAGATIONS, NARROWINGS, BACKTRACKS, DEAD_ENDS = range(4)
@@ -126,7 +118,7 @@ def new_store(
     return store
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _count(store):
     """Fill what follows from the domains, and enqueue every unit."""
     state = store.state
@@ -148,7 +140,7 @@ def _count(store):
     state[SUPPORT_FELL] = 1
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def write(store, unit, word, keep):
     """Keep the chips ``keep`` of one word of a domain: the one place where domains change."""
     old = store.domain[unit, word]
@@ -181,7 +173,7 @@ def write(store, unit, word, keep):
     return NARROWED
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def narrow_range(store, unit, low, high):
     """Keep the chips ``low … high``."""
     if low <= store.low[unit] and high >= store.high[unit]:
@@ -197,7 +189,7 @@ def narrow_range(store, unit, low, high):
     return result
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def narrow_to(store, unit, chips):
     """Keep the chips of the set ``chips`` [W]."""
     result = UNCHANGED
@@ -209,7 +201,7 @@ def narrow_to(store, unit, chips):
     return result
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def remove(store, unit, chips):
     """Remove the chips of the set ``chips`` [W]."""
     result = UNCHANGED
@@ -221,7 +213,7 @@ def remove(store, unit, chips):
     return result
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def restore(store, trail_size, num_decided, highest_low):
     """Undo every write since the trail had ``trail_size`` entries."""
     state = store.state
@@ -248,7 +240,7 @@ def restore(store, trail_size, num_decided, highest_low):
         dequeue(store)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def enqueue(store, unit):
     """Put ``unit`` on the work list, unless it is there."""
     if store.is_queued[unit]:
@@ -259,7 +251,7 @@ def enqueue(store, unit):
     store.state[QUEUE_SIZE] += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def dequeue(store):
     """Take the next unit off the work list, which is not empty."""
     unit = store.queue[store.state[QUEUE_HEAD]]
@@ -269,19 +261,19 @@ def dequeue(store):
     return unit
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def has_chip(chips, chip):
     """Whether the set ``chips`` [W] holds ``chip``."""
     return (chips[chip // WORD_BITS] >> np.uint64(chip % WORD_BITS)) & ONE_BIT != NO_BITS
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def chip_bit(chip):
     """The bit of ``chip`` in its word."""
     return ONE_BIT << np.uint64(chip % WORD_BITS)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def range_bits(word, low, high):
     """The chips ``low … high`` that lie in ``word``."""
     start = max(low - word * WORD_BITS, 0)
@@ -291,7 +283,7 @@ def range_bits(word, low, high):
     return (ALL_BITS >> np.uint64(WORD_BITS - 1 - end)) & (ALL_BITS << np.uint64(start))
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def lowest_bit(bits):
     """Number of the lowest bit set; ``bits`` is not 0."""
     place = 0
@@ -302,7 +294,7 @@ def lowest_bit(bits):
     return place
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def highest_bit(bits):
     """Number of the highest bit set; ``bits`` is not 0."""
     place = 0
@@ -313,7 +305,7 @@ def highest_bit(bits):
     return place
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _tighten_bounds(store, unit):
     word = store.low[unit] // WORD_BITS
     while store.domain[unit, word] == NO_BITS:
@@ -325,7 +317,7 @@ def _tighten_bounds(store, unit):
     store.high[unit] = word * WORD_BITS + highest_bit(store.domain[unit, word])
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _decided(store, unit):
     store.decided[store.state[NUM_DECIDED]] = unit
     store.state[NUM_DECIDED] += 1

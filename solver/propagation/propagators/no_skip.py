@@ -8,9 +8,9 @@ nothing.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled_inner
 from go_opt.solver.problem.problem import NO_SKIP_ALL, NO_SKIP_OFF
 from go_opt.solver.propagation.propagators.domains import (
     FAILED,
@@ -24,7 +24,7 @@ from go_opt.solver.propagation.propagators.domains import (
 from go_opt.solver.propagation.propagators.tables import RuleTables
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def propagate(tables, store, unit):
     if tables.no_skip == NO_SKIP_OFF or not store.state[SUPPORT_FELL]:
         return UNCHANGED
@@ -50,7 +50,7 @@ def holds(tables: RuleTables, placement: NDArray[np.int32]) -> bool:
     return len(used) == (tables.num_chips if tables.no_skip == NO_SKIP_ALL else used[-1] + 1)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _only_unit(store, chip):
     unit = 0
     while not has_chip(store.domain[unit], chip):
@@ -58,7 +58,7 @@ def _only_unit(store, chip):
     return unit
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _cut_above(store, chip):
     result = UNCHANGED
     for unit in range(len(store.size)):

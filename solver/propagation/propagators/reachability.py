@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.solver.propagation.propagators.domains import NO_BITS, ONE_BIT, WORD_BITS, chip_bit, lowest_bit
 
 MAX_COUNTED_UNITS: Final = 16_384
@@ -61,7 +61,7 @@ def count_spans(
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _closure(ptr, neighbours, order):
     """[U, ceil(U / 64)] all units each unit reaches along ``neighbours``, which come first in ``order``."""
     num_units = len(ptr) - 1
@@ -75,7 +75,7 @@ def _closure(ptr, neighbours, order):
     return reached
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _spans(succ_ptr, succ, ancestors, descendants, between_counts):
     num_units = len(succ_ptr) - 1
     spans = np.zeros(len(succ), np.int64)
@@ -95,7 +95,7 @@ def _spans(succ_ptr, succ, ancestors, descendants, between_counts):
     return spans, num_between
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _list_between(succ_ptr, succ, ancestors, descendants, between_ptr, between):
     for unit in range(len(succ_ptr) - 1):
         for i in range(succ_ptr[unit], succ_ptr[unit + 1]):
@@ -108,7 +108,7 @@ def _list_between(succ_ptr, succ, ancestors, descendants, between_ptr, between):
                     at += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _count_bits(bits):
     count = 0
     while bits != NO_BITS:

@@ -15,14 +15,14 @@ The adjacent rule is a span of 1. Without these rules a span is the number of ch
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled_inner
 from go_opt.solver.propagation.propagators.domains import FAILED, UNCHANGED, narrow_range
 from go_opt.solver.propagation.propagators.tables import RuleTables
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def propagate(tables, store, unit):
     if not tables.spans_bind:
         return UNCHANGED

@@ -16,9 +16,9 @@ only beside acyclic dataflow, so dependencies lead upwards.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled_inner
 from go_opt.solver.problem.problem import (
     TRIANGLE_ADJACENT,
     TRIANGLE_LONGEST_PATH,
@@ -43,7 +43,7 @@ from go_opt.solver.propagation.propagators.domains import (
 from go_opt.solver.propagation.propagators.tables import RuleTables
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def propagate(tables, store, unit):
     state = store.state
     if tables.triangle == TRIANGLE_OFF or (tables.triangle == TRIANGLE_ADJACENT and tables.acyclic):
@@ -81,7 +81,7 @@ def holds(tables: RuleTables, placement: NDArray[np.int32]) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def unlink_after(tables, store, num_decided):
     """Forget the dependencies of all but the first ``num_decided`` decided units."""
     state = store.state
@@ -90,7 +90,7 @@ def unlink_after(tables, store, num_decided):
         _unlink(tables, store, store.decided[state[NUM_LINKED]])
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _link(tables, store, unit):
     store.is_linked[unit] = True
     for i in range(tables.succ_ptr[unit], tables.succ_ptr[unit + 1]):
@@ -101,7 +101,7 @@ def _link(tables, store, unit):
             _add_edge(store, store.low[tables.pred[i]], store.low[unit])
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _unlink(tables, store, unit):
     for i in range(tables.succ_ptr[unit], tables.succ_ptr[unit + 1]):
         if store.is_linked[tables.succ[i]]:
@@ -112,7 +112,7 @@ def _unlink(tables, store, unit):
     store.is_linked[unit] = False
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _add_edge(store, a, b):
     if a == b:
         return
@@ -122,7 +122,7 @@ def _add_edge(store, a, b):
         store.state[LINKS_CHANGED] = 1
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _drop_edge(store, a, b):
     if a == b:
         return
@@ -132,7 +132,7 @@ def _drop_edge(store, a, b):
         store.state[LINKS_CHANGED] = 1
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _find_far(tables, store):
     """``reach``, ``far`` and ``far_into`` from ``links``, highest chip first: links lead upwards."""
     num_words = store.links.shape[1]
@@ -158,7 +158,7 @@ def _find_far(tables, store):
                 store.far_into[b, a // WORD_BITS] |= chip_bit(a)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _prune(tables, store, first):
     """Neighbours of newly decided units stay off the chips to which a detour leads."""
     result = UNCHANGED

@@ -19,9 +19,9 @@ import math
 from typing import Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.solver.problem.allotment import allotted_chips, share_chips
 from go_opt.solver.slicing.cuts import NO_SLICING, least_interval, walk_back
 from go_opt.solver.slicing.problem import ROUNDING, SliceProblem
@@ -77,7 +77,7 @@ def _floor_s(problem: SliceProblem, cuts: NDArray[np.int64]) -> float:
     return max(problem.floor_s, crossing_bytes * float(problem.hop_s_per_byte[0]))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def segment_work_s(problem, cuts):
     """[S] compute of each segment on one chip of the first kind, relays among it."""
     kind = problem.chip_kind[0]
@@ -89,7 +89,7 @@ def segment_work_s(problem, cuts):
     return work_s
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def fewest_replicated(problem, fits, is_sure, first_fitting, max_chips, interval_s, made, previous, steps):
     """Stages of a slicing within ``interval_s`` on the fewest chips, or NO_SLICING; and what comes next.
 
@@ -215,7 +215,7 @@ def fewest_replicated(problem, fits, is_sure, first_fitting, max_chips, interval
     return (stages[num_kernels] if chips[num_kernels] <= max_chips else NO_SLICING), next_s
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def chips_for(work_s, interval_s, max_chips):
     """Chips a segment takes within an interval; one too many where it does not fit."""
     if work_s <= interval_s:

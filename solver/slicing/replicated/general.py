@@ -15,9 +15,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.solver.slicing.cuts import RELATIVE_TOLERANCE
 from go_opt.solver.slicing.problem import SliceProblem
 from go_opt.solver.slicing.relay_terms import end_moves_on, no_tensors_alive, relay_s, start_over
@@ -62,7 +62,7 @@ def replicated_cuts_general(
     return None
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _least_by_chips(problem, memory, interval_s, previous, usage, alive, steps):
     """[D + 1] least interval up to ``interval_s`` by the chips used; infinite where there is none.
 
@@ -119,7 +119,7 @@ def _least_by_chips(problem, memory, interval_s, previous, usage, alive, steps):
     return least_s[num_kernels]
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def stage_cost_s(problem, chip, size, start, end, work_s, saved_s):
     """Cost of segment [start, end), ``work_s`` on one chip, on ``size`` chips from ``chip`` on.
 

@@ -17,9 +17,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.solver.slicing.segments.starts import FittingStarts, first_start
 
 BLOCK: Final = 64  # starts
@@ -41,7 +41,7 @@ class _Held(NamedTuple):
     most_alive_in: NDArray[np.int64]  # [B] at any kernel
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def fitting_starts(problem, memory, sizes_bytes, interval_s, most_steps):
     """Starts of segments that fit in memory and may be within ``interval_s``, for each end.
 
@@ -91,7 +91,7 @@ def fitting_starts(problem, memory, sizes_bytes, interval_s, most_steps):
     return FittingStarts(run_ptr, runs[0], runs[1], runs[2], steps, steps <= most_steps[0])
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _runs_of_end(memory, sizes_bytes, held, kept, is_reached, first, usable, end, runs, num_runs, most_steps):
     """Add the runs of starts from ``first`` on to ``runs``; returns their number, and the steps it took."""
     steady, entering, most_alive, entered = held.steady, held.entering, held.most_alive, memory.entering_bytes
@@ -142,7 +142,7 @@ def _runs_of_end(memory, sizes_bytes, held, kept, is_reached, first, usable, end
     return _go_on(runs, num_runs, size, num_sizes, fitting, num_sizes, ZERO), steps
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _go_on(runs, num_runs, size, num_sizes, start, next_size, stop):
     """The run of ``size`` that has come down to ``start`` goes on if the next start needs the same.
 
@@ -159,7 +159,7 @@ def _go_on(runs, num_runs, size, num_sizes, start, next_size, stop):
     return num_runs
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _grow(memory, start, end, kept, alive_bytes, peak_bytes):
     """Bytes alive at ``start`` and at the fullest kernel of [start, end), given those of [start + 1, end).
 
@@ -199,7 +199,7 @@ def _grow(memory, start, end, kept, alive_bytes, peak_bytes):
     return alive_bytes, peak_bytes
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _nothing_held(memory):
     num_kernels = len(memory.entering_bytes)
     num_blocks = num_kernels // BLOCK + 1
@@ -232,7 +232,7 @@ def _nothing_held(memory):
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _end_moves_on(memory, held, kernel):
     """Segments end behind ``kernel`` from now on, no longer before it."""
     for w in range(memory.write_ptr[kernel], memory.write_ptr[kernel + 1]):
@@ -250,7 +250,7 @@ def _end_moves_on(memory, held, kernel):
         _move(held, held.steady, memory.weight_before[w], kernel, memory.weight_bytes[w])
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _move(held, summands, source, kernel, size):
     """Take ``size`` from the summand of ``source`` and add it to that of ``kernel``; -1: none."""
     if source >= 0:
@@ -261,7 +261,7 @@ def _move(held, summands, source, kernel, size):
         held.is_fresh[kernel // BLOCK] = False
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _freshen(held, entered, block):
     steady, entering, most = np.int64(0), np.int64(0), np.int64(0)
     for i in range((block + 1) * BLOCK - 1, block * BLOCK - 1, -1):
@@ -272,7 +272,7 @@ def _freshen(held, entered, block):
     held.is_fresh[block] = True
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _with_room(runs, number):
     """``runs`` with room for so many."""
     if number <= runs.shape[1]:

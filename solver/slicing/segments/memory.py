@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled
 from go_opt.env.cost import CostTables
 from go_opt.env.model.addresses import most_alive, place_buffers
 from go_opt.model.csr import row_pointers
@@ -133,7 +133,7 @@ def shortage_bytes(memory: SegmentMemory, cuts: NDArray[np.int64]) -> int:
     return -int(room.min())
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _holes_bytes(memory, cuts, room):
     """What each segment's activations need beyond those alive at once; zero where there is ample room."""
     holes = np.zeros(len(cuts) - 1, np.int64)
@@ -149,7 +149,7 @@ def _holes_bytes(memory, cuts, room):
     return holes
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def segment_peaks_bytes(memory, cuts, usage):
     """Bytes each segment between two cuts needs at its peak."""
     peaks = np.zeros(len(cuts) - 1, np.int64)
@@ -160,7 +160,7 @@ def segment_peaks_bytes(memory, cuts, usage):
     return peaks
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def least_needed_bytes(memory):
     """[M] what a segment needs at least that holds the kernel: all that it touches is there at once."""
     needed = np.zeros(len(memory.entering_bytes), np.int64)
@@ -176,7 +176,7 @@ def least_needed_bytes(memory):
     return needed
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def grow_segment(memory, start, end, usage):
     """Bytes segment [start, end) needs, after [start + 1, end) was asked for.
 

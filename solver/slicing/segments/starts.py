@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from go_opt.common.compiling import compiled_inline
 
 
 class FittingStarts(NamedTuple):
@@ -48,7 +49,7 @@ def sure_starts(fits: FittingStarts, reach: NDArray[np.int64]) -> tuple[NDArray[
     return np.cumsum(misses[:-1]) == 0, np.minimum.accumulate(lowest[::-1])[::-1].copy()
 
 
-@njit(cache=True, nogil=True, inline="always")
+@compiled_inline
 def first_start(problem, start, end, work_s):
     """The first start from ``start`` on of segments to ``end`` whose kernels take ``work_s`` at most."""
     while start < end and (least_work_s(problem, start, end) > work_s or problem.latest[start] < end):
@@ -56,7 +57,7 @@ def first_start(problem, start, end, work_s):
     return start
 
 
-@njit(cache=True, nogil=True, inline="always")
+@compiled_inline
 def least_work_s(problem, start, end):
     """Seconds of the kernels of segment [start, end) on the kind that is fastest at them."""
     least_s = np.inf

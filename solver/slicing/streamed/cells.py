@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.solver.slicing.streamed.weight_streams import (
     WeightReads,
     drop_weights,
@@ -37,7 +37,7 @@ class Cells(NamedTuple):
     reach: NDArray[np.int64]  # [G + 1] node that a segment from each must reach at least
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def make_cells(problem, reads, needed_bytes, kernel_at, room_bytes, num_cells):
     """The cells of the kernels ``kernel_at`` [M] by place.
 
@@ -75,7 +75,7 @@ def make_cells(problem, reads, needed_bytes, kernel_at, room_bytes, num_cells):
     return Cells(start, covers_from, works_from, may_cut, of_cells, needed, work_s, reach)
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _cell_starts(reads, kernel_at, room_bytes, num_cells):
     """[G + 1] first kernel of each cell, and [G] whether at most its last kernel reads weights."""
     num_kernels = len(kernel_at)
@@ -106,7 +106,7 @@ def _cell_starts(reads, kernel_at, room_bytes, num_cells):
     return start[: number + 1].copy(), reads_last
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _cell_reads(reads, kernel_at, start):
     """Each weight once in each cell, at the most touched of it."""
     num_cells = len(start) - 1
@@ -132,7 +132,7 @@ def _cell_reads(reads, kernel_at, start):
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def cell_streams(cells, room_bytes, most_bytes, held):
     """[G + 1, G + 1] bytes that cells from one to before another stream; infinite above ``most_bytes``."""
     num_cells = len(cells.start) - 1

@@ -19,9 +19,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.solver.slicing.cuts import GALLOP_STEP, RELATIVE_TOLERANCE
 from go_opt.solver.slicing.streamed.segment_table import SegmentTable
 
@@ -92,7 +92,7 @@ def cheapest_streamed_cuts(
     return best
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def least_streamed(problem, interval_s, most_bytes, least_bytes):
     """Fill [A, D + 1] the fewest bytes streamed before each cut, by chips; returns what comes next.
 
@@ -138,7 +138,7 @@ def least_streamed(problem, interval_s, most_bytes, least_bytes):
     return next_s
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _reach_on_each(problem, a, b, interval_s, most_bytes, least_bytes):
     """Cut b from cut a, where chips differ or may not run everything; least cost of what is refused."""
     table, max_chips = problem.table, least_bytes.shape[1] - 1
@@ -160,7 +160,7 @@ def _reach_on_each(problem, a, b, interval_s, most_bytes, least_bytes):
     return next_s
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _chips_for(problem, cost_s, interval_s, max_chips):
     """Chips that a segment takes for an interval; more than there are where that is not enough."""
     if cost_s <= interval_s:
@@ -170,7 +170,7 @@ def _chips_for(problem, cost_s, interval_s, max_chips):
     return np.int64(math.ceil(cost_s / interval_s))
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _refused_s(problem, cost_s, size):
     """The least interval in which the segment takes fewer chips."""
     if size == 1:
@@ -178,7 +178,7 @@ def _refused_s(problem, cost_s, size):
     return cost_s / (size - 1) if problem.replicates else cost_s
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _may_run(problem, a, b, chip, size):
     """Whether so many chips from ``chip`` on are there, alike, and may run the segment from cut a to b."""
     if chip + size > len(problem.class_of_chip):
@@ -205,7 +205,7 @@ def _walk_back(
     return StreamedCuts(problem.table.cut[cut[::-1]], np.array(sizes[::-1]), longest_s)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _last_stage(problem, interval_s, least_bytes, b, chips):
     """Start, chips and cost of a stage up to cut b that is the last of what ``chips`` reach."""
     table, max_chips = problem.table, least_bytes.shape[1] - 1

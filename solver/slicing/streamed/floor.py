@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.solver.slicing.problem import SliceProblem
 from go_opt.solver.slicing.segments.memory import SegmentMemory, least_needed_bytes
 from go_opt.solver.slicing.streamed.cells import cell_streams, make_cells
@@ -76,7 +76,7 @@ class StreamedFloor:
         )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def least_before(cells, streamed, max_chips, most_chips, interval_s, most_bytes):
     """[G + 2, D + 1] bytes streamed before each node by no more than so many chips.
 
@@ -107,7 +107,7 @@ def least_before(cells, streamed, max_chips, most_chips, interval_s, most_bytes)
     return before
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _least_behind(cells, streamed, before, max_chips, most_chips, interval_s, most_bytes):
     """[G + 2, D + 1] bytes streamed behind each node by no more than so many chips, likewise."""
     last = len(cells.start)
@@ -133,7 +133,7 @@ def _least_behind(cells, streamed, before, max_chips, most_chips, interval_s, mo
     return behind
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _windows(cells, streamed, num_kernels, max_chips, most_chips, interval_s, most_bytes):
     before = least_before(cells, streamed, max_chips, most_chips, interval_s, most_bytes)
     behind = _least_behind(cells, streamed, before, max_chips, most_chips, interval_s, most_bytes)
@@ -171,7 +171,7 @@ def _windows(cells, streamed, num_kernels, max_chips, most_chips, interval_s, mo
     return first_start, is_of_use
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _is_joined(before, behind, least, size, most_bytes):
     """Whether some number of chips before a segment and behind it keep to ``most_bytes``."""
     max_chips = len(before) - 1
@@ -183,14 +183,14 @@ def _is_joined(before, behind, least, size, most_bytes):
     return False
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _work_s(cells, u, v):
     """Least work of a segment from node u to node v."""
     start, end = cells.works_from[u], v - 1
     return cells.work_s[end] - cells.work_s[start] if start < end else 0.0
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _chips_for(cells, u, v, most_chips, interval_s):
     """Chips that a segment takes at least; more than there are where no number is enough."""
     work_s = _work_s(cells, u, v)

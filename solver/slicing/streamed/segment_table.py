@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled
 from go_opt.env.cost import CostTables
 from go_opt.solver.problem.sequence import KernelSequence
 from go_opt.solver.slicing.problem import ROUNDING, SliceProblem
@@ -131,7 +131,7 @@ def segment_table(
     return table
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _first_starts(problem, longest_s):
     """[M + 1] the least start of segments that end at each cut and take so long on the fastest chip."""
     num_kernels, most_work_s = len(problem.reach) - 1, longest_s + problem.again_s.sum()
@@ -143,7 +143,7 @@ def _first_starts(problem, longest_s):
     return starts
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _fill(
     problem, memory, reads, classes, table,
     longest_s, most_streamed_bytes, host_s_per_byte, is_work_alone,

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.model.memory import stream_order
 from go_opt.model.csr import row_pointers
@@ -81,7 +81,7 @@ def no_weights_held(reads: WeightReads) -> HeldWeights:
     return HeldWeights(held, sums[0], sums[1], np.zeros(1, dtype=np.int64))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def drop_weights(held):
     """Make the segment an empty one."""
     held.total_bytes[0] = 0
@@ -92,7 +92,7 @@ def drop_weights(held):
         held.touched_bytes[p] = 0
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def hold_weights(reads, held, kernel):
     """The segment grows by ``kernel``."""
     for r in range(reads.read_ptr[kernel], reads.read_ptr[kernel + 1]):
@@ -108,7 +108,7 @@ def hold_weights(reads, held, kernel):
             _add(held, before, -reads.stored_bytes[before], -reads.touched_bytes[before])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def streamed_bytes(reads, held, room_bytes, buffer_bytes):
     """Bytes of weights the segment touches and streams where there is room for so many.
 
@@ -130,7 +130,7 @@ def streamed_bytes(reads, held, room_bytes, buffer_bytes):
     return streamed + reads.touched_bytes[place + 1]
 
 
-@njit(cache=True, nogil=True)
+@compiled_inner
 def _add(held, place, stored, touched):
     p = np.int64(place)
     while p < len(held.stored_bytes):

@@ -1,0 +1,27 @@
+"""How hot loops are compiled: by numba, without the interpreter's lock, and kept in its cache.
+
+``compiled`` is for functions that Python calls, ``compiled_inner`` for those that only compiled ones
+call: without wrappers for Python the whole compiles in three quarters of the time. Python must not
+call an inner one, that ends the process; ``tests/test_compiling.py`` finds such calls.
+
+Functions that allocate no arrays are ``uncounted``: no call counts references to the arrays of a
+tuple that it passes on, which takes longer than most of these functions do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from numba import njit
+
+_Decorator = Callable[[Callable[..., Any]], Any]
+_OUTER: Final[dict[str, Any]] = {"cache": True, "nogil": True, "no_cfunc_wrapper": True}
+_INNER: Final[dict[str, Any]] = {**_OUTER, "no_cpython_wrapper": True}
+_UNCOUNTED: Final[dict[str, Any]] = {"_nrt": False}
+
+compiled: Final[_Decorator] = njit(**_OUTER)
+compiled_inner: Final[_Decorator] = njit(**_INNER)
+compiled_inline: Final[_Decorator] = njit(**_INNER, inline="always")
+uncounted: Final[_Decorator] = njit(**_OUTER, **_UNCOUNTED)
+uncounted_inner: Final[_Decorator] = njit(**_INNER, **_UNCOUNTED)

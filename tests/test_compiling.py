@@ -1,0 +1,87 @@
+"""There is one way to compile, and Python calls no function that has no wrapper for it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+FOLDERS: Final = ("go_opt", "env", "solver", "agents", "tests")
+COMPILING: Final = "go_opt.common.compiling"
+FOR_PYTHON: Final = {"compiled", "uncounted"}
+INNER: Final = {"compiled_inner", "compiled_inline", "uncounted_inner"}
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts[:-1] if parts[-1] == "__init__" else parts
+    return ".".join(parts if parts[0] in ("go_opt", "tests") else ("go_opt", *parts))
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+    return {module_of(path): ast.parse(path.read_text("utf-8")) for path in paths}
+
+
+@cache
+def imported(module: str) -> dict[str, str]:
+    """What each name that a module imports from the project stands for."""
+    nodes = [node for node in ast.walk(trees()[module]) if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in nodes if (node.module or "").startswith(("go_opt", "tests"))]
+    return {
+        alias.asname or alias.name: f"{node.module}.{alias.name}" for node in ours for alias in node.names
+    }
+
+
+@cache
+def origin(name: str) -> str:
+    """Where a name is defined that packages hand on."""
+    module, _, last = name.rpartition(".")
+    further = imported(module).get(last, name) if module in trees() else name
+    return name if further == name else origin(further)
+
+
+def decorator(node: ast.stmt) -> str | None:
+    """How a function is compiled, where it is."""
+    names = [d.id for d in getattr(node, "decorator_list", ()) if isinstance(d, ast.Name)]
+    return next((name for name in names if name in FOR_PYTHON | INNER), None)
+
+
+def compiled_as(decorators: set[str]) -> set[str]:
+    """The full names of the functions compiled in one of these ways."""
+    nodes = [(module, node) for module, tree in trees().items() for node in tree.body]
+    return {f"{module}.{node.name}" for module, node in nodes if decorator(node) in decorators}  # type: ignore[attr-defined]
+
+
+def mentioned_in_python(module: str) -> Iterator[str]:
+    """The full name of all that a module mentions outside of compiled functions."""
+    for statement in trees()[module].body:
+        for node in ast.walk(statement) if decorator(statement) is None else ():
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                yield origin(imported(module).get(node.id, f"{module}.{node.id}"))
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                yield origin(f"{imported(module).get(node.value.id, '')}.{node.attr}")
+
+
+def test_functions_without_a_wrapper_are_called_by_compiled_ones_alone() -> None:
+    inner = compiled_as(INNER)
+    assert len(inner) > 100
+    assert [
+        (module, name) for module in trees() for name in mentioned_in_python(module) if name in inner
+    ] == []
+
+
+def test_functions_with_a_wrapper_need_it() -> None:
+    mentioned = {name for module in trees() for name in mentioned_in_python(module)}
+    assert compiled_as(FOR_PYTHON) - mentioned == set()
+
+
+def test_there_is_one_way_to_compile() -> None:
+    for module, tree in trees().items():
+        if module != COMPILING and not module.startswith("tests."):
+            imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+            assert not any(node.module == "numba" for node in imports), module
