@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -117,3 +119,28 @@ def test_no_stages_of_any_fusion_beat_the_bound() -> None:
                 )
                 least_s = metrics.interval_s[metrics.fits].min(initial=np.inf)
                 assert bound_s <= least_s * (1 + 1e-9), seed
+
+
+@pytest.mark.parametrize(("pays", "streams_us"), [(True, 30.0), (False, 0.0)])
+def test_streaming_takes_time_of_chips_that_pay_for_transfers(pays: bool, streams_us: float) -> None:
+    """Two weights of 40 kB on one chip of 50 kB: 30 kB stream at least, in 30 us."""
+    b = GraphBuilder("streams")
+    b.add_tensor("x", 1, "bfloat16", "input")
+    for i in range(2):
+        b.add_tensor(f"w{i}", 20_000, "bfloat16", "weight")
+        reads = [("x" if i == 0 else "t0", None), (f"w{i}", None)]
+        b.add_op(
+            f"dense{i}", "MatMul", "matrix", flops=1, dtype="bfloat16", reads=reads,
+            writes=[(f"t{i}", 1, "bfloat16")],
+        )  # fmt: skip
+    b.mark_output("t1")
+    graph = b.build()
+    target = small_mcm(1, sram_bytes=50_000, host_in_bytes_per_s=1e9, overlap=False)
+    target = replace(target, kinds=tuple(replace(kind, pays_transfers=pays) for kind in target.kinds))
+    tables, order = cost_tables(graph, target), np.array([[0, 1]], np.int32)
+    interval_s = float(evaluate_batch(tables, np.zeros_like(order), order, order).interval_s[0])
+    refinement = Refinement(joint_refinement_problem(graph, tables, loop_roles(graph), replicates=True))
+    refinement.run(100)
+    assert refinement.lower_bound_s <= interval_s * (1 + 1e-9)
+    # Both weights are read from SRAM, and what does not fit streams.
+    assert refinement.lower_bound_s * 1e6 >= 80.0 + streams_us

@@ -140,6 +140,7 @@ def least_memory(
     """
     held = _Held(num_units)
     reserved_bytes = 0
+    pays = bool(tables.pays_transfers.all())  # else a chip may stream in no time of its own
     most_sram = int(tables.sram_bytes.max())
     alive_bytes = np.zeros(num_units, np.int64)
     for k, size in enumerate(tables.stored_bytes.tolist()):
@@ -169,7 +170,7 @@ def least_memory(
         stream_buffer_bytes=int(tables.stream_buffer_bytes.min()),
         reserved_bytes=reserved_bytes,
         stream_bytes_per_tick=tick_s / tables.host_in_s_per_byte if tables.overlap else 0.0,
-        stream_ticks_per_byte=0.0 if tables.overlap else tables.host_in_s_per_byte / tick_s,
+        stream_ticks_per_byte=tables.host_in_s_per_byte / tick_s if pays and not tables.overlap else 0.0,
         shares_link=False,
     )
 
