@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Final
 from go_opt.errors import ServiceError
 from go_opt.service.workers.frames import Frame, receive, send
 
+FRAME_S: Final = 10.0  # for a frame to arrive once it has begun
 _NICE: Final = 10
 _OOM_SCORE: Final = "500"
 
@@ -64,15 +66,21 @@ class Worker:
             raise self._ended() from None
 
     def receive(self, timeout_s: float) -> Frame | None:
-        """The next frame; None where there is none in time.
+        """The next frame; None where none begins in time. One that begins and does not end ends the process.
 
         Raises:
           ServiceError: the process ended.
         """
+        frozen = threading.Timer(FRAME_S, self.end)
         try:
-            return receive(self._connection) if self._connection.poll(timeout_s) else None
+            if not self._connection.poll(timeout_s):
+                return None
+            frozen.start()
+            return receive(self._connection)
         except (EOFError, OSError):
             raise self._ended() from None
+        finally:
+            frozen.cancel()
 
     def end(self) -> None:
         """End the process at once, whatever it does."""
