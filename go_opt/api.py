@@ -117,7 +117,7 @@ def optimize(
       max_latency_s: the longest ``latency_s`` of a plan, in seconds or as ``"2ms"``, while its
         interval is minimised.
       policy: ``default`` is the one that ships, a path one of your own, None or ``"none"``
-        none. It takes part where the budget leaves room, and runs in a process of its own.
+        none. It takes part where the budget leaves room for it.
       costs: CSV file of measured seconds (:func:`with_measured_costs`).
       on_step: called after every method of the portfolio.
       on_improvement: called with every better plan, as it would be answered then.

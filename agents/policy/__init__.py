@@ -1,1 +1,1 @@
-"""A policy: its network with its weights, its file, its process."""
+"""A policy: its network with its weights, and its file."""

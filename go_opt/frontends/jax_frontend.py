@@ -1,6 +1,6 @@
 """JAX functions as graphs: traced to a jaxpr, calls inlined, loops unrolled, constants folded.
 
-The rules are documented in ``docs/importers_jax_networkx.md``.
+The rules are documented in ``docs/importers.md``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """networkx graphs: importer, exporter and the node-link JSON form.
 
-The attributes are documented in ``docs/importers_jax_networkx.md``.
+The attributes are documented in ``docs/importers.md``.
 """
 
 from __future__ import annotations

@@ -27,11 +27,9 @@ class Problem:
     """What the plans are for, and what they may hold."""
 
     target: TargetOption = "mcm-6x6"
-    link_scale: Annotated[
-        float, typer.Option(help="Links between chips so many times as fast as the target says.")
-    ] = 1.0
+    link_scale: Annotated[float, typer.Option(help="Multiply the rate of links between chips.")] = 1.0
     relays: Annotated[
-        bool, typer.Option("--relays/--no-relays", help="Relays for all, or the strict triangle rule.")
+        bool, typer.Option("--relays/--no-relays", help="Relays, or the strict triangle rule.")
     ] = True
     decide: Annotated[Decide, typer.Option(help="placement: one kernel per op, default order.")] = "all"
 
@@ -47,7 +45,7 @@ def bench(
         ),
     ] = None,
     methods: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="What takes part. [default: everything]")
+        str | None, typer.Option(metavar="A,B,...", help="Methods to compare. [default: all]")
     ] = None,
     budget: Annotated[
         str | None,

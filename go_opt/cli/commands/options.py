@@ -45,7 +45,7 @@ PlanTargetOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 ConstraintsOption = Annotated[
     Path | None,
-    typer.Option("--constraints", metavar="FILE", help="TOML file of what plans must keep: pins, limits …"),
+    typer.Option("--constraints", metavar="FILE", help="TOML file of constraints: pins, limits …"),
 ]
 CostsOption = Annotated[
     Path | None,
@@ -53,7 +53,7 @@ CostsOption = Annotated[
 ]
 PlanObjectiveOption = Annotated[
     Objective | None,
-    typer.Option("--objective", help="What the plan is for; by default what it was made for."),
+    typer.Option("--objective", help="Objective to explain; by default the one of the plan."),
 ]
 
 
@@ -62,12 +62,10 @@ class Connection:
     """Which service to ask, and how."""
 
     server: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Ask a go-opt service.")] = None
-    tls: Annotated[
-        bool, typer.Option("--tls", help="Encrypt; a public authority vouches for the service.")
-    ] = False
-    tls_ca: Annotated[
-        Path | None, typer.Option(help="Encrypt; the authorities of this PEM file vouch for the service.")
-    ] = None
+    tls: Annotated[bool, typer.Option("--tls", help="Encrypt; trust public certificate authorities.")] = False
+    tls_ca: Annotated[Path | None, typer.Option(help="Encrypt; trust the authorities of this PEM file.")] = (
+        None
+    )
     tls_cert: Annotated[Path | None, typer.Option(help="PEM file of your certificate.")] = None
     tls_key: Annotated[Path | None, typer.Option(help="PEM file of its key.")] = None
     token_file: Annotated[

@@ -72,7 +72,7 @@ def optimize(
     costs: CostsOption = None,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Say also what each method added.")
+        bool, typer.Option("--verbose", "-v", help="Also print what each method added.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -35,17 +35,15 @@ class Search:
         str, typer.Option(metavar="NAME|PATH", help="default, none, or a policy file of your own.")
     ] = "default"
     decide: Annotated[Decide, typer.Option(help="placement: one kernel per op, default order.")] = "all"
-    fidelity: Annotated[
-        Fidelity, typer.Option(help="What judges the plans; no bound is proven of simulated ones.")
-    ] = "analytical"
-    no_simulate: Annotated[
-        bool, typer.Option("--no-simulate", help="Answer without a look at what the simulator says.")
-    ] = False
+    fidelity: Annotated[Fidelity, typer.Option(help="What evaluates plans; simulated proves no bound.")] = (
+        "analytical"
+    )
+    no_simulate: Annotated[bool, typer.Option("--no-simulate", help="Do not simulate the answer.")] = False
     no_relays: Annotated[bool, typer.Option("--no-relays", help="The strict triangle rule.")] = False
     no_replication: Annotated[bool, typer.Option("--no-replication", help="One chip per stage.")] = False
     constraints: ConstraintsOption = None
     max_latency: Annotated[
-        str | None, typer.Option(help="Longest latency of a plan, 2ms, while throughput is optimised.")
+        str | None, typer.Option(help="Longest latency allowed, such as 2ms (throughput only).")
     ] = None
 
     def keywords(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class Access:
     ] = None
     tokens: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Only calls with a bearer token of these lines CLIENT TOKEN."),
+        typer.Option(metavar="FILE", help="Only calls with a bearer token; the file has lines CLIENT TOKEN."),
     ] = None
 
 
@@ -42,7 +42,7 @@ class Observation:
         bool,
         typer.Option("--metrics-to-others", help="Allow other machines to reach the metrics, unencrypted."),
     ] = False
-    log_format: Annotated[Literal["text", "json"], typer.Option(help="Of the lines on stderr.")] = "text"
+    log_format: Annotated[Literal["text", "json"], typer.Option(help="Format of the log on stderr.")] = "text"
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], typer.Option(help="info has a line for every call.")
     ] = "info"

@@ -27,7 +27,7 @@ SIGNALLED: Final = 128  # added to the signal's number, as shells report it
 
 OutOption = Annotated[
     Path | None,
-    typer.Option("--out", "-o", help="Folder of the run; one that holds a part of this run is gone on with."),
+    typer.Option("--out", "-o", help="Folder of the run; an unfinished run is resumed."),
 ]
 SamplesOption = Annotated[
     int, typer.Option("--samples", help="Plans to evaluate, rounded up to whole steps.")
@@ -94,7 +94,7 @@ class Hosts:
 
     graphs_per_step: Annotated[int, typer.Option(help="A multiple of the devices of all hosts.")] = 4
     coordinator: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where the hosts of one run meet: on host 0.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Address of host 0, for runs on several hosts.")
     ] = None
     hosts: Annotated[int | None, typer.Option(help="Number of hosts.")] = None
     host: Annotated[int | None, typer.Option(help="Number of this host, from 0.")] = None
@@ -164,7 +164,8 @@ def finetune(
     connection: Connection,
     out: OutOption = None,
     policy: Annotated[
-        str, typer.Option(metavar="NAME|PATH", help="To start from: default, none (untrained), or a file.")
+        str,
+        typer.Option(metavar="NAME|PATH", help="Policy to start from: default, none or a file."),
     ] = "default",
     samples: SamplesOption = 200,
     workers: WorkersOption = 1,
