@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from go_opt.env import load_target, zoo_entries
+from go_opt.bench.rivals import RIVALS, Limits, compete, pose
+from go_opt.env import load_target, load_zoo, zoo_entries
 
 REFERENCES = tomllib.loads(
     (Path(__file__).resolve().parent.parent / "data" / "references.toml").read_text("utf-8")
@@ -37,3 +38,11 @@ def test_reference(name: str) -> None:
     assert 0 < reference_s <= min(greedy_s, slice_s)
     start_s = greedy_s if math.isfinite(greedy_s) else slice_s
     assert reference["log_gap"] == pytest.approx(math.log(start_s / reference_s))
+
+
+@pytest.mark.parametrize("name", ["dlrm_kaggle", "egnn", "densenet121"])
+def test_references_are_of_the_model_they_name(name: str) -> None:
+    reference = REFERENCES[name]
+    problem = pose(load_zoo(name), load_target(reference["target"]), relays=False)
+    sliced = compete(RIVALS["slice"], problem, Limits(evaluations=1), 0)
+    assert sliced.interval_s == pytest.approx(reference["slice_interval_s"], rel=1e-9)

@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def work(evaluations: int, lessons: Sequence[Lesson], part: Part) -> Row:
-    problem = pose(go_opt.load(f"zoo:{part.graph}"), go_opt.target("mcm-6x6"), relays=False)
+    problem = pose(go_opt.load(f"zoo:{part.graph}"), go_opt.target("mcm-6x6:paper"), relays=False)
     return checked_row(
         problem, searched(search_of(part, lessons), problem, evaluations, part.seed), evaluations
     )
