@@ -110,12 +110,17 @@ class Connection:
 
     def _retried(self, attempt: Callable[[float | None], Any], timeout_s: float | None) -> Any:
         limit_s = timeout_s if self._timeout_s is None else self._timeout_s
+        if self._closed.is_set():
+            raise self._is_closed()
         try:
             return with_retries(attempt, self._retry, limit_s, sleep=self._closed.wait)
         except ValueError:
             if not self._closed.is_set():
                 raise
-            raise ServiceError(f"the connection to {self.address} is closed.") from None
+            raise self._is_closed() from None
+
+    def _is_closed(self) -> ServiceError:
+        return ServiceError(f"the connection to {self.address} is closed.")
 
     def _failure(self, error: grpc.RpcError, headers: tuple[tuple[str, str], ...]) -> Failure:
         raised = error_from_call(error, str(self.address))

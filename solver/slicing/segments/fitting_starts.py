@@ -82,6 +82,8 @@ def fitting_starts(problem, memory, sizes_bytes, interval_s, most_steps):
         )
         steps += taken
         if steps > most_steps[0]:
+            for end in range(j + 1, num_kernels + 2):
+                run_ptr[end] = num_runs  # later ends have none
             break
         if num_runs > run_ptr[j]:
             is_reached[j] = True
@@ -125,10 +127,12 @@ def _runs_of_end(memory, sizes_bytes, held, kept, is_reached, first, usable, end
         at_most_bytes = max(at_most_bytes, most_alive[i])
         held_bytes = steady_bytes + entering_bytes + entered[i]
         if held_bytes + at_most_bytes > smallest and steady_bytes + peak_bytes <= largest:
-            while grown > i:
+            while grown > i and steps < most_steps:
                 grown -= 1
                 steps += 1
                 alive_bytes, peak_bytes = _grow(memory, grown, end, kept, alive_bytes, peak_bytes)
+            if grown > i:
+                break
         if steady_bytes + peak_bytes > largest:
             break
         if i >= usable or not is_reached[i]:

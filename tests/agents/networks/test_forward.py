@@ -33,7 +33,7 @@ def policy_of(config: PolicyConfig) -> Policy:
     """With parameters of which none is zero."""
     rng = np.random.default_rng(0)
     parameters = initial_parameters(config, 0)
-    moved = jax.tree.map(lambda leaf: leaf + 0.1 * rng.standard_normal(leaf.shape, np.float32), parameters)
+    moved = jax.tree.map(lambda leaf: leaf + 0.03 * rng.standard_normal(leaf.shape, np.float32), parameters)
     return Policy(config, moved)
 
 
