@@ -110,12 +110,12 @@ METHODS: Final = (
     # The same without relays, started from what the triangle rule leaves of free slicings.
     Method("genetic orders", "in turn", is_along_ring, _unrelayed, "seeded orders"),
     # Orders of kernels that may be cut.
-    Method("loose orders", "in turn", lambda v: is_along_ring(v) and is_open(v),
-           lambda s: orders.split_kernels(s.search, s.best_kernels), "loose orders"),
+    Method("orders of split kernels", "in turn", lambda v: is_along_ring(v) and is_open(v),
+           lambda s: orders.split_kernels(s.search, s.best_kernels), "orders of split kernels"),
     # Genetic search over orders and kernels at once.
-    Method("joint keys", "background", lambda v: is_along_ring(v) and is_open(v),
+    Method("orders and kernels", "background", lambda v: is_along_ring(v) and is_open(v),
            lambda s: orders.joint_keys(s.search), NOT_MEASURED),
     # The order of the best plan, sliced again with cuts through its kernels.
-    Method("loose kernels", "best plan", lambda v: is_along_ring(v) and is_open(v),
-           lambda s: orders.split_best_plan(s.search), "loose kernels"),
+    Method("split kernels", "best plan", lambda v: is_along_ring(v) and is_open(v),
+           lambda s: orders.split_best_plan(s.search), "split kernels"),
 )  # fmt: skip

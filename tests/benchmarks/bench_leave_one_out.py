@@ -89,7 +89,7 @@ def changes() -> dict[str, list[Change]]:
         ],
         **{method.name: without(method.name) for method in table.METHODS if method.when != "first"},
         "genetic orders": [("go_opt.search.methods.orders.genetic_orders", nothing)],
-        "loose kernels": [*without("loose kernels", "loose orders"), unsplit],
+        "split kernels": [*without("split kernels", "orders of split kernels"), unsplit],
     }
 
 

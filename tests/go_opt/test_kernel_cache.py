@@ -47,7 +47,14 @@ def methods(result: OptimizeResult) -> set[str]:
 
 FIRST = {"greedy", "slice: default order"}
 NEXT = {"slice: depth order", "slice: height order"}
-WAIT = {"refinement", "annealing", "polish", "clones", "slice: projected order", "slice: genetic order"}
+WAIT = {
+    "refinement",
+    "annealing",
+    "polish",
+    "clones",
+    "slice: order of a free slicing",
+    "slice: genetic order",
+}
 
 
 @pytest.mark.parametrize("decide", ["placement", "all"])

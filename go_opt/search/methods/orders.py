@@ -52,14 +52,14 @@ def genetic(search: SearchView, group: IntArray, passing: Passing) -> Iterator[E
 def split_kernels(search: SearchView, group: IntArray) -> Iterator[Event]:
     """Orders of the kernels ``group`` [N], which may be cut: one for each slicing."""
     plans = loose_orders(_slicer(search, search.passing), group, seed=search.request.seed)
-    yield from order_events(search, (("slice: loose kernels", plan) for plan in plans), SPLIT_PATIENCE)
+    yield from order_events(search, (("slice: split kernels", plan) for plan in plans), SPLIT_PATIENCE)
 
 
 def joint_keys(search: SearchView) -> Iterator[Event]:
     """Orders and kernels: one for each slicing."""
     slicer, known = _slicer(search, search.passing), partial(_best, search)
     plans = joint_orders(slicer, seed=search.request.seed, known=known)
-    yield from order_events(search, (("slice: joint keys", plan) for plan in plans), SPLIT_PATIENCE)
+    yield from order_events(search, (("slice: orders and kernels", plan) for plan in plans), SPLIT_PATIENCE)
 
 
 def split_best_plan(search: SearchView) -> Iterator[Event]:
@@ -72,7 +72,7 @@ def split_best_plan(search: SearchView) -> Iterator[Event]:
     start = CheapestSlicing(plan.placement, plan.interval_s, fits=True, replication=plan.replication)
     slicer, rng = _slicer(search, search.passing), np.random.default_rng((search.request.seed, 2))
     for better in loose_slicings(slicer, order, kernels, start, rng=rng, draws=DRAWS):
-        yield proposal_or_miss(search, "loose kernels", better)
+        yield proposal_or_miss(search, "split kernels", better)
         if search.is_late:
             return
 
@@ -90,7 +90,7 @@ def _genetic_plans(
             islice(random_orders(graph, search.tables, group, seed), RANDOM_SEEDS),
         )
         for plan in seeded_orders(slicer, group, orders, seed=seed):
-            yield "slice: projected order", plan
+            yield "slice: order of a free slicing", plan
             if plan is not None and plan.interval_s < (math.inf if best is None else best.interval_s):
                 best = plan
     seeds = [] if best is None else [best.order]

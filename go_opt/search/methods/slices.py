@@ -27,9 +27,9 @@ from go_opt.solver.slicing.split import slice_order_split
 
 RELAYED: Final = ", relayed"
 REPLICATED: Final = ", replicated"
-STREAMED: Final = ", streaming charged"
-ALLOTTED: Final = ", chips allotted"
-SPLIT: Final = ", branches split"
+STREAMED: Final = ", streaming counted"
+ALLOTTED: Final = ", replicas allocated"
+SPLIT: Final = ", split branches"
 
 
 def slices(search: SearchView, method: str, order: IntArray, group: IntArray) -> Iterator[Event]:
