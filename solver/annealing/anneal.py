@@ -123,7 +123,7 @@ def _run(state, prices, rng, hot, all_moves, moves):
         if _is_accepted(run, total, run.over_bytes - over_bytes, rng):
             _note_moved(state)
             keep(state, prices)
-            if run.sum < LEAST_SUM:
+            if run.powered_sum < LEAST_SUM:
                 rescale(state, prices, run.power)
             if run.over_bytes == 0:
                 _note_best(state, largest_s(prices))
@@ -136,11 +136,11 @@ def _run(state, prices, rng, hot, all_moves, moves):
 def _is_accepted(run, total, more_over, rng):
     if more_over != 0:
         return more_over < 0
-    if total <= run.sum:
+    if total <= run.powered_sum:
         return True
-    if run.sum <= 0.0:
+    if run.powered_sum <= 0.0:
         return False
-    worse = np.log(total / run.sum) / run.power
+    worse = np.log(total / run.powered_sum) / run.power
     return rng.random() < np.exp(-worse / run.temperature)
 
 

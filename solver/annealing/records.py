@@ -47,12 +47,12 @@ CHIP: Final = record(
 TERM: Final = record("", "seconds powered new_seconds new_powered")
 # `moves` are made so far; `used` chips have units; `stream_bytes` to `slack_bytes` are those of all chips;
 # `input_bytes` count each input once. Loads changed since they were priced on chips `low` … `high`, on
-# none where low > high. `logged` to `waiting` are the lengths of lists. `sum` is of the powers of all
+# none where low > high. `logged` to `waiting` are the lengths of lists. `powered_sum` is of the powers of all
 # terms, `per_scale` one over the seconds that are taken for 1, `best_s` the least of the largest terms met.
 RUN: Final = record(
     "moves used stream_bytes over_bytes slack_bytes input_bytes overlap passing no_skip low high "
     "logged dirty moving waiting",
-    "sum per_scale power temperature best_s tick_s",
+    "powered_sum per_scale power temperature best_s tick_s",
 )
 
 

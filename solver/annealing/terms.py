@@ -17,7 +17,7 @@ from go_opt.solver.annealing.records import IS_WEIGHT, NONE
 def price(state, prices):
     """The p-sum with the chips whose loads changed priced anew; :func:`keep` or :func:`drop` it."""
     run, num_chips = state.run[0], len(state.chips)
-    total = run.sum
+    total = run.powered_sum
     for at in range(run.low, run.high + 1):
         _fit(state, prices, at)
         total += _renew(state, prices, at, _chip_s(state, at))
@@ -39,7 +39,7 @@ def keep(state, prices):
     change = _renewed(prices, 2 * num_chips)
     for at in range(run.low, run.high + 1):
         change += _renewed(prices, at) + _renewed(prices, num_chips + at)
-    run.sum += change
+    run.powered_sum += change
     run.low = num_chips
     run.high = -1
     run.logged = 0
@@ -80,13 +80,13 @@ def rescale(state, prices, power):
     scale_s = scale_s if scale_s > 0.0 else 1.0
     run.per_scale = 1.0 / scale_s
     run.power = power
-    run.sum = 0.0
+    run.powered_sum = 0.0
     host = 2 * len(state.chips)
     for number in range(len(prices.terms)):
         term = prices.terms[number]
         seconds = term.seconds - (ease_s(state) if number == host else 0.0)
         term.powered = _to_the(seconds / scale_s, power)
-        run.sum += term.powered
+        run.powered_sum += term.powered
 
 
 @uncounted_inner
