@@ -55,6 +55,11 @@ class Metrics:
     reason: str  # why the plan is invalid; empty where it is valid
     simulation: Simulation | None = None  # of the simulated fidelity only
 
+    @property
+    def waits(self) -> bool:
+        """Whether waiting for streamed weights makes the interval longer than every term."""
+        return self.bottleneck == WAITING
+
     def __repr__(self) -> str:
         validity = "valid" if self.valid else f"invalid: {self.reason}"
         return (

@@ -12,7 +12,6 @@ from go_opt.env import Metrics, Target
 from go_opt.env.copies.expanded_tables import PlanTables
 from go_opt.env.cost import CostTables
 from go_opt.env.evaluation import plan_makespan_s
-from go_opt.env.model.metrics import WAITING
 from go_opt.result import Objective
 
 FASTER: Final = 1.1  # ten percent
@@ -48,7 +47,7 @@ def what_ifs(
     for change, changed in _changes(target, placed.tables, metrics, binding):
         better = placed._replace(tables=changed)
         terms = better.evaluate()
-        if metrics.bottleneck == WAITING and objective == "throughput" and terms.stream_bytes.any():
+        if metrics.waits and objective == "throughput" and terms.stream_bytes.any():
             continue
         what_if = WhatIf(
             change,

@@ -13,7 +13,6 @@ from go_opt.env import Metrics, Target, cost_tables, evaluate_plan
 from go_opt.env.copies.expanded_tables import PlanTables
 from go_opt.env.copies.relays import expand_plan
 from go_opt.env.critical_path import CriticalPath, critical_path
-from go_opt.env.model.metrics import WAITING
 from go_opt.env.peak_memory import PeakMemory, peak_memory
 from go_opt.errors import PlanError
 from go_opt.explanations.blocks import Blocks, repeated_blocks
@@ -125,7 +124,7 @@ def explain_plan(
     # Of an illegal plan there may not even be a graph of kernels to move.
     of_interval = objective == "throughput"
     # Nor is there a closed form of how long a moved plan would wait for its weights.
-    can_move = of_interval and not violations and metrics.bottleneck != WAITING
+    can_move = of_interval and not violations and not metrics.waits
     mover = Mover(graph, target, plan, constraints) if can_move else None
     return PlanExplanation(
         graph=graph.name,

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 
 from go_opt.common.units import format_bytes, format_duration, format_ratio
-from go_opt.env.model.metrics import WAITING
 from go_opt.explanations import PlanExplanation
 from go_opt.explanations.moves import Neighbourhood
 from go_opt.explanations.resizes import Resize
@@ -92,15 +91,14 @@ def _interval_lines(told: PlanExplanation) -> Iterator[str]:
         f"latency {format_duration(metrics.latency_s)}"
     )
     yield ""
-    together = " together" if len(told.binding) > 1 else ""
     stages = stages_of(told)
     names = listed([stages.term(term.name) for term in told.binding], MOST_LINES)
-    busy_s = interval_s
-    if metrics.bottleneck == WAITING:
-        yield f"What binds: {WAITING}, {format_duration(interval_s)} in the simulator"
-        busy_s = told.binding[0].seconds
-    binds = "The busiest" if metrics.bottleneck == WAITING else f"What binds{together}"
-    yield f"{binds}: {names}, {format_duration(busy_s)}"
+    if metrics.waits:
+        yield f"What binds: {metrics.bottleneck}, {format_duration(interval_s)} in the simulator"
+        yield f"The busiest: {names}, {format_duration(told.binding[0].seconds)}"
+    else:
+        together = " together" if len(told.binding) > 1 else ""
+        yield f"What binds{together}: {names}, {format_duration(interval_s)}"
     yield from (f"  {line}" for line in binding_lines(told.binding, stages))
     yield from _next_lines(told)
     yield ""
@@ -124,7 +122,7 @@ def _next_lines(told: PlanExplanation) -> Iterator[str]:
 
 def _help_lines(told: PlanExplanation) -> Iterator[str]:
     interval_s, stages = told.metrics.interval_s, stages_of(told)
-    waits = told.metrics.bottleneck == WAITING
+    waits = told.metrics.waits
     yield "What would help, with this plan as it is:"
     helpful = [w for w in told.what_ifs if w.interval_s < interval_s * (1.0 - _LEAST_GAIN)]
     for what_if in helpful:
