@@ -24,7 +24,7 @@ LONG_FILES: Final = {
     "api": 322,
     "env.critical_path": 305,
     "env.model.analytical": 353,
-    "env.simulator.engine": 456,
+    "env.simulator.engine": 323,
     "env.simulator.package": 321,
     "env.target.definition": 307,
     "solver.certify.states.chains": 313,

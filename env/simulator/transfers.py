@@ -1,0 +1,172 @@
+"""How tensors leave their chips, pass links and cross the host's link, for the engine."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from go_opt.common.compiling import uncounted_inner
+from go_opt.env.simulator.package import (
+    HOST_IN,
+    NONE,
+    ON_LINK,
+    STREAM,
+    ask_host,
+    crosses,
+    give_node,
+    inference_of,
+    next_of_host,
+    next_turn,
+    put_event,
+    record_carried,
+    record_span,
+    take_node,
+    takes,
+    turn_of,
+)
+
+# Kinds of events.
+STAGE_END, ENTER, SENT, ARRIVE, HOST_SERVED, HOST_TOOK, PACE = np.arange(7)
+
+
+@uncounted_inner
+def _has_room(package, flow):
+    """Whether every reader that grants credit has a buffer for the next of this flow."""
+    limit, inference = package.shared[0].buffers, inference_of(flow, flow.queued)
+    i = flow.delivery_begin
+    while i < flow.delivery_end:
+        delivery = package.deliveries[taker(package, i, inference)]
+        if delivery.has_credit and delivery.freed + limit <= turn_of(delivery, inference):
+            return False
+        i += delivery.replicas
+    return True
+
+
+@uncounted_inner
+def taker(package, first, inference):
+    """The replica of a delivery whose turn it is, given the first of them."""
+    replicas = package.deliveries[first].replicas
+    return first if replicas == 1 else first + inference % replicas
+
+
+@uncounted_inner
+def send(package, number, now_s):
+    """Hand a made tensor to the DMA engines once its readers have room."""
+    flow = package.flows[number]
+    chip = package.chips[flow.chip]
+    while flow.queued < flow.made and _has_room(package, flow):
+        node = take_node(package, number, np.float64(inference_of(flow, flow.queued)))
+        flow.queued += 1
+        if chip.ready_head == NONE:
+            chip.ready_head = node
+        else:
+            package.nodes[chip.ready_tail].next = node
+        chip.ready_tail = node
+    dispatch(package, chip, now_s)
+
+
+@uncounted_inner
+def dispatch(package, chip, now_s):
+    while chip.engines_free > 0 and chip.ready_head != NONE:
+        flow = package.flows[package.nodes[chip.ready_head].subject]
+        inference = np.int64(package.nodes[chip.ready_head].value)
+        chip.ready_head = give_node(package, chip.ready_head)
+        chip.engines_free -= 1
+        begin_s = now_s + chip.setup_s
+        hop = flow.first_hop
+        while hop != NONE:
+            if crosses(package.others, package.hops[hop], inference):
+                put_event(package, begin_s, ENTER, hop, begin_s)
+            hop = package.hops[hop].sibling
+
+
+@uncounted_inner
+def enter_link(package, hop, last_byte_s, now_s):
+    link = package.links[package.hops[hop].link]
+    if link.blocked_head == NONE and _transmit(package, hop, last_byte_s, now_s):
+        return
+    node = take_node(package, hop, last_byte_s)
+    if link.blocked_head == NONE:
+        link.blocked_head = node
+    else:
+        package.nodes[link.blocked_tail].next = node
+    link.blocked_tail = node
+
+
+@uncounted_inner
+def unblock(package, number, now_s):
+    link = package.links[number]
+    while link.blocked_head != NONE:
+        node = package.nodes[link.blocked_head]
+        if not _transmit(package, node.subject, node.value, now_s):
+            return
+        link.blocked_head = give_node(package, link.blocked_head)
+
+
+@uncounted_inner
+def _transmit(package, number, last_byte_s, now_s):
+    """Send a tensor over one link of its way; False where its reader has no room for it.
+
+    ``last_byte_s`` is when its last byte reaches this link: it cannot leave before. Where a slower
+    link feeds this one, packets of others go in between.
+    """
+    hop, shared = package.hops[number], package.shared[0]
+    link, flow = package.links[hop.link], package.flows[hop.flow]
+    inference = inference_of(flow, hop.turn)
+    lands = hop.delivery != NONE and takes(package.deliveries[hop.delivery], inference)
+    if lands and not package.deliveries[hop.delivery].has_credit:
+        delivery = package.deliveries[hop.delivery]
+        if delivery.landing - delivery.freed >= shared.buffers:
+            return False
+        delivery.landing += 1
+    start_s = max(now_s, link.free_s)
+    link.free_s = start_s + flow.size_bytes * link.s_per_byte
+    end_s = max(link.free_s, last_byte_s)
+    record_carried(package, hop.link, flow.size_bytes, link.free_s)
+    package.link_wait_s[hop.link, inference] += start_s - now_s
+    record_span(package, ON_LINK, hop.link, hop.flow, inference, start_s, link.free_s)
+    hop.turn = next_turn(package, hop, hop.turn + 1)
+    if lands:
+        put_event(package, end_s + link.latency_s, ARRIVE, hop.delivery, np.float64(inference))
+    if hop.parent == NONE:
+        put_event(package, end_s, SENT, number, 0.0)
+    packet_s = min(flow.size_bytes, shared.packet_bytes) * link.s_per_byte
+    child = hop.child
+    while child != NONE:
+        if crosses(package.others, package.hops[child], inference):
+            put_event(package, start_s + packet_s + link.latency_s, ENTER, child, end_s + link.latency_s)
+        child = package.hops[child].sibling
+    return True
+
+
+@uncounted_inner
+def ask(package, number):
+    """Ask the host for what of an input may come by now, and for weights where all may come ahead."""
+    flow, shared = package.flows[number], package.shared[0]
+    if flow.kind == HOST_IN or (flow.kind == STREAM and shared.prefetch_all):
+        while inference_of(flow, flow.queued) < shared.admitted and _has_room(package, flow):
+            ask_host(package, number)
+
+
+@uncounted_inner
+def serve_host(package, now_s):
+    shared = package.shared[0]
+    if shared.host_is_busy or shared.host_requests == 0:
+        return
+    number, link = next_of_host(package), len(package.links) - 2
+    flow = package.flows[number]
+    shared.host_is_busy = 1
+    end_s = now_s + flow.size_bytes * package.links[link].s_per_byte
+    record_span(package, ON_LINK, link, number, inference_of(flow, flow.sent), now_s, end_s)
+    put_event(package, end_s, HOST_SERVED, number, 0.0)
+
+
+@uncounted_inner
+def send_to_host(package, number, now_s):
+    flow, place = package.flows[number], len(package.links) - 1
+    link, inference = package.links[place], inference_of(flow, flow.made - 1)
+    ready_s = now_s + package.chips[flow.chip].setup_s
+    start_s = max(ready_s, link.free_s)
+    link.free_s = start_s + flow.size_bytes * link.s_per_byte
+    package.link_wait_s[place, inference] += start_s - ready_s
+    record_span(package, ON_LINK, place, number, inference, start_s, link.free_s)
+    put_event(package, link.free_s, HOST_TOOK, number, 0.0)
