@@ -11,7 +11,7 @@ from go_opt.env import Target, cost_tables, evaluate_plan, load_target, load_zoo
 from go_opt.env.simulator import simulate_plan
 from go_opt.env.target.simulator_parameters import ANALYTICAL_EFFECTS, EFFECTS, ideal_parameters
 from go_opt.errors import TargetError
-from tests.strategies import make_plan
+from tests.strategies import JIT_IS_ON, make_plan
 
 TERMS = ("compute_s", "link_s", "latency_s", "peak_bytes")
 MORE_OF = {
@@ -45,6 +45,7 @@ def test_an_empty_list_is_the_plain_model() -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.skipif(not JIT_IS_ON, reason="long runs")
 @pytest.mark.parametrize("effect", ANALYTICAL_EFFECTS)
 def test_the_model_is_then_the_simulator_with_that_effect(effect: str) -> None:
     graph, target, none = load_zoo("egnn"), mcm(f'["{effect}"]'), mcm("[]")

@@ -23,7 +23,7 @@ from go_opt.solver.problem.user_constraints import ChipLimit, Colocate, CutAfter
 from go_opt.solver.verify.rule_check import NONE, broken_rules
 from tests.solver.brute_force import all_fusions, all_orders
 from tests.solver.user_constraints import draw_constraint
-from tests.strategies import examples, random_graph, seeds, small_mcm, toy_graph
+from tests.strategies import JIT_IS_ON, examples, random_graph, seeds, small_mcm, toy_graph
 
 PASSING = ("adjacent", "relayed", "free")
 
@@ -135,6 +135,7 @@ def test_limits_that_only_larger_kernels_keep() -> None:
     assert fixed.conflict == (limit,)
 
 
+@pytest.mark.skipif(not JIT_IS_ON, reason="a long search")
 def test_the_limit_is_reported() -> None:
     graph = random_graph(np.random.default_rng(3), 250)
     half_s = kernel_seconds(cost_tables(graph, small_mcm(3)), np.arange(250, dtype=np.int32)).sum() / 2

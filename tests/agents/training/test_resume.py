@@ -1,4 +1,4 @@
-"""Runs in processes of their own: killed at any moment and gone on with, and on two devices."""
+"""Runs in processes of their own: killed at any moment and gone on with."""
 
 from __future__ import annotations
 
@@ -9,14 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-import jax
-import numpy as np
 import pytest
-from flax import nnx
 
 import go_opt
-from go_opt.agents.policy.network import trainable
-from go_opt.agents.policy.policy_file import load_policy
 from tests.agents.training.runs import STEPS, ended_alike
 
 # Argument: folder, steps, seconds between checkpoints. Prints the number of every step.
@@ -70,12 +65,3 @@ def test_killed_and_gone_on_with(environment: dict[str, str], tmp_path: Path) ->
         assert process.returncode == -signal.SIGKILL
     run(environment, folder)
     assert ended_alike(folder, tmp_path / "through")
-
-
-def test_two_devices_train_the_same_policy(environment: dict[str, str], tmp_path: Path) -> None:
-    two = {**environment, "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
-    run({**environment, "JAX_PLATFORMS": "cpu"}, tmp_path / "one", steps=2)
-    run(two, tmp_path / "two", steps=2)
-    by_run = [trainable(load_policy(tmp_path / name / "policy.safetensors")) for name in ("one", "two")]
-    one, other = (nnx.to_pure_dict(policy.parameters) for policy in by_run)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-5), one, other)
