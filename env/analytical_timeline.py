@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, FloatArray
 from go_opt.env.copies.relays import expand_plan
 from go_opt.env.cost import cost_tables
 from go_opt.env.evaluation import evaluate_plan
@@ -51,7 +52,7 @@ def analytical_timeline(graph: Graph, target: Target, plan: Plan, inferences: in
     return timeline_of_spans(traced, "analytical", metrics, spans)
 
 
-def _turn_of(rows: NDArray, inference: int) -> NDArray[np.bool_]:
+def _turn_of(rows: NDArray, inference: int) -> BoolArray:
     """Which chips, flows or deliveries an inference is a turn of."""
     return inference % rows["replicas"] == rows["replica"]
 
@@ -66,7 +67,7 @@ def _streams(package: Package, inference: int) -> Iterator[_Row]:
         now_s = end_s
 
 
-def _one_inference(package: Package, latency_s: NDArray[np.float64], inference: int) -> Iterator[_Row]:
+def _one_inference(package: Package, latency_s: FloatArray, inference: int) -> Iterator[_Row]:
     """The recursion of :func:`go_opt.env.model.latency.sample_latency_s` over stages; ``latency_s`` [L]."""
     host_in, host_out = len(package.links) - 2, len(package.links) - 1
     free_s = np.zeros(len(package.chips))
@@ -101,8 +102,8 @@ def _transfers(
     number: int,
     inference: int,
     made_s: float,
-    latency_s: NDArray[np.float64],
-    arrival_s: NDArray[np.float64],
+    latency_s: FloatArray,
+    arrival_s: FloatArray,
 ) -> Iterator[_Row]:
     """A tensor over all its links, each as slow as the slowest before; fills ``arrival_s``."""
     flow = package.flows[number]

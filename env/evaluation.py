@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
 from go_opt.env.copies.expanded_tables import PlanTables, plan_tables
 from go_opt.env.cost import CostTables, cost_tables
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
@@ -20,9 +20,9 @@ from go_opt.env.target import Target
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 
-Plans = NDArray[np.int32]  # [B, N] placements, orders or kernels of a batch of plans
+Plans = IntArray  # [B, N] placements, orders or kernels of a batch of plans
 # (placement, order, fusion_group) -> [B] interval_s, infinite where the plan is invalid.
-Evaluate = Callable[[Plans, Plans, Plans], NDArray[np.float64]]
+Evaluate = Callable[[Plans, Plans, Plans], FloatArray]
 LONGER: Final = 1.0 + 1e-6  # intervals that differ by less are the same
 
 
@@ -94,17 +94,17 @@ def with_waiting(target: Target, metrics: Metrics, simulated: Metrics) -> Metric
 class PlanCosts(NamedTuple):
     """What :func:`go_opt.env.reward` asks of a batch of plans. Axis: ``B`` plans."""
 
-    interval_s: NDArray[np.float64]  # [B]
-    valid: NDArray[np.bool_]  # [B] True where activations fit every chip, and the plan runs
+    interval_s: FloatArray  # [B]
+    valid: BoolArray  # [B] True where activations fit every chip, and the plan runs
 
 
 def evaluate_plans(
     graph: Graph,
     target: Target,
-    placement: NDArray[np.int32],  # [B, N]
-    order: NDArray[np.int32],  # [B, N]
-    fusion_group: NDArray[np.int32],  # [B, N]
-    replication: NDArray[np.int32] | None = None,  # [B, N]; by default none is replicated
+    placement: IntArray,  # [B, N]
+    order: IntArray,  # [B, N]
+    fusion_group: IntArray,  # [B, N]
+    replication: IntArray | None = None,  # [B, N]; by default none is replicated
     *,
     fidelity: Fidelity = "analytical",
 ) -> PlanCosts:
@@ -128,7 +128,7 @@ def evaluate_plans(
     return PlanCosts(terms.interval_s, terms.fits)
 
 
-def may_wait(target: Target, stream_bytes: NDArray[np.int64]) -> bool:
+def may_wait(target: Target, stream_bytes: LongArray) -> bool:
     """Whether chips may wait for streamed weights though the host's link has time; ``stream_bytes`` [D]."""
     return target.overlap and not target.modelled.weight_prefetch and bool(stream_bytes.any())
 
@@ -140,7 +140,7 @@ def plan_makespan_s(placed: PlanTables, terms: BatchMetrics) -> float:
 
 def execution_inputs(
     placed: PlanTables,
-) -> tuple[CostTables, NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.float64]]:
+) -> tuple[CostTables, IntArray, IntArray, IntArray, FloatArray]:
     """Tables, order, kernels with their chips and seconds, as :mod:`go_opt.env.model.makespan` takes them."""
     tables, order = placed.tables, placed.order
     kernel_of = number_kernels(order, placed.fusion_group)

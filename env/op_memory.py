@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, LongArray
 from go_opt.env.cost import CostTables, cost_tables
 from go_opt.env.peak_memory import Held, peak_memory
 from go_opt.env.target import Target
@@ -19,7 +19,7 @@ from go_opt.model.plan import Plan
 _MOST_NAMED: Final = 3  # tensors that a sentence names
 
 
-def op_activation_bytes(graph: Graph, target: Target) -> NDArray[np.int64]:
+def op_activation_bytes(graph: Graph, target: Target) -> LongArray:
     """[N] activations a chip must hold while an op runs as a kernel of its own, at least.
 
     Those it reads and writes; inputs and outputs, which cross the chip's border, twice.
@@ -117,12 +117,12 @@ def _what_would_fit(graph: Graph, target: Target, op: int, needed: int, limit: i
     return f"what would fit: {', or '.join(fits)}"
 
 
-def _crosses(tables: CostTables) -> NDArray[np.bool_]:
+def _crosses(tables: CostTables) -> BoolArray:
     """[K] True for inputs and outputs, which cross the chip's border wherever their ops run."""
     return (tables.tensor_kind == INPUT) | tables.tensor_is_output
 
 
-def _held_bytes(tables: CostTables) -> NDArray[np.int64]:
+def _held_bytes(tables: CostTables) -> LongArray:
     """[K] bytes of a tensor beside an op that reads or writes it, at least."""
     return tables.stored_bytes * np.where(_crosses(tables), 2, 1)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, IntArray
 from go_opt.env.copies.relays import expand_plan
 from go_opt.env.cost import COPY, CostTables, cost_tables
 from go_opt.env.kernels.numbering import number_kernels
@@ -75,7 +75,7 @@ def peak_memory(graph: Graph, target: Target, plan: Plan, chip: int) -> PeakMemo
     )
 
 
-def _crossing(tables: CostTables, placement: NDArray[np.int32], chip: int) -> NDArray[np.bool_]:
+def _crossing(tables: CostTables, placement: IntArray, chip: int) -> BoolArray:
     """[K] activations that enter or leave a chip."""
     tensor, reader = tables.reader_tensor, tables.reader_op
     home = np.where(tables.tensor_producer != NO_PRODUCER, placement[tables.tensor_producer], -1)

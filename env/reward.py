@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+
+from go_opt.common.arrays import BoolArray, FloatArray
 
 # e^-5: an invalid plan is worth as much as one 150 times slower than the reference, which
 # no valid plan on 36 chips comes near.
 INVALID_REWARD: Final = -5.0
 
 
-def reward(
-    interval_s: NDArray[np.float64], valid: NDArray[np.bool_], reference_s: float
-) -> NDArray[np.float64]:
+def reward(interval_s: FloatArray, valid: BoolArray, reference_s: float) -> FloatArray:
     """[B] ``log(T_reference / T)``; ``INVALID_REWARD`` where the plan is not valid.
 
     Args:

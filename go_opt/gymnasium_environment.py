@@ -26,6 +26,7 @@ from go_opt.agents.inputs.features import GraphFeatures, graph_features
 from go_opt.agents.inputs.op_types import NUM_OP_TYPES
 from go_opt.agents.training.problems.cases import reference_interval_s
 from go_opt.agents.training.problems.environment import Environment, greedy_interval_s, open_session
+from go_opt.common.arrays import BoolArray
 from go_opt.env import INVALID_REWARD, Target, reward
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.model.graph import Graph
@@ -135,7 +136,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         earned = float(reward(answer.interval_s, answer.valid, self.reference_interval_s)[0])
         return self._end(earned, interval_s=float(answer.interval_s[0]))
 
-    def action_masks(self) -> NDArray[np.bool_]:
+    def action_masks(self) -> BoolArray:
         """[D] True where the chip is open to the next kernel, as masked policies ask for it."""
         mask = np.zeros(self.target.num_chips, dtype=np.bool_)
         mask[self._solver.get_domain(self._next_unit)] = True

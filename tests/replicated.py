@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.env import Target
 from go_opt.env.copies.stages import stages_of_sizes
 from go_opt.model.graph import Graph
@@ -19,8 +20,8 @@ def replicated_plan(
     stage_of_op: NDArray[np.integer],
     sizes: NDArray[np.integer],
     *,
-    order: NDArray[np.int32] | None = None,
-    fusion_group: NDArray[np.int32] | None = None,
+    order: IntArray | None = None,
+    fusion_group: IntArray | None = None,
 ) -> Plan:
     """A plan of stages of ``sizes`` chips, one behind the other; each op a kernel by default."""
     default = np.arange(graph.num_ops, dtype=np.int32)
@@ -38,8 +39,8 @@ def replicated_plan(
 
 
 def random_stages(
-    rng: np.random.Generator, order: NDArray[np.int32], fusion_group: NDArray[np.int32], num_chips: int
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    rng: np.random.Generator, order: IntArray, fusion_group: IntArray, num_chips: int
+) -> tuple[IntArray, IntArray]:
     """``(stage of each op [N], chips of each stage [S])`` of cuts between groups along the order."""
     group = fusion_group[order]
     kernel = np.concatenate([[0], np.cumsum(group[1:] != group[:-1])])

@@ -22,8 +22,8 @@ from typing import Any, Final, Literal
 import numba
 import numpy as np
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.env import Target, is_one_loop, loop_roles, parse_target
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
@@ -433,7 +433,7 @@ def random_plan(
     )
 
 
-def random_order(rng: np.random.Generator, graph: Graph) -> NDArray[np.int32]:
+def random_order(rng: np.random.Generator, graph: Graph) -> IntArray:
     """[N] a topological order that often goes deep before it goes wide."""
     waits_for = np.bincount(graph.edge_dst, minlength=graph.num_ops)
     ready = [op for op in range(graph.num_ops) if waits_for[op] == 0]
@@ -469,8 +469,8 @@ def _random_links(rng: np.random.Generator, num_chips: int) -> list[tuple[int, i
 
 
 def _random_placement(
-    rng: np.random.Generator, graph: Graph, target: Target, order: NDArray[np.int32], monotone: bool
-) -> NDArray[np.int32]:
+    rng: np.random.Generator, graph: Graph, target: Target, order: IntArray, monotone: bool
+) -> IntArray:
     """[N] chips that may run their ops; runs of the order stay together, so that kernels form."""
     names, chip_kinds = kind_names(target), target.chip_kind
     allowed = []
@@ -498,16 +498,16 @@ def _random_placement(
 def _random_fusion(
     rng: np.random.Generator,
     graph: Graph,
-    placement: NDArray[np.int32],
-    order: NDArray[np.int32],
+    placement: IntArray,
+    order: IntArray,
     fusion: Fusion,
-) -> NDArray[np.int32]:
+) -> IntArray:
     roles = loop_roles(graph)
     measured = np.zeros(graph.num_ops, np.bool_)
     for seconds in graph.measured_s.values():
         measured |= ~np.isnan(seconds)
 
-    def may_be_kernel(ops: NDArray[np.int32]) -> bool:
+    def may_be_kernel(ops: IntArray) -> bool:
         if fusion == "legal":
             return is_one_loop(roles, ops)
         return fusion == "any" and not measured[ops].any()

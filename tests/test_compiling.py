@@ -1,4 +1,4 @@
-"""There is one way to compile, and Python calls no function that has no wrapper for it."""
+"""There is one way to compile, functions say what they take, and Python calls none without a wrapper."""
 
 from __future__ import annotations
 
@@ -85,3 +85,17 @@ def test_there_is_one_way_to_compile() -> None:
         if module != COMPILING and not module.startswith("tests."):
             imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
             assert not any(node.module == "numba" for node in imports), module
+
+
+def test_compiled_functions_are_annotated() -> None:
+    functions = [
+        (module, node)
+        for module, tree in trees().items()
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and decorator(node) is not None
+    ]
+    assert [
+        f"{module}.{node.name}"
+        for module, node in functions
+        if node.returns is None or any(argument.annotation is None for argument in node.args.args)
+    ] == []

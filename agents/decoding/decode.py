@@ -25,8 +25,8 @@ from types import MappingProxyType
 from typing import Final, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, WordArray
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.solver import PlacementProblem, Placements, fix, likelihood_slicing, placement_problem, sample
 from go_opt.solver.orders.cheapest import cheapest_slicing
@@ -46,10 +46,10 @@ DRAWING: Final[tuple[Mode, ...]] = ("slice_sampled", "sample", "sample_adjacent"
 class Decisions:
     """What a policy decides about a graph, before anything is made valid."""
 
-    schedule_priority: NDArray[np.float64]  # [R, N] a kernel's is the largest of its ops; high is early
-    fusion_priority: NDArray[np.float64]  # [R, N] finite, 0 is neutral
-    placement_logits: NDArray[np.float64]  # [N, D] a kernel's are the sums of its ops; -inf is no mass
-    cut_score: NDArray[np.float64]  # [N] of a cut before the op; a kernel's is the largest of its ops
+    schedule_priority: FloatArray  # [R, N] a kernel's is the largest of its ops; high is early
+    fusion_priority: FloatArray  # [R, N] finite, 0 is neutral
+    placement_logits: FloatArray  # [N, D] a kernel's are the sums of its ops; -inf is no mass
+    cut_score: FloatArray  # [N] of a cut before the op; a kernel's is the largest of its ops
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,14 +62,14 @@ class Decoded:
     and in FIX, the proposal among all chips: the solver is part of the environment.
     """
 
-    placement: NDArray[np.int32]  # [S, N]
-    order: NDArray[np.int32]  # [S, N]
-    fusion_group: NDArray[np.int32]  # [S, N]
-    log_prob: NDArray[np.float64]  # [S] of the placement given order and kernels; 0 for slice_cheapest
-    backtracked: NDArray[np.bool_]  # [S] True where the search went back
-    fell_back: NDArray[np.bool_]  # [S] see the modes
-    drawn: NDArray[np.int32]  # [S, N] chips that the log-probability is of
-    open_chips: NDArray[np.uint64]  # [S, N, W] sets they were drawn from; empty for slices
+    placement: IntArray  # [S, N]
+    order: IntArray  # [S, N]
+    fusion_group: IntArray  # [S, N]
+    log_prob: FloatArray  # [S] of the placement given order and kernels; 0 for slice_cheapest
+    backtracked: BoolArray  # [S] True where the search went back
+    fell_back: BoolArray  # [S] see the modes
+    drawn: IntArray  # [S, N] chips that the log-probability is of
+    open_chips: WordArray  # [S, N, W] sets they were drawn from; empty for slices
 
 
 def neutral_decisions(instance: Instance) -> Decisions:
@@ -105,9 +105,7 @@ def decode(instance: Instance, decisions: Decisions, mode: Mode, *, seed: int = 
     return Decoded(*(np.concatenate([getattr(part, name) for part in parts]) for name in _FIELDS))
 
 
-def sliceable_logits(
-    logits: NDArray[np.float64], cut_score: NDArray[np.float64], kernel_of: NDArray[np.int32]
-) -> NDArray[np.float64]:
+def sliceable_logits(logits: FloatArray, cut_score: FloatArray, kernel_of: IntArray) -> FloatArray:
     """[N, D] log-weights whose sum along a slicing counts the score of each cut too.
 
     With ``s[m]`` the score of a cut before kernel m and ``d * (s[m] - s[m + 1])`` added on chip
@@ -128,8 +126,8 @@ class _Row:
 
     instance: Instance
     decisions: Decisions
-    order: NDArray[np.int32]  # [N]
-    fusion_group: NDArray[np.int32]  # [N]
+    order: IntArray  # [N]
+    fusion_group: IntArray  # [N]
     seed: int
     draws: int
 
@@ -153,9 +151,7 @@ def _slice_by_likelihood(row: _Row, num_samples: int) -> Decoded:
     return _sliced(row, slicing.placement, slicing.log_prob, not slicing.has_mass)
 
 
-def _sliced(
-    row: _Row, placement: NDArray[np.int32], log_prob: NDArray[np.float64], fell_back: bool
-) -> Decoded:
+def _sliced(row: _Row, placement: IntArray, log_prob: FloatArray, fell_back: bool) -> Decoded:
     num_plans = len(placement)
     num_words = (row.instance.target.num_chips + 63) // 64
     return Decoded(
@@ -181,7 +177,7 @@ def _fix(row: _Row, rule: Rule) -> Decoded:
     return _placed(row, problem, fix(problem, proposal, log_probs=logits, seed=row.seed, rule=rule))
 
 
-def _unit_logits(row: _Row) -> tuple[PlacementProblem, NDArray[np.float64]]:
+def _unit_logits(row: _Row) -> tuple[PlacementProblem, FloatArray]:
     """The kernels as units, and the sums [U, D] of their ops' logits."""
     problem = placement_problem(row.instance.graph, row.instance.target, row.fusion_group)
     logits = np.zeros((problem.num_units, problem.num_chips))

@@ -20,22 +20,22 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray
+
 # Directions with a smaller share of the largest singular value are drawn, but not scored: a
 # gradient along one is its noise over its variance, and would drown those along the others.
 _LEAST_SHARE: Final = 0.25
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class KeySpace:
     """The subspace that keys of one graph are explored in."""
 
-    features: Array  # Φ [N, F]
-    basis: Array  # U [N, K], orthonormal columns
+    features: FloatArray  # Φ [N, F]
+    basis: FloatArray  # U [N, K], orthonormal columns
 
     @cached_property
-    def projected(self) -> Array:
+    def projected(self) -> FloatArray:
         """G [K, F]."""
         return self.basis.T @ self.features
 
@@ -44,11 +44,11 @@ class KeySpace:
 class KeyDensity:
     """Log-density of drawn keys under a mean and a spread, and its gradient."""
 
-    log_density: Array  # [S]
+    log_density: FloatArray  # [S]
     entropy: float
-    to_mean: Array  # [S, N] d log density / d mean
-    to_log_std: Array  # [S, F] d log density / d log std
-    entropy_to_log_std: Array  # [F] d entropy / d log std
+    to_mean: FloatArray  # [S, N] d log density / d mean
+    to_log_std: FloatArray  # [S, F] d log density / d log std
+    entropy_to_log_std: FloatArray  # [F] d entropy / d log std
 
 
 def key_space(features: NDArray[np.floating]) -> KeySpace:
@@ -58,18 +58,18 @@ def key_space(features: NDArray[np.floating]) -> KeySpace:
     return KeySpace(columns, left[:, singular > _LEAST_SHARE * singular[0]])
 
 
-def antithetic_normals(rng: np.random.Generator, num_draws: int, num_features: int) -> Array:
+def antithetic_normals(rng: np.random.Generator, num_draws: int, num_features: int) -> FloatArray:
     """ε [S, F] in pairs of opposite sign, the last one alone where S is odd."""
     half = rng.standard_normal(((num_draws + 1) // 2, num_features))
     return np.stack([half, -half], axis=1).reshape(-1, num_features)[:num_draws]
 
 
-def draw_keys(space: KeySpace, mean: Array, log_std: Array, normals: Array) -> Array:
+def draw_keys(space: KeySpace, mean: FloatArray, log_std: FloatArray, normals: FloatArray) -> FloatArray:
     """Keys [S, N] of ``mean`` [N] and ``log_std`` [F] at ``normals`` [S, F]."""
     return mean + (normals * np.exp(log_std)) @ space.features.T
 
 
-def key_density(space: KeySpace, mean: Array, log_std: Array, keys: Array) -> KeyDensity:
+def key_density(space: KeySpace, mean: FloatArray, log_std: FloatArray, keys: FloatArray) -> KeyDensity:
     """The density of ``keys`` [S, N] under ``mean`` [N] and ``log_std`` [F]."""
     projected = space.projected
     variance = np.exp(2.0 * log_std)

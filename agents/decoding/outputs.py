@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-Array = NDArray[np.float64]
+from go_opt.common.arrays import FloatArray
 
 
 class Outputs(NamedTuple):
@@ -16,8 +13,8 @@ class Outputs(NamedTuple):
     Axes: ``N`` ops, ``D`` chips, ``F`` exploration features.
     """
 
-    placement_logits: Array  # [N, D]
-    cut_score: Array  # [N]
-    schedule_key: Array  # [N]
-    fusion_key: Array  # [N]
-    exploration_log_std: Array  # [2, F] schedule, fusion
+    placement_logits: FloatArray  # [N, D]
+    cut_score: FloatArray  # [N]
+    schedule_key: FloatArray  # [N]
+    fusion_key: FloatArray  # [N]
+    exploration_log_std: FloatArray  # [2, F] schedule, fusion

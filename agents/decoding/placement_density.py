@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from go_opt.agents.decoding.decode import MODES, Decoded, Mode, sliceable_logits
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.errors import InvalidInputError
 from go_opt.solver.orders.instance import Instance
@@ -46,11 +46,11 @@ _DRAWS_NOTHING: Final[tuple[Mode, ...]] = ("slice_cheapest", "slice_likeliest")
 class PlacementDensity:
     """The density of samples, at the logits it was asked for, and its derivatives there."""
 
-    log_prob: NDArray[np.float64]  # [S] of the placement given order and kernels
+    log_prob: FloatArray  # [S] of the placement given order and kernels
     _logits: _Logits
     _rows: tuple[_Row, ...]  # none where nothing was drawn
 
-    def gradient(self, weight: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def gradient(self, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Derivatives of ``Σ_s weight[s] log_prob[s]``, ``weight`` being [S] and finite.
 
         Returns:
@@ -76,8 +76,8 @@ class PlacementDensity:
 
 def placement_density(
     instance: Instance,
-    placement_logits: NDArray[np.float64],
-    cut_score: NDArray[np.float64],
+    placement_logits: FloatArray,
+    cut_score: FloatArray,
     decoded: Decoded,
     mode: Mode,
     draws: int = 1,
@@ -109,13 +109,11 @@ def placement_density(
 
 @dataclass(frozen=True, eq=False)
 class _Logits:
-    placement: NDArray[np.float64]  # [N, D]
-    cut_score: NDArray[np.float64]  # [N]
+    placement: FloatArray  # [N, D]
+    cut_score: FloatArray  # [N]
 
 
-def _checked_logits(
-    instance: Instance, placement_logits: NDArray[np.float64], cut_score: NDArray[np.float64]
-) -> _Logits:
+def _checked_logits(instance: Instance, placement_logits: FloatArray, cut_score: FloatArray) -> _Logits:
     logits = _Logits(np.asarray(placement_logits, dtype=np.float64), np.asarray(cut_score, dtype=np.float64))
     shape = (instance.graph.num_ops, instance.target.num_chips)
     for name, values, wanted in (
@@ -134,14 +132,14 @@ class _SlicedRow:
     """Slicings of one order."""
 
     samples: slice  # K of the S samples
-    kernel_of: NDArray[np.int32]  # [N] along the order
-    log_prob: NDArray[np.float64]  # [K]
-    chip: NDArray[np.int32]  # [K, M]
+    kernel_of: IntArray  # [N] along the order
+    log_prob: FloatArray  # [K]
+    chip: IntArray  # [K, M]
     cut_filter: CutFilter
     has_mass: bool
     num_chips: int
 
-    def gradient(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    def gradient(self, weight: FloatArray) -> FloatArray:
         """[M, D] derivative of ``Σ_k weight[k] log_prob[k]`` by the log-weights of the kernels."""
         num_kernels = self.chip.shape[1]
         gradient = np.zeros((num_kernels, self.num_chips))
@@ -160,12 +158,12 @@ class _ChosenRow:
     """Chips chosen kernel by kernel."""
 
     samples: slice  # K of the S samples
-    kernel_of: NDArray[np.int32]  # [N] along the order
-    log_prob: NDArray[np.float64]  # [K]
+    kernel_of: IntArray  # [N] along the order
+    log_prob: FloatArray  # [K]
     choices: Choices
-    log_mass: NDArray[np.float64]  # [K, M]
+    log_mass: FloatArray  # [K, M]
 
-    def gradient(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    def gradient(self, weight: FloatArray) -> FloatArray:
         """[M, D] derivative of ``Σ_k weight[k] log_prob[k]`` by the sums of logits of the kernels."""
         return choice_gradient(self.choices, self.log_mass, weight)
 
@@ -210,16 +208,16 @@ def _chosen_row(instance: Instance, logits: _Logits, decoded: Decoded, samples: 
     return _ChosenRow(samples, kernel_of, log_prob, choices, log_mass)
 
 
-def _first_op(kernel_of: NDArray[np.int32]) -> NDArray[np.int64]:
+def _first_op(kernel_of: IntArray) -> LongArray:
     """[M] an op of each kernel."""
     return np.unique(kernel_of, return_index=True)[1]
 
 
 def _add_by_cut_score(
-    by_kernel: NDArray[np.float64],
-    kernel_of: NDArray[np.int32],
-    cut_score: NDArray[np.float64],
-    by_score: NDArray[np.float64],
+    by_kernel: FloatArray,
+    kernel_of: IntArray,
+    cut_score: FloatArray,
+    by_score: FloatArray,
 ) -> None:
     """Add the derivatives by cut scores to ``by_score`` [N]: the chain rule of ``sliceable_logits``."""
     by_step = by_kernel @ np.arange(by_kernel.shape[1])

@@ -21,6 +21,7 @@ from go_opt.agents.decoding.exploration import KeySpace, antithetic_normals, dra
 from go_opt.agents.decoding.outputs import Outputs
 from go_opt.agents.inputs.features import GraphFeatures, graph_features
 from go_opt.agents.inputs.padding import rows_to_ops
+from go_opt.common.arrays import IntArray
 from go_opt.env import Target
 from go_opt.env.copies.stages import stages_of_sizes
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
@@ -31,8 +32,6 @@ from go_opt.solver.orders.orders import largest_by_kernel, schedule
 from go_opt.solver.problem.allotment import allotted_chips
 
 PLACEMENTS_AT_A_TIME: Final = 8  # they share one filter over the order
-
-Array = NDArray[np.float64]
 
 
 class Advice(NamedTuple):
@@ -46,10 +45,10 @@ class PolicyPlan(NamedTuple):
     """An order and its kernels, to be sliced at the least cost where no placement is given."""
 
     method: str
-    order: NDArray[np.int32]  # [N]
-    fusion_group: NDArray[np.int32]  # [N]
-    placement: NDArray[np.int32] | None  # [N]
-    replication: NDArray[np.int32] | None = None  # [N]; None: no stage is replicated
+    order: IntArray  # [N]
+    fusion_group: IntArray  # [N]
+    placement: IntArray | None  # [N]
+    replication: IntArray | None = None  # [N]; None: no stage is replicated
 
 
 def advice(policy: Callable[[GraphFeatures], Outputs], graph: Graph, target: Target) -> Advice:
@@ -96,8 +95,8 @@ def policy_plans(
 def _drawn_stages(
     instance: Instance,
     outputs: Outputs,
-    order: NDArray[np.int32],
-    fusion_group: NDArray[np.int32],
+    order: IntArray,
+    fusion_group: IntArray,
     seed: tuple[int, int],
 ) -> Iterator[PolicyPlan]:
     """Stages along the policy's order, cut where it scores cuts highest; chips in proportion to work.

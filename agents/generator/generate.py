@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from go_opt.agents.generator.structures import FAMILIES, Dag, Rng, draw_structure, log_uniform
+from go_opt.common.arrays import FloatArray
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.op_costs import OpSignature, op_cost
@@ -72,9 +72,9 @@ class _Style:
     matrix_share: float
     move_share: float
     looks_up: bool
-    unary: NDArray[np.float64]  # shares of UNARY
-    joins: NDArray[np.float64]  # shares of JOINS
-    moves: NDArray[np.float64]  # shares of MOVES
+    unary: FloatArray  # shares of UNARY
+    joins: FloatArray  # shares of JOINS
+    moves: FloatArray  # shares of MOVES
     matrix: str
 
 
@@ -100,12 +100,12 @@ def _draw_style(rng: Rng) -> _Style:
     )
 
 
-def _draw_shares(rng: Rng, weights: dict[str, float]) -> NDArray[np.float64]:
-    shares: NDArray[np.float64] = rng.dirichlet(len(weights) * _shares(weights))
+def _draw_shares(rng: Rng, weights: dict[str, float]) -> FloatArray:
+    shares: FloatArray = rng.dirichlet(len(weights) * _shares(weights))
     return shares
 
 
-def _shares(weights: dict[str, float]) -> NDArray[np.float64]:
+def _shares(weights: dict[str, float]) -> FloatArray:
     return np.array(list(weights.values()), dtype=np.float64) / sum(weights.values())
 
 
@@ -148,7 +148,7 @@ def _step(rng: Rng, style: _Style, read: _DrawnOp, wanted: float, has_size: bool
     return _DrawnOp(_pick(rng, UNARY, style.unary), read.elements, True)
 
 
-def _pick(rng: Rng, names: dict[str, float], shares: NDArray[np.float64]) -> str:
+def _pick(rng: Rng, names: dict[str, float], shares: FloatArray) -> str:
     return list(names)[int(rng.choice(len(names), p=shares))]
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.env import depth, height
 from go_opt.model.graph import Graph
 
 
-def canonical_order(graph: Graph, op_type: NDArray[np.int32], sizes: NDArray) -> NDArray[np.int32]:
+def canonical_order(graph: Graph, op_type: IntArray, sizes: NDArray) -> IntArray:
     """[N] the ops of ``graph``, the same sequence for every permutation of its storage.
 
     Args:
@@ -27,7 +28,7 @@ def canonical_order(graph: Graph, op_type: NDArray[np.int32], sizes: NDArray) ->
     return np.lexsort(keys[::-1]).astype(np.int32)
 
 
-def _name_rank(graph: Graph) -> NDArray[np.int32]:
+def _name_rank(graph: Graph) -> IntArray:
     rank = np.empty(graph.num_ops, dtype=np.int32)
     rank[sorted(range(graph.num_ops), key=graph.op_names.__getitem__)] = np.arange(graph.num_ops)
     return rank

@@ -9,16 +9,16 @@ rest follows by the solver's bounds propagation. A feature of the policy, not a 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.solver import PlacementProblem
 from go_opt.solver.problem.problem import span_from_sources
 from go_opt.solver.propagation.adjacent_domains import Domains, chip_runs, start_domains
 
-Bounds = tuple[NDArray[np.int32], NDArray[np.int32]]
+Bounds = tuple[IntArray, IntArray]
 
 
-def chip_bounds(problem: PlacementProblem, rank: NDArray[np.int32]) -> Bounds:
+def chip_bounds(problem: PlacementProblem, rank: IntArray) -> Bounds:
     """[U] first and last chip of each unit; chips that may run it where no order of chips is asked.
 
     Args:
@@ -40,17 +40,13 @@ def chip_bounds(problem: PlacementProblem, rank: NDArray[np.int32]) -> Bounds:
     return held.lower, held.upper
 
 
-def _best_of_component(
-    problem: PlacementProblem, value: NDArray[np.int32], rank: NDArray[np.int32]
-) -> NDArray[np.int32]:
+def _best_of_component(problem: PlacementProblem, value: IntArray, rank: IntArray) -> IntArray:
     """[C] the unit of the largest value, the lowest rank among equals, of each weak component."""
     best_first = np.lexsort((rank, -value, problem.component)).astype(np.int32)
     return best_first[np.unique(problem.component[best_first], return_index=True)[1]]
 
 
-def _narrowed(
-    problem: PlacementProblem, first_chip: NDArray[np.int32] | None, last_chip: NDArray[np.int32]
-) -> Domains:
+def _narrowed(problem: PlacementProblem, first_chip: IntArray | None, last_chip: IntArray) -> Domains:
     domains = start_domains(problem, first_chip, last_chip)
     # Propagation is complete under the adjacent rule: a chip left in a domain can be taken.
     assert domains is not None

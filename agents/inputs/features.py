@@ -18,6 +18,7 @@ from go_opt.agents.inputs.canonical import canonical_order
 from go_opt.agents.inputs.chip_bounds import chip_bounds
 from go_opt.agents.inputs.op_types import op_type_rows
 from go_opt.agents.inputs.target_features import chip_features, package_features
+from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import CostTables, Target, cost_tables, depth, height
 from go_opt.env.cost.op_quantities import bytes_out, smallest_op_s, standardise, weight_bytes
 from go_opt.model.graph import OP_CLASSES, Graph
@@ -59,12 +60,12 @@ _SCALE_OF_LOGS: Final = 10.0  # natural logs of sizes go to 30
 class GraphFeatures:
     """A graph on a target, for the policy."""
 
-    row_op: NDArray[np.int32]  # [N] op that row i is about
-    op_type: NDArray[np.int32]  # [N] row of the embedding table, below NUM_OP_TYPES
+    row_op: IntArray  # [N] op that row i is about
+    op_type: IntArray  # [N] row of the embedding table, below NUM_OP_TYPES
     ops: NDArray[np.float32]  # [N, len(OP_COLUMNS)]
     exploration: NDArray[np.float32]  # [N, F] directions to perturb keys in: variance 1 in all, and classes
-    edge_src: NDArray[np.int32]  # [E] row of the producer
-    edge_dst: NDArray[np.int32]  # [E] row of the reader, ascending, then by producer
+    edge_src: IntArray  # [E] row of the producer
+    edge_dst: IntArray  # [E] row of the reader, ascending, then by producer
     chips: NDArray[np.float32]  # [D, len(CHIP_COLUMNS)]
     package: NDArray[np.float32]  # [NUM_GLOBAL] of graph and target as a whole
 
@@ -114,9 +115,7 @@ def graph_features(graph: Graph, target: Target) -> GraphFeatures:
     )
 
 
-def _quantities(
-    graph: Graph, tables: CostTables, sizes: NDArray[np.float64], row_op: NDArray[np.int32]
-) -> NDArray[np.float64]:
+def _quantities(graph: Graph, tables: CostTables, sizes: FloatArray, row_op: IntArray) -> FloatArray:
     """[N, len(STANDARDISED)] of the rows."""
     seconds = smallest_op_s(tables)[row_op]
     return np.column_stack(
@@ -134,9 +133,7 @@ def _quantities(
     )
 
 
-def _chip_columns(
-    graph: Graph, target: Target, tables: CostTables, row_op: NDArray[np.int32]
-) -> NDArray[np.float64]:
+def _chip_columns(graph: Graph, target: Target, tables: CostTables, row_op: IntArray) -> FloatArray:
     """[N, 3] first and last chip from -1 to 1, and the share of chips that may run the op."""
     rank = np.empty(graph.num_ops, dtype=np.int32)
     rank[row_op] = np.arange(graph.num_ops)
@@ -146,7 +143,7 @@ def _chip_columns(
     return np.column_stack([first / last_chip * 2 - 1, last / last_chip * 2 - 1, may_run])[row_op]
 
 
-def _row_edges(graph: Graph, row_op: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def _row_edges(graph: Graph, row_op: IntArray) -> tuple[IntArray, IntArray]:
     row_of = np.empty(graph.num_ops, dtype=np.int32)
     row_of[row_op] = np.arange(graph.num_ops)
     src, dst = row_of[graph.edge_src], row_of[graph.edge_dst]

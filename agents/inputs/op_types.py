@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+
+from go_opt.common.arrays import IntArray
 
 # Position in this text is a row of trained embeddings: append, never reorder.
 _ONNX_TYPES: Final = (
@@ -44,7 +45,7 @@ NUM_OP_TYPES: Final = NUM_HASH_BUCKETS + len(KNOWN_OP_TYPES)
 _ROW: Final = {name: NUM_HASH_BUCKETS + place for place, name in enumerate(KNOWN_OP_TYPES)}
 
 
-def op_type_rows(op_types: Sequence[str]) -> NDArray[np.int32]:
+def op_type_rows(op_types: Sequence[str]) -> IntArray:
     """[N] row of each op type in a table of ``NUM_OP_TYPES``."""
     row_of = {name: _row(name) for name in set(op_types)}
     return np.array([row_of[name] for name in op_types], dtype=np.int32)

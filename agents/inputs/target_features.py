@@ -10,8 +10,8 @@ from math import fsum
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray
 from go_opt.env import CostTables, Target
 from go_opt.env.cost.op_quantities import smallest_op_s
 from go_opt.model.dtypes import dtype_code
@@ -51,7 +51,7 @@ GLOBAL_COLUMNS: Final = (
 _LEAST_S: Final = 1e-12  # no time is so short; keeps logarithms finite
 
 
-def chip_features(tables: CostTables, target: Target) -> NDArray[np.float64]:
+def chip_features(tables: CostTables, target: Target) -> FloatArray:
     """[D, len(CHIP_COLUMNS)].
 
     The position is told in waves as well, as in Vaswani et al., "Attention is all you
@@ -79,7 +79,7 @@ def chip_features(tables: CostTables, target: Target) -> NDArray[np.float64]:
     )
 
 
-def package_features(graph: Graph, tables: CostTables, target: Target) -> NDArray[np.float64]:
+def package_features(graph: Graph, tables: CostTables, target: Target) -> FloatArray:
     """The first of ``GLOBAL_COLUMNS``; the means and spreads come from the ops' features."""
     links = target.topology
     rate = _mean_log10(links.rate_bytes_per_s)
@@ -108,14 +108,14 @@ def package_features(graph: Graph, tables: CostTables, target: Target) -> NDArra
     )
 
 
-def _share_of_speed(tables: CostTables) -> NDArray[np.float64]:
+def _share_of_speed(tables: CostTables) -> FloatArray:
     """[D] of the package's speed: ops of the graph per second, each op alone, were a kind to run them all."""
     # fsum rounds once: the same for every storage order of the ops.
     speed = 1.0 / (np.array([fsum(op_s) for op_s in tables.kernel_floor_s()]) + _LEAST_S)
-    of_chips: NDArray[np.float64] = speed[tables.chip_kind] / speed[tables.chip_kind].sum()
+    of_chips: FloatArray = speed[tables.chip_kind] / speed[tables.chip_kind].sum()
     return of_chips
 
 
-def _mean_log10(values: NDArray[np.float64]) -> float:
+def _mean_log10(values: FloatArray) -> float:
     """Of the links' figures; that of a common link, 10 GB/s, where there are none."""
     return float(np.log10(values).mean()) if len(values) else 10.0

@@ -19,6 +19,7 @@ from go_opt.agents.inputs.features import NUM_EXPLORED, OP_COLUMNS, GraphFeature
 from go_opt.agents.inputs.op_types import NUM_OP_TYPES
 from go_opt.agents.inputs.padding import rows_to_ops
 from go_opt.agents.inputs.target_features import CHIP_COLUMNS, GLOBAL_COLUMNS
+from go_opt.common.arrays import BoolArray, IntArray
 
 Array = NDArray[np.float32]
 Parameters = Mapping[str, Array]
@@ -166,7 +167,7 @@ class _Forward:
     def _block(self, name: str, ops: Array, graph: Array) -> Array:
         """[N, W] an attention block: attention, then a feed-forward layer."""
 
-        def of_segments(ops: Array, memory: Array, mask: NDArray[np.bool_]) -> Array:
+        def of_segments(ops: Array, memory: Array, mask: BoolArray) -> Array:
             normed, before = (self._norm(f"{name}.attention_norm", rows) for rows in (ops, memory))
             ops = ops + self._attention(name, normed, before, mask, graph)
             hidden = _relu(self._linear(f"{name}.widen", self._norm(f"{name}.dense_norm", ops)))
@@ -177,15 +178,13 @@ class _Forward:
     def _task(self, name: str, ops: Array, graph: Array) -> Array:
         """[N, W' + W / 2] the ops of a task from those of the one before, [N, W']."""
 
-        def of_segments(ops: Array, memory: Array, mask: NDArray[np.bool_]) -> Array:
+        def of_segments(ops: Array, memory: Array, mask: BoolArray) -> Array:
             added = _relu(self._linear(f"{name}.dense", self._attention(name, ops, memory, mask, graph)))
             return self._norm(f"{name}.norm", np.concatenate([added, ops], axis=-1))
 
         return self._by_segments(of_segments, ops)
 
-    def _attention(
-        self, name: str, ops: Array, memory: Array, mask: NDArray[np.bool_], graph: Array
-    ) -> Array:
+    def _attention(self, name: str, ops: Array, memory: Array, mask: BoolArray, graph: Array) -> Array:
         """[C, S, W] each op over its segment and the one before, both conditioned on the graph."""
         ops, memory = (self._conditioned(f"{name}.condition", rows, graph) for rows in (ops, memory))
         seen = np.concatenate([memory, ops], axis=1)
@@ -202,7 +201,7 @@ class _Forward:
         by_head = projected.reshape(*rows.shape[:2], self._config.num_heads, -1)
         return by_head.swapaxes(1, 2)
 
-    def _by_segments(self, layer: Callable[[Array, Array, NDArray[np.bool_]], Array], ops: Array) -> Array:
+    def _by_segments(self, layer: Callable[[Array, Array, BoolArray], Array], ops: Array) -> Array:
         """[N, W''] ``layer`` on ``ops`` [N, W'] segment by segment; the first has an empty memory."""
         size, num_ops = self._config.segment_ops, len(ops)
         count = -(-num_ops // size)
@@ -237,7 +236,7 @@ class _Forward:
         return normed
 
 
-def _aggregate(messages: Array, source: NDArray[np.int32], destination: NDArray[np.int32]) -> Array:
+def _aggregate(messages: Array, source: IntArray, destination: IntArray) -> Array:
     """[N, 2 M] mean and maximum of the ``messages`` [N, M] along edges sorted by ``destination``."""
     num_ops, features = messages.shape
     received = np.zeros((num_ops, 2 * features), np.float32)

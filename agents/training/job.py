@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from flax import nnx
-from numpy.typing import NDArray
 
 from go_opt.agents.inputs.padding import Bucket
 from go_opt.agents.networks import PolicyConfig
@@ -16,6 +14,7 @@ from go_opt.agents.policy.network import Policy
 from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.environment import Environment
 from go_opt.agents.training.problems.settings import Settings
+from go_opt.common.arrays import IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +39,9 @@ class BestPlan:
     """The fastest plan met, of any graph: of use where there is only one."""
 
     interval_s: float
-    placement: NDArray[np.int32]  # [N]
-    order: NDArray[np.int32]  # [N]
-    fusion_group: NDArray[np.int32]  # [N]
+    placement: IntArray  # [N]
+    order: IntArray  # [N]
+    fusion_group: IntArray  # [N]
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray
 from go_opt.model.graph import MATRIX, NO_PRODUCER, WEIGHT, Graph
 
 MAX_CONE_OPS: Final = 32
@@ -22,7 +22,7 @@ MAX_WEIGHT_ELEMENTS: Final = 2**20  # of each weight a clonable op reads: no emb
 
 
 @lru_cache(maxsize=16)
-def clonable_ops(graph: Graph) -> NDArray[np.bool_]:
+def clonable_ops(graph: Graph) -> BoolArray:
     """[N] True where a plan may hold clones of the op."""
     cones: dict[int, frozenset[int]] = {}
     read_ptr, reads = graph.op_reads

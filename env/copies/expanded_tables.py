@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.arrays import IntArray, LongArray
+from go_opt.common.compiling import compiled, compiled_inner, int64
 from go_opt.env.copies.relays import Copies as Copies
 from go_opt.env.copies.relays import copies_of as copies_of
 from go_opt.env.copies.stages import size_by_chip
@@ -24,17 +25,16 @@ from go_opt.env.target import Target
 from go_opt.model.graph import NO_PRODUCER, Graph
 from go_opt.model.plan import Plan
 
-IntArray = NDArray[np.int32]
 _NONE: Final = -1
 
 
 class _Rows(NamedTuple):
     """Where to look up relays and clones."""
 
-    relay_ptr: NDArray[np.int64]  # [K + 1] relays of each tensor
-    clone_ptr: NDArray[np.int64]  # [N + 1] clones of each op
-    output_rank: NDArray[np.int64]  # [K] place among the tensors of its producer
-    clone_tensor: NDArray[np.int64]  # [C + 1] first tensor of each clone
+    relay_ptr: LongArray  # [K + 1] relays of each tensor
+    clone_ptr: LongArray  # [N + 1] clones of each op
+    output_rank: LongArray  # [K] place among the tensors of its producer
+    clone_tensor: LongArray  # [C + 1] first tensor of each clone
 
 
 class PlanTables(NamedTuple):
@@ -113,7 +113,7 @@ def _with_columns(table: NDArray, num_relays: int, of_relay: float | bool, clone
 
 
 @compiled_inner
-def _pointers(row_of, num_rows):
+def _pointers(row_of: IntArray | LongArray, num_rows: int) -> LongArray:
     """CSR pointers of entries whose rows ascend."""
     pointers = np.zeros(num_rows + 1, np.int64)
     for row in row_of:
@@ -124,7 +124,7 @@ def _pointers(row_of, num_rows):
 
 
 @compiled_inner
-def _rows_of(row_of, num_rows):
+def _rows_of(row_of: IntArray | LongArray, num_rows: int) -> tuple[LongArray, IntArray]:
     """CSR of entries in any order; those of a row stay in theirs."""
     pointers = _pointers(row_of, num_rows)
     filled = pointers.copy()
@@ -136,7 +136,9 @@ def _rows_of(row_of, num_rows):
 
 
 @compiled
-def _read_again(tables, placed, copies):
+def _read_again(
+    tables: CostTables, placed: IntArray, copies: Copies
+) -> tuple[_Rows, IntArray, IntArray, LongArray, IntArray, LongArray, IntArray, LongArray, IntArray]:
     """Who reads what now, with the original and the producer of every tensor."""
     num_ops = len(tables.op_read_ptr) - 1
     num_tensors, num_reads = len(tables.tensor_kind), len(tables.reader_op)
@@ -187,7 +189,7 @@ def _read_again(tables, placed, copies):
 
 
 @compiled_inner
-def _tensors(tables, copies, rows):
+def _tensors(tables: CostTables, copies: Copies, rows: _Rows) -> tuple[IntArray, IntArray]:
     """The original and the producer of every tensor."""
     num_tensors, num_ops = len(tables.tensor_kind), len(rows.clone_ptr) - 1
     num_relays = len(copies.relay_tensor)
@@ -205,7 +207,9 @@ def _tensors(tables, copies, rows):
 
 
 @compiled_inner
-def _sources(tables, copies, rows, reads, chips, source):
+def _sources(
+    tables: CostTables, copies: Copies, rows: _Rows, reads: IntArray, chips: IntArray, source: IntArray
+) -> None:
     """Fill in what each of ``reads``, by an op or a clone on its chip, takes its tensor from."""
     num_tensors = len(tables.tensor_kind)
     for i in range(len(reads)):
@@ -225,7 +229,9 @@ def _sources(tables, copies, rows, reads, chips, source):
 
 
 @compiled
-def _order(tables, placement, order, group, copies, rows):
+def _order(
+    tables: CostTables, placement: IntArray, order: IntArray, group: IntArray, copies: Copies, rows: _Rows
+) -> IntArray:
     """The order with copies behind the kernels that produce their tensors, clones before their readers'."""
     num_ops, num_relays, num_clones = len(order), len(copies.relay_tensor), len(copies.clone_op)
     kernel_of = np.empty(num_ops, np.int64)
@@ -266,9 +272,16 @@ def _order(tables, placement, order, group, copies, rows):
 
 
 @compiled_inner
-def _first_readers(tables, placement, order, kernel_of, copies, rows):
+def _first_readers(
+    tables: CostTables,
+    placement: IntArray,
+    order: IntArray,
+    kernel_of: LongArray,
+    copies: Copies,
+    rows: _Rows,
+) -> LongArray:
     """[C] the kernel each clone comes before; its original's next where none reads it."""
-    unread = np.int64(len(order) + 1)
+    unread = int64(len(order) + 1)
     before = np.full(len(copies.clone_op), unread, np.int64)
     for i in range(len(order) - 1, -1, -1):
         op = order[i]
@@ -281,7 +294,9 @@ def _first_readers(tables, placement, order, kernel_of, copies, rows):
 
 
 @compiled_inner
-def _push(tables, copies, rows, op, chip, kernel, before):
+def _push(
+    tables: CostTables, copies: Copies, rows: _Rows, op: int, chip: int, kernel: int, before: LongArray
+) -> None:
     """What an op, or a clone of it, on ``chip`` reads from clones comes before ``kernel``."""
     for i in range(tables.op_read_ptr[op], tables.op_read_ptr[op + 1]):
         producer = tables.tensor_producer[tables.reader_tensor[tables.op_read[i]]]

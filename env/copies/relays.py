@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray, LongArray
 from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.cost.tables import COPY_TYPE
 from go_opt.env.target import Target
@@ -31,8 +32,6 @@ from go_opt.model.graph import DATA_MOVEMENT, NO_PRODUCER, Graph
 from go_opt.model.plan import Plan
 
 _NONE: Final = -1
-
-IntArray = NDArray[np.int32]
 
 
 class Copies(NamedTuple):
@@ -114,14 +113,14 @@ class _Numbered:
         op, places = _rows(out_ptr, np.arange(graph.num_ops))
         self.rank[outputs] = places - out_ptr[op]
 
-    def source(self, tensor: NDArray, chip: NDArray) -> NDArray[np.int64]:
+    def source(self, tensor: NDArray, chip: NDArray) -> LongArray:
         """What ops and clones on ``chip`` read for ``tensor``."""
         first_tensor = self.graph.num_tensors + len(self.producer)
         first_written = row_pointers(self.cloned_by, len(self.copies.clone_op)) + first_tensor
         clone = self.clone_of(self.graph.tensor_producer[tensor], chip)
         return np.where(clone != _NONE, first_written[clone] + self.rank[tensor], self.relayed(tensor, chip))
 
-    def relayed(self, tensor: NDArray, chip: NDArray) -> NDArray[np.int64]:
+    def relayed(self, tensor: NDArray, chip: NDArray) -> LongArray:
         """The last relay of ``tensor`` before ``chip``, or the tensor itself."""
         wide = self._wide
         relays = self.copies.relay_tensor * wide + self.copies.relay_chip
@@ -129,7 +128,7 @@ class _Numbered:
         is_of_tensor = np.append(self.copies.relay_tensor, _NONE)[last] == tensor
         return np.where(is_of_tensor, self.graph.num_tensors + last, tensor)
 
-    def clone_of(self, op: NDArray, chip: NDArray) -> NDArray[np.int64]:
+    def clone_of(self, op: NDArray, chip: NDArray) -> LongArray:
         """The clone of ``op`` on ``chip``, or none."""
         clones = self.copies.clone_op * self._wide + self.copies.clone_chip
         at = np.searchsorted(clones, op * self._wide + chip)
@@ -162,14 +161,14 @@ class _Numbered:
             np.concatenate([elements, graph.tensor_elements[copied], elements[of_clone]]),
         )
 
-    def storage_order(self) -> NDArray[np.int64]:
+    def storage_order(self) -> LongArray:
         """Op numbers: each op, its clones, the copies of what it writes; topological as the graph's."""
         num_ops, clone_op = self.graph.num_ops, self.copies.clone_op
         behind = np.concatenate([np.arange(num_ops), self.producer, clone_op])
         rank = np.repeat([0, 2, 1], [num_ops, len(self.producer), len(clone_op)])
         return np.lexsort((rank, behind))
 
-    def order(self) -> NDArray[np.int64]:
+    def order(self) -> LongArray:
         """Op numbers in the order of execution."""
         order, clone_op = self.plan.order, self.copies.clone_op
         place = np.empty(len(order), np.int64)
@@ -180,14 +179,14 @@ class _Numbered:
         along = np.concatenate([place, place[self.producer], place[clone_op]])
         return np.lexsort((along, rank, before))
 
-    def _kernels(self) -> NDArray[np.int64]:
+    def _kernels(self) -> LongArray:
         """[N] kernels along the order: its stretches of one group."""
         group = self.plan.fusion_group[self.plan.order]
         kernel = np.empty(len(group), np.int64)
         kernel[self.plan.order] = np.cumsum(np.concatenate([[0], group[1:] != group[:-1]]))
         return kernel
 
-    def _first_readers(self, kernel: NDArray[np.int64], place: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _first_readers(self, kernel: LongArray, place: LongArray) -> LongArray:
         """[C] the kernel each clone comes before; its original's next where none reads it."""
         graph, (_, _, clone_op, clone_chip) = self.graph, self.copies
         producer = graph.tensor_producer[graph.reader_tensor]
@@ -204,7 +203,7 @@ class _Numbered:
             before[above] = np.minimum(before[above], before[clone])
         return before
 
-    def graph_of(self, stored: NDArray[np.int64], index: NDArray[np.int32]) -> Graph:
+    def graph_of(self, stored: LongArray, index: IntArray) -> Graph:
         """The graph with ops in the order ``stored``; ``index`` is where each number went."""
         graph, copies = self.graph, self.copies
         relay_tensor, clone_op = copies.relay_tensor, copies.clone_op
@@ -260,7 +259,7 @@ class _Numbered:
         return [clone_name(names[i], chip) for i, chip in zip(which, chips, strict=True)]
 
 
-def _rows(pointers: NDArray[np.int64], rows: NDArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _rows(pointers: LongArray, rows: NDArray) -> tuple[LongArray, LongArray]:
     """Of all entries of CSR ``rows``: which row, counted in ``rows``, and the place of the entry."""
     counts = pointers[rows + 1] - pointers[rows]
     which = np.repeat(np.arange(len(rows)), counts)

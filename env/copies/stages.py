@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-IntArray = NDArray[np.int32]
+from go_opt.common.arrays import IntArray
 
 
 class Stages(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray
 from go_opt.env.cost import CostTables
 from go_opt.model.graph import NO_PRODUCER, WEIGHT
 
@@ -28,15 +29,15 @@ def weight_bytes(tables: CostTables) -> NDArray:
     return np.bincount(reader, weights=tables.tensor_bytes[tensor], minlength=tables.num_ops)
 
 
-def smallest_op_s(tables: CostTables) -> NDArray[np.float64]:
+def smallest_op_s(tables: CostTables) -> FloatArray:
     """[N] seconds of each op as a kernel of its own, on the fastest kind that may run it."""
     floor_s = tables.kernel_floor_s()
     may_run = tables.can_run | ~tables.can_run.any(axis=0)
-    least_s: NDArray[np.float64] = np.where(may_run, floor_s, np.inf).min(axis=0)
+    least_s: FloatArray = np.where(may_run, floor_s, np.inf).min(axis=0)
     return least_s
 
 
-def standardise(columns: NDArray[np.float64]) -> tuple[NDArray, NDArray, NDArray]:
+def standardise(columns: FloatArray) -> tuple[NDArray, NDArray, NDArray]:
     """``columns`` [N, F] with mean 0 and deviation 1, the means [F] and the deviations [F].
 
     A column that all ops share says nothing and becomes zero; scaled up, its rounding would speak.

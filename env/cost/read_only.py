@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+
+from go_opt.common.arrays import IntArray
 
 
-def read_only(array: NDArray[np.int32]) -> NDArray[np.int32]:
+def read_only(array: IntArray) -> IntArray:
     """A view, or a copy where rows do not lie one after another, that cannot be written to."""
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False

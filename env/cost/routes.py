@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray
 from go_opt.common.compiling import compiled
 from go_opt.env.cost.tables import CostTables
 
@@ -12,7 +12,7 @@ from go_opt.env.cost.tables import CostTables
 NO_ROUTE_S_PER_BYTE = 1e30
 
 
-def hop_seconds_per_byte(tables: CostTables) -> NDArray[np.float64]:
+def hop_seconds_per_byte(tables: CostTables) -> FloatArray:
     """[D] seconds per byte from chip d to chip d + 1 by the slowest link; the last is zero."""
     num_chips = tables.num_chips
     hops = np.zeros(num_chips)
@@ -27,7 +27,7 @@ def hop_seconds_per_byte(tables: CostTables) -> NDArray[np.float64]:
 
 
 @compiled
-def transfer_s(tables, source, destination, size):
+def transfer_s(tables: CostTables, source: int, destination: int, size: int) -> float:
     """Seconds from one chip to another without contention: set-up, hop latencies, the slowest link."""
     if source == destination:
         return 0.0

@@ -9,12 +9,10 @@ full one.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray
 from go_opt.env.target.simulator_parameters import KindParameters
 from go_opt.model.graph import MATRIX, VECTOR, WEIGHT, Graph
-
-FloatArray = NDArray[np.float64]
 
 
 def product_shapes(graph: Graph) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:

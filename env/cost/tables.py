@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray
 from go_opt.env.cost.shapes import shaped_op_seconds
 from go_opt.env.target import Target
 from go_opt.env.target.simulator_parameters import SimulatorParameters
@@ -28,37 +29,37 @@ class CostTables(NamedTuple):
     links between chips (the host's two are not among them).
     """
 
-    op_s: NDArray[np.float64]  # [Q, N] flops / peak rate
-    measured_s: NDArray[np.float64]  # [Q, N] seconds the op costs exactly, NaN: none
-    can_run: NDArray[np.bool_]  # [Q, N] True where the kind may run the op
-    tensor_bytes: NDArray[np.int64]  # [K] in the type the tensor is costed in
-    stored_bytes: NDArray[np.int64]  # [K] in a chip's memory: whole pages
-    tensor_kind: NDArray[np.int8]  # [K] as in the graph, or COPY
-    tensor_producer: NDArray[np.int32]  # [K]
-    tensor_is_output: NDArray[np.bool_]  # [K]
-    weight_by_size: NDArray[np.int32]  # [W] the weights, the largest first, then by index
-    reader_ptr: NDArray[np.int64]  # [K + 1]
-    reader_op: NDArray[np.int32]  # [R]
-    read_bytes: NDArray[np.int64]  # [R] touched by that reader
-    reader_tensor: NDArray[np.int32]  # [R]
-    op_read_ptr: NDArray[np.int64]  # [N + 1]
-    op_read: NDArray[np.int32]  # [R] reads of each op
-    chip_kind: NDArray[np.int32]  # [D]
-    sram_bytes: NDArray[np.int64]  # [D]
-    stream_buffer_bytes: NDArray[np.int64]  # [D] set aside where weights stream
+    op_s: FloatArray  # [Q, N] flops / peak rate
+    measured_s: FloatArray  # [Q, N] seconds the op costs exactly, NaN: none
+    can_run: BoolArray  # [Q, N] True where the kind may run the op
+    tensor_bytes: LongArray  # [K] in the type the tensor is costed in
+    stored_bytes: LongArray  # [K] in a chip's memory: whole pages
+    tensor_kind: CodeArray  # [K] as in the graph, or COPY
+    tensor_producer: IntArray  # [K]
+    tensor_is_output: BoolArray  # [K]
+    weight_by_size: IntArray  # [W] the weights, the largest first, then by index
+    reader_ptr: LongArray  # [K + 1]
+    reader_op: IntArray  # [R]
+    read_bytes: LongArray  # [R] touched by that reader
+    reader_tensor: IntArray  # [R]
+    op_read_ptr: LongArray  # [N + 1]
+    op_read: IntArray  # [R] reads of each op
+    chip_kind: IntArray  # [D]
+    sram_bytes: LongArray  # [D]
+    stream_buffer_bytes: LongArray  # [D] set aside where weights stream
     places_buffers: bool  # activations need addresses; else it is enough that their sizes add up
-    sram_s_per_byte: NDArray[np.float64]  # [Q]
-    kernel_overhead_s: NDArray[np.float64]  # [Q]
-    dma_setup_s: NDArray[np.float64]  # [Q] before each transfer
-    pays_transfers: NDArray[np.bool_]  # [Q]
+    sram_s_per_byte: FloatArray  # [Q]
+    kernel_overhead_s: FloatArray  # [Q]
+    dma_setup_s: FloatArray  # [Q] before each transfer
+    pays_transfers: BoolArray  # [Q]
     is_ring: bool
     overlap: bool
-    route_ptr: NDArray[np.int64]  # [D * D + 1], of pairs (a, b); unused on a ring
-    route_link: NDArray[np.int32]  # [...]
-    link_from: NDArray[np.int32]  # [L]
-    link_to: NDArray[np.int32]  # [L]
-    link_s_per_byte: NDArray[np.float64]  # [L]
-    link_latency_s: NDArray[np.float64]  # [L]
+    route_ptr: LongArray  # [D * D + 1], of pairs (a, b); unused on a ring
+    route_link: IntArray  # [...]
+    link_from: IntArray  # [L]
+    link_to: IntArray  # [L]
+    link_s_per_byte: FloatArray  # [L]
+    link_latency_s: FloatArray  # [L]
     host_in_s_per_byte: float
     host_out_s_per_byte: float
     host_multicast: bool  # an input read on several chips crosses the host's link once
@@ -72,14 +73,14 @@ class CostTables(NamedTuple):
     def num_chips(self) -> int:
         return len(self.chip_kind)
 
-    def kernel_floor_s(self) -> NDArray[np.float64]:
+    def kernel_floor_s(self) -> FloatArray:
         """[Q, N] seconds of each op as a kernel of its own."""
         bytes_moved = self.op_bytes()
         floor = np.maximum(self.op_s, bytes_moved * self.sram_s_per_byte[:, None])
         floor = floor + self.kernel_overhead_s[:, None]
         return np.where(np.isnan(self.measured_s), floor, self.measured_s)
 
-    def op_bytes(self) -> NDArray[np.int64]:
+    def op_bytes(self) -> LongArray:
         """[N] bytes each op reads and writes as a kernel of its own."""
         read = np.bincount(self.reader_op, weights=self.read_bytes, minlength=self.num_ops)
         is_written = (np.diff(self.reader_ptr) > 0) | self.tensor_is_output
@@ -141,18 +142,18 @@ def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParam
     )
 
 
-def _tensor_kind(graph: Graph) -> NDArray[np.int8]:
+def _tensor_kind(graph: Graph) -> CodeArray:
     kind = graph.tensor_kind.copy()
     copies = [op for op, op_type in enumerate(graph.op_types) if op_type == COPY_TYPE]
     kind[np.isin(graph.tensor_producer, copies)] = COPY
     return kind
 
 
-def _by_size(tensors: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int32]:
+def _by_size(tensors: LongArray, sizes: LongArray) -> IntArray:
     return tensors[np.argsort(-sizes[tensors], kind="stable")].astype(np.int32)
 
 
-def _op_seconds(graph: Graph, target: Target) -> NDArray[np.float64]:
+def _op_seconds(graph: Graph, target: Target) -> FloatArray:
     is_native = IS_FLOATING[graph.op_dtype] & (graph.precision == "native")
     dtype = np.where(is_native, DTYPE_CODE[target.native_dtype], graph.op_dtype)
     seconds = np.empty((len(target.kinds), graph.num_ops))
@@ -163,14 +164,12 @@ def _op_seconds(graph: Graph, target: Target) -> NDArray[np.float64]:
     return seconds
 
 
-def _per_kind(
-    by_kind: Mapping[str, NDArray], target: Target, num_ops: int, missing: float
-) -> NDArray[np.float64]:
+def _per_kind(by_kind: Mapping[str, NDArray], target: Target, num_ops: int, missing: float) -> FloatArray:
     rows = [by_kind.get(kind.name, np.full(num_ops, missing)) for kind in target.kinds]
     return np.array(rows, dtype=np.float64)
 
 
-def _star_link_is_free(target: Target) -> NDArray[np.bool_]:
+def _star_link_is_free(target: Target) -> BoolArray:
     """[L] True for the links of a host star whose one chip does not pay for transfers."""
     topology: Topology = target.topology
     if topology.kind != "host_star":

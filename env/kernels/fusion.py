@@ -20,9 +20,9 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled
+from go_opt.common.arrays import BoolArray, CodeArray, IntArray, LongArray
+from go_opt.common.compiling import compiled, int64
 from go_opt.model.graph import ACTIVATION, DATA_MOVEMENT, MATRIX, NO_PRODUCER, Graph
 from go_opt.model.op_costs import is_elementwise, is_reduction
 
@@ -33,10 +33,10 @@ ALONE, MATRIX_LOOP, ELEMENTWISE, REDUCTION = range(4)
 class LoopRoles(NamedTuple):
     """What the fusion rule asks of each op. Axis ``N`` ops."""
 
-    role: NDArray[np.int8]  # [N] ALONE, MATRIX_LOOP, ELEMENTWISE or REDUCTION
-    loop_elements: NDArray[np.int64]  # [N] trip count of the op's loop
-    read_ptr: NDArray[np.int64]  # [N + 1]
-    read_producer: NDArray[np.int32]  # [...] producers each op reads from
+    role: CodeArray  # [N] ALONE, MATRIX_LOOP, ELEMENTWISE or REDUCTION
+    loop_elements: LongArray  # [N] trip count of the op's loop
+    read_ptr: LongArray  # [N + 1]
+    read_producer: IntArray  # [...] producers each op reads from
 
 
 @lru_cache(maxsize=16)
@@ -61,7 +61,7 @@ def loop_roles(graph: Graph) -> LoopRoles:
     return LoopRoles(role, np.where(role == REDUCTION, read, written), read_ptr, read_producer)
 
 
-def greedy_fusion(roles: LoopRoles, order: NDArray[np.int32]) -> NDArray[np.int32]:
+def greedy_fusion(roles: LoopRoles, order: IntArray) -> IntArray:
     """[N] group of each op: along ``order``, an op joins the kernel before it where it may.
 
     It must be legal there and read something the kernel produces: a kernel without
@@ -70,7 +70,7 @@ def greedy_fusion(roles: LoopRoles, order: NDArray[np.int32]) -> NDArray[np.int3
     return _greedy_fusion(roles, order)
 
 
-def is_one_loop(roles: LoopRoles, ops: NDArray[np.int32]) -> bool:
+def is_one_loop(roles: LoopRoles, ops: IntArray) -> bool:
     """Whether ``ops``, in execution order, may be one kernel."""
     if len(ops) == 1:
         return True
@@ -84,7 +84,7 @@ def is_one_loop(roles: LoopRoles, ops: NDArray[np.int32]) -> bool:
     )
 
 
-def are_one_loop(roles: LoopRoles, order: NDArray[np.int32], starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+def are_one_loop(roles: LoopRoles, order: IntArray, starts: LongArray) -> BoolArray:
     """[S] the same of each stretch of ``order`` [N] that begins at ``starts`` [S], 0 the first."""
     kinds, elements = roles.role[order], roles.loop_elements[order]
     sizes = np.diff(starts, append=len(order))
@@ -95,18 +95,18 @@ def are_one_loop(roles: LoopRoles, order: NDArray[np.int32], starts: NDArray[np.
     wrong, matrices = (
         np.add.reduceat(flags.astype(np.int64), starts) for flags in (is_wrong, kinds == MATRIX_LOOP)
     )
-    legal: NDArray[np.bool_] = (sizes == 1) | ((sizes <= MAX_GROUP_OPS) & (wrong == 0) & (matrices <= 1))
+    legal: BoolArray = (sizes == 1) | ((sizes <= MAX_GROUP_OPS) & (wrong == 0) & (matrices <= 1))
     return legal
 
 
 @compiled
-def _greedy_fusion(roles, order):
+def _greedy_fusion(roles: LoopRoles, order: IntArray) -> IntArray:
     group = np.empty(len(order), np.int32)
     current = -1
     size = 0
     has_matrix = False
     closed = True
-    elements = np.int64(0)
+    elements = int64(0)
     for op in order:
         role = roles.role[op]
         reads_current = False
@@ -131,14 +131,14 @@ def _greedy_fusion(roles, order):
     return group
 
 
-def _largest_written(graph: Graph) -> NDArray[np.int64]:
+def _largest_written(graph: Graph) -> LongArray:
     largest = np.zeros(graph.num_ops, dtype=np.int64)
     produced = graph.tensor_producer != NO_PRODUCER
     np.maximum.at(largest, graph.tensor_producer[produced], graph.tensor_elements[produced])
     return largest
 
 
-def _largest_read(graph: Graph) -> NDArray[np.int64]:
+def _largest_read(graph: Graph) -> LongArray:
     largest = np.zeros(graph.num_ops, dtype=np.int64)
     is_activation = graph.tensor_kind[graph.reader_tensor] == ACTIVATION
     np.maximum.at(largest, graph.reader_op[is_activation], graph.reader_elements[is_activation])

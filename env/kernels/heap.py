@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from go_opt.common.arrays import FloatArray, LongArray
 from go_opt.common.compiling import compiled_inner
 
 
 @compiled_inner
-def _before(a, b, priority):
+def _before(a: int, b: int, priority: FloatArray | LongArray) -> bool:
     return priority[a] > priority[b] or (priority[a] == priority[b] and a < b)
 
 
 @compiled_inner
-def heap_push(heap, size, item, priority):
+def heap_push(heap: LongArray, size: int, item: int, priority: FloatArray | LongArray) -> int:
     """Add ``item`` to the first ``size`` of ``heap``; returns the new size."""
     i = size
     while i > 0 and _before(item, heap[(i - 1) // 2], priority):
@@ -22,7 +23,7 @@ def heap_push(heap, size, item, priority):
 
 
 @compiled_inner
-def heap_pop(heap, size, priority):
+def heap_pop(heap: LongArray, size: int, priority: FloatArray | LongArray) -> int:
     """Take away ``heap[0]``, the item of highest priority; returns the new size."""
     size -= 1
     item = heap[size]

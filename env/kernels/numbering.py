@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.cost import CostTables
 
 
-def number_kernels(order: NDArray[np.int32], fusion_group: NDArray[np.int32]) -> NDArray[np.int32]:
+def number_kernels(order: IntArray, fusion_group: IntArray) -> IntArray:
     """[N] kernel of each op, numbered 0 … M - 1 along ``order``."""
     group = fusion_group[order]
     starts = np.concatenate([[True], group[1:] != group[:-1]])
@@ -18,13 +18,13 @@ def number_kernels(order: NDArray[np.int32], fusion_group: NDArray[np.int32]) ->
     return kernel_of
 
 
-def kernel_seconds(tables: CostTables, kernel_of: NDArray[np.int32]) -> NDArray[np.float64]:
+def kernel_seconds(tables: CostTables, kernel_of: IntArray) -> FloatArray:
     """[Q, M] ``max(flops / peak, bytes / SRAM bandwidth) + overhead``; measured ops cost exactly that."""
     return seconds_of_kernels(tables, kernel_of, int(kernel_of.max()) + 1)
 
 
 @compiled
-def seconds_of_kernels(tables, kernel_of, num_kernels):
+def seconds_of_kernels(tables: CostTables, kernel_of: IntArray, num_kernels: int) -> FloatArray:
     """:func:`kernel_seconds` for compiled callers."""
     num_kinds = len(tables.sram_s_per_byte)
     moved_bytes = _kernel_bytes(tables, kernel_of, num_kernels)
@@ -49,7 +49,7 @@ def seconds_of_kernels(tables, kernel_of, num_kernels):
 
 
 @compiled_inner
-def _kernel_bytes(tables, kernel_of, num_kernels):
+def _kernel_bytes(tables: CostTables, kernel_of: IntArray, num_kernels: int) -> LongArray:
     """[M] read from outside each kernel, once a tensor, and written to outside it."""
     moved_bytes = np.zeros(num_kernels, np.int64)
     seen = np.zeros(num_kernels, np.int64)  # last tensor, counted from one, each kernel read

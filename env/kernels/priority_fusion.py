@@ -13,8 +13,8 @@ too, one below -1 takes the op off the kernel before it. Legal by construction.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles
 from go_opt.model.graph import Graph
@@ -23,8 +23,8 @@ EMPTY = -1
 
 
 def priority_fusion(
-    graph: Graph, roles: LoopRoles, default_group: NDArray[np.int32], priority: NDArray[np.float64]
-) -> NDArray[np.int32]:
+    graph: Graph, roles: LoopRoles, default_group: IntArray, priority: FloatArray
+) -> IntArray:
     """[N] kernel of each op, numbered 0 … M - 1 along a topological order of the kernels.
 
     Args:
@@ -40,7 +40,7 @@ def priority_fusion(
 
 
 @compiled
-def _priority_fusion(roles, source, reader):
+def _priority_fusion(roles: LoopRoles, source: IntArray, reader: IntArray) -> IntArray:
     num_ops = len(roles.role)
     kernel_of = np.empty(num_ops, np.int32)  # a kernel's number is one of its ops
     following = np.empty(num_ops, np.int32)  # the members of a kernel as a cycle
@@ -93,7 +93,17 @@ def _priority_fusion(roles, source, reader):
 
 
 @compiled_inner
-def _is_bypassed(roles, kernel_of, following, sequence, place, first, second, e, behind):
+def _is_bypassed(
+    roles: LoopRoles,
+    kernel_of: IntArray,
+    following: IntArray,
+    sequence: IntArray,
+    place: IntArray,
+    first: int,
+    second: int,
+    e: int,
+    behind: LongArray,
+) -> bool:
     """Whether a path leads from ``first`` to ``second`` through another kernel.
 
     Such a path lies between their places; its kernels get ``behind == e``, as ``first`` does.
@@ -107,7 +117,15 @@ def _is_bypassed(roles, kernel_of, following, sequence, place, first, second, e,
 
 
 @compiled_inner
-def _reads_behind(roles, kernel_of, following, kernel, excepted, e, behind):
+def _reads_behind(
+    roles: LoopRoles,
+    kernel_of: IntArray,
+    following: IntArray,
+    kernel: int,
+    excepted: int,
+    e: int,
+    behind: LongArray,
+) -> bool:
     op = kernel
     while True:
         for i in range(roles.read_ptr[op], roles.read_ptr[op + 1]):
@@ -120,7 +138,9 @@ def _reads_behind(roles, kernel_of, following, kernel, excepted, e, behind):
 
 
 @compiled_inner
-def _close_up(sequence, place, first, second, e, behind):
+def _close_up(
+    sequence: IntArray, place: IntArray, first: int, second: int, e: int, behind: LongArray
+) -> None:
     """Put both kernels in one place: what does not read from ``first`` before it, the rest behind."""
     begin, end = place[first], place[second]
     waiting = np.empty(end - begin, np.int32)
@@ -148,7 +168,7 @@ def _close_up(sequence, place, first, second, e, behind):
 
 
 @compiled_inner
-def _numbered(kernel_of, sequence):
+def _numbered(kernel_of: IntArray, sequence: IntArray) -> IntArray:
     number = np.empty(len(sequence), np.int32)
     count = 0
     for kernel in sequence:

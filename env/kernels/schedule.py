@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
+from go_opt.common.compiling import compiled, int64
 from go_opt.env.kernels.heap import heap_pop, heap_push
 from go_opt.model.csr import row_pointers
 from go_opt.model.graph import Graph
 
 
-def list_schedule(
-    graph: Graph, fusion_group: NDArray[np.int32], priority: NDArray[np.float64]
-) -> NDArray[np.int32]:
+def list_schedule(graph: Graph, fusion_group: IntArray, priority: FloatArray) -> IntArray:
     """[N] a topological order in which, of all ready kernels, the one of highest priority is next.
 
     Kernels of a cycle, and those behind it, are left out.
@@ -39,18 +37,18 @@ def list_schedule(
     return np.argsort(place_of_op, kind="stable")[(place_of_op < 0).sum() :].astype(np.int32)
 
 
-def depth(graph: Graph) -> NDArray[np.float64]:
+def depth(graph: Graph) -> FloatArray:
     """[N] number of ops on the longest path that ends before the op."""
     return _longest_before(*graph.predecessors, np.arange(graph.num_ops, dtype=np.int32))
 
 
-def height(graph: Graph) -> NDArray[np.float64]:
+def height(graph: Graph) -> FloatArray:
     """[N] number of ops on the longest path that starts after the op."""
     return _longest_before(*graph.successors, np.arange(graph.num_ops, dtype=np.int32)[::-1].copy())
 
 
 @compiled
-def _longest_before(ptr, neighbour, visiting_order):
+def _longest_before(ptr: LongArray, neighbour: IntArray, visiting_order: IntArray) -> FloatArray:
     longest = np.zeros(len(visiting_order))
     for op in visiting_order:
         for i in range(ptr[op], ptr[op + 1]):
@@ -59,7 +57,9 @@ def _longest_before(ptr, neighbour, visiting_order):
 
 
 @compiled
-def schedule_kernels(successor_ptr, successor, num_read, priority, place):
+def schedule_kernels(
+    successor_ptr: LongArray, successor: IntArray, num_read: LongArray, priority: FloatArray, place: LongArray
+) -> None:
     """Fill in the place [M] of each kernel: of all that are ready, that of highest priority is next.
 
     Args:
@@ -69,7 +69,7 @@ def schedule_kernels(successor_ptr, successor, num_read, priority, place):
     """
     waits_for = num_read.copy()
     heap = np.empty(len(place), np.int64)
-    size = np.int64(0)
+    size = int64(0)
     for kernel in range(len(place)):
         if waits_for[kernel] == 0:
             size = heap_push(heap, size, kernel, priority)
@@ -80,7 +80,7 @@ def schedule_kernels(successor_ptr, successor, num_read, priority, place):
         place[kernel] = at
         at += 1
         for i in range(successor_ptr[kernel], successor_ptr[kernel + 1]):
-            reader = np.int64(successor[i])
+            reader = int64(successor[i])
             waits_for[reader] -= 1
             if waits_for[reader] == 0:
                 size = heap_push(heap, size, reader, priority)

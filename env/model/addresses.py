@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.arrays import IntArray, LongArray
+from go_opt.common.compiling import compiled, compiled_inner, int64
 
 MOST_BY_SIZE = 1024  # buffers of a chip that get addresses by size
 NO_END = 1 << 62
 
 
 @compiled
-def most_alive(size_bytes, born, dead):
+def most_alive(size_bytes: LongArray, born: LongArray, dead: LongArray) -> int:
     """Most bytes at once of buffers that live from kernel ``born``, in whose order they come, to ``dead``."""
     by_death = np.argsort(dead, kind="mergesort")
-    gone, alive, most = 0, np.int64(0), np.int64(0)
+    gone, alive, most = 0, int64(0), int64(0)
     for buffer in range(len(size_bytes)):
         while dead[by_death[gone]] < born[buffer]:
             alive -= size_bytes[by_death[gone]]
@@ -25,7 +26,9 @@ def most_alive(size_bytes, born, dead):
 
 
 @compiled
-def place_buffers(size_bytes, born, dead, address):
+def place_buffers(
+    size_bytes: LongArray, born: IntArray | LongArray, dead: IntArray | LongArray, address: LongArray
+) -> int:
     """Give each buffer the lowest address that is free while it lives; fills ``address`` [A].
 
     The largest come first, "greedy by size" of Pisarchyk and Lee, Efficient memory management for
@@ -36,9 +39,9 @@ def place_buffers(size_bytes, born, dead, address):
     if len(size_bytes) > MOST_BY_SIZE:
         return place_in_order(size_bytes, born, dead, address)
     placed = np.empty(len(size_bytes), np.int64)  # by address
-    height = np.int64(0)
+    height = int64(0)
     for number, buffer in enumerate(np.argsort(-size_bytes, kind="mergesort")):
-        lowest = np.int64(0)
+        lowest = int64(0)
         for i in range(number):
             other = placed[i]
             if dead[other] < born[buffer] or dead[buffer] < born[other]:
@@ -57,14 +60,16 @@ def place_buffers(size_bytes, born, dead, address):
 
 
 @compiled
-def place_in_order(size_bytes, born, dead, address):
+def place_in_order(
+    size_bytes: LongArray, born: IntArray | LongArray, dead: IntArray | LongArray, address: LongArray
+) -> int:
     """The same in the order of ``born``, in O(A) times the holes there are."""
     num_buffers = len(size_bytes)
     by_death = np.argsort(dead, kind="mergesort")
     # Holes by address; the last one has no end.
     begin, end = np.empty(num_buffers + 1, np.int64), np.empty(num_buffers + 1, np.int64)
     begin[0], end[0] = 0, NO_END
-    holes, gone, height = 1, 0, np.int64(0)
+    holes, gone, height = 1, 0, int64(0)
     for buffer in range(num_buffers):
         while dead[by_death[gone]] < born[buffer]:
             freed = by_death[gone]
@@ -84,7 +89,7 @@ def place_in_order(size_bytes, born, dead, address):
 
 
 @compiled_inner
-def _free(begin, end, holes, start, stop):
+def _free(begin: LongArray, end: LongArray, holes: int, start: int, stop: int) -> int:
     """Add the hole [start, stop), joined with those it touches; how many holes there are then."""
     if start == stop:
         return holes

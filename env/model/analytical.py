@@ -10,9 +10,9 @@ from math import gcd
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
+from go_opt.common.compiling import compiled, compiled_inner, int64
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.read_only import read_only
 from go_opt.env.model.latency import sample_latency_s
@@ -28,23 +28,23 @@ MOST_TURNS = 1 << 14
 class BatchMetrics(NamedTuple):
     """Terms of a batch of plans. Axes: ``B`` plans, ``D`` chips, ``L`` links and the host's two."""
 
-    interval_s: NDArray[np.float64]  # [B]
-    latency_s: NDArray[np.float64]  # [B]
-    compute_s: NDArray[np.float64]  # [B, D]
-    link_s: NDArray[np.float64]  # [B, L]
-    bottleneck: NDArray[np.int64]  # [B] chip, or D + link
-    stream_bytes: NDArray[np.int64]  # [B, D] by each inference on the chip
-    peak_bytes: NDArray[np.int64]  # [B, D]
-    weight_bytes: NDArray[np.int64]  # [B, D] resident
-    fits: NDArray[np.bool_]  # [B] True where the activations of every chip fit its memory
+    interval_s: FloatArray  # [B]
+    latency_s: FloatArray  # [B]
+    compute_s: FloatArray  # [B, D]
+    link_s: FloatArray  # [B, L]
+    bottleneck: LongArray  # [B] chip, or D + link
+    stream_bytes: LongArray  # [B, D] by each inference on the chip
+    peak_bytes: LongArray  # [B, D]
+    weight_bytes: LongArray  # [B, D] resident
+    fits: BoolArray  # [B] True where the activations of every chip fit its memory
 
 
 def evaluate_batch(
     tables: CostTables,
-    placement: NDArray[np.int32],  # [B, N]
-    order: NDArray[np.int32],  # [B, N]
-    fusion_group: NDArray[np.int32],  # [B, N]
-    replication: NDArray[np.int32] | None = None,  # [B, N]; by default none is replicated
+    placement: IntArray,  # [B, N]
+    order: IntArray,  # [B, N]
+    fusion_group: IntArray,  # [B, N]
+    replication: IntArray | None = None,  # [B, N]; by default none is replicated
 ) -> BatchMetrics:
     """Evaluate a batch of plans; illegal plans are costed as they stand, never refused."""
     num_plans = len(placement)
@@ -68,7 +68,14 @@ def evaluate_batch(
 
 
 @compiled
-def _evaluate_batch(tables, placement, order, group, replication, out):
+def _evaluate_batch(
+    tables: CostTables,
+    placement: IntArray,
+    order: IntArray,
+    group: IntArray,
+    replication: IntArray,
+    out: BatchMetrics,
+) -> None:
     num_ops = tables.op_s.shape[1]
     num_chips = len(tables.chip_kind)
     num_links = len(tables.link_s_per_byte)
@@ -132,14 +139,20 @@ def _evaluate_batch(tables, placement, order, group, replication, out):
 
 
 @compiled_inner
-def _clear(array, size):
+def _clear(array: LongArray | FloatArray, size: int) -> None:
     # A plain loop: assigning to slices makes the kernels take seconds longer to compile.
     for i in range(size):
         array[i] = 0
 
 
 @compiled_inner
-def _number_stages(placement, replication, stage_size, sharers, border_bytes):
+def _number_stages(
+    placement: IntArray,
+    replication: IntArray,
+    stage_size: LongArray,
+    sharers: LongArray,
+    border_bytes: LongArray,
+) -> None:
     """Fill in the stages of a plan, and clear what crosses their borders."""
     num_chips = len(stage_size)
     for d in range(num_chips):
@@ -156,7 +169,9 @@ def _number_stages(placement, replication, stage_size, sharers, border_bytes):
 
 
 @compiled_inner
-def _replicate(first, size, out, b, chip_host_in, chip_host_out):
+def _replicate(
+    first: int, size: int, out: BatchMetrics, b: int, chip_host_in: LongArray, chip_host_out: LongArray
+) -> None:
     """Every chip of a stage holds what the first does, and takes its turn at the work."""
     out.compute_s[b, first] /= size
     for replica in range(first + 1, first + size):
@@ -169,7 +184,16 @@ def _replicate(first, size, out, b, chip_host_in, chip_host_out):
 
 
 @compiled_inner
-def _number_kernels(tables, placement, order, group, kernel_of, kernel_chip, kernel_s, measured_s):
+def _number_kernels(
+    tables: CostTables,
+    placement: IntArray,
+    order: IntArray,
+    group: IntArray,
+    kernel_of: IntArray,
+    kernel_chip: IntArray,
+    kernel_s: FloatArray,
+    measured_s: FloatArray,
+) -> int:
     """Number the kernels along the order and sum their compute, measured seconds apart."""
     kernel = -1
     previous = -1
@@ -191,10 +215,24 @@ def _number_kernels(tables, placement, order, group, kernel_of, kernel_chip, ker
 
 @compiled_inner
 def _account_tensors(
-    tables, stamp, kernel_of, kernel_chip,
-    kernel_seen, kernel_read, kernel_bytes, chip_seen, chip_host_in, chip_host_out,
-    link_seen, link_bytes, turn_bytes, readers, host_bytes, stage_size, border_bytes,
-):  # fmt: skip
+    tables: CostTables,
+    stamp: int,
+    kernel_of: IntArray,
+    kernel_chip: IntArray,
+    kernel_seen: LongArray,
+    kernel_read: LongArray,
+    kernel_bytes: LongArray,
+    chip_seen: LongArray,
+    chip_host_in: LongArray,
+    chip_host_out: LongArray,
+    link_seen: LongArray,
+    link_bytes: LongArray,
+    turn_bytes: FloatArray,
+    readers: LongArray,
+    host_bytes: LongArray,
+    stage_size: LongArray,
+    border_bytes: LongArray,
+) -> None:
     """Charge every tensor once: kernels' reads and writes, links, host."""
     for k in range(len(tables.tensor_kind)):
         stamp += 1
@@ -205,7 +243,7 @@ def _account_tensors(
         home = kernel_chip[home_kernel] if producer != NO_PRODUCER else -1
         fetches = 0
         is_stored = tables.tensor_is_output[k]
-        farthest = np.int64(0)
+        farthest = int64(0)
         num_readers = 0
         for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
             kernel = kernel_of[tables.reader_op[r]]
@@ -262,7 +300,7 @@ def _account_tensors(
 
 
 @compiled_inner
-def _load_ring(home, hops, num_chips, size, link_bytes):
+def _load_ring(home: int, hops: int, num_chips: int, size: int, link_bytes: LongArray) -> None:
     """Add ``size`` to links home … home + hops - 1 as a difference array, summed afterwards."""
     end = home + hops
     link_bytes[home] += size
@@ -274,7 +312,16 @@ def _load_ring(home, hops, num_chips, size, link_bytes):
 
 
 @compiled_inner
-def _load_routes(tables, home, readers, size, stage_size, link_seen, link_bytes, turn_bytes):
+def _load_routes(
+    tables: CostTables,
+    home: int,
+    readers: LongArray,
+    size: int,
+    stage_size: LongArray,
+    link_seen: LongArray,
+    link_bytes: LongArray,
+    turn_bytes: FloatArray,
+) -> None:
     """Add ``size`` to the links on the union of the routes, of replicas in the mean of their turns."""
     cycle = stage_size[home]
     for chip in readers:
@@ -297,7 +344,15 @@ def _load_routes(tables, home, readers, size, stage_size, link_seen, link_bytes,
 
 
 @compiled_inner
-def _finish_kernels(tables, num_kernels, kernel_chip, kernel_bytes, measured_s, kernel_s, compute_s):
+def _finish_kernels(
+    tables: CostTables,
+    num_kernels: int,
+    kernel_chip: IntArray,
+    kernel_bytes: LongArray,
+    measured_s: FloatArray,
+    kernel_s: FloatArray,
+    compute_s: FloatArray,
+) -> None:
     """Seconds of each kernel, by the slower of compute and memory; measured ops owe nothing more."""
     for kernel in range(num_kernels):
         chip = kernel_chip[kernel]
@@ -312,9 +367,18 @@ def _finish_kernels(tables, num_kernels, kernel_chip, kernel_bytes, measured_s, 
 
 @compiled_inner
 def _interval(
-    tables, b, link_bytes, turn_bytes, host_bytes, chip_host_in, chip_host_out,
-    stage_size, sharers, border_bytes, out,
-):  # fmt: skip
+    tables: CostTables,
+    b: int,
+    link_bytes: LongArray,
+    turn_bytes: FloatArray,
+    host_bytes: LongArray,
+    chip_host_in: LongArray,
+    chip_host_out: LongArray,
+    stage_size: LongArray,
+    sharers: LongArray,
+    border_bytes: LongArray,
+    out: BatchMetrics,
+) -> None:
     num_chips = len(tables.chip_kind)
     num_links = len(tables.link_s_per_byte)
     link_s = out.link_s[b]

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from go_opt.common.compiling import compiled_inner
+from go_opt.common.arrays import FloatArray, IntArray
+from go_opt.common.compiling import compiled_inner, int64
 from go_opt.env.cost.routes import transfer_s
+from go_opt.env.cost.tables import CostTables
 from go_opt.model.graph import INPUT, NO_PRODUCER
 
 
 @compiled_inner
-def sample_latency_s(tables, order, kernel_of, kernel_chip, kernel_s, num_kernels):
+def sample_latency_s(
+    tables: CostTables,
+    order: IntArray,
+    kernel_of: IntArray,
+    kernel_chip: IntArray,
+    kernel_s: FloatArray,
+    num_kernels: int,
+) -> float:
     """Seconds of one sample; weights that stream are prefetched and do not stand on the path."""
     chip_free_s = np.zeros(len(tables.chip_kind))
     end_s = np.zeros(num_kernels)
@@ -28,9 +37,7 @@ def sample_latency_s(tables, order, kernel_of, kernel_chip, kernel_s, num_kernel
                 start_s = max(start_s, size * tables.host_in_s_per_byte)
             elif producer != NO_PRODUCER and kernel_of[producer] != kernel:
                 home = kernel_of[producer]
-                arrival_s = end_s[home] + transfer_s(
-                    tables, np.int64(kernel_chip[home]), np.int64(chip), size
-                )
+                arrival_s = end_s[home] + transfer_s(tables, int64(kernel_chip[home]), int64(chip), size)
                 start_s = max(start_s, arrival_s)
         if i + 1 == len(order) or kernel_of[order[i + 1]] != kernel:
             end_s[kernel] = max(start_s, chip_free_s[chip]) + kernel_s[kernel]

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
+from go_opt.common.compiling import compiled, compiled_inner, int64
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.read_only import read_only
 from go_opt.env.cost.routes import transfer_s
@@ -27,19 +27,19 @@ class Execution(NamedTuple):
     """When everything happens in one execution. Axes: ``M`` kernels, ``K`` tensors."""
 
     makespan_s: float
-    start_s: NDArray[np.float64]  # [M]
-    rank: NDArray[np.int64]  # [M] place among the ends of kernels, at which their tensors ask for links
-    sent_s: NDArray[np.float64]  # [K] when a tensor leaves its chip, if it does
-    to_host_s: NDArray[np.float64]  # [K] when an output begins to cross the host's link
+    start_s: FloatArray  # [M]
+    rank: LongArray  # [M] place among the ends of kernels, at which their tensors ask for links
+    sent_s: FloatArray  # [K] when a tensor leaves its chip, if it does
+    to_host_s: FloatArray  # [K] when an output begins to cross the host's link
 
 
 def makespan_s(
     tables: CostTables,
-    order: NDArray[np.int32],
-    kernel_of: NDArray[np.int32],
-    kernel_chip: NDArray[np.int32],
-    kernel_s: NDArray[np.float64],
-    stream_bytes: NDArray[np.int64],
+    order: IntArray,
+    kernel_of: IntArray,
+    kernel_chip: IntArray,
+    kernel_s: FloatArray,
+    stream_bytes: LongArray,
 ) -> float:
     """Seconds from the first byte read from the host to the last one written to it; arguments as below."""
     return execution(tables, order, kernel_of, kernel_chip, kernel_s, stream_bytes).makespan_s
@@ -47,11 +47,11 @@ def makespan_s(
 
 def execution(
     tables: CostTables,
-    order: NDArray[np.int32],
-    kernel_of: NDArray[np.int32],
-    kernel_chip: NDArray[np.int32],
-    kernel_s: NDArray[np.float64],
-    stream_bytes: NDArray[np.int64],
+    order: IntArray,
+    kernel_of: IntArray,
+    kernel_chip: IntArray,
+    kernel_s: FloatArray,
+    stream_bytes: LongArray,
 ) -> Execution:
     """One execution from the first byte read from the host to the last one written to it.
 
@@ -74,8 +74,8 @@ def execution(
 
 
 def _tensors_by_kernel(
-    tables: CostTables, kernel_of: NDArray[np.int32], num_kernels: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    tables: CostTables, kernel_of: IntArray, num_kernels: int
+) -> tuple[LongArray, IntArray]:
     """CSR over kernels: the tensors each produces."""
     produced = np.flatnonzero(tables.tensor_producer != NO_PRODUCER)
     home = kernel_of[tables.tensor_producer[produced]]
@@ -85,9 +85,19 @@ def _tensors_by_kernel(
 
 @compiled
 def _makespan(
-    tables, order, kernel_of, kernel_chip, kernel_s, stream_bytes, tensor_ptr, tensors,
-    start_s, rank, left_s, to_host_s,
-):  # fmt: skip
+    tables: CostTables,
+    order: IntArray,
+    kernel_of: IntArray,
+    kernel_chip: IntArray,
+    kernel_s: FloatArray,
+    stream_bytes: LongArray,
+    tensor_ptr: LongArray,
+    tensors: IntArray,
+    start_s: FloatArray,
+    rank: LongArray,
+    left_s: FloatArray,
+    to_host_s: FloatArray,
+) -> float:
     """The makespan; fills what :class:`Execution` has."""
     num_kernels = len(kernel_chip)
     num_chips = len(tables.chip_kind)
@@ -154,7 +164,7 @@ def _makespan(
                 if reader == kernel:
                     continue
                 sent_s = transfer_s(
-                    tables, np.int64(chip), np.int64(kernel_chip[reader]), tables.tensor_bytes[tensor]
+                    tables, int64(chip), int64(kernel_chip[reader]), tables.tensor_bytes[tensor]
                 )
                 arrival_s = now_s if kernel_chip[reader] == chip else begin_s + sent_s
                 waits_for[reader] -= 1
@@ -163,23 +173,33 @@ def _makespan(
 
 
 @compiled_inner
-def _first_to_end(end_s):
-    first = np.int64(0)
+def _first_to_end(end_s: FloatArray) -> int:
+    first = int64(0)
     for chip in range(1, len(end_s)):
         if end_s[chip] < end_s[first]:
-            first = np.int64(chip)
+            first = int64(chip)
     return first
 
 
 @compiled_inner
-def _start_if_ready(kernel, waits_for, ready_s, kernel_chip, kernel_s, running, end_s):
+def _start_if_ready(
+    kernel: int,
+    waits_for: LongArray,
+    ready_s: FloatArray,
+    kernel_chip: IntArray,
+    kernel_s: FloatArray,
+    running: LongArray,
+    end_s: FloatArray,
+) -> None:
     if waits_for[kernel] == 0:
         running[kernel_chip[kernel]] = kernel
         end_s[kernel_chip[kernel]] = ready_s[kernel] + kernel_s[kernel]
 
 
 @compiled_inner
-def _host_arrivals(tables, order, kernel_of, kernel_chip, stream_bytes):
+def _host_arrivals(
+    tables: CostTables, order: IntArray, kernel_of: IntArray, kernel_chip: IntArray, stream_bytes: LongArray
+) -> FloatArray:
     """[M] when the inputs and streamed weights of each kernel have crossed the host's link."""
     arrival_s = np.zeros(len(kernel_chip))
     is_streamed = np.zeros(len(tables.chip_kind), np.bool_)
@@ -205,7 +225,17 @@ def _host_arrivals(tables, order, kernel_of, kernel_chip, stream_bytes):
 
 
 @compiled_inner
-def _claim_links(tables, kernel_of, kernel_chip, tensor, home, now_s, link_free_s, link_seen, links):
+def _claim_links(
+    tables: CostTables,
+    kernel_of: IntArray,
+    kernel_chip: IntArray,
+    tensor: int,
+    home: int,
+    now_s: float,
+    link_free_s: FloatArray,
+    link_seen: LongArray,
+    links: LongArray,
+) -> float:
     """When the tensor can leave: all links of its routes free. They are busy until it is through."""
     num_used = _links_used(tables, kernel_of, kernel_chip, tensor, home, link_seen, links)
     begin_s = now_s
@@ -218,13 +248,21 @@ def _claim_links(tables, kernel_of, kernel_chip, tensor, home, now_s, link_free_
 
 
 @compiled_inner
-def _links_used(tables, kernel_of, kernel_chip, tensor, home, link_seen, links):
+def _links_used(
+    tables: CostTables,
+    kernel_of: IntArray,
+    kernel_chip: IntArray,
+    tensor: int,
+    home: int,
+    link_seen: LongArray,
+    links: LongArray,
+) -> int:
     """Collect the links from chip ``home`` to the readers of ``tensor``, each once; their number."""
     num_chips = len(tables.chip_kind)
-    num_used = np.int64(0)
-    farthest = np.int64(0)
+    num_used = int64(0)
+    farthest = int64(0)
     for r in range(tables.reader_ptr[tensor], tables.reader_ptr[tensor + 1]):
-        chip = np.int64(kernel_chip[kernel_of[tables.reader_op[r]]])
+        chip = int64(kernel_chip[kernel_of[tables.reader_op[r]]])
         if tables.is_ring:
             farthest = max(farthest, (chip - home) % num_chips)
             continue

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.arrays import BoolArray, IntArray, LongArray
+from go_opt.common.compiling import compiled, compiled_inner, int64
 from go_opt.env.cost import COPY, CostTables
 from go_opt.env.model.addresses import place_buffers
 from go_opt.model.graph import NO_PRODUCER, WEIGHT
@@ -30,17 +31,17 @@ BORDER_BUFFERS = 2
 class Holdings(NamedTuple):
     """Axes: ``D`` chips, ``A`` activations that stay on their chip, ``W`` pairs of weight and chip."""
 
-    border_bytes: NDArray[np.int64]  # [D] of tensors that enter or leave
-    activation: NDArray[np.int32]  # [A] tensors, chip by chip, in the order of their kernels
-    activation_ptr: NDArray[np.int64]  # [D + 1]
-    born: NDArray[np.int32]  # [A] kernel that makes it
-    dead: NDArray[np.int32]  # [A] kernel that reads it last
-    size_bytes: NDArray[np.int64]  # [A] stored
-    alive_bytes: NDArray[np.int64]  # [D] of activations at once, at most
-    weight: NDArray[np.int32]  # [W] chip by chip, the largest first
-    weight_ptr: NDArray[np.int64]  # [D + 1]
-    weight_touched: NDArray[np.int64]  # [W] bytes its readers on the chip touch
-    weight_reader: NDArray[np.int32]  # [W] the first of them
+    border_bytes: LongArray  # [D] of tensors that enter or leave
+    activation: IntArray  # [A] tensors, chip by chip, in the order of their kernels
+    activation_ptr: LongArray  # [D + 1]
+    born: IntArray  # [A] kernel that makes it
+    dead: IntArray  # [A] kernel that reads it last
+    size_bytes: LongArray  # [A] stored
+    alive_bytes: LongArray  # [D] of activations at once, at most
+    weight: IntArray  # [W] chip by chip, the largest first
+    weight_ptr: LongArray  # [D + 1]
+    weight_touched: LongArray  # [W] bytes its readers on the chip touch
+    weight_reader: IntArray  # [W] the first of them
 
 
 class Fit(NamedTuple):
@@ -48,15 +49,15 @@ class Fit(NamedTuple):
 
     outcome: int  # FITS; TOO_LARGE; FRAGMENTED, where sizes add up to less than there is
     chip: int  # the first where it does not fit, or NONE
-    peak_bytes: NDArray[np.int64]  # [D] border buffers and activations; to the highest address if tight
-    weight_bytes: NDArray[np.int64]  # [D] resident
-    stream_bytes: NDArray[np.int64]  # [D] that its ops touch of the weights that stream
-    address: NDArray[np.int64]  # [A] or NONE
-    is_streamed: NDArray[np.bool_]  # [W]
+    peak_bytes: LongArray  # [D] border buffers and activations; to the highest address if tight
+    weight_bytes: LongArray  # [D] resident
+    stream_bytes: LongArray  # [D] that its ops touch of the weights that stream
+    address: LongArray  # [A] or NONE
+    is_streamed: BoolArray  # [W]
 
 
 @compiled_inner
-def rows_of(row_of, num_items, num_rows):
+def rows_of(row_of: IntArray, num_items: int, num_rows: int) -> tuple[LongArray, IntArray]:
     """CSR of items by row, in the order of the items; those whose row is NONE are left out."""
     pointers = np.zeros(num_rows + 1, np.int64)
     for item in range(num_items):
@@ -75,7 +76,7 @@ def rows_of(row_of, num_items, num_rows):
 
 
 @compiled
-def holdings(tables, kernel_of, kernel_chip):
+def holdings(tables: CostTables, kernel_of: IntArray, kernel_chip: IntArray) -> Holdings:
     """What a plan's chips hold. [N] kernels of the ops along the plan's order, [M] chips of the kernels."""
     num_chips, num_tensors = len(tables.chip_kind), len(tables.tensor_kind)
     border_bytes = np.zeros(num_chips, np.int64)
@@ -88,7 +89,7 @@ def holdings(tables, kernel_of, kernel_chip):
         producer = tables.tensor_producer[k]
         home = kernel_of[producer] if producer != NO_PRODUCER else NONE
         home_chip = kernel_chip[home] if home != NONE else NONE
-        leaves, last = tables.tensor_is_output[k], np.int64(NONE)
+        leaves, last = tables.tensor_is_output[k], int64(NONE)
         for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
             kernel = kernel_of[tables.reader_op[r]]
             chip = kernel_chip[kernel]
@@ -123,7 +124,14 @@ def holdings(tables, kernel_of, kernel_chip):
 
 
 @compiled_inner
-def _alive_bytes(tables, activations, home_of, dead_of, kernel_chip, num_chips):
+def _alive_bytes(
+    tables: CostTables,
+    activations: IntArray,
+    home_of: IntArray,
+    dead_of: IntArray,
+    kernel_chip: IntArray,
+    num_chips: int,
+) -> LongArray:
     """[D] most bytes at once of activations that stay on their chip."""
     born_bytes, dead_bytes = np.zeros(len(kernel_chip), np.int64), np.zeros(len(kernel_chip), np.int64)
     for k in activations:
@@ -139,13 +147,15 @@ def _alive_bytes(tables, activations, home_of, dead_of, kernel_chip, num_chips):
 
 
 @compiled_inner
-def _weights(tables, kernel_of, kernel_chip):
+def _weights(
+    tables: CostTables, kernel_of: IntArray, kernel_chip: IntArray
+) -> tuple[IntArray, LongArray, LongArray, IntArray]:
     num_chips = len(tables.chip_kind)
     capacity = len(tables.reader_op)
     weight, chip_of = np.empty(capacity, np.int32), np.empty(capacity, np.int32)
     touched, reader = np.empty(capacity, np.int64), np.empty(capacity, np.int32)
     slot_of = np.full(num_chips, NONE, np.int64)
-    pairs = np.int64(0)
+    pairs = int64(0)
     for rank in range(len(tables.weight_by_size)):
         k = tables.weight_by_size[rank]
         begin = pairs
@@ -165,7 +175,7 @@ def _weights(tables, kernel_of, kernel_chip):
 
 
 @compiled
-def fit_chips(tables, held):
+def fit_chips(tables: CostTables, held: Holdings) -> Fit:
     """Give every activation an address where memory is tight, and choose the weights that stream.
 
     Weights stream in order of touched per stored byte, then larger first, then by index.
@@ -200,9 +210,7 @@ def fit_chips(tables, held):
     return Fit(outcome, culprit, peak, resident, streamed, address, is_streamed)
 
 
-def stream_order(
-    tables: CostTables, weight: NDArray[np.integer], touched_bytes: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def stream_order(tables: CostTables, weight: NDArray[np.integer], touched_bytes: LongArray) -> LongArray:
     """The order in which chips stream what ``touched_bytes`` [R] are of the weights ``weight`` [R].
 
     Least touched of what is stored first, then the larger weight, then the lower index; weights of
@@ -213,7 +221,7 @@ def stream_order(
 
 
 @compiled_inner
-def _by_use(tables, held, chip):
+def _by_use(tables: CostTables, held: Holdings, chip: int) -> LongArray:
     """The weights of a chip that take memory, the least touched per stored byte first."""
     pairs = np.arange(held.weight_ptr[chip], held.weight_ptr[chip + 1])
     size = tables.tensor_bytes[held.weight[pairs]]

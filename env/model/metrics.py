@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-
+from go_opt.common.arrays import FloatArray, LongArray
 from go_opt.errors import InvalidInputError
 
 Fidelity = Literal["analytical", "simulated"]
@@ -26,10 +24,10 @@ def check_fidelity(fidelity: str) -> None:
 class Simulation:
     """What a simulated evaluation saw beside the metrics. Axes as in :class:`Metrics`."""
 
-    utilisation: NDArray[np.float64]  # [D] share of the interval that the chip computes
-    stall_s: NDArray[np.float64]  # [D, 4] waiting in one inference, by STALL_CAUSES
-    link_utilisation: NDArray[np.float64]  # [L] share of the interval that the link transfers
-    link_wait_s: NDArray[np.float64]  # [L] tensors of one inference waited for the link
+    utilisation: FloatArray  # [D] share of the interval that the chip computes
+    stall_s: FloatArray  # [D, 4] waiting in one inference, by STALL_CAUSES
+    link_utilisation: FloatArray  # [L] share of the interval that the link transfers
+    link_wait_s: FloatArray  # [L] tensors of one inference waited for the link
     period: int  # inferences after which everything repeats; 0: not within those simulated
     inferences: int  # simulated
 
@@ -46,11 +44,11 @@ class Metrics:
     latency_s: float  # longest path of one sample through kernels and transfers
     makespan_s: float  # one execution alone, links as resources
     bottleneck: str  # "chip 3 compute", "link 2->3", "host in", "host out", … or WAITING
-    compute_s: NDArray[np.float64]  # [D]
-    link_s: NDArray[np.float64]  # [L]
-    stream_bytes: NDArray[np.int64]  # [D] weights streamed from the host each inference
-    peak_bytes: NDArray[np.int64]  # [D] activations at their peak
-    weight_bytes: NDArray[np.int64]  # [D] weights resident
+    compute_s: FloatArray  # [D]
+    link_s: FloatArray  # [L]
+    stream_bytes: LongArray  # [D] weights streamed from the host each inference
+    peak_bytes: LongArray  # [D] activations at their peak
+    weight_bytes: LongArray  # [D] weights resident
     valid: bool
     reason: str  # why the plan is invalid; empty where it is valid
     simulation: Simulation | None = None  # of the simulated fidelity only

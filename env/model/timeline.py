@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
+from go_opt.common.arrays import FloatArray, LongArray
 from go_opt.env.model.metrics import Fidelity, Metrics
 
 
@@ -46,5 +44,5 @@ class Timeline:
     transfers: tuple[Span, ...]
     arrows: tuple[Arrow, ...]
     # [D] times, and the bytes held from then on: weights, double buffers, activations to the highest address
-    memory: tuple[tuple[NDArray[np.float64], NDArray[np.int64]], ...]
+    memory: tuple[tuple[FloatArray, LongArray], ...]
     is_deadlocked: bool = False  # it ends where nothing can go on

@@ -6,9 +6,10 @@ from math import gcd
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, Record, RecordArray
+from go_opt.common.compiling import compiled, compiled_inner, int64
+from go_opt.env.cost.tables import CostTables
 from go_opt.env.kernels.numbering import seconds_of_kernels
 from go_opt.env.model.analytical import MOST_TURNS
 from go_opt.env.model.memory import Fit, Holdings, fit_chips, holdings, rows_of
@@ -30,7 +31,7 @@ from go_opt.env.simulator.package import (
     Package,
     crosses,
 )
-from go_opt.env.simulator.plumbing import Streams, lay_hops, lay_plumbing
+from go_opt.env.simulator.plumbing import Plumbing, Streams, lay_hops, lay_plumbing
 
 
 class Setting(NamedTuple):
@@ -39,24 +40,32 @@ class Setting(NamedTuple):
     buffers: int
     rule: int
     packet_bytes: int
-    link_s_per_byte: NDArray[np.float64]  # [L] headers included
-    link_latency_s: NDArray[np.float64]  # [L]
-    dma_engines: NDArray[np.int64]  # [D]
-    dma_setup_s: NDArray[np.float64]  # [D]
+    link_s_per_byte: FloatArray  # [L] headers included
+    link_latency_s: FloatArray  # [L]
+    dma_engines: LongArray  # [D]
+    dma_setup_s: FloatArray  # [D]
 
 
 class Assembly(NamedTuple):
     """A plan made ready to run. Axis: ``M`` kernels."""
 
-    kernel_chip: NDArray[np.int32]  # [M] the first of its replicas
-    kernel_s: NDArray[np.float64]  # [M]
+    kernel_chip: IntArray  # [M] the first of its replicas
+    kernel_s: FloatArray  # [M]
     held: Holdings  # those of replicas once, by the first of them
     fit: Fit
     package: Package
 
 
 @compiled
-def assemble(tables, setting, kernel_of, placement, replicas, most_rounds, num_spans):
+def assemble(
+    tables: CostTables,
+    setting: Setting,
+    kernel_of: IntArray,
+    placement: IntArray,
+    replicas: IntArray,
+    most_rounds: int,
+    num_spans: int,
+) -> Assembly:
     """Kernels, memory, stages and flows of a plan.
 
     Args:
@@ -106,15 +115,15 @@ def assemble(tables, setting, kernel_of, placement, replicas, most_rounds, num_s
 
 
 @compiled_inner
-def _most_waiting(flows, deliveries, window, buffers):
+def _most_waiting(flows: RecordArray, deliveries: RecordArray, window: int, buffers: int) -> tuple[int, int]:
     """No less than the nodes and the events there are at a time, beside those of chips."""
     # Tensors without credit, and weights that all come ahead, pile up as far as inferences go.
-    is_bounded, widest = True, np.int64(1)
+    is_bounded, widest = True, int64(1)
     for delivery in deliveries:
         is_bounded = is_bounded and delivery.has_credit
         widest = max(widest, delivery.replicas)
     limit = min(window, (buffers + 2) * widest) if is_bounded else window
-    nodes, events = np.int64(0), np.int64(0)
+    nodes, events = int64(0), int64(0)
     for flow in flows:
         under_way = min(limit, window // flow.replicas + 1)
         hops = flow.hop_end - flow.hop_begin
@@ -124,13 +133,13 @@ def _most_waiting(flows, deliveries, window, buffers):
 
 
 @compiled_inner
-def rounds_limit(window):
+def rounds_limit(window: int) -> int:
     """Inferences after which a package without a period is measured as it is."""
     return 8 * window + 64
 
 
 @compiled_inner
-def _streams(held, fit, num_kernels):
+def _streams(held: Holdings, fit: Fit, num_kernels: int) -> Streams:
     """Kernels that wait for streamed weights, with the bytes of all that each waits for."""
     bytes_of = np.zeros(num_kernels, np.int64)
     weight_of = np.full(num_kernels, NONE, np.int32)
@@ -145,7 +154,9 @@ def _streams(held, fit, num_kernels):
 
 
 @compiled_inner
-def _stages(setting, plumbing, kernel_chip, kernel_s, replicas):
+def _stages(
+    setting: Setting, plumbing: Plumbing, kernel_chip: IntArray, kernel_s: FloatArray, replicas: IntArray
+) -> tuple[RecordArray, RecordArray, IntArray, IntArray]:
     """Kernels that wait for others, or are waited for, are stages of their own; runs between are one."""
     num_chips, num_kernels = len(replicas), len(kernel_chip)
     stands_alone = _interacting_kernels(plumbing, num_kernels)
@@ -153,13 +164,13 @@ def _stages(setting, plumbing, kernel_chip, kernel_s, replicas):
     chips = np.zeros(num_chips, CHIP)
     stages = np.zeros((np.diff(chip_kernel_ptr) * replicas).sum(), STAGE)
     stage_of = np.empty(num_kernels, np.int32)
-    first, num_stages = np.int64(0), np.int64(0)
+    first, num_stages = int64(0), int64(0)
     for number in range(num_chips):
         chip = chips[number]
         chip.engines, chip.setup_s = setting.dma_engines[number], setting.dma_setup_s[number]
         chip.stage_begin = num_stages
         if number >= first + replicas[first]:
-            first = np.int64(number)
+            first = int64(number)
         chip.replica, chip.replicas = number - first, replicas[first]
         if number > first:
             for stage in range(chips[first].stage_begin, chips[first].stage_end):
@@ -181,7 +192,7 @@ def _stages(setting, plumbing, kernel_chip, kernel_s, replicas):
 
 
 @compiled_inner
-def _interacting_kernels(plumbing, num_kernels):
+def _interacting_kernels(plumbing: Plumbing, num_kernels: int) -> BoolArray:
     interacts = np.zeros(num_kernels, np.bool_)
     for flow in range(len(plumbing.maker)):
         if plumbing.maker[flow] != NONE:
@@ -193,7 +204,7 @@ def _interacting_kernels(plumbing, num_kernels):
 
 
 @compiled_inner
-def _connect(plumbing, chips, stages, stage_of):
+def _connect(plumbing: Plumbing, chips: RecordArray, stages: RecordArray, stage_of: IntArray) -> IntArray:
     """Fill in what each stage needs, frees, makes and streams; the lists of all of them."""
     flows, deliveries = plumbing.flows, plumbing.deliveries
     maker = np.full(len(flows), NONE, np.int32)
@@ -221,16 +232,16 @@ def _connect(plumbing, chips, stages, stage_of):
 
 
 @compiled_inner
-def _stage_on(chips, row, stage):
+def _stage_on(chips: RecordArray, row: Record, stage: int) -> int:
     """The stage on the chip of a flow or delivery, given that on the first of its replicas."""
     return stage + chips[row.chip].stage_begin - chips[row.chip - row.replica].stage_begin
 
 
 @compiled_inner
-def _shared(tables, setting, kernel_chip, replicas):
+def _shared(tables: CostTables, setting: Setting, kernel_chip: IntArray, replicas: IntArray) -> RecordArray:
     """``parts`` are so far the chips that an inference runs on."""
     shared = np.zeros(1, SHARED)
-    one, used = shared[0], np.int64(0)
+    one, used = shared[0], int64(0)
     one.cycle = 1
     runs = np.zeros(len(replicas), np.bool_)
     for chip in kernel_chip:
@@ -251,7 +262,15 @@ def _shared(tables, setting, kernel_chip, replicas):
 
 
 @compiled_inner
-def _links(tables, setting, shared, chips, flows, hops, others):
+def _links(
+    tables: CostTables,
+    setting: Setting,
+    shared: Record,
+    chips: RecordArray,
+    flows: RecordArray,
+    hops: RecordArray,
+    others: RecordArray,
+) -> RecordArray:
     num_links = len(setting.link_s_per_byte)
     links = np.zeros(num_links + 2, LINK)
     for i in range(num_links):
@@ -278,16 +297,16 @@ def _links(tables, setting, shared, chips, flows, hops, others):
 
 
 @compiled_inner
-def _crossings(others, flow, hop, cycle):
+def _crossings(others: RecordArray, flow: Record, hop: Record, cycle: int) -> int:
     """How many inferences of a link's cycle cross it in a flow."""
-    crossings = np.int64(0)
+    crossings = int64(0)
     for inference in range(flow.replica, cycle, flow.replicas):
         crossings += crosses(others, hop, inference)
     return crossings
 
 
 @compiled_inner
-def _crossings_of_ring(chips, flow, hop, cycle):
+def _crossings_of_ring(chips: RecordArray, flow: Record, hop: Record, cycle: int) -> int:
     """The same on a ring, at once; the first of replicas counts for all."""
     if cycle > 1 and hop.link - chips[hop.link].replica == flow.chip - flow.replica:
         return 1  # its own turn

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from go_opt.common.arrays import BoolArray, RecordArray
 from go_opt.common.compiling import compiled_inner
 from go_opt.env.simulator.package import CHIP_FLOW
 
@@ -17,7 +18,7 @@ OFF, LONGEST_PATH, THREE_CHIP, ADJACENT = range(4)
 
 
 @compiled_inner
-def grant_credit(flows, deliveries, num_chips, rule):
+def grant_credit(flows: RecordArray, deliveries: RecordArray, num_chips: int, rule: int) -> None:
     """Set ``has_credit`` of all deliveries but those over a dependency the rule forbids."""
     for i in range(len(deliveries)):
         deliveries[i].has_credit = 1
@@ -43,7 +44,7 @@ def grant_credit(flows, deliveries, num_chips, rule):
 
 
 @compiled_inner
-def _reaches(depends):
+def _reaches(depends: BoolArray) -> BoolArray:
     """Which chips depend on which through others; dependencies go to higher chips."""
     reaches = depends.copy()
     num_chips = len(depends)

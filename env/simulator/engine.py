@@ -15,9 +15,8 @@ there is no room they stop the queue of the link they are on.
 
 from __future__ import annotations
 
-import numpy as np
-
-from go_opt.common.compiling import uncounted, uncounted_inner
+from go_opt.common.arrays import Record
+from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.env.simulator.package import (
     CHIP_FLOW,
     HOST_IN,
@@ -29,6 +28,7 @@ from go_opt.env.simulator.package import (
     OUTPUT_WAIT,
     STREAM,
     STREAM_WAIT,
+    Package,
     ask_host,
     crosses,
     drop_event,
@@ -64,7 +64,7 @@ CHECK_EVERY = 8  # inferences
 
 
 @uncounted
-def run(package, num_rounds, first_check):
+def run(package: Package, num_rounds: int, first_check: int) -> tuple[int, int]:
     """Run until the package is in steady state, or ``num_rounds`` inferences are through.
 
     Looks for steady state once ``first_check`` inferences are through. Returns how it ended and
@@ -84,7 +84,7 @@ def run(package, num_rounds, first_check):
         elif kind == SENT:
             _leave_chip(package, subject, now_s)
         elif kind == ARRIVE:
-            _arrive(package, subject, np.int64(value), now_s)
+            _arrive(package, subject, int64(value), now_s)
         elif kind == HOST_SERVED:
             _host_served(package, subject, now_s)
         elif kind == HOST_TOOK:
@@ -100,7 +100,7 @@ def run(package, num_rounds, first_check):
 
 
 @uncounted_inner
-def _begin(package):
+def _begin(package: Package) -> None:
     for flow in range(len(package.flows)):
         ask(package, flow)
     if not package.shared[0].prefetch_all:
@@ -110,13 +110,13 @@ def _begin(package):
                 ask_host(package, flow)
     serve_host(package, 0.0)
     if package.shared[0].pace_s > 0:
-        put_event(package, package.shared[0].pace_s, PACE, np.int64(0), 0.0)
+        put_event(package, package.shared[0].pace_s, PACE, int64(0), 0.0)
     for chip in range(len(package.chips)):
         _try_start(package, chip, 0.0, INPUT_WAIT)
 
 
 @uncounted_inner
-def _next_stream(package, number, stage):
+def _next_stream(package: Package, number: int, stage: int) -> int:
     """The streamed flow a chip waits for next after ``stage``, around its inferences."""
     chip = package.chips[number]
     stages = chip.stage_end - chip.stage_begin
@@ -128,7 +128,7 @@ def _next_stream(package, number, stage):
 
 
 @uncounted_inner
-def _may_start(package, chip):
+def _may_start(package: Package, chip: Record) -> bool:
     """Whether the next stage of a chip has all it waits for."""
     shared = package.shared[0]
     if chip.is_running or chip.stage == chip.stage_end or chip.inference >= shared.admitted:
@@ -145,7 +145,7 @@ def _may_start(package, chip):
 
 
 @uncounted_inner
-def _try_start(package, number, now_s, cause):
+def _try_start(package: Package, number: int, now_s: float, cause: int) -> None:
     chip, shared = package.chips[number], package.shared[0]
     if not _may_start(package, chip):
         return
@@ -165,7 +165,7 @@ def _try_start(package, number, now_s, cause):
 
 
 @uncounted_inner
-def _end_stage(package, number, now_s):
+def _end_stage(package: Package, number: int, now_s: float) -> None:
     chip = package.chips[number]
     flow = package.stages[chip.stage].stream
     chip.free_s = now_s
@@ -176,7 +176,7 @@ def _end_stage(package, number, now_s):
 
 
 @uncounted_inner
-def _finish_stage(package, number, now_s):
+def _finish_stage(package: Package, number: int, now_s: float) -> None:
     chip, inference = package.chips[number], package.chips[number].inference
     stage = package.stages[chip.stage]
     package.stall_s[number, inference, STREAM_WAIT] += now_s - chip.free_s
@@ -187,7 +187,7 @@ def _finish_stage(package, number, now_s):
         flow = package.flows[package.refs[i]]
         flow.made += 1
         if flow.kind == CHIP_FLOW:
-            send(package, np.int64(package.refs[i]), now_s)
+            send(package, int64(package.refs[i]), now_s)
         else:
             send_to_host(package, package.refs[i], now_s)
     chip.stage += 1
@@ -199,7 +199,7 @@ def _finish_stage(package, number, now_s):
 
 
 @uncounted_inner
-def _free_buffer(package, number, now_s):
+def _free_buffer(package: Package, number: int, now_s: float) -> None:
     delivery = package.deliveries[number]
     delivery.freed += 1
     flow = package.flows[delivery.flow]
@@ -208,7 +208,7 @@ def _free_buffer(package, number, now_s):
         serve_host(package, now_s)
     elif delivery.has_credit:
         # The maker of the inference that the buffer is for now; with one maker always that.
-        maker = np.int64(0)
+        maker = int64(0)
         if delivery.makers > 1:
             turn = delivery.freed + package.shared[0].buffers - 1
             maker = inference_of(delivery, turn) % delivery.makers
@@ -220,7 +220,7 @@ def _free_buffer(package, number, now_s):
 
 
 @uncounted_inner
-def _leave_chip(package, number, now_s):
+def _leave_chip(package: Package, number: int, now_s: float) -> None:
     """A tensor has crossed one of its first links; the last of them frees the engine and its output slot."""
     flow, turn = package.flows[package.hops[number].flow], package.hops[number].left
     package.hops[number].left = next_turn(package, package.hops[number], turn + 1)
@@ -238,7 +238,7 @@ def _leave_chip(package, number, now_s):
 
 
 @uncounted_inner
-def _arrive(package, number, inference, now_s):
+def _arrive(package: Package, number: int, inference: int, now_s: float) -> None:
     """A tensor is there; its reader takes it after those of all turns before."""
     delivery = package.deliveries[number]
     if delivery.came == NONE:
@@ -251,7 +251,7 @@ def _arrive(package, number, inference, now_s):
 
 
 @uncounted_inner
-def _host_served(package, number, now_s):
+def _host_served(package: Package, number: int, now_s: float) -> None:
     flow = package.flows[number]
     package.shared[0].host_is_busy = 0
     record_carried(package, len(package.links) - 2, flow.size_bytes, now_s)
@@ -272,7 +272,7 @@ def _host_served(package, number, now_s):
 
 
 @uncounted_inner
-def _host_took(package, number, now_s):
+def _host_took(package: Package, number: int, now_s: float) -> None:
     flow = package.flows[number]
     record_carried(package, len(package.links) - 1, flow.size_bytes, now_s)
     flow.sent += 1
@@ -281,7 +281,7 @@ def _host_took(package, number, now_s):
 
 
 @uncounted_inner
-def _part_done(package, inference, now_s):
+def _part_done(package: Package, inference: int, now_s: float) -> None:
     """One chip, or one output, is through with an inference; the last lets another one in.
 
     One that has overtaken others is complete with the last of those.
@@ -301,7 +301,7 @@ def _part_done(package, inference, now_s):
 
 
 @uncounted_inner
-def _keep_pace(package, now_s):
+def _keep_pace(package: Package, now_s: float) -> None:
     """Let one inference in and the next one a pace later; where the window is full, once it is not."""
     shared = package.shared[0]
     if shared.admitted == shared.rounds:
@@ -309,11 +309,11 @@ def _keep_pace(package, now_s):
     shared.is_held = shared.admitted - shared.completed >= shared.window
     if not shared.is_held:
         _admit(package, now_s)
-        put_event(package, now_s + shared.pace_s, PACE, np.int64(0), 0.0)
+        put_event(package, now_s + shared.pace_s, PACE, int64(0), 0.0)
 
 
 @uncounted_inner
-def _admit(package, now_s):
+def _admit(package: Package, now_s: float) -> None:
     package.shared[0].admitted += 1
     for flow in range(len(package.flows)):
         if package.flows[flow].kind != CHIP_FLOW and package.flows[flow].kind != HOST_OUT:

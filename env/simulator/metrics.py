@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray
 from go_opt.env.copies.relays import expand_plan
 from go_opt.env.model.metrics import Metrics, Simulation
 from go_opt.env.simulator.package import NONE, STREAM_WAIT
@@ -64,7 +64,7 @@ def simulate_plan(
     )
 
 
-def _share(busy_s: NDArray[np.float64], interval_s: float) -> NDArray[np.float64]:
+def _share(busy_s: FloatArray, interval_s: float) -> FloatArray:
     return busy_s / interval_s if interval_s > 0 else np.zeros_like(busy_s)
 
 

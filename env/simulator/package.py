@@ -20,7 +20,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.compiling import uncounted, uncounted_inner
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, Record, RecordArray
+from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.common.records import record
 
 NONE: Final = -1
@@ -95,23 +96,23 @@ class Package(NamedTuple):
     hops: NDArray  # [H] HOP, flow by flow, parents first
     others: NDArray  # OTHERS
     links: NDArray  # [L + 2] LINK
-    refs: NDArray[np.int32]
-    chip_kernel: NDArray[np.int32]  # [M] kernels chip by chip, in order; those of replicas once
-    came: NDArray[np.bool_]  # turns that came to deliveries of several makers, which may overtake each other
+    refs: IntArray
+    chip_kernel: IntArray  # [M] kernels chip by chip, in order; those of replicas once
+    came: BoolArray  # turns that came to deliveries of several makers, which may overtake each other
     shared: NDArray  # [1] SHARED
     nodes: NDArray  # NODE: a pool for the lists
     events: NDArray  # EVENT: a binary heap by time
-    host_heap: NDArray[np.int64]  # requests as round * F + flow, least first
+    host_heap: LongArray  # requests as round * F + flow, least first
     rounds: NDArray  # ROUND
-    chip_end_s: NDArray[np.float64]  # [D, turns] end of the chip's last stage
-    link_end_s: NDArray[np.float64]  # [L + 2, cycles] when it has carried that many cycles' bytes
-    stall_s: NDArray[np.float64]  # [D, rounds, 4] waiting by cause
-    link_wait_s: NDArray[np.float64]  # [L + 2, rounds] transfers waited for the link
+    chip_end_s: FloatArray  # [D, turns] end of the chip's last stage
+    link_end_s: FloatArray  # [L + 2, cycles] when it has carried that many cycles' bytes
+    stall_s: FloatArray  # [D, rounds, 4] waiting by cause
+    link_wait_s: FloatArray  # [L + 2, rounds] transfers waited for the link
     spans: NDArray  # SPAN: filled while there is room
 
 
 @uncounted_inner
-def reset(package, num_rounds):
+def reset(package: Package, num_rounds: int) -> None:
     """Bring the package to rest, for ``num_rounds`` inferences."""
     for chip in package.chips:
         chip.stage, chip.turn, chip.inference = chip.stage_begin, 0, chip.replica
@@ -122,7 +123,7 @@ def reset(package, num_rounds):
     for delivery in package.deliveries:
         delivery.arrived, delivery.freed, delivery.landing = 0, 0, 0
     for hop in package.hops:
-        hop.turn = next_turn(package, hop, np.int64(0))
+        hop.turn = next_turn(package, hop, int64(0))
         hop.left = hop.turn
     for i in range(len(package.came)):
         package.came[i] = False
@@ -147,25 +148,25 @@ def reset(package, num_rounds):
 
 
 @uncounted
-def inference_of(row, turn):
+def inference_of(row: Record, turn: int) -> int:
     """The inference of a turn of a chip, flow or delivery."""
     return turn * row.replicas + row.replica
 
 
 @uncounted_inner
-def turn_of(row, inference):
+def turn_of(row: Record, inference: int) -> int:
     """The turn of an inference that is one of the row's."""
     return inference if row.replicas == 1 else inference // row.replicas
 
 
 @uncounted_inner
-def takes(row, inference):
+def takes(row: Record, inference: int) -> bool:
     """Whether it is the row's turn."""
     return row.replicas == 1 or inference % row.replicas == row.replica
 
 
 @uncounted
-def crosses(others, hop, inference):
+def crosses(others: RecordArray, hop: Record, inference: int) -> bool:
     """Whether an inference comes as far as the link of the hop."""
     if hop.nearer == 0 and hop.beyond == hop.readers:
         return True
@@ -180,7 +181,7 @@ def crosses(others, hop, inference):
 
 
 @uncounted_inner
-def next_turn(package, hop, turn):
+def next_turn(package: Package, hop: Record, turn: int) -> int:
     """The first turn of the hop's flow from ``turn`` on that comes as far; some later one if none does."""
     flow = package.flows[hop.flow]
     for _ in range(len(package.chips)):
@@ -191,7 +192,7 @@ def next_turn(package, hop, turn):
 
 
 @uncounted_inner
-def put_event(package, time_s, kind, subject, value):
+def put_event(package: Package, time_s: float, kind: int, subject: int, value: float) -> None:
     """Add an event; those of one time come in the order they were put in."""
     shared, events = package.shared[0], package.events
     i = shared.num_events
@@ -207,7 +208,7 @@ def put_event(package, time_s, kind, subject, value):
 
 
 @uncounted_inner
-def drop_event(package):
+def drop_event(package: Package) -> None:
     """Take the first event away."""
     events = package.events
     package.shared[0].num_events -= 1
@@ -226,12 +227,12 @@ def drop_event(package):
 
 
 @uncounted_inner
-def _is_before(a, b):
+def _is_before(a: Record, b: Record) -> bool:
     return a.time_s < b.time_s or (a.time_s == b.time_s and a.serial < b.serial)
 
 
 @uncounted_inner
-def take_node(package, subject, value):
+def take_node(package: Package, subject: int, value: float) -> int:
     """A list node from the pool."""
     number = package.shared[0].free_node
     node = package.nodes[number]
@@ -241,7 +242,7 @@ def take_node(package, subject, value):
 
 
 @uncounted_inner
-def give_node(package, number):
+def give_node(package: Package, number: int) -> int:
     """Put a list node back; returns the one after it."""
     node = package.nodes[number]
     following = node.next
@@ -251,7 +252,7 @@ def give_node(package, number):
 
 
 @uncounted_inner
-def ask_host(package, number):
+def ask_host(package: Package, number: int) -> None:
     """Queue the next transfer of a flow from the host; the oldest inference is served first."""
     flow, shared, heap = package.flows[number], package.shared[0], package.host_heap
     key = inference_of(flow, flow.queued) * len(package.flows) + number
@@ -265,7 +266,7 @@ def ask_host(package, number):
 
 
 @uncounted_inner
-def next_of_host(package):
+def next_of_host(package: Package) -> int:
     """The flow the host serves next; it leaves the queue."""
     heap = package.host_heap
     first = heap[0]
@@ -285,7 +286,7 @@ def next_of_host(package):
 
 
 @uncounted_inner
-def record_carried(package, number, size_bytes, end_s):
+def record_carried(package: Package, number: int, size_bytes: int, end_s: float) -> None:
     """Note when a link has carried the bytes of one more cycle, of whichever inferences they are.
 
     Tensors that run ahead share a link with others that do not: the moments it is through with
@@ -300,7 +301,9 @@ def record_carried(package, number, size_bytes, end_s):
 
 
 @uncounted_inner
-def record_span(package, is_link, resource, subject, inference, start_s, end_s):
+def record_span(
+    package: Package, is_link: int, resource: int, subject: int, inference: int, start_s: float, end_s: float
+) -> None:
     """Note what ran while there is room for it."""
     row = package.shared[0].num_spans
     if row < len(package.spans):

@@ -7,7 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled_inner
+from go_opt.common.arrays import IntArray, LongArray, Record, RecordArray
+from go_opt.common.compiling import compiled_inner, int64
+from go_opt.env.cost.tables import CostTables
 from go_opt.env.simulator.package import (
     CHIP_FLOW,
     DELIVERY,
@@ -25,9 +27,9 @@ from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 class Streams(NamedTuple):
     """Weights that stream, one row a kernel that waits for some. Axis: ``W`` such kernels."""
 
-    kernel: NDArray[np.int32]  # [W]
-    weight: NDArray[np.int32]  # [W] the first of them
-    size_bytes: NDArray[np.int64]  # [W] of all
+    kernel: IntArray  # [W]
+    weight: IntArray  # [W] the first of them
+    size_bytes: LongArray  # [W] of all
 
 
 class Plumbing(NamedTuple):
@@ -35,14 +37,21 @@ class Plumbing(NamedTuple):
 
     flows: NDArray  # [F] FLOW
     deliveries: NDArray  # [V] DELIVERY
-    maker: NDArray[np.int32]  # [F] kernel that makes it (that waits for it, of a stream), or NONE
-    first_reader: NDArray[np.int32]  # [V] kernel
-    last_reader: NDArray[np.int32]  # [V] kernel
+    maker: IntArray  # [F] kernel that makes it (that waits for it, of a stream), or NONE
+    first_reader: IntArray  # [V] kernel
+    last_reader: IntArray  # [V] kernel
     num_came: int  # places for turns that come out of order
 
 
 @compiled_inner
-def lay_plumbing(tables, kernel_of, kernel_chip, replicas, streams, num_rounds):
+def lay_plumbing(
+    tables: CostTables,
+    kernel_of: IntArray,
+    kernel_chip: IntArray,
+    replicas: IntArray,
+    streams: Streams,
+    num_rounds: int,
+) -> Plumbing:
     """The flows of a plan.
 
     Args:
@@ -57,14 +66,14 @@ def lay_plumbing(tables, kernel_of, kernel_chip, replicas, streams, num_rounds):
     first_reader = np.empty(most_ends, np.int32)
     last_reader = np.empty(most_ends, np.int32)
     slot_of = np.full(num_chips, NONE, np.int64)
-    num_flows, ends, num_came = np.int64(0), np.int64(0), 0
+    num_flows, ends, num_came = int64(0), int64(0), 0
     for k in range(len(tables.tensor_kind)):
         if tables.tensor_kind[k] == WEIGHT:
             continue
         producer = tables.tensor_producer[k]
         home = kernel_of[producer] if producer != NO_PRODUCER else NONE
         home_chip = kernel_chip[home] if home != NONE else NONE
-        makers = np.int64(replicas[home_chip]) if home != NONE else np.int64(1)
+        makers = int64(replicas[home_chip]) if home != NONE else int64(1)
         begin = ends
         for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
             kernel = kernel_of[tables.reader_op[r]]
@@ -118,9 +127,11 @@ def lay_plumbing(tables, kernel_of, kernel_chip, replicas, streams, num_rounds):
 
 
 @compiled_inner
-def _most_rows(tables, kernel_of, kernel_chip, replicas, streams):
+def _most_rows(
+    tables: CostTables, kernel_of: IntArray, kernel_chip: IntArray, replicas: IntArray, streams: Streams
+) -> tuple[int, int]:
     """No less than the flows, and the deliveries, of a plan."""
-    flows, ends = np.int64(0), np.int64(0)
+    flows, ends = int64(0), int64(0)
     for kernel in streams.kernel:
         flows += replicas[kernel_chip[kernel]]
     for k in range(len(tables.tensor_kind)):
@@ -137,7 +148,15 @@ def _most_rows(tables, kernel_of, kernel_chip, replicas, streams):
 
 
 @compiled_inner
-def _add_deliveries(deliveries, number, chip, replicas, makers, num_came, num_rounds):
+def _add_deliveries(
+    deliveries: RecordArray,
+    number: int,
+    chip: int,
+    replicas: int,
+    makers: int,
+    num_came: int,
+    num_rounds: int,
+) -> int:
     """One for each replica of a reading chip; how many places for turns there are then."""
     for replica in range(replicas):
         delivery = deliveries[number + replica]
@@ -151,7 +170,9 @@ def _add_deliveries(deliveries, number, chip, replicas, makers, num_came, num_ro
 
 
 @compiled_inner
-def _add_flows(flows, number, kind, chip, replicas, tensor, size_bytes):
+def _add_flows(
+    flows: RecordArray, number: int, kind: int, chip: int, replicas: int, tensor: int, size_bytes: int
+) -> int:
     """One for each replica of a chip; how many flows there are then."""
     for replica in range(replicas):
         flow = flows[number + replica]
@@ -161,7 +182,9 @@ def _add_flows(flows, number, kind, chip, replicas, tensor, size_bytes):
 
 
 @compiled_inner
-def lay_hops(tables, flows, deliveries):
+def lay_hops(
+    tables: CostTables, flows: RecordArray, deliveries: RecordArray
+) -> tuple[RecordArray, RecordArray]:
     """The tree of links of each chip-to-chip flow, parents first; fills the flows' ranges.
 
     Returns the hops, and what crosses them beside what their own fields say.
@@ -170,7 +193,7 @@ def lay_hops(tables, flows, deliveries):
     hops = np.zeros(16 + 4 * len(deliveries), HOP)
     hop_of_link = np.full(num_links, NONE, np.int64)
     route = np.empty(max(num_links, num_chips), np.int64)
-    num_hops, num_others = np.int64(0), np.int64(0)
+    num_hops, num_others = int64(0), int64(0)
     others = np.zeros(16, OTHERS)
     for number in range(len(flows)):
         flow = flows[number]
@@ -183,7 +206,7 @@ def lay_hops(tables, flows, deliveries):
                     more = np.zeros(2 * len(hops) + length, HOP)
                     more[:num_hops] = hops[:num_hops]
                     hops = more
-                parent = np.int64(NONE)
+                parent = int64(NONE)
                 for i in range(length):
                     if hop_of_link[route[i]] < flow.hop_begin:
                         hop_of_link[route[i]] = num_hops
@@ -205,7 +228,7 @@ def lay_hops(tables, flows, deliveries):
 
 
 @compiled_inner
-def _come_as_far(hop, others, num_others, delivery):
+def _come_as_far(hop: Record, others: RecordArray, num_others: int, delivery: Record) -> int:
     """Let the inferences of a delivery cross a hop; how many ``others`` there are then.
 
     Replicas are in the order of their chips, which on the ring is that of the links that lead to them.
@@ -238,7 +261,7 @@ def _come_as_far(hop, others, num_others, delivery):
 
 
 @compiled_inner
-def _list_children(flow, hops):
+def _list_children(flow: Record, hops: RecordArray) -> None:
     flow.first_hop = NONE
     for number in range(flow.hop_begin, flow.hop_end):
         hops[number].child = NONE
@@ -252,7 +275,7 @@ def _list_children(flow, hops):
 
 
 @compiled_inner
-def _route(tables, source, destination, route):
+def _route(tables: CostTables, source: int, destination: int, route: LongArray) -> int:
     """Fill ``route`` with the links from one chip to another; their number."""
     if tables.is_ring:
         length = (destination - source) % len(tables.chip_kind)

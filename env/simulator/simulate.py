@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.cost import CostTables, tables_with_effects
@@ -18,7 +19,7 @@ from go_opt.env.model.memory import FITS
 from go_opt.env.simulator.assembly import Setting, assemble, rounds_limit
 from go_opt.env.simulator.credit import RULES
 from go_opt.env.simulator.engine import DEADLOCK, STEADY, run
-from go_opt.env.simulator.package import NONE, UNBOUNDED, inference_of
+from go_opt.env.simulator.package import NONE, UNBOUNDED, Package, inference_of
 from go_opt.env.simulator.steady import average_step_s, slowest_step_s
 from go_opt.env.target import Target
 from go_opt.env.target.simulator_parameters import UNLIMITED
@@ -32,29 +33,29 @@ NONE_SHOWN, ONE, FIRST_CHECK, NEVER = np.array([0, 1, 12, 1 << 40])
 class SimulatedBatch(NamedTuple):
     """What the simulator saw of a batch. Axes: ``B`` plans, ``D`` chips, ``L`` links and the host's two."""
 
-    outcome: NDArray[np.int64]  # [B] VALID, TOO_LARGE, FRAGMENTED or DEADLOCKED
-    culprit: NDArray[np.int64]  # [B, 3] chip that does not fit; or link, tensor, inference
-    interval_s: NDArray[np.float64]  # [B] infinite where the plan does not run
-    latency_s: NDArray[np.float64]  # [B] of one inference among others
-    makespan_s: NDArray[np.float64]  # [B] of one inference alone
-    compute_s: NDArray[np.float64]  # [B, D] kernels of one inference
-    link_s: NDArray[np.float64]  # [B, L] transfers of one inference
-    stall_s: NDArray[np.float64]  # [B, D, 4] waiting in one inference, by cause
-    link_wait_s: NDArray[np.float64]  # [B, L] transfers waited for the link in one inference
-    stream_bytes: NDArray[np.int64]  # [B, D]
-    peak_bytes: NDArray[np.int64]  # [B, D]
-    weight_bytes: NDArray[np.int64]  # [B, D]
-    period: NDArray[np.int64]  # [B] inferences until everything repeats; 0: it did not within the limit
-    rounds: NDArray[np.int64]  # [B] inferences simulated
+    outcome: LongArray  # [B] VALID, TOO_LARGE, FRAGMENTED or DEADLOCKED
+    culprit: LongArray  # [B, 3] chip that does not fit; or link, tensor, inference
+    interval_s: FloatArray  # [B] infinite where the plan does not run
+    latency_s: FloatArray  # [B] of one inference among others
+    makespan_s: FloatArray  # [B] of one inference alone
+    compute_s: FloatArray  # [B, D] kernels of one inference
+    link_s: FloatArray  # [B, L] transfers of one inference
+    stall_s: FloatArray  # [B, D, 4] waiting in one inference, by cause
+    link_wait_s: FloatArray  # [B, L] transfers waited for the link in one inference
+    stream_bytes: LongArray  # [B, D]
+    peak_bytes: LongArray  # [B, D]
+    weight_bytes: LongArray  # [B, D]
+    period: LongArray  # [B] inferences until everything repeats; 0: it did not within the limit
+    rounds: LongArray  # [B] inferences simulated
 
 
 def simulate_batch(
     graph: Graph,
     target: Target,
-    placement: NDArray[np.int32],  # [B, N]
-    order: NDArray[np.int32],  # [B, N]
-    fusion_group: NDArray[np.int32],  # [B, N]
-    replication: NDArray[np.int32] | None = None,  # [B, N]; by default none is replicated
+    placement: IntArray,  # [B, N]
+    order: IntArray,  # [B, N]
+    fusion_group: IntArray,  # [B, N]
+    replication: IntArray | None = None,  # [B, N]; by default none is replicated
     *,
     without: Collection[str] = (),
 ) -> SimulatedBatch:
@@ -87,9 +88,7 @@ def simulate_batch(
     return out
 
 
-def replicas_by_chip(
-    target: Target, placement: NDArray[np.int32], replication: NDArray[np.int32]
-) -> NDArray[np.int32]:
+def replicas_by_chip(target: Target, placement: IntArray, replication: IntArray) -> IntArray:
     """[D] chips of the stage that starts at each chip, cut short where it would overlap the next."""
     size = size_by_chip(placement, replication, target.num_chips)
     first = np.unique(placement)
@@ -121,7 +120,15 @@ def setting_of(graph: Graph, target: Target, without: tuple[str, ...]) -> tuple[
 
 
 @compiled
-def _simulate(tables, setting, kernel_of, placement, replicas, b, out):
+def _simulate(
+    tables: CostTables,
+    setting: Setting,
+    kernel_of: IntArray,
+    placement: IntArray,
+    replicas: IntArray,
+    b: int,
+    out: SimulatedBatch,
+) -> None:
     plan = assemble(tables, setting, kernel_of, placement, replicas, NONE_SHOWN, NONE_SHOWN)
     fit, package = plan.fit, plan.package
     for kernel in range(len(plan.kernel_s)):
@@ -171,7 +178,7 @@ def _simulate(tables, setting, kernel_of, placement, replicas, b, out):
 
 
 @compiled_inner
-def _name_deadlock(package, culprit):
+def _name_deadlock(package: Package, culprit: LongArray) -> None:
     """The first link whose queue has stopped, the tensor at its head and the inference that is of."""
     for link in range(len(package.links)):
         if package.links[link].blocked_head != NONE:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from go_opt.common.arrays import FloatArray, Record
 from go_opt.common.compiling import uncounted, uncounted_inner
+from go_opt.env.simulator.package import Package
 
 MAX_PERIOD = 16  # cycles
 # Times are sums of floats: differences of equal steps agree to about this much of the time.
@@ -10,7 +12,7 @@ TOLERANCE = 1e-9
 
 
 @uncounted_inner
-def period_of(package):
+def period_of(package: Package) -> int:
     """The least number of inferences after which every chip and link does the same again; 0: none yet.
 
     All must step alike, as they do once the buffers between them are full; for good then, since
@@ -46,7 +48,7 @@ def period_of(package):
 
 
 @uncounted_inner
-def _is_restless(package, last, over, tolerance_s):
+def _is_restless(package: Package, last: int, over: int, tolerance_s: float) -> bool:
     """Whether inferences come as fast as the work of each allows."""
     work_s = 0.0
     for chip in range(len(package.chips)):
@@ -57,7 +59,7 @@ def _is_restless(package, last, over, tolerance_s):
 
 
 @uncounted_inner
-def _chip_work_s(package, number):
+def _chip_work_s(package: Package, number: int) -> float:
     """Seconds of work of a chip, in the mean of all inferences."""
     chip, work_s = package.chips[number], 0.0
     for stage in range(chip.stage_begin, chip.stage_end):
@@ -66,14 +68,16 @@ def _chip_work_s(package, number):
 
 
 @uncounted_inner
-def _link_work_s(package, number):
+def _link_work_s(package: Package, number: int) -> float:
     """Seconds of work of a link, in the mean of all inferences."""
     link = package.links[number]
     return link.round_bytes / link.cycle * link.s_per_byte
 
 
 @uncounted_inner
-def _is_periodic(package, last, period, step_s, tolerance_s, all_alike):
+def _is_periodic(
+    package: Package, last: int, period: int, step_s: float, tolerance_s: float, all_alike: bool
+) -> bool:
     for i in range(1, 2 * period + 6):
         now, before = package.rounds[last - i], package.rounds[last - i - period]
         if abs(now.completion_s - before.completion_s - step_s) > tolerance_s:
@@ -93,19 +97,19 @@ def _is_periodic(package, last, period, step_s, tolerance_s, all_alike):
 
 
 @uncounted_inner
-def _last_turn(chip, inference):
+def _last_turn(chip: Record, inference: int) -> int:
     """The chip's last turn up to an inference."""
     return inference if chip.replicas == 1 else (inference - chip.replica) // chip.replicas
 
 
 @uncounted_inner
-def _last_cycle(link, inference):
+def _last_cycle(link: Record, inference: int) -> int:
     """The last cycle whose bytes the link has surely carried after an inference."""
     return inference if link.cycle == 1 else (inference + 1) // link.cycle - 1
 
 
 @uncounted_inner
-def _repeats(end_s, last, period, inferences, tolerance_s):
+def _repeats(end_s: FloatArray, last: int, period: int, inferences: int, tolerance_s: float) -> bool:
     """Whether turns, one in so many ``inferences``, come as far apart as a ``period`` of them before."""
     step_s = end_s[last] - end_s[last - period]
     for i in range(1, 2 * period + 6 // inferences):
@@ -115,7 +119,7 @@ def _repeats(end_s, last, period, inferences, tolerance_s):
 
 
 @uncounted
-def slowest_step_s(package, last, over):
+def slowest_step_s(package: Package, last: int, over: int) -> float:
     """Seconds an inference takes at the slowest chip or link, over the ``over`` inferences up to ``last``."""
     slowest_s = (package.rounds[last].completion_s - package.rounds[last - over].completion_s) / over
     for chip in range(len(package.chips)):
@@ -126,7 +130,7 @@ def slowest_step_s(package, last, over):
 
 
 @uncounted_inner
-def _chip_step_s(package, number, last, over):
+def _chip_step_s(package: Package, number: int, last: int, over: int) -> float:
     """Seconds an inference takes at a chip, over whole turns; at the others of its kind it takes none."""
     chip, end_s = package.chips[number], package.chip_end_s[number]
     turn, turns = _last_turn(chip, last), over // chip.replicas
@@ -134,7 +138,7 @@ def _chip_step_s(package, number, last, over):
 
 
 @uncounted_inner
-def _link_step_s(package, number, last, over):
+def _link_step_s(package: Package, number: int, last: int, over: int) -> float:
     """Seconds an inference takes on a link, over whole cycles."""
     link, end_s = package.links[number], package.link_end_s[number]
     cycle, cycles = _last_cycle(link, last), over // link.cycle
@@ -144,7 +148,7 @@ def _link_step_s(package, number, last, over):
 
 
 @uncounted_inner
-def average_step_s(package, last, over):
+def average_step_s(package: Package, last: int, over: int) -> float:
     """:func:`slowest_step_s` where nothing repeats; of replicas, how far apart inferences complete.
 
     Such an average may be off by about one inference in ``over``; that of a chip or link which
@@ -167,7 +171,7 @@ def average_step_s(package, last, over):
 
 
 @uncounted_inner
-def _completion_slope_s(package, last, over):
+def _completion_slope_s(package: Package, last: int, over: int) -> float:
     """The line of least squares through the last ``over`` completions, in seconds an inference."""
     moment_s = 0.0
     for i in range(over):

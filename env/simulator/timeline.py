@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.env.copies.relays import expand_plan
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.env.model.memory import FITS
@@ -31,7 +32,7 @@ class Traced(NamedTuple):
     """A plan made ready to run, with room for what ran."""
 
     graph: Graph
-    kernel_of: NDArray[np.int32]  # [N]
+    kernel_of: IntArray  # [N]
     assembly: Assembly
 
 
@@ -191,9 +192,7 @@ def _stages_of(traced: Traced) -> tuple[dict[int, int], dict[int, int]]:
     return maker, reader
 
 
-def _memory(
-    assembly: Assembly, kernels: list[Span]
-) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64]]]:
+def _memory(assembly: Assembly, kernels: list[Span]) -> Iterator[tuple[FloatArray, LongArray]]:
     """Of each chip the times and the bytes held; activations from the start of their kernel on."""
     fixed_bytes = assembly.fit.weight_bytes + assembly.held.border_bytes
     fixed_bytes = fixed_bytes[np.arange(len(fixed_bytes)) - assembly.package.chips["replica"]]
@@ -210,7 +209,7 @@ def _memory(
         yield np.array(times_s), fixed_bytes[chip] + np.array(held_bytes, np.int64)
 
 
-def _activations(assembly: Assembly) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _activations(assembly: Assembly) -> tuple[LongArray, LongArray]:
     """[M] bytes up to the highest address in use while each kernel runs, and right after it.
 
     Where sizes are all that counts, the bytes alive.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from go_opt.common.compiling import uncounted_inner
+from go_opt.common.arrays import Record
+from go_opt.common.compiling import int64, uncounted_inner
 from go_opt.env.simulator.package import (
     HOST_IN,
     NONE,
     ON_LINK,
     STREAM,
+    Package,
     ask_host,
     crosses,
     give_node,
@@ -29,7 +31,7 @@ STAGE_END, ENTER, SENT, ARRIVE, HOST_SERVED, HOST_TOOK, PACE = np.arange(7)
 
 
 @uncounted_inner
-def _has_room(package, flow):
+def _has_room(package: Package, flow: Record) -> bool:
     """Whether every reader that grants credit has a buffer for the next of this flow."""
     limit, inference = package.shared[0].buffers, inference_of(flow, flow.queued)
     i = flow.delivery_begin
@@ -42,14 +44,14 @@ def _has_room(package, flow):
 
 
 @uncounted_inner
-def taker(package, first, inference):
+def taker(package: Package, first: int, inference: int) -> int:
     """The replica of a delivery whose turn it is, given the first of them."""
     replicas = package.deliveries[first].replicas
     return first if replicas == 1 else first + inference % replicas
 
 
 @uncounted_inner
-def send(package, number, now_s):
+def send(package: Package, number: int, now_s: float) -> None:
     """Hand a made tensor to the DMA engines once its readers have room."""
     flow = package.flows[number]
     chip = package.chips[flow.chip]
@@ -65,10 +67,10 @@ def send(package, number, now_s):
 
 
 @uncounted_inner
-def dispatch(package, chip, now_s):
+def dispatch(package: Package, chip: Record, now_s: float) -> None:
     while chip.engines_free > 0 and chip.ready_head != NONE:
         flow = package.flows[package.nodes[chip.ready_head].subject]
-        inference = np.int64(package.nodes[chip.ready_head].value)
+        inference = int64(package.nodes[chip.ready_head].value)
         chip.ready_head = give_node(package, chip.ready_head)
         chip.engines_free -= 1
         begin_s = now_s + chip.setup_s
@@ -80,7 +82,7 @@ def dispatch(package, chip, now_s):
 
 
 @uncounted_inner
-def enter_link(package, hop, last_byte_s, now_s):
+def enter_link(package: Package, hop: int, last_byte_s: float, now_s: float) -> None:
     link = package.links[package.hops[hop].link]
     if link.blocked_head == NONE and _transmit(package, hop, last_byte_s, now_s):
         return
@@ -93,7 +95,7 @@ def enter_link(package, hop, last_byte_s, now_s):
 
 
 @uncounted_inner
-def unblock(package, number, now_s):
+def unblock(package: Package, number: int, now_s: float) -> None:
     link = package.links[number]
     while link.blocked_head != NONE:
         node = package.nodes[link.blocked_head]
@@ -103,7 +105,7 @@ def unblock(package, number, now_s):
 
 
 @uncounted_inner
-def _transmit(package, number, last_byte_s, now_s):
+def _transmit(package: Package, number: int, last_byte_s: float, now_s: float) -> bool:
     """Send a tensor over one link of its way; False where its reader has no room for it.
 
     ``last_byte_s`` is when its last byte reaches this link: it cannot leave before. Where a slower
@@ -139,7 +141,7 @@ def _transmit(package, number, last_byte_s, now_s):
 
 
 @uncounted_inner
-def ask(package, number):
+def ask(package: Package, number: int) -> None:
     """Ask the host for what of an input may come by now, and for weights where all may come ahead."""
     flow, shared = package.flows[number], package.shared[0]
     if flow.kind == HOST_IN or (flow.kind == STREAM and shared.prefetch_all):
@@ -148,7 +150,7 @@ def ask(package, number):
 
 
 @uncounted_inner
-def serve_host(package, now_s):
+def serve_host(package: Package, now_s: float) -> None:
     shared = package.shared[0]
     if shared.host_is_busy or shared.host_requests == 0:
         return
@@ -161,7 +163,7 @@ def serve_host(package, now_s):
 
 
 @uncounted_inner
-def send_to_host(package, number, now_s):
+def send_to_host(package: Package, number: int, now_s: float) -> None:
     flow, place = package.flows[number], len(package.links) - 1
     link, inference = package.links[place], inference_of(flow, flow.made - 1)
     ready_s = now_s + package.chips[flow.chip].setup_s

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.common.suggestion import suggestion
 from go_opt.env.target.simulator_parameters import (
     ANALYTICAL_EFFECTS,
@@ -50,7 +50,7 @@ class ChipKind:
     vector_flops_per_s: Mapping[str, float]
     simulator: KindParameters = field(default_factory=KindParameters)
 
-    def rates(self, by_dtype: Mapping[str, float], native_dtype: str) -> NDArray[np.float64]:
+    def rates(self, by_dtype: Mapping[str, float], native_dtype: str) -> FloatArray:
         """[len(DTYPES)] peak rate of each type.
 
         A type that is not listed runs at ``default``, or else at the native type's rate
@@ -112,13 +112,13 @@ class Target:
         return self.constraints.acyclic and self.topology.is_ring
 
     @cached_property
-    def chip_kind(self) -> NDArray[np.int32]:
+    def chip_kind(self) -> IntArray:
         """[D] index into ``kinds``."""
         counts = [kind.count for kind in self.kinds]
         return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
 
     @cached_property
-    def chip_sram_bytes(self) -> NDArray[np.int64]:
+    def chip_sram_bytes(self) -> LongArray:
         """[D] memory of each chip."""
         return np.array([kind.sram_bytes for kind in self.kinds], dtype=np.int64)[self.chip_kind]
 

@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
 
 TOPOLOGIES: Final = ("ring", "chain", "mesh2d", "all_to_all", "host_star", "listed")
 Link = tuple[int, int, float, float]  # source, destination, bytes per second, latency in seconds
@@ -28,10 +29,10 @@ class Topology:
     num_chips: int
     link_src: tuple[str, ...]  # [L] names of the ends: a chip's number, or "host"
     link_dst: tuple[str, ...]  # [L]
-    link_from: NDArray[np.int32]  # [L] chip the link leaves, -1 for the host
-    link_to: NDArray[np.int32]  # [L] chip the link enters, -1 for the host
-    rate_bytes_per_s: NDArray[np.float64]  # [L]
-    latency_s: NDArray[np.float64]  # [L]
+    link_from: IntArray  # [L] chip the link leaves, -1 for the host
+    link_to: IntArray  # [L] chip the link enters, -1 for the host
+    rate_bytes_per_s: FloatArray  # [L]
+    latency_s: FloatArray  # [L]
 
     @property
     def num_links(self) -> int:
@@ -43,7 +44,7 @@ class Topology:
         return self.kind in ("ring", "chain")
 
     @cached_property
-    def routes(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    def routes(self) -> tuple[LongArray, IntArray]:
         """CSR over pairs: the links from chip a to chip b are row ``a * D + b``.
 
         Shortest routes, ties broken towards the lower link; a pair without a route, and a

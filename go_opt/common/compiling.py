@@ -11,8 +11,9 @@ tuple that it passes on, which takes longer than most of these functions do.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
+import numpy as np
 from numba import njit
 
 _Decorator = Callable[[Callable[..., Any]], Any]
@@ -25,3 +26,8 @@ compiled_inner: Final[_Decorator] = njit(**_INNER)
 compiled_inline: Final[_Decorator] = njit(**_INNER, inline="always")
 uncounted: Final[_Decorator] = njit(**_OUTER, **_UNCOUNTED)
 uncounted_inner: Final[_Decorator] = njit(**_INNER, **_UNCOUNTED)
+
+# Within compiled functions: integers of a certain width, which are ``int`` to the type checker.
+int32: Final = cast("Callable[[Any], int]", np.int32)
+int64: Final = cast("Callable[[Any], int]", np.int64)
+uint64: Final = cast("Callable[[Any], int]", np.uint64)

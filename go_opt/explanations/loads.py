@@ -15,6 +15,7 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
 from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import number_kernels
@@ -34,12 +35,12 @@ class Loads:
     plan: Plan
 
     @cached_property
-    def kernel_of(self) -> NDArray[np.int32]:
+    def kernel_of(self) -> IntArray:
         """[N] kernel of each op, numbered along the order."""
         return number_kernels(self.plan.order, self.plan.fusion_group)
 
     @cached_property
-    def kernel_chip(self) -> NDArray[np.int32]:
+    def kernel_chip(self) -> IntArray:
         """[M] where its first op is; of an illegal plan the others may be elsewhere."""
         chip = np.empty(int(self.kernel_of.max()) + 1, dtype=np.int32)
         backwards = self.plan.order[::-1]
@@ -47,59 +48,59 @@ class Loads:
         return chip
 
     @cached_property
-    def op_chip(self) -> NDArray[np.int32]:
+    def op_chip(self) -> IntArray:
         """[N] chip of each op's kernel."""
         return self.kernel_chip[self.kernel_of]
 
     @cached_property
-    def members(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    def members(self) -> tuple[LongArray, IntArray]:
         """CSR over kernels: their ops, in execution order."""
         return row_pointers(self.kernel_of[self.plan.order], len(self.kernel_chip)), self.plan.order
 
     @cached_property
-    def _kind(self) -> NDArray[np.int32]:
+    def _kind(self) -> IntArray:
         return self.tables.chip_kind[self.kernel_chip]
 
     @cached_property
-    def compute_s(self) -> NDArray[np.float64]:
+    def compute_s(self) -> FloatArray:
         """[M] flops over peak rates, of ops without a measured cost."""
         kind = self.tables.chip_kind[self.plan.placement]
         op_s = self.tables.op_s[kind, np.arange(self.graph.num_ops)]
         return self._per_kernel(np.where(np.isnan(self._op_measured_s), op_s, 0.0))
 
     @cached_property
-    def measured_s(self) -> NDArray[np.float64]:
+    def measured_s(self) -> FloatArray:
         """[M] measured seconds."""
         return self._per_kernel(np.nan_to_num(self._op_measured_s))
 
     @cached_property
-    def _op_measured_s(self) -> NDArray[np.float64]:
+    def _op_measured_s(self) -> FloatArray:
         kind = self.tables.chip_kind[self.plan.placement]
         return self.tables.measured_s[kind, np.arange(self.graph.num_ops)]
 
     @cached_property
-    def is_modelled(self) -> NDArray[np.bool_]:
+    def is_modelled(self) -> BoolArray:
         """[M] False where all ops of the kernel cost what was measured."""
         return self._per_kernel(np.isnan(self._op_measured_s)) > 0
 
     @cached_property
-    def sram_s(self) -> NDArray[np.float64]:
+    def sram_s(self) -> FloatArray:
         """[M] bytes moved over SRAM bandwidth."""
         return self.moved_bytes * self.tables.sram_s_per_byte[self._kind]
 
     @cached_property
-    def overhead_s(self) -> NDArray[np.float64]:
+    def overhead_s(self) -> FloatArray:
         """[M]"""
         return np.where(self.is_modelled, self.tables.kernel_overhead_s[self._kind], 0.0)
 
     @cached_property
-    def kernel_s(self) -> NDArray[np.float64]:
+    def kernel_s(self) -> FloatArray:
         """[M] ``max(compute, SRAM) + overhead``, or what was measured."""
         modelled_s = np.maximum(self.compute_s, self.sram_s) + self.overhead_s
         return np.where(self.is_modelled, modelled_s, 0.0) + self.measured_s
 
     @cached_property
-    def moved_bytes(self) -> NDArray[np.int64]:
+    def moved_bytes(self) -> LongArray:
         """[M] read from outside the kernel, once a tensor, and written to outside it."""
         tables, kernel_of = self.tables, self.kernel_of
         is_outside = self._reader_kernel != self._home_kernel[tables.reader_tensor]
@@ -117,14 +118,14 @@ class Loads:
         return moved
 
     @cached_property
-    def stage_size(self) -> NDArray[np.int32]:
+    def stage_size(self) -> IntArray:
         """[D] chips of the stage that starts at each chip; 1 where none does."""
         num_chips = self.tables.num_chips
         size = size_by_chip(self.plan.placement, self.plan.replication, num_chips)
         return np.minimum(size, np.arange(num_chips, 0, -1, dtype=np.int32))  # also of an illegal plan
 
     @cached_property
-    def first_chip(self) -> NDArray[np.int32]:
+    def first_chip(self) -> IntArray:
         """[D] first chip of the stage that each chip is part of."""
         first = np.arange(self.tables.num_chips, dtype=np.int32)
         for chip in np.flatnonzero(self.stage_size > 1):
@@ -132,13 +133,13 @@ class Loads:
         return first
 
     @cached_property
-    def home_chip(self) -> NDArray[np.int64]:
+    def home_chip(self) -> LongArray:
         """[K] chip of the producer; -1 for weights and inputs."""
         producer = self.tables.tensor_producer
         return np.where(producer == NO_PRODUCER, -1, self.op_chip[producer])
 
     @cached_property
-    def farthest_hops(self) -> NDArray[np.int64]:
+    def farthest_hops(self) -> LongArray:
         """[K] links on the ring from the first chip of a tensor's stage to that of its farthest reader's."""
         tables = self.tables
         home = self.home_chip[tables.reader_tensor]
@@ -147,7 +148,7 @@ class Loads:
         np.maximum.at(farthest, tables.reader_tensor[home >= 0], hops[home >= 0])
         return farthest
 
-    def on_link(self, link: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def on_link(self, link: int) -> tuple[LongArray, FloatArray]:
         """The tensors that load a link, most bytes first, and in which share of all inferences each does."""
         tables = self.tables
         share = self._share_on_ring(link) if tables.is_ring else self._share_by_routes(link)
@@ -155,7 +156,7 @@ class Loads:
         tensors = tensors[np.argsort(-tables.tensor_bytes[tensors] * share[tensors], kind="stable")]
         return tensors, share[tensors]
 
-    def _share_on_ring(self, link: int) -> NDArray[np.float64]:
+    def _share_on_ring(self, link: int) -> FloatArray:
         """[K] of all inferences: of those that run before the link where it leaves, behind where it ends."""
         home, hops, num_chips = self.home_chip, self.farthest_hops, self.tables.num_chips
         end = (home + hops) % num_chips
@@ -164,7 +165,7 @@ class Loads:
         enter = np.clip((hops - 1 - from_home) / self.stage_size[end] + 1.0, 0.0, 1.0)
         return np.where((home >= 0) & (hops > 0), leave * enter, 0.0)
 
-    def _share_by_routes(self, link: int) -> NDArray[np.float64]:
+    def _share_by_routes(self, link: int) -> FloatArray:
         """[K] of all inferences."""
         share = np.zeros(len(self.tables.tensor_kind))
         for k, chips in self._crossings.items():
@@ -220,11 +221,11 @@ class Loads:
         is_weight = self.tables.tensor_kind[tensors] == WEIGHT
         return int(self.tables.tensor_bytes[tensors[is_weight]].sum())
 
-    def inputs(self) -> NDArray[np.int64]:
+    def inputs(self) -> LongArray:
         """The inputs, most bytes first."""
         return self._most_bytes_first(np.flatnonzero(self.tables.tensor_kind == INPUT))
 
-    def outputs(self) -> NDArray[np.int64]:
+    def outputs(self) -> LongArray:
         """The graph's results, most bytes first."""
         is_sent = self.tables.tensor_is_output & (self.tables.tensor_producer != NO_PRODUCER)
         return self._most_bytes_first(np.flatnonzero(is_sent))
@@ -254,16 +255,16 @@ class Loads:
         return streamed
 
     @cached_property
-    def _reader_kernel(self) -> NDArray[np.int32]:
+    def _reader_kernel(self) -> IntArray:
         return self.kernel_of[self.tables.reader_op]
 
     @cached_property
-    def _home_kernel(self) -> NDArray[np.int64]:
+    def _home_kernel(self) -> LongArray:
         producer = self.tables.tensor_producer
         return np.where(producer == NO_PRODUCER, -1, self.kernel_of[producer])
 
-    def _per_kernel(self, per_op: NDArray) -> NDArray[np.float64]:
+    def _per_kernel(self, per_op: NDArray) -> FloatArray:
         return np.bincount(self.kernel_of, per_op, len(self.kernel_chip)).astype(np.float64)
 
-    def _most_bytes_first(self, tensors: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _most_bytes_first(self, tensors: LongArray) -> LongArray:
         return tensors[np.argsort(-self.tables.tensor_bytes[tensors], kind="stable")]

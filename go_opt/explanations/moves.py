@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray, LongArray
 from go_opt.env import Target
 from go_opt.env.copies.expanded_tables import plan_tables
 from go_opt.env.copies.stages import Stages, stages_of, stages_of_sizes
@@ -139,7 +139,7 @@ class Mover:
         best, op = min(legal, key=lambda pair: pair[0].cost.interval_s, default=(None, ""))
         return Neighbourhood(tried, len(legal), op, best)
 
-    def _forbidden(self, plan: Plan, unit_stage: NDArray[np.int32]) -> str:
+    def _forbidden(self, plan: Plan, unit_stage: IntArray) -> str:
         """The first rule that a plan breaks, one sentence; its relays keep the triangle rule."""
         rule = RULE_NAMES[broken_rules(self._problem, unit_stage[None])[0]]
         if rule == "no_skip":
@@ -152,7 +152,7 @@ class Mover:
             return violations[0].message if violations else ""
         return ""
 
-    def _moved(self, unit: int, stage: int) -> NDArray[np.int32]:
+    def _moved(self, unit: int, stage: int) -> IntArray:
         """[U] stages with ``unit`` and its closure moved."""
         problem, moved = self._problem, self._unit_stage.copy()
         moved[unit] = stage
@@ -179,7 +179,7 @@ class Mover:
         there = self.plan.placement[beyond]
         return _Edge(int(beyond[np.argmin(there) if is_up else np.argmax(there)]), op_reads=not is_up)
 
-    def _plan(self, stage_of_op: NDArray[np.int32]) -> Plan:
+    def _plan(self, stage_of_op: IntArray) -> Plan:
         """The plan on another placement, with the relays that its triangle rule needs."""
         first_chip, size = self.stages
         placement = first_chip[stage_of_op]
@@ -199,7 +199,7 @@ class Mover:
         return Place(self.graph.op_names[op], chip, replicas)
 
     @staticmethod
-    def _row(ptr: NDArray[np.int64], entry: NDArray[np.int32], unit: int) -> NDArray[np.int32]:
+    def _row(ptr: LongArray, entry: IntArray, unit: int) -> IntArray:
         return entry[ptr[unit] : ptr[unit + 1]]
 
 
@@ -209,9 +209,7 @@ def _with_free_chips(stages: Stages, num_chips: int) -> Stages:
     return stages_of_sizes(np.concatenate([stages.size, free]))
 
 
-def _useful_clones(
-    graph: Graph, placement: NDArray[np.int32], clones: tuple[Clone, ...]
-) -> tuple[Clone, ...]:
+def _useful_clones(graph: Graph, placement: IntArray, clones: tuple[Clone, ...]) -> tuple[Clone, ...]:
     """The clones that something on their chip reads, beside no original."""
     ptr, reader = graph.successors
     chips_of: dict[int, set[int]] = {}

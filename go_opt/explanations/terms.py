@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray
 from go_opt.env import Metrics, Target
 from go_opt.env.copies.relays import clone_name, relay_name
 from go_opt.env.cost.tables import COPY_TYPE
@@ -85,7 +85,7 @@ class Terms:
         """``names`` of copies of tensors are those of what they copy."""
         self.target, self.loads, self.metrics, self._names = target, loads, metrics, names
 
-    def total_s(self) -> NDArray[np.float64]:
+    def total_s(self) -> FloatArray:
         """[D + L] each term's seconds: chips, then links, host in and host out.
 
         Where transfers and compute do not overlap, a chip's term holds its transfers and

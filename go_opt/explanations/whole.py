@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.env import Metrics, Target, cost_tables, evaluate_plan
 from go_opt.env.copies.expanded_tables import PlanTables
 from go_opt.env.copies.relays import expand_plan
@@ -184,7 +184,7 @@ def _ops(graph: Graph, terms: tuple[Term, ...]) -> list[int]:
     return [graph.op_index[name] for name in dict.fromkeys(names) if name in graph.op_index]
 
 
-def _decided(plan: Plan) -> tuple[NDArray[np.int32], ...]:
+def _decided(plan: Plan) -> tuple[IntArray, ...]:
     return plan.placement, plan.order, plan.fusion_group, plan.replication
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import LongArray
 
-def row_pointers(rows: NDArray, num_rows: int) -> NDArray[np.int64]:
+
+def row_pointers(rows: NDArray, num_rows: int) -> LongArray:
     """``[num_rows + 1]`` pointers of entries that stand in the order of their ``rows``."""
     counts = np.bincount(rows, minlength=num_rows)
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray
 from go_opt.model.csr import row_pointers
 from go_opt.model.dtypes import DTYPES
 
@@ -52,20 +52,20 @@ class Graph:
     name: str
     op_names: tuple[str, ...]  # [N] unique
     op_types: tuple[str, ...]  # [N] ONNX names where the op has one ("MatMul", "Add")
-    op_class: NDArray[np.int8]  # [N] index into OP_CLASSES
-    op_flops: NDArray[np.float64]  # [N] floating-point operations, 2 per multiply-add
-    op_dtype: NDArray[np.int8]  # [N] index into DTYPES, the type computed in
+    op_class: CodeArray  # [N] index into OP_CLASSES
+    op_flops: FloatArray  # [N] floating-point operations, 2 per multiply-add
+    op_dtype: CodeArray  # [N] index into DTYPES, the type computed in
     tensor_names: tuple[str, ...]  # [K] unique
-    tensor_elements: NDArray[np.int64]  # [K]
-    tensor_dtype: NDArray[np.int8]  # [K] index into DTYPES
-    tensor_kind: NDArray[np.int8]  # [K] index into TENSOR_KINDS
-    tensor_producer: NDArray[np.int32]  # [K] op, or NO_PRODUCER for weights and inputs
-    tensor_is_output: NDArray[np.bool_]  # [K] True where the host reads the tensor
-    reader_ptr: NDArray[np.int64]  # [K + 1] CSR rows of the two below
-    reader_op: NDArray[np.int32]  # [R] ops that read tensor k, ascending and unique in a row
-    reader_elements: NDArray[np.int64]  # [R] elements that reader touches
-    measured_s: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # kind -> [N], NaN: none
-    excluded: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)  # kind -> [N], True: not here
+    tensor_elements: LongArray  # [K]
+    tensor_dtype: CodeArray  # [K] index into DTYPES
+    tensor_kind: CodeArray  # [K] index into TENSOR_KINDS
+    tensor_producer: IntArray  # [K] op, or NO_PRODUCER for weights and inputs
+    tensor_is_output: BoolArray  # [K] True where the host reads the tensor
+    reader_ptr: LongArray  # [K + 1] CSR rows of the two below
+    reader_op: IntArray  # [R] ops that read tensor k, ascending and unique in a row
+    reader_elements: LongArray  # [R] elements that reader touches
+    measured_s: Mapping[str, FloatArray] = field(default_factory=dict)  # kind -> [N], NaN: none
+    excluded: Mapping[str, BoolArray] = field(default_factory=dict)  # kind -> [N], True: not here
     dims: Mapping[str, int] = field(default_factory=dict)  # symbolic dimension -> value
     precision: Precision = "native"
     nodes_without_op: tuple[NodeWithoutOp, ...] = ()  # by the importer; no part of the fingerprint
@@ -99,19 +99,19 @@ class Graph:
         return MappingProxyType({name: i for i, name in enumerate(self.tensor_names)})
 
     @cached_property
-    def reader_tensor(self) -> NDArray[np.int32]:
+    def reader_tensor(self) -> IntArray:
         """[R] the tensor each read is of (the row of each CSR entry)."""
         counts = np.diff(self.reader_ptr)
         return np.repeat(np.arange(self.num_tensors, dtype=np.int32), counts)
 
     @cached_property
-    def op_reads(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    def op_reads(self) -> tuple[LongArray, IntArray]:
         """CSR over ops: ``(ptr[N + 1], read[R])``, indices into the reads of each op."""
         by_op = np.argsort(self.reader_op, kind="stable").astype(np.int32)
         return row_pointers(self.reader_op, self.num_ops), by_op
 
     @cached_property
-    def op_outputs(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    def op_outputs(self) -> tuple[LongArray, IntArray]:
         """CSR over ops: ``(ptr[N + 1], tensor[...])``, the tensors each op produces."""
         produced = np.flatnonzero(self.tensor_producer != NO_PRODUCER).astype(np.int32)
         producers = self.tensor_producer[produced]
@@ -119,29 +119,29 @@ class Graph:
         return row_pointers(producers, self.num_ops), produced[by_op]
 
     @cached_property
-    def _edges(self) -> NDArray[np.int32]:
+    def _edges(self) -> IntArray:
         producer = self.tensor_producer[self.reader_tensor]
         has_producer = producer != NO_PRODUCER
         pairs = np.stack([producer[has_producer], self.reader_op[has_producer]], axis=1)
         return np.unique(pairs, axis=0) if len(pairs) else pairs.reshape(0, 2)
 
     @property
-    def edge_src(self) -> NDArray[np.int32]:
+    def edge_src(self) -> IntArray:
         """[E] producers, one entry for each pair of ops that share a tensor."""
         return self._edges[:, 0]
 
     @property
-    def edge_dst(self) -> NDArray[np.int32]:
+    def edge_dst(self) -> IntArray:
         """[E] readers, beside :attr:`edge_src`."""
         return self._edges[:, 1]
 
     @cached_property
-    def successors(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    def successors(self) -> tuple[LongArray, IntArray]:
         """CSR over ops: ``(ptr[N + 1], op[E])``, the readers of each op's tensors."""
         return row_pointers(self.edge_src, self.num_ops), np.ascontiguousarray(self.edge_dst)
 
     @cached_property
-    def predecessors(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    def predecessors(self) -> tuple[LongArray, IntArray]:
         """CSR over ops: ``(ptr[N + 1], op[E])``, the producers each op reads from."""
         by_reader = np.argsort(self.edge_dst, kind="stable")
         return (

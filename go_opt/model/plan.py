@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph, Precision
 
@@ -36,14 +37,14 @@ class Plan:
     their fingerprints; :meth:`check_belongs_to` raises where it is used with others.
     """
 
-    placement: NDArray[np.int32]  # [N] chip of each op, the first of its stage
-    order: NDArray[np.int32]  # [N] ops in execution order, a topological order
-    fusion_group: NDArray[np.int32]  # [N] kernel of each op, numbered by first place in `order`
-    replication: NDArray[np.int32]  # [N] consecutive chips the op's stage runs on
+    placement: IntArray  # [N] chip of each op, the first of its stage
+    order: IntArray  # [N] ops in execution order, a topological order
+    fusion_group: IntArray  # [N] kernel of each op, numbered by first place in `order`
+    replication: IntArray  # [N] consecutive chips the op's stage runs on
     relays: tuple[Relay, ...]
     clones: tuple[Clone, ...]
     provenance: tuple[str, ...]  # distinct origins ("slice: depth order", "pinned", …)
-    op_provenance: NDArray[np.int32]  # [N] index into `provenance`
+    op_provenance: IntArray  # [N] index into `provenance`
     graph_fingerprint: str
     target_fingerprint: str
     target: str  # name or path the target was loaded by
@@ -111,7 +112,7 @@ class Plan:
             )
 
 
-def number_by_first_place(fusion_group: NDArray, order: NDArray) -> NDArray[np.int32]:
+def number_by_first_place(fusion_group: NDArray, order: NDArray) -> IntArray:
     """Renumber groups 0, 1, … by their first op in ``order``, so equal fusions compare equal."""
     _, first, inverse = np.unique(fusion_group[order], return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int32)
@@ -121,7 +122,7 @@ def number_by_first_place(fusion_group: NDArray, order: NDArray) -> NDArray[np.i
     return numbered
 
 
-def _frozen(values: NDArray) -> NDArray[np.int32]:
+def _frozen(values: NDArray) -> IntArray:
     array = np.array(values, dtype=np.int32)
     array.flags.writeable = False
     return array

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, LongArray, WordArray
 from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph
 
 MOST_PERIODS: Final = 64
@@ -51,10 +52,10 @@ class Repeat:
 class _Reads(NamedTuple):
     """Reads by op, and within an op in an order that all matching ops share."""
 
-    ptr: NDArray[np.int64]  # [N + 1]
-    label: NDArray[np.uint64]  # [R] what is read, wherever it comes from
-    tensor: NDArray[np.int64]  # [R]
-    hops: NDArray[np.int64]  # [R] ops back to the producer; to the first reader where there is none
+    ptr: LongArray  # [N + 1]
+    label: WordArray  # [R] what is read, wherever it comes from
+    tensor: LongArray  # [R]
+    hops: LongArray  # [R] ops back to the producer; to the first reader where there is none
 
 
 @lru_cache(maxsize=16)
@@ -86,7 +87,7 @@ def _covered(start: int, end: int, period: int) -> int:
     return (end - start) // period * period
 
 
-def _cut(start: int, end: int, period: int, crossing: NDArray[np.int64]) -> Repeat:
+def _cut(start: int, end: int, period: int, crossing: LongArray) -> Repeat:
     spare = (end - start) % period
     # The border behind the first block stands for all: they are alike. Of equal ones the last,
     # so that an op whose result is all that crosses ends a block rather than begins one.
@@ -101,7 +102,7 @@ def _outside(run: tuple[int, int, int], taken: Repeat) -> Iterator[tuple[int, in
     return ((a, b, period) for a, b in pieces if b - a >= 2 * period)
 
 
-def _candidate_periods(labels: NDArray[np.uint64]) -> list[int]:
+def _candidate_periods(labels: WordArray) -> list[int]:
     """Distances between an n-gram and its next occurrence, those seen most often first."""
     distances = []
     gram = labels
@@ -119,7 +120,7 @@ def _candidate_periods(labels: NDArray[np.uint64]) -> list[int]:
     return [int(period) for period in periods[most]]
 
 
-def _stretches(labels: NDArray[np.uint64], reads: _Reads, period: int) -> Iterator[tuple[int, int]]:
+def _stretches(labels: WordArray, reads: _Reads, period: int) -> Iterator[tuple[int, int]]:
     """Maximal stretches [start, end) of at least ``period`` ops that match the op a period on."""
     alike = labels[:-period] == labels[period:]
     for start, end in _runs(alike, period):
@@ -134,7 +135,7 @@ def _stretches(labels: NDArray[np.uint64], reads: _Reads, period: int) -> Iterat
         yield from ((start + a, start + b) for a, b in _runs(matches, period))
 
 
-def _runs(flags: NDArray[np.bool_], shortest: int) -> list[tuple[int, int]]:
+def _runs(flags: BoolArray, shortest: int) -> list[tuple[int, int]]:
     """Maximal runs [start, end) of True of at least ``shortest``."""
     edges = np.flatnonzero(np.diff(flags.astype(np.int8), prepend=0, append=0))
     starts, ends = edges[::2], edges[1::2]
@@ -142,7 +143,7 @@ def _runs(flags: NDArray[np.bool_], shortest: int) -> list[tuple[int, int]]:
     return list(zip(starts[is_long].tolist(), ends[is_long].tolist(), strict=True))
 
 
-def _op_labels(graph: Graph, reads: _Reads) -> NDArray[np.uint64]:
+def _op_labels(graph: Graph, reads: _Reads) -> WordArray:
     """[N] what an op computes and how large what it reads and writes is."""
     _, type_code = np.unique(graph.op_types, return_inverse=True)
     columns: list[NDArray] = [type_code, graph.op_class, graph.op_dtype, graph.op_flops.view(np.int64)]
@@ -168,7 +169,7 @@ def _reads(graph: Graph) -> _Reads:
     return _Reads(graph.op_reads[0], label[by_op], tensor[by_op], hops[by_op])
 
 
-def _tensor_labels(graph: Graph) -> NDArray[np.uint64]:
+def _tensor_labels(graph: Graph) -> WordArray:
     """[K] size, type, kind, and which of its producer's results a tensor is."""
     out_ptr, outputs = graph.op_outputs
     slot = np.full(graph.num_tensors, -1)
@@ -177,7 +178,7 @@ def _tensor_labels(graph: Graph) -> NDArray[np.uint64]:
     return _hashed(columns)
 
 
-def _crossing_elements(graph: Graph) -> NDArray[np.int64]:
+def _crossing_elements(graph: Graph) -> LongArray:
     """[N + 1] elements of activations produced before op i and read by it or a later one."""
     has_reader = np.diff(graph.reader_ptr) > 0
     crosses = (graph.tensor_kind != WEIGHT) & (graph.tensor_producer != NO_PRODUCER) & has_reader
@@ -188,14 +189,14 @@ def _crossing_elements(graph: Graph) -> NDArray[np.int64]:
     return np.cumsum(change)[: graph.num_ops + 1]
 
 
-def _hashed(columns: list[NDArray]) -> NDArray[np.uint64]:
+def _hashed(columns: list[NDArray]) -> WordArray:
     state = np.zeros(len(columns[0]), dtype=np.uint64)
     for column in columns:
         state = _mixed(state + _PRIME + column.astype(np.int64).view(np.uint64))
     return state
 
 
-def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mixed(value: WordArray) -> WordArray:
     """The finaliser of splitmix64: a bijection that spreads every bit."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray
 from go_opt.env import Target, depth
 from go_opt.model.dtypes import size_bytes
 from go_opt.model.graph import ACTIVATION, INPUT, WEIGHT, Graph
@@ -75,7 +75,7 @@ def _op_types(graph: Graph) -> tuple[OpTypeStats, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.flops, -row.ops, row.op_type)))
 
 
-def _tensors(graph: Graph, chosen: NDArray[np.bool_]) -> TensorStats:
+def _tensors(graph: Graph, chosen: BoolArray) -> TensorStats:
     sizes = size_bytes(graph.tensor_elements[chosen], graph.tensor_dtype[chosen])
     if len(sizes) == 0:
         return TensorStats(0, 0, 0, 0)

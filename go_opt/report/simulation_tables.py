@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from go_opt.common.arrays import IntArray
 from go_opt.common.units import format_duration
 from go_opt.env import Metrics, Target
 from go_opt.env.copies.stages import size_by_chip
@@ -40,7 +40,7 @@ def print_simulation(console: Console, target: Target, plan: Plan, metrics: Metr
     print_lines(console, [f"simulated {simulation.inferences} inferences: {period}"])
 
 
-def stalls_table(size: NDArray[np.int32], metrics: Metrics, simulation: Simulation) -> Table:
+def stalls_table(size: IntArray, metrics: Metrics, simulation: Simulation) -> Table:
     """One row a chip that computes: its utilisation, and what it waits for in one inference.
 
     Args:
@@ -59,7 +59,7 @@ def stalls_table(size: NDArray[np.int32], metrics: Metrics, simulation: Simulati
     return table
 
 
-def links_table(size: NDArray[np.int32], target: Target, metrics: Metrics, simulation: Simulation) -> Table:
+def links_table(size: IntArray, target: Target, metrics: Metrics, simulation: Simulation) -> Table:
     """One row a link that transfers: its load, and how long tensors wait for it in one inference.
 
     Of the links inside a stage only the fullest has a row.
@@ -82,7 +82,7 @@ def links_table(size: NDArray[np.int32], target: Target, metrics: Metrics, simul
     return table
 
 
-def _stages(size: NDArray[np.int32]) -> Iterator[tuple[int, int]]:
+def _stages(size: IntArray) -> Iterator[tuple[int, int]]:
     """The first chip of each stage, and the one behind it."""
     chip = 0
     while chip < len(size):

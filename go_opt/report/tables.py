@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from go_opt.common.arrays import LongArray
 from go_opt.common.units import format_bytes, format_duration, format_ratio
 from go_opt.env import Metrics, Target
 from go_opt.env.copies.stages import size_by_chip
@@ -162,7 +162,7 @@ def chips_table(target: Target, plan: Plan, metrics: Metrics, objective: Objecti
     return table
 
 
-def _copies_by_chip(target: Target, plan: Plan) -> dict[str, NDArray[np.int64]]:
+def _copies_by_chip(target: Target, plan: Plan) -> dict[str, LongArray]:
     """By what there is of them, relays and clones: their number on each chip [D]."""
     chips = {
         "relays": [chip for relay in plan.relays for chip in relay.chips],

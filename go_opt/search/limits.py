@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import LongArray
 from go_opt.common.units import format_bytes, format_duration
 from go_opt.env import Target, cost_tables, loop_roles
 from go_opt.env.kernels.fusion import ALONE
@@ -83,7 +83,7 @@ def _refuse_limit(asked: OpConstraints, limit: ChipLimit, request: Request) -> N
 
 
 def _demands(
-    asked: OpConstraints, limit: ChipLimit, ops: NDArray[np.int64], request: Request
+    asked: OpConstraints, limit: ChipLimit, ops: LongArray, request: Request
 ) -> Iterator[tuple[float, float | None, str]]:
     """What ops need of a chip at least, with its limits."""
     tables = cost_tables(asked.graph, asked.target)

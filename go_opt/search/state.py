@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from go_opt.common.arrays import IntArray
 from go_opt.common.units import format_duration
 from go_opt.env import Metrics, Target, cost_tables, evaluate_plan, loop_roles
 from go_opt.env.copies.stages import stages_of
@@ -16,7 +17,7 @@ from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import OPTIMAL_GAP, OptimizeResult, Request, Status, Step
-from go_opt.search.methods.events import Event, IntArray, Miss, NoPlan, Proposal, may_replicate, passing_of
+from go_opt.search.methods.events import Event, Miss, NoPlan, Proposal, may_replicate, passing_of
 from go_opt.search.simulated_claim import EQUAL, MOST_SIMULATED_OPS, reserve_s, shortlisted, simulated_answer
 from go_opt.solver import (
     Bound,

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray, Record
 from go_opt.common.compiling import uncounted, uncounted_inner
 from go_opt.solver.annealing.moves import is_gapless, propose
-from go_opt.solver.annealing.records import NONE
+from go_opt.solver.annealing.records import NONE, AnnealingState, Prices
 from go_opt.solver.annealing.state import place_unit, take_back
 from go_opt.solver.annealing.tables import AnnealingProblem, annealing_state
 from go_opt.solver.annealing.terms import drop, keep, largest_s, price, rescale
@@ -35,7 +35,7 @@ LEAST_SUM: Final = 1e-3  # of powers over the largest term, before rounding coun
 class Annealed:
     """The best placement met."""
 
-    placement: NDArray[np.int32]  # [N] chip of each op
+    placement: IntArray  # [N] chip of each op
     objective_s: float  # by the search's own terms; infinite where activations never fitted
     moves: int
 
@@ -46,7 +46,7 @@ class Annealing:
     def __init__(
         self,
         problem: AnnealingProblem,
-        placement: NDArray[np.int32],
+        placement: IntArray,
         *,
         moves: int,
         seed: int,
@@ -77,7 +77,7 @@ class Annealing:
 
 
 def anneal(
-    problem: AnnealingProblem, placement: NDArray[np.int32], *, moves: int, seed: int, hot: float = HOT
+    problem: AnnealingProblem, placement: IntArray, *, moves: int, seed: int, hot: float = HOT
 ) -> Annealed:
     """The best placement of one chain of ``moves``; arguments as of :class:`Annealing`."""
     chain = Annealing(problem, placement, moves=moves, seed=seed, hot=hot)
@@ -86,7 +86,7 @@ def anneal(
 
 
 @uncounted
-def _start(state, prices):
+def _start(state: AnnealingState, prices: Prices) -> None:
     """Place the units, all on chip 0, as in the best placement, and price every chip."""
     run = state.run[0]
     unit = state.chips[0].last
@@ -102,7 +102,9 @@ def _start(state, prices):
 
 
 @uncounted
-def _run(state, prices, rng, hot, all_moves, moves):
+def _run(
+    state: AnnealingState, prices: Prices, rng: np.random.Generator, hot: float, all_moves: float, moves: int
+) -> None:
     run = state.run[0]
     for _ in range(moves):
         if run.moves % TURN == 0:
@@ -133,7 +135,7 @@ def _run(state, prices, rng, hot, all_moves, moves):
 
 
 @uncounted_inner
-def _is_accepted(run, total, more_over, rng):
+def _is_accepted(run: Record, total: float, more_over: int, rng: np.random.Generator) -> bool:
     if more_over != 0:
         return more_over < 0
     if total <= run.powered_sum:
@@ -145,7 +147,7 @@ def _is_accepted(run, total, more_over, rng):
 
 
 @uncounted_inner
-def _note_moved(state):
+def _note_moved(state: AnnealingState) -> None:
     run = state.run[0]
     for i in range(run.logged):
         unit = state.lists[i].logged_unit
@@ -156,7 +158,7 @@ def _note_moved(state):
 
 
 @uncounted_inner
-def _note_best(state, reached_s):
+def _note_best(state: AnnealingState, reached_s: float) -> None:
     run = state.run[0]
     if reached_s >= run.best_s:
         return

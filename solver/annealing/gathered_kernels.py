@@ -11,17 +11,15 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, IntArray
 from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles
 
 MOST_AHEAD: Final = 1024  # ops of a chip that are looked at behind the first still to run
 
 
-def gathered_kernels(
-    roles: LoopRoles, order: NDArray[np.int32], placement: NDArray[np.int32]
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def gathered_kernels(roles: LoopRoles, order: IntArray, placement: IntArray) -> tuple[IntArray, IntArray]:
     """[N] an order, chip after chip, and [N] the kernel of each op, legal by construction.
 
     Args:
@@ -32,7 +30,7 @@ def gathered_kernels(
 
 
 @compiled
-def _gather(roles, by_chip, placement):
+def _gather(roles: LoopRoles, by_chip: IntArray, placement: IntArray) -> tuple[IntArray, IntArray]:
     num_ops = len(by_chip)
     found = np.empty(num_ops, np.int32)
     group = np.empty(num_ops, np.int32)
@@ -57,7 +55,7 @@ def _gather(roles, by_chip, placement):
 
 
 @compiled_inner
-def _is_ready(roles, op, is_done):
+def _is_ready(roles: LoopRoles, op: int, is_done: BoolArray) -> bool:
     for i in range(roles.read_ptr[op], roles.read_ptr[op + 1]):  # noqa: SIM110 - compiled to a loop of its own
         if not is_done[roles.read_producer[i]]:
             return False
@@ -65,7 +63,7 @@ def _is_ready(roles, op, is_done):
 
 
 @compiled_inner
-def _seed(roles, by_chip, first, end, is_done):
+def _seed(roles: LoopRoles, by_chip: IntArray, first: int, end: int, is_done: BoolArray) -> int:
     """What fuses with nothing goes first, since others wait for it; then the first that is ready."""
     seed = -1
     for i in range(first, end):
@@ -78,7 +76,18 @@ def _seed(roles, by_chip, first, end, is_done):
 
 
 @compiled_inner
-def _fill(roles, by_chip, first, end, seed, is_done, found, group, size, kernel):
+def _fill(
+    roles: LoopRoles,
+    by_chip: IntArray,
+    first: int,
+    end: int,
+    seed: int,
+    is_done: BoolArray,
+    found: IntArray,
+    group: IntArray,
+    size: int,
+    kernel: int,
+) -> int:
     """Run ``seed`` and whatever may join its kernel, a reduction last; returns how many ops have run."""
     found[size] = seed
     group[seed] = kernel

@@ -12,8 +12,9 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.common.compiling import uncounted_inner
-from go_opt.solver.annealing.records import NONE
+from go_opt.common.arrays import RecordArray
+from go_opt.common.compiling import int64, uncounted_inner
+from go_opt.solver.annealing.records import NONE, AnnealingState
 from go_opt.solver.annealing.state import move_unit
 from go_opt.solver.problem.passing import ADJACENT
 from go_opt.solver.problem.problem import NO_SKIP_ALL, NO_SKIP_OFF
@@ -32,7 +33,7 @@ SWAPS: Final = 0.1
 
 
 @uncounted_inner
-def want(state, number, goal):
+def want(state: AnnealingState, number: int, goal: int) -> None:
     """Ask for a unit to go to chip ``goal``."""
     run, unit = state.run[0], state.units[number]
     unit.goal = goal
@@ -47,7 +48,7 @@ def want(state, number, goal):
 
 
 @uncounted_inner
-def close(state, direction, most):
+def close(state: AnnealingState, direction: int, most: int) -> bool:
     """Move the wanted units and their closure; False, and nothing moved, where that cannot be.
 
     All go in one ``direction``, to allowed chips, and no more than ``most`` units.
@@ -81,7 +82,7 @@ def close(state, direction, most):
 
 
 @uncounted_inner
-def _push(state, neighbours, limit, direction):
+def _push(state: AnnealingState, neighbours: tuple[int, int], limit: int, direction: int) -> None:
     """Neighbours that are not beyond ``limit`` yet go there."""
     for i in range(neighbours[0], neighbours[1]):
         other = state.units[state.entries[i]]
@@ -91,7 +92,7 @@ def _push(state, neighbours, limit, direction):
 
 
 @uncounted_inner
-def is_gapless(state):
+def is_gapless(state: AnnealingState) -> bool:
     """Whether chips are used as the no-skip rule asks, if they were before the last move."""
     run = state.run[0]
     if run.no_skip == NO_SKIP_OFF:
@@ -106,7 +107,7 @@ def is_gapless(state):
 
 
 @uncounted_inner
-def _unit_near_end(state, chip, direction, share):
+def _unit_near_end(state: AnnealingState, chip: int, direction: int, share: float) -> int:
     """A unit of ``chip``, ``share`` of the way from the end that faces ``direction``, or NONE."""
     unit = state.chips[chip].last if direction > 0 else state.chips[chip].first
     for _ in range(int(share * min(state.chips[chip].units, MOST_STEPS))):
@@ -115,7 +116,7 @@ def _unit_near_end(state, chip, direction, share):
 
 
 @uncounted_inner
-def _want_share(state, chip, direction, share):
+def _want_share(state: AnnealingState, chip: int, direction: int, share: float) -> None:
     """Ask for a share of the units of ``chip`` to go to the next."""
     unit = state.chips[chip].last if direction > 0 else state.chips[chip].first
     for _ in range(int(share * state.chips[chip].units)):
@@ -124,7 +125,7 @@ def _want_share(state, chip, direction, share):
 
 
 @uncounted_inner
-def propose(state, terms, rng):
+def propose(state: AnnealingState, terms: RecordArray, rng: np.random.Generator) -> None:
     """Move something, or nothing where what was drawn cannot move."""
     run, num_units = state.run[0], len(state.units) - 1
     if rng.random() * num_units < 1.0:  # it costs as many moves
@@ -140,7 +141,7 @@ def propose(state, terms, rng):
         if unit == NONE:
             return
     else:
-        unit = np.int64(rng.random() * num_units)
+        unit = int64(rng.random() * num_units)
     goal = state.units[unit].chip + direction
     if run.passing != ADJACENT and rng.random() < JUMPS:
         goal = _neighbour_chip(state, unit, rng.random())
@@ -160,7 +161,7 @@ def propose(state, terms, rng):
 
 
 @uncounted_inner
-def _binding_chip(state, terms, draw):
+def _binding_chip(state: AnnealingState, terms: RecordArray, draw: float) -> int:
     """A chip at the largest term: of a link one of both ends, of the host's links any."""
     binding, num_chips = 0, len(state.chips)
     for number in range(2 * num_chips + 1):
@@ -169,16 +170,16 @@ def _binding_chip(state, terms, draw):
     if binding < num_chips:
         return binding
     if binding < 2 * num_chips:
-        return min(binding - num_chips + np.int64(2.0 * draw), num_chips - 1)
-    return np.int64(draw * state.run[0].used)
+        return min(binding - num_chips + int64(2.0 * draw), num_chips - 1)
+    return int64(draw * state.run[0].used)
 
 
 @uncounted_inner
-def _neighbour_chip(state, number, draw):
+def _neighbour_chip(state: AnnealingState, number: int, draw: float) -> int:
     """The chip of a unit that reads from a unit, or that it reads."""
     unit, behind = state.units[number], state.units[number + 1]
     readers = behind.successors - unit.successors
-    i = np.int64(draw * (readers + behind.predecessors - unit.predecessors))
+    i = int64(draw * (readers + behind.predecessors - unit.predecessors))
     if behind.successors == unit.successors and behind.predecessors == unit.predecessors:
         return unit.chip
     at = unit.successors + i if i < readers else unit.predecessors + i - readers
@@ -186,7 +187,7 @@ def _neighbour_chip(state, number, draw):
 
 
 @uncounted_inner
-def _ripple(state, chip, direction, rng):
+def _ripple(state: AnnealingState, chip: int, direction: int, rng: np.random.Generator) -> None:
     """A unit of each of a few consecutive chips goes to the next."""
     for _ in range(2 + int(rng.random() * rng.random() * 10)):
         if not 0 <= chip < len(state.chips):
@@ -200,7 +201,7 @@ def _ripple(state, chip, direction, rng):
 
 
 @uncounted_inner
-def _move_chips(state, terms, rng):
+def _move_chips(state: AnnealingState, terms: RecordArray, rng: np.random.Generator) -> None:
     """Split a chip, the binding one by preference, and merge two elsewhere or use one more.
 
     Everything between that chip and another goes one chip on, and a share of the chip itself.
@@ -208,8 +209,8 @@ def _move_chips(state, terms, rng):
     used = state.run[0].used
     chip = min(_binding_chip(state, terms, rng.random()), used - 1)
     if rng.random() < 0.3:
-        chip = np.int64(rng.random() * used)
-    other = np.int64(rng.random() * (used + 1))
+        chip = int64(rng.random() * used)
+    other = int64(rng.random() * (used + 1))
     share = rng.random()
     if other == chip:
         chip, share = used, 0.0  # those behind it go one down
@@ -218,4 +219,4 @@ def _move_chips(state, terms, rng):
         _want_share(state, between, direction, 1.0)
     if chip < len(state.chips):
         _want_share(state, chip, direction, share)
-    close(state, direction, np.int64(len(state.units)))
+    close(state, direction, int64(len(state.units)))

@@ -14,16 +14,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.env import BatchMetrics, CostTables, Target, greedy_fusion, loop_roles
 from go_opt.env.kernels.priority_fusion import priority_fusion
 from go_opt.env.kernels.schedule import depth, height
 from go_opt.model.graph import Graph
 from go_opt.solver.annealing.gathered_kernels import gathered_kernels
 from go_opt.solver.copies.relayed_terms import relay_copies, terms_with_copies
-
-IntArray = NDArray[np.int32]
 
 EVALUATIONS: Final = 64
 JOIN, PART = 2.0, -2.0  # fusion priorities beyond the ±1 that keep kernels as they are

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from go_opt.common.arrays import FloatArray, IntArray, LongArray, RecordArray
 from go_opt.common.records import record
 
 NONE: Final = -1
@@ -64,20 +62,20 @@ LISTS: Final = record("logged_unit logged_chip dirty moving waiting")
 class AnnealingState(NamedTuple):
     """What moves change. Every call hands on all arrays: few are faster. Axes: ``U`` units, ``D`` chips."""
 
-    units: NDArray[np.void]  # [U + 1] of UNIT
-    entries: NDArray[np.int64]
-    tensors: NDArray[np.void]  # [K] of TENSOR
-    readers_on: NDArray[np.int32]  # [R * D] units on each chip that read a tensor
-    chips: NDArray[np.void]  # [D] of CHIP
-    run: NDArray[np.void]  # [1] of RUN
-    lists: NDArray[np.void]  # [2 U] of LISTS
+    units: RecordArray  # [U + 1] of UNIT
+    entries: LongArray
+    tensors: RecordArray  # [K] of TENSOR
+    readers_on: IntArray  # [R * D] units on each chip that read a tensor
+    chips: RecordArray  # [D] of CHIP
+    run: RecordArray  # [1] of RUN
+    lists: RecordArray  # [2 U] of LISTS
 
 
 class Prices(NamedTuple):
     """What a state costs. Axes: ``D`` chips, ``W`` weights by size."""
 
-    terms: NDArray[np.void]  # [2 D + 2] of TERM: chips, links, the host's link in, its link out
-    weight: NDArray[np.int64]  # [W] tensor
-    heap: NDArray[np.int64]  # [W] weights of a chip
-    touched_bytes: NDArray[np.int64]  # [W] by the chip; NONE before and after
-    priority: NDArray[np.float64]  # [W] of streaming
+    terms: RecordArray  # [2 D + 2] of TERM: chips, links, the host's link in, its link out
+    weight: LongArray  # [W] tensor
+    heap: LongArray  # [W] weights of a chip
+    touched_bytes: LongArray  # [W] by the chip; NONE before and after
+    priority: FloatArray  # [W] of streaming

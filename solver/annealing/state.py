@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from go_opt.common.compiling import uncounted_inner
-from go_opt.solver.annealing.records import FROM_HOST, IS_WEIGHT, NONE
+from go_opt.common.compiling import int64, uncounted_inner
+from go_opt.solver.annealing.records import FROM_HOST, IS_WEIGHT, NONE, AnnealingState
 from go_opt.solver.problem.passing import FREE
 
 # Arguments that are NumPy's integers: kernels are compiled again for every literal.
@@ -19,7 +19,7 @@ MORE, LESS = np.int64(1), np.int64(-1)
 
 
 @uncounted_inner
-def move_unit(state, unit, chip):
+def move_unit(state: AnnealingState, unit: int, chip: int) -> None:
     """Place ``unit`` on ``chip`` so that it can be taken back."""
     run = state.run[0]
     state.lists[run.logged].logged_unit = unit
@@ -29,7 +29,7 @@ def move_unit(state, unit, chip):
 
 
 @uncounted_inner
-def take_back(state):
+def take_back(state: AnnealingState) -> None:
     """Undo every move in the log."""
     run = state.run[0]
     for i in range(run.logged - 1, -1, -1):
@@ -38,7 +38,7 @@ def take_back(state):
 
 
 @uncounted_inner
-def place_unit(state, unit, chip):
+def place_unit(state: AnnealingState, unit: int, chip: int) -> None:
     """Place ``unit`` on ``chip``, whatever the rules say, and keep every load up to date."""
     source = state.units[unit].chip
     if source == chip:
@@ -63,17 +63,17 @@ def place_unit(state, unit, chip):
 
 
 @uncounted_inner
-def _read_elsewhere(state, number, source, chip):
+def _read_elsewhere(state: AnnealingState, number: int, source: int, chip: int) -> None:
     """A reader of tensor ``number`` goes from ``source`` to ``chip``."""
     tensor, left, joined = state.tensors[number], state.chips[source], state.chips[chip]
     far, farthest = tensor.farthest, chip
-    has_left, has_come = np.int64(1), np.int64(1)
+    has_left, has_come = int64(1), int64(1)
     if tensor.row != NONE:
         readers_on = state.readers_on[tensor.row : tensor.row + len(state.chips)]
         readers_on[source] -= 1
         readers_on[chip] += 1
-        has_left = np.int64(readers_on[source] == 0)
-        has_come = np.int64(readers_on[chip] == 1)
+        has_left = int64(readers_on[source] == 0)
+        has_come = int64(readers_on[chip] == 1)
         farthest = max(far, chip)
         while readers_on[farthest] == 0:
             farthest -= 1
@@ -103,7 +103,7 @@ def _read_elsewhere(state, number, source, chip):
 
 
 @uncounted_inner
-def _make_elsewhere(state, number, source, chip):
+def _make_elsewhere(state: AnnealingState, number: int, source: int, chip: int) -> None:
     """The maker of tensor ``number`` goes from ``source`` to ``chip``."""
     tensor, left, joined = state.tensors[number], state.chips[source], state.chips[chip]
     left.host_out_bytes -= tensor.size_bytes * tensor.is_output
@@ -123,14 +123,14 @@ def _make_elsewhere(state, number, source, chip):
 
 
 @uncounted_inner
-def _note_changed(state, chip):
+def _note_changed(state: AnnealingState, chip: int) -> None:
     run = state.run[0]
     run.low = min(run.low, chip)
     run.high = max(run.high, chip)
 
 
 @uncounted_inner
-def _link_out(state, unit, chip):
+def _link_out(state: AnnealingState, unit: int, chip: int) -> None:
     before, after = state.units[unit].preceding, state.units[unit].following
     if before == NONE:
         state.chips[chip].first = after
@@ -143,10 +143,10 @@ def _link_out(state, unit, chip):
 
 
 @uncounted_inner
-def _link_in(state, unit, chip, from_behind):
+def _link_in(state: AnnealingState, unit: int, chip: int, from_behind: bool) -> None:
     """Units keep the order on a chip; the search for the place starts where it most likely is."""
     place = state.units[unit].place
-    before, after = np.int64(NONE), np.int64(NONE)
+    before, after = int64(NONE), int64(NONE)
     if from_behind:
         before = state.chips[chip].last
         while before != NONE and state.units[before].place > place:
@@ -170,7 +170,7 @@ def _link_in(state, unit, chip, from_behind):
 
 
 @uncounted_inner
-def _is_read_on(state, number, chip):
+def _is_read_on(state: AnnealingState, number: int, chip: int) -> bool:
     tensor = state.tensors[number]
     if tensor.row == NONE:
         return tensor.farthest == chip
@@ -178,7 +178,7 @@ def _is_read_on(state, number, chip):
 
 
 @uncounted_inner
-def _add_span(state, number, begin, end, sign):
+def _add_span(state: AnnealingState, number: int, begin: int, end: int, sign: int) -> None:
     """Chips from ``begin`` to before ``end`` pass a tensor on, or no more; where end < begin the reverse."""
     if end < begin:
         begin, end, sign = end, begin, -sign
@@ -194,7 +194,7 @@ def _add_span(state, number, begin, end, sign):
 
 
 @uncounted_inner
-def _add_ends(state, number, home, far, sign):
+def _add_ends(state: AnnealingState, number: int, home: int, far: int, sign: int) -> None:
     """What depends on the ends of a span alone: the home relays nothing, the last chip holds it too."""
     tensor, chip = state.tensors[number], state.chips[home]
     if far > home and state.run[0].passing != FREE:

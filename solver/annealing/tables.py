@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, IntArray, LongArray, RecordArray
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.routes import hop_seconds_per_byte
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
@@ -37,13 +38,13 @@ class AnnealingProblem:
 
     tables: CostTables
     units: PlacementProblem
-    order: NDArray[np.int32]  # [N] topological; the ops of a kernel stand next to each other
-    fusion_group: NDArray[np.int32]  # [N] kernels, one or several a unit
+    order: IntArray  # [N] topological; the ops of a kernel stand next to each other
+    fusion_group: IntArray  # [N] kernels, one or several a unit
     passing: Passing
-    allowed: NDArray[np.bool_] | None = None  # [U, D] chips; by default those whose kind can run the unit
+    allowed: BoolArray | None = None  # [U, D] chips; by default those whose kind can run the unit
 
 
-def annealing_state(problem: AnnealingProblem, placement: NDArray[np.int32]) -> tuple[AnnealingState, Prices]:
+def annealing_state(problem: AnnealingProblem, placement: IntArray) -> tuple[AnnealingState, Prices]:
     """The state with all units on chip 0, and ``placement`` [N] as the best one."""
     tables = problem.tables
     unit_of_op, num_units = problem.units.unit_of_op, problem.units.num_units
@@ -78,11 +79,11 @@ def annealing_state(problem: AnnealingProblem, placement: NDArray[np.int32]) -> 
 
 
 def _put_on_chip_0(
-    units: NDArray[np.void],
-    tensors: NDArray[np.void],
-    chips: NDArray[np.void],
-    readers_on: NDArray[np.int32],
-    along: NDArray[np.int64],
+    units: RecordArray,
+    tensors: RecordArray,
+    chips: RecordArray,
+    readers_on: IntArray,
+    along: LongArray,
 ) -> None:
     """Fill in what depends on the placement, compute apart."""
     units["following"][along[:-1]] = along[1:]
@@ -102,7 +103,7 @@ def _put_on_chip_0(
     chip.first, chip.last = along[0], along[-1]
 
 
-def _chips(tables: CostTables) -> NDArray[np.void]:
+def _chips(tables: CostTables) -> RecordArray:
     """[D] of CHIP, without units."""
     kind = tables.chip_kind
     pays = tables.pays_transfers[kind] | tables.overlap
@@ -119,7 +120,7 @@ def _chips(tables: CostTables) -> NDArray[np.void]:
     return chips
 
 
-def _terms(tables: CostTables, tensors: NDArray[np.void]) -> NDArray[np.void]:
+def _terms(tables: CostTables, tensors: RecordArray) -> RecordArray:
     """[2 D + 2] of TERM; what leaves over the host's link is there to stay."""
     terms = np.zeros(2 * tables.num_chips + 2, TERM)
     if tables.overlap:
@@ -128,7 +129,7 @@ def _terms(tables: CostTables, tensors: NDArray[np.void]) -> NDArray[np.void]:
     return terms
 
 
-def _fresh_run(problem: AnnealingProblem, tensors: NDArray[np.void], tick_s: float) -> NDArray[np.void]:
+def _fresh_run(problem: AnnealingProblem, tensors: RecordArray, tick_s: float) -> RecordArray:
     """[1] of RUN, before the first move."""
     runs = np.zeros(1, RUN)
     run = runs[0]
@@ -142,8 +143,8 @@ def _fresh_run(problem: AnnealingProblem, tensors: NDArray[np.void], tick_s: flo
 
 
 def _kernel_ticks(
-    tables: CostTables, kernel_of: NDArray[np.int32], unit_of_op: NDArray[np.int32], num_units: int
-) -> tuple[NDArray[np.int64], float, NDArray[np.int64]]:
+    tables: CostTables, kernel_of: IntArray, unit_of_op: IntArray, num_units: int
+) -> tuple[LongArray, float, LongArray]:
     """[Q, U] ticks, seconds of a tick, and [U] place of each unit's first kernel."""
     kernel_s = kernel_seconds(tables, kernel_of)
     unit_of_kernel = np.empty(kernel_s.shape[1], dtype=np.int32)
@@ -158,7 +159,7 @@ def _kernel_ticks(
     return ticks, tick_s, place
 
 
-def _tensors(tables: CostTables, unit_of_op: NDArray[np.int32]) -> NDArray[np.void]:
+def _tensors(tables: CostTables, unit_of_op: IntArray) -> RecordArray:
     """[K] of TENSOR, without their readers."""
     tensors = np.zeros(len(tables.tensor_kind), TENSOR)
     produced = np.flatnonzero(tables.tensor_producer != NO_PRODUCER)
@@ -172,8 +173,8 @@ def _tensors(tables: CostTables, unit_of_op: NDArray[np.int32]) -> NDArray[np.vo
 
 
 def _units(
-    problem: AnnealingProblem, tensors: NDArray[np.void], place: NDArray[np.int64], ticks: NDArray[np.int64]
-) -> tuple[NDArray[np.void], NDArray[np.int64]]:
+    problem: AnnealingProblem, tensors: RecordArray, place: LongArray, ticks: LongArray
+) -> tuple[RecordArray, LongArray]:
     """Units with their lists and rows of entries; counts readers and gives shared tensors their rows."""
     placed, num_units = problem.units, problem.units.num_units
     tensor, reader, touched = _reads(problem.tables, placed.unit_of_op, tensors["home"], num_units)
@@ -191,7 +192,7 @@ def _units(
     read_ptr = row_pointers(reader[by_reader], num_units)
     allowed = placed.can_run[placed.chip_kind].T if problem.allowed is None else problem.allowed
     rows, row_of = np.unique(allowed, axis=0, return_inverse=True)
-    lists: dict[str, tuple[NDArray[np.int64], NDArray]] = {
+    lists: dict[str, tuple[LongArray, NDArray]] = {
         "successors": (placed.successor_ptr, placed.successor),
         "predecessors": (placed.predecessor_ptr, placed.predecessor),
         "reads": (read_ptr, tensor[by_reader]),
@@ -211,8 +212,8 @@ def _units(
 
 
 def _reads(
-    tables: CostTables, unit_of_op: NDArray[np.int32], home: NDArray[np.int64], num_units: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    tables: CostTables, unit_of_op: IntArray, home: LongArray, num_units: int
+) -> tuple[LongArray, LongArray, LongArray]:
     """Pairs of a tensor and a unit beside its home that reads it, with the bytes it touches."""
     reader = unit_of_op[tables.reader_op]
     is_read = reader != home[tables.reader_tensor]
@@ -223,9 +224,7 @@ def _reads(
     return keys // num_units, keys % num_units, touched
 
 
-def _inner_bytes(
-    tables: CostTables, unit_of_op: NDArray[np.int32], kernel_of: NDArray[np.int32], num_units: int
-) -> NDArray[np.int64]:
+def _inner_bytes(tables: CostTables, unit_of_op: IntArray, kernel_of: IntArray, num_units: int) -> LongArray:
     producer, reader = tables.tensor_producer[tables.reader_tensor], tables.reader_op
     is_inner = (producer != NO_PRODUCER) & (unit_of_op[producer] == unit_of_op[reader])
     is_inner &= kernel_of[producer] != kernel_of[reader]

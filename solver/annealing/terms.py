@@ -6,15 +6,13 @@ copies. The objective ``Σ (term / scale)^p`` falls before the largest term does
 
 from __future__ import annotations
 
-import numpy as np
-
-from go_opt.common.compiling import uncounted_inner
+from go_opt.common.compiling import int64, uncounted_inner
 from go_opt.env.kernels.heap import heap_pop, heap_push
-from go_opt.solver.annealing.records import IS_WEIGHT, NONE
+from go_opt.solver.annealing.records import IS_WEIGHT, NONE, AnnealingState, Prices
 
 
 @uncounted_inner
-def price(state, prices):
+def price(state: AnnealingState, prices: Prices) -> float:
     """The p-sum with the chips whose loads changed priced anew; :func:`keep` or :func:`drop` it."""
     run, num_chips = state.run[0], len(state.chips)
     total = run.powered_sum
@@ -33,7 +31,7 @@ def price(state, prices):
 
 
 @uncounted_inner
-def keep(state, prices):
+def keep(state: AnnealingState, prices: Prices) -> None:
     """The chips that were priced cost that."""
     run, num_chips = state.run[0], len(state.chips)
     change = _renewed(prices, 2 * num_chips)
@@ -46,7 +44,7 @@ def keep(state, prices):
 
 
 @uncounted_inner
-def drop(state):
+def drop(state: AnnealingState) -> None:
     """The chips that were priced, whose units were taken back, cost what they did."""
     run = state.run[0]
     for at in range(run.low, run.high + 1):
@@ -62,7 +60,7 @@ def drop(state):
 
 
 @uncounted_inner
-def ease_s(state):
+def ease_s(state: AnnealingState) -> float:
     """Seconds by which the objective sees the host's link faster than it is.
 
     Weights stream whole, so moving small ones mostly changes nothing; half the way to what
@@ -73,7 +71,7 @@ def ease_s(state):
 
 
 @uncounted_inner
-def rescale(state, prices, power):
+def rescale(state: AnnealingState, prices: Prices, power: float) -> None:
     """Take powers of ``power`` of terms over the largest of them."""
     run = state.run[0]
     scale_s = largest_s(prices)
@@ -90,7 +88,7 @@ def rescale(state, prices, power):
 
 
 @uncounted_inner
-def largest_s(prices):
+def largest_s(prices: Prices) -> float:
     """The interval."""
     largest = 0.0
     for number in range(len(prices.terms)):
@@ -99,7 +97,7 @@ def largest_s(prices):
 
 
 @uncounted_inner
-def _renew(state, prices, number, seconds):
+def _renew(state: AnnealingState, prices: Prices, number: int, seconds: float) -> float:
     run, term = state.run[0], prices.terms[number]
     term.new_seconds = seconds
     term.new_powered = _to_the(seconds * run.per_scale, run.power)
@@ -107,7 +105,7 @@ def _renew(state, prices, number, seconds):
 
 
 @uncounted_inner
-def _renewed(prices, number):
+def _renewed(prices: Prices, number: int) -> float:
     term = prices.terms[number]
     change = term.new_powered - term.powered
     term.seconds = term.new_seconds
@@ -116,7 +114,7 @@ def _renewed(prices, number):
 
 
 @uncounted_inner
-def _to_the(x, power):
+def _to_the(x: float, power: float) -> float:
     """``x`` to the power of 1, 5, 8 or 16."""
     if power == 1.0:
         return x
@@ -128,7 +126,7 @@ def _to_the(x, power):
 
 
 @uncounted_inner
-def _chip_s(state, at):
+def _chip_s(state: AnnealingState, at: int) -> float:
     """Kernels and relays of a chip; where nothing overlaps, its transfers too."""
     run, chip = state.run[0], state.chips[at]
     seconds = chip.compute_ticks * run.tick_s
@@ -145,7 +143,7 @@ def _chip_s(state, at):
 
 
 @uncounted_inner
-def _fit(state, prices, at):
+def _fit(state: AnnealingState, prices: Prices, at: int) -> None:
     """Count anew the activations beyond the memory of a chip, and the weights that stream."""
     run, chip = state.run[0], state.chips[at]
     chip.old_stream_bytes = chip.stream_bytes
@@ -156,11 +154,11 @@ def _fit(state, prices, at):
     chip.slack_bytes = 0
     if chip.weight_bytes + chip.held_bytes + chip.inside_bytes > chip.sram_bytes:
         excess = chip.held_bytes + _most_alive(state, at) - chip.sram_bytes
-        chip.over_bytes = max(np.int64(0), excess)
+        chip.over_bytes = max(int64(0), excess)
         excess += chip.weight_bytes
         if chip.weight_bytes > 0 and excess > 0:
             excess += chip.stream_buffer_bytes
-            chip.over_bytes = max(np.int64(0), excess - chip.weight_bytes)
+            chip.over_bytes = max(int64(0), excess - chip.weight_bytes)
             _stream(state, prices, at, excess)
     run.stream_bytes += chip.stream_bytes - chip.old_stream_bytes
     run.over_bytes += chip.over_bytes - chip.old_over_bytes
@@ -168,9 +166,9 @@ def _fit(state, prices, at):
 
 
 @uncounted_inner
-def _most_alive(state, at):
+def _most_alive(state: AnnealingState, at: int) -> int:
     """Most bytes at once of the activations that stay on a chip."""
-    alive, most = np.int64(0), np.int64(0)
+    alive, most = int64(0), int64(0)
     number = state.chips[at].first
     while number != NONE:
         unit, behind = state.units[number], state.units[number + 1]
@@ -189,13 +187,13 @@ def _most_alive(state, at):
 
 
 @uncounted_inner
-def _stream(state, prices, at, excess):
+def _stream(state: AnnealingState, prices: Prices, at: int, excess: int) -> None:
     """Stream weights of a chip until ``excess`` bytes need not be resident.
 
     First the least touched per stored byte, then the larger, then the lower index.
     """
     chip, heap, touched_bytes = state.chips[at], prices.heap, prices.touched_bytes
-    size = np.int64(0)
+    size = int64(0)
     for i in range(_weights_of(state, prices, at)):
         rank = heap[i]
         size_bytes = state.tensors[prices.weight[rank]].size_bytes
@@ -211,14 +209,14 @@ def _stream(state, prices, at, excess):
         excess -= stored_bytes
         chip.stream_bytes += touched_bytes[rank]
         if excess < 0:
-            chip.slack_bytes = np.int64(touched_bytes[rank] * (-excess / stored_bytes))
+            chip.slack_bytes = int64(touched_bytes[rank] * (-excess / stored_bytes))
         touched_bytes[rank] = NONE
     for i in range(size):
         touched_bytes[heap[i]] = NONE
 
 
 @uncounted_inner
-def _weights_of(state, prices, at):
+def _weights_of(state: AnnealingState, prices: Prices, at: int) -> int:
     """Write the weights of a chip by rank to ``heap``, and what it touches of each; how many."""
     found = 0
     number = state.chips[at].first

@@ -6,8 +6,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.solver.certify.problem.held import HeldMemory
 from go_opt.solver.certify.problem.memory import UnitMemory
 from go_opt.solver.certify.problem.problem import RefinementProblem, UnitGraph
@@ -20,12 +20,12 @@ STEPS = 12  # of the bisection: the interval found is that close to the best
 class UnitPlan(NamedTuple):
     """A placement of units with its interval, weights that plans must stream beside left out."""
 
-    placement: NDArray[np.int32]  # [U] the first chip of the unit's stage
-    replication: NDArray[np.int32]  # [U] chips of the stage; 1 unless replication is open
+    placement: IntArray  # [U] the first chip of the unit's stage
+    replication: IntArray  # [U] chips of the stage; 1 unless replication is open
     interval_s: float
 
 
-def unit_plan(problem: RefinementProblem, units: UnitGraph, placement: NDArray[np.int32]) -> UnitPlan:
+def unit_plan(problem: RefinementProblem, units: UnitGraph, placement: IntArray) -> UnitPlan:
     """``placement`` [U], costed exactly; with replication open its chips are stages of the best sizes.
 
     Args:
@@ -70,8 +70,8 @@ def unit_plan(problem: RefinementProblem, units: UnitGraph, placement: NDArray[n
 
 
 def _loads(
-    problem: RefinementProblem, stage: NDArray[np.int32], num_stages: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    problem: RefinementProblem, stage: IntArray, num_stages: int
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """[S] seconds of all that runs on each stage; seconds and bytes of what leaves it."""
     units = problem.units
     work_s = problem.unit_s + problem.own_s
@@ -93,20 +93,18 @@ def _loads(
 
 def _chip_s(
     units: UnitGraph,
-    stage_s: NDArray[np.float64],
-    enters_s: NDArray[np.float64],
-    leaves_s: NDArray[np.float64],
-    size: NDArray[np.int32] | int,
-) -> NDArray[np.float64]:
+    stage_s: FloatArray,
+    enters_s: FloatArray,
+    leaves_s: FloatArray,
+    size: IntArray | int,
+) -> FloatArray:
     """[S] what a chip of each stage takes; summed, the one beside the busier border."""
     if units.overlap:
         return stage_s / size
     return (stage_s + leaves_s + enters_s + (2 * size - 2) * np.maximum(enters_s, leaves_s)) / size
 
 
-def _streamed_bytes(
-    memory: UnitMemory, stage: NDArray[np.int32], leaves_bytes: NDArray[np.float64]
-) -> NDArray[np.int64]:
+def _streamed_bytes(memory: UnitMemory, stage: IntArray, leaves_bytes: FloatArray) -> LongArray:
     """[S] what each stage streams, or NEVER_FITS."""
     held, alive, whole = (np.zeros(len(leaves_bytes), np.int64) for _ in range(3))
     np.add.at(held, stage, memory.held_bytes)
@@ -120,11 +118,11 @@ def _streamed_bytes(
     excess = held + active - memory.sram_bytes
     excess = np.where(excess > 0, excess + memory.stream_buffer_bytes, 0)
     whole = np.maximum(whole, 1)
-    streamed: NDArray[np.int64] = -(-excess // whole) * whole
+    streamed: LongArray = -(-excess // whole) * whole
     return np.where(active > memory.sram_bytes, NEVER_FITS, streamed)
 
 
-def _streamed_by_chips(units: UnitGraph, placement: NDArray[np.int32]) -> NDArray[np.int64]:
+def _streamed_by_chips(units: UnitGraph, placement: IntArray) -> LongArray:
     """[D] what each chip streams, or NEVER_FITS."""
     streams = np.zeros(units.num_chips, np.int64)
     if units.held.counts:
@@ -150,9 +148,7 @@ def _host_s(problem: RefinementProblem, memory: UnitMemory | HeldMemory, streame
     return (memory.reserved_bytes + streamed_bytes) / memory.stream_bytes_per_tick * problem.tick_s
 
 
-def _along(
-    first: NDArray[np.int32], end: NDArray[np.int32], seconds: NDArray[np.float64], num_chips: int
-) -> NDArray[np.float64]:
+def _along(first: IntArray, end: IntArray, seconds: FloatArray, num_chips: int) -> FloatArray:
     """[D] sums of ``seconds`` over all d of [first, end)."""
     change = np.bincount(first, weights=seconds, minlength=num_chips + 1)
     change -= np.bincount(end, weights=seconds, minlength=num_chips + 1)

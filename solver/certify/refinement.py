@@ -21,8 +21,8 @@ import math
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.solver.certify.plans import UnitPlan, unit_plan
 from go_opt.solver.certify.problem.problem import MOST_TICKS, RefinementProblem, trivial_bound
 from go_opt.solver.certify.reason import refuted_because
@@ -53,7 +53,7 @@ class Refinement:
         self,
         problem: RefinementProblem,
         *,
-        placement: NDArray[np.int32] | None = None,
+        placement: IntArray | None = None,
         upper_s: float = math.inf,
     ) -> None:
         """Start from what other methods reached.
@@ -63,14 +63,14 @@ class Refinement:
           upper_s: the interval to be beaten, where it is known without a placement.
         """
         self.problem = problem
-        self.placement: NDArray[np.int32] | None = None
-        self.replication: NDArray[np.int32] | None = None
+        self.placement: IntArray | None = None
+        self.replication: IntArray | None = None
         self.upper_s = upper_s
         self.expansions = 0
         self._units = problem.units
         self._is_free = problem.tight is not None  # memory is left out so far
         self._given_s = upper_s
-        self._checked: NDArray[np.int32] | None = None
+        self._checked: IntArray | None = None
         self._fitting = UnitPlan(np.zeros(0, np.int32), np.zeros(0, np.int32), math.inf)
         trivial = trivial_bound(problem)
         self._trivial_s, self._trivial_reason = trivial.seconds, trivial.reason
@@ -128,7 +128,7 @@ class Refinement:
             self.problem, self._units, self._pool, self._search, self._refuted, self._target
         )
 
-    def consider(self, placement: NDArray[np.int32]) -> bool:
+    def consider(self, placement: IntArray) -> bool:
         """Take a placement [U] of another method into account; whether it is the best so far.
 
         With replication open its chips stand for stages, whose sizes are chosen anew.
@@ -139,7 +139,7 @@ class Refinement:
                 self._fitting = fitting
         return self._take(placement)
 
-    def _take(self, placement: NDArray[np.int32]) -> bool:
+    def _take(self, placement: IntArray) -> bool:
         plan = unit_plan(self.problem, self._units, placement)
         if plan.interval_s > self.upper_s or (plan.interval_s == self.upper_s and self.placement is not None):
             return False
@@ -235,12 +235,12 @@ class Refinement:
             self._round *= 2
         self._patience = self._round
 
-    def _slice(self, order: NDArray[np.int32]) -> None:
+    def _slice(self, order: IntArray) -> None:
         placement = slice_units(self._units, order, self._refuted, self._target)
         if placement is not None:
             self._take(placement)
 
-    def _placement_of(self, length: int) -> NDArray[np.int32]:
+    def _placement_of(self, length: int) -> IntArray:
         """[U] of a chain of single down-sets: the number of them that leave a unit out."""
         num_units = self._units.num_units
         placement = np.zeros(num_units, np.int32)

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
 from go_opt.env.cost import CostTables, cost_tables
 from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.model.graph import WEIGHT
@@ -20,8 +20,8 @@ from go_opt.solver.problem.op_constraints import OpConstraints
 from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.problem import placement_problem
 
-Rows = NDArray[np.int32]
-Kept = NDArray[np.bool_]
+Rows = IntArray
+Kept = BoolArray
 # Sums of seconds in different orders differ in the last digits.
 SLACK: Final = 1e-9
 
@@ -34,7 +34,7 @@ class ConstraintFilter:
       passing: ``relayed`` counts the relays that each placement needs.
     """
 
-    def __init__(self, asked: OpConstraints, fusion_group: NDArray[np.int32], passing: Passing) -> None:
+    def __init__(self, asked: OpConstraints, fusion_group: IntArray, passing: Passing) -> None:
         self._asked, self._fusion_group = asked, fusion_group
         self._has_relays = passing == "relayed"
 
@@ -60,13 +60,13 @@ class ConstraintFilter:
         return cost_tables(self._asked.graph, self._asked.target)
 
     @cached_property
-    def _kernels(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def _kernels(self) -> tuple[LongArray, FloatArray]:
         """First op of each kernel, and its seconds on each kind of chip ([Q, M])."""
         problem = placement_problem(self._asked.graph, self._asked.target, self._fusion_group)
         _, first = np.unique(problem.unit_of_op, return_index=True)
         return first, kernel_seconds(self._tables, problem.unit_of_op)
 
-    def _weight_bytes(self, is_here: Kept) -> NDArray[np.float64]:
+    def _weight_bytes(self, is_here: Kept) -> FloatArray:
         """[B] weights read by the ops that are here ([B, N]), each once."""
         tables = self._tables
         weights = np.flatnonzero((tables.tensor_kind == WEIGHT) & (np.diff(tables.reader_ptr) > 0))
@@ -75,19 +75,19 @@ class ConstraintFilter:
             return np.zeros(len(is_here))
         first_read = np.concatenate([[0], np.cumsum(np.diff(tables.reader_ptr)[weights])[:-1]])
         is_held = np.logical_or.reduceat(is_here[:, tables.reader_op[reads]], first_read, axis=1)
-        held: NDArray[np.float64] = is_held @ tables.tensor_bytes[weights].astype(np.float64)
+        held: FloatArray = is_held @ tables.tensor_bytes[weights].astype(np.float64)
         return held
 
-    def _kernel_s(self, placements: Rows, chip: int) -> NDArray[np.float64]:
+    def _kernel_s(self, placements: Rows, chip: int) -> FloatArray:
         """[B] seconds of the kernels on a chip, relays among them."""
         first_op, kernel_s = self._kernels
         kind = self._tables.chip_kind[chip]
-        seconds: NDArray[np.float64] = (placements[:, first_op] == chip) @ kernel_s[kind]
+        seconds: FloatArray = (placements[:, first_op] == chip) @ kernel_s[kind]
         if not self._has_relays:
             return seconds
         return seconds + np.array([self._relay_s(placement, chip) for placement in placements])
 
-    def _relay_s(self, placement: NDArray[np.int32], chip: int) -> float:
+    def _relay_s(self, placement: IntArray, chip: int) -> float:
         """Seconds of the relays on a chip."""
         tables = self._tables
         tensor, on = needed_relays(tables, placement, self._asked.target.constraints.triangle)
@@ -96,7 +96,7 @@ class ConstraintFilter:
         return float(copies_s + len(here) * tables.kernel_overhead_s[kind])
 
 
-def _is_within(amount: NDArray[np.float64], at_least: float | None, at_most: float | None) -> Kept:
+def _is_within(amount: FloatArray, at_least: float | None, at_most: float | None) -> Kept:
     least = 0.0 if at_least is None else at_least * (1 - SLACK)
     most = np.inf if at_most is None else at_most * (1 + SLACK)
     return (least <= amount) & (amount <= most)

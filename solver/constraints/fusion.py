@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, IntArray
 from go_opt.solver.problem.op_constraints import OpConstraints
 
 
-def constrained_fusion(
-    asked: OpConstraints, order: NDArray[np.int32], fusion_group: NDArray[np.int32]
-) -> NDArray[np.int32]:
+def constrained_fusion(asked: OpConstraints, order: IntArray, fusion_group: IntArray) -> IntArray:
     """[N] ``fusion_group`` with kernels split where constraints force their ops apart.
 
     Along ``order`` a kernel goes on as long as some chip is open to all its ops and no cut point
@@ -32,7 +30,7 @@ def constrained_fusion(
     return split
 
 
-def _starts(asked: OpConstraints, ops: NDArray[np.int32], cuts_into: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _starts(asked: OpConstraints, ops: IntArray, cuts_into: BoolArray) -> BoolArray:
     """True where a part of the kernel ``ops`` starts."""
     starts = np.zeros(len(ops), np.bool_)
     part, open_chips = set[int](), np.zeros_like(asked.allowed[0])

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.env.cost import CostTables, cost_tables
 from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.model.graph import WEIGHT
@@ -18,9 +19,7 @@ from go_opt.solver.problem.user_constraints import ChipLimit
 from go_opt.solver.propagation.propagators.tables import Limits
 
 
-def chip_limits(
-    asked: OpConstraints, problem: PlacementProblem, fusion_group: NDArray[np.int32]
-) -> Limits | None:
+def chip_limits(asked: OpConstraints, problem: PlacementProblem, fusion_group: IntArray) -> Limits | None:
     """The limits of ``asked`` on the kernels of ``fusion_group``; ``None`` where there are none."""
     if not asked.limits:
         return None
@@ -66,13 +65,11 @@ class _Row(NamedTuple):
     chip: int
     at_most: float
     at_least: float
-    amount: NDArray[np.float64]  # [U]
+    amount: FloatArray  # [U]
     shares: bool
 
 
-def _rows(
-    wanted: tuple[ChipLimit, ...], problem: PlacementProblem, unit_s: NDArray[np.float64]
-) -> Iterator[_Row]:
+def _rows(wanted: tuple[ChipLimit, ...], problem: PlacementProblem, unit_s: FloatArray) -> Iterator[_Row]:
     """A row for each limit in bytes or seconds; ``unit_s`` [Q, U]."""
     nothing = np.zeros(problem.num_units)
     for limit in wanted:
@@ -105,9 +102,7 @@ def _limits(rows: Sequence[_Row], tables: CostTables, problem: PlacementProblem)
     )
 
 
-def _weights(
-    tables: CostTables, problem: PlacementProblem
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+def _weights(tables: CostTables, problem: PlacementProblem) -> tuple[LongArray, LongArray, FloatArray]:
     """CSR of the weights each unit reads, and bytes of every tensor."""
     is_weight = tables.tensor_kind[tables.reader_tensor] == WEIGHT
     unit = problem.unit_of_op[tables.reader_op[is_weight]]
@@ -117,6 +112,6 @@ def _weights(
     return ptr, pairs[:, 1].astype(np.int64), tables.tensor_bytes.astype(np.float64)
 
 
-def _summed(seconds: NDArray[np.float64], unit_of: NDArray, num_units: int) -> NDArray[np.float64]:
+def _summed(seconds: FloatArray, unit_of: NDArray, num_units: int) -> FloatArray:
     """[Q, U] seconds of ops or kernels ([Q, any]) in all by unit."""
     return np.stack([np.bincount(unit_of, weights=row, minlength=num_units) for row in seconds])

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.env.cost import CostTables, cost_tables
 from go_opt.env.kernels.fusion import greedy_fusion, loop_roles
 from go_opt.solver.constraints.batch_filter import ConstraintFilter
@@ -34,7 +34,6 @@ from go_opt.solver.propagation.mode_kernels import CONFLICT
 from go_opt.solver.propagation.modes import MAX_BACKTRACKS, fix
 from go_opt.solver.propagation.propagators.tables import Limits
 
-IntArray = NDArray[np.int32]
 # A backtrack costs more the larger the graph is; behind the engine stands the adjacent core.
 BACKTRACKS_OF_UNITS: Final = 60_000
 LEAST_BACKTRACKS: Final = 10

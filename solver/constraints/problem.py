@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.env.target import Target
 from go_opt.model.graph import Graph
 from go_opt.solver.constraints.limits import chip_limits
@@ -61,7 +61,7 @@ class ConstrainedPlacements:
         return self.conflict is None and not bool(self.placements.found.any())
 
     @property
-    def op_placement(self) -> NDArray[np.int32]:
+    def op_placement(self) -> IntArray:
         """[S, N] chip of each op; -1 in rows that were not found."""
         return self.placements.placement[:, self.problem.unit_of_op]
 
@@ -70,7 +70,7 @@ def constrained_problem(
     graph: Graph,
     target: Target,
     constraints: Sequence[UserConstraint],
-    fusion_group: NDArray[np.int32] | None = None,
+    fusion_group: IntArray | None = None,
 ) -> ConstrainedProblem:
     """``graph`` on ``target`` under ``constraints``, by kernels, or by ops where none are given.
 
@@ -83,7 +83,7 @@ def constrained_problem(
 
 def problem_under(
     asked: OpConstraints,
-    fusion_group: NDArray[np.int32] | None = None,
+    fusion_group: IntArray | None = None,
     *,
     change: Callable[[PlacementProblem], PlacementProblem] = lambda problem: problem,
     limits: Callable[[OpConstraints, PlacementProblem], Limits | None] | None = None,
@@ -113,8 +113,8 @@ def sample_constrained(
     target: Target,
     constraints: Sequence[UserConstraint],
     *,
-    fusion_group: NDArray[np.int32] | None = None,
-    log_probs: NDArray[np.float64] | None = None,
+    fusion_group: IntArray | None = None,
+    log_probs: FloatArray | None = None,
     seed: int = 0,
     num_samples: int = 1,
     order: Visiting = "random",
@@ -201,14 +201,14 @@ def _prove(case: ConstrainedProblem) -> tuple[bool, int]:
     return bool((fixed.ending == CONFLICT).any()), fixed.statistics.backtracks
 
 
-def _cut_units(asked: OpConstraints, problem: PlacementProblem) -> NDArray[np.int32]:
+def _cut_units(asked: OpConstraints, problem: PlacementProblem) -> IntArray:
     """Units within which a cut would have to fall."""
     unit, at_cut = problem.unit_of_op, asked.rise > 0
     source, reader = unit[asked.graph.edge_src[at_cut]], unit[asked.graph.edge_dst[at_cut]]
     return source[source == reader]
 
 
-def _unit_rise(asked: OpConstraints, problem: PlacementProblem) -> NDArray[np.int64]:
+def _unit_rise(asked: OpConstraints, problem: PlacementProblem) -> LongArray:
     """[E] least ``f(v) - f(u)`` of the problem's edges, beside its ``successor``."""
     at_cut = asked.rise > 0
     unit = problem.unit_of_op.astype(np.int64)

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray
 from go_opt.env.copies.expanded_tables import Copies, expanded_tables
 from go_opt.env.cost import CostTables
 from go_opt.env.model.analytical import BatchMetrics, evaluate_batch
@@ -30,7 +30,6 @@ _NORM_POWER: Final = 8
 # A clone reads from afar what is smaller than this share of what it saves: all, the small, nothing.
 _LEAST_SHARES: Final = (np.inf, 0.25, 0.0)
 
-IntArray = NDArray[np.int32]
 _Clone = tuple[int, int]  # op and chip
 
 
@@ -53,7 +52,7 @@ class _State(NamedTuple):
 
 def improve_with_clones(
     tables: CostTables,
-    is_clonable: NDArray[np.bool_],
+    is_clonable: BoolArray,
     triangle: Triangle,
     placement: IntArray,
     order: IntArray,
@@ -106,7 +105,7 @@ def _evaluate(
     return _State(clones, copies, cloned, placed, terms, float((shares**_NORM_POWER).sum()))
 
 
-def _loads_s(tables: CostTables, terms: BatchMetrics) -> NDArray[np.float64]:
+def _loads_s(tables: CostTables, terms: BatchMetrics) -> FloatArray:
     """What the interval is the maximum of; of the host's traffic, where it is summed, nothing."""
     compute_s, link_s = terms.compute_s[0], terms.link_s[0]
     if tables.overlap:
@@ -125,7 +124,7 @@ def _beats(state: _State, best: _State) -> bool:
 
 
 def _candidates(
-    tables: CostTables, is_clonable: NDArray[np.bool_], placement: IntArray, state: _State
+    tables: CostTables, is_clonable: BoolArray, placement: IntArray, state: _State
 ) -> Iterator[frozenset[_Clone]]:
     """Clones with which a tensor ends where something binds, the largest tensors first."""
     floor_s = tables.kernel_floor_s()[tables.chip_kind]  # [D, N]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.env import BatchMetrics, CostTables, evaluate_batch
 from go_opt.env.copies.expanded_tables import Copies, expanded_tables
 from go_opt.env.target import Triangle
 from go_opt.solver.copies.relays import needed_relays
-
-IntArray = NDArray[np.int32]
 
 
 def relay_copies(tables: CostTables, placement: IntArray, triangle: Triangle) -> Copies:

@@ -15,15 +15,13 @@ from __future__ import annotations
 from itertools import groupby
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.arrays import IntArray, LongArray, WordArray
+from go_opt.common.compiling import compiled, compiled_inner, int64, uint64
 from go_opt.env.cost import CostTables
 from go_opt.env.target import Triangle
 from go_opt.model.graph import NO_PRODUCER, Graph
 from go_opt.model.plan import Clone, Relay
-
-IntArray = NDArray[np.int32]
 
 
 def needed_relays(tables: CostTables, placement: IntArray, triangle: Triangle) -> tuple[IntArray, IntArray]:
@@ -62,8 +60,15 @@ def clones_of_arrays(graph: Graph, op: IntArray, chip: IntArray) -> tuple[Clone,
 
 
 @compiled
-def _needed_relays(tensor_producer, reader_ptr, reader_op, placement, is_adjacent, is_three_chip):
-    num_chips = np.int64(placement.max()) + 1
+def _needed_relays(
+    tensor_producer: IntArray,
+    reader_ptr: LongArray,
+    reader_op: IntArray,
+    placement: IntArray,
+    is_adjacent: bool,
+    is_three_chip: bool,
+) -> tuple[IntArray, IntArray]:
+    num_chips = int64(placement.max()) + 1
     num_words = (num_chips + 63) >> 6
     num_tensors = len(tensor_producer)
     near = np.zeros((num_chips, num_words), np.uint64)  # dependencies of tensors that pass no chip
@@ -87,7 +92,7 @@ def _needed_relays(tensor_producer, reader_ptr, reader_op, placement, is_adjacen
     relay = np.zeros((num_far, num_words), np.uint64)
     for f in range(num_far):
         for r in range(reader_ptr[far[f]], reader_ptr[far[f] + 1]):
-            _put(read, f, np.int64(placement[reader_op[r]]))
+            _put(read, f, int64(placement[reader_op[r]]))
         for chip in range(home[f] + 1, last[f] if is_adjacent else 0):
             _put(relay, f, chip)
     if not is_adjacent:
@@ -96,17 +101,19 @@ def _needed_relays(tensor_producer, reader_ptr, reader_op, placement, is_adjacen
 
 
 @compiled_inner
-def _put(bits, row, chip):
-    bits[row, chip >> 6] |= np.uint64(1) << np.uint64(chip & 63)
+def _put(bits: WordArray, row: int, chip: int) -> None:
+    bits[row, chip >> 6] |= uint64(1) << uint64(chip & 63)
 
 
 @compiled_inner
-def _has(bits, row, chip):
-    return (bits[row, chip >> 6] >> np.uint64(chip & 63)) & np.uint64(1) != 0
+def _has(bits: WordArray, row: int, chip: int) -> bool:
+    return (bits[row, chip >> 6] >> uint64(chip & 63)) & uint64(1) != 0
 
 
 @compiled_inner
-def _relay_until_allowed(near, home, last, read, relay, is_three_chip):
+def _relay_until_allowed(
+    near: WordArray, home: LongArray, last: LongArray, read: WordArray, relay: WordArray, is_three_chip: bool
+) -> None:
     num_chips, num_words = near.shape
     num_far = len(read)
     allowed = np.empty((num_chips, num_words), np.uint64)
@@ -121,7 +128,7 @@ def _relay_until_allowed(near, home, last, read, relay, is_three_chip):
                 if is_relay or _has(read, f, chip):
                     _put(depends, source, chip)
                 if is_relay:
-                    source = np.int64(chip)
+                    source = int64(chip)
         if not _split(depends, allowed, is_three_chip):
             return
         for chip in range(num_chips):
@@ -136,14 +143,14 @@ def _relay_until_allowed(near, home, last, read, relay, is_three_chip):
                         _shortest_ways(allowed, source, before)
                     via = before[source, chip]
                     while via != source:
-                        _put(relay, f, np.int64(via))
+                        _put(relay, f, int64(via))
                         via = before[source, via]
                 if was_relay:
-                    source = np.int64(chip)
+                    source = int64(chip)
 
 
 @compiled_inner
-def _split(depends, allowed, is_three_chip):
+def _split(depends: WordArray, allowed: WordArray, is_three_chip: bool) -> bool:
     """Fill in the dependencies without a detour; whether there are others."""
     num_chips, num_words = depends.shape
     further = np.zeros((num_chips, num_words), np.uint64)  # reached over other chips
@@ -162,7 +169,7 @@ def _split(depends, allowed, is_three_chip):
 
 
 @compiled_inner
-def _shortest_ways(allowed, source, before):
+def _shortest_ways(allowed: WordArray, source: int, before: IntArray) -> None:
     """Fill in ``before[source]``: ways of the fewest chips, then over the lowest."""
     num_chips = len(allowed)
     unreached = num_chips
@@ -180,7 +187,7 @@ def _shortest_ways(allowed, source, before):
 
 
 @compiled_inner
-def _pairs(far, home, last, relay):
+def _pairs(far: IntArray, home: LongArray, last: LongArray, relay: WordArray) -> tuple[IntArray, IntArray]:
     num_pairs = 0
     for f in range(len(relay)):
         for chip in range(home[f] + 1, last[f]):

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
+from go_opt.common.arrays import IntArray
 from go_opt.env import CostTables
 from go_opt.env.copies.stage_tables import stage_tables
 from go_opt.env.copies.stages import stages_of
@@ -28,8 +26,6 @@ from go_opt.solver.slicing.streamed.slice import (
 
 # A plan this much slower than its cuts streams weights.
 STREAMS: Final = 1.0 + 1e-6
-
-IntArray = NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)

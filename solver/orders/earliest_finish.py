@@ -9,9 +9,9 @@ heterogeneous computing", TPDS 2002.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled
+from go_opt.common.arrays import FloatArray, IntArray
+from go_opt.common.compiling import compiled, int64
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.routes import transfer_s
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
@@ -19,8 +19,8 @@ from go_opt.model.graph import NO_PRODUCER
 
 
 def earliest_finish_placement(
-    tables: CostTables, order: NDArray[np.int32], fusion_group: NDArray[np.int32], max_chips: int
-) -> NDArray[np.int32]:
+    tables: CostTables, order: IntArray, fusion_group: IntArray, max_chips: int
+) -> IntArray:
     """[N] chip of each op by the rule above, on the first ``max_chips`` chips."""
     kernel_of = number_kernels(order, fusion_group)
     kernel_s = kernel_seconds(tables, kernel_of)
@@ -31,7 +31,9 @@ def earliest_finish_placement(
 
 
 @compiled
-def _place(tables, order, kernel_of, kernel_s, max_chips):
+def _place(
+    tables: CostTables, order: IntArray, kernel_of: IntArray, kernel_s: FloatArray, max_chips: int
+) -> IntArray:
     num_kernels = kernel_s.shape[1]
     kernel_chip = np.zeros(num_kernels, np.int32)
     end_s = np.zeros(num_kernels)
@@ -48,7 +50,7 @@ def _place(tables, order, kernel_of, kernel_s, max_chips):
             home = kernel_of[producer]
             for chip in range(max_chips):
                 sent_s = transfer_s(
-                    tables, np.int64(kernel_chip[home]), np.int64(chip), tables.tensor_bytes[tensor]
+                    tables, int64(kernel_chip[home]), int64(chip), tables.tensor_bytes[tensor]
                 )
                 arrival_s[chip] = max(arrival_s[chip], end_s[home] + sent_s)
         if i + 1 < len(order) and kernel_of[order[i + 1]] == kernel:

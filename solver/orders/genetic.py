@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.solver.orders.instance import Instance
 from go_opt.solver.orders.orders import schedule
@@ -30,8 +30,7 @@ POPULATION: Final = 64
 FUSION_RANGE: Final = 2.0
 APART, AS_BY_DEFAULT, JOINED = 0.0, 0.5, 1.0  # wishes
 
-Keys = NDArray[np.float64]
-IntArray = NDArray[np.int32]
+Keys = FloatArray
 
 
 def genetic_search(
@@ -85,7 +84,7 @@ class Evolution:
         self._kept = self.genomes[:0]  # the elites
         self._kept_costs = np.empty(0)
 
-    def advance(self, costs: NDArray[np.float64]) -> None:
+    def advance(self, costs: FloatArray) -> None:
         """The next generation, once it is known what ``genomes`` cost."""
         genomes = np.concatenate([self._kept, self.genomes])
         costs = np.concatenate([self._kept_costs, costs])

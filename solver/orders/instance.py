@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.env import CostTables, Target, cost_tables, greedy_fusion, loop_roles
 from go_opt.env.kernels.fusion import LoopRoles
 from go_opt.model.graph import Graph
@@ -20,8 +20,8 @@ class Instance:
     target: Target
     tables: CostTables
     roles: LoopRoles
-    order: NDArray[np.int32]  # [N] the order of storage
-    fusion_group: NDArray[np.int32]  # [N] greedy fusion along it
+    order: IntArray  # [N] the order of storage
+    fusion_group: IntArray  # [N] greedy fusion along it
 
     @property
     def is_adjacent(self) -> bool:

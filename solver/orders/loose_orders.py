@@ -14,10 +14,11 @@ from typing import Final
 
 import numpy as np
 
+from go_opt.common.arrays import IntArray
 from go_opt.env import list_schedule
 from go_opt.solver.orders.cheapest import Slicer
 from go_opt.solver.orders.genetic import Evolution, order_keys
-from go_opt.solver.orders.loose_slicing import IntArray, loose_slicings
+from go_opt.solver.orders.loose_slicing import loose_slicings
 from go_opt.solver.orders.order_screen import OrderScreen
 from go_opt.solver.orders.order_search import HOPELESS, STARTING_ORDERS, OrderPlan
 from go_opt.solver.orders.orders import largest_by_kernel, starting_orders

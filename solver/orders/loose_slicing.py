@@ -13,14 +13,12 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.solver.orders.cheapest import CheapestSlicing, Slicer
 from go_opt.solver.orders.order_search import BETTER, OrderPlan
 
-IntArray = NDArray[np.int32]
-BoolArray = NDArray[np.bool_]
 # A kernel is taken apart into its ops, behind the first, before the last one, or not at all. The
 # fewer parts, the less they take and keep in memory.
 INTO_OPS, BEHIND_FIRST, BEFORE_LAST, WHOLE = range(4)
@@ -103,7 +101,7 @@ class _Kernels:
         group[self._order] = np.cumsum(starts) - 1
         return group
 
-    def _marks(self, way: NDArray[np.int64]) -> BoolArray:
+    def _marks(self, way: LongArray) -> BoolArray:
         """[N] where kernels are taken apart, each its way [M]."""
         marks: BoolArray = (way == INTO_OPS)[self._kernel]
         end = self._begin + self._size

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import number_kernels
@@ -24,29 +24,34 @@ from go_opt.solver.problem.passing import ADJACENT, PASSING_CODE, RELAYED, Passi
 from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence, unique_pairs
 from go_opt.solver.slicing.cuts import NO_SLICING, fewest_chips
 from go_opt.solver.slicing.fewest_fitting import fewest_fitting_chips
-from go_opt.solver.slicing.problem import SliceProblem, most_crossing_bytes, slice_problem
-from go_opt.solver.slicing.relay_terms import Alive, RelayTerms
 from go_opt.solver.slicing.segments.memory import least_needed_bytes, segment_memory
-from go_opt.solver.slicing.segments.starts import all_starts
+from go_opt.solver.slicing.segments.problem import SliceProblem, most_crossing_bytes, slice_problem
+from go_opt.solver.slicing.segments.relay_terms import Alive, RelayTerms
+from go_opt.solver.slicing.segments.starts import FittingStarts, all_starts
 from go_opt.solver.slicing.streamed.cells import cell_streams, make_cells
 from go_opt.solver.slicing.streamed.floor import CELLS, FINE_CELLS, least_before
-from go_opt.solver.slicing.streamed.weight_streams import WeightReads, no_weights_held, weight_reads
+from go_opt.solver.slicing.streamed.weight_streams import (
+    HeldWeights,
+    WeightReads,
+    no_weights_held,
+    weight_reads,
+)
 
 
 class KernelGraph(NamedTuple):
     """Kernels by their numbers in a fusion, and what passes between them."""
 
-    successor_ptr: NDArray[np.int64]  # [M + 1]
-    successor: NDArray[np.int32]  # [...] kernels that read from each, each once
-    num_read: NDArray[np.int64]  # [M] kernels that each reads from
-    work_s: NDArray[np.float64]  # [M] seconds of each (summed: and its host traffic)
-    home: NDArray[np.int32]  # [C] kernel that produces the tensor
-    size_bytes: NDArray[np.int64]  # [C]
-    reader_ptr: NDArray[np.int64]  # [C + 1]
-    reader: NDArray[np.int32]  # [...] other kernels that read it
-    input_ptr: NDArray[np.int64]  # [M + 1]
-    input: NDArray[np.int32]  # [...] inputs that each reads, numbered 0 … I - 1
-    input_s: NDArray[np.float64]  # [I] seconds that reading it again on the same chip saves
+    successor_ptr: LongArray  # [M + 1]
+    successor: IntArray  # [...] kernels that read from each, each once
+    num_read: LongArray  # [M] kernels that each reads from
+    work_s: FloatArray  # [M] seconds of each (summed: and its host traffic)
+    home: IntArray  # [C] kernel that produces the tensor
+    size_bytes: LongArray  # [C]
+    reader_ptr: LongArray  # [C + 1]
+    reader: IntArray  # [...] other kernels that read it
+    input_ptr: LongArray  # [M + 1]
+    input: IntArray  # [...] inputs that each reads, numbered 0 … I - 1
+    input_s: FloatArray  # [I] seconds that reading it again on the same chip saves
     most_crossing_bytes: int  # that memory may hold at a cut
 
 
@@ -54,7 +59,7 @@ class Streaming(NamedTuple):
     """Weights, and what the host's link carries of them."""
 
     reads: WeightReads  # by kernel of the fusion
-    needed_bytes: NDArray[np.int64]  # [M] beside weights, of any segment that holds the kernel
+    needed_bytes: LongArray  # [M] beside weights, of any segment that holds the kernel
     room_bytes: int  # of the largest memory
     input_s: float  # of the host's link, for inputs
     s_per_byte: float  # of the same for weights; 0: what streams is left out
@@ -66,8 +71,8 @@ class OrderScreen:
     def __init__(
         self,
         tables: CostTables,
-        order: NDArray[np.int32],
-        fusion_group: NDArray[np.int32],
+        order: IntArray,
+        fusion_group: IntArray,
         passing: Passing,
     ) -> None:
         sequence = kernel_sequence(tables, order, fusion_group, adjacent=False)
@@ -89,7 +94,7 @@ class OrderScreen:
         """Whether the host's link has to carry weights, which slicing then charges for."""
         return self._streaming.s_per_byte > 0.0
 
-    def within(self, priority: NDArray[np.float64], interval_s: float) -> NDArray[np.bool_]:
+    def within(self, priority: FloatArray, interval_s: float) -> BoolArray:
         """[B] whether the list schedule by ``priority`` [B, M] can be sliced within ``interval_s``.
 
         True wherever chips differ: they are not looked at.
@@ -120,8 +125,8 @@ def _streaming(tables: CostTables, sequence: KernelSequence) -> Streaming:
 def _kernel_graph(
     tables: CostTables,
     problem: SliceProblem,
-    group: NDArray[np.int32],
-    kernel_at: NDArray[np.int64],
+    group: IntArray,
+    kernel_at: LongArray,
 ) -> KernelGraph:
     num_kernels = len(kernel_at)
     work_s = np.empty(num_kernels)
@@ -155,7 +160,17 @@ def _kernel_graph(
 
 
 @compiled
-def _within(problem, kernels, starts, streaming, held, passing, max_chips, priority, interval_s):
+def _within(
+    problem: SliceProblem,
+    kernels: KernelGraph,
+    starts: FittingStarts,
+    streaming: Streaming,
+    held: HeldWeights,
+    passing: int,
+    max_chips: int,
+    priority: FloatArray,
+    interval_s: float,
+) -> BoolArray:
     num_orders, num_kernels = priority.shape
     within = np.empty(num_orders, np.bool_)
     place = np.empty(num_kernels, np.int64)
@@ -177,7 +192,14 @@ def _within(problem, kernels, starts, streaming, held, passing, max_chips, prior
 
 
 @compiled_inner
-def _may_stream_within(problem, streaming, held, place, max_chips, interval_s):
+def _may_stream_within(
+    problem: SliceProblem,
+    streaming: Streaming,
+    held: HeldWeights,
+    place: LongArray,
+    max_chips: int,
+    interval_s: float,
+) -> bool:
     """Whether the host's link may carry inputs and streamed weights within the interval."""
     most_bytes = (interval_s - streaming.input_s) / streaming.s_per_byte * (1.0 + 1e-9)
     kernel_at = np.empty(len(place), np.int64)
@@ -193,7 +215,9 @@ def _may_stream_within(problem, streaming, held, place, max_chips, interval_s):
 
 
 @compiled_inner
-def _problem_along(problem, kernels, passing, place):
+def _problem_along(
+    problem: SliceProblem, kernels: KernelGraph, passing: int, place: LongArray
+) -> SliceProblem:
     """The slicing problem of the kernels in the order of their places."""
     num_kernels, num_tensors = len(place), len(kernels.home)
     prefix_s = np.zeros((1, num_kernels + 1))
@@ -233,7 +257,7 @@ def _problem_along(problem, kernels, passing, place):
 
 
 @compiled_inner
-def _inputs_again(kernels, kernel_at):
+def _inputs_again(kernels: KernelGraph, kernel_at: LongArray) -> tuple[LongArray, LongArray, FloatArray]:
     """Kernels that read an input another one read before, who, and what one segment with both saves."""
     most = len(kernels.input)
     again_kernel = np.empty(most, np.int64)
@@ -255,7 +279,9 @@ def _inputs_again(kernels, kernel_at):
 
 
 @compiled_inner
-def _relay_terms(relays, kernels, place, last, last_ptr):
+def _relay_terms(
+    relays: RelayTerms, kernels: KernelGraph, place: LongArray, last: LongArray, last_ptr: LongArray
+) -> RelayTerms:
     """The tensors by their last reader, whether anything is relayed or not."""
     home = np.empty(len(last), np.int64)
     size_bytes = np.empty(len(last), np.int64)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray
 from go_opt.env import list_schedule
 from go_opt.solver.orders.cheapest import Slicer
 from go_opt.solver.orders.genetic import ELITE_SHARE, POPULATION, Evolution, Keys, order_keys
@@ -25,7 +25,6 @@ from go_opt.solver.orders.order_screen import OrderScreen
 from go_opt.solver.orders.orders import starting_orders
 from go_opt.solver.orders.tied_keys import TiedKeys, tied_keys
 
-IntArray = NDArray[np.int32]
 STARTING_ORDERS: Final = 31  # with the default one half of a generation of 64
 ELITES: Final = max(1, int(POPULATION * ELITE_SHARE))
 BETTER: Final = 1.0 - 1e-9  # than the worst elite
@@ -94,7 +93,7 @@ class _Trial:
         """Whether the screen is so much quicker than the slicer that it alone judges most orders."""
         return self.screen is not None and self.screen.streams and self.best_s < math.inf
 
-    def levels_s(self, keys: Keys) -> NDArray[np.float64]:
+    def levels_s(self, keys: Keys) -> FloatArray:
         """[B] the least of the levels that ``keys`` [B, M] may make plans within; infinite above them."""
         levels_s = np.full(len(keys), math.inf)
         left = np.flatnonzero(self.is_promising(keys, HOPELESS * self.best_s))
@@ -105,7 +104,7 @@ class _Trial:
             left = left[~is_within]
         return levels_s
 
-    def is_promising(self, keys: Keys, at_most_s: float) -> NDArray[np.bool_]:
+    def is_promising(self, keys: Keys, at_most_s: float) -> BoolArray:
         """[B] whether ``keys`` [B, M] may make plans within ``at_most_s``."""
         if self.screen is None:
             return np.ones(len(keys), dtype=np.bool_)
@@ -142,9 +141,7 @@ class _Generations:
         yield from (self._by_levels if trial.is_dear else self._one_by_one)(trial, keys, costs_s)
         self.evolution.advance(costs_s)
 
-    def _by_levels(
-        self, trial: _Trial, keys: Keys, costs_s: NDArray[np.float64]
-    ) -> Iterator[OrderPlan | None]:
+    def _by_levels(self, trial: _Trial, keys: Keys, costs_s: FloatArray) -> Iterator[OrderPlan | None]:
         """Only what may be better than the best plan is sliced; the rest costs what it may be at best."""
         half = (len(keys) + 1) // 2
         by_turns = np.argsort(np.arange(len(keys)) % half, kind="stable")  # known and random ones alternate
@@ -156,9 +153,7 @@ class _Generations:
                 self._keep(plan, costs_s, i)
                 yield plan
 
-    def _one_by_one(
-        self, trial: _Trial, keys: Keys, costs_s: NDArray[np.float64]
-    ) -> Iterator[OrderPlan | None]:
+    def _one_by_one(self, trial: _Trial, keys: Keys, costs_s: FloatArray) -> Iterator[OrderPlan | None]:
         is_promising, screened_s = np.ones(len(keys), dtype=np.bool_), math.inf
         for i in range(len(keys)):
             at_most_s = min(self._worst_elite_s * BETTER, trial.best_s * HOPELESS)
@@ -169,7 +164,7 @@ class _Generations:
             self._keep(plan, costs_s, i)
             yield plan
 
-    def _keep(self, plan: OrderPlan | None, costs_s: NDArray[np.float64], genome: int) -> None:
+    def _keep(self, plan: OrderPlan | None, costs_s: FloatArray, genome: int) -> None:
         if plan is not None:
             costs_s[genome] = plan.interval_s
             self._elites_s = sorted([*self._elites_s, plan.interval_s])[:ELITES]

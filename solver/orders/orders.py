@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import CostTables, depth, height, list_schedule, priority_fusion
 from go_opt.env.cost.op_quantities import bytes_out, standardise
 from go_opt.env.kernels.numbering import number_kernels
@@ -18,24 +18,20 @@ from go_opt.model.graph import Graph
 from go_opt.solver.orders.instance import Instance
 
 
-def fixed_orders(graph: Graph, fusion_group: NDArray[np.int32]) -> Iterator[tuple[str, NDArray[np.int32]]]:
+def fixed_orders(graph: Graph, fusion_group: IntArray) -> Iterator[tuple[str, IntArray]]:
     """``(name, order)`` of the depth-first-come and the critical-path-first list schedules."""
     kernel_of = _kernels(graph, fusion_group)
     yield "depth order", list_schedule(graph, kernel_of, -largest_by_kernel(kernel_of, depth(graph)))
     yield "height order", list_schedule(graph, kernel_of, largest_by_kernel(kernel_of, height(graph)))
 
 
-def starting_orders(
-    instance: Instance, fusion_group: NDArray[np.int32], seed: int
-) -> Iterator[NDArray[np.int32]]:
+def starting_orders(instance: Instance, fusion_group: IntArray, seed: int) -> Iterator[IntArray]:
     """Endless orders for a search to start with, beside the default one: the fixed ones, then random ones."""
     yield from (order for _, order in fixed_orders(instance.graph, fusion_group))
     yield from random_orders(instance.graph, instance.tables, fusion_group, seed)
 
 
-def random_orders(
-    graph: Graph, tables: CostTables, fusion_group: NDArray[np.int32], seed: int
-) -> Iterator[NDArray[np.int32]]:
+def random_orders(graph: Graph, tables: CostTables, fusion_group: IntArray, seed: int) -> Iterator[IntArray]:
     """Endless list schedules by random linear mixes of kernel features."""
     rng = np.random.default_rng(seed)
     kernel_of = _kernels(graph, fusion_group)
@@ -44,7 +40,7 @@ def random_orders(
         yield list_schedule(graph, kernel_of, features @ rng.standard_normal(features.shape[1]))
 
 
-def kernel_features(graph: Graph, tables: CostTables, kernel_of: NDArray[np.int32]) -> NDArray[np.float64]:
+def kernel_features(graph: Graph, tables: CostTables, kernel_of: IntArray) -> FloatArray:
     """[M, 6] standardised: position, depth, height, log seconds, log bytes out, fan-out."""
     columns = np.stack(
         [
@@ -61,11 +57,11 @@ def kernel_features(graph: Graph, tables: CostTables, kernel_of: NDArray[np.int3
     return standardise(by_kernel)[0]
 
 
-def _kernels(graph: Graph, fusion_group: NDArray[np.int32]) -> NDArray[np.int32]:
+def _kernels(graph: Graph, fusion_group: IntArray) -> IntArray:
     return number_kernels(np.arange(graph.num_ops, dtype=np.int32), fusion_group)
 
 
-def largest_by_kernel(kernel_of: NDArray[np.int32], values: NDArray[np.float64]) -> NDArray[np.float64]:
+def largest_by_kernel(kernel_of: IntArray, values: FloatArray) -> FloatArray:
     """[M] the largest of ``values`` [N] over the ops of each kernel."""
     largest = np.full(int(kernel_of.max()) + 1, -np.inf)
     np.maximum.at(largest, kernel_of, values)
@@ -73,8 +69,8 @@ def largest_by_kernel(kernel_of: NDArray[np.int32], values: NDArray[np.float64])
 
 
 def schedule(
-    instance: Instance, schedule_priority: NDArray[np.float64], fusion_priority: NDArray[np.float64]
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    instance: Instance, schedule_priority: FloatArray, fusion_priority: FloatArray
+) -> tuple[IntArray, IntArray]:
     """Kernels [N] and order [N] by the priorities [N] of the ops; neutral ones give the defaults."""
     group = priority_fusion(instance.graph, instance.roles, instance.fusion_group, fusion_priority)
     return group, list_schedule(instance.graph, group, largest_by_kernel(group, schedule_priority))

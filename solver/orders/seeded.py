@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.errors import InfeasibleError
 from go_opt.solver.orders.cheapest import Slicer
@@ -22,7 +22,6 @@ from go_opt.solver.orders.order_search import BETTER, OrderPlan
 from go_opt.solver.problem.problem import PlacementProblem, placement_problem
 from go_opt.solver.propagation.adjacent import ANCHORED, DRAWN, fix_adjacent
 
-IntArray = NDArray[np.int32]
 PROJECTIONS: Final = 8  # of one free slicing
 ROUNDS: Final = 4  # along one order, at most
 

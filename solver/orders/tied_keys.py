@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.model.graph import Graph
 from go_opt.model.repeats import Repeat, find_repeats
 from go_opt.solver.orders.genetic import Keys
@@ -25,8 +25,8 @@ LEAST_TIED_SHARE: Final = 0.25  # of kernels, that tying must save to be worth a
 class TiedKeys:
     """Axes: ``M`` kernels, ``C`` classes, ``B`` genomes."""
 
-    class_of: NDArray[np.int64]  # [M]
-    blocks_before: NDArray[np.float64]  # [M] that begin before the kernel's block, along the default order
+    class_of: LongArray  # [M]
+    blocks_before: FloatArray  # [M] that begin before the kernel's block, along the default order
 
     @property
     def num_keys(self) -> int:
@@ -51,7 +51,7 @@ class TiedKeys:
         return np.append((ranks + 0.5) / len(ranks), (strictness + 1.0) / 3.0)
 
 
-def tied_keys(graph: Graph, fusion_group: NDArray[np.int32]) -> TiedKeys | None:
+def tied_keys(graph: Graph, fusion_group: IntArray) -> TiedKeys | None:
     """The classes of the kernels ``fusion_group`` [N]; ``None`` where too few are alike.
 
     Kernels are contiguous along the default order and numbered along it.
@@ -82,7 +82,7 @@ def tied_keys(graph: Graph, fusion_group: NDArray[np.int32]) -> TiedKeys | None:
     return TiedKeys(class_of, before)
 
 
-def _with_ragged_ends(graph: Graph, run: Repeat, op_class: NDArray[np.int64]) -> tuple[int, int]:
+def _with_ragged_ends(graph: Graph, run: Repeat, op_class: LongArray) -> tuple[int, int]:
     """The run and what goes on like it: the first and the last block often differ in who reads them."""
     types, period, free = graph.op_types, run.ops_per_block, op_class == np.arange(len(op_class))
     start, end = run.first_op, run.end

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray, LongArray
 from go_opt.common.compiling import compiled
 
 _ROUNDING: Final = 1e-12
 
 
-def allotted_chips(work_s: NDArray[np.float64], num_chips: int, floor_s: float = 0.0) -> NDArray[np.int64]:
+def allotted_chips(work_s: FloatArray, num_chips: int, floor_s: float = 0.0) -> LongArray:
     """[S] chips of each stage, as few as the least interval allows.
 
     Args:
@@ -27,7 +27,7 @@ def allotted_chips(work_s: NDArray[np.float64], num_chips: int, floor_s: float =
 
 
 @compiled
-def share_chips(work_s, num_chips):
+def share_chips(work_s: FloatArray, num_chips: int) -> LongArray:
     """[S] sizes of stages that have so many chips in all, one each at least: the least of the longest."""
     size = np.ones(len(work_s), np.int64)
     for _ in range(num_chips - len(work_s)):

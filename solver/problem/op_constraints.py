@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env.target import Target
 from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
@@ -26,7 +26,7 @@ from go_opt.solver.problem.user_constraints import (
     checked_constraints,
 )
 
-Ops = NDArray[np.int64]
+Ops = LongArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class OpConstraints:
         return tuple(constraint for constraint in self.constraints if isinstance(constraint, ChipLimit))
 
     @cached_property
-    def allowed(self) -> NDArray[np.bool_]:
+    def allowed(self) -> BoolArray:
         """[N, D] True where kinds, pins and forbids let an op, and clones of it, run."""
         allowed = np.ones((self.graph.num_ops, self.target.num_chips), np.bool_)
         for q, kind in enumerate(self.target.kinds):
@@ -69,7 +69,7 @@ class OpConstraints:
         return tuple(ops for constraint, ops in pairs if isinstance(constraint, Colocate))
 
     @cached_property
-    def rise(self) -> NDArray[np.int64]:
+    def rise(self) -> LongArray:
         """[E] least ``f(v) - f(u)`` of each edge: 1 at a cut point, else 0."""
         rise = np.zeros(self.graph.num_edges, np.int64)
         for constraint, ops in zip(self.constraints, self.ops, strict=True):
@@ -79,7 +79,7 @@ class OpConstraints:
                 rise[is_before[self.graph.edge_src] & ~is_before[self.graph.edge_dst]] = 1
         return rise
 
-    def shared_chips(self, group: NDArray[np.int32]) -> NDArray[np.int32]:
+    def shared_chips(self, group: IntArray) -> IntArray:
         """[N] ``group`` with the groups joined that must share a chip.
 
         These are groups with colocated ops; and, where dataflow is acyclic, groups on a cycle of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import LongArray
 from go_opt.common.suggestion import suggestion
 from go_opt.errors import InvalidInputError
 from go_opt.model.codecs.fields import shown
@@ -14,7 +14,7 @@ from go_opt.model.graph import Graph
 from go_opt.solver.problem.user_constraints import Ops
 
 
-def match_ops(graph: Graph, ops: Ops, what: object) -> NDArray[np.int64]:
+def match_ops(graph: Graph, ops: Ops, what: object) -> LongArray:
     """The ops meant, ascending; ``what`` names the constraint in errors.
 
     A name that exists means that op, even where it is a regular expression too.

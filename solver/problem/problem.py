@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.kernels.schedule import list_schedule
 from go_opt.env.target import Target
@@ -29,17 +29,17 @@ class PlacementProblem(NamedTuple):
     """Units of a graph on the chips of a target."""
 
     num_chips: int  # D
-    unit_of_op: NDArray[np.int32]  # [N]
-    successor_ptr: NDArray[np.int64]  # [U + 1]
-    successor: NDArray[np.int32]  # [E] units that read unit u: ascending, unique, never u itself
-    predecessor_ptr: NDArray[np.int64]  # [U + 1]
-    predecessor: NDArray[np.int32]  # [E] units that unit u reads: ascending, unique, never u itself
-    rise: NDArray[np.int64]  # [E] least f(v) - f(u), beside successor: 1 at a cut point of the user, else 0
-    topological: NDArray[np.int32]  # [U] units, each behind all it reads
-    component: NDArray[np.int32]  # [U] weak component, numbered 0 … C - 1 along the units
+    unit_of_op: IntArray  # [N]
+    successor_ptr: LongArray  # [U + 1]
+    successor: IntArray  # [E] units that read unit u: ascending, unique, never u itself
+    predecessor_ptr: LongArray  # [U + 1]
+    predecessor: IntArray  # [E] units that unit u reads: ascending, unique, never u itself
+    rise: LongArray  # [E] least f(v) - f(u), beside successor: 1 at a cut point of the user, else 0
+    topological: IntArray  # [U] units, each behind all it reads
+    component: IntArray  # [U] weak component, numbered 0 … C - 1 along the units
     num_components: int  # C
-    chip_kind: NDArray[np.int32]  # [D]
-    can_run: NDArray[np.bool_]  # [Q, U] True where the kind may run every op of the unit
+    chip_kind: IntArray  # [D]
+    can_run: BoolArray  # [Q, U] True where the kind may run every op of the unit
     acyclic: bool  # f(u) <= f(v) for every edge
     no_skip: int  # index into NO_SKIP_RULES
     triangle: int  # index into TRIANGLE_RULES
@@ -56,7 +56,7 @@ class PlacementProblem(NamedTuple):
 def placement_problem(
     graph: Graph,
     target: Target,
-    fusion_group: NDArray[np.int32] | None = None,
+    fusion_group: IntArray | None = None,
     *,
     cycles_are_legal: bool = False,
 ) -> PlacementProblem:
@@ -111,14 +111,14 @@ def most_chips_adjacent(problem: PlacementProblem) -> int:
     return min(problem.num_chips, int(width.sum()))
 
 
-def component_width(problem: PlacementProblem, span: NDArray[np.int32]) -> NDArray[np.int32]:
+def component_width(problem: PlacementProblem, span: IntArray) -> IntArray:
     """[C] the most chips each component can use, from its sources' spans; at most ``D``."""
     width = np.zeros(problem.num_components, dtype=np.int32)
     np.maximum.at(width, problem.component, span + 1)
     return width
 
 
-def span_from_sources(problem: PlacementProblem) -> NDArray[np.int32]:
+def span_from_sources(problem: PlacementProblem) -> IntArray:
     """[U] for a source s the largest ``f(t) - f(s)`` of any t, at most ``D - 1``; -1 for others.
 
     Going back to an ancestor is free, so no unit is further from s than from a source
@@ -127,7 +127,7 @@ def span_from_sources(problem: PlacementProblem) -> NDArray[np.int32]:
     return _span_from_sources(problem)
 
 
-def _number_along(fusion_group: NDArray[np.int32] | None, num_ops: int) -> NDArray[np.int32]:
+def _number_along(fusion_group: IntArray | None, num_ops: int) -> IntArray:
     if fusion_group is None:
         return np.arange(num_ops, dtype=np.int32)
     _, first, group = np.unique(fusion_group, return_index=True, return_inverse=True)
@@ -136,20 +136,18 @@ def _number_along(fusion_group: NDArray[np.int32] | None, num_ops: int) -> NDArr
     return number[group]
 
 
-def _unit_edges(graph: Graph, unit_of_op: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def _unit_edges(graph: Graph, unit_of_op: IntArray) -> tuple[IntArray, IntArray]:
     """Edges between units, each once, by source and then by reader."""
     pairs = np.stack([unit_of_op[graph.edge_src], unit_of_op[graph.edge_dst]], axis=1)
     pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
     return pairs[:, 0], pairs[:, 1]
 
 
-def _rows(
-    row: NDArray[np.int32], entry: NDArray[np.int32], num_rows: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def _rows(row: IntArray, entry: IntArray, num_rows: int) -> tuple[LongArray, IntArray]:
     return row_pointers(row, num_rows), np.ascontiguousarray(entry[np.argsort(row, kind="stable")])
 
 
-def _topological(graph: Graph, unit_of_op: NDArray[np.int32], num_units: int) -> NDArray[np.int32]:
+def _topological(graph: Graph, unit_of_op: IntArray, num_units: int) -> IntArray:
     """[U] of all units that may come next always the lowest."""
     along = unit_of_op[list_schedule(graph, unit_of_op, -np.arange(num_units, dtype=np.float64))]
     if len(along) < graph.num_ops:
@@ -163,9 +161,7 @@ def _topological(graph: Graph, unit_of_op: NDArray[np.int32], num_units: int) ->
     return along[np.concatenate([[True], along[1:] != along[:-1]])]
 
 
-def _can_run(
-    graph: Graph, target: Target, unit_of_op: NDArray[np.int32], num_units: int
-) -> NDArray[np.bool_]:
+def _can_run(graph: Graph, target: Target, unit_of_op: IntArray, num_units: int) -> BoolArray:
     can_run = np.ones((len(target.kinds), num_units), dtype=np.bool_)
     for q, kind in enumerate(target.kinds):
         excluded = graph.excluded.get(kind.name)
@@ -175,7 +171,9 @@ def _can_run(
 
 
 @compiled
-def _components(successor_ptr, successor, predecessor_ptr, predecessor):
+def _components(
+    successor_ptr: LongArray, successor: IntArray, predecessor_ptr: LongArray, predecessor: IntArray
+) -> IntArray:
     num_units = len(successor_ptr) - 1
     component = np.empty(num_units, np.int32)
     for unit in range(num_units):
@@ -206,7 +204,7 @@ def _components(successor_ptr, successor, predecessor_ptr, predecessor):
 
 
 @compiled
-def _span_from_sources(problem):
+def _span_from_sources(problem: PlacementProblem) -> IntArray:
     num_units = len(problem.component)
     span = np.empty(num_units, np.int32)
     level_of = np.empty(num_units, np.int32)
@@ -226,7 +224,14 @@ def _span_from_sources(problem):
 
 
 @compiled_inner
-def _last_level(problem, source, level_of, seen_from, level, following):
+def _last_level(
+    problem: PlacementProblem,
+    source: int,
+    level_of: IntArray,
+    seen_from: IntArray,
+    level: IntArray,
+    following: IntArray,
+) -> int:
     """Levels of the 0-1 shortest paths from ``source``, at most ``D - 1``.
 
     ``level[0]`` is the source. A unit first met by a step forward may turn out to be

@@ -10,19 +10,19 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.solver.problem.op_constraints import OpConstraints
 
-IntArray = NDArray[np.integer]
+Numbers = IntArray | LongArray  # of ops
 
 
 class SegmentRules(TypedDict, total=False):
     """Everything is open that is not given. Axes: ``N`` ops, ``D`` chips."""
 
-    allowed: NDArray[np.bool_] | None  # [D, N] ops each chip may hold
-    colocated: Sequence[IntArray]  # sets of ops that share a chip
-    rising: IntArray | None  # [2, ...] edges whose reader lies on a later chip than their source
+    allowed: BoolArray | None  # [D, N] ops each chip may hold
+    colocated: Sequence[Numbers]  # sets of ops that share a chip
+    rising: Numbers | None  # [2, ...] edges whose reader lies on a later chip than their source
 
 
 def segment_rules(asked: OpConstraints) -> SegmentRules:
@@ -35,7 +35,7 @@ def segment_rules(asked: OpConstraints) -> SegmentRules:
     )
 
 
-def latest_ends(kernel_of: NDArray[np.int32], num_kernels: int, rising: IntArray | None) -> NDArray[np.int64]:
+def latest_ends(kernel_of: IntArray, num_kernels: int, rising: Numbers | None) -> LongArray:
     """[M + 1] a segment that starts at a cut may end up to here."""
     latest = np.full(num_kernels + 1, num_kernels, dtype=np.int64)
     if rising is not None:
@@ -44,9 +44,7 @@ def latest_ends(kernel_of: NDArray[np.int32], num_kernels: int, rising: IntArray
     return latest
 
 
-def may_be_cut(
-    kernel_of: NDArray[np.int32], num_kernels: int, colocated: Sequence[IntArray]
-) -> NDArray[np.bool_]:
+def may_be_cut(kernel_of: IntArray, num_kernels: int, colocated: Sequence[Numbers]) -> BoolArray:
     """[M + 1] whether a cut may fall before each kernel, or behind the last."""
     open_cuts = np.ones(num_kernels + 1, dtype=np.bool_)
     for ops in colocated:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
@@ -20,16 +21,16 @@ from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 class KernelSequence(NamedTuple):
     """Costs of kernels and cuts along one order."""
 
-    kernel_of: NDArray[np.int32]  # [N] position of each op's kernel
-    kernel_s: NDArray[np.float64]  # [Q, M] seconds of each kernel on each kind
-    can_run: NDArray[np.bool_]  # [Q, M] True where the kind may run the kernel
-    crossing_bytes: NDArray[np.int64]  # [M + 1] produced before a cut and read after it
-    reach: NDArray[np.int64]  # [M + 1] a segment that starts here may end from here on
-    host_in_bytes: NDArray[np.int64]  # [M] inputs read, each input at each kernel reading it
-    host_out_bytes: NDArray[np.int64]  # [M] outputs produced
-    again_kernel: NDArray[np.int64]  # [A] kernels that read an input another one read before,
-    again_before: NDArray[np.int64]  # [A] … the reader before each,
-    again_bytes: NDArray[np.int64]  # [A] … and the bytes one segment with both pays once
+    kernel_of: IntArray  # [N] position of each op's kernel
+    kernel_s: FloatArray  # [Q, M] seconds of each kernel on each kind
+    can_run: BoolArray  # [Q, M] True where the kind may run the kernel
+    crossing_bytes: LongArray  # [M + 1] produced before a cut and read after it
+    reach: LongArray  # [M + 1] a segment that starts here may end from here on
+    host_in_bytes: LongArray  # [M] inputs read, each input at each kernel reading it
+    host_out_bytes: LongArray  # [M] outputs produced
+    again_kernel: LongArray  # [A] kernels that read an input another one read before,
+    again_before: LongArray  # [A] … the reader before each,
+    again_bytes: LongArray  # [A] … and the bytes one segment with both pays once
     input_bytes: int  # all inputs, each once
     adjacent: bool  # whether every edge may span at most one chip
 
@@ -40,8 +41,8 @@ class KernelSequence(NamedTuple):
 
 def kernel_sequence(
     tables: CostTables,
-    order: NDArray[np.int32],
-    fusion_group: NDArray[np.int32],
+    order: IntArray,
+    fusion_group: IntArray,
     *,
     adjacent: bool,
 ) -> KernelSequence:
@@ -76,9 +77,7 @@ def kernel_sequence(
     )
 
 
-def _repeated_input_reads(
-    tables: CostTables, kernel_of: NDArray[np.int32]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def _repeated_input_reads(tables: CostTables, kernel_of: IntArray) -> tuple[LongArray, LongArray, LongArray]:
     """Consecutive pairs of kernels that read the same input, sorted by the later one."""
     is_input = tables.tensor_kind[tables.reader_tensor] == INPUT
     reads = unique_pairs(tables.reader_tensor[is_input], kernel_of[tables.reader_op[is_input]])
@@ -89,7 +88,7 @@ def _repeated_input_reads(
     return kernel[by_kernel], before[by_kernel], size[by_kernel]
 
 
-def unique_pairs(a: NDArray[np.integer], b: NDArray[np.integer]) -> NDArray[np.int64]:
+def unique_pairs(a: NDArray[np.integer], b: NDArray[np.integer]) -> LongArray:
     """[P, 2] the pairs of ``a`` and ``b``, none of them negative, each once and ascending."""
     if len(a) == 0:
         return np.zeros((0, 2), dtype=np.int64)
@@ -99,7 +98,9 @@ def unique_pairs(a: NDArray[np.integer], b: NDArray[np.integer]) -> NDArray[np.i
 
 
 @compiled
-def _sequence(tables, kernel_of, num_kernels):
+def _sequence(
+    tables: CostTables, kernel_of: IntArray, num_kernels: int
+) -> tuple[LongArray, LongArray, LongArray, LongArray]:
     crossing = np.zeros(num_kernels + 1, np.int64)
     last_reader = np.full(num_kernels, -1, np.int64)
     inputs = np.zeros(num_kernels, np.int64)

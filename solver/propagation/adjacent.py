@@ -14,12 +14,14 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.arrays import CodeArray, FloatArray, IntArray
+from go_opt.common.compiling import compiled, compiled_inner, int64
 from go_opt.errors import InvalidInputError
 from go_opt.solver.problem.problem import PlacementProblem
-from go_opt.solver.propagation.adjacent_cover import anchor, close_gaps, what_to_cover
+from go_opt.solver.propagation.adjacent_cover import Cover, anchor, close_gaps, what_to_cover
 from go_opt.solver.propagation.adjacent_domains import (
     NO_UNIT,
+    Domains,
     draw_chip,
     fix,
     next_open,
@@ -64,9 +66,9 @@ class AdjacentSamples(NamedTuple):
     * ``CONTRADICTION``: no placement keeps the caller's bounds; the placement is -1.
     """
 
-    placement: NDArray[np.int32]  # [S, U]
-    log_prob: NDArray[np.float64]  # [S] of ``drawn``: the sum over units, each within its domain
-    status: NDArray[np.int8]  # [S] index into STATUS
+    placement: IntArray  # [S, U]
+    log_prob: FloatArray  # [S] of ``drawn``: the sum over units, each within its domain
+    status: CodeArray  # [S] index into STATUS
     drawn: NDArray[np.int16]  # [S, U] chips before components moved down
     lowest: NDArray[np.int16]  # [S, U] first chip of the unit's domain when it was visited
     highest: NDArray[np.int16]  # [S, U] last chip of it
@@ -75,15 +77,15 @@ class AdjacentSamples(NamedTuple):
 class AdjacentFixes(NamedTuple):
     """Proposals made valid; statuses as of :class:`AdjacentSamples`."""
 
-    placement: NDArray[np.int32]  # [S, U]
-    status: NDArray[np.int8]  # [S] index into STATUS
+    placement: IntArray  # [S, U]
+    status: CodeArray  # [S] index into STATUS
 
 
 def sample_adjacent(
     problem: PlacementProblem,
-    log_probs: NDArray[np.float64],
+    log_probs: FloatArray,
     *,
-    orders: Visiting | NDArray[np.int32] = "random",
+    orders: Visiting | IntArray = "random",
     seed: int = 0,
     num_samples: int = 1,
     first_chip: ArrayLike | None = None,
@@ -126,11 +128,11 @@ def sample_adjacent(
 
 def fix_adjacent(
     problem: PlacementProblem,
-    proposals: NDArray[np.int32],
+    proposals: IntArray,
     *,
-    orders: Visiting | NDArray[np.int32] = "random",
+    orders: Visiting | IntArray = "random",
     seed: int = 0,
-    log_probs: NDArray[np.float64] | None = None,
+    log_probs: FloatArray | None = None,
     first_chip: ArrayLike | None = None,
     last_chip: ArrayLike | None = None,
 ) -> AdjacentFixes:
@@ -168,13 +170,11 @@ def fix_adjacent(
     return out
 
 
-def _is_smallest_first(orders: Visiting | NDArray[np.int32]) -> bool:
+def _is_smallest_first(orders: Visiting | IntArray) -> bool:
     return isinstance(orders, str) and orders == "most_constrained"
 
 
-def checked_rows(
-    problem: PlacementProblem, log_probs: NDArray[np.float64], num_samples: int
-) -> NDArray[np.float64]:
+def checked_rows(problem: PlacementProblem, log_probs: FloatArray, num_samples: int) -> FloatArray:
     """[1 or S, U, D] the log-probabilities, if their shape and their numbers are sound."""
     rows = np.ascontiguousarray(log_probs, dtype=np.float64)
     rows = rows[None] if rows.ndim == 2 else rows
@@ -190,7 +190,17 @@ def checked_rows(
 
 
 @compiled
-def _sample(problem, start, cover, domains, rows, orders, uniforms, wishes, out):
+def _sample(
+    problem: PlacementProblem,
+    start: Domains,
+    cover: Cover,
+    domains: Domains,
+    rows: FloatArray,
+    orders: IntArray,
+    uniforms: FloatArray,
+    wishes: FloatArray,
+    out: AdjacentSamples,
+) -> None:
     anchorings = MAX_ANCHORINGS if wishes.shape[1] > 0 else 0
     for s in range(len(uniforms)):
         for attempt in range(anchorings + 1):
@@ -208,7 +218,9 @@ def _sample(problem, start, cover, domains, rows, orders, uniforms, wishes, out)
 
 
 @compiled_inner
-def _draw_all(domains, rows, order, uniforms, s, out):
+def _draw_all(
+    domains: Domains, rows: FloatArray, order: IntArray, uniforms: FloatArray, s: int, out: AdjacentSamples
+) -> float:
     """Fix every unit to a chip drawn from its row; the log-probability of them all."""
     # Fields of a tuple are counted references: as locals they are counted once a call.
     lower, upper, pairs, marks = domains.lower, domains.upper, domains.pairs, domains.marks
@@ -219,8 +231,8 @@ def _draw_all(domains, rows, order, uniforms, s, out):
     visit = 0
     unit = next_open(lower, upper, pairs, marks, order)
     while unit != NO_UNIT:
-        low = np.int64(lower[unit])
-        high = np.int64(upper[unit])
+        low = int64(lower[unit])
+        high = int64(upper[unit])
         lowest[unit] = low
         highest[unit] = high
         chip, gained = draw_chip(rows[unit], low, high, uniforms[visit])
@@ -239,7 +251,18 @@ def _draw_all(domains, rows, order, uniforms, s, out):
 
 
 @compiled
-def _fix(problem, start, cover, domains, rows, orders, uniforms, wishes, proposals, out):
+def _fix(
+    problem: PlacementProblem,
+    start: Domains,
+    cover: Cover,
+    domains: Domains,
+    rows: FloatArray,
+    orders: IntArray,
+    uniforms: FloatArray,
+    wishes: FloatArray,
+    proposals: IntArray,
+    out: AdjacentFixes,
+) -> None:
     anchorings = MAX_ANCHORINGS if wishes.shape[1] > 0 else 0
     for s in range(len(proposals)):
         order = orders[s % len(orders)]
@@ -259,27 +282,29 @@ def _fix(problem, start, cover, domains, rows, orders, uniforms, wishes, proposa
 
 
 @compiled_inner
-def _keep_possible(domains, order, proposal):
+def _keep_possible(domains: Domains, order: IntArray, proposal: IntArray) -> None:
     """Fix every unit whose proposal is in its domain when it is visited."""
     lower, upper, pairs, marks = domains.lower, domains.upper, domains.pairs, domains.marks
     unit = next_open(lower, upper, pairs, marks, order)
     while unit != NO_UNIT:
-        chip = np.int64(proposal[unit])
+        chip = int64(proposal[unit])
         if lower[unit] <= chip and chip <= upper[unit]:
             fix(domains, unit, chip)
         unit = next_open(lower, upper, pairs, marks, order)
 
 
 @compiled_inner
-def _fill(domains, rows, order, uniforms, proposal):
+def _fill(
+    domains: Domains, rows: FloatArray, order: IntArray, uniforms: FloatArray, proposal: IntArray
+) -> None:
     """Fix the units still open: drawn where there are uniforms, else nearest to the proposal."""
     lower, upper = domains.lower, domains.upper
     for i in range(len(order)):
         unit = order[i]
-        low = np.int64(lower[unit])
-        high = np.int64(upper[unit])
+        low = int64(lower[unit])
+        high = int64(upper[unit])
         if low < high:
-            chip = min(max(np.int64(proposal[unit]), low), high)
+            chip = min(max(int64(proposal[unit]), low), high)
             if len(uniforms) > 0:
                 chip, _ = draw_chip(rows[unit], low, high, uniforms[i])
             fix(domains, unit, chip)

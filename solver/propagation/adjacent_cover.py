@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled_inner
+from go_opt.common.arrays import FloatArray, IntArray
+from go_opt.common.compiling import compiled_inner, int32, int64
 from go_opt.errors import InfeasibleError
 from go_opt.solver.problem.problem import (
     NO_SKIP_ALL,
@@ -30,8 +30,8 @@ class Cover(NamedTuple):
     last_chip: int  # chips 0 … last_chip must be used; -1: the rule is off
     uses_all: bool
     may_anchor: bool  # False where moving components down is always enough
-    span: NDArray[np.int32]  # [U] see span_from_sources; 0 where any source will do
-    width: NDArray[np.int32]  # [C] the most chips a component can use; 1 where any source will do
+    span: IntArray  # [U] see span_from_sources; 0 where any source will do
+    width: IntArray  # [C] the most chips a component can use; 1 where any source will do
 
 
 def what_to_cover(problem: PlacementProblem, start: Domains | None) -> Cover | None:
@@ -66,7 +66,9 @@ def what_to_cover(problem: PlacementProblem, start: Domains | None) -> Cover | N
 
 
 @compiled_inner
-def anchor(problem, domains, cover, preference, turn):
+def anchor(
+    problem: PlacementProblem, domains: Domains, cover: Cover, preference: FloatArray, turn: float
+) -> bool:
     """Fix sources and sinks so that chips 0 … last_chip are covered; False if it finds no way.
 
     Component by component: a source takes the next chip to cover, a sink the highest it
@@ -74,7 +76,7 @@ def anchor(problem, domains, cover, preference, turn):
     by ``turn`` (a share of 1), so that another try takes others.
     """
     used = np.zeros(problem.num_components, np.bool_)
-    following = np.int64(0)
+    following = int64(0)
     while following <= cover.last_chip:
         source = NO_UNIT
         best = np.inf
@@ -92,36 +94,44 @@ def anchor(problem, domains, cover, preference, turn):
             return False
         component = problem.component[source]
         used[component] = True
-        chip = min(following, np.int64(domains.upper[source]))
-        fix(domains, np.int32(source), chip)
+        chip = min(following, int64(domains.upper[source]))
+        fix(domains, int32(source), chip)
         highest = _raise_a_sink(problem, domains, component, cover.last_chip, chip, preference, turn)
         following = max(following, highest + 1)
     return True
 
 
 @compiled_inner
-def _raise_a_sink(problem, domains, component, last_chip, chip, preference, turn):
+def _raise_a_sink(
+    problem: PlacementProblem,
+    domains: Domains,
+    component: int,
+    last_chip: int,
+    chip: int,
+    preference: FloatArray,
+    turn: float,
+) -> int:
     """Fix a sink of ``component`` as high as it can be; how high (``chip`` if no higher)."""
     sink = NO_UNIT
-    highest = np.int64(chip)
+    highest = int64(chip)
     best = -np.inf
     for unit in range(len(domains.lower)):
         is_sink = problem.successor_ptr[unit] == problem.successor_ptr[unit + 1]
         if not is_sink or problem.component[unit] != component:
             continue
-        reached = min(np.int64(domains.upper[unit]), last_chip)
+        reached = min(int64(domains.upper[unit]), last_chip)
         wish = (preference[unit] + turn) % 1.0
         if reached > highest or (reached == highest and sink != NO_UNIT and wish > best):
             highest = reached
             sink = unit
             best = wish
     if sink != NO_UNIT:
-        fix(domains, np.int32(sink), highest)
+        fix(domains, int32(sink), highest)
     return highest
 
 
 @compiled_inner
-def close_gaps(problem, start, cover, chips):
+def close_gaps(problem: PlacementProblem, start: Domains, cover: Cover, chips: IntArray) -> bool:
     """Move components of ``chips`` [U] down, no further than needed and allowed; False: gaps are left.
 
     Lowest first: a component that starts above the first chip not covered moves down to it,
@@ -150,12 +160,12 @@ def close_gaps(problem, start, cover, chips):
     for c in range(num_components):
         following[c] = first[low[c]]
         first[low[c]] = c
-    covered = np.int64(0)
+    covered = int64(0)
     moves = False
     for chip in range(num_chips):
         c = first[chip]
         while c >= 0:
-            shift = min(max(np.int64(0), chip - covered), slack[c])
+            shift = min(max(int64(0), chip - covered), slack[c])
             if chip - shift > covered:
                 return False
             covered = max(covered, high[c] - shift + 1)

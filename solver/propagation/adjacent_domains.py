@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
+from go_opt.common.compiling import compiled, compiled_inner, int32, int64
 from go_opt.solver.problem.problem import PlacementProblem
 
 NO_UNIT: Final = -1
@@ -22,16 +23,16 @@ NO_UNIT: Final = -1
 class Domains(NamedTuple):
     """Domains of one sample, with the working space of propagation and visiting."""
 
-    lower: NDArray[np.int32]  # [U] first chip left
-    upper: NDArray[np.int32]  # [U] last chip left
-    neighbour_ptr: NDArray[np.int64]  # [U + 1]
-    neighbour: NDArray[np.int32]  # [2 E] readers of a unit, and what it reads
-    least: NDArray[np.int32]  # [2 E] from bounds [l, h] of a unit this neighbour is at l + least or above
-    most: NDArray[np.int32]  # [2 E] … and at h + most or below
-    queue: NDArray[np.int32]  # [U] ring of units whose bounds changed
-    is_queued: NDArray[np.bool_]  # [U]
-    pairs: NDArray[np.int32]  # [U] stack of units left with two chips; [0] where nobody asks
-    marks: NDArray[np.int64]  # [2] units on that stack; place in the visiting order
+    lower: IntArray  # [U] first chip left
+    upper: IntArray  # [U] last chip left
+    neighbour_ptr: LongArray  # [U + 1]
+    neighbour: IntArray  # [2 E] readers of a unit, and what it reads
+    least: IntArray  # [2 E] from bounds [l, h] of a unit this neighbour is at l + least or above
+    most: IntArray  # [2 E] … and at h + most or below
+    queue: IntArray  # [U] ring of units whose bounds changed
+    is_queued: BoolArray  # [U]
+    pairs: IntArray  # [U] stack of units left with two chips; [0] where nobody asks
+    marks: LongArray  # [2] units on that stack; place in the visiting order
 
 
 def start_domains(
@@ -71,7 +72,7 @@ def working_domains(start: Domains, *, smallest_first: bool) -> Domains:
     )
 
 
-def chip_runs(problem: PlacementProblem) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def chip_runs(problem: PlacementProblem) -> tuple[IntArray, IntArray]:
     """[U] first and last of the most consecutive chips that may run each unit; first > last: none may.
 
     The core knows intervals only. Where a unit's chips have gaps it uses one stretch of
@@ -92,7 +93,7 @@ def chip_runs(problem: PlacementProblem) -> tuple[NDArray[np.int32], NDArray[np.
 
 
 @compiled
-def _propagate_all(domains):
+def _propagate_all(domains: Domains) -> bool:
     """Bounds at their fixpoint from whatever they are; False if some domain is empty."""
     num_units = len(domains.lower)
     for unit in range(num_units):
@@ -104,7 +105,7 @@ def _propagate_all(domains):
 
 
 @compiled_inner
-def fix(domains, unit, chip):
+def fix(domains: Domains, unit: int, chip: int) -> None:
     """Give ``unit`` a chip of its domain and propagate; nothing can become empty."""
     domains.lower[unit] = chip
     domains.upper[unit] = chip
@@ -114,7 +115,7 @@ def fix(domains, unit, chip):
 
 
 @compiled_inner
-def _drain(domains, waiting):
+def _drain(domains: Domains, waiting: int) -> bool:
     """Propagate from ``queue[:waiting]`` to the fixpoint; False if a domain is empty."""
     # Fields of a tuple are counted references: as locals they are counted once a call.
     neighbour_ptr, neighbour = domains.neighbour_ptr, domains.neighbour
@@ -152,7 +153,7 @@ def _drain(domains, waiting):
 
 
 @compiled_inner
-def reset(domains, start):
+def reset(domains: Domains, start: Domains) -> None:
     """Domains as at the start, with nothing visited."""
     domains.marks[0] = 0
     domains.marks[1] = 0
@@ -165,7 +166,7 @@ def reset(domains, start):
 
 
 @compiled_inner
-def next_open(lower, upper, pairs, marks, order):
+def next_open(lower: IntArray, upper: IntArray, pairs: IntArray, marks: LongArray, order: IntArray) -> int:
     """A unit with a choice left: the last left with two chips, else the next of ``order``; or NO_UNIT.
 
     A unit beside a fixed one has at most two chips. So where ``order`` begins with the
@@ -181,11 +182,11 @@ def next_open(lower, upper, pairs, marks, order):
         marks[1] += 1
         if lower[unit] < upper[unit]:
             return unit
-    return np.int32(NO_UNIT)
+    return int32(NO_UNIT)
 
 
 @compiled_inner
-def draw_chip(row, lower, upper, uniform):
+def draw_chip(row: FloatArray, lower: int, upper: int, uniform: float) -> tuple[int, float]:
     """A chip of [lower, upper] drawn by ``row`` (log-probabilities, any scale), and its log-probability.
 
     Where the row has no mass there, every chip is as likely.
@@ -195,7 +196,7 @@ def draw_chip(row, lower, upper, uniform):
         top = max(top, row[chip])
     if top == -np.inf:
         size = upper - lower + 1
-        return min(lower + np.int64(uniform * size), upper), -np.log(np.float64(size))
+        return min(lower + int64(uniform * size), upper), -np.log(np.float64(size))
     total = 0.0
     for chip in range(lower, upper + 1):
         total += np.exp(row[chip] - top)

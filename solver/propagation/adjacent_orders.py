@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.errors import InvalidInputError
 from go_opt.solver.problem.problem import PlacementProblem
 from go_opt.solver.propagation.adjacent_domains import Domains
@@ -17,7 +17,7 @@ VISITING: Final = ("random", "topological", "middle_out", "most_constrained")
 
 def visiting_orders(
     problem: PlacementProblem, mode: Visiting, rng: np.random.Generator, num_samples: int
-) -> NDArray[np.int32]:
+) -> IntArray:
     """[S, U], or [1, U] where all samples share one: the units in the order they are visited.
 
     * ``random``: an order of its own for each sample.
@@ -39,11 +39,11 @@ def visiting_orders(
 
 def orders_from(
     problem: PlacementProblem,
-    orders: Visiting | NDArray[np.int32],
+    orders: Visiting | IntArray,
     rng: np.random.Generator,
     num_samples: int,
     start: Domains,
-) -> NDArray[np.int32]:
+) -> IntArray:
     """[S or 1, U] the caller's orders, or those of a mode.
 
     For ``most_constrained`` the smallest domains at the start come first; from then on the
@@ -58,9 +58,7 @@ def orders_from(
     return np.take_along_axis(visiting, np.argsort(size, axis=1, kind="stable"), axis=1)
 
 
-def _checked_orders(
-    problem: PlacementProblem, orders: NDArray[np.int32], num_samples: int
-) -> NDArray[np.int32]:
+def _checked_orders(problem: PlacementProblem, orders: IntArray, num_samples: int) -> IntArray:
     given = np.atleast_2d(np.ascontiguousarray(orders, dtype=np.int32))
     wanted = np.broadcast_to(np.arange(problem.num_units), (len(given), problem.num_units))
     if len(given) not in (1, num_samples) or not np.array_equal(np.sort(given, axis=1), wanted):

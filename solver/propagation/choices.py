@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray, IntArray, WordArray
 from go_opt.common.compiling import compiled
 from go_opt.solver.propagation.propagators.domains import has_chip
 
@@ -21,12 +21,12 @@ from go_opt.solver.propagation.propagators.domains import has_chip
 class Choices(NamedTuple):
     """What was drawn, among what, by which rows."""
 
-    log_probs: NDArray[np.float64]  # [U, D] of each unit on each chip, any scale, -inf is no mass
-    drawn: NDArray[np.int32]  # [S, U] chips in 0 … D - 1
-    open_chips: NDArray[np.uint64]  # [S, U, W] sets of chips, none empty
+    log_probs: FloatArray  # [U, D] of each unit on each chip, any scale, -inf is no mass
+    drawn: IntArray  # [S, U] chips in 0 … D - 1
+    open_chips: WordArray  # [S, U, W] sets of chips, none empty
 
 
-def choice_log_prob(choices: Choices) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def choice_log_prob(choices: Choices) -> tuple[FloatArray, FloatArray]:
     """[S] log-probability of each sample, and [S, U] log-mass of each row on its open chips."""
     log_prob = np.empty(len(choices.drawn))
     log_mass = np.empty(choices.drawn.shape)
@@ -34,9 +34,7 @@ def choice_log_prob(choices: Choices) -> tuple[NDArray[np.float64], NDArray[np.f
     return log_prob, log_mass
 
 
-def choice_gradient(
-    choices: Choices, log_mass: NDArray[np.float64], weight: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def choice_gradient(choices: Choices, log_mass: FloatArray, weight: FloatArray) -> FloatArray:
     """[U, D] derivative of ``Σ_s weight[s] log_prob[s]`` by the rows; ``weight`` is [S].
 
     Rows without mass on the open chips have none.
@@ -47,7 +45,7 @@ def choice_gradient(
 
 
 @compiled
-def _sum_choices(choices, log_prob, log_mass):
+def _sum_choices(choices: Choices, log_prob: FloatArray, log_mass: FloatArray) -> None:
     rows, drawn, open_chips = choices.log_probs, choices.drawn, choices.open_chips
     num_units, num_chips = rows.shape
     for s in range(len(drawn)):
@@ -75,7 +73,7 @@ def _sum_choices(choices, log_prob, log_mass):
 
 
 @compiled
-def _add_gradients(choices, log_mass, weight, gradient):
+def _add_gradients(choices: Choices, log_mass: FloatArray, weight: FloatArray, gradient: FloatArray) -> None:
     rows, drawn, open_chips = choices.log_probs, choices.drawn, choices.open_chips
     num_units, num_chips = rows.shape
     for s in range(len(drawn)):

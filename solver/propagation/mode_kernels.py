@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled, compiled_inline, compiled_inner
+from go_opt.common.arrays import CodeArray, FloatArray, IntArray, LongArray, WordArray
+from go_opt.common.compiling import compiled, compiled_inline, compiled_inner, int64
 from go_opt.solver.propagation.propagators.domains import (
     ALL_BITS,
     BACKTRACKS,
@@ -19,10 +19,12 @@ from go_opt.solver.propagation.propagators.domains import (
     MAX_BACKTRACKS,
     NO_BITS,
     WORD_BITS,
+    Store,
     chip_bit,
     has_chip,
     narrow_range,
 )
+from go_opt.solver.propagation.propagators.tables import RuleTables
 from go_opt.solver.propagation.search import EXHAUSTED, decide, reset, settle
 
 ENDINGS: Final = ("kept", "searched", "backtracked", "adjacent", "limit", "conflict")
@@ -35,15 +37,24 @@ FIRST_TRY: Final = 60  # backtracks before the first restart
 class Draws(NamedTuple):
     """What the kernels fill in, a row for each sample."""
 
-    placement: NDArray[np.int32]  # [S, U]
-    proposal: NDArray[np.int32]  # [S, U]
-    log_prob: NDArray[np.float64]  # [S] of the draws within ``open_chips``, where the ending is SEARCHED
-    ending: NDArray[np.int8]  # [S] index into ENDINGS
-    open_chips: NDArray[np.uint64]  # [S, U, W] the domain of each unit when it was drawn
+    placement: IntArray  # [S, U]
+    proposal: IntArray  # [S, U]
+    log_prob: FloatArray  # [S] of the draws within ``open_chips``, where the ending is SEARCHED
+    ending: CodeArray  # [S] index into ENDINGS
+    open_chips: WordArray  # [S, U, W] the domain of each unit when it was drawn
 
 
 @compiled
-def sample_all(tables, store, rows, orders, is_constrained, max_backtracks, rng, draws):
+def sample_all(
+    tables: RuleTables,
+    store: Store,
+    rows: FloatArray,
+    orders: IntArray,
+    is_constrained: bool,
+    max_backtracks: int,
+    rng: np.random.Generator,
+    draws: Draws,
+) -> None:
     """SAMPLE: the row's own draw where that is valid, else the search, drawing by the row."""
     work = _working_space(store)
     for s in range(len(draws.placement)):
@@ -63,7 +74,16 @@ def sample_all(tables, store, rows, orders, is_constrained, max_backtracks, rng,
 
 
 @compiled
-def fix_all(tables, store, rows, orders, is_constrained, max_backtracks, rng, draws):
+def fix_all(
+    tables: RuleTables,
+    store: Store,
+    rows: FloatArray,
+    orders: IntArray,
+    is_constrained: bool,
+    max_backtracks: int,
+    rng: np.random.Generator,
+    draws: Draws,
+) -> None:
     """FIX: the proposal where it is valid, else the search that keeps what it can of it.
 
     The rest is drawn by the row, or takes the nearest chip where there are no rows.
@@ -84,28 +104,28 @@ def fix_all(tables, store, rows, orders, is_constrained, max_backtracks, rng, dr
 class Work(NamedTuple):
     """Working space of one sample."""
 
-    order: NDArray[np.int64]  # [2, U] units in the order of a first and a second pass
-    failures: NDArray[np.int64]  # [U] backtracks at each unit
-    chips: NDArray[np.uint64]  # [W] a set of chips
-    gains: NDArray[np.float64]  # [U] log-probability of the draw at each place of the order
+    order: LongArray  # [2, U] units in the order of a first and a second pass
+    failures: LongArray  # [U] backtracks at each unit
+    chips: WordArray  # [W] a set of chips
+    gains: FloatArray  # [U] log-probability of the draw at each place of the order
 
 
 @compiled_inner
-def _working_space(store):
+def _working_space(store: Store) -> Work:
     num_units, num_words = store.domain.shape
     order = np.zeros((2, num_units), np.int64)
     return Work(order, np.zeros(num_units, np.int64), np.zeros(num_words, np.uint64), np.zeros(num_units))
 
 
 @compiled_inner
-def _set_order(work, order):
+def _set_order(work: Work, order: IntArray) -> None:
     for i in range(len(order)):
         work.order[0, i] = order[i]
         work.failures[i] = 0
 
 
 @compiled_inner
-def _failures_first(work):
+def _failures_first(work: Work) -> None:
     """Units at which the search went back come first; the second pass follows the first."""
     num_units = len(work.failures)
     size = 0
@@ -119,7 +139,7 @@ def _failures_first(work):
 
 
 @compiled_inner
-def _may_try_again(store, begin, max_backtracks, s, draws):
+def _may_try_again(store: Store, begin: int, max_backtracks: int, s: int, draws: Draws) -> bool:
     """Whether the search goes on; how far this time: restarts are cheap, so tries begin small."""
     used = store.counters[BACKTRACKS] - begin
     if used > 0 and (draws.ending[s] != LIMIT or used >= max_backtracks):
@@ -130,11 +150,11 @@ def _may_try_again(store, begin, max_backtracks, s, draws):
 
 
 @compiled_inline
-def _keep_proposal(tables, store, proposal, s, draws):
+def _keep_proposal(tables: RuleTables, store: Store, proposal: IntArray, s: int, draws: Draws) -> bool:
     """Whether the proposal is valid: then it is the placement. The store is left at the start."""
     is_valid = True
     for unit in range(len(store.low)):
-        chip = np.int64(proposal[unit])
+        chip = int64(proposal[unit])
         if chip < 0 or chip >= tables.num_chips or not has_chip(store.domain[unit], chip):
             is_valid = False
             break
@@ -151,7 +171,16 @@ def _keep_proposal(tables, store, proposal, s, draws):
 
 
 @compiled_inline
-def _sample(tables, store, row, work, is_constrained, rng, s, draws):
+def _sample(
+    tables: RuleTables,
+    store: Store,
+    row: FloatArray,
+    work: Work,
+    is_constrained: bool,
+    rng: np.random.Generator,
+    s: int,
+    draws: Draws,
+) -> int:
     num_units = len(store.low)
     chips = work.chips
     place = 0
@@ -170,14 +199,23 @@ def _sample(tables, store, row, work, is_constrained, rng, s, draws):
 
 
 @compiled_inline
-def _fix(tables, store, row, work, is_constrained, rng, s, draws):
+def _fix(
+    tables: RuleTables,
+    store: Store,
+    row: FloatArray,
+    work: Work,
+    is_constrained: bool,
+    rng: np.random.Generator,
+    s: int,
+    draws: Draws,
+) -> int:
     num_units = len(store.low)
     chips = work.chips
     place = 0
     while 0 <= place < 2 * num_units:
         is_filling = place >= num_units
         unit = _next_unit(store, work.order[int(is_filling)], place % num_units, is_constrained)
-        wanted = np.int64(draws.proposal[s, unit])
+        wanted = int64(draws.proposal[s, unit])
         is_open = 0 <= wanted < tables.num_chips and has_chip(store.domain[unit], wanted)
         if is_open:
             _only(chips, wanted)
@@ -197,7 +235,7 @@ def _fix(tables, store, row, work, is_constrained, rng, s, draws):
 
 
 @compiled_inner
-def _finish(tables, store, place, begin, s, draws):
+def _finish(tables: RuleTables, store: Store, place: int, begin: int, s: int, draws: Draws) -> None:
     """Note how the try ended, take the placement, and go back to the start."""
     if place < 0:
         draws.ending[s] = CONFLICT if place == EXHAUSTED else LIMIT
@@ -209,7 +247,7 @@ def _finish(tables, store, place, begin, s, draws):
 
 
 @compiled_inner
-def _next_unit(store, order, place, is_constrained):
+def _next_unit(store: Store, order: LongArray, place: int, is_constrained: bool) -> int:
     """The unit of this place in the order; or, moved there, the one with the fewest chips open."""
     if is_constrained:
         best = place
@@ -223,20 +261,20 @@ def _next_unit(store, order, place, is_constrained):
 
 
 @compiled_inner
-def _only(chips, chip):
+def _only(chips: WordArray, chip: int) -> None:
     for word in range(len(chips)):
         chips[word] = NO_BITS
     chips[chip // WORD_BITS] = chip_bit(chip)
 
 
 @compiled_inner
-def _fill(chips):
+def _fill(chips: WordArray) -> None:
     for word in range(len(chips)):
         chips[word] = ALL_BITS
 
 
 @compiled_inner
-def _nearest(store, unit, wanted):
+def _nearest(store: Store, unit: int, wanted: int) -> int:
     """The open chip nearest to ``wanted``, the lower of two."""
     best = store.low[unit]
     for chip in range(store.low[unit], store.high[unit] + 1):
@@ -246,13 +284,13 @@ def _nearest(store, unit, wanted):
 
 
 @compiled_inner
-def draw_open(store, unit, row, uniform):
+def draw_open(store: Store, unit: int, row: FloatArray, uniform: float) -> tuple[int, float]:
     """A chip drawn by ``row`` among those open to ``unit``; see :func:`draw_chip`."""
     return draw_chip(store.domain[unit], store.low[unit], store.high[unit], row, uniform)
 
 
 @compiled_inner
-def draw_chip(chips, low, high, row, uniform):
+def draw_chip(chips: WordArray, low: int, high: int, row: FloatArray, uniform: float) -> tuple[int, float]:
     """A chip of the set ``chips`` [W], all within ``low … high``, and its log-probability there.
 
     ``row`` [D] are log-probabilities of any scale; where it has no mass on the set, every chip

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray, WordArray
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.solver.problem.problem import PlacementProblem
 from go_opt.solver.propagation.adjacent import ANCHORED, DRAWN, checked_rows, fix_adjacent, sample_adjacent
@@ -45,32 +45,32 @@ class Placements:
     the domain it met, where the search never went back; else the proposal, among all chips.
     """
 
-    placement: NDArray[np.int32]  # [S, U]; -1 where none was found (user constraints only)
-    log_prob: NDArray[np.float64]  # [S]; NaN where no log-probabilities were given
-    ending: NDArray[np.int8]  # [S] index into ENDINGS
-    drawn: NDArray[np.int32]  # [S, U]
-    open_chips: NDArray[np.uint64]  # [S, U, W] sets of chips
+    placement: IntArray  # [S, U]; -1 where none was found (user constraints only)
+    log_prob: FloatArray  # [S]; NaN where no log-probabilities were given
+    ending: CodeArray  # [S] index into ENDINGS
+    drawn: IntArray  # [S, U]
+    open_chips: WordArray  # [S, U, W] sets of chips
     statistics: Statistics  # of the whole batch, the adjacent core left out
 
     @property
-    def found(self) -> NDArray[np.bool_]:
+    def found(self) -> BoolArray:
         """[S] True where there is a valid placement."""
         return (self.ending != LIMIT) & (self.ending != CONFLICT)
 
     @property
-    def backtracked(self) -> NDArray[np.bool_]:
+    def backtracked(self) -> BoolArray:
         """[S] True where the search went back at least once, whatever came of it."""
         return (self.ending != KEPT) & (self.ending != SEARCHED)
 
     @property
-    def fell_back(self) -> NDArray[np.bool_]:
+    def fell_back(self) -> BoolArray:
         """[S] True where the adjacent core had to make the placement."""
         return self.ending == ADJACENT
 
 
 def sample(
     problem: PlacementProblem,
-    log_probs: NDArray[np.float64],
+    log_probs: FloatArray,
     *,
     seed: int = 0,
     num_samples: int = 1,
@@ -99,9 +99,9 @@ def sample(
 
 def fix(
     problem: PlacementProblem,
-    proposals: NDArray[np.int32],
+    proposals: IntArray,
     *,
-    log_probs: NDArray[np.float64] | None = None,
+    log_probs: FloatArray | None = None,
     seed: int = 0,
     order: Visiting = "random",
     rule: Rule = "full",
@@ -136,7 +136,7 @@ class _Batch:
     tables: RuleTables
     order: Visiting
     rule: Rule
-    orders: NDArray[np.int32]  # [1 or S, U] units in the order they are visited
+    orders: IntArray  # [1 or S, U] units in the order they are visited
     seed: int
     draws: Draws
 
@@ -166,7 +166,7 @@ def _batch(
     return _Batch(problem, tables, order, rule, orders, seed, draws)
 
 
-def _search(batch: _Batch, kernel: Any, rows: NDArray[np.float64], max_backtracks: int) -> Statistics:
+def _search(batch: _Batch, kernel: Any, rows: FloatArray, max_backtracks: int) -> Statistics:
     """Run the engine under the full rule; what it cost."""
     if batch.rule == "adjacent":
         return Statistics(0, 0, 0, 0)
@@ -181,7 +181,7 @@ def _search(batch: _Batch, kernel: Any, rows: NDArray[np.float64], max_backtrack
     return solver.statistics - before
 
 
-def _sample_rest(batch: _Batch, rows: NDArray[np.float64]) -> None:
+def _sample_rest(batch: _Batch, rows: FloatArray) -> None:
     """Let the adjacent core draw where the engine did not."""
     rest, arguments = _rest(batch)
     if not len(rest):
@@ -208,7 +208,7 @@ def _sample_rest(batch: _Batch, rows: NDArray[np.float64]) -> None:
         draws.ending[rest[is_valid]] = SEARCHED
 
 
-def _fix_rest(batch: _Batch, rows: NDArray[np.float64]) -> None:
+def _fix_rest(batch: _Batch, rows: FloatArray) -> None:
     """Let the adjacent core repair what the engine did not."""
     rest, arguments = _rest(batch)
     if not len(rest):
@@ -232,7 +232,7 @@ def _fix_rest(batch: _Batch, rows: NDArray[np.float64]) -> None:
         batch.draws.ending[rest[is_valid]] = np.where(is_kept, KEPT, SEARCHED)[is_valid]
 
 
-def _rest(batch: _Batch) -> tuple[NDArray[np.int64], dict[str, Any]]:
+def _rest(batch: _Batch) -> tuple[LongArray, dict[str, Any]]:
     """The samples without a placement, and how the core should go about them."""
     rest = np.flatnonzero(batch.draws.ending == LIMIT)
     # Only a listed order would keep the core from following the smallest domain.
@@ -241,9 +241,7 @@ def _rest(batch: _Batch) -> tuple[NDArray[np.int64], dict[str, Any]]:
     return rest, {"orders": orders, "seed": batch.seed}
 
 
-def _accept(
-    batch: _Batch, rest: NDArray[np.int64], placement: NDArray[np.int32], status: NDArray[np.int8]
-) -> NDArray[np.bool_]:
+def _accept(batch: _Batch, rest: LongArray, placement: IntArray, status: CodeArray) -> BoolArray:
     """Take over the core's placements where every rule holds; [R] whether it does."""
     is_valid = (status == DRAWN) | (status == ANCHORED)
     for i in np.flatnonzero(is_valid):
@@ -253,7 +251,7 @@ def _accept(
     return is_valid
 
 
-def _stretches(tables: RuleTables) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def _stretches(tables: RuleTables) -> tuple[IntArray, IntArray]:
     """[U] first and last of the most consecutive chips open to each unit: the core knows intervals."""
     open_chips = unpack_chips(tables.allowed, tables.num_chips)
     first, last = np.zeros((2, tables.num_units), np.int32)
@@ -268,7 +266,7 @@ def _stretches(tables: RuleTables) -> tuple[NDArray[np.int32], NDArray[np.int32]
 
 
 def _placements(
-    batch: _Batch, rows: NDArray[np.float64], statistics: Statistics, *, search_is_drawn: bool
+    batch: _Batch, rows: FloatArray, statistics: Statistics, *, search_is_drawn: bool
 ) -> Placements:
     draws = batch.draws
     is_drawn = (draws.ending == SEARCHED) & search_is_drawn
@@ -282,7 +280,7 @@ def _placements(
     return Placements(draws.placement, log_prob, draws.ending, drawn, open_chips, statistics)
 
 
-def _proposal_log_prob(rows: NDArray[np.float64], proposals: NDArray[np.int32]) -> NDArray[np.float64]:
+def _proposal_log_prob(rows: FloatArray, proposals: IntArray) -> FloatArray:
     """[S] of the proposals among all chips."""
     if not len(rows):
         return np.full(len(proposals), np.nan)
@@ -297,7 +295,7 @@ def _proposal_log_prob(rows: NDArray[np.float64], proposals: NDArray[np.int32]) 
     return np.where(is_inside, picked, -np.inf).sum(axis=1)
 
 
-def _checked_proposals(problem: PlacementProblem, proposals: NDArray[np.int32]) -> NDArray[np.int32]:
+def _checked_proposals(problem: PlacementProblem, proposals: IntArray) -> IntArray:
     checked = np.ascontiguousarray(proposals)
     if checked.ndim != 2 or checked.shape[1] != problem.num_units or checked.dtype.kind not in "iu":
         raise InvalidInputError(

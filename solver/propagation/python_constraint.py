@@ -17,8 +17,8 @@ from typing import Any
 
 import constraint
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import WordArray
 from go_opt.errors import InvalidInputError
 from go_opt.solver.problem.problem import NO_SKIP_OFF, TRIANGLE_OFF
 from go_opt.solver.propagation.propagators.domains import pack_chips
@@ -122,7 +122,7 @@ def _tables(domains: Domains, constraints: list[Posted]) -> tuple[list[Hashable]
     return variables, tables._replace(allowed=tables.allowed & allowed)
 
 
-def _free_tables(allowed: NDArray[np.uint64], num_chips: int) -> RuleTables:
+def _free_tables(allowed: WordArray, num_chips: int) -> RuleTables:
     """Units without edges and rules."""
     num_units = len(allowed)
     none, ptr = np.zeros(0, np.int64), np.zeros(num_units + 1, np.int64)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray, LongArray, WordArray
 from go_opt.common.compiling import compiled, compiled_inline, compiled_inner
 from go_opt.errors import InvalidInputError
 from go_opt.solver.propagation.propagators import acyclic, between, capacity, cover, no_skip, span, triangle
@@ -105,11 +105,11 @@ class Solver:
         return not self.is_exhausted and bool((self.store.size == 1).all())
 
     @property
-    def placement(self) -> NDArray[np.int32]:
+    def placement(self) -> IntArray:
         """[U] the lowest chip open to each unit."""
         return self.store.low.astype(np.int32)
 
-    def get_domain(self, unit: int) -> NDArray[np.int64]:
+    def get_domain(self, unit: int) -> LongArray:
         """The chips open to ``unit``, ascending."""
         return np.flatnonzero(unpack_chips(self.store.domain[unit], self.tables.num_chips))
 
@@ -142,7 +142,7 @@ class Solver:
             reset(self.tables, self.store)
             self.is_exhausted = False
 
-    def _words(self, chips: int | Iterable[int]) -> NDArray[np.uint64]:
+    def _words(self, chips: int | Iterable[int]) -> WordArray:
         wanted = np.atleast_1d(np.fromiter([chips] if np.isscalar(chips) else chips, dtype=np.int64))  # type: ignore[arg-type]
         if len(wanted) and (wanted.min() < 0 or wanted.max() >= self.tables.num_chips):
             last = self.tables.num_chips - 1
@@ -161,14 +161,14 @@ def start(tables: RuleTables, store: Store) -> bool:
 
 
 @compiled
-def reset(tables, store):
+def reset(tables: RuleTables, store: Store) -> None:
     """Back to the domains after :func:`start`."""
     _return_to(tables, store, len(store.choice_unit))
     store.state[NUM_DECISIONS] = 0
 
 
 @compiled
-def decide(store, unit, chips):
+def decide(store: Store, unit: int, chips: WordArray) -> bool:
     """Note the decision for ``chips`` [W] and narrow ``unit``; whether it has any chip left."""
     state = store.state
     at = state[NUM_DECISIONS]
@@ -181,7 +181,7 @@ def decide(store, unit, chips):
 
 
 @compiled
-def settle(tables, store, is_consistent):
+def settle(tables: RuleTables, store: Store, is_consistent: bool) -> int:
     """Propagate; from a contradiction, take decisions back until one has another value.
 
     The decisions that stand; or ``EXHAUSTED``; or ``LIMIT_REACHED``, the domains as they are.
@@ -204,7 +204,7 @@ def settle(tables, store, is_consistent):
 
 
 @compiled_inline
-def _propagate(tables, store):
+def _propagate(tables: RuleTables, store: Store) -> bool:
     """Run all propagators to a fixpoint; whether no domain became empty."""
     unit = 0
     while True:
@@ -231,19 +231,19 @@ def _propagate(tables, store):
 
 
 @compiled
-def _remember(store, at):
+def _remember(store: Store, at: int) -> None:
     store.mark[at, 0] = store.state[TRAIL_SIZE]
     store.mark[at, 1] = store.state[NUM_DECIDED]
     store.mark[at, 2] = store.state[HIGHEST_LOW]
 
 
 @compiled_inner
-def _return_to(tables, store, at):
+def _return_to(tables: RuleTables, store: Store, at: int) -> None:
     triangle.unlink_after(tables, store, store.mark[at, 1])
     restore(store, store.mark[at, 0], store.mark[at, 1], store.mark[at, 2])
 
 
-def holds(tables: RuleTables, placement: NDArray[np.int32]) -> bool:
+def holds(tables: RuleTables, placement: IntArray) -> bool:
     """Whether ``placement`` [U] obeys every rule: from the definitions, in plain NumPy."""
     open_chips = unpack_chips(tables.allowed, tables.num_chips)
     return bool(open_chips[np.arange(tables.num_units), placement].all()) and all(

@@ -8,7 +8,7 @@ kernel seconds and ``x`` the seconds a cut's traffic takes, the cost of a segmen
 * overlapped: ``max(P[j] - P[i], x[i], x[j])``,
 * summed: ``P[j] - P[i] + x[i] + x[j]`` + its inputs (each once) and outputs,
 
-to ``P[j] - P[i]`` of which come its relays (:mod:`go_opt.solver.slicing.relay_terms`),
+to ``P[j] - P[i]`` of which come its relays (:mod:`go_opt.solver.slicing.segments.relay_terms`),
 and the interval is the largest cost of a segment, and no less than the host's traffic
 where it overlaps. For a candidate interval ``T`` a dynamic program over cuts finds the
 fewest chips (:func:`fewest_chips`); bisection over ``T`` does the rest. Segments whose
@@ -27,8 +27,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled, compiled_inner
-from go_opt.solver.slicing.problem import SliceProblem, least_s, slicing_cost_s
+from go_opt.common.arrays import FloatArray, LongArray
+from go_opt.common.compiling import compiled, compiled_inner, int64
+from go_opt.solver.slicing.segments.problem import SliceProblem, least_s, slicing_cost_s
 
 RELATIVE_TOLERANCE: Final = 1e-10
 GALLOP_STEP: Final = 0.1
@@ -36,16 +37,14 @@ LAST_DOUBT: Final = 1e-3
 NO_SLICING: Final = -1
 
 
-def cheapest_cuts(
-    problem: SliceProblem, max_chips: int, at_most_s: float = math.inf
-) -> NDArray[np.int64] | None:
+def cheapest_cuts(problem: SliceProblem, max_chips: int, at_most_s: float = math.inf) -> LongArray | None:
     """Cuts ``[c_0, …, c_n]`` of the cheapest slicing on at most ``max_chips`` chips, all alike.
 
     Activations are taken to fit. ``None`` only where it takes more than ``at_most_s``.
     """
     previous = np.zeros(problem.num_kernels + 1, dtype=np.int64)
 
-    def cuts_within(interval_s: float) -> tuple[NDArray[np.int64] | None, float]:
+    def cuts_within(interval_s: float) -> tuple[LongArray | None, float]:
         chips, next_s = fewest_chips(problem, max_chips, interval_s, previous)
         return (None if chips == NO_SLICING else walk_back(previous, chips)), next_s
 
@@ -56,12 +55,12 @@ def cheapest_cuts(
 
 
 def least_interval(
-    cost_s: Callable[[NDArray[np.int64]], float],
-    cuts_within: Callable[[float], tuple[NDArray[np.int64] | None, float]],
+    cost_s: Callable[[LongArray], float],
+    cuts_within: Callable[[float], tuple[LongArray | None, float]],
     lower_s: float,
     upper_s: float,
-    best: NDArray[np.int64] | None = None,
-) -> NDArray[np.int64] | None:
+    best: LongArray | None = None,
+) -> LongArray | None:
     """The cuts of the least interval in [lower_s, upper_s] for which ``cuts_within`` finds any.
 
     It finds cuts for a candidate interval, or none, and says up to which one its answer
@@ -95,7 +94,7 @@ def least_interval(
     return best
 
 
-def walk_back(previous: NDArray[np.integer], chips: int) -> NDArray[np.int64]:
+def walk_back(previous: NDArray[np.integer], chips: int) -> LongArray:
     """[chips + 1] cuts, given the cut before each: ``previous`` is [M + 1], or by chips [D + 1, M + 1]."""
     cuts = np.empty(chips + 1, dtype=np.int64)
     cuts[chips] = previous.shape[-1] - 1
@@ -105,7 +104,9 @@ def walk_back(previous: NDArray[np.integer], chips: int) -> NDArray[np.int64]:
 
 
 @compiled
-def fewest_chips(problem, max_chips, interval_s, previous):
+def fewest_chips(
+    problem: SliceProblem, max_chips: int, interval_s: float, previous: LongArray
+) -> tuple[int, float]:
     """Fewest chips that keep every segment within ``interval_s``, or NO_SLICING; and what comes next.
 
     Up to the second value, the least cost of any segment or cut that was refused, every
@@ -125,10 +126,10 @@ def fewest_chips(problem, max_chips, interval_s, previous):
     least_s = np.full(max_chips + 1, np.inf)
     least_at = np.zeros(max_chips + 1, np.int64)
     chips[0] = 0
-    top = np.int64(-1)
+    top = int64(-1)
     entering = 0
     again = 0
-    fewest = np.int64(0)
+    fewest = int64(0)
     next_s = np.inf
     for j in range(1, num_kernels + 1):
         is_saving = False
@@ -139,7 +140,7 @@ def fewest_chips(problem, max_chips, interval_s, previous):
             is_saving = not problem.overlap
         if is_saving:
             least_s[:] = np.inf
-            top = np.int64(-1)
+            top = int64(-1)
             for i in range(entering):
                 if start_s[i] < np.inf:
                     top = _offer(least_s, least_at, top, chips[i], start_s[i] - saved_s[i], i)
@@ -176,7 +177,7 @@ def fewest_chips(problem, max_chips, interval_s, previous):
 
 
 @compiled_inner
-def _offer(least_s, least_at, top, chips, seconds, cut):
+def _offer(least_s: FloatArray, least_at: LongArray, top: int, chips: int, seconds: float, cut: int) -> int:
     """Lower the least start of every count from ``chips`` on; returns the highest count held."""
     while top < chips:
         top += 1

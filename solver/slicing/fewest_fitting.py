@@ -10,15 +10,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from go_opt.common.compiling import compiled, compiled_inline
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
+from go_opt.common.compiling import compiled, compiled_inline, int64
 from go_opt.solver.slicing.cuts import NO_SLICING
-from go_opt.solver.slicing.problem import segment_cost_s
-from go_opt.solver.slicing.relay_terms import start_over
-from go_opt.solver.slicing.segments.starts import first_start, least_work_s
+from go_opt.solver.slicing.segments.problem import SliceProblem, segment_cost_s
+from go_opt.solver.slicing.segments.relay_terms import Alive, start_over
+from go_opt.solver.slicing.segments.starts import FittingStarts, first_start, least_work_s
 
 
 @compiled
-def fewest_fitting_chips(problem, fits, size_of_chip, min_chips, is_fewest, interval_s, alive, previous):
+def fewest_fitting_chips(
+    problem: SliceProblem,
+    fits: FittingStarts,
+    size_of_chip: LongArray,
+    min_chips: int,
+    is_fewest: bool,
+    interval_s: float,
+    alive: Alive,
+    previous: IntArray,
+) -> tuple[int, float]:
     """Fewest chips, at least ``min_chips``, or NO_SLICING; and what comes next.
 
     Up to the second value, the least cost of anything that was refused, every candidate interval
@@ -44,7 +54,7 @@ def fewest_fitting_chips(problem, fits, size_of_chip, min_chips, is_fewest, inte
     passing = np.zeros(2, np.int64)  # bytes and number of the tensors that pass [first, j)
     saved_s = np.zeros(num_kernels)  # by a segment from here to the end at hand
     most_saved_s, least_hop = problem.again_s.sum(), problem.hop_s_per_byte[:max_chips].min()
-    first, again = np.int64(0), 0
+    first, again = int64(0), 0
     fewest = 0  # chips up to any start there still is
     next_s = np.inf
     for j in range(1, num_kernels + 1):
@@ -105,7 +115,19 @@ def fewest_fitting_chips(problem, fits, size_of_chip, min_chips, is_fewest, inte
 
 
 @compiled_inline
-def _longest_segment(problem, fits, size, alive, passing, saved_s, chip, first, end, cuts, slack_s):
+def _longest_segment(
+    problem: SliceProblem,
+    fits: FittingStarts,
+    size: int,
+    alive: Alive,
+    passing: LongArray,
+    saved_s: FloatArray,
+    chip: int,
+    first: int,
+    end: int,
+    cuts: IntArray,
+    slack_s: float,
+) -> tuple[int, float]:
     """The first of ``cuts`` from which a segment fits within ``slack_s``, or -1.
 
     And the least cost of those that were refused.
@@ -119,7 +141,7 @@ def _longest_segment(problem, fits, size, alive, passing, saved_s, chip, first, 
             continue
         at = 0 if fits.start[run] <= cuts[0] else np.searchsorted(cuts, fits.start[run])
         while at < len(cuts) and cuts[at] < fits.stop[run] and problem.reach[cuts[at]] <= end:
-            i = np.int64(cuts[at])
+            i = int64(cuts[at])
             while first < i and is_relayed:
                 relayed_bytes += alive.size_bytes[first]
                 relays += alive.number[first]
@@ -143,4 +165,4 @@ def _longest_segment(problem, fits, size, alive, passing, saved_s, chip, first, 
                         last = middle
                 refused_s = min(refused_s, cost_s - (prefix_s[cuts[at]] - prefix_s[i]))
                 at += 1
-    return np.int64(-1), refused_s
+    return int64(-1), refused_s

@@ -23,8 +23,8 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import LongArray
 from go_opt.solver.slicing.cuts import (
     NO_SLICING,
     RELATIVE_TOLERANCE,
@@ -33,10 +33,10 @@ from go_opt.solver.slicing.cuts import (
     walk_back,
 )
 from go_opt.solver.slicing.fewest_fitting import fewest_fitting_chips
-from go_opt.solver.slicing.problem import SliceProblem, slicing_cost_s
-from go_opt.solver.slicing.relay_terms import no_tensors_alive
 from go_opt.solver.slicing.segments.fitting_starts import fitting_starts
 from go_opt.solver.slicing.segments.memory import SegmentMemory, least_needed_bytes
+from go_opt.solver.slicing.segments.problem import SliceProblem, slicing_cost_s
+from go_opt.solver.slicing.segments.relay_terms import no_tensors_alive
 from go_opt.solver.slicing.segments.starts import FittingStarts, all_starts
 
 FIRST_STEP: Final = 0.05  # from a lower bound to the first limit
@@ -47,7 +47,7 @@ LITTLE_MORE: Final = 2  # or so many times the steps so far
 
 def cheapest_cuts_alike(
     problem: SliceProblem, max_chips: int, at_most_s: float = math.inf
-) -> NDArray[np.int64] | None:
+) -> LongArray | None:
     """Cuts of the cheapest slicing on at most ``max_chips`` chips, all alike and with memory for all.
 
     ``None`` where it takes more than ``at_most_s``.
@@ -73,7 +73,7 @@ def cheapest_cuts_general(
     upper_s: float,
     *,
     min_chips: int = 1,
-) -> NDArray[np.int64] | None:
+) -> LongArray | None:
     """Cuts of the cheapest slicing in [lower_s, upper_s] whose segments all fit, if any.
 
     No slicing may be cheaper than ``lower_s``; a tight one saves most of the work. ``None`` also
@@ -91,7 +91,7 @@ def cheapest_cuts_general(
         most = (most_steps, max(1, MOST_STEPS // problem.num_kernels))
         return fitting_starts(problem, memory, sizes_bytes, up_to_s, most)
 
-    def least(fits: FittingStarts, from_s: float, up_to_s: float) -> NDArray[np.int64] | None:
+    def least(fits: FittingStarts, from_s: float, up_to_s: float) -> LongArray | None:
         cuts_within = _candidate(problem, fits, size_of_chip, min_chips, is_fewest=is_fewest)
         cuts, _ = cuts_within(up_to_s)
         return None if cuts is None else least_interval(cost_s, cuts_within, from_s, up_to_s, cuts)
@@ -116,16 +116,16 @@ def cheapest_cuts_general(
 def _candidate(
     problem: SliceProblem,
     fits: FittingStarts,
-    size_of_chip: NDArray[np.int64],
+    size_of_chip: LongArray,
     min_chips: int,
     *,
     is_fewest: bool,
-) -> Callable[[float], tuple[NDArray[np.int64] | None, float]]:
+) -> Callable[[float], tuple[LongArray | None, float]]:
     """Cuts within a candidate interval, if any, and up to which one the answer stays the same."""
     alive = no_tensors_alive(problem.relays)
     previous = np.empty((len(size_of_chip) + 1, problem.num_kernels + 1), dtype=np.int32)
 
-    def cuts_within(interval_s: float) -> tuple[NDArray[np.int64] | None, float]:
+    def cuts_within(interval_s: float) -> tuple[LongArray | None, float]:
         chips, next_s = fewest_fitting_chips(
             problem, fits, size_of_chip, min_chips, is_fewest, interval_s, alive, previous
         )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.solver.slicing.problem import SliceProblem
+from go_opt.common.arrays import LongArray
+from go_opt.solver.slicing.segments.problem import SliceProblem
 
 
-def greedy_cuts(problem: SliceProblem, max_chips: int) -> NDArray[np.int64]:
+def greedy_cuts(problem: SliceProblem, max_chips: int) -> LongArray:
     """Cuts at equal shares of the work, each moved on to where the adjacent rule allows it.
 
     Chip d ends at the last cut with at most ``(d + 1) / D`` of the work before it, or, if

@@ -25,8 +25,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.solver.problem.sequence import KernelSequence
 from go_opt.solver.slicing.likelihood_kernels import (
@@ -45,11 +45,11 @@ ZERO_MASS: Final = -1000.0
 class CutFilter(NamedTuple):
     """The distribution over cuts, ready to draw from."""
 
-    cumulative: NDArray[np.float64]  # [L, M] C: log-weight of the starts of a stretch up to this one
-    prefix: NDArray[np.float64]  # [L, M + 1] S: prefix sums, massless kernels left out, zero where likely
-    stretch: NDArray[np.int32]  # [L, M + 1] first start from which the chip has mass up to a cut
-    num_starts: NDArray[np.int64]  # [M + 1] starts whose reach is at most this cut
-    end: NDArray[np.float64]  # [L] log-weight of all slicings on level + 1 chips
+    cumulative: FloatArray  # [L, M] C: log-weight of the starts of a stretch up to this one
+    prefix: FloatArray  # [L, M + 1] S: prefix sums, massless kernels left out, zero where likely
+    stretch: IntArray  # [L, M + 1] first start from which the chip has mass up to a cut
+    num_starts: LongArray  # [M + 1] starts whose reach is at most this cut
+    end: FloatArray  # [L] log-weight of all slicings on level + 1 chips
     log_total: float  # of all slicings
 
     @property
@@ -60,17 +60,17 @@ class CutFilter(NamedTuple):
 class LikelihoodSlicing(NamedTuple):
     """Placements that follow the order of a sequence, drawn from a policy or its most likely one."""
 
-    placement: NDArray[np.int32]  # [S, N]
-    chips_used: NDArray[np.int32]  # [S]
-    cuts: NDArray[np.int64]  # [S, L + 1], M from entry ``chips_used`` on
-    log_prob: NDArray[np.float64]  # [S] of the cuts given the sequence, exact
+    placement: IntArray  # [S, N]
+    chips_used: IntArray  # [S]
+    cuts: LongArray  # [S, L + 1], M from entry ``chips_used`` on
+    log_prob: FloatArray  # [S] of the cuts given the sequence, exact
     has_mass: bool  # False: no slicing has any, massless kernels counted as exp(ZERO_MASS)
 
 
 def likelihood_slicing(
     sequence: KernelSequence,
-    log_probs: NDArray[np.float64],
-    chip_kind: NDArray[np.int32],
+    log_probs: FloatArray,
+    chip_kind: IntArray,
     *,
     seed: int = 0,
     num_samples: int = 0,
@@ -104,11 +104,11 @@ def likelihood_slicing(
 
 def sequence_filter(
     sequence: KernelSequence,
-    log_probs: NDArray[np.float64],
-    chip_kind: NDArray[np.int32],
+    log_probs: FloatArray,
+    chip_kind: IntArray,
     *,
     min_chips: int = 1,
-) -> tuple[CutFilter, NDArray[np.float64], bool]:
+) -> tuple[CutFilter, FloatArray, bool]:
     """The filter of a sequence, the rows [M, D] it ran on, and whether any slicing has mass.
 
     Arguments and errors as for :func:`likelihood_slicing`.
@@ -125,7 +125,7 @@ def sequence_filter(
     return found, rows, False
 
 
-def cut_filter(reach: NDArray[np.int64], log_probs: NDArray[np.float64], *, min_chips: int = 1) -> CutFilter:
+def cut_filter(reach: LongArray, log_probs: FloatArray, *, min_chips: int = 1) -> CutFilter:
     """Run the filter.
 
     Args:
@@ -149,8 +149,8 @@ def cut_filter(reach: NDArray[np.int64], log_probs: NDArray[np.float64], *, min_
 
 
 def most_likely_cuts(
-    reach: NDArray[np.int64], log_probs: NDArray[np.float64], *, min_chips: int = 1
-) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    reach: LongArray, log_probs: FloatArray, *, min_chips: int = 1
+) -> tuple[IntArray, LongArray]:
     """Chips used [1] and cuts [1, L + 1] of the likeliest slicing; arguments as :func:`cut_filter`.
 
     No slicing with mass: 0 chips, and cuts that are all M.
@@ -171,9 +171,7 @@ def most_likely_cuts(
     return np.array([best + 1], dtype=np.int32), cuts
 
 
-def sample_cuts(
-    cut_filter: CutFilter, seed: int, num_samples: int
-) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def sample_cuts(cut_filter: CutFilter, seed: int, num_samples: int) -> tuple[IntArray, LongArray]:
     """Chips used [S] and cuts [S, L + 1] (M from there on) drawn from the filter's distribution."""
     if cut_filter.log_total == -np.inf:
         raise InvalidInputError("no slicing has any mass to draw from.", field="log_probs")
@@ -187,14 +185,14 @@ def sample_cuts(
     return chips_used, cuts
 
 
-def log_prob(cut_filter: CutFilter, cuts: NDArray[np.int64]) -> NDArray[np.float64]:
+def log_prob(cut_filter: CutFilter, cuts: LongArray) -> FloatArray:
     """[S] exact log-probability of ``cuts`` [S, L + 1]; -inf where they break a rule."""
     result = np.empty(len(cuts))
     sum_log_probs(cut_filter, cuts, result)
     return result
 
 
-def cut_marginals(cut_filter: CutFilter) -> NDArray[np.float64]:
+def cut_marginals(cut_filter: CutFilter) -> FloatArray:
     """[M, L] probability that each kernel lies on each chip: the gradient of ``log_total``.
 
     That is with respect to the rows that the filter ran on; chips from L on get no kernel.
@@ -206,7 +204,7 @@ def cut_marginals(cut_filter: CutFilter) -> NDArray[np.float64]:
     return by_level.T
 
 
-def chip_of_kernel(cuts: NDArray[np.int64]) -> NDArray[np.int32]:
+def chip_of_kernel(cuts: LongArray) -> IntArray:
     """[S, M] the segment each kernel lies in."""
     num_kernels = int(cuts[0, -1])
     starts = np.zeros((len(cuts), num_kernels + 1), dtype=np.int32)
@@ -214,7 +212,7 @@ def chip_of_kernel(cuts: NDArray[np.int64]) -> NDArray[np.int32]:
     return np.cumsum(starts[:, :num_kernels], axis=1, dtype=np.int32)
 
 
-def sum_by_kernel(kernel_of: NDArray[np.int32], log_probs: NDArray[np.float64]) -> NDArray[np.float64]:
+def sum_by_kernel(kernel_of: IntArray, log_probs: FloatArray) -> FloatArray:
     """[M, D] sums of ``log_probs`` [N, D] over the ops of each kernel; ``kernel_of`` is [N]."""
     if log_probs.ndim != 2 or len(log_probs) != len(kernel_of):
         raise InvalidInputError(
@@ -226,9 +224,7 @@ def sum_by_kernel(kernel_of: NDArray[np.int32], log_probs: NDArray[np.float64]) 
     return np.add.reduceat(np.asarray(log_probs, dtype=np.float64)[by_kernel], starts, axis=0)
 
 
-def _checked(
-    reach: NDArray[np.int64], log_probs: NDArray[np.float64], min_chips: int
-) -> tuple[NDArray[np.float64], int]:
+def _checked(reach: LongArray, log_probs: FloatArray, min_chips: int) -> tuple[FloatArray, int]:
     """Rows [D, M] by chip, and the chips a slicing may use."""
     if log_probs.ndim != 2 or len(reach) != len(log_probs) + 1:
         raise InvalidInputError(
@@ -246,13 +242,13 @@ def _checked(
     return rows, levels
 
 
-def _num_starts(reach: NDArray[np.int64]) -> NDArray[np.int64]:
+def _num_starts(reach: LongArray) -> LongArray:
     """[M + 1] starts whose reach is at most each cut: the first so many, for reach never falls."""
     num_kernels = len(reach) - 1
     return np.searchsorted(reach[:-1], np.arange(num_kernels + 1), side="right").astype(np.int64)
 
 
-def _most_segments(reach: NDArray[np.int64]) -> int:
+def _most_segments(reach: LongArray) -> int:
     """Segments of a slicing that ends each as soon as it may; reach never falls, so no other has more."""
     num_kernels = len(reach) - 1
     cut, segments = 0, 0

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
+from go_opt.common.compiling import compiled, compiled_inner, int64
+
+if TYPE_CHECKING:
+    from go_opt.solver.slicing.likelihood import CutFilter
 
 
 @compiled_inner
-def _prefix_sums(row, centre, low_part, prefix, stretch):
+def _prefix_sums(
+    row: FloatArray, centre: int, low_part: FloatArray, prefix: FloatArray, stretch: IntArray
+) -> None:
     """Sums of ``row`` from ``centre`` on, exact to rounding; and where each stretch with mass begins.
 
     Sums are kept in two parts, high and low (Neumaier): far from ``centre`` they are large
@@ -42,7 +50,14 @@ def _prefix_sums(row, centre, low_part, prefix, stretch):
 
 
 @compiled
-def run_filter(rows, num_starts, cumulative, prefix, stretch, end):
+def run_filter(
+    rows: FloatArray,
+    num_starts: LongArray,
+    cumulative: FloatArray,
+    prefix: FloatArray,
+    stretch: IntArray,
+    end: FloatArray,
+) -> None:
     """Fill the arrays of a ``CutFilter`` level by level."""
     num_kernels = rows.shape[1]
     reached = np.empty(num_kernels + 1)  # F of the level before
@@ -78,7 +93,7 @@ def run_filter(rows, num_starts, cumulative, prefix, stretch, end):
 
 
 @compiled
-def run_likeliest(rows, num_starts, before, end):
+def run_likeliest(rows: FloatArray, num_starts: LongArray, before: IntArray, end: FloatArray) -> None:
     """The recurrence of ``run_filter`` with the maximum for the sum; ``before`` holds its arg max."""
     num_kernels = rows.shape[1]
     reached = np.empty(num_kernels + 1)
@@ -108,7 +123,9 @@ def run_likeliest(rows, num_starts, before, end):
 
 
 @compiled
-def walk_back(cut_filter, share, uniforms, chips_used, cuts):
+def walk_back(
+    cut_filter: CutFilter, share: FloatArray, uniforms: FloatArray, chips_used: IntArray, cuts: LongArray
+) -> None:
     """Draw the number of chips, then each cut given the one behind it."""
     num_kernels = cut_filter.cumulative.shape[1]
     for s in range(len(uniforms)):
@@ -119,8 +136,8 @@ def walk_back(cut_filter, share, uniforms, chips_used, cuts):
         cut = num_kernels
         while level >= 0:
             running = cut_filter.cumulative[level]
-            high = cut_filter.num_starts[cut] - 1
-            low = np.int64(cut_filter.stretch[level, cut])
+            high = int64(cut_filter.num_starts[cut]) - 1
+            low = int64(cut_filter.stretch[level, cut])
             wanted = running[high] + np.log(uniforms[s, level + 1])
             while low < high:
                 middle = (low + high) // 2
@@ -134,7 +151,7 @@ def walk_back(cut_filter, share, uniforms, chips_used, cuts):
 
 
 @compiled
-def run_marginals(cut_filter, marginals):
+def run_marginals(cut_filter: CutFilter, marginals: FloatArray) -> None:
     """Fill ``marginals`` [L, M]: kernel m lies on a chip whose segment starts by m and ends after it.
 
     ``begun`` is the probability that the segment starts at each cut, ``ended`` that it ends
@@ -179,7 +196,7 @@ def run_marginals(cut_filter, marginals):
 
 
 @compiled_inner
-def _reached_before(cut_filter, level, cut):
+def _reached_before(cut_filter: CutFilter, level: int, cut: int) -> float:
     """``reached`` of ``run_filter``: log-weight of ``level`` chips holding the kernels before ``cut``."""
     if level == 0:
         return 0.0 if cut == 0 else -np.inf
@@ -190,7 +207,7 @@ def _reached_before(cut_filter, level, cut):
 
 
 @compiled
-def sum_log_probs(cut_filter, cuts, result):
+def sum_log_probs(cut_filter: CutFilter, cuts: LongArray, result: FloatArray) -> None:
     """Segment by segment: what its chip gives its kernels."""
     num_kernels = cut_filter.cumulative.shape[1]
     for s in range(len(cuts)):

@@ -9,14 +9,15 @@ from functools import partial
 from typing import Final, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray, LongArray
 from go_opt.env.cost import CostTables
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence
 from go_opt.solver.slicing.general import cheapest_cuts_alike, cheapest_cuts_general
 from go_opt.solver.slicing.greedy import greedy_cuts
-from go_opt.solver.slicing.problem import (
+from go_opt.solver.slicing.segments.memory import SegmentMemory, segment_memory, shortage_bytes
+from go_opt.solver.slicing.segments.problem import (
     SliceProblem,
     is_allowed,
     least_s,
@@ -24,8 +25,7 @@ from go_opt.solver.slicing.problem import (
     slice_problem,
     slicing_cost_s,
 )
-from go_opt.solver.slicing.relay_terms import relay_terms
-from go_opt.solver.slicing.segments.memory import SegmentMemory, segment_memory, shortage_bytes
+from go_opt.solver.slicing.segments.relay_terms import relay_terms
 
 TRIES: Final = 4  # with less memory each time
 
@@ -34,16 +34,16 @@ TRIES: Final = 4  # with less memory each time
 class Slicing:
     """A placement that follows an order: kernels between two cuts share a chip."""
 
-    placement: NDArray[np.int32]  # [N]
-    cuts: NDArray[np.int64]  # [chips used + 1]
+    placement: IntArray  # [N]
+    cuts: LongArray  # [chips used + 1]
     interval_s: float  # its cost, streamed weights left out but where slicing charges them
     replication: None = None  # no stage has more than one chip
 
 
 def slice_order(
     tables: CostTables,
-    order: NDArray[np.int32],
-    fusion_group: NDArray[np.int32],
+    order: IntArray,
+    fusion_group: IntArray,
     *,
     adjacent: bool,
     min_chips: int = 1,
@@ -72,8 +72,8 @@ def slice_order(
 
 def slice_order_relayed(
     tables: CostTables,
-    order: NDArray[np.int32],
-    fusion_group: NDArray[np.int32],
+    order: IntArray,
+    fusion_group: IntArray,
     *,
     min_chips: int = 1,
     max_chips: int | None = None,
@@ -90,9 +90,7 @@ def slice_order_relayed(
     return None if cuts is None else _sliced(sequence, problem, cuts)
 
 
-def greedy_slicing(
-    tables: CostTables, order: NDArray[np.int32], fusion_group: NDArray[np.int32], *, adjacent: bool
-) -> Slicing:
+def greedy_slicing(tables: CostTables, order: IntArray, fusion_group: IntArray, *, adjacent: bool) -> Slicing:
     """The greedy compiler heuristic along ``order``, made valid by the adjacent rule."""
     sequence = kernel_sequence(tables, order, fusion_group, adjacent=adjacent)
     problem = slice_problem(tables, sequence)
@@ -105,7 +103,7 @@ def _cheapest_that_fits(
     min_chips: int,
     max_chips: int,
     at_most_s: float,
-) -> NDArray[np.int64] | None:
+) -> LongArray | None:
     """Cuts of the cheapest slicing whose activations fit.
 
     Leaving memory out, and what chips may not hold, relaxes the problem: a relaxed optimum that
@@ -123,7 +121,7 @@ def _cheapest_that_fits(
         cuts = None
     upper_s = min(at_most_s, one_chip_s(problem))
 
-    def general(held: SegmentMemory) -> NDArray[np.int64] | None:
+    def general(held: SegmentMemory) -> LongArray | None:
         return cheapest_cuts_general(problem, held, max_chips, lower_s, upper_s, min_chips=min_chips)
 
     return with_addresses(held, cuts, general)
@@ -131,9 +129,9 @@ def _cheapest_that_fits(
 
 def with_addresses(
     memory: SegmentMemory,
-    cuts: NDArray[np.int64] | None,
-    cheapest: Callable[[SegmentMemory], NDArray[np.int64] | None],
-) -> NDArray[np.int64] | None:
+    cuts: LongArray | None,
+    cheapest: Callable[[SegmentMemory], LongArray | None],
+) -> LongArray | None:
     """Cuts whose segments fit with addresses for their activations; the first to try are ``cuts``.
 
     ``cheapest`` does not see the holes between activations, so where they are too much it gets
@@ -156,7 +154,7 @@ def most_chips(tables: CostTables, sequence: KernelSequence, max_chips: int | No
     return min(max_chips or tables.num_chips, tables.num_chips, sequence.num_kernels)
 
 
-def _sliced(sequence: KernelSequence, problem: SliceProblem, cuts: NDArray[np.int64]) -> Slicing:
+def _sliced(sequence: KernelSequence, problem: SliceProblem, cuts: LongArray) -> Slicing:
     """The slicing with segments between ``cuts``."""
     chip_of_kernel = np.repeat(np.arange(len(cuts) - 1, dtype=np.int32), np.diff(cuts))
     return Slicing(chip_of_kernel[sequence.kernel_of], cuts, slicing_cost_s(problem, cuts))

@@ -14,8 +14,8 @@ be evaluated.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.routes import hop_seconds_per_byte
@@ -24,7 +24,6 @@ from go_opt.model.graph import Graph
 from go_opt.solver.problem.components import root_of
 from go_opt.solver.problem.sequence import kernel_sequence, unique_pairs
 
-IntArray = NDArray[np.int32]
 MOST_KERNELS = 192  # of a segment
 CANDIDATES = 16  # intervals tried, at most
 KERNELS_TRIED = 2**15  # of all candidates together: one of a long order takes a tenth of a second
@@ -61,7 +60,15 @@ def slice_order_split(
 
 
 @compiled
-def _chips_within(kernel_s, cut_s, reach, read_ptr, read, num_chips, interval_s):
+def _chips_within(
+    kernel_s: FloatArray,
+    cut_s: FloatArray,
+    reach: LongArray,
+    read_ptr: LongArray,
+    read: IntArray,
+    num_chips: int,
+    interval_s: float,
+) -> IntArray:
     """[M] chip of each kernel, or nothing where ``interval_s`` is too little for so many chips."""
     num_kernels = len(kernel_s)
     fewest = np.full(num_kernels + 1, num_chips + 1, np.int64)
@@ -100,7 +107,7 @@ def _chips_within(kernel_s, cut_s, reach, read_ptr, read, num_chips, interval_s)
 
 
 @compiled_inner
-def _apart(root, work_s, kernel_s, begin, end):
+def _apart(root: LongArray, work_s: FloatArray, kernel_s: FloatArray, begin: int, end: int) -> None:
     """Each kernel of the segment is a component of its own."""
     for m in range(begin, end):
         root[m] = m
@@ -108,7 +115,15 @@ def _apart(root, work_s, kernel_s, begin, end):
 
 
 @compiled_inner
-def _join(root, work_s, read_ptr, read, begin, kernel, interval_s):
+def _join(
+    root: LongArray,
+    work_s: FloatArray,
+    read_ptr: LongArray,
+    read: IntArray,
+    begin: int,
+    kernel: int,
+    interval_s: float,
+) -> bool:
     """Add ``kernel`` to the components of the segment from ``begin``; False where one takes too long."""
     for r in range(read_ptr[kernel], read_ptr[kernel + 1]):
         if read[r] < begin:
@@ -123,7 +138,9 @@ def _join(root, work_s, read_ptr, read, begin, kernel, interval_s):
 
 
 @compiled_inner
-def _fill(root, work_s, begin, end, interval_s, bins):
+def _fill(
+    root: LongArray, work_s: FloatArray, begin: int, end: int, interval_s: float, bins: IntArray
+) -> int:
     """Chips that the components of [begin, end) take, first fit, and in ``bins`` which is whose."""
     load_s = np.zeros(end - begin)
     used = 0

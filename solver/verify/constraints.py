@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
 from go_opt.env.cost import CostTables, cost_tables
 from go_opt.env.target import Target
 from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph
@@ -60,7 +60,7 @@ def broken_constraints(
             yield from _chips(graph, plan, constraint, ops)
 
 
-def _chips(graph: Graph, plan: Plan, constraint: Pin | Forbid, ops: NDArray[np.int64]) -> Iterator[Broken]:
+def _chips(graph: Graph, plan: Plan, constraint: Pin | Forbid, ops: LongArray) -> Iterator[Broken]:
     """Where ops and their clones run."""
     is_pin = isinstance(constraint, Pin)
     chips = {constraint.chip} if isinstance(constraint, Pin) else set(constraint.chips)
@@ -76,7 +76,7 @@ def _chips(graph: Graph, plan: Plan, constraint: Pin | Forbid, ops: NDArray[np.i
                 return
 
 
-def _colocate(graph: Graph, plan: Plan, constraint: Colocate, ops: NDArray[np.int64]) -> Iterator[Broken]:
+def _colocate(graph: Graph, plan: Plan, constraint: Colocate, ops: LongArray) -> Iterator[Broken]:
     chips = plan.placement[ops]
     apart = np.flatnonzero(chips != chips[0])
     if len(apart):
@@ -88,7 +88,7 @@ def _colocate(graph: Graph, plan: Plan, constraint: Colocate, ops: NDArray[np.in
         )
 
 
-def _cut(graph: Graph, plan: Plan, constraint: CutAfter, ops: NDArray[np.int64]) -> Iterator[Broken]:
+def _cut(graph: Graph, plan: Plan, constraint: CutAfter, ops: LongArray) -> Iterator[Broken]:
     leaves = np.isin(graph.edge_src, ops) & ~np.isin(graph.edge_dst, ops)
     source, reader = graph.edge_src[leaves], graph.edge_dst[leaves]
     uncut = np.flatnonzero(plan.placement[reader] <= plan.placement[source])
@@ -115,7 +115,7 @@ def _limit(target: Target, limit: ChipLimit, graph: Graph, plan: Plan) -> Iterat
             yield "limit", f"{limit}: it holds {held:g} {unit}."
 
 
-def _weight_bytes(tables: CostTables, is_here: NDArray[np.bool_]) -> float:
+def _weight_bytes(tables: CostTables, is_here: BoolArray) -> float:
     """Weights read by ops that are here ([N]), each once."""
     reads = (tables.tensor_kind[tables.reader_tensor] == WEIGHT) & is_here[tables.reader_op]
     return float(tables.tensor_bytes[np.unique(tables.reader_tensor[reads])].sum())
@@ -136,7 +136,7 @@ def kernel_seconds_of_chip(tables: CostTables, plan: Plan, chip: int) -> float:
     return float(seconds[np.unique(group[is_here])].sum() + measured_s.sum()) / sharers
 
 
-def _moved_bytes(tables: CostTables, group: NDArray[np.int32], num_groups: int) -> NDArray[np.float64]:
+def _moved_bytes(tables: CostTables, group: IntArray, num_groups: int) -> FloatArray:
     """[M] bytes each kernel reads from outside, a tensor once, and writes to outside."""
     producer = tables.tensor_producer
     home = np.where(producer == NO_PRODUCER, -1, group[producer])

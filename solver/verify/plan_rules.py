@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles, loop_roles
 from go_opt.env.target import Target
 from go_opt.model.graph import Graph
 from go_opt.solver.problem.problem import PlacementProblem, placement_problem
 from go_opt.solver.verify.rule_check import NONE, broken_rules
 
-Plans = NDArray[np.int32]
-Legal = NDArray[np.bool_]
+Plans = IntArray
+Legal = BoolArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class PlanRules:
     graph: Graph
     problem: PlacementProblem
     roles: LoopRoles
-    has_route: NDArray[np.bool_] | None  # [D, D]; None where all chips reach each other that may
+    has_route: BoolArray | None  # [D, D]; None where all chips reach each other that may
     any_order: bool  # whether dataflow is acyclic in whatever order of the chips
 
     def are_kept(self, placement: Plans, order: Plans, fusion_group: Plans) -> Legal:
@@ -118,7 +118,7 @@ def _are_stretches(group: Plans, starts: Legal) -> Legal:
     return is_one_stretch
 
 
-def _hold_at_most(limit: int, first: NDArray[np.int64], counted: Legal) -> Legal:
+def _hold_at_most(limit: int, first: LongArray, counted: Legal) -> Legal:
     """[B] True where no stretch of the order holds more ops that count ([B, N])."""
     held = np.add.reduceat(counted.ravel(), first, dtype=np.int64)
     is_kept = np.ones(len(counted), dtype=np.bool_)

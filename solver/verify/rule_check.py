@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.arrays import BoolArray, CodeArray, IntArray, WordArray
+from go_opt.common.compiling import compiled, compiled_inner, uint64
 from go_opt.solver.problem.problem import (
     NO_SKIP_ALL,
     NO_SKIP_OFF,
@@ -28,7 +28,7 @@ RULE_NAMES: Final = ("none", "chips", "kinds", "acyclic", "no_skip", "triangle")
 NONE, CHIPS, KINDS, ACYCLIC, NO_SKIP, TRIANGLE = range(6)
 
 
-def broken_rules(problem: PlacementProblem, placements: NDArray[np.int32]) -> NDArray[np.int8]:
+def broken_rules(problem: PlacementProblem, placements: IntArray) -> CodeArray:
     """[S] the first rule each of ``placements`` [S, U] breaks, an index into ``RULE_NAMES``."""
     broken = np.zeros(len(placements), dtype=np.int8)
     _check_all(problem, placements, broken)
@@ -36,7 +36,7 @@ def broken_rules(problem: PlacementProblem, placements: NDArray[np.int32]) -> ND
 
 
 @compiled
-def _check_all(problem, placements, broken):
+def _check_all(problem: PlacementProblem, placements: IntArray, broken: CodeArray) -> None:
     num_words = (problem.num_chips + 63) // 64
     for s in range(len(placements)):
         depends = np.zeros((problem.num_chips, num_words), np.uint64)
@@ -51,7 +51,7 @@ def _check_all(problem, placements, broken):
 
 
 @compiled_inner
-def _check_units(problem, placement, is_used):
+def _check_units(problem: PlacementProblem, placement: IntArray, is_used: BoolArray) -> int:
     for unit in range(len(placement)):
         chip = placement[unit]
         if chip < 0 or chip >= problem.num_chips:
@@ -63,7 +63,7 @@ def _check_units(problem, placement, is_used):
 
 
 @compiled_inner
-def _check_edges(problem, placement, depends):
+def _check_edges(problem: PlacementProblem, placement: IntArray, depends: WordArray) -> int:
     goes_far = False
     for unit in range(len(placement)):
         chip = placement[unit]
@@ -73,12 +73,12 @@ def _check_edges(problem, placement, depends):
                 return ACYCLIC
             goes_far |= problem.triangle == TRIANGLE_ADJACENT and reader > chip + 1
             if reader != chip:
-                depends[chip, reader >> 6] |= np.uint64(1) << np.uint64(reader & 63)
+                depends[chip, reader >> 6] |= uint64(1) << uint64(reader & 63)
     return TRIANGLE if goes_far else NONE
 
 
 @compiled_inner
-def _is_gapless(problem, is_used):
+def _is_gapless(problem: PlacementProblem, is_used: BoolArray) -> bool:
     if problem.no_skip == NO_SKIP_OFF:
         return True
     last = problem.num_chips - 1
@@ -91,13 +91,13 @@ def _is_gapless(problem, is_used):
 
 
 @compiled_inner
-def _has_detour(problem, depends):
+def _has_detour(problem: PlacementProblem, depends: WordArray) -> bool:
     """Whether a direct dependency has a way around; dependencies go to higher chips only."""
     num_chips, num_words = depends.shape
     further = np.zeros((num_chips, num_words), np.uint64)
     for a in range(num_chips - 1, -1, -1):
         for c in range(a + 1, num_chips):
-            if (depends[a, c >> 6] >> np.uint64(c & 63)) & np.uint64(1):
+            if (depends[a, c >> 6] >> uint64(c & 63)) & uint64(1):
                 for w in range(num_words):
                     further[a, w] |= depends[c, w]
                     if problem.triangle == TRIANGLE_LONGEST_PATH:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import starmap
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env.copies.relays import expand_plan
 from go_opt.env.cost.tables import COPY_TYPE
 from go_opt.env.kernels.fusion import are_one_loop, loop_roles
@@ -158,7 +158,7 @@ def _dataflow(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
                 return
 
 
-def _chip_cycle(target: Target, source: NDArray[np.int32], reader: NDArray[np.int32]) -> Iterator[Violation]:
+def _chip_cycle(target: Target, source: IntArray, reader: IntArray) -> Iterator[Violation]:
     """Chips that wait for each other, where any order of the chips would do."""
     waits = {chip: set(reader[source == chip].tolist()) - {chip} for chip in range(target.num_chips)}
     left = set(waits)
@@ -214,7 +214,7 @@ def _triangle(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
         yield _edge_violation("triangle", "goes past another chip", graph, plan, edge)
 
 
-def _detours(depends: NDArray[np.bool_], rule: str, place: NDArray[np.int64]) -> NDArray[np.int64]:
+def _detours(depends: BoolArray, rule: str, place: LongArray) -> LongArray:
     """Direct dependencies a -> b that the triangle rule forbids; chips depend on higher ones only.
 
     Args:
@@ -253,7 +253,7 @@ def _memory(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
         )
 
 
-def memory_bytes(graph: Graph, target: Target, plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def memory_bytes(graph: Graph, target: Target, plan: Plan) -> tuple[LongArray, LongArray]:
     """[D] activations at their highest address, and [D] all weights.
 
     What crosses a chip's border has two buffers throughout. Where not everything fits side by side,
@@ -302,7 +302,7 @@ def memory_bytes(graph: Graph, target: Target, plan: Plan) -> tuple[NDArray[np.i
     return peak, weights
 
 
-def _most_alive(size: NDArray[np.int64], first: NDArray[np.int64], last: NDArray[np.int64]) -> int:
+def _most_alive(size: LongArray, first: LongArray, last: LongArray) -> int:
     """Most bytes at once of buffers that live from one kernel to another."""
     change = np.zeros(int(last.max(initial=0)) + 2, dtype=np.int64)
     np.add.at(change, first, size)
@@ -310,7 +310,7 @@ def _most_alive(size: NDArray[np.int64], first: NDArray[np.int64], last: NDArray
     return max(0, int(np.cumsum(change).max()))
 
 
-def _highest_address(size: NDArray[np.int64], first: NDArray[np.int64], last: NDArray[np.int64]) -> int:
+def _highest_address(size: LongArray, first: LongArray, last: LongArray) -> int:
     """Where the buffers end, the largest first, each at the lowest address that is free while it lives.
 
     So many that this takes long come in the order of ``first``.

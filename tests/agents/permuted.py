@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.model.graph import NO_PRODUCER, Graph
 
 
-def permuted(graph: Graph, order: NDArray[np.int32]) -> Graph:
+def permuted(graph: Graph, order: IntArray) -> Graph:
     """``graph`` with op ``order[i]`` in place i; a topological order."""
     place = np.empty(graph.num_ops, dtype=np.int32)
     place[order] = np.arange(graph.num_ops)

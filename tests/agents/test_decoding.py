@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from numpy.typing import NDArray
 
 from go_opt.agents.decoding.decode import (
     DRAWING,
@@ -20,6 +19,7 @@ from go_opt.agents.decoding.decode import (
     neutral_decisions,
     sliceable_logits,
 )
+from go_opt.common.arrays import IntArray
 from go_opt.env import evaluate_batch
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.errors import InvalidInputError
@@ -121,7 +121,7 @@ def test_log_probability_of_cuts_is_exact(seed: int) -> None:
     assert likeliest.log_prob[0] == pytest.approx(max(weights.values()) - log_total, abs=1e-9)
 
 
-def slicings(case: Instance, kernel_of: NDArray[np.int32]) -> list[tuple[int, ...]]:
+def slicings(case: Instance, kernel_of: IntArray) -> list[tuple[int, ...]]:
     """Chips of the kernels along the order: 0, 1, … without gaps, no edge past a chip."""
     edges = {
         (kernel_of[u], kernel_of[v]) for u, v in zip(case.graph.edge_src, case.graph.edge_dst, strict=True)
@@ -134,7 +134,7 @@ def slicings(case: Instance, kernel_of: NDArray[np.int32]) -> list[tuple[int, ..
     return found
 
 
-def weight(decisions: Decisions, kernel_of: NDArray[np.int32], chips: tuple[int, ...]) -> float:
+def weight(decisions: Decisions, kernel_of: IntArray, chips: tuple[int, ...]) -> float:
     """Logits of every op on its kernel's chip, and the score of the first kernel of each chip but 0."""
     total = sum(decisions.placement_logits[op, chips[m]] for op, m in enumerate(kernel_of))
     for m in range(1, len(chips)):

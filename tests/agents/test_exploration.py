@@ -7,15 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
-from numpy.typing import NDArray
 from scipy.stats import multivariate_normal
 
 from go_opt.agents.decoding.exploration import KeySpace, antithetic_normals, draw_keys, key_density, key_space
 from go_opt.agents.inputs.features import graph_features
+from go_opt.common.arrays import FloatArray
 from tests.agents.degenerate import DEGENERATE
 from tests.strategies import examples, random_graph, seeds, small_mcm
-
-FloatArray = NDArray[np.float64]
 
 
 class Keys:

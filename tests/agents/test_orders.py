@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.env import CostTables, cost_tables, greedy_fusion, loop_roles
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.builder import GraphBuilder
@@ -17,14 +17,14 @@ from go_opt.solver.orders import fixed_orders, kernel_features, random_orders
 from tests.strategies import examples, random_graph, seeds, small_mcm, toy_graph
 
 
-def random_case(seed: int, max_ops: int = 40) -> tuple[Graph, CostTables, NDArray[np.int32]]:
+def random_case(seed: int, max_ops: int = 40) -> tuple[Graph, CostTables, IntArray]:
     rng = np.random.default_rng(seed)
     graph = random_graph(rng, int(rng.integers(1, max_ops)))
     group = greedy_fusion(loop_roles(graph), np.arange(graph.num_ops, dtype=np.int32))
     return graph, cost_tables(graph, small_mcm()), group
 
 
-def draw(seed: int, count: int, case: tuple[Graph, CostTables, NDArray[np.int32]]) -> list[NDArray[np.int32]]:
+def draw(seed: int, count: int, case: tuple[Graph, CostTables, IntArray]) -> list[IntArray]:
     return list(itertools.islice(random_orders(*case, seed), count))
 
 

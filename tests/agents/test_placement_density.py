@@ -7,19 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from numpy.typing import NDArray
 
 from go_opt.agents.decoding.decode import DRAWING, MODES, Decisions, Decoded, Mode, decode
 from go_opt.agents.decoding.placement_density import PlacementDensity, placement_density
 from go_opt.agents.generator import generate_graph
+from go_opt.common.arrays import BoolArray, FloatArray
 from go_opt.env import load_target
 from go_opt.errors import InvalidInputError
 from go_opt.model.builder import GraphBuilder
 from go_opt.solver.orders.instance import Instance, instance
 from go_opt.solver.propagation.propagators.domains import pack_chips, unpack_chips
 from tests.strategies import examples, random_graph, random_target, seeds, small_mcm
-
-FloatArray = NDArray[np.float64]
 
 WITH_DENSITY: tuple[Mode, ...] = ("slice_sampled", "sample", "sample_adjacent", "fix", "fix_adjacent")
 CHOOSING: tuple[Mode, ...] = WITH_DENSITY[1:]
@@ -34,7 +32,7 @@ def three_ops(**rules: str) -> Instance:
     return instance(b.build(), small_mcm(2, **rules))
 
 
-def as_drawn(placement: list[list[int]], open_chips: NDArray[np.bool_]) -> Decoded:
+def as_drawn(placement: list[list[int]], open_chips: BoolArray) -> Decoded:
     """Samples of three kernels of one op each, along the order of storage."""
     chips = np.array(placement, np.int32)
     ops = np.tile(np.arange(3, dtype=np.int32), (len(chips), 1))

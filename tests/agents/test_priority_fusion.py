@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import greedy_fusion, is_one_loop, load_zoo, loop_roles, priority_fusion
 from go_opt.model.graph import Graph
 from tests.strategies import examples, random_graph, seeds, toy_graph
 
 
-def fuse(graph: Graph, priority: NDArray[np.float64]) -> NDArray[np.int32]:
+def fuse(graph: Graph, priority: FloatArray) -> IntArray:
     roles = loop_roles(graph)
     default = greedy_fusion(roles, np.arange(graph.num_ops, dtype=np.int32))
     return priority_fusion(graph, roles, default, priority)
@@ -69,7 +70,7 @@ def test_legal_on_the_zoo() -> None:
         assert_legal(graph, fuse(graph, 3.0 + spread * rng.standard_normal(graph.num_ops)))
 
 
-def assert_legal(graph: Graph, group: NDArray[np.int32]) -> None:
+def assert_legal(graph: Graph, group: IntArray) -> None:
     """One loop each; numbered along an order of the contraction, so it is acyclic."""
     roles = loop_roles(graph)
     for kernel in range(group.max() + 1):
@@ -77,7 +78,7 @@ def assert_legal(graph: Graph, group: NDArray[np.int32]) -> None:
     assert (group[graph.edge_src] <= group[graph.edge_dst]).all()
 
 
-def twin(graph: Graph, priority: NDArray[np.float64]) -> set[frozenset[int]]:
+def twin(graph: Graph, priority: FloatArray) -> set[frozenset[int]]:
     """Edge by edge: join the kernels of its ends where the verifier's rules allow it."""
     roles = loop_roles(graph)
     default = greedy_fusion(roles, np.arange(graph.num_ops, dtype=np.int32))

@@ -8,8 +8,8 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.env import (
     CostTables,
     Target,
@@ -30,7 +30,7 @@ WITHIN = 1.5  # of the best slice, by the model
 NOISES = (0.01, 0.03, 0.1, 0.3)  # standard deviations of keys that fall from 1 to 0 along an order
 MOST_TRIES = 5  # draws for each plan asked for
 
-Ints = NDArray[np.int32]
+Ints = IntArray
 
 
 class PlanArrays(NamedTuple):

@@ -15,7 +15,8 @@ from pathlib import Path
 import grpc
 import numpy as np
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from numpy.typing import NDArray
+
+from go_opt.common.arrays import FloatArray
 
 PROBES_PER_S = 20
 LOOK_S = 0.5
@@ -52,9 +53,7 @@ class Watch:
             total[role] += seconds - self._first_cpu_s[role, pid]
         return dict(total)
 
-    def series(
-        self, role: str, from_s: float, to_s: float
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def series(self, role: str, from_s: float, to_s: float) -> tuple[FloatArray, FloatArray]:
         """Seconds and MB of all processes of a role."""
         times_s = np.array(self.times_s)
         megabytes = np.array([look.get(role, 0) for look in self.rss_bytes]) / 1e6

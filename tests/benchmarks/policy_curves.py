@@ -8,7 +8,8 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
+
+from go_opt.common.arrays import FloatArray
 
 COLORS = {
     "random": "tab:gray",
@@ -21,7 +22,7 @@ COLORS = {
 POINTS = 150  # of a curve, evenly over the logarithmic axis: the file stays small
 
 
-def write_curves(path: Path, curves: Mapping[str, NDArray[np.float64]], title: str) -> None:
+def write_curves(path: Path, curves: Mapping[str, FloatArray], title: str) -> None:
     """``curves`` [seeds, samples] by method: medians, ranges shaded; the same curves give the same bytes."""
     matplotlib.rcParams.update({"svg.hashsalt": "go-opt", "svg.fonttype": "none"})
     figure = Figure(figsize=(8, 5), layout="constrained")

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 from measuring import header, row
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray
 from go_opt.env import zoo_entries
 
 ONE_THREAD = {
@@ -38,7 +38,7 @@ NO_POLICY = "-"  # stands for the policy of a method that has none
 ALL_SEEDS = -1  # stands for the seed of a method that draws nothing
 
 Row = dict[str, Any]
-Curve = NDArray[np.float64]
+Curve = FloatArray
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from go_opt.agents.training.problems.environment import (
     Environment,
@@ -16,6 +15,7 @@ from go_opt.agents.training.problems.environment import (
     open_session,
 )
 from go_opt.agents.training.problems.variation import Variation, varied_target
+from go_opt.common.arrays import IntArray
 from go_opt.env import Target, evaluate_plan, load_target
 from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import EnvironmentFailedError, InvalidInputError
@@ -29,7 +29,7 @@ from tests.copies import with_legal_copies
 from tests.replicated import random_stages, replicated_plan
 from tests.strategies import random_graph, random_order, random_plan, small_mcm
 
-Batch = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]
+Batch = tuple[IntArray, IntArray, IntArray]
 
 
 LOCAL: dict[str, tuple[Environment, Fidelity]] = {

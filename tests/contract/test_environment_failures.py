@@ -13,9 +13,9 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from go_opt.agents.training.problems.environment import Evaluations, LocalEnvironment, Session, open_session
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray
 from go_opt.env import Target
 from go_opt.errors import EnvironmentFailedError, ServiceError
 from go_opt.model.graph import Graph
@@ -27,7 +27,7 @@ from go_opt.service.server import serve_in_thread
 from go_opt.service.transport.retry import Retry
 from tests.strategies import small_mcm, toy_graph
 
-Answer = Callable[[NDArray[np.float64], NDArray[np.bool_]], Any]
+Answer = Callable[[FloatArray, BoolArray], Any]
 
 
 class Bench:
@@ -41,7 +41,7 @@ class Bench:
         self._session = LocalEnvironment().open(graph, target)
         return self
 
-    def evaluate(self, *plans: NDArray[np.int32]) -> Any:
+    def evaluate(self, *plans: IntArray) -> Any:
         answer = self._session.evaluate(*plans)
         self._left -= 1
         return answer if self._left else self._answer(answer.interval_s, answer.valid)
@@ -51,7 +51,7 @@ class Bench:
 
 
 def raising(error: BaseException) -> Answer:
-    def answer(interval_s: NDArray[np.float64], valid: NDArray[np.bool_]) -> Any:
+    def answer(interval_s: FloatArray, valid: BoolArray) -> Any:
         raise error
 
     return answer
@@ -84,7 +84,7 @@ FAILURES: dict[str, tuple[Answer, str]] = {
 }
 
 
-def two_plans() -> tuple[Graph, Target, list[NDArray[np.int32]]]:
+def two_plans() -> tuple[Graph, Target, list[IntArray]]:
     placement = np.array([[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1]], dtype=np.int32)
     ops = np.tile(np.arange(6, dtype=np.int32), (2, 1))
     return toy_graph(), small_mcm(), [placement, ops, ops]

@@ -22,8 +22,8 @@ from heapq import heappop, heappush
 from math import ceil, floor
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray
 from go_opt.env import Target
 from go_opt.env.copies.relays import COPY_TYPE
 from go_opt.env.target import ChipKind
@@ -47,13 +47,13 @@ class Kernel:
 class Terms:
     """What the environment answers for one plan."""
 
-    compute_s: NDArray[np.float64]  # [D]
-    link_s: NDArray[np.float64]  # [L] links, host in, host out
+    compute_s: FloatArray  # [D]
+    link_s: FloatArray  # [L] links, host in, host out
     peak_bytes: list[int]  # [D]
     weight_bytes: list[int]  # [D] resident
     stream_bytes: list[int]  # [D]
     interval_s: float
-    terms_s: NDArray[np.float64]  # the terms the interval is the maximum of
+    terms_s: FloatArray  # the terms the interval is the maximum of
     latency_s: float
     valid: bool
 
@@ -251,7 +251,7 @@ class Twin:
         home = self.home(tensor)
         return {link for chip in self.reader_chips(tensor) for link in self.route(home, chip)}
 
-    def link_seconds(self, stream: list[int]) -> NDArray[np.float64]:
+    def link_seconds(self, stream: list[int]) -> FloatArray:
         link_s = np.zeros(self.num_links + 2)
         for k in self.activations():
             for link in self.tree(k):
@@ -273,15 +273,13 @@ class Twin:
 
     # ------------------------------------------------------------------ interval, latency
 
-    def interval_terms(
-        self, compute_s: NDArray[np.float64], link_s: NDArray[np.float64], stream: list[int]
-    ) -> NDArray[np.float64]:
+    def interval_terms(self, compute_s: FloatArray, link_s: FloatArray, stream: list[int]) -> FloatArray:
         """Overlapped: chips, then links. Otherwise one sum for each chip."""
         if self.target.overlap:
             return np.concatenate([compute_s, link_s])
         return np.array([compute_s[d] + self.transfers_of(d, link_s, stream[d]) for d in self.chips])
 
-    def transfers_of(self, chip: int, link_s: NDArray[np.float64], stream: int) -> float:
+    def transfers_of(self, chip: int, link_s: FloatArray, stream: int) -> float:
         """``in_d + out_d``: loads of the links that end and start here, and host traffic."""
         if not self.kind(chip).pays_transfers:
             return 0.0

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.env import greedy_fusion, is_one_loop, load_zoo, loop_roles
 from go_opt.env.kernels.fusion import MAX_GROUP_OPS, are_one_loop
 from go_opt.model.builder import GraphBuilder
@@ -139,7 +139,7 @@ def test_greedy_fusion_is_legal_on_the_zoo() -> None:
     assert group.max() + 1 < 0.9 * graph.num_ops  # it does fuse
 
 
-def assert_legal(graph: Graph, order: NDArray[np.int32], group: NDArray[np.int32]) -> None:
+def assert_legal(graph: Graph, order: IntArray, group: IntArray) -> None:
     """One loop each, numbered along the order, contiguous, connected, acyclic when contracted."""
     roles = loop_roles(graph)
     steps = np.diff(group[order])
@@ -156,7 +156,7 @@ def assert_legal(graph: Graph, order: NDArray[np.int32], group: NDArray[np.int32
     assert nx.is_directed_acyclic_graph(contracted)
 
 
-def _greedy(graph: Graph, order: NDArray[np.int32]) -> NDArray[np.int32]:
+def _greedy(graph: Graph, order: IntArray) -> IntArray:
     return greedy_fusion(loop_roles(graph), order)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import LongArray
 from go_opt.env import Target, cost_tables
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.env.model.addresses import most_alive, place_buffers, place_in_order
@@ -18,7 +18,7 @@ from tests.env.numpy_twin import Twin
 from tests.strategies import examples, random_graph, random_plan, random_simulated_target, seeds
 
 
-def lowest_place(size: int, live: list[int], sizes: NDArray[np.int64], address: NDArray[np.int64]) -> int:
+def lowest_place(size: int, live: list[int], sizes: LongArray, address: LongArray) -> int:
     """By trying every address."""
     place = 0
     while any(place + size > address[i] and address[i] + sizes[i] > place for i in live):

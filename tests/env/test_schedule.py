@@ -6,8 +6,8 @@ import networkx as nx
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import depth, greedy_fusion, height, list_schedule, loop_roles
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
@@ -70,7 +70,7 @@ def test_levels_are_longest_paths(seed: int, num_ops: int) -> None:
         assert height(graph)[op] == nx.dag_longest_path_length(after)
 
 
-def brute_force(graph: Graph, group: NDArray[np.int32], priority: NDArray[np.float64]) -> list[int]:
+def brute_force(graph: Graph, group: IntArray, priority: FloatArray) -> list[int]:
     """Of all kernels whose producers are done, the first of highest priority, again and again."""
     done: list[int] = []
     left = set(range(len(priority)))

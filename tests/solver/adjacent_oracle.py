@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from go_opt.common.arrays import BoolArray, IntArray
 from go_opt.solver.problem.problem import NO_SKIP_ALL, PlacementProblem
 
 
@@ -16,9 +17,7 @@ def edges_of(problem: PlacementProblem) -> list[tuple[int, int]]:
     return sorted(zip(source.tolist(), problem.successor.tolist(), strict=True))
 
 
-def obeys(
-    problem: PlacementProblem, placements: NDArray[np.int32], *, no_skip: bool = True
-) -> NDArray[np.bool_]:
+def obeys(problem: PlacementProblem, placements: IntArray, *, no_skip: bool = True) -> BoolArray:
     """[B] whether each of ``placements`` [B, U] keeps every rule of the adjacent core."""
     legal = ((placements >= 0) & (placements < problem.num_chips)).all(axis=1)
     if problem.num_edges:
@@ -43,7 +42,7 @@ def adjacent_placements(
     no_skip: bool,
     first_chip: ArrayLike = 0,
     last_chip: ArrayLike = 1 << 20,
-) -> NDArray[np.int32]:
+) -> IntArray:
     """[B, U] all of them, within the bounds."""
     chips = itertools.product(range(problem.num_chips), repeat=problem.num_units)
     rows = np.array(list(chips), dtype=np.int32)

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.env import BatchMetrics, CostTables, evaluate_batch, is_one_loop, loop_roles
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.graph import Graph
@@ -21,7 +21,7 @@ def plenty_of_memory(tables: CostTables) -> CostTables:
 
 
 def evaluate_placements(
-    tables: CostTables, placements: NDArray[np.int32], order: NDArray[np.int32], group: NDArray[np.int32]
+    tables: CostTables, placements: IntArray, order: IntArray, group: IntArray
 ) -> BatchMetrics:
     """``placements`` [B, N], all with one order and one fusion."""
     rows = len(placements)
@@ -31,12 +31,12 @@ def evaluate_placements(
 def all_slicings(
     graph: Graph,
     tables: CostTables,
-    order: NDArray[np.int32],
-    group: NDArray[np.int32],
+    order: IntArray,
+    group: IntArray,
     *,
     adjacent: bool,
     max_chips: int,
-) -> NDArray[np.int32]:
+) -> IntArray:
     """[B, N] placements of all cut sequences: segment d on chip d, on kinds that can run it."""
     kernel_of = number_kernels(order, group)
     num_kernels = int(kernel_of.max()) + 1
@@ -53,14 +53,14 @@ def all_slicings(
     return np.array(found, dtype=np.int32).reshape(-1, graph.num_ops)
 
 
-def all_placements(graph: Graph, tables: CostTables) -> NDArray[np.int32]:
+def all_placements(graph: Graph, tables: CostTables) -> IntArray:
     """[B, N] every chip for every op, on kinds that can run it."""
     ops = np.arange(graph.num_ops)
     rows = np.array(list(itertools.product(range(tables.num_chips), repeat=graph.num_ops)), dtype=np.int32)
     return rows[tables.can_run[tables.chip_kind[rows], ops].all(axis=1)]
 
 
-def all_orders(graph: Graph) -> Iterator[NDArray[np.int32]]:
+def all_orders(graph: Graph) -> Iterator[IntArray]:
     """Every topological order."""
     edges = list(zip(graph.edge_src, graph.edge_dst, strict=True))
     for order in itertools.permutations(range(graph.num_ops)):
@@ -69,7 +69,7 @@ def all_orders(graph: Graph) -> Iterator[NDArray[np.int32]]:
             yield np.array(order, dtype=np.int32)
 
 
-def all_fusions(graph: Graph, order: NDArray[np.int32]) -> Iterator[NDArray[np.int32]]:
+def all_fusions(graph: Graph, order: IntArray) -> Iterator[IntArray]:
     """[N] every legal fusion along ``order``, chips left out."""
     roles = loop_roles(graph)
     for splits in itertools.product((0, 1), repeat=graph.num_ops - 1):
@@ -81,7 +81,7 @@ def all_fusions(graph: Graph, order: NDArray[np.int32]) -> Iterator[NDArray[np.i
             yield group
 
 
-def on_one_chip_each(placements: NDArray[np.int32], group: NDArray[np.int32]) -> NDArray[np.int32]:
+def on_one_chip_each(placements: IntArray, group: IntArray) -> IntArray:
     """The placements that keep the ops of every kernel together."""
     _, leader, kernel = np.unique(group, return_index=True, return_inverse=True)
     return placements[(placements == placements[:, leader[kernel]]).all(axis=1)]

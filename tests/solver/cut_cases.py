@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from go_opt.common.arrays import FloatArray, LongArray
 
 
 class Case:
@@ -28,14 +26,14 @@ class Case:
         self.log_total = float(np.logaddexp.reduce(self.weights))
 
 
-def random_reach(rng: np.random.Generator, num_kernels: int) -> IntArray:
+def random_reach(rng: np.random.Generator, num_kernels: int) -> LongArray:
     """[M + 1] the next cut, or further on; never falling."""
     further = rng.integers(0, 3, num_kernels + 1) * (rng.random(num_kernels + 1) < 0.4)
     reach = np.maximum.accumulate(np.arange(1, num_kernels + 2) + further)
     return np.append(np.minimum(reach[:-1], num_kernels), num_kernels + 1)
 
 
-def all_cuts(reach: IntArray, levels: int) -> IntArray:
+def all_cuts(reach: LongArray, levels: int) -> LongArray:
     """[B, L + 1] every legal cut sequence on at most ``levels`` chips, M behind the last segment."""
     num_kernels = len(reach) - 1
     found = []
@@ -47,6 +45,6 @@ def all_cuts(reach: IntArray, levels: int) -> IntArray:
     return np.array(found, dtype=np.int64)
 
 
-def log_weight(log_probs: FloatArray, cuts: IntArray) -> float:
+def log_weight(log_probs: FloatArray, cuts: LongArray) -> float:
     """Sum over kernels of their log-probability on the chip of their segment."""
     return sum(log_probs[a:b, d].sum() for d, (a, b) in enumerate(itertools.pairwise(cuts)) if a < b)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray
 from go_opt.env import load_target, load_zoo
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.solver.problem.problem import (
@@ -56,7 +56,7 @@ def tiny_problem(seed: int, *, max_units: int = 6, max_chips: int = 4, **rules: 
     return placement_problem(graph, small_mcm(int(rng.integers(1, max_chips + 1)), **rules))
 
 
-def policy(rng: np.random.Generator, name: str, num_units: int, num_chips: int) -> NDArray[np.float64]:
+def policy(rng: np.random.Generator, name: str, num_units: int, num_chips: int) -> FloatArray:
     """[U, D] log-probabilities of one of ``POLICIES``."""
     rows = np.zeros((num_units, num_chips))
     if name == "random":
@@ -74,7 +74,7 @@ def policy(rng: np.random.Generator, name: str, num_units: int, num_chips: int) 
     return rows
 
 
-def log_prob_by_hand(drawn: AdjacentSamples, rows: NDArray[np.float64], s: int) -> float:
+def log_prob_by_hand(drawn: AdjacentSamples, rows: FloatArray, s: int) -> float:
     """Of what was drawn, from what each unit could choose from."""
     total = 0.0
     for unit, chip in enumerate(drawn.drawn[s]):

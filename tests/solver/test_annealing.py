@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.env import (
     CostTables,
     Target,
@@ -36,7 +37,6 @@ from tests.strategies import (
     toy_graph,
 )
 
-IntArray = NDArray[np.int32]
 PASSINGS: tuple[Passing, ...] = ("adjacent", "relayed", "free")
 TRIANGLE = {"adjacent": "adjacent", "relayed": "off", "free": "off"}
 

@@ -6,20 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from numba import njit
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import LongArray
 from go_opt.env import CostTables, cost_tables
 from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence
 from go_opt.solver.slicing import general
 from go_opt.solver.slicing.general import cheapest_cuts_general
-from go_opt.solver.slicing.problem import (
-    SliceProblem,
-    one_chip_s,
-    segment_cost_s,
-    slice_problem,
-    slicing_cost_s,
-)
-from go_opt.solver.slicing.relay_terms import relay_terms, relays_of_segments
 from go_opt.solver.slicing.segments.fitting_starts import (
     BLOCK,
     fitting_starts,
@@ -31,6 +23,14 @@ from go_opt.solver.slicing.segments.memory import (
     segment_memory,
     segment_usage,
 )
+from go_opt.solver.slicing.segments.problem import (
+    SliceProblem,
+    one_chip_s,
+    segment_cost_s,
+    slice_problem,
+    slicing_cost_s,
+)
+from go_opt.solver.slicing.segments.relay_terms import relay_terms, relays_of_segments
 from go_opt.solver.slicing.segments.starts import FittingStarts, all_starts, sure_starts
 from tests.solver.test_slicing import with_shared_input
 from tests.strategies import examples, kind_names, random_graph, random_order, random_target, seeds
@@ -58,7 +58,7 @@ class Long:
 
         self.needed_bytes = all_needed_bytes(self.memory, segment_usage(self.memory))
 
-    def with_sizes(self, *quantiles: float) -> NDArray[np.int64]:
+    def with_sizes(self, *quantiles: float) -> LongArray:
         """Memory sizes at which so many of all segments fit; each chip gets one of them."""
         needed = self.needed_bytes[self.needed_bytes >= 0]
         sizes = np.unique(np.quantile(needed, quantiles).astype(np.int64))
@@ -79,7 +79,7 @@ def all_needed_bytes(memory, usage):
     return needed
 
 
-def sizes_of(fits: FittingStarts, num_kernels: int) -> NDArray[np.int64]:
+def sizes_of(fits: FittingStarts, num_kernels: int) -> LongArray:
     """[M + 1, M + 1] the least size that is enough for each segment in a run, by start and end; -1: none."""
     sizes = np.full((num_kernels + 1, num_kernels + 1), -1)
     for end in range(1, num_kernels + 1):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, CodeArray
 from go_opt.env import cost_tables
 from go_opt.model.builder import GraphBuilder
 from go_opt.solver.certify.problem.build import refinement_problem
@@ -24,7 +24,7 @@ from tests.solver.placement_oracle import tiny_graph
 from tests.strategies import examples, small_mcm
 
 
-def crossing_bytes(units: UnitGraph, inside: NDArray[np.bool_]) -> int:
+def crossing_bytes(units: UnitGraph, inside: BoolArray) -> int:
     total = 0
     for k, size in enumerate(units.tensor_bytes):
         readers = units.reader[units.reader_ptr[k] : units.reader_ptr[k + 1]]
@@ -33,7 +33,7 @@ def crossing_bytes(units: UnitGraph, inside: NDArray[np.bool_]) -> int:
     return total
 
 
-def down_sets(units: UnitGraph) -> list[NDArray[np.bool_]]:
+def down_sets(units: UnitGraph) -> list[BoolArray]:
     found = []
     for bits in itertools.product((False, True), repeat=units.num_units):
         inside = np.array(bits, dtype=np.bool_)
@@ -43,7 +43,7 @@ def down_sets(units: UnitGraph) -> list[NDArray[np.bool_]]:
     return found
 
 
-def random_interval(seed: int) -> tuple[UnitGraph, NDArray[np.int8], list[NDArray[np.bool_]]]:
+def random_interval(seed: int) -> tuple[UnitGraph, CodeArray, list[BoolArray]]:
     """A tiny graph, what is forced in and out, and all down-sets between."""
     rng = np.random.default_rng([seed, 11])
     graph = tiny_graph(rng, int(rng.integers(1, 9)))

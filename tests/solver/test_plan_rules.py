@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.model.plan import Plan
 from go_opt.solver import verify
 from go_opt.solver.verify.plan_rules import plan_rules
@@ -26,7 +26,7 @@ from tests.strategies import (
 FUSIONS: tuple[Fusion, ...] = ("any", "legal", "none")
 
 
-def stacked(plans: list[Plan]) -> list[NDArray[np.int32]]:
+def stacked(plans: list[Plan]) -> list[IntArray]:
     return [
         np.array([getattr(plan, name) for plan in plans]) for name in ("placement", "order", "fusion_group")
     ]

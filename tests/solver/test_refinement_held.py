@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.env import CostTables, cost_tables, evaluate_batch, evaluate_plan, loop_roles
 from go_opt.env.copies.clonable import clonable_ops
 from go_opt.model.builder import GraphBuilder
@@ -20,9 +20,7 @@ from tests.solver.placement_oracle import monotone_placements, tiny_graph
 from tests.strategies import examples, random_graph, small_mcm
 
 
-def tightened(
-    rng: np.random.Generator, tables: CostTables, placements: NDArray[np.int32]
-) -> tuple[CostTables, float]:
+def tightened(rng: np.random.Generator, tables: CostTables, placements: IntArray) -> tuple[CostTables, float]:
     """Memory that some of ``placements`` need; and the least interval with memory for all."""
     default = np.tile(np.arange(tables.num_ops, dtype=np.int32), (len(placements), 1))
     metrics = evaluate_batch(plenty_of_memory(tables), placements, default, default)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env import CostTables, cost_tables, evaluate_batch
 from go_opt.env.copies.expanded_tables import Copies, expanded_tables
 from go_opt.solver import slice_order, slice_order_relayed
@@ -16,19 +16,17 @@ from go_opt.solver.problem.segment_rules import SegmentRules, segment_rules
 from go_opt.solver.problem.sequence import kernel_sequence
 from go_opt.solver.problem.user_constraints import Colocate, CutAfter, Pin
 from go_opt.solver.slicing.general import cheapest_cuts_alike, cheapest_cuts_general
-from go_opt.solver.slicing.problem import one_chip_s, slice_problem, slicing_cost_s
-from go_opt.solver.slicing.relay_terms import relay_terms
 from go_opt.solver.slicing.segments.memory import (
     SegmentMemory,
     segment_memory,
     segment_peaks_bytes,
     segment_usage,
 )
+from go_opt.solver.slicing.segments.problem import one_chip_s, slice_problem, slicing_cost_s
+from go_opt.solver.slicing.segments.relay_terms import relay_terms
 from tests.solver.brute_force import plenty_of_memory
 from tests.solver.test_slicing import Case, least, reached
 from tests.strategies import examples, random_graph, random_order, random_target, seeds, small_mcm, toy_graph
-
-IntArray = NDArray[np.int32]
 
 
 class Slicings:
@@ -44,10 +42,10 @@ class Slicings:
         self.peak_bytes = np.array([peak for _, peak in plenty]).reshape(-1, tables.num_chips)
 
     @property
-    def fits(self) -> NDArray[np.bool_]:
+    def fits(self) -> BoolArray:
         return (self.peak_bytes <= self.case.tables.sram_bytes).all(axis=1)
 
-    def _evaluate(self, tables: CostTables, placement: IntArray) -> tuple[float, NDArray[np.int64]]:
+    def _evaluate(self, tables: CostTables, placement: IntArray) -> tuple[float, LongArray]:
         nothing = np.zeros(0, np.int32)
         copies = Copies(*needed_relays(tables, placement, "adjacent"), nothing, nothing)
         expanded, *plan = expanded_tables(tables, placement, self.case.order, self.case.group, copies)
@@ -117,7 +115,7 @@ def random_rules(rng: np.random.Generator, case: Case) -> SegmentRules:
     return rules
 
 
-def keep_rules(placements: IntArray, rules: SegmentRules) -> NDArray[np.bool_]:
+def keep_rules(placements: IntArray, rules: SegmentRules) -> BoolArray:
     """[B] True where a placement ([B, N]) keeps the rules."""
     kept = np.ones(len(placements), dtype=np.bool_)
     allowed, rising = rules.get("allowed"), rules.get("rising")

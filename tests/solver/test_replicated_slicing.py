@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, IntArray
 from go_opt.env import BatchMetrics, CostTables, cost_tables, evaluate_batch
 from go_opt.env.copies.expanded_tables import Copies, expanded_tables
 from go_opt.env.copies.stages import size_by_chip
@@ -21,19 +21,18 @@ from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import kernel_sequence
 from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
-from go_opt.solver.slicing.problem import least_s, one_chip_s, slice_problem
-from go_opt.solver.slicing.relay_terms import relay_terms
 from go_opt.solver.slicing.replicated.cuts import cheapest_replicated_cuts, replicated_cost_s
 from go_opt.solver.slicing.replicated.general import replicated_cuts_general
 from go_opt.solver.slicing.replicated.slice import ReplicatedSlicing, free_reads, slice_order_replicated
 from go_opt.solver.slicing.segments.fitting_starts import fitting_starts
 from go_opt.solver.slicing.segments.memory import segment_memory
+from go_opt.solver.slicing.segments.problem import least_s, one_chip_s, slice_problem
+from go_opt.solver.slicing.segments.relay_terms import relay_terms
 from tests.solver.brute_force import plenty_of_memory
 from tests.solver.test_relay_slicing import random_rules
 from tests.solver.test_slicing import Case
 from tests.strategies import examples, random_graph, random_order, random_target, seeds, small_mcm, toy_graph
 
-IntArray = NDArray[np.int32]
 PASSINGS: tuple[Passing, ...] = ("relayed", "adjacent", "free")
 
 
@@ -125,7 +124,7 @@ class Stagings:
         return evaluate_batch(tables, *(row[None] for row in plan), replication[plan[0]][None])
 
 
-def held_bytes(tables: CostTables, is_here: NDArray[np.bool_], free: set[int] | tuple[()]) -> int:
+def held_bytes(tables: CostTables, is_here: BoolArray, free: set[int] | tuple[()]) -> int:
     """Weights that the ops of a stage hold, each once: no chip can hold some, and some stream for free."""
     held = set()
     for read, (op, k) in enumerate(zip(tables.reader_op, tables.reader_tensor, strict=True)):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import (
     CostTables,
     Target,
@@ -23,8 +23,8 @@ from go_opt.solver import Slicing, slice_order, slice_order_streamed, verify
 from go_opt.solver.problem.sequence import kernel_sequence
 from go_opt.solver.slicing.cuts import cheapest_cuts
 from go_opt.solver.slicing.general import cheapest_cuts_general
-from go_opt.solver.slicing.problem import one_chip_s, slice_problem, slicing_cost_s
 from go_opt.solver.slicing.segments.memory import segment_memory
+from go_opt.solver.slicing.segments.problem import one_chip_s, slice_problem, slicing_cost_s
 from tests.solver.brute_force import (
     all_slicings,
     evaluate_placements,
@@ -41,8 +41,6 @@ from tests.strategies import (
     small_mcm,
     toy_graph,
 )
-
-IntArray = NDArray[np.int32]
 
 
 class Case:
@@ -92,7 +90,7 @@ def with_shared_input(graph: Graph, rng: np.random.Generator) -> Graph:
     return b.build()
 
 
-def least(seconds: NDArray[np.float64]) -> float:
+def least(seconds: FloatArray) -> float:
     return float(seconds.min()) if len(seconds) else np.inf
 
 

@@ -10,8 +10,8 @@ from go_opt.env import cost_tables, list_schedule
 from go_opt.model.builder import GraphBuilder
 from go_opt.solver.orders.order_screen import OrderScreen
 from go_opt.solver.problem.sequence import kernel_sequence
-from go_opt.solver.slicing.problem import slice_problem
 from go_opt.solver.slicing.segments.memory import segment_memory
+from go_opt.solver.slicing.segments.problem import slice_problem
 from go_opt.solver.slicing.streamed.floor import StreamedFloor
 from go_opt.solver.slicing.streamed.slice import CLOSE, least_streamed_s, slice_order_streamed
 from go_opt.solver.slicing.streamed.weight_streams import weight_reads

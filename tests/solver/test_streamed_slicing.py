@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env import CostTables, cost_tables, evaluate_batch
 from go_opt.env.copies.expanded_tables import Copies, expanded_tables
 from go_opt.env.copies.stages import size_by_chip
@@ -32,7 +32,6 @@ from tests.solver.test_relay_slicing import random_rules
 from tests.solver.test_slicing import Case, reached
 from tests.strategies import examples, random_target, seeds, small_mcm
 
-IntArray = NDArray[np.int32]
 PASSINGS: tuple[Passing, ...] = ("relayed", "adjacent", "free")
 
 
@@ -69,7 +68,7 @@ class Stagings:
                         self.best_by_chips_s[sum(sizes)] = best_s
         self.best_s = float(self.best_by_chips_s.min())
 
-    def cost_s(self, stage: IntArray, sizes: NDArray[np.int64]) -> float:
+    def cost_s(self, stage: IntArray, sizes: LongArray) -> float:
         """By the environment; infinite where activations do not fit."""
         tables, first = self.case.tables, (np.cumsum(sizes) - sizes).astype(np.int32)
         replication = size_by_chip(first[stage], sizes[stage].astype(np.int32), tables.num_chips)
@@ -87,7 +86,7 @@ class Stagings:
             return False
         return all((stage[ops] == stage[ops[0]]).all() for ops in self.rules.get("colocated", ()))
 
-    def _may_run(self, stage: IntArray, sizes: NDArray[np.int64]) -> bool:
+    def _may_run(self, stage: IntArray, sizes: LongArray) -> bool:
         tables, allowed = self.case.tables, self.rules.get("allowed")
         may_run = tables.can_run[tables.chip_kind]
         may_run = may_run if allowed is None else may_run & allowed
@@ -177,7 +176,7 @@ def test_segments_stream_what_chips_do(seed: int) -> None:
             assert streamed_bytes(reads, held, room, 0) == expected(room)
 
 
-def streamed_slowly(tables: CostTables, is_here: NDArray[np.bool_]):
+def streamed_slowly(tables: CostTables, is_here: BoolArray):
     """Bytes of the weights of some ops, and what streams of them where there is so much room."""
     weights = []
     for k in np.flatnonzero((tables.tensor_kind == WEIGHT) & (tables.tensor_bytes > 0)):

@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray
 from go_opt.model.graph import NO_PRODUCER, OP_CLASSES, Graph
 
 _BINS_PER_OCTAVE: Final = 8
@@ -68,7 +69,7 @@ def _class_overlap(first: CostProfile, second: CostProfile, op_class: int) -> fl
     return float(np.minimum(shifted, theirs[:, None]).sum(axis=(0, 2)).max())
 
 
-def _op_costs(graph: Graph) -> NDArray[np.float64]:
+def _op_costs(graph: Graph) -> FloatArray:
     """[N] FLOPs, or the elements an op writes where it has none."""
     written = np.zeros(graph.num_ops)
     produced = graph.tensor_producer != NO_PRODUCER

@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, FloatArray
 from go_opt.env import Target, cost_tables, evaluate_batch, evaluate_plan, evaluate_plans
 from go_opt.env.cost import CostTables
 from go_opt.env.evaluation import Evaluate, Plans
@@ -38,8 +38,8 @@ MAX_REASON_CHARS: Final = 300  # of a foreign error within our sentence
 class Evaluations:
     """What an environment answers to a batch of plans."""
 
-    interval_s: NDArray[np.float64]  # [B] seconds; infinite where invalid
-    valid: NDArray[np.bool_]  # [B] True where activations fit every chip, and the plan runs
+    interval_s: FloatArray  # [B] seconds; infinite where invalid
+    valid: BoolArray  # [B] True where activations fit every chip, and the plan runs
 
 
 class Session(Protocol):
@@ -232,7 +232,7 @@ def greedy_interval_s(session: Session, on_target: Instance) -> float:
 def as_evaluator(session: Session) -> Evaluate:
     """The session as the harness of the baselines asks it: intervals, infinite where invalid."""
 
-    def evaluate(placement: Plans, order: Plans, fusion_group: Plans) -> NDArray[np.float64]:
+    def evaluate(placement: Plans, order: Plans, fusion_group: Plans) -> FloatArray:
         return session.evaluate(placement, order, fusion_group).interval_s
 
     return evaluate
@@ -285,7 +285,7 @@ def _reason(cause: Exception) -> str:
     return text if len(text) <= MAX_REASON_CHARS else f"{text[:MAX_REASON_CHARS]}…"
 
 
-def _nonsense(interval_s: NDArray[np.float64], valid: NDArray[np.bool_], num_plans: int) -> str:
+def _nonsense(interval_s: FloatArray, valid: BoolArray, num_plans: int) -> str:
     """What is wrong with an answer; empty where nothing is."""
     for field, array in (("interval_s", interval_s), ("valid", valid)):
         if array.shape != (num_plans,):

@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from go_opt.agents.decoding.decode import Decisions, Decoded, Mode, decode
 from go_opt.agents.decoding.exploration import antithetic_normals, draw_keys
@@ -16,13 +15,13 @@ from go_opt.agents.policy.network import Outputs
 from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.environment import Session
 from go_opt.agents.training.problems.lessons import Lesson
+from go_opt.common.arrays import FloatArray
 from go_opt.env import reward
 
 # What a mode that draws becomes where the likeliest is wanted.
 _LIKELIEST: Final[Mapping[Mode, Mode]] = MappingProxyType(
     {"slice_sampled": "slice_likeliest", "sample": "fix", "sample_adjacent": "fix_adjacent"}
 )
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +29,11 @@ class Episodes:
     """One batch of one graph. Axes: ``S`` samples, ``N`` ops; keys are zero where not decided."""
 
     lesson: Lesson
-    schedule_key: Array  # [S, N]
-    fusion_key: Array  # [S, N]
+    schedule_key: FloatArray  # [S, N]
+    fusion_key: FloatArray  # [S, N]
     decoded: Decoded
-    interval_s: Array  # [S] infinite where invalid
-    reward: Array  # [S]
+    interval_s: FloatArray  # [S] infinite where invalid
+    reward: FloatArray  # [S]
 
 
 def play(case: Case, outputs: Outputs, lesson: Lesson, session: Session, seed: int) -> Episodes:
@@ -62,7 +61,7 @@ def decide(case: Case, outputs: Outputs, lesson: Lesson) -> Decoded:
     return decode(case.instance, _decisions(case, outputs, lesson, schedule_key, fusion_key), mode)
 
 
-def _keys(case: Case, outputs: Outputs, lesson: Lesson, seed: int) -> tuple[Array, Array]:
+def _keys(case: Case, outputs: Outputs, lesson: Lesson, seed: int) -> tuple[FloatArray, FloatArray]:
     """[S, N] schedule and fusion keys."""
     rng = np.random.default_rng((seed, 0))
     num_features = outputs.exploration_log_std.shape[1]
@@ -79,7 +78,7 @@ def _keys(case: Case, outputs: Outputs, lesson: Lesson, seed: int) -> tuple[Arra
 
 
 def _decode(
-    case: Case, outputs: Outputs, lesson: Lesson, schedule_key: Array, fusion_key: Array, seed: int
+    case: Case, outputs: Outputs, lesson: Lesson, schedule_key: FloatArray, fusion_key: FloatArray, seed: int
 ) -> Decoded:
     """Without keys of their own all samples are draws of one order."""
     rows, draws = (lesson.samples, 1) if lesson.draws_keys else (1, lesson.samples)
@@ -88,7 +87,7 @@ def _decode(
 
 
 def _decisions(
-    case: Case, outputs: Outputs, lesson: Lesson, schedule_key: Array, fusion_key: Array
+    case: Case, outputs: Outputs, lesson: Lesson, schedule_key: FloatArray, fusion_key: FloatArray
 ) -> Decisions:
     is_placed = "placement" in lesson.tasks
     return Decisions(

@@ -16,19 +16,18 @@ from math import comb
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+
+from go_opt.common.arrays import FloatArray
 
 # Deviations below this are noise, not a lesson: graphs on which all plans are alike teach nothing.
 LEAST_DEVIATION: Final = 0.01
 
-Array = NDArray[np.float64]
 
-
-def best_of_k_gain(rewards: Array, k: int) -> Array:
+def best_of_k_gain(rewards: FloatArray, k: int) -> FloatArray:
     """[S] gain of each of ``rewards`` [S] over k - 1 of the others; ``k`` is at most S."""
     num_samples = len(rewards)
     if k == 1:
-        over_the_others: Array = (rewards - rewards.mean()) * (num_samples / max(1, num_samples - 1))
+        over_the_others: FloatArray = (rewards - rewards.mean()) * (num_samples / max(1, num_samples - 1))
         return over_the_others
     ascending = np.argsort(rewards, kind="stable")
     sorted_rewards = rewards[ascending]
@@ -43,7 +42,7 @@ def best_of_k_gain(rewards: Array, k: int) -> Array:
     return gain
 
 
-def advantage(rewards: Array, k: int) -> Array:
+def advantage(rewards: FloatArray, k: int) -> FloatArray:
     """[S] the gain, centred, in units of its deviation on this graph.
 
     The mean holds what a sample takes from the gains of the others. So the gradient before
@@ -52,11 +51,11 @@ def advantage(rewards: Array, k: int) -> Array:
     """
     gain = best_of_k_gain(rewards, min(k, len(rewards)))
     centred = gain - gain.mean()
-    scaled: Array = centred / max(float(gain.std()), LEAST_DEVIATION)
+    scaled: FloatArray = centred / max(float(gain.std()), LEAST_DEVIATION)
     return scaled
 
 
-def expected_best(rewards: Array, k: int) -> float:
+def expected_best(rewards: FloatArray, k: int) -> float:
     """Mean of the largest of k of ``rewards`` [S] drawn without replacement: E[max of k], unbiased."""
     chance = np.array([comb(j, k - 1) for j in range(len(rewards))], dtype=np.float64)
     return float(np.sort(rewards) @ chance / comb(len(rewards), k))

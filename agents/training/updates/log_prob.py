@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from go_opt.agents.decoding.exploration import KeyDensity, key_density
 from go_opt.agents.decoding.placement_density import PlacementDensity, placement_density
@@ -17,8 +16,7 @@ from go_opt.agents.inputs.features import NUM_EXPLORED
 from go_opt.agents.policy.network import Outputs
 from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.rollout import Episodes
-
-Array = NDArray[np.float64]
+from go_opt.common.arrays import FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +28,12 @@ class EpisodeDensity:
     shape: tuple[int, int]  # N, D
 
     @property
-    def log_prob(self) -> Array:
+    def log_prob(self) -> FloatArray:
         """[S]."""
         parts = [density.log_density for density in self.keys if density is not None]
         if self.placement is not None:
             parts.append(self.placement.log_prob)
-        total: Array = np.sum(parts, axis=0)
+        total: FloatArray = np.sum(parts, axis=0)
         return total
 
     @property
@@ -43,7 +41,7 @@ class EpisodeDensity:
         """Of the keys that are drawn, in nats."""
         return sum(density.entropy for density in self.keys if density is not None)
 
-    def gradient(self, weight: Array, *, key_entropy: float, placement_entropy: float) -> Outputs:
+    def gradient(self, weight: FloatArray, *, key_entropy: float, placement_entropy: float) -> Outputs:
         """Gradient of ``Σ_s weight[s] log_prob[s]`` [S], less the weighted entropies, by output.
 
         The entropy of placements is raised by its own score function, ``E[log p ∇ log p]``,
@@ -87,8 +85,8 @@ def episode_density(case: Case, outputs: Outputs, episodes: Episodes) -> Episode
 
 
 def _key_gradient(
-    density: KeyDensity | None, weight: Array, key_entropy: float, num_ops: int
-) -> tuple[Array, Array]:
+    density: KeyDensity | None, weight: FloatArray, key_entropy: float, num_ops: int
+) -> tuple[FloatArray, FloatArray]:
     """[N] with respect to the mean, [F] to the log spread."""
     if density is None:
         return np.zeros(num_ops), np.zeros(NUM_EXPLORED)

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+
+from go_opt.common.arrays import FloatArray
 
 # Ratios beyond e^20 are clipped all the same; keeps the exponential finite.
 _MOST_LOG_RATIO: Final = 20.0
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,12 +28,14 @@ class Surrogate:
     """The loss of a batch of samples, and what PPO is watched by."""
 
     loss: float
-    to_log_prob: Array  # [S] dL / d log p
+    to_log_prob: FloatArray  # [S] dL / d log p
     clipped_share: float  # of samples whose ratio no longer counts
     kl: float  # estimate of KL(old || new): Schulman, "Approximating KL divergence", 2020, k3
 
 
-def surrogate(log_prob: Array, old_log_prob: Array, advantage: Array, clip: float) -> Surrogate:
+def surrogate(
+    log_prob: FloatArray, old_log_prob: FloatArray, advantage: FloatArray, clip: float
+) -> Surrogate:
     """The loss of samples with ``log_prob`` [S] now, ``old_log_prob`` [S] when drawn."""
     log_ratio = np.clip(log_prob - old_log_prob, -_MOST_LOG_RATIO, _MOST_LOG_RATIO)
     ratio = np.exp(log_ratio)

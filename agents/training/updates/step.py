@@ -7,7 +7,6 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from go_opt.agents.inputs.padding import Bucket
 from go_opt.agents.policy.network import Outputs
@@ -19,6 +18,7 @@ from go_opt.agents.training.updates.advantage import advantage
 from go_opt.agents.training.updates.learner import Learner, LearnerState
 from go_opt.agents.training.updates.log_prob import EpisodeDensity, episode_density
 from go_opt.agents.training.updates.ppo import Surrogate, surrogate
+from go_opt.common.arrays import FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +27,8 @@ class Batch:
 
     case: Case
     episodes: tuple[Episodes, ...]
-    log_prob: tuple[NDArray[np.float64], ...]  # [S] each, when drawn
-    advantage: tuple[NDArray[np.float64], ...]  # [S] each
+    log_prob: tuple[FloatArray, ...]  # [S] each, when drawn
+    advantage: tuple[FloatArray, ...]  # [S] each
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,14 +7,12 @@ leaves a DAG acyclic: a second path between the two would start, or end, with th
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.solver import PlacementProblem
 
 
-def coarsened(
-    units: PlacementProblem, seconds: NDArray[np.float64], most_units: int, most_s: float
-) -> NDArray[np.int32]:
+def coarsened(units: PlacementProblem, seconds: FloatArray, most_units: int, most_s: float) -> IntArray:
     """[N] block of each op: at most ``most_units`` blocks, or as few as chains allow.
 
     The lightest pair goes first. Blocks stay within ``most_s`` [s] as long as that leaves
@@ -47,9 +45,7 @@ def coarsened(
     return block[units.unit_of_op].astype(np.int32)
 
 
-def _contractible(
-    units: PlacementProblem, block: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _contractible(units: PlacementProblem, block: LongArray) -> tuple[LongArray, LongArray]:
     """Edges between blocks with one way out of the source, or one way into the reader."""
     source = block[np.repeat(np.arange(units.num_units), np.diff(units.successor_ptr))]
     reader = block[units.successor]

@@ -21,10 +21,10 @@ from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from go_opt.bench.rivals.problem import Problem
 from go_opt.bench.rivals.units import UnitTensor, unit_seconds, unit_tensors
+from go_opt.common.arrays import IntArray
 from go_opt.env.cost.routes import hop_seconds_per_byte
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 from go_opt.solver import PlacementProblem
@@ -76,13 +76,13 @@ class RingModel:
         self._add_weights(tensors)
         self.interval = self._add_interval(at_most_s)
 
-    def hint(self, placement: NDArray[np.int32]) -> None:
+    def hint(self, placement: IntArray) -> None:
         """Start from ``placement`` [U]."""
         for row, chip in zip(self.inside, placement, strict=True):
             for d, variable in enumerate(row):
                 self.model.add_hint(variable, bool(chip <= d))
 
-    def placement(self, value: Any) -> NDArray[np.int32]:
+    def placement(self, value: Any) -> IntArray:
         """[U] of a solution; ``value`` gives that of a variable."""
         return np.array([sum(not value(variable) for variable in row) for row in self.inside], dtype=np.int32)
 

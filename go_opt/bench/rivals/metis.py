@@ -14,12 +14,12 @@ from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from go_opt.bench.rivals.order_slice import slice_along
 from go_opt.bench.rivals.placement_search import evaluate_units, repaired
 from go_opt.bench.rivals.trial import Trial
 from go_opt.bench.rivals.units import unit_problem, unit_seconds, unit_tensors
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.env import list_schedule
 from go_opt.model.csr import row_pointers
 from go_opt.model.graph import NO_PRODUCER
@@ -60,7 +60,7 @@ def metis(trial: Trial, seed: int) -> None:
 
 def _weighted_graph(
     trial: Trial, units: PlacementProblem
-) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[tuple[LongArray, LongArray], LongArray, LongArray]:
     """CSR of the undirected graph, weights of its edges and of its vertices.
 
     A tensor's bytes are shared among its readers: it is sent once.
@@ -81,14 +81,14 @@ def _weighted_graph(
     return (xadj, pairs[by_source, 1]), np.tile(weight, 2)[by_source], _whole(seconds)
 
 
-def _whole(weights: NDArray[np.float64]) -> NDArray[np.int64]:
+def _whole(weights: FloatArray) -> LongArray:
     """In whole numbers, none below one."""
     total = float(weights.sum())
     shares = weights / total if total > 0 else weights
     return np.maximum(1, (shares * _MOST_WEIGHT).astype(np.int64))
 
 
-def _numbered(units: PlacementProblem, part: NDArray[np.int64]) -> NDArray[np.int32]:
+def _numbered(units: PlacementProblem, part: LongArray) -> IntArray:
     """[U] parts numbered by the mean place of their units in the topological order."""
     place = np.empty(units.num_units)
     place[units.topological] = np.arange(units.num_units)

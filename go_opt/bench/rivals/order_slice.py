@@ -12,10 +12,10 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from go_opt.bench.rivals.problem import Problem
 from go_opt.bench.rivals.trial import Trial
+from go_opt.common.arrays import IntArray
 from go_opt.env import list_schedule
 from go_opt.solver import (
     Passing,
@@ -76,7 +76,7 @@ def genetic_with_fusion(trial: Trial, seed: int) -> None:
     genetic_search(interval_s, len(first), evaluations=GENOMES, seed=seed, first=first)
 
 
-def slice_along(trial: Trial, order: NDArray[np.int32], kernels: NDArray[np.int32] | None = None) -> float:
+def slice_along(trial: Trial, order: IntArray, kernels: IntArray | None = None) -> float:
     """Interval_s of the cheapest slicing of ``order``; each plan it takes is an evaluation.
 
     Where weights stream, more are tried: the cheapest slicing that is charged for them; and
@@ -114,9 +114,7 @@ def _slicers(problem: Problem) -> Iterator[tuple[Passing, Slicer]]:
     yield passing, partial(slice_order, adjacent=passing == "adjacent")
 
 
-def _evaluate(
-    trial: Trial, placement: NDArray[np.int32], order: NDArray[np.int32], kernels: NDArray[np.int32]
-) -> float:
+def _evaluate(trial: Trial, placement: IntArray, order: IntArray, kernels: IntArray) -> float:
     """Where only placement is open, the default order stays; a chip's ops are what matters of it."""
     problem = trial.problem
     return trial.one(placement, problem.order if problem.decide == "placement" else order, kernels)

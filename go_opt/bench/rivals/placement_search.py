@@ -14,10 +14,10 @@ import math
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from go_opt.bench.rivals.trial import Trial
 from go_opt.bench.rivals.units import unit_problem
+from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.solver import PlacementProblem, fix, fix_adjacent, greedy_slicing, sample
 from go_opt.solver.propagation.modes import Rule
 
@@ -63,7 +63,7 @@ def annealing(trial: Trial, seed: int) -> None:
 def anneal(
     trial: Trial,
     units: PlacementProblem,
-    current: NDArray[np.int32],
+    current: IntArray,
     current_s: float,
     rng: np.random.Generator,
 ) -> None:
@@ -83,16 +83,14 @@ def anneal(
             current, current_s = moved, moved_s
 
 
-def repaired(
-    trial: Trial, units: PlacementProblem, proposal: NDArray[np.int32], seed: int
-) -> NDArray[np.int32]:
+def repaired(trial: Trial, units: PlacementProblem, proposal: IntArray, seed: int) -> IntArray:
     """[S, U] valid placements near ``proposal`` [U]: one by FIX, or two where tensors may pass chips.
 
     There acyclic dataflow is all there is to obey: readers move up to their producers, or
     producers down to their readers.
     """
     if trial.problem.is_adjacent:
-        fixed: NDArray[np.int32] = fix_adjacent(units, proposal[None], seed=seed).placement
+        fixed: IntArray = fix_adjacent(units, proposal[None], seed=seed).placement
         return fixed
     if not (units.acyclic and units.can_run.all()):
         return fix(units, proposal[None], seed=seed).placement
@@ -106,9 +104,7 @@ def repaired(
     return np.stack([up, down])
 
 
-def evaluate_units(
-    trial: Trial, units: PlacementProblem, placement: NDArray[np.int32]
-) -> NDArray[np.float64]:
+def evaluate_units(trial: Trial, units: PlacementProblem, placement: IntArray) -> FloatArray:
     """[S] interval_s of placements [S, U]; every chip runs its ops in the default order."""
     problem = trial.problem
     if problem.target.constraints.no_skip == "prefix":
@@ -120,7 +116,7 @@ def evaluate_units(
     return trial(of_ops, order, kernels)
 
 
-def _without_gaps(placement: NDArray[np.int32]) -> NDArray[np.int32]:
+def _without_gaps(placement: IntArray) -> IntArray:
     """[U] the same parts on chips 0 … k - 1; as good or better where chips are alike."""
     return np.unique(placement, return_inverse=True)[1].astype(np.int32)
 
@@ -133,8 +129,8 @@ def _spent_share(trial: Trial) -> float:
 
 
 def _neighbour(
-    trial: Trial, units: PlacementProblem, rng: np.random.Generator, current: NDArray[np.int32]
-) -> NDArray[np.int32]:
+    trial: Trial, units: PlacementProblem, rng: np.random.Generator, current: IntArray
+) -> IntArray:
     """[U] a valid placement near ``current``: one unit moves by a chip, and what must go with it."""
     for _ in range(MOST_REPEATS):
         unit = int(rng.integers(units.num_units))
@@ -144,7 +140,7 @@ def _neighbour(
             # The unit that moved is visited first: what FIX meets first it can keep.
             rest = rng.permutation(np.delete(np.arange(units.num_units), unit))
             order = np.append(unit, rest)[None]
-            moved: NDArray[np.int32] = fix_adjacent(units, proposal[None], orders=order).placement[0]
+            moved: IntArray = fix_adjacent(units, proposal[None], orders=order).placement[0]
         else:
             moved = _pushed(units, proposal, unit)
         if (moved != current).any():
@@ -152,7 +148,7 @@ def _neighbour(
     return current
 
 
-def _pushed(units: PlacementProblem, placement: NDArray[np.int32], unit: int) -> NDArray[np.int32]:
+def _pushed(units: PlacementProblem, placement: IntArray, unit: int) -> IntArray:
     """[U] with the readers behind ``unit`` and the producers ahead of it on its chip too."""
     if not units.acyclic:
         return placement

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import BatchMetrics, Target, evaluate_batch
 from go_opt.env.evaluation import Evaluate, Plans
 from go_opt.model.graph import Graph
@@ -30,7 +30,7 @@ class Problem:
     instance: Instance
     passing: Passing
     decide: Decide
-    kernels: NDArray[np.int32]  # [N] the default ones: greedy fusion, or one per op
+    kernels: IntArray  # [N] the default ones: greedy fusion, or one per op
     evaluate: Evaluate | None = None  # what says how long plans take; None: the analytical model
 
     @property
@@ -42,7 +42,7 @@ class Problem:
         return self.instance.target
 
     @property
-    def order(self) -> NDArray[np.int32]:
+    def order(self) -> IntArray:
         """[N] the default order."""
         return self.instance.order
 
@@ -51,7 +51,7 @@ class Problem:
         """Whether no tensor may pass a chip."""
         return self.passing == "adjacent"
 
-    def interval_s(self, placement: Plans, order: Plans, fusion_group: Plans) -> NDArray[np.float64]:
+    def interval_s(self, placement: Plans, order: Plans, fusion_group: Plans) -> FloatArray:
         """[B] of plans; infinite where activations do not fit."""
         if self.evaluate is not None:
             return self.evaluate(placement, order, fusion_group)
@@ -60,18 +60,16 @@ class Problem:
         terms = [self._relayed(*plan) for plan in zip(placement, order, fusion_group, strict=True)]
         return np.array([_interval_s(of_one)[0] for of_one in terms])
 
-    def _relayed(
-        self, placement: NDArray[np.int32], order: NDArray[np.int32], fusion_group: NDArray[np.int32]
-    ) -> BatchMetrics:
+    def _relayed(self, placement: IntArray, order: IntArray, fusion_group: IntArray) -> BatchMetrics:
         tables = self.instance.tables
         copies = relay_copies(tables, placement, self.target.constraints.triangle)
         return terms_with_copies(tables, placement, order, fusion_group, copies)
 
     def plan(
         self,
-        placement: NDArray[np.int32],
-        order: NDArray[np.int32],
-        fusion_group: NDArray[np.int32],
+        placement: IntArray,
+        order: IntArray,
+        fusion_group: IntArray,
         rival: str,
     ) -> Plan:
         """The plan of one placement, with its relays."""
@@ -111,5 +109,5 @@ def pose(
     return Problem(case, passing, decide, kernels, evaluate)
 
 
-def _interval_s(terms: BatchMetrics) -> NDArray[np.float64]:
+def _interval_s(terms: BatchMetrics) -> FloatArray:
     return np.where(terms.fits, terms.interval_s, np.inf)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from go_opt.bench.rivals.problem import Problem
+from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env.evaluation import Plans
 from go_opt.errors import InvalidInputError
 from go_opt.model.plan import Plan
@@ -100,7 +100,7 @@ class Trial:
         """Whether there is nothing left; however short the time, one evaluation is."""
         return self.left <= 0 or (self.left_s <= 0 and self.evaluations > 0)
 
-    def __call__(self, placement: Plans, order: Plans, fusion_group: Plans) -> NDArray[np.float64]:
+    def __call__(self, placement: Plans, order: Plans, fusion_group: Plans) -> FloatArray:
         """[B] interval_s of the plans, infinite where one is invalid.
 
         Raises:
@@ -111,7 +111,7 @@ class Trial:
         self.check()
         return interval_s
 
-    def evaluate(self, placement: Plans, order: Plans, fusion_group: Plans) -> NDArray[np.float64]:
+    def evaluate(self, placement: Plans, order: Plans, fusion_group: Plans) -> FloatArray:
         """[B] the same for those who end by themselves: infinite for plans beyond the last evaluation."""
         taken = int(min(len(placement), self.left))
         interval_s = np.full(len(placement), math.inf)
@@ -132,9 +132,7 @@ class Trial:
             self._curve.append(Point(self.evaluations, elapsed_s, float(interval_s[i])))
         return interval_s
 
-    def one(
-        self, placement: NDArray[np.int32], order: NDArray[np.int32], fusion_group: NDArray[np.int32]
-    ) -> float:
+    def one(self, placement: IntArray, order: IntArray, fusion_group: IntArray) -> float:
         """Interval_s of one plan ([N] each)."""
         return float(self(placement[None], order[None], fusion_group[None])[0])
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from go_opt.bench.rivals.problem import Problem
+from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.model.graph import NO_PRODUCER
@@ -28,7 +28,7 @@ class UnitTensor(NamedTuple):
     touched_bytes: int  # the least that any of them reads
 
 
-def unit_problem(problem: Problem, unit_of_op: NDArray[np.int32] | None = None) -> PlacementProblem:
+def unit_problem(problem: Problem, unit_of_op: IntArray | None = None) -> PlacementProblem:
     """The default kernels, or units of whole kernels, under the rules a rival must see to itself.
 
     Where tensors may pass chips no triangle binds, and chips left empty are closed up afterwards.
@@ -40,7 +40,7 @@ def unit_problem(problem: Problem, unit_of_op: NDArray[np.int32] | None = None) 
     return units._replace(triangle=TRIANGLE_OFF, no_skip=NO_SKIP_OFF)
 
 
-def unit_seconds(problem: Problem, unit_of_op: NDArray[np.int32]) -> NDArray[np.float64]:
+def unit_seconds(problem: Problem, unit_of_op: IntArray) -> FloatArray:
     """[Q, U] seconds of units of whole default kernels."""
     kernel_of = unit_problem(problem).unit_of_op
     kernel_s = kernel_seconds(problem.instance.tables, kernel_of)
@@ -49,7 +49,7 @@ def unit_seconds(problem: Problem, unit_of_op: NDArray[np.int32]) -> NDArray[np.
     return np.stack([np.bincount(unit_of_kernel, weights=row) for row in kernel_s])
 
 
-def unit_tensors(tables: CostTables, unit_of_op: NDArray[np.int32]) -> list[UnitTensor]:
+def unit_tensors(tables: CostTables, unit_of_op: IntArray) -> list[UnitTensor]:
     """Every tensor with a reader beside its own unit."""
     found = []
     for k, producer in enumerate(tables.tensor_producer):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import CodeArray, IntArray, LongArray
 from go_opt.errors import InvalidInputError
 from go_opt.model.builder import MAX_FLOPS, by_kind
 from go_opt.model.dtypes import dtype_code
@@ -115,8 +116,8 @@ def _tensors(message: graph_pb2.Graph, num_ops: int) -> tuple[tuple[str, ...], _
 
 
 def _reads(
-    message: graph_pb2.Graph, elements: Sequence[int], producer: NDArray[np.int32], num_ops: int
-) -> tuple[NDArray[np.int64], _Columns]:
+    message: graph_pb2.Graph, elements: Sequence[int], producer: IntArray, num_ops: int
+) -> tuple[LongArray, _Columns]:
     """How many readers each tensor has, and the columns of all reads."""
     readers = [tensor.readers for tensor in message.tensors]
     rows = [
@@ -154,7 +155,7 @@ def _between(values: Sequence[float], low: float, high: float, dtype: type) -> N
     return array.astype(dtype, copy=False)
 
 
-def _codes(dtypes: Sequence[str]) -> NDArray[np.int8]:
+def _codes(dtypes: Sequence[str]) -> CodeArray:
     code = {dtype: dtype_code(dtype) for dtype in set(dtypes)}
     return np.array([code[dtype] for dtype in dtypes], np.int8)
 

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any, Final, TypeGuard, cast, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.errors import InvalidInputError, PlanError
 from go_opt.model.codecs.fields import shown
 from go_opt.model.graph import Precision
@@ -74,7 +74,7 @@ def checked_dims(dims: object, what: str, error: type[InvalidInputError]) -> Map
     return MappingProxyType(dict(dims))
 
 
-def int_array(field: str, values: object, low: int, high: int) -> NDArray[np.int32]:
+def int_array(field: str, values: object, low: int, high: int) -> IntArray:
     """Integers between ``low`` and ``high``; a bool or a float is not an integer."""
     if not isinstance(values, list | tuple) or not set(map(type, values)) <= {int}:
         raise _error(field, "must hold integers only")
@@ -96,14 +96,14 @@ def text(field: str, value: object) -> str:
     return value
 
 
-def _per_op(field: str, values: object, num_ops: int, low: int, high: int) -> NDArray[np.int32]:
+def _per_op(field: str, values: object, num_ops: int, low: int, high: int) -> IntArray:
     array = int_array(field, values, low, high)
     if len(array) != num_ops:
         raise _error(field, f"has {len(array)} entries, placement has {num_ops}")
     return array
 
 
-def _permutation(order: object, num_ops: int) -> NDArray[np.int32]:
+def _permutation(order: object, num_ops: int) -> IntArray:
     array = _per_op("order", order, num_ops, 0, num_ops - 1)
     times = np.bincount(array, minlength=num_ops)
     if (times != 1).any():
@@ -135,6 +135,6 @@ def _error(field: str, problem: str) -> PlanError:
     return PlanError(f"plan: {field} {problem}.", field=field)
 
 
-def _read_only(array: NDArray[np.int32]) -> NDArray[np.int32]:
+def _read_only(array: IntArray) -> IntArray:
     array.flags.writeable = False
     return array

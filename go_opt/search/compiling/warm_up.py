@@ -13,11 +13,11 @@ from itertools import islice
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from go_opt.agents.decoding.outputs import Outputs
 from go_opt.agents.decoding.proposals import Advice, policy_plans
 from go_opt.agents.inputs.features import NUM_EXPLORED
+from go_opt.common.arrays import IntArray
 from go_opt.env import Target, cost_tables, evaluate_plan, greedy_fusion, load_target, loop_roles
 from go_opt.env.copies.expanded_tables import plan_tables
 from go_opt.model.builder import GraphBuilder
@@ -35,7 +35,6 @@ from go_opt.solver.orders.instance import instance
 from go_opt.solver.slicing.replicated.slice import slice_order_replicated
 from go_opt.solver.slicing.split import slice_order_split
 
-IntArray = NDArray[np.int32]
 Families = dict[str, Callable[[], object]]  # each runs kernels that belong together, by name
 FIRST: Final = 3  # families that the first plan needs
 _position = (0, 0)  # number of the family that is being loaded, from 1 on, and of how many

@@ -12,10 +12,11 @@ from typing import Final
 
 import numpy as np
 
+from go_opt.common.arrays import IntArray
 from go_opt.env import list_schedule, loop_roles
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.kernels.priority_fusion import priority_fusion
-from go_opt.search.methods.events import IntArray, Proposal, SearchView, copies_are_open
+from go_opt.search.methods.events import Proposal, SearchView, copies_are_open
 from go_opt.solver.constraints.fusion import constrained_fusion
 from go_opt.solver.problem.allotment import allotted_chips
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.env import CostTables, Target
 from go_opt.env.copies.expanded_tables import Copies
 from go_opt.model.graph import Graph
@@ -25,7 +25,6 @@ from go_opt.solver.problem.op_constraints import OpConstraints
 from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.segment_rules import SegmentRules
 
-IntArray = NDArray[np.int32]
 POLL_S: Final = 0.005  # between two looks at what runs in the background
 
 

@@ -10,12 +10,12 @@ from functools import cached_property
 import numpy as np
 
 from go_opt.agents.decoding.proposals import Advice
+from go_opt.common.arrays import IntArray
 from go_opt.env import greedy_fusion, loop_roles
 from go_opt.errors import InfeasibleError
 from go_opt.search.methods.copies import joined_kernels
 from go_opt.search.methods.events import (
     Event,
-    IntArray,
     NoPlan,
     Proposal,
     SearchView,

@@ -9,8 +9,9 @@ from typing import Final
 import numpy as np
 
 from go_opt.agents.decoding.proposals import Advice, PolicyPlan, policy_plans
+from go_opt.common.arrays import IntArray
 from go_opt.env import list_schedule
-from go_opt.search.methods.events import Event, IntArray, Proposal, SearchView, Waiting, waiting_until
+from go_opt.search.methods.events import Event, Proposal, SearchView, Waiting, waiting_until
 from go_opt.search.methods.slices import split_slices, widest_slices
 from go_opt.solver import earliest_finish_placement
 from go_opt.solver.orders import random_orders

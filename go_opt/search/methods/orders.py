@@ -10,16 +10,10 @@ from typing import Final
 
 import numpy as np
 
+from go_opt.common.arrays import IntArray
 from go_opt.env import greedy_fusion, loop_roles
 from go_opt.search.compiling.kernel_cache import are_compiled
-from go_opt.search.methods.events import (
-    Event,
-    IntArray,
-    SearchView,
-    order_events,
-    proposal_or_miss,
-    waiting_until,
-)
+from go_opt.search.methods.events import Event, SearchView, order_events, proposal_or_miss, waiting_until
 from go_opt.solver import Passing
 from go_opt.solver.constraints.fusion import constrained_fusion
 from go_opt.solver.orders import fixed_orders, random_orders

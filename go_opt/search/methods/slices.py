@@ -9,9 +9,10 @@ from typing import Final
 
 import numpy as np
 
+from go_opt.common.arrays import IntArray
 from go_opt.env import CostTables, cost_tables
 from go_opt.search.methods.copies import copies
-from go_opt.search.methods.events import Event, IntArray, Miss, Proposal, SearchView
+from go_opt.search.methods.events import Event, Miss, Proposal, SearchView
 from go_opt.search.methods.stage_search import StageSearch
 from go_opt.solver import (
     Passing,

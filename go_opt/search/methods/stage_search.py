@@ -12,12 +12,13 @@ from typing import Final
 
 import numpy as np
 
+from go_opt.common.arrays import IntArray
 from go_opt.env import BatchMetrics
 from go_opt.env.copies.expanded_tables import Copies
 from go_opt.env.copies.stage_tables import stage_tables
 from go_opt.env.copies.stages import Stages, stages_of, stages_of_sizes
 from go_opt.model.plan import Plan
-from go_opt.search.methods.events import IntArray, Proposal, SearchView
+from go_opt.search.methods.events import Proposal, SearchView
 from go_opt.solver import PlacementProblem, placement_problem
 from go_opt.solver.constraints.problem import problem_under
 from go_opt.solver.copies.relayed_terms import relay_copies, terms_with_copies

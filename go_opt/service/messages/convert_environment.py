@@ -12,6 +12,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, IntArray
 from go_opt.errors import InvalidInputError, PlanError
 from go_opt.model.codecs.wire import plan_from_proto, plan_to_proto
 from go_opt.model.plan import Plan
@@ -24,7 +25,7 @@ _FIDELITIES: Final[tuple[ServedFidelity, ...]] = ("analytical", "analytical", "s
 _DECIDED: Final = ("placement", "order", "fusion_group")
 _BITS_OF_BYTE: Final = 7  # of a number, in each byte of a varint
 _CONTINUES: Final = 128  # a byte of a varint that is not its last
-Plans = NDArray[np.int32]
+Plans = IntArray
 
 
 def fidelity_from_number(number: int) -> ServedFidelity:
@@ -70,7 +71,7 @@ class PlanBatch:
     placement: Plans  # [B, N]
     order: Plans  # [B, N]
     fusion_group: Plans  # [B, N]
-    is_plain: NDArray[np.bool_]  # [B] without replication, relays and clones
+    is_plain: BoolArray  # [B] without replication, relays and clones
     others: Mapping[int, Plan]  # those that are not plain, by their number
 
 
@@ -157,7 +158,7 @@ def _check_permutations(batch: int, order: Plans) -> None:
         raise _plan_error(batch, wrong[0], "order", problem)
 
 
-def _first(is_wrong: NDArray[np.bool_]) -> tuple[int, int] | None:
+def _first(is_wrong: BoolArray) -> tuple[int, int] | None:
     """Where the first True of [B, N] is."""
     if not is_wrong.any():
         return None

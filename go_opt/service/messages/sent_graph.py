@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.errors import PlanError
 from go_opt.model.codecs.wire import graph_from_proto, plan_from_proto, plan_to_proto
 from go_opt.model.graph import Graph
@@ -21,7 +21,7 @@ from go_opt.model.plan import Plan
 from go_opt.proto import graph_pb2, plan_pb2
 
 PER_OP: Final = ("placement", "order", "fusion_group", "replication", "op_provenance")
-Rows = NDArray[np.int32]
+Rows = IntArray
 
 
 @dataclass(frozen=True, eq=False)

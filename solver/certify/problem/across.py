@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.common.compiling import compiled
 from go_opt.model.csr import row_pointers
 from go_opt.solver.certify.problem.traffic import UnitTensors
@@ -23,15 +24,15 @@ MOST_PER_UNIT: Final = 32  # tensors, in the mean
 class AliveAcross(NamedTuple):
     """Axis: ``P`` pairs of a unit and a tensor that passes it."""
 
-    ptr: NDArray[np.int64]  # [U + 1]
-    tensor: NDArray[np.int32]  # [P]
+    ptr: LongArray  # [U + 1]
+    tensor: IntArray  # [P]
     reader: NDArray[
         np.int32
     ]  # [P] the first that reads the tensor behind the unit, in another kernel than its maker
 
 
 def alive_across(
-    tensors: UnitTensors, num_units: int, stored_bytes: NDArray[np.int64], read_bytes: NDArray[np.int64]
+    tensors: UnitTensors, num_units: int, stored_bytes: LongArray, read_bytes: LongArray
 ) -> AliveAcross:
     """The largest tensors first, as far as :data:`MOST_STEPS` and :data:`MOST_PER_UNIT` go.
 
@@ -58,7 +59,16 @@ def alive_across(
 
 
 @compiled
-def _walks(largest_first, stored_bytes, producer, reader_ptr, reader, is_apart, read_ptr, read_producer):
+def _walks(
+    largest_first: LongArray,
+    stored_bytes: LongArray,
+    producer: IntArray,
+    reader_ptr: LongArray,
+    reader: IntArray,
+    is_apart: BoolArray,
+    read_ptr: LongArray,
+    read_producer: IntArray,
+) -> tuple[IntArray, IntArray, IntArray]:
     """[P] unit, tensor and reader of every pair."""
     num_units = len(read_ptr) - 1
     room = MOST_PER_UNIT * num_units

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles
 from go_opt.model.graph import INPUT, WEIGHT, Graph
@@ -34,7 +34,7 @@ class Bound:
 class OpFloors:
     """Seconds that no plan can save. Axis ``N`` ops."""
 
-    op_s: NDArray[np.float64]  # [N] of the kernel that holds the op, whatever else it holds
+    op_s: FloatArray  # [N] of the kernel that holds the op, whatever else it holds
     total_s: float  # of all kernels together
 
 
@@ -128,7 +128,7 @@ def _host_seconds(tables: CostTables) -> tuple[float, float]:
     return inputs * tables.host_in_s_per_byte, outputs * tables.host_out_s_per_byte
 
 
-def _weight_bytes_read(tables: CostTables) -> NDArray[np.float64]:
+def _weight_bytes_read(tables: CostTables) -> FloatArray:
     """[N] bytes of weights each op touches."""
     is_weight = tables.tensor_kind[tables.reader_tensor] == WEIGHT
     touched = tables.read_bytes[is_weight].astype(np.float64)
@@ -137,7 +137,7 @@ def _weight_bytes_read(tables: CostTables) -> NDArray[np.float64]:
     )
 
 
-def _critical_path(graph: Graph, op_s: NDArray[np.float64]) -> tuple[float, int]:
+def _critical_path(graph: Graph, op_s: FloatArray) -> tuple[float, int]:
     """Longest path by ``op_s`` and the op it ends at."""
     end_s = op_s.copy()
     ptr, producer = graph.predecessors

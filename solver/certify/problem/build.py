@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.model.csr import row_pointers
@@ -30,11 +30,11 @@ from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
 def refinement_problem(
     graph: Graph,
     tables: CostTables,
-    fusion_group: NDArray[np.int32] | None = None,
-    order: NDArray[np.int32] | None = None,
+    fusion_group: IntArray | None = None,
+    order: IntArray | None = None,
     *,
     passing: Passing,
-    may_clone: NDArray[np.bool_] | None = None,
+    may_clone: BoolArray | None = None,
     replicates: bool = False,
     tight: bool = False,
 ) -> RefinementProblem:
@@ -73,22 +73,22 @@ def refinement_problem(
 class Units:
     """What is placed, and what may be assumed of it. Axes: ``N`` ops, ``U`` units, ``R`` reads."""
 
-    of_op: NDArray[np.int32]  # [N] numbered in a topological order
-    seconds: NDArray[np.float64]  # [U]
+    of_op: IntArray  # [N] numbered in a topological order
+    seconds: FloatArray  # [U]
     passing: Passing
-    may_clone: NDArray[np.bool_] | None = None  # [N] ops that plans may compute again elsewhere
-    apart: NDArray[np.bool_] | None = None  # [R] reads of what another kernel makes; by default another unit
+    may_clone: BoolArray | None = None  # [N] ops that plans may compute again elsewhere
+    apart: BoolArray | None = None  # [R] reads of what another kernel makes; by default another unit
     is_in_order: bool = False  # the units of a chip run in the order of their numbers
 
     def passing_on(self, tables: CostTables) -> CostTables:
         """``tables`` in which what clones may make takes no bytes."""
         return tables if self.may_clone is None else without_traffic_of(tables, self.may_clone)
 
-    def are_apart(self, tables: CostTables) -> NDArray[np.bool_]:
+    def are_apart(self, tables: CostTables) -> BoolArray:
         """[R] reads of what another kernel makes in any case."""
         if self.apart is not None:
             return self.apart
-        apart: NDArray[np.bool_] = (
+        apart: BoolArray = (
             self.of_op[tables.reader_op] != self.of_op[tables.tensor_producer[tables.reader_tensor]]
         )
         return apart
@@ -117,7 +117,7 @@ def problem_of_units(
 
 
 def planned_problem_of_units(
-    graph: Graph, tables: CostTables, units: Units, kernel_of: NDArray[np.int32], planned_s: float = 0.0
+    graph: Graph, tables: CostTables, units: Units, kernel_of: IntArray, planned_s: float = 0.0
 ) -> RefinementProblem:
     """Replicated stages of ``units`` that hold what a plan of the kernels ``kernel_of`` [N] would.
 
@@ -194,16 +194,16 @@ def _without_memory(
     )
 
 
-def _ticks(seconds: NDArray[np.float64], tick_s: float) -> NDArray[np.int64]:
+def _ticks(seconds: FloatArray, tick_s: float) -> LongArray:
     return np.minimum(np.floor(seconds / tick_s * (1.0 - 1e-15)), MOST_TICKS).astype(np.int64)
 
 
-def _relay_s(tables: CostTables, units: Units, tensors: UnitTensors) -> NDArray[np.float64]:
+def _relay_s(tables: CostTables, units: Units, tensors: UnitTensors) -> FloatArray:
     """[K] seconds of a copy of each tensor; zero where it passes at no cost, or clones may make it."""
     if units.passing != "relayed":
         return np.zeros(len(tensors.bytes))
     overhead_s, sram_s_per_byte = float(tables.kernel_overhead_s.min()), float(tables.sram_s_per_byte.min())
-    relay_s: NDArray[np.float64] = tensors.copies * overhead_s + 2.0 * tensors.bytes * sram_s_per_byte
+    relay_s: FloatArray = tensors.copies * overhead_s + 2.0 * tensors.bytes * sram_s_per_byte
     if units.may_clone is not None:
         relay_s[tensors.bytes == 0] = 0.0
     return relay_s
@@ -232,7 +232,7 @@ def _with_stages(problem: RefinementProblem, memory: UnitMemory) -> RefinementPr
 
 
 def _with_interchange(
-    problem: RefinementProblem, memory: UnitMemory, held: list[NDArray[np.int64]]
+    problem: RefinementProblem, memory: UnitMemory, held: list[LongArray]
 ) -> RefinementProblem:
     """``problem`` with edges between units that may trade places, alike in what is ``held`` [U] too."""
     units = problem.units
@@ -258,14 +258,12 @@ def _with_held_memory(
     return problem.units._replace(held=held)
 
 
-def _reads(
-    producer: NDArray[np.int32], reader_ptr: NDArray[np.int64], reader: NDArray[np.int32]
-) -> NDArray[np.int32]:
+def _reads(producer: IntArray, reader_ptr: LongArray, reader: IntArray) -> IntArray:
     """[E, 2] pairs of a unit and one that reads it."""
     return np.unique(np.stack([np.repeat(producer, np.diff(reader_ptr)), reader], axis=1), axis=0)
 
 
-def _neighbours(edges: NDArray[np.int32], num_units: int) -> dict[str, Any]:
+def _neighbours(edges: IntArray, num_units: int) -> dict[str, Any]:
     """The fields of :class:`UnitGraph` for successors and predecessors along ``edges`` [E, 2]."""
     edges = np.unique(edges, axis=0)
     backward = edges[np.argsort(edges[:, 1], kind="stable")]
@@ -277,9 +275,7 @@ def _neighbours(edges: NDArray[np.int32], num_units: int) -> dict[str, Any]:
     }
 
 
-def _interchange_edges(
-    units: UnitGraph, unit_cost: list[NDArray[np.int64]], memory: UnitMemory
-) -> NDArray[np.int32]:
+def _interchange_edges(units: UnitGraph, unit_cost: list[LongArray], memory: UnitMemory) -> IntArray:
     """Edges [E, 2] that no optimum needs to break, forward along the units."""
     num_inputs = len(units.input_ticks)
     reads = np.zeros((units.num_units, num_inputs + len(memory.shared_bytes)), np.int64)

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env.cost import CostTables
 from go_opt.model.csr import row_pointers
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
@@ -36,22 +37,22 @@ FULL: Final = 0.75
 class HeldMemory(NamedTuple):
     """Axes: ``U`` units, ``K`` tensors between them, ``R`` reads of these, ``I`` inputs, ``G`` weights."""
 
-    output_bytes: NDArray[np.int64]  # [U] double buffers of outputs
-    enter_bytes: NDArray[np.int64]  # [K] double buffer where it comes in
-    leave_bytes: NDArray[np.int64]  # [K] where it goes out; outputs are held in any case
-    made_bytes: NDArray[np.int64]  # [K] alive where it is made, if it does not leave
-    read_bytes: NDArray[np.int64]  # [R] alive where it is read, if it does not come in
-    across_bytes: NDArray[np.int64]  # [K] alive across what is between, if it neither comes in nor goes out
-    across_ptr: NDArray[np.int64]  # [U + 1]
-    across: NDArray[np.int32]  # [P] tensors made before the unit and read behind it …
-    across_reader: NDArray[np.int32]  # [P] … by this unit
-    input_ptr: NDArray[np.int64]  # [U + 1]
-    input: NDArray[np.int32]
-    input_bytes: NDArray[np.int64]  # [I] double buffer of each
-    weight_ptr: NDArray[np.int64]  # [U + 1]
-    weight: NDArray[np.int32]  # numbered in the order in which they stream
-    stored_bytes: NDArray[np.int64]  # [G]; 0: no memory holds it, so that it streams wherever it is read
-    touched_bytes: NDArray[np.int64]  # [G]
+    output_bytes: LongArray  # [U] double buffers of outputs
+    enter_bytes: LongArray  # [K] double buffer where it comes in
+    leave_bytes: LongArray  # [K] where it goes out; outputs are held in any case
+    made_bytes: LongArray  # [K] alive where it is made, if it does not leave
+    read_bytes: LongArray  # [R] alive where it is read, if it does not come in
+    across_bytes: LongArray  # [K] alive across what is between, if it neither comes in nor goes out
+    across_ptr: LongArray  # [U + 1]
+    across: IntArray  # [P] tensors made before the unit and read behind it …
+    across_reader: IntArray  # [P] … by this unit
+    input_ptr: LongArray  # [U + 1]
+    input: IntArray
+    input_bytes: LongArray  # [I] double buffer of each
+    weight_ptr: LongArray  # [U + 1]
+    weight: IntArray  # numbered in the order in which they stream
+    stored_bytes: LongArray  # [G]; 0: no memory holds it, so that it streams wherever it is read
+    touched_bytes: LongArray  # [G]
     sram_bytes: int
     stream_buffer_bytes: int  # set aside on a chip that streams
     reserved_bytes: int  # that the host's link brings in every interval, wherever units are
@@ -64,12 +65,12 @@ class HeldMemory(NamedTuple):
 
 def held_memory(
     tables: CostTables,
-    unit_of_op: NDArray[np.int32],
+    unit_of_op: IntArray,
     num_units: int,
     tensors: UnitTensors,
     *,
-    apart: NDArray[np.bool_],
-    may_clone: NDArray[np.bool_] | None,
+    apart: BoolArray,
+    may_clone: BoolArray | None,
     is_in_order: bool,
     tick_s: float,
 ) -> HeldMemory:
@@ -110,11 +111,11 @@ def held_memory(
 
 def _made_here(
     tables: CostTables,
-    unit_of_op: NDArray[np.int32],
+    unit_of_op: IntArray,
     num_units: int,
     tensors: UnitTensors,
-    apart: NDArray[np.bool_],
-    may_clone: NDArray[np.bool_] | None,
+    apart: BoolArray,
+    may_clone: BoolArray | None,
     is_in_order: bool,
 ) -> dict[str, NDArray]:
     """The fields of :class:`HeldMemory` for what ops write."""
@@ -129,7 +130,7 @@ def _made_here(
     inner, is_apart = number >= 0, np.zeros(len(size), np.bool_)
     is_apart[tables.reader_tensor[apart]] = True
 
-    def by_number(of_tensor: NDArray[np.int64]) -> NDArray[np.int64]:
+    def by_number(of_tensor: LongArray) -> LongArray:
         sums = np.zeros(len(tensors.bytes), np.int64)
         np.add.at(sums, number[inner], of_tensor[inner])
         return sums
@@ -153,8 +154,8 @@ def _made_here(
 
 
 def _read_bytes(
-    tables: CostTables, unit_of_op: NDArray[np.int32], tensors: UnitTensors, counts: NDArray[np.bool_]
-) -> NDArray[np.int64]:
+    tables: CostTables, unit_of_op: IntArray, tensors: UnitTensors, counts: BoolArray
+) -> LongArray:
     """[R] bytes of the reads that count, by units other than the maker, each tensor once a unit."""
     read_bytes = np.zeros(len(tensors.reader), np.int64)
     pairs = np.unique(
@@ -174,14 +175,14 @@ def _read_bytes(
 class _Weights(NamedTuple):
     """Those of :class:`HeldMemory`, and what others load the host's link with in any case."""
 
-    ptr: NDArray[np.int64]  # [U + 1]
-    weight: NDArray[np.int32]
-    stored_bytes: NDArray[np.int64]  # [G]
-    touched_bytes: NDArray[np.int64]  # [G]
+    ptr: LongArray  # [U + 1]
+    weight: IntArray
+    stored_bytes: LongArray  # [G]
+    touched_bytes: LongArray  # [G]
     once_bytes: int
 
 
-def _weights(tables: CostTables, unit_of_op: NDArray[np.int32], num_units: int) -> _Weights:
+def _weights(tables: CostTables, unit_of_op: IntArray, num_units: int) -> _Weights:
     """Weights in the order in which they stream."""
     size, is_weight = tables.tensor_bytes, tables.tensor_kind == WEIGHT
     stored = tables.stored_bytes
@@ -216,11 +217,11 @@ def nothing_held() -> HeldMemory:
 
 def _reads(
     tables: CostTables,
-    unit_of_op: NDArray[np.int32],
+    unit_of_op: IntArray,
     num_units: int,
-    which: NDArray[np.bool_],
-    numbered: NDArray[np.int32] | None = None,
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+    which: BoolArray,
+    numbered: IntArray | None = None,
+) -> tuple[LongArray, IntArray, LongArray]:
     """CSR over units of those tensors that each reads, once, by their place in ``numbered``.
 
     By default they are numbered as the tensors that ``which`` [K] says.

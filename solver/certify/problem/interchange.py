@@ -19,9 +19,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.arrays import IntArray, LongArray
+from go_opt.common.compiling import compiled, compiled_inner, int64
 from go_opt.model.csr import row_pointers
 
 # Readers are compared by search; groups that are left when all this is spent get no order.
@@ -31,32 +31,32 @@ MOST_STEPS: Final = 1_000_000
 class _Reads(NamedTuple):
     """Who produces and reads what. Axes: ``U`` units, ``K`` tensors, ``R`` reads."""
 
-    unit_class: NDArray[np.int64]  # [U] the same where units cost the same
-    tensor_class: NDArray[np.int64]  # [K]
-    producer: NDArray[np.int32]  # [K]
-    reader_ptr: NDArray[np.int64]  # [K + 1]
-    reader: NDArray[np.int32]  # [R]
-    read_ptr: NDArray[np.int64]  # [U + 1]
-    read: NDArray[np.int64]  # [R] tensors that each unit reads, ascending
-    produced_ptr: NDArray[np.int64]  # [U + 1]
-    produced: NDArray[np.int64]  # [K] tensors that each unit produces
+    unit_class: LongArray  # [U] the same where units cost the same
+    tensor_class: LongArray  # [K]
+    producer: IntArray  # [K]
+    reader_ptr: LongArray  # [K + 1]
+    reader: IntArray  # [R]
+    read_ptr: LongArray  # [U + 1]
+    read: LongArray  # [R] tensors that each unit reads, ascending
+    produced_ptr: LongArray  # [U + 1]
+    produced: LongArray  # [K] tensors that each unit produces
 
 
 class _Search(NamedTuple):
     """Scratch of searches among units."""
 
-    seen: NDArray[np.int64]  # [U] the number of the last search that came by, or wants to
-    stack: NDArray[np.int64]  # [U]
-    spent: NDArray[np.int64]  # [2] steps of all searches, and the last number
+    seen: LongArray  # [U] the number of the last search that came by, or wants to
+    stack: LongArray  # [U]
+    spent: LongArray  # [2] steps of all searches, and the last number
 
 
 def interchange_edges(
-    unit_cost: NDArray[np.int64],
-    tensor_cost: NDArray[np.int64],
-    producer: NDArray[np.int32],
-    reader_ptr: NDArray[np.int64],
-    reader: NDArray[np.int32],
-) -> NDArray[np.int32]:
+    unit_cost: LongArray,
+    tensor_cost: LongArray,
+    producer: IntArray,
+    reader_ptr: LongArray,
+    reader: IntArray,
+) -> IntArray:
     """[E, 2] pairs of units, the first of which may be demanded to stand before the second.
 
     Args:
@@ -83,18 +83,18 @@ def interchange_edges(
     # Groups of equal chains in the order of their first ones, chains by their first readers.
     _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
     order = np.lexsort((units[chain_ptr[:-1]], due, first[group]))
-    edges: NDArray[np.int32] = _edges(reads, chain_ptr, units, hashes, order)
+    edges: IntArray = _edges(reads, chain_ptr, units, hashes, order)
     return edges
 
 
-def _classes(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def _classes(rows: LongArray) -> LongArray:
     """[n] the same number for equal rows."""
     as_bytes = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1])))
     return np.unique(as_bytes.ravel(), return_inverse=True)[1].astype(np.int64)
 
 
 @compiled
-def _chains(reads):
+def _chains(reads: _Reads) -> tuple[LongArray, LongArray, LongArray, LongArray]:
     """Longest chains as CSR; of each a hash, equal where its costs and reads are, and its first reader."""
     num_units = len(reads.unit_class)
     num_produced = np.diff(reads.produced_ptr)
@@ -115,7 +115,7 @@ def _chains(reads):
             continue
         for r in range(reads.read_ptr[first], reads.read_ptr[first + 1]):
             hashes[number] = _hashed(hashes[number], reads.read[r])
-        member = np.int64(first)
+        member = int64(first)
         while member >= 0 and num_produced[member] <= 1:
             units[size] = member
             size += 1
@@ -123,14 +123,14 @@ def _chains(reads):
             hashes[number] = _hashed(hashes[number], _class_of_product(reads, member))
             member = following[member]
         for reader in _readers(reads, units[size - 1]):
-            due[number] = min(due[number], np.int64(reader))
+            due[number] = min(due[number], int64(reader))
         number += 1
         chain_ptr[number] = size
     return chain_ptr[: number + 1], units[:size], hashes[:number], due[:number]
 
 
 @compiled_inner
-def _hashed(value, part):
+def _hashed(value: int, part: int) -> int:
     # Two polynomials modulo primes below 2^31: no product overflows, nor warns where it is interpreted.
     high = ((value >> 31) * 48271 + part + 2) % 2147483647
     low = ((value & 0x7FFFFFFF) * 69621 + part + 2) % 2147483629
@@ -138,7 +138,7 @@ def _hashed(value, part):
 
 
 @compiled_inner
-def _readers(reads, unit):
+def _readers(reads: _Reads, unit: int) -> IntArray:
     """Units that read what ``unit`` produces, one tensor or none."""
     at = reads.produced_ptr[unit]
     if at == reads.produced_ptr[unit + 1]:
@@ -148,13 +148,15 @@ def _readers(reads, unit):
 
 
 @compiled_inner
-def _class_of_product(reads, unit):
+def _class_of_product(reads: _Reads, unit: int) -> int:
     at = reads.produced_ptr[unit]
-    return reads.tensor_class[reads.produced[at]] if at < reads.produced_ptr[unit + 1] else np.int64(-1)
+    return reads.tensor_class[reads.produced[at]] if at < reads.produced_ptr[unit + 1] else int64(-1)
 
 
 @compiled
-def _edges(reads, chain_ptr, units, hashes, order):
+def _edges(
+    reads: _Reads, chain_ptr: LongArray, units: LongArray, hashes: LongArray, order: LongArray
+) -> IntArray:
     """Pairs of units of neighbours in ``order`` that are alike and may be put in that order."""
     num_units = len(reads.unit_class)
     edges, number = np.empty((num_units, 2), np.int32), 0
@@ -174,7 +176,7 @@ def _edges(reads, chain_ptr, units, hashes, order):
 
 
 @compiled_inner
-def _are_alike(reads, before, after):
+def _are_alike(reads: _Reads, before: LongArray, after: LongArray) -> bool:
     """Whether two chains cost the same, unit by unit, and begin with the same reads."""
     if len(before) != len(after):
         return False
@@ -191,7 +193,7 @@ def _are_alike(reads, before, after):
 
 
 @compiled_inner
-def _is_due_before(reads, readers, later, search):
+def _is_due_before(reads: _Reads, readers: IntArray, later: IntArray, search: _Search) -> bool:
     if len(readers) == len(later) and (readers == later).all():
         return True
     if len(readers) == 0 or search.spent[0] > MOST_STEPS:
@@ -202,16 +204,18 @@ def _is_due_before(reads, readers, later, search):
 
 
 @compiled_inner
-def _all_reached(reads, sources, wanted, is_forward, search):
+def _all_reached(
+    reads: _Reads, sources: IntArray, wanted: IntArray, is_forward: bool, search: _Search
+) -> bool:
     """Whether every one of ``wanted`` is one of ``sources``, or is reached from one."""
     seen, stack, spent = search.seen, search.stack, search.spent
     spent[1] += 2
     is_wanted, is_seen = spent[1] - 1, spent[1]
     height, missing = 0, len(wanted)
-    last = np.int64(0) if is_forward else np.int64(len(seen))  # no need to go beyond
+    last = int64(0) if is_forward else int64(len(seen))  # no need to go beyond
     for unit in wanted:
         seen[unit] = is_wanted
-        last = max(last, np.int64(unit)) if is_forward else min(last, np.int64(unit))
+        last = max(last, int64(unit)) if is_forward else min(last, int64(unit))
     for unit in sources:
         missing -= seen[unit] == is_wanted
         seen[unit] = is_seen

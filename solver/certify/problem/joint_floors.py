@@ -20,8 +20,8 @@ pair, or an op on a way from one to the other: it would have to be in that kerne
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles, greedy_fusion
@@ -37,7 +37,7 @@ def joint_refinement_problem(
     tables: CostTables,
     roles: LoopRoles,
     *,
-    may_clone: NDArray[np.bool_] | None = None,
+    may_clone: BoolArray | None = None,
     replicates: bool = False,
     tight: bool = True,
 ) -> RefinementProblem:
@@ -76,9 +76,7 @@ def replicated_plan_problem(
     return planned_problem_of_units(graph, tables, units, greedy_fusion(roles, ops), planned_s)
 
 
-def joint_floor_s(
-    tables: CostTables, roles: LoopRoles, may_clone: NDArray[np.bool_] | None = None
-) -> NDArray[np.float64]:
+def joint_floor_s(tables: CostTables, roles: LoopRoles, may_clone: BoolArray | None = None) -> FloatArray:
     """[N] seconds; those of any set of ops that share a chip are a lower bound of their kernels'.
 
     What ops that may be cloned make is apart from readers by the rule alone: a clone need not have
@@ -99,16 +97,16 @@ def joint_floor_s(
     return np.where(roles.role == ALONE, alone_s, fused_s)
 
 
-def _best_choice(choices: NDArray[np.float64], part: NDArray[np.int64]) -> NDArray[np.float64]:
+def _best_choice(choices: FloatArray, part: LongArray) -> FloatArray:
     """[N] of the rows of ``choices`` [C, N], for each part the one with the largest sum."""
     sums = np.stack([np.bincount(part, weights=row) for row in choices])
-    picked: NDArray[np.float64] = np.take_along_axis(choices, np.argmax(sums, axis=0)[part][None], axis=0)[0]
+    picked: FloatArray = np.take_along_axis(choices, np.argmax(sums, axis=0)[part][None], axis=0)[0]
     return picked
 
 
 def _unavoidable_bytes(
-    tables: CostTables, roles: LoopRoles, parts: KernelParts, may_clone: NDArray[np.bool_]
-) -> NDArray[np.float64]:
+    tables: CostTables, roles: LoopRoles, parts: KernelParts, may_clone: BoolArray
+) -> FloatArray:
     """[N] bytes each op's kernel must move for it; readers that might share a read share it."""
     reader, tensor = tables.reader_op, tables.reader_tensor
     producer = tables.tensor_producer[tensor]
@@ -131,9 +129,7 @@ def _unavoidable_bytes(
     return moved
 
 
-def _shared_reads(
-    tables: CostTables, roles: LoopRoles, parts: KernelParts, reads: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def _shared_reads(tables: CostTables, roles: LoopRoles, parts: KernelParts, reads: LongArray) -> FloatArray:
     """Bytes of each of ``reads`` that count, no reader of which is in the producer's kernel.
 
     Reads of one tensor by ops of one part may be one read, as large as the widest. But a kernel
@@ -148,13 +144,11 @@ def _shared_reads(
     limited = role == MATRIX_LOOP, role == REDUCTION, parts.is_on_chain[reader]
     ways = np.stack([size / count[group], *(size * is_one for is_one in limited)])
     sums = np.stack([np.bincount(group, weights=way, minlength=len(count)) for way in ways])
-    best: NDArray[np.float64] = np.take_along_axis(ways, np.argmax(sums, axis=0)[group][None], axis=0)[0]
+    best: FloatArray = np.take_along_axis(ways, np.argmax(sums, axis=0)[group][None], axis=0)[0]
     return best
 
 
-def _never_together(
-    tables: CostTables, roles: LoopRoles, may_clone: NDArray[np.bool_] | None = None
-) -> NDArray[np.bool_]:
+def _never_together(tables: CostTables, roles: LoopRoles, may_clone: BoolArray | None = None) -> BoolArray:
     """[R] whether the reader and the producer of what it reads are in different kernels in any case.
 
     A clone of the producer need not have the op between them on its chip.
@@ -174,8 +168,16 @@ def _never_together(
 
 @compiled
 def _find_apart(
-    role, elements, read_ptr, read_producer, reader, producer, reader_ptr, tensor_producer, may_clone
-):
+    role: CodeArray,
+    elements: LongArray,
+    read_ptr: LongArray,
+    read_producer: IntArray,
+    reader: IntArray,
+    producer: IntArray,
+    reader_ptr: LongArray,
+    tensor_producer: IntArray,
+    may_clone: BoolArray,
+) -> BoolArray:
     apart = np.zeros(len(reader), np.bool_)
     ways = np.zeros(len(role), np.int8)
     for k in range(len(tensor_producer)):

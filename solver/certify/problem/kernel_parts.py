@@ -15,9 +15,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled
+from go_opt.common.arrays import BoolArray, CodeArray, IntArray, LongArray
+from go_opt.common.compiling import compiled, int64
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, REDUCTION, LoopRoles
 from go_opt.solver.problem.components import root_of
 
@@ -27,11 +27,11 @@ MOST_OPS: Final = 8192  # beyond, ops of one trip count are one part: sets of an
 class KernelParts(NamedTuple):
     """Axis: ``N`` ops."""
 
-    part: NDArray[np.int64]  # [N] no kernel holds ops of two
-    is_on_chain: NDArray[np.bool_]  # [N] a kernel holds one of these of a part at most
+    part: LongArray  # [N] no kernel holds ops of two
+    is_on_chain: BoolArray  # [N] a kernel holds one of these of a part at most
 
 
-def kernel_parts(roles: LoopRoles, may_clone: NDArray[np.bool_]) -> KernelParts:
+def kernel_parts(roles: LoopRoles, may_clone: BoolArray) -> KernelParts:
     """Parts, and the longest chain of each."""
     num_ops = len(roles.role)
     # Ops that fuse with nothing have negative trip counts of their own.
@@ -50,7 +50,9 @@ def kernel_parts(roles: LoopRoles, may_clone: NDArray[np.bool_]) -> KernelParts:
 
 
 @compiled
-def _separated(role, loop, read_ptr, read_producer, words):
+def _separated(
+    role: CodeArray, loop: LongArray, read_ptr: LongArray, read_producer: IntArray, words: int
+) -> LongArray:
     """[N, W] sets of ops before each that an op between keeps out of its kernel, or that are reductions."""
     num_ops = len(role)
     above = np.zeros((num_ops, words), np.int64)
@@ -62,7 +64,7 @@ def _separated(role, loop, read_ptr, read_producer, words):
             for word in range(words):
                 above[op, word] |= above[read, word]
                 separated[op, word] |= separated[read, word] if may_join else above[read, word]
-            bit = np.int64(1) << (read & 63)
+            bit = int64(1) << (read & 63)
             above[op, read >> 6] |= bit
             if not may_join:
                 separated[op, read >> 6] |= bit
@@ -70,7 +72,9 @@ def _separated(role, loop, read_ptr, read_producer, words):
 
 
 @compiled
-def _parts(role, loop, by_loop, separated):
+def _parts(
+    role: CodeArray, loop: LongArray, by_loop: LongArray, separated: LongArray
+) -> tuple[LongArray, BoolArray]:
     num_ops = len(role)
     root = np.arange(num_ops)
     for j in range(num_ops):

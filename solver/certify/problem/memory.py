@@ -19,8 +19,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env.cost import CostTables
 from go_opt.model.csr import row_pointers
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
@@ -31,17 +31,17 @@ CHEAP: Final = 0.5  # touched per stored byte of weights that stream before othe
 class UnitMemory(NamedTuple):
     """Axes: ``U`` units, ``W`` words of a set of them, ``G`` groups of tensors with the same readers."""
 
-    held_bytes: NDArray[np.int64]  # [U] for as long as the unit is on the chip
-    alive_bytes: NDArray[np.int64]  # [U] while the unit runs
-    whole_bytes: NDArray[np.int64]  # [U] of which the largest that a stage holds is streamed first
-    shared_bytes: NDArray[np.int64]  # [G] held once for all readers on a chip
-    shared_words: NDArray[np.int64]  # [G, W] the readers
-    shared_ptr: NDArray[np.int64]  # [U + 1]
-    shared: NDArray[np.int32]  # groups that unit u reads
-    word_held_bytes: NDArray[np.int64]  # [W] sums of held_bytes
-    word_alive_bytes: NDArray[np.int64]  # [W] the largest of alive_bytes
-    word_whole_bytes: NDArray[np.int64]  # [W]
-    word_units: NDArray[np.int64]  # [W] all units of the word
+    held_bytes: LongArray  # [U] for as long as the unit is on the chip
+    alive_bytes: LongArray  # [U] while the unit runs
+    whole_bytes: LongArray  # [U] of which the largest that a stage holds is streamed first
+    shared_bytes: LongArray  # [G] held once for all readers on a chip
+    shared_words: LongArray  # [G, W] the readers
+    shared_ptr: LongArray  # [U + 1]
+    shared: IntArray  # groups that unit u reads
+    word_held_bytes: LongArray  # [W] sums of held_bytes
+    word_alive_bytes: LongArray  # [W] the largest of alive_bytes
+    word_whole_bytes: LongArray  # [W]
+    word_units: LongArray  # [W] all units of the word
     num_buffers: int  # of what crosses a border
     sram_bytes: int
     stream_buffer_bytes: int  # set aside on a chip that streams
@@ -73,7 +73,7 @@ class _Held:
         self.whole_bytes = np.zeros(num_units, np.int64)
         self._shared: dict[bytes, int] = {}
 
-    def add(self, readers: NDArray[np.int32], size: int) -> None:
+    def add(self, readers: IntArray, size: int) -> None:
         readers = np.unique(readers)
         if len(readers) == 1:
             self.own_bytes[readers[0]] += size
@@ -83,7 +83,7 @@ class _Held:
 
     def unit_memory(
         self,
-        alive_bytes: NDArray[np.int64],
+        alive_bytes: LongArray,
         *,
         num_buffers: int,
         sram_bytes: int,
@@ -126,10 +126,10 @@ class _Held:
 
 def least_memory(
     tables: CostTables,
-    unit_of_op: NDArray[np.int32],
+    unit_of_op: IntArray,
     num_units: int,
-    apart: NDArray[np.bool_],
-    may_clone: NDArray[np.bool_] | None,
+    apart: BoolArray,
+    may_clone: BoolArray | None,
     tick_s: float,
 ) -> UnitMemory:
     """What stages cannot but hold or stream, wherever they begin and end.
@@ -177,9 +177,9 @@ def least_memory(
 
 def planned_memory(
     tables: CostTables,
-    unit_of_op: NDArray[np.int32],
+    unit_of_op: IntArray,
     num_units: int,
-    kernel_of: NDArray[np.int32],
+    kernel_of: IntArray,
     tick_s: float,
     least_s: float,
     planned_s: float,
@@ -227,9 +227,7 @@ def planned_memory(
     )
 
 
-def _streamed_in_any_case(
-    tables: CostTables, least_s: float, planned_s: float
-) -> tuple[NDArray[np.bool_], int]:
+def _streamed_in_any_case(tables: CostTables, least_s: float, planned_s: float) -> tuple[BoolArray, int]:
     """[K] weights no memory holds, and cheap ones; bytes of the link that they and the inputs take."""
     touched = np.zeros(len(tables.tensor_bytes), np.int64)
     np.maximum.at(touched, tables.reader_tensor, tables.read_bytes)

@@ -11,8 +11,8 @@ fused anew within the chips of whatever placement is found.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.model.graph import Graph
@@ -24,8 +24,8 @@ from go_opt.solver.problem.passing import Passing
 def loose_refinement_problem(
     graph: Graph,
     tables: CostTables,
-    order: NDArray[np.int32],
-    fusion_group: NDArray[np.int32],
+    order: IntArray,
+    fusion_group: IntArray,
     *,
     passing: Passing,
 ) -> RefinementProblem:
@@ -35,9 +35,7 @@ def loose_refinement_problem(
     return problem_of_units(graph, tables, units)
 
 
-def op_share_s(
-    tables: CostTables, order: NDArray[np.int32], fusion_group: NDArray[np.int32]
-) -> NDArray[np.float64]:
+def op_share_s(tables: CostTables, order: IntArray, fusion_group: IntArray) -> FloatArray:
     """[N] seconds, none negative; those of a kernel's ops add up to it, on the kind where it is fastest.
 
     Args:
@@ -68,14 +66,12 @@ def op_share_s(
     return share_s
 
 
-def _fastest_s(
-    tables: CostTables, order: NDArray[np.int32], kernel: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def _fastest_s(tables: CostTables, order: IntArray, kernel: LongArray) -> FloatArray:
     """[M] seconds of the kernels [N] along ``order`` [N], each on the kind that runs it fastest."""
     kernel_of = np.empty(len(order), np.int32)
     kernel_of[order] = kernel
     seconds = kernel_seconds(tables, kernel_of)
     kind, op = np.nonzero(~tables.can_run)
     seconds[kind, kernel_of[op]] = np.inf
-    fastest: NDArray[np.float64] = seconds.min(axis=0)
+    fastest: FloatArray = seconds.min(axis=0)
     return fastest

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.solver.certify.problem.bounds import Bound
 from go_opt.solver.certify.problem.held import HeldMemory
 from go_opt.solver.certify.problem.memory import UnitMemory
@@ -40,22 +40,22 @@ MOST_TICKS: Final = 2**55  # stands for anything that is too slow in any case
 class UnitGraph(NamedTuple):
     """Units, what they pass on, and what it costs, as flat arrays for the kernels."""
 
-    unit_ticks: NDArray[np.int64]  # [U] work; summed: and outputs, and shares of inputs
-    successor_ptr: NDArray[np.int64]  # [U + 1]
-    successor: NDArray[np.int32]  # units that read unit u, each once
-    predecessor_ptr: NDArray[np.int64]  # [U + 1]
-    predecessor: NDArray[np.int32]  # units that unit u reads, each once
-    produced_ptr: NDArray[np.int64]  # [U + 1] tensors of unit u: they are sorted by producer
-    read_ptr: NDArray[np.int64]  # [U + 1]
-    read: NDArray[np.int32]  # tensors that unit u reads
-    tensor_producer: NDArray[np.int32]  # [K]
-    tensor_bytes: NDArray[np.int64]  # [K]
-    reader_ptr: NDArray[np.int64]  # [K + 1]
-    reader: NDArray[np.int32]  # units that read tensor k, ascending, never its producer
-    relay_ticks: NDArray[np.int64]  # [K] a copy of the tensor; 0 where it passes at no cost
-    input_ptr: NDArray[np.int64]  # [I + 1] inputs that several units read; summed only
-    input_reader: NDArray[np.int32]
-    input_ticks: NDArray[np.int64]  # [I]
+    unit_ticks: LongArray  # [U] work; summed: and outputs, and shares of inputs
+    successor_ptr: LongArray  # [U + 1]
+    successor: IntArray  # units that read unit u, each once
+    predecessor_ptr: LongArray  # [U + 1]
+    predecessor: IntArray  # units that unit u reads, each once
+    produced_ptr: LongArray  # [U + 1] tensors of unit u: they are sorted by producer
+    read_ptr: LongArray  # [U + 1]
+    read: IntArray  # tensors that unit u reads
+    tensor_producer: IntArray  # [K]
+    tensor_bytes: LongArray  # [K]
+    reader_ptr: LongArray  # [K + 1]
+    reader: IntArray  # units that read tensor k, ascending, never its producer
+    relay_ticks: LongArray  # [K] a copy of the tensor; 0 where it passes at no cost
+    input_ptr: LongArray  # [I + 1] inputs that several units read; summed only
+    input_reader: IntArray
+    input_ticks: LongArray  # [I]
     ticks_per_byte: float  # over a link
     num_chips: int
     passing: int
@@ -75,11 +75,11 @@ class RefinementProblem:
 
     units: UnitGraph
     tight: UnitGraph | None  # the same with memory; None where it is left out
-    unit_of_op: NDArray[np.int32]  # [N]
-    unit_s: NDArray[np.float64]  # [U] work
-    own_s: NDArray[np.float64]  # [U] summed: what its outputs and inputs nobody else reads take
-    relay_s: NDArray[np.float64]  # [K]
-    input_s: NDArray[np.float64]  # [I]
+    unit_of_op: IntArray  # [N]
+    unit_s: FloatArray  # [U] work
+    own_s: FloatArray  # [U] summed: what its outputs and inputs nobody else reads take
+    relay_s: FloatArray  # [K]
+    input_s: FloatArray  # [I]
     link_s_per_byte: float
     floor_s: float  # no placement is faster: the host's links where they overlap
     floor_reason: str

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
-from go_opt.common.compiling import uncounted_inner
+from go_opt.common.arrays import LongArray
+from go_opt.common.compiling import int64, uncounted_inner
+from go_opt.solver.certify.problem.held import HeldMemory
+from go_opt.solver.certify.problem.memory import UnitMemory
 
 NEVER_FITS: Final = -1
 
 
 @uncounted_inner
-def spare_bytes(memory, ticks):
+def spare_bytes(memory: UnitMemory | HeldMemory, ticks: int) -> int:
     """What stages may stream within intervals of ``ticks``."""
     if memory.stream_bytes_per_tick == 0:
-        return np.int64(2) ** 60
+        return int64(2) ** 60
     spare = memory.stream_bytes_per_tick * (ticks + 1.0) * (1.0 + 1e-12) - memory.reserved_bytes
-    return np.int64(min(max(spare, 0.0), 2.0**60))
+    return int64(min(max(spare, 0.0), 2.0**60))
 
 
 @uncounted_inner
-def streaming_ticks(memory, spare, ticks):
+def streaming_ticks(memory: UnitMemory, spare: int, ticks: int) -> float:
     """What a streamed byte takes its chip; where stages share the link, one chip's time for all there is.
 
     The latter is a price only: of stages that do as much, those that stream less are better.
@@ -32,13 +33,13 @@ def streaming_ticks(memory, spare, ticks):
 
 
 @uncounted_inner
-def streamed_bytes(memory, held, active, whole):
+def streamed_bytes(memory: UnitMemory, held: int, active: int, whole: int) -> int:
     """What a stage streams that holds so much beside its activations, or NEVER_FITS for too many of these."""
     if active > memory.sram_bytes:
         return NEVER_FITS
     excess = held + active - memory.sram_bytes
     if excess <= 0:
-        return np.int64(0)
+        return int64(0)
     excess += memory.stream_buffer_bytes
     if whole == 0:
         return excess
@@ -46,11 +47,13 @@ def streamed_bytes(memory, held, active, whole):
 
 
 @uncounted_inner
-def least_streamed(memory, inside, outside, state, after, borders):
+def least_streamed(
+    memory: UnitMemory, inside: LongArray, outside: LongArray, state: int, after: int, borders: int
+) -> int:
     """What any stage between a down-set of ``state`` and one of ``after`` streams, or NEVER_FITS."""
-    held = np.int64(0)
-    alive = np.int64(0)
-    whole = np.int64(0)
+    held = int64(0)
+    alive = int64(0)
+    whole = int64(0)
     first = len(memory.word_units)
     last = -1
     for word in range(len(memory.word_units)):

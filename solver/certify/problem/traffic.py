@@ -6,13 +6,13 @@ import itertools
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
 from go_opt.env.cost import CostTables
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 
 
-def without_traffic_of(tables: CostTables, may_clone: NDArray[np.bool_]) -> CostTables:
+def without_traffic_of(tables: CostTables, may_clone: BoolArray) -> CostTables:
     """What ops that may be cloned produce takes no bytes, and leaves from wherever that costs nothing."""
     is_free = (tables.tensor_producer != NO_PRODUCER) & may_clone[np.maximum(tables.tensor_producer, 0)]
     return tables._replace(
@@ -24,15 +24,15 @@ def without_traffic_of(tables: CostTables, may_clone: NDArray[np.bool_]) -> Cost
 class UnitTensors(NamedTuple):
     """What units pass on. Axis: ``K`` tensors, sorted by producer."""
 
-    producer: NDArray[np.int32]  # [K]
-    bytes: NDArray[np.int64]  # [K]
-    copies: NDArray[np.int64]  # [K] tensors of the graph that this one stands for
-    reader_ptr: NDArray[np.int64]  # [K + 1]
-    reader: NDArray[np.int32]
-    of_tensor: NDArray[np.int64]  # [tensors of the graph] -1: no other unit reads it
+    producer: IntArray  # [K]
+    bytes: LongArray  # [K]
+    copies: LongArray  # [K] tensors of the graph that this one stands for
+    reader_ptr: LongArray  # [K + 1]
+    reader: IntArray
+    of_tensor: LongArray  # [tensors of the graph] -1: no other unit reads it
 
 
-def unit_tensors(tables: CostTables, unit_of_op: NDArray[np.int32], num_units: int) -> UnitTensors:
+def unit_tensors(tables: CostTables, unit_of_op: IntArray, num_units: int) -> UnitTensors:
     """Activations that some other unit reads, sorted by producer; those with equal readers are one."""
     home = np.where(
         tables.tensor_producer == NO_PRODUCER, -1, unit_of_op[np.maximum(tables.tensor_producer, 0)]
@@ -63,8 +63,8 @@ def unit_tensors(tables: CostTables, unit_of_op: NDArray[np.int32], num_units: i
 
 
 def own_host_traffic(
-    tables: CostTables, unit_of_op: NDArray[np.int32], num_units: int
-) -> tuple[NDArray[np.float64], dict[int, tuple[float, NDArray[np.int32]]]]:
+    tables: CostTables, unit_of_op: IntArray, num_units: int
+) -> tuple[FloatArray, dict[int, tuple[float, IntArray]]]:
     """[U] seconds of outputs, and of inputs one unit reads; the other inputs with their readers."""
     own_s = np.zeros(num_units)
     leaves = tables.tensor_is_output & (tables.tensor_producer != NO_PRODUCER)

@@ -28,15 +28,14 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
-from go_opt.common.compiling import uncounted, uncounted_inner
+from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.env.kernels.heap import heap_pop, heap_push
+from go_opt.solver.certify.problem.problem import UnitGraph
 from go_opt.solver.certify.problem.streams import NEVER_FITS, least_streamed, spare_bytes, streaming_ticks
 from go_opt.solver.certify.states.fits import known_streamed, most_shed_bytes
-from go_opt.solver.certify.states.open_fusion import NEVER, keep_open, open_states, sort_by_low
+from go_opt.solver.certify.states.open_fusion import NEVER, ChainSearch, keep_open, open_states, sort_by_low
 from go_opt.solver.certify.states.pairs import extra_ticks, may_follow
-from go_opt.solver.certify.states.states import EVERYTHING, NOTHING
+from go_opt.solver.certify.states.states import EVERYTHING, NOTHING, StatePool
 from go_opt.solver.problem.passing import ADJACENT, RELAYED
 
 GONE: Final = -(2**62)  # reach of a label that a later one of its state made useless
@@ -48,7 +47,7 @@ NEAR_SHARE: Final = 4  # more than one in so many of all states are not near any
 
 
 @uncounted
-def find_chain(graph, pool, search, ticks, dead_ticks):
+def find_chain(graph: UnitGraph, pool: StatePool, search: ChainSearch, ticks: int, dead_ticks: int) -> int:
     """A chain within ``ticks`` with the fewest segments: its length, 0 for none, or OUT_OF_ROOM.
 
     States whose cut takes more than ``dead_ticks`` are forgotten for good.
@@ -71,7 +70,7 @@ def find_chain(graph, pool, search, ticks, dead_ticks):
 
 
 @uncounted
-def find_near(graph, pool, search, ticks, dead_ticks):
+def find_near(graph: UnitGraph, pool: StatePool, search: ChainSearch, ticks: int, dead_ticks: int) -> int:
     """The same among what the last chains found by :func:`find_chain` were split into.
 
     None is looked for once these are many.
@@ -84,10 +83,10 @@ def find_near(graph, pool, search, ticks, dead_ticks):
 
 
 @uncounted_inner
-def _chain(graph, pool, search, ticks, num_open):
+def _chain(graph: UnitGraph, pool: StatePool, search: ChainSearch, ticks: int, num_open: int) -> int:
     """A chain of the open states: its length, 0 for none, or OUT_OF_ROOM."""
     shares_link, is_full = graph.held.stream_bytes_per_tick > 0.0, graph.held.is_full
-    shed = np.int64(0)
+    shed = int64(0)
     if is_full:
         shed = most_shed_bytes(graph.held, spare_bytes(graph.held, ticks))
     search.label_state[0] = NOTHING
@@ -99,12 +98,12 @@ def _chain(graph, pool, search, ticks, num_open):
         search.level_end[level] = 0
     search.level_end[0] = 1
     search.label_reach[0] = ticks
-    begin, end = np.int64(0), np.int64(1)
+    begin, end = int64(0), int64(1)
     for level in range(graph.num_chips):
         # What is not done by then cannot be done on the chips left.
         chips_left = graph.num_chips - level - 1
         least = pool.high[EVERYTHING] - ticks * chips_left
-        least_resident = np.int64(0)
+        least_resident = int64(0)
         if is_full:
             all_bytes = search.fits.high_bytes[EVERYTHING]
             least_resident = all_bytes - shed - graph.held.sram_bytes * chips_left
@@ -125,14 +124,22 @@ def _chain(graph, pool, search, ticks, num_open):
 
 
 @uncounted_inner
-def _carry(graph, pool, search, ticks, num_open, end, num_labels):
+def _carry(
+    graph: UnitGraph,
+    pool: StatePool,
+    search: ChainSearch,
+    ticks: int,
+    num_open: int,
+    end: int,
+    num_labels: int,
+) -> None:
     """Let the segments behind all labels take one chip more; labels from ``end`` on are new."""
     for label in range(end, num_labels):
         if search.label_older[label] >= 0:
             search.label_reach[search.label_older[label]] = GONE
     for label in range(end):
         if search.label_reach[label] != GONE:
-            enters = np.int64(0) if graph.overlap else pool.cut[search.label_state[label]]
+            enters = int64(0) if graph.overlap else pool.cut[search.label_state[label]]
             search.label_reach[label] = min(search.label_reach[label] + ticks - enters, FURTHEST)
     for i in range(num_open):
         if search.label[i] >= 0:
@@ -140,7 +147,17 @@ def _carry(graph, pool, search, ticks, num_open, end, num_labels):
 
 
 @uncounted_inner
-def _extend(graph, pool, search, ticks, least, least_resident, num_open, begin, end):
+def _extend(
+    graph: UnitGraph,
+    pool: StatePool,
+    search: ChainSearch,
+    ticks: int,
+    least: int,
+    least_resident: int,
+    num_open: int,
+    begin: int,
+    end: int,
+) -> int:
     """Labels of the next level behind labels ``begin`` … ``end``: how many there are then.
 
     Labels that reach furthest come first, so what one of them reaches no later one reaches
@@ -154,7 +171,7 @@ def _extend(graph, pool, search, ticks, least, least_resident, num_open, begin, 
     ticks_per_byte = held.stream_ticks_per_byte * (1.0 - 1e-15)
     if not held.counts:
         ticks_per_byte = streaming_ticks(memory, spare, ticks)
-    queued = np.int64(0)
+    queued = int64(0)
     for label in range(0 if graph.replicates else begin, end):
         if search.label_reach[label] != GONE:
             queued = heap_push(search.queue, queued, label, search.label_reach)
@@ -170,8 +187,8 @@ def _extend(graph, pool, search, ticks, least, least_resident, num_open, begin, 
         last = pool.last_inside[state]
         low = pool.low[state]
         reach = search.label_reach[label]
-        before_streamed = search.label_streamed[label] if shares_link else np.int64(0)
-        before_resident = search.label_resident[label] if shares_link else np.int64(0)
+        before_streamed = search.label_streamed[label] if shares_link else int64(0)
+        before_resident = search.label_resident[label] if shares_link else int64(0)
         kept = 0
         for w in range(waiting):
             i = search.waiting[w]
@@ -184,7 +201,7 @@ def _extend(graph, pool, search, ticks, least, least_resident, num_open, begin, 
                 search.waiting[kept] = i
                 kept += 1
                 continue
-            resident = np.int64(0)
+            resident = int64(0)
             if held.is_full:
                 resident = min(before_resident + held.sram_bytes, search.high_bytes[i])
             is_no_better = done <= search.best[i] and before_streamed >= search.best_streamed[i]
@@ -198,7 +215,7 @@ def _extend(graph, pool, search, ticks, least, least_resident, num_open, begin, 
                 continue
             after = search.open_state[i]
             follows = may_follow(before, pool.outside, state, after, pool.first_outside[after], last)
-            streamed = np.int64(0)
+            streamed = int64(0)
             if graph.replicates and follows:
                 borders = pool.cut_bytes[state] + pool.cut_bytes[after]
                 streamed = least_streamed(memory, pool.inside, pool.outside, state, after, borders)
@@ -209,10 +226,10 @@ def _extend(graph, pool, search, ticks, least, least_resident, num_open, begin, 
                 if held.is_full:
                     resident = min(before_resident + stays, resident)
                     follows &= resident >= search.low_bytes[i] and resident >= least_resident
-            so_far = before_streamed + streamed if shares_link else np.int64(0)
-            extra = extra_ticks(graph, pool, state, after) if follows and takes_extra else np.int64(0)
+            so_far = before_streamed + streamed if shares_link else int64(0)
+            extra = extra_ticks(graph, pool, state, after) if follows and takes_extra else int64(0)
             if follows and streamed > 0:
-                extra += np.int64(streamed * ticks_per_byte)
+                extra += int64(streamed * ticks_per_byte)
             if extra > 0 or not follows or (shares_link and (so_far > 0 or resident < search.high_bytes[i])):
                 search.waiting[kept] = i
                 kept += 1
@@ -257,7 +274,7 @@ def _extend(graph, pool, search, ticks, least, least_resident, num_open, begin, 
 
 
 @uncounted_inner
-def _is_no_better(search, i, done, streamed, resident):
+def _is_no_better(search: ChainSearch, i: int, done: int, streamed: int, resident: int) -> bool:
     """Whether a label of the state did as much before, streaming no more and holding as much."""
     return (
         done <= search.best[i] and streamed >= search.best_streamed[i] and resident <= search.best_resident[i]
@@ -269,7 +286,7 @@ def _is_no_better(search, i, done, streamed, resident):
 
 
 @uncounted_inner
-def _note(search, i, done, streamed, resident, shares_link):
+def _note(search: ChainSearch, i: int, done: int, streamed: int, resident: int, shares_link: bool) -> None:
     """Remember a new label if it does most, or streams least."""
     if done > search.best[i] or (
         done == search.best[i]
@@ -298,7 +315,7 @@ def _note(search, i, done, streamed, resident, shares_link):
 
 
 @uncounted_inner
-def _walk_back(search, label):
+def _walk_back(search: ChainSearch, label: int) -> int:
     """Write the chain that ends with ``label``; its length."""
     length = 0
     while label >= 0:

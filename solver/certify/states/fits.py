@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import uncounted, uncounted_inner
+from go_opt.common.arrays import IntArray, LongArray
+from go_opt.common.compiling import int64, uncounted, uncounted_inner
+from go_opt.solver.certify.problem.held import HeldMemory
 from go_opt.solver.certify.problem.problem import UnitGraph
 from go_opt.solver.certify.problem.streams import NEVER_FITS
+from go_opt.solver.certify.states.states import StatePool
 from go_opt.solver.problem.passing import RELAYED
 
 CACHE_SIZE: Final = 2**17  # pairs of states
@@ -20,16 +22,16 @@ PAIR, THEN_FREE, STREAMED, RESIDENT = range(4)  # columns of ``known``: one line
 class FitScratch(NamedTuple):
     """Scratch of :func:`least_streamed_on_chip`, and what it said last. Axes as in ``HeldMemory``."""
 
-    stamp: NDArray[np.int64]  # [1]
-    seen_tensor: NDArray[np.int64]  # [K] stamp of the last pair that charged it
-    seen_input: NDArray[np.int64]  # [I]
-    seen_weight: NDArray[np.int64]  # [G]
-    dies: NDArray[np.int64]  # [U] stamp of the last pair in which something …
-    dying_bytes: NDArray[np.int64]  # [U] … is alive up to and with this unit
-    known: NDArray[np.int64]  # [C, 4] pairs of states, their free units then, what they stream and hold
-    weighed: NDArray[np.int32]  # [S] free units of each state when its weights were summed up
-    low_bytes: NDArray[np.int64]  # [S] weights that its least down-set reads
-    high_bytes: NDArray[np.int64]  # [S] and its largest
+    stamp: LongArray  # [1]
+    seen_tensor: LongArray  # [K] stamp of the last pair that charged it
+    seen_input: LongArray  # [I]
+    seen_weight: LongArray  # [G]
+    dies: LongArray  # [U] stamp of the last pair in which something …
+    dying_bytes: LongArray  # [U] … is alive up to and with this unit
+    known: LongArray  # [C, 4] pairs of states, their free units then, what they stream and hold
+    weighed: IntArray  # [S] free units of each state when its weights were summed up
+    low_bytes: LongArray  # [S] weights that its least down-set reads
+    high_bytes: LongArray  # [S] and its largest
 
 
 def fit_scratch(graph: UnitGraph, capacity: int = 0) -> FitScratch:
@@ -51,21 +53,21 @@ def fit_scratch(graph: UnitGraph, capacity: int = 0) -> FitScratch:
 
 
 @uncounted_inner
-def weigh(graph, pool, scratch, state):
+def weigh(graph: UnitGraph, pool: StatePool, scratch: FitScratch, state: int) -> None:
     """Make ``low_bytes`` and ``high_bytes`` of ``state`` those it has now."""
     if scratch.weighed[state] != pool.num_free[state]:
         scratch.weighed[state] = pool.num_free[state]
-        scratch.low_bytes[state] = _weight_bytes(graph, scratch, pool.inside[state], np.int64(1))
-        scratch.high_bytes[state] = _weight_bytes(graph, scratch, pool.outside[state], np.int64(0))
+        scratch.low_bytes[state] = _weight_bytes(graph, scratch, pool.inside[state], int64(1))
+        scratch.high_bytes[state] = _weight_bytes(graph, scratch, pool.outside[state], int64(0))
 
 
 @uncounted_inner
-def _weight_bytes(graph, scratch, units, bit):
+def _weight_bytes(graph: UnitGraph, scratch: FitScratch, units: LongArray, bit: int) -> int:
     """Stored bytes of the weights that those units read whose bit of ``units`` [W] is ``bit``."""
     memory = graph.held
     scratch.stamp[0] += 1
     stamp = scratch.stamp[0]
-    total = np.int64(0)
+    total = int64(0)
     for unit in range(len(graph.unit_ticks)):
         if ((units[unit >> 6] >> (unit & 63)) & 1) == bit:
             for i in range(memory.weight_ptr[unit], memory.weight_ptr[unit + 1]):
@@ -77,13 +79,13 @@ def _weight_bytes(graph, scratch, units, bit):
 
 
 @uncounted_inner
-def most_shed_bytes(memory, spare):
+def most_shed_bytes(memory: HeldMemory, spare: int) -> int:
     """Stored bytes of weights that may stream where ``spare`` may be touched; parts of weights may."""
-    shed = np.int64(0)
+    shed = int64(0)
     for weight in range(len(memory.stored_bytes)):
         touched, stored = memory.touched_bytes[weight], memory.stored_bytes[weight]
         if stored > 0 and touched > spare:
-            return shed + np.int64(np.ceil(stored * (spare / touched)))
+            return shed + int64(np.ceil(stored * (spare / touched)))
         if stored > 0:
             spare -= touched
             shed += stored
@@ -91,20 +93,22 @@ def most_shed_bytes(memory, spare):
 
 
 @uncounted_inner
-def known_streamed(graph, pool, scratch, state, after):
+def known_streamed(
+    graph: UnitGraph, pool: StatePool, scratch: FitScratch, state: int, after: int
+) -> tuple[int, int]:
     """:func:`least_streamed_on_chip` of two states of ``pool``, and the most that stays of its weights.
 
     A state changes as it is split: it has less free units each time, and forces more in and out.
     """
-    pair = np.int64(state) << 32 | after
-    free = np.int64(pool.num_free[state]) << 32 | pool.num_free[after]
+    pair = int64(state) << 32 | after
+    free = int64(pool.num_free[state]) << 32 | pool.num_free[after]
     known = scratch.known
-    at = (np.int64(state) * 40503 + after) & (CACHE_SIZE - 1)
+    at = (int64(state) * 40503 + after) & (CACHE_SIZE - 1)
     if known[at, PAIR] == pair and (known[at, THEN_FREE] == free or known[at, STREAMED] == NEVER_FITS):
         return known[at, STREAMED], known[at, RESIDENT]
-    first, last = np.int64(pool.first_outside[state]), np.int64(pool.last_inside[after])
+    first, last = int64(pool.first_outside[state]), int64(pool.last_inside[after])
     streamed, active, stays = least_streamed_on_chip(
-        graph, pool.inside, pool.outside, scratch, np.int64(state), np.int64(after), first, last
+        graph, pool.inside, pool.outside, scratch, int64(state), int64(after), first, last
     )
     # Units that are not known to be on the chip may bring weights of their own.
     resident = stays if free == 0 else graph.held.sram_bytes - active
@@ -114,7 +118,16 @@ def known_streamed(graph, pool, scratch, state, after):
 
 
 @uncounted
-def least_streamed_on_chip(graph, inside, outside, scratch, state, after, first_word, last_word):
+def least_streamed_on_chip(
+    graph: UnitGraph,
+    inside: LongArray,
+    outside: LongArray,
+    scratch: FitScratch,
+    state: int,
+    after: int,
+    first_word: int,
+    last_word: int,
+) -> tuple[int, int, int]:
     """What holds for any chip between a down-set of ``state`` and one of ``after``.
 
     Bytes that it streams, or NEVER_FITS; that it holds beside weights; and of the weights that it is
@@ -123,11 +136,11 @@ def least_streamed_on_chip(graph, inside, outside, scratch, state, after, first_
     memory = graph.held
     scratch.stamp[0] += 1
     stamp = scratch.stamp[0]
-    held = np.int64(0)
-    stored = np.int64(0)
-    most = np.int64(0)  # alive beside what is held
-    carried = np.int64(0)
-    always = np.int64(0)  # streamed in any case
+    held = int64(0)
+    stored = int64(0)
+    most = int64(0)  # alive beside what is held
+    carried = int64(0)
+    always = int64(0)  # streamed in any case
     for word in range(first_word, last_word + 1):
         forced = inside[after, word] & outside[state, word]
         if forced == 0:
@@ -164,7 +177,7 @@ def least_streamed_on_chip(graph, inside, outside, scratch, state, after, first_
                         scratch.dying_bytes[last] = 0
                     scratch.dying_bytes[last] += memory.made_bytes[k]
             for r in range(graph.read_ptr[unit], graph.read_ptr[unit + 1]):
-                tensor = np.int64(graph.read[r])
+                tensor = int64(graph.read[r])
                 producer = graph.tensor_producer[tensor]
                 is_made_before = (inside[state, producer >> 6] >> (producer & 63)) & 1
                 is_made_here = not is_made_before and (outside[state, producer >> 6] >> (producer & 63)) & 1
@@ -184,7 +197,7 @@ def least_streamed_on_chip(graph, inside, outside, scratch, state, after, first_
             if scratch.dies[unit] == stamp:
                 carried -= scratch.dying_bytes[unit]
             if held + most > memory.sram_bytes:
-                return np.int64(NEVER_FITS), held + most, np.int64(0)
+                return int64(NEVER_FITS), held + most, int64(0)
     if graph.passing == RELAYED:
         for k in range(len(graph.tensor_bytes)):
             producer = graph.tensor_producer[k]
@@ -195,18 +208,20 @@ def least_streamed_on_chip(graph, inside, outside, scratch, state, after, first_
             ):
                 held += memory.enter_bytes[k]
     if held + most > memory.sram_bytes:
-        return np.int64(NEVER_FITS), held + most, np.int64(0)
+        return int64(NEVER_FITS), held + most, int64(0)
     streamed, left = _streamed(memory, scratch, held + most + stored - memory.sram_bytes)
     return always + streamed, held + most, stored - left
 
 
 @uncounted_inner
-def _alive_across(graph, inside, outside, state, after, unit):
+def _alive_across(
+    graph: UnitGraph, inside: LongArray, outside: LongArray, state: int, after: int, unit: int
+) -> int:
     """Bytes that are alive while ``unit`` runs, made before it and read behind it, and not held."""
     memory = graph.held
-    alive = np.int64(0)
+    alive = int64(0)
     for i in range(memory.across_ptr[unit], memory.across_ptr[unit + 1]):
-        k = np.int64(memory.across[i])
+        k = int64(memory.across[i])
         producer = graph.tensor_producer[k]
         if (inside[state, producer >> 6] >> (producer & 63)) & 1:
             continue  # it comes in if the reader is on the chip
@@ -219,7 +234,7 @@ def _alive_across(graph, inside, outside, state, after, unit):
 
 
 @uncounted_inner
-def _leaves(graph, outside, after, k):
+def _leaves(graph: UnitGraph, outside: LongArray, after: int, k: int) -> bool:
     """Whether some reader of tensor ``k`` is surely behind; tensors that clones make leave nothing."""
     if graph.held.leave_bytes[k] > 0:
         for r in range(graph.reader_ptr[k + 1] - 1, graph.reader_ptr[k] - 1, -1):
@@ -230,7 +245,9 @@ def _leaves(graph, outside, after, k):
 
 
 @uncounted_inner
-def _last_on_chip(graph, inside, outside, state, after, k):
+def _last_on_chip(
+    graph: UnitGraph, inside: LongArray, outside: LongArray, state: int, after: int, k: int
+) -> int:
     """The last reader of tensor ``k`` that is surely on the chip, or -1."""
     for r in range(graph.reader_ptr[k + 1] - 1, graph.reader_ptr[k] - 1, -1):
         reader = graph.reader[r]
@@ -240,13 +257,13 @@ def _last_on_chip(graph, inside, outside, state, after, k):
 
 
 @uncounted_inner
-def _streamed(memory, scratch, excess):
+def _streamed(memory: HeldMemory, scratch: FitScratch, excess: int) -> tuple[int, int]:
     """Bytes touched, and stored, of the weights just seen that leave, in order, until ``excess`` is gone.
 
     Where those assumed to leave first do, it is not known of which weights the stored bytes are.
     """
-    streamed = np.int64(0)
-    left = np.int64(0)
+    streamed = int64(0)
+    left = int64(0)
     is_known = True
     if excess > 0:
         excess += memory.stream_buffer_bytes
@@ -258,4 +275,4 @@ def _streamed(memory, scratch, excess):
             is_known &= memory.touched_bytes[weight] > 0
             if left >= excess:
                 break
-    return streamed, left if is_known else max(excess, np.int64(0))
+    return streamed, left if is_known else max(excess, int64(0))

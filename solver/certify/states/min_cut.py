@@ -18,9 +18,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import uncounted, uncounted_inner
+from go_opt.common.arrays import CodeArray, IntArray, LongArray
+from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.solver.certify.problem.problem import UnitGraph
 
 # Arguments that are NumPy's integers: kernels are compiled again for every literal.
@@ -33,17 +33,17 @@ SOURCE, SINK = np.arange(2)
 class FlowNetwork(NamedTuple):
     """Arrays of one flow problem, used again and again. Axes: ``V`` nodes, ``A`` arcs."""
 
-    node_of: NDArray[np.int64]  # [U] of free units
-    tensor_seen: NDArray[np.int64]  # [K] stamp of the last problem that charged the tensor
-    stamp: NDArray[np.int64]  # [1]
-    first_arc: NDArray[np.int32]  # [V]
-    next_arc: NDArray[np.int32]  # [A] of the same node; arc a ^ 1 is the reverse of arc a
-    head: NDArray[np.int32]  # [A]
-    room: NDArray[np.int64]  # [A] what may still flow
-    level: NDArray[np.int32]  # [V]
-    current: NDArray[np.int32]  # [V] arc to try next
-    queue: NDArray[np.int32]  # [V]
-    path: NDArray[np.int32]  # [V] arcs
+    node_of: LongArray  # [U] of free units
+    tensor_seen: LongArray  # [K] stamp of the last problem that charged the tensor
+    stamp: LongArray  # [1]
+    first_arc: IntArray  # [V]
+    next_arc: IntArray  # [A] of the same node; arc a ^ 1 is the reverse of arc a
+    head: IntArray  # [A]
+    room: LongArray  # [A] what may still flow
+    level: IntArray  # [V]
+    current: IntArray  # [V] arc to try next
+    queue: IntArray  # [V]
+    path: IntArray  # [V] arcs
 
 
 def flow_network(graph: UnitGraph) -> FlowNetwork:
@@ -66,7 +66,7 @@ def flow_network(graph: UnitGraph) -> FlowNetwork:
     )
 
 
-def least_crossing_bytes(graph: UnitGraph, side: NDArray[np.int8]) -> int:
+def least_crossing_bytes(graph: UnitGraph, side: CodeArray) -> int:
     """Bytes of the cheapest down-set with the units that ``side`` [U] says are ``INSIDE``.
 
     What is inside must be closed under ancestors, what is ``OUTSIDE`` under descendants.
@@ -76,7 +76,9 @@ def least_crossing_bytes(graph: UnitGraph, side: NDArray[np.int8]) -> int:
 
 
 @uncounted
-def min_cut(graph, network, side, free, num_free, enough):
+def min_cut(
+    graph: UnitGraph, network: FlowNetwork, side: CodeArray, free: IntArray, num_free: int, enough: int
+) -> int:
     """Bytes of the least cut; once ``enough`` are proven it may stop there."""
     flow, num_nodes, _ = _build(graph, network, side, free, num_free, 1.0)
     while flow < enough and _label(network, num_nodes):
@@ -85,12 +87,20 @@ def min_cut(graph, network, side, free, num_free, enough):
 
 
 @uncounted
-def least_work_and_cut(graph, network, side, free, num_free, ticks_per_byte, charged):
+def least_work_and_cut(
+    graph: UnitGraph,
+    network: FlowNetwork,
+    side: CodeArray,
+    free: IntArray,
+    num_free: int,
+    ticks_per_byte: float,
+    charged: int,
+) -> int:
     """Ticks of the down-set whose cut and free units on the side ``charged`` take least together."""
-    traffic = np.int64(0)
+    traffic = int64(0)
     for k in range(len(graph.tensor_bytes)):
         traffic += graph.tensor_bytes[k]
-    work = np.int64(0)
+    work = int64(0)
     for i in range(num_free):
         work += graph.unit_ticks[free[i]]
     # All capacities together fit; rounded down, they bound from below.
@@ -99,18 +109,20 @@ def least_work_and_cut(graph, network, side, free, num_free, ticks_per_byte, cha
         graph, network, side, free, num_free, ticks_per_byte * scale * (1.0 - 1e-15)
     )
     for i in range(num_free):
-        room = np.int64(graph.unit_ticks[free[i]] * scale)
+        room = int64(graph.unit_ticks[free[i]] * scale)
         if charged == INSIDE:
             num_arcs = _add_arc(network, num_arcs, i + 2, SINK, room)
         else:
             num_arcs = _add_arc(network, num_arcs, SOURCE, i + 2, room)
     while _label(network, num_nodes):
         flow += _blocking_flow(network, num_nodes)
-    return np.int64(flow / scale * (1.0 - 1e-15))
+    return int64(flow / scale * (1.0 - 1e-15))
 
 
 @uncounted_inner
-def _build(graph, network, side, free, num_free, per_byte):
+def _build(
+    graph: UnitGraph, network: FlowNetwork, side: CodeArray, free: IntArray, num_free: int, per_byte: float
+) -> tuple[int, int, int]:
     """Arcs of the free part; returns what crosses in any case, and the number of nodes and arcs.
 
     A byte counts ``per_byte``, each tensor rounded down.
@@ -121,8 +133,8 @@ def _build(graph, network, side, free, num_free, per_byte):
         network.node_of[free[i]] = i + 2
     for i in range(num_free + 2):
         network.first_arc[i] = -1
-    base = np.int64(0)
-    num_arcs = np.int64(0)
+    base = int64(0)
+    num_arcs = int64(0)
     num_nodes = num_free + 2
     for k in range(len(graph.tensor_bytes)):
         producer = graph.tensor_producer[k]
@@ -131,7 +143,7 @@ def _build(graph, network, side, free, num_free, per_byte):
         # Readers ascend, and what is far behind is mostly outside.
         for r in range(graph.reader_ptr[k + 1] - 1, graph.reader_ptr[k] - 1, -1):
             if side[graph.reader[r]] == OUTSIDE:
-                base += np.int64(graph.tensor_bytes[k] * per_byte)
+                base += int64(graph.tensor_bytes[k] * per_byte)
                 network.tensor_seen[k] = stamp
                 break
     for i in range(num_free):
@@ -144,7 +156,7 @@ def _build(graph, network, side, free, num_free, per_byte):
         for k in range(graph.produced_ptr[unit], graph.produced_ptr[unit + 1]):
             num_arcs, num_nodes = _add_tensor(graph, network, side, k, per_byte, node, num_arcs, num_nodes)
         for r in range(graph.read_ptr[unit], graph.read_ptr[unit + 1]):
-            tensor = np.int64(graph.read[r])
+            tensor = int64(graph.read[r])
             if network.tensor_seen[tensor] != stamp and side[graph.tensor_producer[tensor]] == INSIDE:
                 network.tensor_seen[tensor] = stamp
                 num_arcs, num_nodes = _add_tensor(
@@ -154,13 +166,22 @@ def _build(graph, network, side, free, num_free, per_byte):
 
 
 @uncounted_inner
-def _add_tensor(graph, network, side, k, per_byte, tail, num_arcs, num_nodes):
+def _add_tensor(
+    graph: UnitGraph,
+    network: FlowNetwork,
+    side: CodeArray,
+    k: int,
+    per_byte: float,
+    tail: int,
+    num_arcs: int,
+    num_nodes: int,
+) -> tuple[int, int]:
     """The arcs of tensor ``k`` of the node ``tail``; its readers are free, or one is outside."""
-    size = np.int64(graph.tensor_bytes[k] * per_byte)
+    size = int64(graph.tensor_bytes[k] * per_byte)
     if size == 0:
         return num_arcs, num_nodes
     count = 0
-    only = np.int64(-1)
+    only = int64(-1)
     for r in range(graph.reader_ptr[k + 1] - 1, graph.reader_ptr[k] - 1, -1):
         reader = graph.reader[r]
         if side[reader] == OUTSIDE:
@@ -181,7 +202,7 @@ def _add_tensor(graph, network, side, k, per_byte, tail, num_arcs, num_nodes):
 
 
 @uncounted_inner
-def _add_arc(network, num_arcs, tail, head, room):
+def _add_arc(network: FlowNetwork, num_arcs: int, tail: int, head: int, room: int) -> int:
     network.head[num_arcs] = head
     network.room[num_arcs] = room
     network.next_arc[num_arcs] = network.first_arc[tail]
@@ -194,7 +215,7 @@ def _add_arc(network, num_arcs, tail, head, room):
 
 
 @uncounted_inner
-def _label(network, num_nodes):
+def _label(network: FlowNetwork, num_nodes: int) -> bool:
     """Breadth-first levels from the sink backwards; whether the source is reached."""
     for node in range(num_nodes):
         network.level[node] = -1
@@ -220,9 +241,9 @@ def _label(network, num_nodes):
 
 
 @uncounted_inner
-def _blocking_flow(network, num_nodes):
+def _blocking_flow(network: FlowNetwork, num_nodes: int) -> int:
     """Send all that fits along shortest paths, by depth-first search without recursion."""
-    total = np.int64(0)
+    total = int64(0)
     depth = 0
     node = SOURCE
     while True:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import uncounted_inner
+from go_opt.common.arrays import CodeArray, IntArray, LongArray
+from go_opt.common.compiling import int32, int64, uncounted_inner
 from go_opt.solver.certify.problem.problem import UnitGraph
 from go_opt.solver.certify.problem.streams import spare_bytes
 from go_opt.solver.certify.states.fits import FitScratch, fit_scratch, most_shed_bytes, weigh
+from go_opt.solver.certify.states.states import StatePool
 
 NEVER: Final = -1
 MOST_STREAMED: Final = 2**61
@@ -22,37 +23,37 @@ MOST_STREAMED: Final = 2**61
 class ChainSearch(NamedTuple):
     """Scratch of the dynamic program. Axes: ``S`` states, ``Y`` labels, ``D`` chips, ``U`` units."""
 
-    by_low: NDArray[np.int32]  # [S] states by least work, dead ones left out
-    num_sorted: NDArray[np.int64]  # [2] entries of by_low; states of the pool looked at
-    near: NDArray[np.int32]  # [S] states of the last chains found among all, and what they were split into
-    num_near: NDArray[np.int64]  # [2] entries of near; states of the pool looked at
-    open_state: NDArray[np.int32]  # [S] by_low without those that no label can improve any more
-    floor: NDArray[np.int64]  # [S] of open_state: least work, ascending
-    low: NDArray[np.int64]  # [S] least work with what is forced on other chips
-    high: NDArray[np.int64]  # [S] most
-    cut: NDArray[np.int64]  # [S]
-    best: NDArray[np.int64]  # [S] most work on any level so far
-    best_streamed: NDArray[np.int64]  # [S] what the label of that work streams
-    best_resident: NDArray[np.int64]  # [S] … and holds of weights
-    thrifty: NDArray[np.int64]  # [S] work of the label that streams least …
-    thrifty_streamed: NDArray[np.int64]  # [S] … and what it streams …
-    thrifty_resident: NDArray[np.int64]  # [S] … and holds
-    low_bytes: NDArray[np.int64]  # [S] of them at least so many, or too many stream
-    high_bytes: NDArray[np.int64]  # [S] weights that there are at most so far
-    num_labels: NDArray[np.int32]  # [S] on this level
-    label: NDArray[np.int64]  # [S] the last label
-    label_state: NDArray[np.int32]  # [Y]
-    label_work: NDArray[np.int64]  # [Y]
-    label_reach: NDArray[np.int64]  # [Y] work, the next segment's included, less the cut
-    label_before: NDArray[np.int64]  # [Y]
-    label_older: NDArray[np.int64]  # [Y] the label of the same state before this one
-    label_streamed: NDArray[np.int64]  # [Y] bytes of the segments so far, where they share the host's link
-    label_resident: NDArray[np.int64]  # [Y] most bytes of weights that these hold
-    queue: NDArray[np.int64]  # [Y] heap of the labels of a level
-    waiting: NDArray[np.int32]  # [S] places of open_state that may be reached better
-    level_end: NDArray[np.int64]  # [D + 2] labels up to and with each level; zero for levels not reached
-    chain: NDArray[np.int32]  # [D + 1] states found
-    context: NDArray[np.int8]  # [D + 1, U] see :mod:`go_opt.solver.certify.states.splits`
+    by_low: IntArray  # [S] states by least work, dead ones left out
+    num_sorted: LongArray  # [2] entries of by_low; states of the pool looked at
+    near: IntArray  # [S] states of the last chains found among all, and what they were split into
+    num_near: LongArray  # [2] entries of near; states of the pool looked at
+    open_state: IntArray  # [S] by_low without those that no label can improve any more
+    floor: LongArray  # [S] of open_state: least work, ascending
+    low: LongArray  # [S] least work with what is forced on other chips
+    high: LongArray  # [S] most
+    cut: LongArray  # [S]
+    best: LongArray  # [S] most work on any level so far
+    best_streamed: LongArray  # [S] what the label of that work streams
+    best_resident: LongArray  # [S] … and holds of weights
+    thrifty: LongArray  # [S] work of the label that streams least …
+    thrifty_streamed: LongArray  # [S] … and what it streams …
+    thrifty_resident: LongArray  # [S] … and holds
+    low_bytes: LongArray  # [S] of them at least so many, or too many stream
+    high_bytes: LongArray  # [S] weights that there are at most so far
+    num_labels: IntArray  # [S] on this level
+    label: LongArray  # [S] the last label
+    label_state: IntArray  # [Y]
+    label_work: LongArray  # [Y]
+    label_reach: LongArray  # [Y] work, the next segment's included, less the cut
+    label_before: LongArray  # [Y]
+    label_older: LongArray  # [Y] the label of the same state before this one
+    label_streamed: LongArray  # [Y] bytes of the segments so far, where they share the host's link
+    label_resident: LongArray  # [Y] most bytes of weights that these hold
+    queue: LongArray  # [Y] heap of the labels of a level
+    waiting: IntArray  # [S] places of open_state that may be reached better
+    level_end: LongArray  # [D + 2] labels up to and with each level; zero for levels not reached
+    chain: IntArray  # [D + 1] states found
+    context: CodeArray  # [D + 1, U] see :mod:`go_opt.solver.certify.states.splits`
     fits: FitScratch
 
 
@@ -96,10 +97,12 @@ def chain_search(graph: UnitGraph, capacity: int) -> ChainSearch:
 
 
 @uncounted_inner
-def open_states(graph, pool, search, states, size, ticks):
+def open_states(
+    graph: UnitGraph, pool: StatePool, search: ChainSearch, states: IntArray, size: int, ticks: int
+) -> int:
     """Write what of ``states`` may be in a chain within ``ticks``; how many."""
     is_full = graph.held.is_full
-    shed = np.int64(0)
+    shed = int64(0)
     if is_full:
         shed = most_shed_bytes(graph.held, spare_bytes(graph.held, ticks))
     num_open = 0
@@ -109,7 +112,7 @@ def open_states(graph, pool, search, states, size, ticks):
             search.open_state[num_open] = state
             least = pool.low[state]
             most = pool.high[state]
-            cut = np.int64(0) if graph.overlap else pool.cut[state]
+            cut = int64(0) if graph.overlap else pool.cut[state]
             if not graph.replicates:
                 if not graph.overlap:
                     least = max(least, pool.need[state] - cut)
@@ -142,7 +145,7 @@ def open_states(graph, pool, search, states, size, ticks):
 
 
 @uncounted_inner
-def keep_open(search, num_open, least, least_resident, shares_link):
+def keep_open(search: ChainSearch, num_open: int, least: int, least_resident: int, shares_link: bool) -> int:
     """Drop states that are done as far as can be, and those too small from here on."""
     kept = 0
     for i in range(num_open):
@@ -172,11 +175,11 @@ def keep_open(search, num_open, least, least_resident, shares_link):
 
 
 @uncounted_inner
-def sort_by_low(pool, states, sizes, dead_ticks):
+def sort_by_low(pool: StatePool, states: IntArray, sizes: LongArray, dead_ticks: int) -> None:
     """Take in new states, drop dead ones, and sort what is nearly sorted."""
     size = 0
     for i in range(sizes[0] + pool.num_states[0] - sizes[1]):
-        state = states[i] if i < sizes[0] else np.int32(sizes[1] + i - sizes[0])
+        state = states[i] if i < sizes[0] else int32(sizes[1] + i - sizes[0])
         if pool.cut[state] > dead_ticks:
             continue
         low = pool.low[state]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from go_opt.common.compiling import uncounted_inner
+from go_opt.common.arrays import LongArray
+from go_opt.common.compiling import int64, uncounted_inner
+from go_opt.solver.certify.problem.problem import UnitGraph
+from go_opt.solver.certify.states.states import StatePool
 from go_opt.solver.problem.passing import RELAYED
 
 
 @uncounted_inner
-def may_follow(before, outside, state, after, first_word, last_word):
+def may_follow(
+    before: LongArray, outside: LongArray, state: int, after: int, first_word: int, last_word: int
+) -> bool:
     """Whether some down-set of ``after`` may come next to some one of ``state``.
 
     It takes arrays, not the pool: passing the pool costs more than the test.
@@ -21,9 +24,9 @@ def may_follow(before, outside, state, after, first_word, last_word):
 
 
 @uncounted_inner
-def extra_ticks(graph, pool, state, after):
+def extra_ticks(graph: UnitGraph, pool: StatePool, state: int, after: int) -> int:
     """What any segment between the two surely takes for copies and for inputs read again."""
-    extra = np.int64(0)
+    extra = int64(0)
     if graph.passing == RELAYED:
         for word in range(pool.crosses.shape[1]):
             passed = pool.crosses[state, word] & pool.ends[after, word]

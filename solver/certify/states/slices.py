@@ -8,9 +8,10 @@ and streams: what it finds is costed exactly afterwards.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.arrays import IntArray, LongArray
+from go_opt.common.compiling import compiled, compiled_inner, int64
+from go_opt.solver.certify.problem.memory import UnitMemory
 from go_opt.solver.certify.problem.problem import MOST_TICKS, UnitGraph
 from go_opt.solver.certify.problem.streams import NEVER_FITS, spare_bytes, streamed_bytes
 from go_opt.solver.problem.passing import ADJACENT
@@ -18,9 +19,7 @@ from go_opt.solver.problem.passing import ADJACENT
 STEPS = 12  # of the bisection: the interval found is that close to the best
 
 
-def slice_units(
-    graph: UnitGraph, order: NDArray[np.int32], least_ticks: int, most_ticks: int
-) -> NDArray[np.int32] | None:
+def slice_units(graph: UnitGraph, order: IntArray, least_ticks: int, most_ticks: int) -> IntArray | None:
     """[U] segments of a slicing of ``order`` within ``most_ticks``; none is within ``least_ticks``."""
     num_units = graph.num_units
     place = np.empty(num_units, np.int64)
@@ -62,11 +61,19 @@ def slice_units(
 
 
 @compiled
-def _reach_end(work, cut, reach, num_chips, overlap, ticks, before):
+def _reach_end(
+    work: LongArray,
+    cut: LongArray,
+    reach: LongArray,
+    num_chips: int,
+    overlap: bool,
+    ticks: int,
+    before: LongArray,
+) -> bool:
     """Whether ``num_chips`` segments within ``ticks`` cover all; ``before[j]`` is the cut before j."""
     last = len(work) - 1
     chips = np.full(last + 1, num_chips + 1, np.int64)
-    least = np.full(num_chips + 1, np.int64(2) ** 62, np.int64)  # start of those on so many chips
+    least = np.full(num_chips + 1, int64(2) ** 62, np.int64)  # start of those on so many chips
     least_at = np.zeros(num_chips + 1, np.int64)
     chips[0] = 0
     entering = 0
@@ -92,7 +99,16 @@ def _reach_end(work, cut, reach, num_chips, overlap, ticks, before):
 
 
 @compiled
-def _reach_end_in_stages(graph, order, work, cut, cut_bytes, reach, ticks, before):
+def _reach_end_in_stages(
+    graph: UnitGraph,
+    order: IntArray,
+    work: LongArray,
+    cut: LongArray,
+    cut_bytes: LongArray,
+    reach: LongArray,
+    ticks: int,
+    before: LongArray,
+) -> bool:
     """The same with stages; of the starts behind so many chips the last leaves least to do and to hold."""
     last = len(work) - 1
     num_chips = graph.num_chips
@@ -107,7 +123,7 @@ def _reach_end_in_stages(graph, order, work, cut, cut_bytes, reach, ticks, befor
     shared_at = np.full(len(memory.shared_bytes), -1, np.int64)  # last place of a reader
     shared_before = np.full(len(memory.shared), -1, np.int64)  # place of the reader before this one
     chips[0] = 0
-    entering = np.int64(0)
+    entering = int64(0)
     for j in range(1, last + 1):
         unit = order[j - 1]
         for r in range(memory.shared_ptr[unit], memory.shared_ptr[unit + 1]):
@@ -141,7 +157,7 @@ def _reach_end_in_stages(graph, order, work, cut, cut_bytes, reach, ticks, befor
             if streams == NEVER_FITS or streamed[i] + streams > spare:
                 continue
             size = _chips_of(work[j] - work[i], cut[i], cut[j], graph.overlap, ticks)
-            streams = streamed[i] + streams if memory.shares_link else np.int64(0)
+            streams = streamed[i] + streams if memory.shares_link else int64(0)
             if q + size < chips[j] or (q + size == chips[j] and streams < streamed[j]):
                 chips[j] = q + size
                 before[j] = i
@@ -150,7 +166,7 @@ def _reach_end_in_stages(graph, order, work, cut, cut_bytes, reach, ticks, befor
 
 
 @compiled_inner
-def _held_anew(memory, shared_before, unit, start):
+def _held_anew(memory: UnitMemory, shared_before: LongArray, unit: int, start: int) -> int:
     """Bytes that ``unit`` adds to a stage from place ``start`` on."""
     held = memory.held_bytes[unit]
     for r in range(memory.shared_ptr[unit], memory.shared_ptr[unit + 1]):
@@ -160,9 +176,9 @@ def _held_anew(memory, shared_before, unit, start):
 
 
 @compiled_inner
-def _chips_of(work, enters, leaves, overlap, ticks):
+def _chips_of(work: int, enters: int, leaves: int, overlap: bool, ticks: int) -> int:
     """How many chips a stage takes within ``ticks``; more than there are where no number is enough."""
-    most = np.int64(0) if overlap else max(enters, leaves)
+    most = int64(0) if overlap else max(enters, leaves)
     per_chip = ticks - 2 * most
     if not overlap:
         work += enters + leaves - 2 * most

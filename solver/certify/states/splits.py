@@ -11,16 +11,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from go_opt.common.compiling import uncounted, uncounted_inner
+from go_opt.common.arrays import CodeArray, IntArray, LongArray
+from go_opt.common.compiling import int64, uncounted, uncounted_inner
+from go_opt.solver.certify.problem.problem import UnitGraph
 from go_opt.solver.certify.states.min_cut import FREE, INSIDE, OUTSIDE
-from go_opt.solver.certify.states.states import MOST_CANDIDATES, read_sides, write_state
+from go_opt.solver.certify.states.states import MOST_CANDIDATES, StatePool, Workspace, read_sides, write_state
 from go_opt.solver.problem.passing import ADJACENT
 
 FORCED_IN, FORCED_OUT = np.int8(1), np.int8(2)  # bits of a context
 
 
 @uncounted
-def split_chain(graph, pool, work, chain, length, context, most_ticks):
+def split_chain(
+    graph: UnitGraph,
+    pool: StatePool,
+    work: Workspace,
+    chain: IntArray,
+    length: int,
+    context: CodeArray,
+    most_ticks: int,
+) -> int:
     """Split every state of ``chain`` that is no single down-set; returns how many.
 
     ``context`` [D + 1, U] is written. Halves whose cut takes more than ``most_ticks`` keep
@@ -40,7 +50,9 @@ def split_chain(graph, pool, work, chain, length, context, most_ticks):
 
 
 @uncounted_inner
-def _write_context(graph, pool, work, chain, length, context):
+def _write_context(
+    graph: UnitGraph, pool: StatePool, work: Workspace, chain: IntArray, length: int, context: CodeArray
+) -> None:
     num_units = len(graph.unit_ticks)
     for i in range(length):
         read_sides(pool, chain[i], work.side)
@@ -70,7 +82,7 @@ def _write_context(graph, pool, work, chain, length, context):
 
 
 @uncounted_inner
-def _close(ptr, neighbour, context, forced):
+def _close(ptr: LongArray, neighbour: IntArray, context: CodeArray, forced: int) -> None:
     """Whoever has a forced neighbour is forced too: before what is in, behind what is out."""
     num_units = len(context)
     for i in range(num_units):
@@ -80,14 +92,16 @@ def _close(ptr, neighbour, context, forced):
 
 
 @uncounted_inner
-def _split_state(graph, pool, work, state, context, most_ticks):
+def _split_state(
+    graph: UnitGraph, pool: StatePool, work: Workspace, state: int, context: CodeArray, most_ticks: int
+) -> None:
     """Replace ``state`` by its half with the pivot in; the one with it out goes to the end."""
     read_sides(pool, state, work.side)
     pivot = _pivot(graph, work, context)
     cut_bytes = pool.cut_bytes[state]
-    enough_bytes = np.int64(2) ** 60
+    enough_bytes = int64(2) ** 60
     if graph.ticks_per_byte > 0:
-        enough_bytes = np.int64(min(np.float64(enough_bytes), most_ticks / graph.ticks_per_byte + 2.0))
+        enough_bytes = int64(min(np.float64(enough_bytes), most_ticks / graph.ticks_per_byte + 2.0))
     _spread(graph.successor_ptr, graph.successor, graph.unit_ticks, work, pivot)
     _set_marked(work, OUTSIDE)
     other = pool.num_states[0]
@@ -96,11 +110,11 @@ def _split_state(graph, pool, work, state, context, most_ticks):
     read_sides(pool, state, work.side)
     _spread(graph.predecessor_ptr, graph.predecessor, graph.unit_ticks, work, pivot)
     _set_marked(work, INSIDE)
-    write_state(graph, pool, work, np.int64(state), cut_bytes, enough_bytes)
+    write_state(graph, pool, work, int64(state), cut_bytes, enough_bytes)
 
 
 @uncounted_inner
-def _pivot(graph, work, context):
+def _pivot(graph: UnitGraph, work: Workspace, context: CodeArray) -> int:
     """Of the units that matter most the one that leaves the wider half narrowest."""
     num_units = len(work.side)
     count, ticks = work.context_units, work.context_ticks
@@ -148,14 +162,16 @@ def _pivot(graph, work, context):
 
 
 @uncounted_inner
-def _spread(ptr, neighbour, unit_ticks, work, unit):
+def _spread(
+    ptr: LongArray, neighbour: IntArray, unit_ticks: LongArray, work: Workspace, unit: int
+) -> tuple[int, int]:
     """Mark ``unit`` and the free units reached from it; returns their work and their number."""
     work.stamp[0] += 1
     stamp = work.stamp[0]
     work.mark[unit] = stamp
     work.stack[0] = unit
     size = 1
-    ticks = np.int64(0)
+    ticks = int64(0)
     units = 0
     while size > 0:
         size -= 1
@@ -172,7 +188,7 @@ def _spread(ptr, neighbour, unit_ticks, work, unit):
 
 
 @uncounted_inner
-def _set_marked(work, side):
+def _set_marked(work: Workspace, side: int) -> None:
     stamp = work.stamp[0]
     for unit in range(len(work.side)):
         if work.mark[unit] == stamp:

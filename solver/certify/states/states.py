@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import uncounted_inner
+from go_opt.common.arrays import BoolArray, CodeArray, IntArray, LongArray
+from go_opt.common.compiling import int32, int64, uncounted_inner
 from go_opt.solver.certify.problem.problem import MOST_TICKS, UnitGraph
 from go_opt.solver.certify.states.min_cut import (
     FREE,
@@ -38,37 +38,37 @@ NOTHING, EVERYTHING, ANYTHING = range(3)  # the first states
 class StatePool(NamedTuple):
     """All states, in the order in which they were made."""
 
-    inside: NDArray[np.int64]  # [S, W]
-    outside: NDArray[np.int64]  # [S, W]
-    pulled: NDArray[np.int64]  # [S, W] adjacent: inside with its readers and their ancestors
-    last_inside: NDArray[np.int32]  # [S] last word of inside (adjacent: pulled) that is not zero
-    first_outside: NDArray[np.int32]  # [S] first word of outside that is not zero
-    low: NDArray[np.int64]  # [S] least work of a down-set of the state
-    high: NDArray[np.int64]  # [S] most
-    pulled_low: NDArray[np.int64]  # [S, MOST_STEPS] adjacent: least work 1, 2, … chips on
-    pushed_high: NDArray[np.int64]  # [S, MOST_STEPS] adjacent: most work 1, 2, … chips before
-    cut: NDArray[np.int64]  # [S] no cut takes fewer ticks
-    cut_bytes: NDArray[np.int64]  # [S]
-    need: NDArray[np.int64]  # [S] summed: no down-set has less work and cut together
-    give: NDArray[np.int64]  # [S] summed: none has more work less its cut
-    num_free: NDArray[np.int32]  # [S] 0: a single down-set
-    crosses: NDArray[np.int64]  # [S, X] relayed: tensors made inside, not all read there
-    ends: NDArray[np.int64]  # [S, X] relayed: tensors read outside
-    num_states: NDArray[np.int64]  # [1]
+    inside: LongArray  # [S, W]
+    outside: LongArray  # [S, W]
+    pulled: LongArray  # [S, W] adjacent: inside with its readers and their ancestors
+    last_inside: IntArray  # [S] last word of inside (adjacent: pulled) that is not zero
+    first_outside: IntArray  # [S] first word of outside that is not zero
+    low: LongArray  # [S] least work of a down-set of the state
+    high: LongArray  # [S] most
+    pulled_low: LongArray  # [S, MOST_STEPS] adjacent: least work 1, 2, … chips on
+    pushed_high: LongArray  # [S, MOST_STEPS] adjacent: most work 1, 2, … chips before
+    cut: LongArray  # [S] no cut takes fewer ticks
+    cut_bytes: LongArray  # [S]
+    need: LongArray  # [S] summed: no down-set has less work and cut together
+    give: LongArray  # [S] summed: none has more work less its cut
+    num_free: IntArray  # [S] 0: a single down-set
+    crosses: LongArray  # [S, X] relayed: tensors made inside, not all read there
+    ends: LongArray  # [S, X] relayed: tensors read outside
+    num_states: LongArray  # [1]
 
 
 class Workspace(NamedTuple):
     """Scratch of splitting. Axis ``U`` units."""
 
     network: FlowNetwork
-    side: NDArray[np.int8]  # [U]
-    free: NDArray[np.int32]  # [U]
-    mark: NDArray[np.int64]  # [U]
-    stack: NDArray[np.int32]  # [U]
-    is_taken: NDArray[np.bool_]  # [U]
-    stamp: NDArray[np.int64]  # [1]
-    context_units: NDArray[np.int64]  # [4] free units by their context …
-    context_ticks: NDArray[np.int64]  # [4] … and their work
+    side: CodeArray  # [U]
+    free: IntArray  # [U]
+    mark: LongArray  # [U]
+    stack: IntArray  # [U]
+    is_taken: BoolArray  # [U]
+    stamp: LongArray  # [1]
+    context_units: LongArray  # [4] free units by their context …
+    context_ticks: LongArray  # [4] … and their work
 
 
 def workspace(graph: UnitGraph) -> Workspace:
@@ -127,14 +127,14 @@ def state_pool(graph: UnitGraph, capacity: int) -> StatePool:
     return pool
 
 
-def _packed(members: NDArray[np.bool_], words: int) -> NDArray[np.int64]:
+def _packed(members: BoolArray, words: int) -> LongArray:
     padded = np.zeros(64 * words, np.bool_)
     padded[: len(members)] = members
     return np.packbits(padded, bitorder="little").view(np.int64)
 
 
 @uncounted_inner
-def read_sides(pool, state, side):
+def read_sides(pool: StatePool, state: int, side: CodeArray) -> None:
     """Unpack the sets of ``state`` into ``side`` [U]."""
     for unit in range(len(side)):
         word = unit >> 6
@@ -148,25 +148,27 @@ def read_sides(pool, state, side):
 
 
 @uncounted_inner
-def write_state(graph, pool, work, state, at_least_bytes, enough_bytes):
+def write_state(
+    graph: UnitGraph, pool: StatePool, work: Workspace, state: int, at_least_bytes: int, enough_bytes: int
+) -> None:
     """Make ``state`` of ``work.side``; a bound of the cut beyond ``enough_bytes`` may stay loose."""
     num_units = len(graph.unit_ticks)
     side = work.side
-    num_free = np.int64(0)
-    low = np.int64(0)
-    high = np.int64(0)
+    num_free = int64(0)
+    low = int64(0)
+    high = int64(0)
     pool.last_inside[state] = -1
     pool.first_outside[state] = pool.inside.shape[1]
     for word in range(pool.inside.shape[1]):
-        inside = np.int64(0)
-        outside = np.int64(0)
+        inside = int64(0)
+        outside = int64(0)
         for bit in range(min(64, num_units - 64 * word)):
             unit = 64 * word + bit
             if side[unit] == INSIDE:
-                inside |= np.int64(1) << bit
+                inside |= int64(1) << bit
                 low += graph.unit_ticks[unit]
             elif side[unit] == OUTSIDE:
-                outside |= np.int64(1) << bit
+                outside |= int64(1) << bit
             else:
                 work.free[num_free] = unit
                 num_free += 1
@@ -182,16 +184,16 @@ def write_state(graph, pool, work, state, at_least_bytes, enough_bytes):
     pool.high[state] = high + low
     size = max(at_least_bytes, min_cut(graph, work.network, side, work.free, num_free, enough_bytes))
     pool.cut_bytes[state] = size
-    pool.cut[state] = np.int64(min(np.float64(MOST_TICKS), np.floor(size * graph.ticks_per_byte)))
+    pool.cut[state] = int64(min(np.float64(MOST_TICKS), np.floor(size * graph.ticks_per_byte)))
     pool.need[state] = low + pool.cut[state]
     pool.give[state] = pool.high[state] - pool.cut[state]
     if num_free > 0 and size < enough_bytes and not graph.overlap and not graph.replicates:
         per_byte = graph.ticks_per_byte
         pool.need[state] = low + least_work_and_cut(
-            graph, work.network, side, work.free, num_free, per_byte, np.int64(INSIDE)
+            graph, work.network, side, work.free, num_free, per_byte, int64(INSIDE)
         )
         pool.give[state] = pool.high[state] - least_work_and_cut(
-            graph, work.network, side, work.free, num_free, per_byte, np.int64(OUTSIDE)
+            graph, work.network, side, work.free, num_free, per_byte, int64(OUTSIDE)
         )
     if graph.passing == ADJACENT:
         _write_pulled(graph, pool, work, state)
@@ -201,22 +203,22 @@ def write_state(graph, pool, work, state, at_least_bytes, enough_bytes):
 
 
 @uncounted_inner
-def _write_pulled(graph, pool, work, state):
+def _write_pulled(graph: UnitGraph, pool: StatePool, work: Workspace, state: int) -> None:
     """How far work is pulled forward under the adjacent rule, chip by chip.
 
     One chip on, all that is inside must have its readers beside it, with their ancestors; two on, theirs.
     """
     num_units = len(graph.unit_ticks)
     ticks = pool.low[state]
-    size = np.int64(0)  # of work.free: units in the order in which they are pulled
+    size = int64(0)  # of work.free: units in the order in which they are pulled
     for unit in range(num_units):
         work.is_taken[unit] = work.side[unit] == INSIDE
     for unit in range(num_units):
         if work.side[unit] != INSIDE:
             for r in range(graph.read_ptr[unit], graph.read_ptr[unit + 1]):
                 if work.side[graph.tensor_producer[graph.read[r]]] == INSIDE:
-                    size = _take(work.free, work.is_taken, size, np.int32(unit))
-    begin = np.int64(0)
+                    size = _take(work.free, work.is_taken, size, int32(unit))
+    begin = int64(0)
     for word in range(pool.pulled.shape[1]):
         pool.pulled[state, word] = pool.inside[state, word]
     for step in range(MOST_STEPS):
@@ -229,7 +231,7 @@ def _write_pulled(graph, pool, work, state):
                 size = _take(work.free, work.is_taken, size, graph.predecessor[e])
             if step == 0:
                 word = unit >> 6
-                pool.pulled[state, word] |= np.int64(1) << (unit & 63)
+                pool.pulled[state, word] |= int64(1) << (unit & 63)
                 pool.last_inside[state] = max(pool.last_inside[state], word)
         pool.pulled_low[state, step] = ticks
         end = size
@@ -241,18 +243,18 @@ def _write_pulled(graph, pool, work, state):
 
 
 @uncounted_inner
-def _write_pushed(graph, pool, work, state):
+def _write_pushed(graph: UnitGraph, pool: StatePool, work: Workspace, state: int) -> None:
     """The same backwards: what is outside must have had what it reads outside, chip by chip."""
     num_units = len(graph.unit_ticks)
     ticks = pool.high[state]
-    size = np.int64(0)
+    size = int64(0)
     for unit in range(num_units):
         work.is_taken[unit] = work.side[unit] == OUTSIDE
     for unit in range(num_units):
         if work.side[unit] == OUTSIDE:
             for r in range(graph.read_ptr[unit], graph.read_ptr[unit + 1]):
                 size = _take(work.free, work.is_taken, size, graph.tensor_producer[graph.read[r]])
-    begin = np.int64(0)
+    begin = int64(0)
     for step in range(MOST_STEPS):
         i = begin
         while i < size:
@@ -270,7 +272,7 @@ def _write_pushed(graph, pool, work, state):
 
 
 @uncounted_inner
-def _take(units, is_taken, size, unit):
+def _take(units: IntArray, is_taken: BoolArray, size: int, unit: int) -> int:
     """Put ``unit`` on the list ``units`` unless it was there before."""
     if not is_taken[unit]:
         is_taken[unit] = True
@@ -280,7 +282,7 @@ def _take(units, is_taken, size, unit):
 
 
 @uncounted_inner
-def _write_tensors(graph, pool, side, state):
+def _write_tensors(graph: UnitGraph, pool: StatePool, side: CodeArray, state: int) -> None:
     """Which tensors a chip before or behind this state passes on or takes in for certain."""
     for word in range(pool.ends.shape[1]):
         pool.crosses[state, word] = 0
@@ -295,6 +297,6 @@ def _write_tensors(graph, pool, side, state):
             is_read_inside &= side[graph.reader[r]] == INSIDE
         word = k >> 6
         if is_read_outside:
-            pool.ends[state, word] |= np.int64(1) << (k & 63)
+            pool.ends[state, word] |= int64(1) << (k & 63)
         if side[graph.tensor_producer[k]] == INSIDE and not is_read_inside:
-            pool.crosses[state, word] |= np.int64(1) << (k & 63)
+            pool.crosses[state, word] |= int64(1) << (k & 63)

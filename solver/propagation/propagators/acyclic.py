@@ -5,16 +5,14 @@ Bounds are complete for it: ``low(v) >= low(u) + r`` and ``high(u) <= high(v) - 
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
+from go_opt.common.arrays import IntArray
 from go_opt.common.compiling import compiled_inner
-from go_opt.solver.propagation.propagators.domains import FAILED, UNCHANGED, narrow_range
+from go_opt.solver.propagation.propagators.domains import FAILED, UNCHANGED, Store, narrow_range
 from go_opt.solver.propagation.propagators.tables import RuleTables
 
 
 @compiled_inner
-def propagate(tables, store, unit):
+def propagate(tables: RuleTables, store: Store, unit: int) -> int:
     if not tables.acyclic:
         return UNCHANGED
     result = UNCHANGED
@@ -32,6 +30,6 @@ def propagate(tables, store, unit):
     return result
 
 
-def holds(tables: RuleTables, placement: NDArray[np.int32]) -> bool:
+def holds(tables: RuleTables, placement: IntArray) -> bool:
     source, reader = tables.edges()
     return not tables.acyclic or bool((placement[source] + tables.succ_rise <= placement[reader]).all())

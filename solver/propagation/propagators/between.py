@@ -12,13 +12,14 @@ soon as the bounds of u, x and v say so,
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.common.compiling import compiled_inner
 from go_opt.solver.propagation.propagators.domains import (
     FAILED,
     UNCHANGED,
     WORD_BITS,
+    Store,
     narrow_range,
     range_bits,
     write,
@@ -27,7 +28,7 @@ from go_opt.solver.propagation.propagators.tables import RuleTables
 
 
 @compiled_inner
-def propagate(tables, store, unit):
+def propagate(tables: RuleTables, store: Store, unit: int) -> int:
     if len(tables.between) == 0:
         return UNCHANGED
     result = UNCHANGED
@@ -53,7 +54,7 @@ def propagate(tables, store, unit):
     return result
 
 
-def holds(tables: RuleTables, placement: NDArray[np.int32]) -> bool:
+def holds(tables: RuleTables, placement: IntArray) -> bool:
     edge = np.repeat(np.arange(len(tables.succ)), np.diff(tables.between_ptr))
     chip = placement[tables.between]
     with_source = chip == placement[tables.succ_source[edge]]
@@ -61,7 +62,7 @@ def holds(tables: RuleTables, placement: NDArray[np.int32]) -> bool:
 
 
 @compiled_inner
-def _keep_with_an_end(tables, store, u, x, v):
+def _keep_with_an_end(tables: RuleTables, store: Store, u: int, x: int, v: int) -> int:
     last = tables.num_chips - 1
     if store.high[u] < store.low[x]:
         if store.high[x] == store.high[v] and store.low[x] == store.low[v]:
@@ -81,7 +82,7 @@ def _keep_with_an_end(tables, store, u, x, v):
 
 
 @compiled_inner
-def leave_out(store, unit, low, high):
+def leave_out(store: Store, unit: int, low: int, high: int) -> int:
     """Remove the chips ``low … high``."""
     result = UNCHANGED
     if low > high or high < store.low[unit] or low > store.high[unit]:
@@ -95,5 +96,5 @@ def leave_out(store, unit, low, high):
 
 
 @compiled_inner
-def _worse(status, other):
+def _worse(status: int, other: int) -> int:
     return FAILED if other == FAILED else max(status, other)

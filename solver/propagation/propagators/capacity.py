@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.common.compiling import compiled_inner
 from go_opt.solver.propagation.propagators.domains import (
     FAILED,
@@ -20,19 +20,20 @@ from go_opt.solver.propagation.propagators.domains import (
     NUM_RESTORES,
     UNCHANGED,
     WORD_BITS,
+    Store,
     chip_bit,
     has_chip,
     narrow_range,
     write,
 )
-from go_opt.solver.propagation.propagators.tables import RuleTables
+from go_opt.solver.propagation.propagators.tables import Limits, RuleTables
 
 # Sums of seconds in different orders differ in the last digits.
 SLACK: Final = 1e-9
 
 
 @compiled_inner
-def propagate(tables, store, unit):
+def propagate(tables: RuleTables, store: Store, unit: int) -> int:
     result = UNCHANGED
     for limit in range(len(tables.limits.chip)):
         if not _has_changed(tables, store, limit):
@@ -44,7 +45,7 @@ def propagate(tables, store, unit):
     return result
 
 
-def holds(tables: RuleTables, placement: NDArray[np.int32]) -> bool:
+def holds(tables: RuleTables, placement: IntArray) -> bool:
     limits = tables.limits
     for limit, chip in enumerate(limits.chip):
         here = np.flatnonzero(placement == chip)
@@ -59,7 +60,7 @@ def holds(tables: RuleTables, placement: NDArray[np.int32]) -> bool:
 
 
 @compiled_inner
-def _has_changed(tables, store, limit):
+def _has_changed(tables: RuleTables, store: Store, limit: int) -> bool:
     """Whether the least the chip can hold may have grown, or the most have fallen; noted as seen.
 
     While domains only narrow, equal counts are of equal sets; after going back they may not be.
@@ -78,7 +79,7 @@ def _has_changed(tables, store, limit):
 
 
 @compiled_inner
-def _propagate_limit(tables, store, limit):
+def _propagate_limit(tables: RuleTables, store: Store, limit: int) -> int:
     limits = tables.limits
     chip = limits.chip[limit]
     at_most = limits.at_most[limit] * (1.0 + SLACK)
@@ -114,7 +115,7 @@ def _propagate_limit(tables, store, limit):
 
 
 @compiled_inner
-def _items_of(limits, limit, unit, users, num_users):
+def _items_of(limits: Limits, limit: int, unit: int, users: LongArray, num_users: int) -> float:
     """Amount of the items of ``unit`` that ``num_users`` units use: 0 none yet, 1 it alone."""
     amount = 0.0
     if limits.shares[limit]:
@@ -125,7 +126,7 @@ def _items_of(limits, limit, unit, users, num_users):
 
 
 @compiled_inner
-def _missing_items(limits, limit, unit, held_items):
+def _missing_items(limits: Limits, limit: int, unit: int, held_items: BoolArray) -> float:
     """Amount of the items of ``unit`` that the chip does not hold yet."""
     amount = 0.0
     if limits.shares[limit]:
@@ -136,12 +137,12 @@ def _missing_items(limits, limit, unit, held_items):
 
 
 @compiled_inner
-def _count_items(limits, limit, unit, users):
+def _count_items(limits: Limits, limit: int, unit: int, users: LongArray) -> None:
     for i in range(limits.item_ptr[unit], limits.item_ptr[unit + 1]):
         users[limits.item[i]] += 1
 
 
 @compiled_inner
-def _hold_items(limits, limit, unit, held_items):
+def _hold_items(limits: Limits, limit: int, unit: int, held_items: BoolArray) -> None:
     for i in range(limits.item_ptr[unit], limits.item_ptr[unit + 1]):
         held_items[limits.item[i]] = True

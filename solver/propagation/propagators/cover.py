@@ -8,18 +8,16 @@ Chips with a decided unit are served by it.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
+from go_opt.common.arrays import IntArray
 from go_opt.common.compiling import compiled_inner
 from go_opt.solver.problem.problem import NO_SKIP_ALL, NO_SKIP_OFF
 from go_opt.solver.propagation.propagators import no_skip
-from go_opt.solver.propagation.propagators.domains import FAILED, HIGHEST_LOW, UNCHANGED, has_chip
+from go_opt.solver.propagation.propagators.domains import FAILED, HIGHEST_LOW, UNCHANGED, Store, has_chip
 from go_opt.solver.propagation.propagators.tables import RuleTables
 
 
 @compiled_inner
-def propagate(tables, store, unit):
+def propagate(tables: RuleTables, store: Store, unit: int) -> int:
     if tables.no_skip == NO_SKIP_OFF:
         return UNCHANGED
     needed = tables.num_chips - 1 if tables.no_skip == NO_SKIP_ALL else store.state[HIGHEST_LOW]
@@ -31,12 +29,12 @@ def propagate(tables, store, unit):
     return UNCHANGED
 
 
-def holds(tables: RuleTables, placement: NDArray[np.int32]) -> bool:
+def holds(tables: RuleTables, placement: IntArray) -> bool:
     return no_skip.holds(tables, placement)
 
 
 @compiled_inner
-def _serves(store, unit, chip):
+def _serves(store: Store, unit: int, chip: int) -> bool:
     return (
         unit >= 0
         and store.size[unit] > 1
@@ -46,7 +44,7 @@ def _serves(store, unit, chip):
 
 
 @compiled_inner
-def _find_server(store, chip, needed):
+def _find_server(store: Store, chip: int, needed: int) -> bool:
     """Match ``chip`` along an augmenting path, breadth first; False where there is none."""
     num_units = len(store.size)
     for unit in range(num_units):
@@ -74,7 +72,7 @@ def _find_server(store, chip, needed):
 
 
 @compiled_inner
-def _hand_over(store, unit, chip):
+def _hand_over(store: Store, unit: int, chip: int) -> None:
     """Along the path that ends at ``unit``, every chip takes the unit it asked."""
     while True:
         asking = store.asked_by[unit]

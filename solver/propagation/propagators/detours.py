@@ -18,6 +18,7 @@ decided, O(U E W) for a whole placement.
 
 from __future__ import annotations
 
+from go_opt.common.arrays import WordArray
 from go_opt.common.compiling import compiled_inner
 from go_opt.solver.propagation.propagators.between import leave_out
 from go_opt.solver.propagation.propagators.domains import (
@@ -27,6 +28,7 @@ from go_opt.solver.propagation.propagators.domains import (
     ONE_BIT,
     UNCHANGED,
     WORD_BITS,
+    Store,
     chip_bit,
     has_chip,
     highest_bit,
@@ -35,10 +37,11 @@ from go_opt.solver.propagation.propagators.domains import (
     range_bits,
     remove,
 )
+from go_opt.solver.propagation.propagators.tables import RuleTables
 
 
 @compiled_inner
-def propagate(tables, store):
+def propagate(tables: RuleTables, store: Store) -> int:
     _spread(tables, store)
     _find_paths(tables, store)
     if has_detour(store):
@@ -56,7 +59,7 @@ def propagate(tables, store):
 
 
 @compiled_inner
-def _spread(tables, store):
+def _spread(tables: RuleTables, store: Store) -> None:
     """``above`` and ``below`` of every unit."""
     num_units = len(store.size)
     num_words = store.above.shape[1]
@@ -75,7 +78,7 @@ def _spread(tables, store):
 
 
 @compiled_inner
-def _join(store, chips, unit, other):
+def _join(store: Store, chips: WordArray, unit: int, other: int) -> None:
     """Add to the set of ``unit`` that of ``other``, and its chip."""
     for word in range(chips.shape[1]):
         chips[unit, word] |= chips[other, word]
@@ -84,7 +87,7 @@ def _join(store, chips, unit, other):
 
 
 @compiled_inner
-def _find_paths(tables, store):
+def _find_paths(tables: RuleTables, store: Store) -> None:
     """``into`` and ``reach``: which chip leads to which; ``far_into`` and ``far``: past a third one."""
     num_chips, num_words = store.links.shape
     for a in range(num_chips):
@@ -118,7 +121,7 @@ def _find_paths(tables, store):
 
 
 @compiled_inner
-def has_detour(store):
+def has_detour(store: Store) -> bool:
     """Whether a chip depends directly on one that it also reaches past another."""
     for a in range(store.links.shape[0]):
         for word in range(store.links.shape[1]):
@@ -128,7 +131,7 @@ def has_detour(store):
 
 
 @compiled_inner
-def _list_long_links(tables, store):
+def _list_long_links(tables: RuleTables, store: Store) -> int:
     """The direct dependencies past at least one chip, into ``long_links``; how many."""
     count = 0
     for a in range(tables.num_chips):
@@ -143,7 +146,7 @@ def _list_long_links(tables, store):
 
 
 @compiled_inner
-def _prune(tables, store, unit, num_long):
+def _prune(tables: RuleTables, store: Store, unit: int, num_long: int) -> int:
     """The three rules for one unit."""
     result = UNCHANGED
     for i in range(num_long):
@@ -172,7 +175,7 @@ def _prune(tables, store, unit, num_long):
 
 
 @compiled_inner
-def _follow(tables, store, unit, a):
+def _follow(tables: RuleTables, store: Store, unit: int, a: int) -> int:
     """Rules 2 and 3 where ``unit`` reads a unit on chip ``a``."""
     status = remove(store, unit, store.far[a])
     if status == FAILED:
@@ -186,7 +189,7 @@ def _follow(tables, store, unit, a):
 
 
 @compiled_inner
-def _precede(tables, store, unit, b):
+def _precede(tables: RuleTables, store: Store, unit: int, b: int) -> int:
     """Rules 2 and 3 where a unit on chip ``b`` reads ``unit``."""
     status = remove(store, unit, store.far_into[b])
     if status == FAILED:
@@ -202,12 +205,12 @@ def _precede(tables, store, unit, b):
 
 
 @compiled_inner
-def _worse(status, other):
+def _worse(status: int, other: int) -> int:
     return FAILED if other == FAILED else max(status, other)
 
 
 @compiled_inner
-def _meets(chips, chip, others):
+def _meets(chips: WordArray, chip: int, others: WordArray) -> bool:
     """Whether the set ``chips`` [W] holds ``chip`` or one of ``others`` [W]."""
     for word in range(len(chips)):
         if chips[word] & others[word] != NO_BITS:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.arrays import BoolArray, IntArray, LongArray, WordArray
+from go_opt.common.compiling import compiled, compiled_inner, int64, uint64
 
 FAILED, UNCHANGED, NARROWED = range(3)  # a domain became empty; nothing happened; something did
 
@@ -29,50 +29,50 @@ PROPAGATIONS, NARROWINGS, BACKTRACKS, DEAD_ENDS = range(4)
 
 UNLIMITED: Final = 2**62
 WORD_BITS: Final = 64
-NO_BITS: Final = np.uint64(0)
-ONE_BIT: Final = np.uint64(1)
-ALL_BITS: Final = np.uint64(2**64 - 1)
+NO_BITS: Final = uint64(0)
+ONE_BIT: Final = uint64(1)
+ALL_BITS: Final = uint64(2**64 - 1)
 
 
 class Store(NamedTuple):
     """The mutable state of one search. Everything is allocated once."""
 
-    domain: NDArray[np.uint64]  # [U, W] chips open to each unit
-    low: NDArray[np.int64]  # [U] lowest chip of the domain; stale while it is empty
-    high: NDArray[np.int64]  # [U] highest chip, likewise
-    size: NDArray[np.int64]  # [U] chips in the domain
-    support: NDArray[np.int64]  # [D] units to which the chip is open
-    occupied: NDArray[np.int64]  # [D] units to which only this chip is open
-    decided: NDArray[np.int64]  # [U] those units, in the order in which they came to it
-    trail_unit: NDArray[np.int32]  # [T] unit, word and old bits of each write
-    trail_word: NDArray[np.int32]  # [T]
-    trail_bits: NDArray[np.uint64]  # [T]
-    mark: NDArray[np.int64]  # [V + 1, 3] trail size, decided units, highest low before a decision
-    choice_unit: NDArray[np.int64]  # [V] the unit of each decision
-    choice: NDArray[np.uint64]  # [V, W] the chips it was narrowed to
-    queue: NDArray[np.int64]  # [U] ring of units whose domain changed
-    is_queued: NDArray[np.bool_]  # [U]
-    is_linked: NDArray[np.bool_]  # [U] True where the chip graph knows the unit
-    link_edges: NDArray[np.int64]  # [D, D] edges from a unit decided on a to one decided on b
-    links: NDArray[np.uint64]  # [D, W] the chips b of row a with such an edge, a itself left out
-    reach: NDArray[np.uint64]  # [D, W] chips at the end of a path of links from a
-    far: NDArray[np.uint64]  # [D, W] chips that a must not depend on directly: a detour leads there
-    into: NDArray[np.uint64]  # [D, W] chips that lead to b
-    far_into: NDArray[np.uint64]  # [D, W] the inverse of far
-    above: NDArray[np.uint64]  # [U, W] chips of the decided ancestors of each unit
-    below: NDArray[np.uint64]  # [U, W] chips of its decided descendants
-    long_links: NDArray[np.int64]  # [D^2 / 2, 2] links a -> b past at least one chip
-    server: NDArray[np.int64]  # [D] a unit that may cover the chip, or -1: a hint, not trailed
-    served: NDArray[np.int64]  # [U] the chip each unit may cover, or -1
-    asked_by: NDArray[np.int64]  # [U] scratch of the search for a server
-    chip_queue: NDArray[np.int64]  # [D] scratch, likewise
-    limit_seen: NDArray[np.int64]  # [C, 3] support, occupied and restores when a limit was last judged
-    state: NDArray[np.int64]  # [11] the fields named above
-    counters: NDArray[np.int64]  # [4] the counters named above
+    domain: WordArray  # [U, W] chips open to each unit
+    low: LongArray  # [U] lowest chip of the domain; stale while it is empty
+    high: LongArray  # [U] highest chip, likewise
+    size: LongArray  # [U] chips in the domain
+    support: LongArray  # [D] units to which the chip is open
+    occupied: LongArray  # [D] units to which only this chip is open
+    decided: LongArray  # [U] those units, in the order in which they came to it
+    trail_unit: IntArray  # [T] unit, word and old bits of each write
+    trail_word: IntArray  # [T]
+    trail_bits: WordArray  # [T]
+    mark: LongArray  # [V + 1, 3] trail size, decided units, highest low before a decision
+    choice_unit: LongArray  # [V] the unit of each decision
+    choice: WordArray  # [V, W] the chips it was narrowed to
+    queue: LongArray  # [U] ring of units whose domain changed
+    is_queued: BoolArray  # [U]
+    is_linked: BoolArray  # [U] True where the chip graph knows the unit
+    link_edges: LongArray  # [D, D] edges from a unit decided on a to one decided on b
+    links: WordArray  # [D, W] the chips b of row a with such an edge, a itself left out
+    reach: WordArray  # [D, W] chips at the end of a path of links from a
+    far: WordArray  # [D, W] chips that a must not depend on directly: a detour leads there
+    into: WordArray  # [D, W] chips that lead to b
+    far_into: WordArray  # [D, W] the inverse of far
+    above: WordArray  # [U, W] chips of the decided ancestors of each unit
+    below: WordArray  # [U, W] chips of its decided descendants
+    long_links: LongArray  # [D^2 / 2, 2] links a -> b past at least one chip
+    server: LongArray  # [D] a unit that may cover the chip, or -1: a hint, not trailed
+    served: LongArray  # [U] the chip each unit may cover, or -1
+    asked_by: LongArray  # [U] scratch of the search for a server
+    chip_queue: LongArray  # [D] scratch, likewise
+    limit_seen: LongArray  # [C, 3] support, occupied and restores when a limit was last judged
+    state: LongArray  # [11] the fields named above
+    counters: LongArray  # [4] the counters named above
 
 
 def new_store(
-    allowed: NDArray[np.uint64], num_chips: int, max_decisions: int | None = None, num_limits: int = 0
+    allowed: WordArray, num_chips: int, max_decisions: int | None = None, num_limits: int = 0
 ) -> Store:
     """A store with the domains ``allowed`` [U, W] and room for two decisions a unit, or so many."""
     num_units, num_words = allowed.shape
@@ -119,7 +119,7 @@ def new_store(
 
 
 @compiled
-def _count(store):
+def _count(store: Store) -> None:
     """Fill what follows from the domains, and enqueue every unit."""
     state = store.state
     for unit in range(len(store.size)):
@@ -141,7 +141,7 @@ def _count(store):
 
 
 @compiled_inner
-def write(store, unit, word, keep):
+def write(store: Store, unit: int, word: int, keep: int) -> int:
     """Keep the chips ``keep`` of one word of a domain: the one place where domains change."""
     old = store.domain[unit, word]
     new = old & keep
@@ -174,7 +174,7 @@ def write(store, unit, word, keep):
 
 
 @compiled
-def narrow_range(store, unit, low, high):
+def narrow_range(store: Store, unit: int, low: int, high: int) -> int:
     """Keep the chips ``low … high``."""
     if low <= store.low[unit] and high >= store.high[unit]:
         return UNCHANGED
@@ -190,7 +190,7 @@ def narrow_range(store, unit, low, high):
 
 
 @compiled
-def narrow_to(store, unit, chips):
+def narrow_to(store: Store, unit: int, chips: WordArray) -> int:
     """Keep the chips of the set ``chips`` [W]."""
     result = UNCHANGED
     for word in range(store.domain.shape[1]):
@@ -202,7 +202,7 @@ def narrow_to(store, unit, chips):
 
 
 @compiled
-def remove(store, unit, chips):
+def remove(store: Store, unit: int, chips: WordArray) -> int:
     """Remove the chips of the set ``chips`` [W]."""
     result = UNCHANGED
     for word in range(store.domain.shape[1]):
@@ -214,7 +214,7 @@ def remove(store, unit, chips):
 
 
 @compiled
-def restore(store, trail_size, num_decided, highest_low):
+def restore(store: Store, trail_size: int, num_decided: int, highest_low: int) -> None:
     """Undo every write since the trail had ``trail_size`` entries."""
     state = store.state
     state[NUM_RESTORES] += 1
@@ -224,8 +224,8 @@ def restore(store, trail_size, num_decided, highest_low):
     while state[TRAIL_SIZE] > trail_size:
         state[TRAIL_SIZE] -= 1
         at = state[TRAIL_SIZE]
-        unit = np.int64(store.trail_unit[at])
-        word = np.int64(store.trail_word[at])
+        unit = int64(store.trail_unit[at])
+        word = int64(store.trail_word[at])
         back = store.trail_bits[at] ^ store.domain[unit, word]
         store.domain[unit, word] = store.trail_bits[at]
         while back != NO_BITS:
@@ -241,7 +241,7 @@ def restore(store, trail_size, num_decided, highest_low):
 
 
 @compiled_inner
-def enqueue(store, unit):
+def enqueue(store: Store, unit: int) -> None:
     """Put ``unit`` on the work list, unless it is there."""
     if store.is_queued[unit]:
         return
@@ -252,7 +252,7 @@ def enqueue(store, unit):
 
 
 @compiled
-def dequeue(store):
+def dequeue(store: Store) -> int:
     """Take the next unit off the work list, which is not empty."""
     unit = store.queue[store.state[QUEUE_HEAD]]
     store.state[QUEUE_HEAD] = (store.state[QUEUE_HEAD] + 1) % len(store.queue)
@@ -262,51 +262,51 @@ def dequeue(store):
 
 
 @compiled_inner
-def has_chip(chips, chip):
+def has_chip(chips: WordArray, chip: int) -> bool:
     """Whether the set ``chips`` [W] holds ``chip``."""
-    return (chips[chip // WORD_BITS] >> np.uint64(chip % WORD_BITS)) & ONE_BIT != NO_BITS
+    return (chips[chip // WORD_BITS] >> uint64(chip % WORD_BITS)) & ONE_BIT != NO_BITS
 
 
 @compiled_inner
-def chip_bit(chip):
+def chip_bit(chip: int) -> int:
     """The bit of ``chip`` in its word."""
-    return ONE_BIT << np.uint64(chip % WORD_BITS)
+    return ONE_BIT << uint64(chip % WORD_BITS)
 
 
 @compiled_inner
-def range_bits(word, low, high):
+def range_bits(word: int, low: int, high: int) -> int:
     """The chips ``low … high`` that lie in ``word``."""
     start = max(low - word * WORD_BITS, 0)
     end = min(high - word * WORD_BITS, WORD_BITS - 1)
     if start > end:
         return NO_BITS
-    return (ALL_BITS >> np.uint64(WORD_BITS - 1 - end)) & (ALL_BITS << np.uint64(start))
+    return (ALL_BITS >> uint64(WORD_BITS - 1 - end)) & (ALL_BITS << uint64(start))
 
 
 @compiled_inner
-def lowest_bit(bits):
+def lowest_bit(bits: int) -> int:
     """Number of the lowest bit set; ``bits`` is not 0."""
     place = 0
     for step in (32, 16, 8, 4, 2, 1):
-        if bits & ((ONE_BIT << np.uint64(step)) - ONE_BIT) == NO_BITS:
-            bits >>= np.uint64(step)
+        if bits & ((ONE_BIT << uint64(step)) - ONE_BIT) == NO_BITS:
+            bits >>= uint64(step)
             place += step
     return place
 
 
 @compiled_inner
-def highest_bit(bits):
+def highest_bit(bits: int) -> int:
     """Number of the highest bit set; ``bits`` is not 0."""
     place = 0
     for step in (32, 16, 8, 4, 2, 1):
-        if bits >> np.uint64(step) != NO_BITS:
-            bits >>= np.uint64(step)
+        if bits >> uint64(step) != NO_BITS:
+            bits >>= uint64(step)
             place += step
     return place
 
 
 @compiled_inner
-def _tighten_bounds(store, unit):
+def _tighten_bounds(store: Store, unit: int) -> None:
     word = store.low[unit] // WORD_BITS
     while store.domain[unit, word] == NO_BITS:
         word += 1
@@ -318,13 +318,13 @@ def _tighten_bounds(store, unit):
 
 
 @compiled_inner
-def _decided(store, unit):
+def _decided(store: Store, unit: int) -> None:
     store.decided[store.state[NUM_DECIDED]] = unit
     store.state[NUM_DECIDED] += 1
     store.occupied[store.low[unit]] += 1
 
 
-def pack_chips(open_chips: NDArray[np.bool_]) -> NDArray[np.uint64]:
+def pack_chips(open_chips: BoolArray) -> WordArray:
     """Sets of chips as words: [..., D] True where a chip is in the set -> [..., W]."""
     num_chips = open_chips.shape[-1]
     num_words = -(-num_chips // WORD_BITS)
@@ -334,7 +334,7 @@ def pack_chips(open_chips: NDArray[np.bool_]) -> NDArray[np.uint64]:
     return np.ascontiguousarray(as_bytes).view("<u8").astype(np.uint64)
 
 
-def unpack_chips(words: NDArray[np.uint64], num_chips: int) -> NDArray[np.bool_]:
+def unpack_chips(words: WordArray, num_chips: int) -> BoolArray:
     """The inverse of :func:`pack_chips`: [..., W] -> [..., D]."""
     as_bytes = np.ascontiguousarray(words.astype("<u8")).view(np.uint8)
     return np.unpackbits(as_bytes, axis=-1, bitorder="little")[..., :num_chips].astype(np.bool_)

@@ -8,8 +8,8 @@ nothing.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.common.compiling import compiled_inner
 from go_opt.solver.problem.problem import NO_SKIP_ALL, NO_SKIP_OFF
 from go_opt.solver.propagation.propagators.domains import (
@@ -18,6 +18,7 @@ from go_opt.solver.propagation.propagators.domains import (
     NARROWED,
     SUPPORT_FELL,
     UNCHANGED,
+    Store,
     has_chip,
     narrow_range,
 )
@@ -25,7 +26,7 @@ from go_opt.solver.propagation.propagators.tables import RuleTables
 
 
 @compiled_inner
-def propagate(tables, store, unit):
+def propagate(tables: RuleTables, store: Store, unit: int) -> int:
     if tables.no_skip == NO_SKIP_OFF or not store.state[SUPPORT_FELL]:
         return UNCHANGED
     store.state[SUPPORT_FELL] = 0
@@ -43,7 +44,7 @@ def propagate(tables, store, unit):
     return result
 
 
-def holds(tables: RuleTables, placement: NDArray[np.int32]) -> bool:
+def holds(tables: RuleTables, placement: IntArray) -> bool:
     if tables.no_skip == NO_SKIP_OFF:
         return True
     used = np.unique(placement)
@@ -51,7 +52,7 @@ def holds(tables: RuleTables, placement: NDArray[np.int32]) -> bool:
 
 
 @compiled_inner
-def _only_unit(store, chip):
+def _only_unit(store: Store, chip: int) -> int:
     unit = 0
     while not has_chip(store.domain[unit], chip):
         unit += 1
@@ -59,7 +60,7 @@ def _only_unit(store, chip):
 
 
 @compiled_inner
-def _cut_above(store, chip):
+def _cut_above(store: Store, chip: int) -> int:
     result = UNCHANGED
     for unit in range(len(store.size)):
         status = narrow_range(store, unit, 0, chip - 1)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import LongArray, WordArray
 from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.solver.propagation.propagators.domains import NO_BITS, ONE_BIT, WORD_BITS, chip_bit, lowest_bit
 
@@ -22,19 +22,19 @@ MAX_BETWEEN: Final = 100_000
 class Spans(NamedTuple):
     """What is known of edges and units before any is decided."""
 
-    span: NDArray[np.int64]  # [E] 1 + |Q|
-    below: NDArray[np.int64]  # [U] units that may lie below each unit's chip
-    above: NDArray[np.int64]  # [U] units that may lie above it
-    between_ptr: NDArray[np.int64]  # [E + 1]
-    between: NDArray[np.int64]  # [T] units on a path from one end of an edge to the other
+    span: LongArray  # [E] 1 + |Q|
+    below: LongArray  # [U] units that may lie below each unit's chip
+    above: LongArray  # [U] units that may lie above it
+    between_ptr: LongArray  # [E + 1]
+    between: LongArray  # [T] units on a path from one end of an edge to the other
 
 
 def count_spans(
-    succ_ptr: NDArray[np.int64],
-    succ: NDArray[np.int64],
-    pred_ptr: NDArray[np.int64],
-    pred: NDArray[np.int64],
-    topological: NDArray[np.int64],
+    succ_ptr: LongArray,
+    succ: LongArray,
+    pred_ptr: LongArray,
+    pred: LongArray,
+    topological: LongArray,
     *,
     between_counts: bool,
 ) -> Spans:
@@ -62,7 +62,7 @@ def count_spans(
 
 
 @compiled
-def _closure(ptr, neighbours, order):
+def _closure(ptr: LongArray, neighbours: LongArray, order: LongArray) -> WordArray:
     """[U, ceil(U / 64)] all units each unit reaches along ``neighbours``, which come first in ``order``."""
     num_units = len(ptr) - 1
     reached = np.zeros((num_units, (num_units + WORD_BITS - 1) // WORD_BITS), np.uint64)
@@ -76,7 +76,9 @@ def _closure(ptr, neighbours, order):
 
 
 @compiled
-def _spans(succ_ptr, succ, ancestors, descendants, between_counts):
+def _spans(
+    succ_ptr: LongArray, succ: LongArray, ancestors: WordArray, descendants: WordArray, between_counts: bool
+) -> tuple[LongArray, LongArray]:
     num_units = len(succ_ptr) - 1
     spans = np.zeros(len(succ), np.int64)
     num_between = np.zeros(len(succ), np.int64)
@@ -96,7 +98,14 @@ def _spans(succ_ptr, succ, ancestors, descendants, between_counts):
 
 
 @compiled
-def _list_between(succ_ptr, succ, ancestors, descendants, between_ptr, between):
+def _list_between(
+    succ_ptr: LongArray,
+    succ: LongArray,
+    ancestors: WordArray,
+    descendants: WordArray,
+    between_ptr: LongArray,
+    between: LongArray,
+) -> None:
     for unit in range(len(succ_ptr) - 1):
         for i in range(succ_ptr[unit], succ_ptr[unit + 1]):
             at = between_ptr[i]
@@ -109,7 +118,7 @@ def _list_between(succ_ptr, succ, ancestors, descendants, between_ptr, between):
 
 
 @compiled_inner
-def _count_bits(bits):
+def _count_bits(bits: int) -> int:
     count = 0
     while bits != NO_BITS:
         bits &= bits - ONE_BIT

@@ -14,16 +14,14 @@ The adjacent rule is a span of 1. Without these rules a span is the number of ch
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
+from go_opt.common.arrays import IntArray
 from go_opt.common.compiling import compiled_inner
-from go_opt.solver.propagation.propagators.domains import FAILED, UNCHANGED, narrow_range
+from go_opt.solver.propagation.propagators.domains import FAILED, UNCHANGED, Store, narrow_range
 from go_opt.solver.propagation.propagators.tables import RuleTables
 
 
 @compiled_inner
-def propagate(tables, store, unit):
+def propagate(tables: RuleTables, store: Store, unit: int) -> int:
     if not tables.spans_bind:
         return UNCHANGED
     result = UNCHANGED
@@ -41,6 +39,6 @@ def propagate(tables, store, unit):
     return result
 
 
-def holds(tables: RuleTables, placement: NDArray[np.int32]) -> bool:
+def holds(tables: RuleTables, placement: IntArray) -> bool:
     source, reader = tables.edges()
     return bool((placement[reader] - placement[source] <= tables.succ_span).all())

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, FloatArray, LongArray, WordArray
 from go_opt.solver.problem.problem import (
     NO_SKIP_ALL,
     NO_SKIP_OFF,
@@ -29,36 +29,36 @@ MAX_FAR_UNITS: Final = 2048
 class Limits(NamedTuple):
     """At most, or at least, so much on a chip."""
 
-    chip: NDArray[np.int64]  # [C]
-    at_most: NDArray[np.float64]  # [C] bytes or seconds; infinite where there is no such limit
-    at_least: NDArray[np.float64]  # [C]
-    amount: NDArray[np.float64]  # [C, U] what the unit adds by itself
-    shares: NDArray[np.bool_]  # [C] True where the items below count too
-    item_ptr: NDArray[np.int64]  # [U + 1]
-    item: NDArray[np.int64]  # [...] items the unit needs, each once per chip
-    item_amount: NDArray[np.float64]  # [I]
+    chip: LongArray  # [C]
+    at_most: FloatArray  # [C] bytes or seconds; infinite where there is no such limit
+    at_least: FloatArray  # [C]
+    amount: FloatArray  # [C, U] what the unit adds by itself
+    shares: BoolArray  # [C] True where the items below count too
+    item_ptr: LongArray  # [U + 1]
+    item: LongArray  # [...] items the unit needs, each once per chip
+    item_amount: FloatArray  # [I]
 
 
 class RuleTables(NamedTuple):
     """A placement problem as the propagators read it."""
 
     num_chips: int
-    succ_ptr: NDArray[np.int64]  # [U + 1]
-    succ: NDArray[np.int64]  # [E] readers of each unit
-    succ_rise: NDArray[np.int64]  # [E] least f(v) - f(u) where dataflow is acyclic, beside succ
-    succ_span: NDArray[np.int64]  # [E] largest f(v) - f(u), beside succ
-    pred_ptr: NDArray[np.int64]  # [U + 1]
-    pred: NDArray[np.int64]  # [E] what each unit reads
-    pred_rise: NDArray[np.int64]  # [E] beside pred
-    pred_span: NDArray[np.int64]  # [E] beside pred
-    succ_source: NDArray[np.int64]  # [E] beside succ
-    pred_edge: NDArray[np.int64]  # [E] where the edge stands in succ, beside pred
-    between_ptr: NDArray[np.int64]  # [E + 1]
-    between: NDArray[np.int64]  # [T] units on a path between the ends of each edge of succ
-    around_ptr: NDArray[np.int64]  # [U + 1]
-    around: NDArray[np.int64]  # [T] edges of succ between whose ends each unit lies
-    topological: NDArray[np.int64]  # [U]
-    allowed: NDArray[np.uint64]  # [U, W] initial domains
+    succ_ptr: LongArray  # [U + 1]
+    succ: LongArray  # [E] readers of each unit
+    succ_rise: LongArray  # [E] least f(v) - f(u) where dataflow is acyclic, beside succ
+    succ_span: LongArray  # [E] largest f(v) - f(u), beside succ
+    pred_ptr: LongArray  # [U + 1]
+    pred: LongArray  # [E] what each unit reads
+    pred_rise: LongArray  # [E] beside pred
+    pred_span: LongArray  # [E] beside pred
+    succ_source: LongArray  # [E] beside succ
+    pred_edge: LongArray  # [E] where the edge stands in succ, beside pred
+    between_ptr: LongArray  # [E + 1]
+    between: LongArray  # [T] units on a path between the ends of each edge of succ
+    around_ptr: LongArray  # [U + 1]
+    around: LongArray  # [T] edges of succ between whose ends each unit lies
+    topological: LongArray  # [U]
+    allowed: WordArray  # [U, W] initial domains
     acyclic: bool
     no_skip: int  # index into NO_SKIP_RULES
     triangle: int  # index into TRIANGLE_RULES
@@ -70,7 +70,7 @@ class RuleTables(NamedTuple):
     def num_units(self) -> int:
         return len(self.succ_ptr) - 1
 
-    def edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def edges(self) -> tuple[LongArray, LongArray]:
         """[E] source and reader of each edge, in the order of ``succ``."""
         return np.repeat(np.arange(self.num_units), np.diff(self.succ_ptr)), self.succ
 
@@ -84,7 +84,7 @@ def no_limits(num_units: int) -> Limits:
 def rule_tables(
     problem: PlacementProblem,
     *,
-    allowed: NDArray[np.bool_] | None = None,
+    allowed: BoolArray | None = None,
     limits: Limits | None = None,
 ) -> RuleTables:
     """The tables of ``problem``.
@@ -131,7 +131,7 @@ def rule_tables(
     )
 
 
-def _bounds(problem: PlacementProblem) -> tuple[NDArray[np.int64], ...]:
+def _bounds(problem: PlacementProblem) -> tuple[LongArray, ...]:
     """Span of each edge [E], highest and lowest chip of each unit [U], units between ends (CSR)."""
     most = problem.num_chips - 1
     span = np.full(problem.num_edges, most, dtype=np.int64)
@@ -160,9 +160,7 @@ def _bounds(problem: PlacementProblem) -> tuple[NDArray[np.int64], ...]:
     return span, highest, lowest, between_ptr, between
 
 
-def _around(
-    num_units: int, between_ptr: NDArray[np.int64], between: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _around(num_units: int, between_ptr: LongArray, between: LongArray) -> tuple[LongArray, LongArray]:
     """The same by unit instead of by edge."""
     edge = np.repeat(np.arange(len(between_ptr) - 1), np.diff(between_ptr))
     by_unit = np.argsort(between, kind="stable")

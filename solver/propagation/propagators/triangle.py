@@ -16,8 +16,8 @@ only beside acyclic dataflow, so dependencies lead upwards.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.common.compiling import compiled_inner
 from go_opt.solver.problem.problem import (
     TRIANGLE_ADJACENT,
@@ -35,6 +35,7 @@ from go_opt.solver.propagation.propagators.domains import (
     ONE_BIT,
     UNCHANGED,
     WORD_BITS,
+    Store,
     chip_bit,
     has_chip,
     lowest_bit,
@@ -44,7 +45,7 @@ from go_opt.solver.propagation.propagators.tables import RuleTables
 
 
 @compiled_inner
-def propagate(tables, store, unit):
+def propagate(tables: RuleTables, store: Store, unit: int) -> int:
     state = store.state
     if tables.triangle == TRIANGLE_OFF or (tables.triangle == TRIANGLE_ADJACENT and tables.acyclic):
         return UNCHANGED
@@ -64,7 +65,7 @@ def propagate(tables, store, unit):
     return _prune(tables, store, first)
 
 
-def holds(tables: RuleTables, placement: NDArray[np.int32]) -> bool:
+def holds(tables: RuleTables, placement: IntArray) -> bool:
     source, reader = (placement[ends] for ends in tables.edges())
     depends = np.zeros((tables.num_chips, tables.num_chips), dtype=np.bool_)
     depends[source, reader] = source != reader
@@ -82,7 +83,7 @@ def holds(tables: RuleTables, placement: NDArray[np.int32]) -> bool:
 
 
 @compiled_inner
-def unlink_after(tables, store, num_decided):
+def unlink_after(tables: RuleTables, store: Store, num_decided: int) -> None:
     """Forget the dependencies of all but the first ``num_decided`` decided units."""
     state = store.state
     while state[NUM_LINKED] > num_decided:
@@ -91,7 +92,7 @@ def unlink_after(tables, store, num_decided):
 
 
 @compiled_inner
-def _link(tables, store, unit):
+def _link(tables: RuleTables, store: Store, unit: int) -> None:
     store.is_linked[unit] = True
     for i in range(tables.succ_ptr[unit], tables.succ_ptr[unit + 1]):
         if store.is_linked[tables.succ[i]]:
@@ -102,7 +103,7 @@ def _link(tables, store, unit):
 
 
 @compiled_inner
-def _unlink(tables, store, unit):
+def _unlink(tables: RuleTables, store: Store, unit: int) -> None:
     for i in range(tables.succ_ptr[unit], tables.succ_ptr[unit + 1]):
         if store.is_linked[tables.succ[i]]:
             _drop_edge(store, store.low[unit], store.low[tables.succ[i]])
@@ -113,7 +114,7 @@ def _unlink(tables, store, unit):
 
 
 @compiled_inner
-def _add_edge(store, a, b):
+def _add_edge(store: Store, a: int, b: int) -> None:
     if a == b:
         return
     store.link_edges[a, b] += 1
@@ -123,7 +124,7 @@ def _add_edge(store, a, b):
 
 
 @compiled_inner
-def _drop_edge(store, a, b):
+def _drop_edge(store: Store, a: int, b: int) -> None:
     if a == b:
         return
     store.link_edges[a, b] -= 1
@@ -133,7 +134,7 @@ def _drop_edge(store, a, b):
 
 
 @compiled_inner
-def _find_far(tables, store):
+def _find_far(tables: RuleTables, store: Store) -> None:
     """``reach``, ``far`` and ``far_into`` from ``links``, highest chip first: links lead upwards."""
     num_words = store.links.shape[1]
     for i in range(tables.num_chips):
@@ -159,7 +160,7 @@ def _find_far(tables, store):
 
 
 @compiled_inner
-def _prune(tables, store, first):
+def _prune(tables: RuleTables, store: Store, first: int) -> int:
     """Neighbours of newly decided units stay off the chips to which a detour leads."""
     result = UNCHANGED
     for i in range(first, store.state[NUM_LINKED]):

@@ -19,13 +19,19 @@ import math
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.arrays import BoolArray, FloatArray, LongArray
+from go_opt.common.compiling import compiled, compiled_inner, int64
 from go_opt.solver.problem.allotment import allotted_chips, share_chips
 from go_opt.solver.slicing.cuts import NO_SLICING, least_interval, walk_back
-from go_opt.solver.slicing.problem import ROUNDING, SliceProblem
-from go_opt.solver.slicing.relay_terms import no_tensors_alive, relay_s, relays_of_segments, start_over
+from go_opt.solver.slicing.segments.problem import ROUNDING, SliceProblem
+from go_opt.solver.slicing.segments.relay_terms import (
+    Alive,
+    no_tensors_alive,
+    relay_s,
+    relays_of_segments,
+    start_over,
+)
 from go_opt.solver.slicing.segments.starts import FittingStarts, sure_starts
 
 # Starts looked at in one search, for all its candidates: a second's work. Past it the best so far stays.
@@ -34,7 +40,7 @@ MOST_STEPS: Final = 100_000_000
 
 def cheapest_replicated_cuts(
     problem: SliceProblem, fits: FittingStarts, max_chips: int, lower_s: float, at_most_s: float
-) -> NDArray[np.int64] | None:
+) -> LongArray | None:
     """Cuts of the cheapest slicing into replicated stages on at most ``max_chips`` chips, all alike.
 
     ``None`` where it takes more than ``at_most_s``; none takes less than ``lower_s``.
@@ -44,41 +50,39 @@ def cheapest_replicated_cuts(
     start_over(problem.relays, made)
     previous, steps = np.zeros(problem.num_kernels + 1, np.int64), np.zeros(1, np.int64)
 
-    def cuts_within(interval_s: float) -> tuple[NDArray[np.int64] | None, float]:
+    def cuts_within(interval_s: float) -> tuple[LongArray | None, float]:
         stages, next_s = fewest_replicated(
             problem, fits, is_sure, first_fitting, max_chips, interval_s, made, previous, steps
         )
         return (None if stages == NO_SLICING else walk_back(previous, stages)), next_s
 
-    def cost_s(cuts: NDArray[np.int64]) -> float:
+    def cost_s(cuts: LongArray) -> float:
         return replicated_cost_s(problem, cuts, max_chips)
 
     return least_interval(cost_s, cuts_within, lower_s, at_most_s)
 
 
-def replicated_cost_s(problem: SliceProblem, cuts: NDArray[np.int64], chips: int) -> float:
+def replicated_cost_s(problem: SliceProblem, cuts: LongArray, chips: int) -> float:
     """Interval of the stages between ``cuts`` on so many chips, streamed weights left out."""
     work_s = segment_work_s(problem, cuts)
     return max(_floor_s(problem, cuts), float((work_s / share_chips(work_s, chips)).max()))
 
 
-def stage_sizes(
-    problem: SliceProblem, cuts: NDArray[np.int64], max_chips: int, min_chips: int
-) -> NDArray[np.int64]:
+def stage_sizes(problem: SliceProblem, cuts: LongArray, max_chips: int, min_chips: int) -> LongArray:
     """[S] the fewest chips of each stage that cost what ``max_chips`` do, ``min_chips`` in all at least."""
     work_s = segment_work_s(problem, cuts)
     sizes = allotted_chips(work_s, max_chips, _floor_s(problem, cuts))
     return sizes if sizes.sum() >= min_chips else share_chips(work_s, min_chips)
 
 
-def _floor_s(problem: SliceProblem, cuts: NDArray[np.int64]) -> float:
+def _floor_s(problem: SliceProblem, cuts: LongArray) -> float:
     """Of the links, the host's among them."""
     crossing_bytes = int(problem.crossing_bytes[cuts].max())
     return max(problem.floor_s, crossing_bytes * float(problem.hop_s_per_byte[0]))
 
 
 @compiled
-def segment_work_s(problem, cuts):
+def segment_work_s(problem: SliceProblem, cuts: LongArray) -> FloatArray:
     """[S] compute of each segment on one chip of the first kind, relays among it."""
     kind = problem.chip_kind[0]
     passes = relays_of_segments(problem.relays, cuts)
@@ -90,7 +94,17 @@ def segment_work_s(problem, cuts):
 
 
 @compiled
-def fewest_replicated(problem, fits, is_sure, first_fitting, max_chips, interval_s, made, previous, steps):
+def fewest_replicated(
+    problem: SliceProblem,
+    fits: FittingStarts,
+    is_sure: BoolArray,
+    first_fitting: LongArray,
+    max_chips: int,
+    interval_s: float,
+    made: Alive,
+    previous: LongArray,
+    steps: LongArray,
+) -> tuple[int, float]:
     """Stages of a slicing within ``interval_s`` on the fewest chips, or NO_SLICING; and what comes next.
 
     Up to the second value every candidate interval gives the same answer: a start that costs
@@ -112,7 +126,7 @@ def fewest_replicated(problem, fits, is_sure, first_fitting, max_chips, interval
     idle_s = np.empty(num_kernels + 1)
     least_idle_s = np.empty(num_kernels + 1)
     passing = np.zeros((2, num_kernels + 1), np.int64)
-    passed_bytes, passed = np.int64(0), np.int64(0)
+    passed_bytes, passed = int64(0), int64(0)
     first, last = 0, -1
     entering = 0
     chips[0] = 0
@@ -142,7 +156,7 @@ def fewest_replicated(problem, fits, is_sure, first_fitting, max_chips, interval
                 next_s = min(next_s, interval_s + (idle - most_idle_s) / max_chips)
                 continue
             # Drop what the new start beats at any end, if it relays all that was made in between.
-            size_bytes, number = np.int64(0), np.int64(0)
+            size_bytes, number = int64(0), int64(0)
             while last >= first:
                 relays_s = relay_s(relays, kind, size_bytes + passing[0, last], number + passing[1, last])
                 if idle + relays_s > idle_s[last] or not is_sure[i]:
@@ -216,10 +230,10 @@ def fewest_replicated(problem, fits, is_sure, first_fitting, max_chips, interval
 
 
 @compiled_inner
-def chips_for(work_s, interval_s, max_chips):
+def chips_for(work_s: float, interval_s: float, max_chips: int) -> int:
     """Chips a segment takes within an interval; one too many where it does not fit."""
     if work_s <= interval_s:
-        return np.int64(1)
+        return int64(1)
     if interval_s * max_chips < work_s:
-        return np.int64(max_chips + 1)
-    return np.int64(math.ceil(work_s / interval_s))
+        return int64(max_chips + 1)
+    return int64(math.ceil(work_s / interval_s))

@@ -15,20 +15,26 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
+from go_opt.common.compiling import compiled, compiled_inner, int64
 from go_opt.solver.slicing.cuts import RELATIVE_TOLERANCE
-from go_opt.solver.slicing.problem import SliceProblem
-from go_opt.solver.slicing.relay_terms import end_moves_on, no_tensors_alive, relay_s, start_over
-from go_opt.solver.slicing.segments.memory import SegmentMemory, grow_segment, segment_usage
+from go_opt.solver.slicing.segments.memory import SegmentMemory, SegmentUsage, grow_segment, segment_usage
+from go_opt.solver.slicing.segments.problem import SliceProblem
+from go_opt.solver.slicing.segments.relay_terms import (
+    Alive,
+    end_moves_on,
+    no_tensors_alive,
+    relay_s,
+    start_over,
+)
 from go_opt.solver.slicing.segments.starts import first_start
 
 FIRST_STEP: Final = 0.05  # from a lower bound to the first candidate
 # Stages looked at in all passes together, some seconds' work; past it there is no answer.
 MOST_STEPS: Final = 1_000_000_000
 
-StageCuts = tuple[NDArray[np.int64], NDArray[np.int64], float]
+StageCuts = tuple[LongArray, LongArray, float]
 
 
 def replicated_cuts_general(
@@ -63,7 +69,15 @@ def replicated_cuts_general(
 
 
 @compiled
-def _least_by_chips(problem, memory, interval_s, previous, usage, alive, steps):
+def _least_by_chips(
+    problem: SliceProblem,
+    memory: SegmentMemory,
+    interval_s: float,
+    previous: IntArray,
+    usage: SegmentUsage,
+    alive: Alive,
+    steps: LongArray,
+) -> FloatArray:
     """[D + 1] least interval up to ``interval_s`` by the chips used; infinite where there is none.
 
     ``previous[:, j, d]`` are the cut before j of the least that d chips reach, and the size of
@@ -76,7 +90,7 @@ def _least_by_chips(problem, memory, interval_s, previous, usage, alive, steps):
     most_saved_s, most_bytes = problem.again_s.sum(), memory.sram_bytes[:max_chips].max()
     usage.seen[:] = -1
     start_over(problem.relays, alive)
-    first, again = np.int64(0), 0
+    first, again = int64(0), 0
     for j in range(1, num_kernels + 1):
         if steps[0] > MOST_STEPS:
             return np.full(max_chips + 1, np.inf)
@@ -120,7 +134,9 @@ def _least_by_chips(problem, memory, interval_s, previous, usage, alive, steps):
 
 
 @compiled_inner
-def stage_cost_s(problem, chip, size, start, end, work_s, saved_s):
+def stage_cost_s(
+    problem: SliceProblem, chip: int, size: int, start: int, end: int, work_s: float, saved_s: float
+) -> float:
     """Cost of segment [start, end), ``work_s`` on one chip, on ``size`` chips from ``chip`` on.
 
     What inputs are read again in it saves ``saved_s``.
@@ -136,7 +152,7 @@ def stage_cost_s(problem, chip, size, start, end, work_s, saved_s):
     return (work_s - saved_s + (2 * size - 1) * most_s + least_s) / size
 
 
-def _walk_back(previous: NDArray[np.int32], chips: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _walk_back(previous: IntArray, chips: int) -> tuple[LongArray, LongArray]:
     cuts, sizes = [previous.shape[1] - 1], []
     while cuts[-1] > 0:
         start, size = (int(value) for value in previous[:, cuts[-1], chips])

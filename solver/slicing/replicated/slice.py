@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray, LongArray
 from go_opt.env.cost import CostTables
 from go_opt.env.model.memory import stream_order
 from go_opt.model.graph import INPUT, WEIGHT
@@ -21,8 +21,6 @@ from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence
 from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
-from go_opt.solver.slicing.problem import least_s, one_chip_s, slice_problem
-from go_opt.solver.slicing.relay_terms import relay_terms
 from go_opt.solver.slicing.replicated.cuts import (
     MOST_STEPS,
     cheapest_replicated_cuts,
@@ -32,27 +30,27 @@ from go_opt.solver.slicing.replicated.cuts import (
 from go_opt.solver.slicing.replicated.general import replicated_cuts_general
 from go_opt.solver.slicing.segments.fitting_starts import fitting_starts
 from go_opt.solver.slicing.segments.memory import SegmentMemory, least_needed_bytes, segment_memory
+from go_opt.solver.slicing.segments.problem import least_s, one_chip_s, slice_problem
+from go_opt.solver.slicing.segments.relay_terms import relay_terms
 from go_opt.solver.slicing.segments.starts import all_starts
 from go_opt.solver.slicing.slice import with_addresses
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class ReplicatedSlicing:
     """A placement that follows an order: kernels between two cuts share the chips of a stage."""
 
-    placement: NDArray[np.int32]  # [N] first chip of the op's stage
-    replication: NDArray[np.int32]  # [N] chips of the op's stage
-    cuts: NDArray[np.int64]  # [S + 1]
-    sizes: NDArray[np.int64]  # [S] chips of each stage
+    placement: IntArray  # [N] first chip of the op's stage
+    replication: IntArray  # [N] chips of the op's stage
+    cuts: LongArray  # [S + 1]
+    sizes: LongArray  # [S] chips of each stage
     interval_s: float  # its cost, streamed weights left out
 
 
 def slice_order_replicated(
     tables: CostTables,
-    order: NDArray[np.int32],
-    fusion_group: NDArray[np.int32],
+    order: IntArray,
+    fusion_group: IntArray,
     *,
     passing: Passing,
     min_chips: int = 1,
@@ -96,7 +94,7 @@ def slice_order_replicated(
             return None
         lower_s = replicated_cost_s(problem, cuts, chips)
 
-        def cheapest(held: SegmentMemory) -> IntArray | None:
+        def cheapest(held: SegmentMemory) -> LongArray | None:
             if least_needed_bytes(held).max() > held.sram_bytes[0]:
                 return None
             most_steps = (2 * MOST_STEPS, max(1, MOST_STEPS // problem.num_kernels))
@@ -114,7 +112,7 @@ def slice_order_replicated(
     return None if found is None else _sliced(sequence, *found)
 
 
-def free_reads(tables: CostTables, interval_s: float) -> IntArray:
+def free_reads(tables: CostTables, interval_s: float) -> LongArray:
     """Reads of weights which the host's link carries within an interval, beside what it has to.
 
     In the order in which chips stream them.
@@ -132,7 +130,7 @@ def free_reads(tables: CostTables, interval_s: float) -> IntArray:
 def _memory(
     tables: CostTables,
     sequence: KernelSequence,
-    streamed: IntArray,
+    streamed: LongArray,
     weights_may_stream: bool,
     passing: Passing,
 ) -> SegmentMemory:
@@ -153,7 +151,7 @@ def _host_floor_s(tables: CostTables) -> float:
 
 
 def _sliced(
-    sequence: KernelSequence, cuts: IntArray, sizes: IntArray, interval_s: float
+    sequence: KernelSequence, cuts: LongArray, sizes: LongArray, interval_s: float
 ) -> ReplicatedSlicing:
     lengths = np.diff(cuts)
     first_chip = np.repeat(np.cumsum(sizes) - sizes, lengths)[sequence.kernel_of].astype(np.int32)

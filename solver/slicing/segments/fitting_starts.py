@@ -17,32 +17,40 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.arrays import BoolArray, IntArray, LongArray
+from go_opt.common.compiling import compiled, compiled_inner, int64
+from go_opt.solver.slicing.segments.memory import SegmentMemory
+from go_opt.solver.slicing.segments.problem import SliceProblem
 from go_opt.solver.slicing.segments.starts import FittingStarts, first_start
 
 BLOCK: Final = 64  # starts
-ZERO, NONE = np.int64(0), np.int64(-1)  # numba compiles anew for every literal
+ZERO, NONE = int64(0), int64(-1)  # numba compiles anew for every literal
 
 
 class _Held(NamedTuple):
     """What segments to the end at hand hold. Axes: ``M`` kernels, ``K`` tensors, ``B`` blocks."""
 
-    steady: NDArray[np.int64]  # [M] summands that are never negative
-    entering: NDArray[np.int64]  # [M] those that are
-    reader: NDArray[np.int64]  # [K] the last one before the end, -1: none
-    end_ptr: NDArray[np.int64]  # [M + 1]
-    end: NDArray[np.int64]  # [...] tensors, outputs left out, that each kernel is the last to read
-    most_alive: NDArray[np.int64]  # [M] alive at each kernel, whichever the segment
-    is_fresh: NDArray[np.bool_]  # [B] whether the following is up to date
-    total: NDArray[np.int64]  # [2, B] of the summands
-    most_held: NDArray[np.int64]  # [B] summands of the block from any start in it on
-    most_alive_in: NDArray[np.int64]  # [B] at any kernel
+    steady: LongArray  # [M] summands that are never negative
+    entering: LongArray  # [M] those that are
+    reader: LongArray  # [K] the last one before the end, -1: none
+    end_ptr: LongArray  # [M + 1]
+    end: LongArray  # [...] tensors, outputs left out, that each kernel is the last to read
+    most_alive: LongArray  # [M] alive at each kernel, whichever the segment
+    is_fresh: BoolArray  # [B] whether the following is up to date
+    total: LongArray  # [2, B] of the summands
+    most_held: LongArray  # [B] summands of the block from any start in it on
+    most_alive_in: LongArray  # [B] at any kernel
 
 
 @compiled
-def fitting_starts(problem, memory, sizes_bytes, interval_s, most_steps):
+def fitting_starts(
+    problem: SliceProblem,
+    memory: SegmentMemory,
+    sizes_bytes: LongArray,
+    interval_s: float,
+    most_steps: tuple[int, int],
+) -> FittingStarts:
     """Starts of segments that fit in memory and may be within ``interval_s``, for each end.
 
     Left out are most starts that no such segments reach from the first kernel.
@@ -94,14 +102,26 @@ def fitting_starts(problem, memory, sizes_bytes, interval_s, most_steps):
 
 
 @compiled_inner
-def _runs_of_end(memory, sizes_bytes, held, kept, is_reached, first, usable, end, runs, num_runs, most_steps):
+def _runs_of_end(
+    memory: SegmentMemory,
+    sizes_bytes: LongArray,
+    held: _Held,
+    kept: LongArray,
+    is_reached: BoolArray,
+    first: int,
+    usable: int,
+    end: int,
+    runs: IntArray,
+    num_runs: int,
+    most_steps: int,
+) -> tuple[int, int]:
     """Add the runs of starts from ``first`` on to ``runs``; returns their number, and the steps it took."""
     steady, entering, most_alive, entered = held.steady, held.entering, held.most_alive, memory.entering_bytes
     smallest, largest, num_sizes = sizes_bytes[0], sizes_bytes[-1], len(sizes_bytes)
-    steady_bytes, entering_bytes = np.int64(0), np.int64(0)
-    at_most_bytes = np.int64(0)  # alive at any kernel
-    alive_bytes, peak_bytes, grown = np.int64(0), np.int64(0), end  # at ``grown``, and most from there on
-    size = np.int64(num_sizes)  # of the run at hand
+    steady_bytes, entering_bytes = int64(0), int64(0)
+    at_most_bytes = int64(0)  # alive at any kernel
+    alive_bytes, peak_bytes, grown = int64(0), int64(0), end  # at ``grown``, and most from there on
+    size = int64(num_sizes)  # of the run at hand
     steps = 0
     i = fitting = end
     while i > first and steps < most_steps:
@@ -147,7 +167,9 @@ def _runs_of_end(memory, sizes_bytes, held, kept, is_reached, first, usable, end
 
 
 @compiled_inner
-def _go_on(runs, num_runs, size, num_sizes, start, next_size, stop):
+def _go_on(
+    runs: IntArray, num_runs: int, size: int, num_sizes: int, start: int, next_size: int, stop: int
+) -> int:
     """The run of ``size`` that has come down to ``start`` goes on if the next start needs the same.
 
     Else it ends there and one of ``next_size`` begins; none of ``num_sizes``. Returns the number of runs.
@@ -164,7 +186,9 @@ def _go_on(runs, num_runs, size, num_sizes, start, next_size, stop):
 
 
 @compiled_inner
-def _grow(memory, start, end, kept, alive_bytes, peak_bytes):
+def _grow(
+    memory: SegmentMemory, start: int, end: int, kept: LongArray, alive_bytes: int, peak_bytes: int
+) -> tuple[int, int]:
     """Bytes alive at ``start`` and at the fullest kernel of [start, end), given those of [start + 1, end).
 
     ``upto`` is a forest: its root is the last kept kernel at or before a kernel. ``following`` is
@@ -177,7 +201,7 @@ def _grow(memory, start, end, kept, alive_bytes, peak_bytes):
             following[start], rise[start] = start + 1, alive_bytes
         else:  # no fuller than the first one
             upto[start + 1], following[start], rise[start] = start, following[start + 1], rise[start + 1]
-    alive_bytes = np.int64(0)
+    alive_bytes = int64(0)
     for w in range(memory.write_ptr[start], memory.write_ptr[start + 1]):
         tensor = memory.write[w]
         if memory.is_output[tensor] or memory.last[tensor] >= end:
@@ -204,7 +228,7 @@ def _grow(memory, start, end, kept, alive_bytes, peak_bytes):
 
 
 @compiled_inner
-def _nothing_held(memory):
+def _nothing_held(memory: SegmentMemory) -> _Held:
     num_kernels = len(memory.entering_bytes)
     num_blocks = num_kernels // BLOCK + 1
     end_ptr, alive = np.zeros(num_kernels + 1, np.int64), np.zeros(num_kernels + 1, np.int64)
@@ -237,7 +261,7 @@ def _nothing_held(memory):
 
 
 @compiled_inner
-def _end_moves_on(memory, held, kernel):
+def _end_moves_on(memory: SegmentMemory, held: _Held, kernel: int) -> None:
     """Segments end behind ``kernel`` from now on, no longer before it."""
     for w in range(memory.write_ptr[kernel], memory.write_ptr[kernel + 1]):
         _move(held, held.steady, NONE, kernel, 2 * memory.size_bytes[memory.write[w]])
@@ -255,7 +279,7 @@ def _end_moves_on(memory, held, kernel):
 
 
 @compiled_inner
-def _move(held, summands, source, kernel, size):
+def _move(held: _Held, summands: LongArray, source: int, kernel: int, size: int) -> None:
     """Take ``size`` from the summand of ``source`` and add it to that of ``kernel``; -1: none."""
     if source >= 0:
         summands[source] -= size
@@ -266,8 +290,8 @@ def _move(held, summands, source, kernel, size):
 
 
 @compiled_inner
-def _freshen(held, entered, block):
-    steady, entering, most = np.int64(0), np.int64(0), np.int64(0)
+def _freshen(held: _Held, entered: LongArray, block: int) -> None:
+    steady, entering, most = int64(0), int64(0), int64(0)
     for i in range((block + 1) * BLOCK - 1, block * BLOCK - 1, -1):
         steady += held.steady[i]
         entering += held.entering[i]
@@ -277,7 +301,7 @@ def _freshen(held, entered, block):
 
 
 @compiled_inner
-def _with_room(runs, number):
+def _with_room(runs: IntArray, number: int) -> IntArray:
     """``runs`` with room for so many."""
     if number <= runs.shape[1]:
         return runs

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.common.compiling import compiled
 from go_opt.env.cost import CostTables
 from go_opt.env.model.addresses import most_alive, place_buffers
@@ -23,21 +24,21 @@ class SegmentMemory(NamedTuple):
     there or not: ``entering_bytes`` holds them and ``read`` does not.
     """
 
-    write_ptr: NDArray[np.int64]  # [M + 1]
-    write: NDArray[np.int32]  # [...] activations each kernel stores
-    read_ptr: NDArray[np.int64]  # [M + 1]
-    read: NDArray[np.int32]  # [...] activations and inputs each kernel reads from another
-    size_bytes: NDArray[np.int64]  # [K]
-    home: NDArray[np.int64]  # [K] kernel that produces the tensor, -1 for inputs
-    last: NDArray[np.int64]  # [K] last kernel that reads it from another, -1: none
-    is_output: NDArray[np.bool_]  # [K]
-    weight_ptr: NDArray[np.int64]  # [M + 1]
-    weight_bytes: NDArray[np.int64]  # [...] weights each kernel reads
-    weight_next: NDArray[np.int64]  # [...] next kernel that reads the same weight, M: none
-    weight_before: NDArray[np.int64]  # [...] the one before, -1: none
-    entering_bytes: NDArray[np.int64]  # [M] a segment holds throughout that starts here
-    crossing_bytes: NDArray[np.int64]  # [M + 1] produced before a cut and read after it
-    sram_bytes: NDArray[np.int64]  # [D]
+    write_ptr: LongArray  # [M + 1]
+    write: IntArray  # [...] activations each kernel stores
+    read_ptr: LongArray  # [M + 1]
+    read: IntArray  # [...] activations and inputs each kernel reads from another
+    size_bytes: LongArray  # [K]
+    home: LongArray  # [K] kernel that produces the tensor, -1 for inputs
+    last: LongArray  # [K] last kernel that reads it from another, -1: none
+    is_output: BoolArray  # [K]
+    weight_ptr: LongArray  # [M + 1]
+    weight_bytes: LongArray  # [...] weights each kernel reads
+    weight_next: LongArray  # [...] next kernel that reads the same weight, M: none
+    weight_before: LongArray  # [...] the one before, -1: none
+    entering_bytes: LongArray  # [M] a segment holds throughout that starts here
+    crossing_bytes: LongArray  # [M + 1] produced before a cut and read after it
+    sram_bytes: LongArray  # [D]
     places_buffers: bool  # activations need addresses
 
 
@@ -92,9 +93,7 @@ def segment_memory(
     )
 
 
-def _crossing_bytes(
-    size: NDArray[np.int64], home: NDArray[np.int64], last: NDArray[np.int64], num_kernels: int
-) -> NDArray[np.int64]:
+def _crossing_bytes(size: LongArray, home: LongArray, last: LongArray, num_kernels: int) -> LongArray:
     """[M + 1] of the tensors that are produced before each cut and read after it."""
     crosses = np.flatnonzero((home >= 0) & (last > home))
     change = np.zeros(num_kernels + 2, dtype=np.int64)
@@ -106,9 +105,9 @@ def _crossing_bytes(
 class SegmentUsage(NamedTuple):
     """What a segment that grows towards its start uses; the scratch of :func:`grow_segment`."""
 
-    total: NDArray[np.int64]  # [3] held throughout, most alive beside that, weights; in bytes
-    alive: NDArray[np.int64]  # [M] alive at each kernel of the segment, beside what is held
-    seen: NDArray[np.int64]  # [K] the last end a tensor was seen entering a segment of
+    total: LongArray  # [3] held throughout, most alive beside that, weights; in bytes
+    alive: LongArray  # [M] alive at each kernel of the segment, beside what is held
+    seen: LongArray  # [K] the last end a tensor was seen entering a segment of
 
 
 def segment_usage(memory: SegmentMemory) -> SegmentUsage:
@@ -121,7 +120,7 @@ def segment_usage(memory: SegmentMemory) -> SegmentUsage:
     )
 
 
-def shortage_bytes(memory: SegmentMemory, cuts: NDArray[np.int64]) -> int:
+def shortage_bytes(memory: SegmentMemory, cuts: LongArray) -> int:
     """By how much the fullest segment exceeds its chip's memory, once its activations have addresses.
 
     What segments need is otherwise counted without the holes between them.
@@ -134,7 +133,7 @@ def shortage_bytes(memory: SegmentMemory, cuts: NDArray[np.int64]) -> int:
 
 
 @compiled
-def _holes_bytes(memory, cuts, room):
+def _holes_bytes(memory: SegmentMemory, cuts: LongArray, room: LongArray) -> LongArray:
     """What each segment's activations need beyond those alive at once; zero where there is ample room."""
     holes = np.zeros(len(cuts) - 1, np.int64)
     address = np.empty(len(memory.write), np.int64)
@@ -150,7 +149,7 @@ def _holes_bytes(memory, cuts, room):
 
 
 @compiled
-def segment_peaks_bytes(memory, cuts, usage):
+def segment_peaks_bytes(memory: SegmentMemory, cuts: LongArray, usage: SegmentUsage) -> LongArray:
     """Bytes each segment between two cuts needs at its peak."""
     peaks = np.zeros(len(cuts) - 1, np.int64)
     for d in range(len(cuts) - 1):
@@ -161,7 +160,7 @@ def segment_peaks_bytes(memory, cuts, usage):
 
 
 @compiled
-def least_needed_bytes(memory):
+def least_needed_bytes(memory: SegmentMemory) -> LongArray:
     """[M] what a segment needs at least that holds the kernel: all that it touches is there at once."""
     needed = np.zeros(len(memory.entering_bytes), np.int64)
     for kernel in range(len(needed)):
@@ -177,7 +176,7 @@ def least_needed_bytes(memory):
 
 
 @compiled
-def grow_segment(memory, start, end, usage):
+def grow_segment(memory: SegmentMemory, start: int, end: int, usage: SegmentUsage) -> int:
     """Bytes segment [start, end) needs, after [start + 1, end) was asked for.
 
     A segment starts empty: ``usage.total`` is zero before its last kernel. Ends ascend.
@@ -211,11 +210,11 @@ def grow_segment(memory, start, end, usage):
 
 def _weight_reads(
     tables: CostTables,
-    reader: NDArray[np.int64],
+    reader: LongArray,
     num_kernels: int,
-    streams: NDArray[np.bool_],
+    streams: BoolArray,
     with_stream_buffer: bool,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[LongArray, LongArray, LongArray, LongArray]:
     """CSR over kernels: sizes of the weights each reads, and who reads them next and before.
 
     The stream buffer counts as one more weight, which all kernels read that stream one.

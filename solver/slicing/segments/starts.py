@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.common.compiling import compiled_inline
+from go_opt.solver.slicing.segments.problem import SliceProblem
 
 
 class FittingStarts(NamedTuple):
     """Runs of starts, the last ones first. Axes: ``M`` kernels, ``R`` runs."""
 
-    run_ptr: NDArray[np.int64]  # [M + 2] runs of each end
-    start: NDArray[np.int32]  # [R] starts from here …
-    stop: NDArray[np.int32]  # [R] … and before here
-    size: NDArray[np.int32]  # [R] the least of the memory sizes asked for that is enough
+    run_ptr: LongArray  # [M + 2] runs of each end
+    start: IntArray  # [R] starts from here …
+    stop: IntArray  # [R] … and before here
+    size: IntArray  # [R] the least of the memory sizes asked for that is enough
     steps: int  # starts and blocks of starts that were looked at, and kernels that segments grew by
     is_complete: bool  # False: it took more steps than asked for
 
@@ -28,7 +29,7 @@ def all_starts(num_kernels: int) -> FittingStarts:
     return FittingStarts(np.maximum(ends - 1, 0), none, ends[1:-1].astype(np.int32), none, 0, True)
 
 
-def sure_starts(fits: FittingStarts, reach: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+def sure_starts(fits: FittingStarts, reach: LongArray) -> tuple[BoolArray, LongArray]:
     """[M + 1] whether a start fits to every end that one before it does; [M + 1] the first to any later end.
 
     Args:
@@ -50,7 +51,7 @@ def sure_starts(fits: FittingStarts, reach: NDArray[np.int64]) -> tuple[NDArray[
 
 
 @compiled_inline
-def first_start(problem, start, end, work_s):
+def first_start(problem: SliceProblem, start: int, end: int, work_s: float) -> int:
     """The first start from ``start`` on of segments to ``end`` whose kernels take ``work_s`` at most."""
     while start < end and (least_work_s(problem, start, end) > work_s or problem.latest[start] < end):
         start += 1
@@ -58,7 +59,7 @@ def first_start(problem, start, end, work_s):
 
 
 @compiled_inline
-def least_work_s(problem, start, end):
+def least_work_s(problem: SliceProblem, start: int, end: int) -> float:
     """Seconds of the kernels of segment [start, end) on the kind that is fastest at them."""
     least_s = np.inf
     for kind in range(len(problem.prefix_s)):

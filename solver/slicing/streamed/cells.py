@@ -11,10 +11,12 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.arrays import BoolArray, FloatArray, LongArray
+from go_opt.common.compiling import compiled, compiled_inner, int64
+from go_opt.solver.slicing.segments.problem import SliceProblem
 from go_opt.solver.slicing.streamed.weight_streams import (
+    HeldWeights,
     WeightReads,
     drop_weights,
     hold_weights,
@@ -27,18 +29,25 @@ MOST_READ_SHARE: Final = 8  # more than this part of a chip's memory counts as n
 class Cells(NamedTuple):
     """Stretches of kernels. Axis ``G`` cells. Nodes: 0 the first cut, 1 + u one in cell u, G + 1 the last."""
 
-    start: NDArray[np.int64]  # [G + 1] first kernel of each
-    covers_from: NDArray[np.int64]  # [G + 1] first cell whose weights a segment from each node surely holds
-    works_from: NDArray[np.int64]  # [G + 1] the same for whole cells
-    may_cut: NDArray[np.bool_]  # [G + 2] whether a cut may fall on the node
+    start: LongArray  # [G + 1] first kernel of each
+    covers_from: LongArray  # [G + 1] first cell whose weights a segment from each node surely holds
+    works_from: LongArray  # [G + 1] the same for whole cells
+    may_cut: BoolArray  # [G + 2] whether a cut may fall on the node
     reads: WeightReads  # of whole cells
-    needed_bytes: NDArray[np.int64]  # [G] beside weights, of any segment that holds its weights
-    work_s: NDArray[np.float64]  # [G + 1] work of the cells before each, on the fastest kind each
-    reach: NDArray[np.int64]  # [G + 1] node that a segment from each must reach at least
+    needed_bytes: LongArray  # [G] beside weights, of any segment that holds its weights
+    work_s: FloatArray  # [G + 1] work of the cells before each, on the fastest kind each
+    reach: LongArray  # [G + 1] node that a segment from each must reach at least
 
 
 @compiled
-def make_cells(problem, reads, needed_bytes, kernel_at, room_bytes, num_cells):
+def make_cells(
+    problem: SliceProblem,
+    reads: WeightReads,
+    needed_bytes: LongArray,
+    kernel_at: LongArray,
+    room_bytes: int,
+    num_cells: int,
+) -> Cells:
     """The cells of the kernels ``kernel_at`` [M] by place.
 
     ``problem`` is by place; ``reads`` and ``needed_bytes`` [M] beside weights are by kernel.
@@ -76,7 +85,9 @@ def make_cells(problem, reads, needed_bytes, kernel_at, room_bytes, num_cells):
 
 
 @compiled_inner
-def _cell_starts(reads, kernel_at, room_bytes, num_cells):
+def _cell_starts(
+    reads: WeightReads, kernel_at: LongArray, room_bytes: int, num_cells: int
+) -> tuple[LongArray, BoolArray]:
     """[G + 1] first kernel of each cell, and [G] whether at most its last kernel reads weights."""
     num_kernels = len(kernel_at)
     to_read = np.zeros(num_kernels)
@@ -107,7 +118,7 @@ def _cell_starts(reads, kernel_at, room_bytes, num_cells):
 
 
 @compiled_inner
-def _cell_reads(reads, kernel_at, start):
+def _cell_reads(reads: WeightReads, kernel_at: LongArray, start: LongArray) -> WeightReads:
     """Each weight once in each cell, at the most touched of it."""
     num_cells = len(start) - 1
     read_ptr = np.zeros(num_cells + 1, np.int64)
@@ -133,20 +144,20 @@ def _cell_reads(reads, kernel_at, start):
 
 
 @compiled
-def cell_streams(cells, room_bytes, most_bytes, held):
+def cell_streams(cells: Cells, room_bytes: int, most_bytes: float, held: HeldWeights) -> FloatArray:
     """[G + 1, G + 1] bytes that cells from one to before another stream; infinite above ``most_bytes``."""
     num_cells = len(cells.start) - 1
     streamed = np.full((num_cells + 1, num_cells + 1), np.inf)
     for v in range(num_cells + 1):
         streamed[v, v] = 0.0
         drop_weights(held)
-        needed = np.int64(0)
+        needed = int64(0)
         for u in range(v - 1, -1, -1):
             hold_weights(cells.reads, held, u)
             needed = max(needed, cells.needed_bytes[u])
             if needed > room_bytes:
                 break
-            least = streamed_bytes(cells.reads, held, room_bytes - needed, np.int64(0))
+            least = streamed_bytes(cells.reads, held, room_bytes - needed, int64(0))
             if least > most_bytes:
                 break
             streamed[u, v] = least

@@ -19,9 +19,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.arrays import FloatArray, LongArray
+from go_opt.common.compiling import compiled, compiled_inner, int64
 from go_opt.solver.slicing.cuts import GALLOP_STEP, RELATIVE_TOLERANCE
 from go_opt.solver.slicing.streamed.segment_table import SegmentTable
 
@@ -30,11 +30,11 @@ class StreamedProblem(NamedTuple):
     """Segments of a table on a target's chips in their order. Axes: ``A`` cuts, ``D`` chips."""
 
     table: SegmentTable
-    class_of_chip: NDArray[np.int64]  # [D]
-    blocked: NDArray[np.int64]  # [D, A] kernels before a cut that the chip cannot or may not run
+    class_of_chip: LongArray  # [D]
+    blocked: LongArray  # [D, A] kernels before a cut that the chip cannot or may not run
     are_alike: bool  # one class of chips, which may run everything
     replicates: bool
-    cut_s: NDArray[np.float64]  # [A] of the link a cut crosses, where segments do not cost it
+    cut_s: FloatArray  # [A] of the link a cut crosses, where segments do not cost it
     host_s: float  # of the host's links, with nothing streamed
     input_s: float  # of the host's link in, for inputs
     stream_s_per_byte: float  # of the same for weights
@@ -49,8 +49,8 @@ class StreamedProblem(NamedTuple):
 class StreamedCuts(NamedTuple):
     """Stages between cuts."""
 
-    cuts: NDArray[np.int64]  # [S + 1]
-    sizes: NDArray[np.int64]  # [S] chips of each
+    cuts: LongArray  # [S + 1]
+    sizes: LongArray  # [S] chips of each
     interval_s: float  # with what is streamed
 
 
@@ -93,7 +93,9 @@ def cheapest_streamed_cuts(
 
 
 @compiled
-def least_streamed(problem, interval_s, most_bytes, least_bytes):
+def least_streamed(
+    problem: StreamedProblem, interval_s: float, most_bytes: float, least_bytes: FloatArray
+) -> float:
     """Fill [A, D + 1] the fewest bytes streamed before each cut, by chips; returns what comes next.
 
     Up to the value returned, the least cost of any segment or cut that was refused, every
@@ -139,7 +141,9 @@ def least_streamed(problem, interval_s, most_bytes, least_bytes):
 
 
 @compiled_inner
-def _reach_on_each(problem, a, b, interval_s, most_bytes, least_bytes):
+def _reach_on_each(
+    problem: StreamedProblem, a: int, b: int, interval_s: float, most_bytes: float, least_bytes: FloatArray
+) -> float:
     """Cut b from cut a, where chips differ or may not run everything; least cost of what is refused."""
     table, max_chips = problem.table, least_bytes.shape[1] - 1
     place = table.offset[b] + a
@@ -161,17 +165,17 @@ def _reach_on_each(problem, a, b, interval_s, most_bytes, least_bytes):
 
 
 @compiled_inner
-def _chips_for(problem, cost_s, interval_s, max_chips):
+def _chips_for(problem: StreamedProblem, cost_s: float, interval_s: float, max_chips: int) -> int:
     """Chips that a segment takes for an interval; more than there are where that is not enough."""
     if cost_s <= interval_s:
-        return np.int64(1)
+        return int64(1)
     if not problem.replicates or cost_s > interval_s * max_chips:
-        return np.int64(max_chips + 1)
-    return np.int64(math.ceil(cost_s / interval_s))
+        return int64(max_chips + 1)
+    return int64(math.ceil(cost_s / interval_s))
 
 
 @compiled_inner
-def _refused_s(problem, cost_s, size):
+def _refused_s(problem: StreamedProblem, cost_s: float, size: int) -> float:
     """The least interval in which the segment takes fewer chips."""
     if size == 1:
         return np.inf
@@ -179,7 +183,7 @@ def _refused_s(problem, cost_s, size):
 
 
 @compiled_inner
-def _may_run(problem, a, b, chip, size):
+def _may_run(problem: StreamedProblem, a: int, b: int, chip: int, size: int) -> bool:
     """Whether so many chips from ``chip`` on are there, alike, and may run the segment from cut a to b."""
     if chip + size > len(problem.class_of_chip):
         return False
@@ -191,7 +195,7 @@ def _may_run(problem, a, b, chip, size):
 
 
 def _walk_back(
-    problem: StreamedProblem, interval_s: float, least_bytes: NDArray[np.float64], chips: int
+    problem: StreamedProblem, interval_s: float, least_bytes: FloatArray, chips: int
 ) -> StreamedCuts:
     """What ``chips`` chips reach in the answer for a candidate interval."""
     longest_s = problem.host_link_s(float(least_bytes[-1, chips]))
@@ -206,7 +210,9 @@ def _walk_back(
 
 
 @compiled
-def _last_stage(problem, interval_s, least_bytes, b, chips):
+def _last_stage(
+    problem: StreamedProblem, interval_s: float, least_bytes: FloatArray, b: int, chips: int
+) -> tuple[int, int, float]:
     """Start, chips and cost of a stage up to cut b that is the last of what ``chips`` reach."""
     table, max_chips = problem.table, least_bytes.shape[1] - 1
     slack_s = interval_s * (1.0 + 1e-13)

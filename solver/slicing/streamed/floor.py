@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled, compiled_inner
-from go_opt.solver.slicing.problem import SliceProblem
+from go_opt.common.arrays import BoolArray, FloatArray, LongArray
+from go_opt.common.compiling import compiled, compiled_inner, int64
 from go_opt.solver.slicing.segments.memory import SegmentMemory, least_needed_bytes
-from go_opt.solver.slicing.streamed.cells import cell_streams, make_cells
+from go_opt.solver.slicing.segments.problem import SliceProblem
+from go_opt.solver.slicing.streamed.cells import Cells, cell_streams, make_cells
 from go_opt.solver.slicing.streamed.weight_streams import WeightReads, no_weights_held
 
 CELLS: Final = 96
@@ -26,8 +26,8 @@ FINE_CELLS: Final = 400  # where the first ones do not tell
 class Windows(NamedTuple):
     """Cuts that a slicing within the interval may consist of; axis ``M`` kernels."""
 
-    first_start: NDArray[np.int64]  # [M + 1] of segments that end at each cut
-    is_of_use: NDArray[np.bool_]  # [M + 1]
+    first_start: LongArray  # [M + 1] of segments that end at each cut
+    is_of_use: BoolArray  # [M + 1]
 
     @property
     def num_segments(self) -> int:
@@ -77,7 +77,9 @@ class StreamedFloor:
 
 
 @compiled
-def least_before(cells, streamed, max_chips, most_chips, interval_s, most_bytes):
+def least_before(
+    cells: Cells, streamed: FloatArray, max_chips: int, most_chips: int, interval_s: float, most_bytes: float
+) -> FloatArray:
     """[G + 2, D + 1] bytes streamed before each node by no more than so many chips.
 
     More than ``most_bytes`` are of no interest.
@@ -108,7 +110,15 @@ def least_before(cells, streamed, max_chips, most_chips, interval_s, most_bytes)
 
 
 @compiled_inner
-def _least_behind(cells, streamed, before, max_chips, most_chips, interval_s, most_bytes):
+def _least_behind(
+    cells: Cells,
+    streamed: FloatArray,
+    before: FloatArray,
+    max_chips: int,
+    most_chips: int,
+    interval_s: float,
+    most_bytes: float,
+) -> FloatArray:
     """[G + 2, D + 1] bytes streamed behind each node by no more than so many chips, likewise."""
     last = len(cells.start)
     slack_s = interval_s * (1.0 + 1e-9)
@@ -134,7 +144,15 @@ def _least_behind(cells, streamed, before, max_chips, most_chips, interval_s, mo
 
 
 @compiled
-def _windows(cells, streamed, num_kernels, max_chips, most_chips, interval_s, most_bytes):
+def _windows(
+    cells: Cells,
+    streamed: FloatArray,
+    num_kernels: int,
+    max_chips: int,
+    most_chips: int,
+    interval_s: float,
+    most_bytes: float,
+) -> tuple[LongArray, BoolArray]:
     before = least_before(cells, streamed, max_chips, most_chips, interval_s, most_bytes)
     behind = _least_behind(cells, streamed, before, max_chips, most_chips, interval_s, most_bytes)
     last = len(cells.start)
@@ -172,7 +190,7 @@ def _windows(cells, streamed, num_kernels, max_chips, most_chips, interval_s, mo
 
 
 @compiled_inner
-def _is_joined(before, behind, least, size, most_bytes):
+def _is_joined(before: FloatArray, behind: FloatArray, least: float, size: int, most_bytes: float) -> bool:
     """Whether some number of chips before a segment and behind it keep to ``most_bytes``."""
     max_chips = len(before) - 1
     if before[max_chips] + least + behind[max_chips] > most_bytes:
@@ -184,18 +202,18 @@ def _is_joined(before, behind, least, size, most_bytes):
 
 
 @compiled_inner
-def _work_s(cells, u, v):
+def _work_s(cells: Cells, u: int, v: int) -> float:
     """Least work of a segment from node u to node v."""
     start, end = cells.works_from[u], v - 1
     return cells.work_s[end] - cells.work_s[start] if start < end else 0.0
 
 
 @compiled_inner
-def _chips_for(cells, u, v, most_chips, interval_s):
+def _chips_for(cells: Cells, u: int, v: int, most_chips: int, interval_s: float) -> int:
     """Chips that a segment takes at least; more than there are where no number is enough."""
     work_s = _work_s(cells, u, v)
     if work_s <= interval_s:
-        return np.int64(1)
+        return int64(1)
     if work_s > interval_s * most_chips:
-        return np.int64(1 << 30)
-    return np.int64(np.ceil(work_s / interval_s))
+        return int64(1 << 30)
+    return int64(np.ceil(work_s / interval_s))

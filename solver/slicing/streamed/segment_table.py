@@ -10,17 +10,24 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled
+from go_opt.common.arrays import BoolArray, FloatArray, LongArray
+from go_opt.common.compiling import compiled, int64
 from go_opt.env.cost import CostTables
 from go_opt.solver.problem.sequence import KernelSequence
-from go_opt.solver.slicing.problem import ROUNDING, SliceProblem
-from go_opt.solver.slicing.relay_terms import end_moves_on, no_tensors_alive, relay_s, start_over
-from go_opt.solver.slicing.segments.memory import SegmentMemory, grow_segment, segment_usage
+from go_opt.solver.slicing.segments.memory import SegmentMemory, SegmentUsage, grow_segment, segment_usage
+from go_opt.solver.slicing.segments.problem import ROUNDING, SliceProblem
+from go_opt.solver.slicing.segments.relay_terms import (
+    Alive,
+    end_moves_on,
+    no_tensors_alive,
+    relay_s,
+    start_over,
+)
 from go_opt.solver.slicing.segments.starts import first_start
 from go_opt.solver.slicing.streamed.floor import Windows
 from go_opt.solver.slicing.streamed.weight_streams import (
+    HeldWeights,
     WeightReads,
     drop_weights,
     hold_weights,
@@ -36,22 +43,22 @@ MOST_SEGMENTS: Final = 1_500_000
 class ChipClasses(NamedTuple):
     """Chips on which every segment costs the same. Axes: ``C`` classes, ``D`` chips."""
 
-    of_chip: NDArray[np.int64]  # [D]
-    kind: NDArray[np.int64]  # [C]
-    sram_bytes: NDArray[np.int64]  # [C]
-    stream_buffer_bytes: NDArray[np.int64]  # [C]
-    in_s_per_byte: NDArray[np.float64]  # [C] from the chip before
-    out_s_per_byte: NDArray[np.float64]  # [C] to the chip behind
+    of_chip: LongArray  # [D]
+    kind: LongArray  # [C]
+    sram_bytes: LongArray  # [C]
+    stream_buffer_bytes: LongArray  # [C]
+    in_s_per_byte: FloatArray  # [C] from the chip before
+    out_s_per_byte: FloatArray  # [C] to the chip behind
 
 
 class SegmentTable(NamedTuple):
     """Segments from candidate cut a to b, at ``offset[b] + a``. Axes: ``A`` cuts, ``Z`` segments."""
 
-    cut: NDArray[np.int64]  # [A] from 0 to M
-    first: NDArray[np.int64]  # [A] segments that end here start from this candidate on
-    offset: NDArray[np.int64]  # [A]
-    cost_s: NDArray[np.float64]  # [C, Z] infinite where the segment is illegal or does not fit
-    streamed_bytes: NDArray[np.float64]  # [C, Z] that the host's link carries beside all others
+    cut: LongArray  # [A] from 0 to M
+    first: LongArray  # [A] segments that end here start from this candidate on
+    offset: LongArray  # [A]
+    cost_s: FloatArray  # [C, Z] infinite where the segment is illegal or does not fit
+    streamed_bytes: FloatArray  # [C, Z] that the host's link carries beside all others
     is_complete: bool  # whether every cut is a candidate that may be one
 
 
@@ -132,11 +139,11 @@ def segment_table(
 
 
 @compiled
-def _first_starts(problem, longest_s):
+def _first_starts(problem: SliceProblem, longest_s: float) -> LongArray:
     """[M + 1] the least start of segments that end at each cut and take so long on the fastest chip."""
     num_kernels, most_work_s = len(problem.reach) - 1, longest_s + problem.again_s.sum()
     starts = np.zeros(num_kernels + 1, np.int64)
-    first = np.int64(0)
+    first = int64(0)
     for j in range(1, num_kernels + 1):
         first = first_start(problem, first, j, most_work_s)
         starts[j] = first
@@ -145,10 +152,19 @@ def _first_starts(problem, longest_s):
 
 @compiled
 def _fill(
-    problem, memory, reads, classes, table,
-    longest_s, most_streamed_bytes, host_s_per_byte, is_work_alone,
-    usage, held, alive,
-):  # fmt: skip
+    problem: SliceProblem,
+    memory: SegmentMemory,
+    reads: WeightReads,
+    classes: ChipClasses,
+    table: SegmentTable,
+    longest_s: float,
+    most_streamed_bytes: float,
+    host_s_per_byte: float,
+    is_work_alone: bool,
+    usage: SegmentUsage,
+    held: HeldWeights,
+    alive: Alive,
+) -> None:
     saved_s = np.zeros(len(problem.reach))  # by a segment from here to the end at hand
     most_bytes = classes.sram_bytes.max()
     start_over(problem.relays, alive)
@@ -203,13 +219,13 @@ def _fill(
                     cost_s += in_s + out_s - saved_s[i] + streamed * host_s_per_byte
                 if cost_s <= longest_s:
                     table.cost_s[c, place] = cost_s
-            least = streamed_bytes(reads, held, most_room_bytes, np.int64(0)) if streams_too_much else 0
+            least = streamed_bytes(reads, held, most_room_bytes, int64(0)) if streams_too_much else 0
             if least > most_streamed_bytes:
                 table.first[b] = a + 1
                 break
 
 
-def _share_of_cuts(first_starts: NDArray[np.int64], may_cut: NDArray[np.bool_], most_segments: int) -> float:
+def _share_of_cuts(first_starts: LongArray, may_cut: BoolArray, most_segments: int) -> float:
     """Of cuts that may be candidates, as many as the bounds on work allow."""
     inner = np.flatnonzero(may_cut[1:-1]) + 1
     steps = int((inner - first_starts[inner]).sum())
@@ -220,8 +236,8 @@ def _share_of_cuts(first_starts: NDArray[np.int64], may_cut: NDArray[np.bool_], 
 
 
 def _cheapest_spread(
-    sequence: KernelSequence, problem: SliceProblem, reads: WeightReads, inner: NDArray[np.int64], most: int
-) -> NDArray[np.int64]:
+    sequence: KernelSequence, problem: SliceProblem, reads: WeightReads, inner: LongArray, most: int
+) -> LongArray:
     """Of cuts ``inner`` those with least traffic among their neighbours, by work, weights and number."""
     num_kernels = sequence.num_kernels
     kernel = np.repeat(np.arange(num_kernels), np.diff(reads.read_ptr))

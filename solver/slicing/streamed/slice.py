@@ -6,18 +6,18 @@ import math
 from typing import Final, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import IntArray
 from go_opt.env.cost import CostTables
 from go_opt.model.graph import WEIGHT
 from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence
 from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
-from go_opt.solver.slicing.problem import SliceProblem, least_s, one_chip_s, slice_problem
-from go_opt.solver.slicing.relay_terms import relay_terms
 from go_opt.solver.slicing.replicated.slice import ReplicatedSlicing, slice_order_replicated
 from go_opt.solver.slicing.segments.memory import SegmentMemory, segment_memory, shortage_bytes
+from go_opt.solver.slicing.segments.problem import SliceProblem, least_s, one_chip_s, slice_problem
+from go_opt.solver.slicing.segments.relay_terms import relay_terms
 from go_opt.solver.slicing.slice import TRIES, Slicing, most_chips
 from go_opt.solver.slicing.streamed.cuts import StreamedCuts, StreamedProblem, cheapest_streamed_cuts
 from go_opt.solver.slicing.streamed.floor import CELLS, FINE_CELLS, StreamedFloor
@@ -35,8 +35,8 @@ DOUBT: Final = 1e-9
 
 def slice_order_streamed(
     tables: CostTables,
-    order: NDArray[np.int32],
-    fusion_group: NDArray[np.int32],
+    order: IntArray,
+    fusion_group: IntArray,
     *,
     passing: Passing,
     min_chips: int = 1,
@@ -70,8 +70,8 @@ def slice_order_streamed(
 
 def slice_order_streamed_replicated(
     tables: CostTables,
-    order: NDArray[np.int32],
-    fusion_group: NDArray[np.int32],
+    order: IntArray,
+    fusion_group: IntArray,
     *,
     passing: Passing,
     at_least_s: float = 0.0,
@@ -104,8 +104,8 @@ def slice_order_streamed_replicated(
 
 def least_streamed_s(
     tables: CostTables,
-    order: NDArray[np.int32],
-    fusion_group: NDArray[np.int32],
+    order: IntArray,
+    fusion_group: IntArray,
     *,
     passing: Passing,
     replicates: bool = False,
@@ -142,8 +142,8 @@ def _memory(tables: CostTables, sequence: KernelSequence, passing: Passing) -> S
 
 def _sequence(
     tables: CostTables,
-    order: NDArray[np.int32],
-    fusion_group: NDArray[np.int32],
+    order: IntArray,
+    fusion_group: IntArray,
     passing: Passing,
     rules: SegmentRules,
 ) -> tuple[KernelSequence, SliceProblem]:

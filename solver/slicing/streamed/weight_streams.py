@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.arrays import IntArray, LongArray
+from go_opt.common.compiling import compiled, compiled_inner, int64
 from go_opt.env.cost import CostTables
 from go_opt.env.model.memory import stream_order
 from go_opt.model.csr import row_pointers
@@ -27,21 +27,21 @@ NOT_HELD = -1
 class WeightReads(NamedTuple):
     """Reads of weights by kernel. Axes: ``M`` kernels, ``W`` weights, ``P`` places, from 1 on."""
 
-    read_ptr: NDArray[np.int64]  # [M + 1]
-    weight: NDArray[np.int32]  # [...] that the kernel reads
-    place: NDArray[np.int32]  # [...] of the most it touches of it
-    stored_bytes: NDArray[np.int64]  # [P + 1]
-    touched_bytes: NDArray[np.int64]  # [P + 1]
+    read_ptr: LongArray  # [M + 1]
+    weight: IntArray  # [...] that the kernel reads
+    place: IntArray  # [...] of the most it touches of it
+    stored_bytes: LongArray  # [P + 1]
+    touched_bytes: LongArray  # [P + 1]
     num_weights: int
 
 
 class HeldWeights(NamedTuple):
     """The weights of a segment; sums as binary indexed trees."""
 
-    place: NDArray[np.int32]  # [W] where the segment holds each, or NOT_HELD
-    stored_bytes: NDArray[np.int64]  # [P + 1]
-    touched_bytes: NDArray[np.int64]  # [P + 1]
-    total_bytes: NDArray[np.int64]  # [1] stored
+    place: IntArray  # [W] where the segment holds each, or NOT_HELD
+    stored_bytes: LongArray  # [P + 1]
+    touched_bytes: LongArray  # [P + 1]
+    total_bytes: LongArray  # [1] stored
 
 
 def weight_reads(tables: CostTables, sequence: KernelSequence) -> WeightReads:
@@ -82,7 +82,7 @@ def no_weights_held(reads: WeightReads) -> HeldWeights:
 
 
 @compiled
-def drop_weights(held):
+def drop_weights(held: HeldWeights) -> None:
     """Make the segment an empty one."""
     held.total_bytes[0] = 0
     for w in range(len(held.place)):
@@ -93,7 +93,7 @@ def drop_weights(held):
 
 
 @compiled
-def hold_weights(reads, held, kernel):
+def hold_weights(reads: WeightReads, held: HeldWeights, kernel: int) -> None:
     """The segment grows by ``kernel``."""
     for r in range(reads.read_ptr[kernel], reads.read_ptr[kernel + 1]):
         weight, place = reads.weight[r], reads.place[r]
@@ -109,20 +109,20 @@ def hold_weights(reads, held, kernel):
 
 
 @compiled
-def streamed_bytes(reads, held, room_bytes, buffer_bytes):
+def streamed_bytes(reads: WeightReads, held: HeldWeights, room_bytes: int, buffer_bytes: int) -> int:
     """Bytes of weights the segment touches and streams where there is room for so many.
 
     The stream buffer, which then takes ``buffer_bytes`` of the room, may be left out for a bound.
     """
     excess = held.total_bytes[0] - room_bytes
     if excess <= 0:
-        return np.int64(0)
+        return int64(0)
     excess = min(excess + buffer_bytes, held.total_bytes[0])
     # The last place before which all stream, and the excess stays; without branches, as either is likely.
-    place, streamed, step = np.int64(0), np.int64(0), np.int64(len(held.stored_bytes) >> 1)
+    place, streamed, step = int64(0), int64(0), int64(len(held.stored_bytes) >> 1)
     while step > 0:
         following = place + step
-        goes_on = np.int64(held.stored_bytes[following] < excess)
+        goes_on = int64(held.stored_bytes[following] < excess)
         excess -= goes_on * held.stored_bytes[following]
         streamed += goes_on * held.touched_bytes[following]
         place += goes_on * step
@@ -131,8 +131,8 @@ def streamed_bytes(reads, held, room_bytes, buffer_bytes):
 
 
 @compiled_inner
-def _add(held, place, stored, touched):
-    p = np.int64(place)
+def _add(held: HeldWeights, place: int, stored: int, touched: int) -> None:
+    p = int64(place)
     while p < len(held.stored_bytes):
         held.stored_bytes[p] += stored
         held.touched_bytes[p] += touched

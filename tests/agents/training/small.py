@@ -8,7 +8,6 @@ from functools import lru_cache
 import jax
 import numpy as np
 from flax import nnx
-from numpy.typing import NDArray
 
 from go_opt.agents.decoding.outputs import Outputs
 from go_opt.agents.generator import generate_graph
@@ -20,6 +19,7 @@ from go_opt.agents.training.problems.environment import Evaluations
 from go_opt.agents.training.problems.lessons import TASKS, Lesson
 from go_opt.agents.training.problems.settings import Settings
 from go_opt.agents.training.updates.learner import Learner, LearnerState
+from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import load_target
 
 # One segment holds a graph: gradients stop at the one before, slopes do not.
@@ -77,13 +77,13 @@ def random_outputs(rng: np.random.Generator, of: Case, scale: float = 1.0) -> Ou
     return Outputs(*(scale * rng.standard_normal(shape) for shape in shapes))
 
 
-Plans = NDArray[np.int32]
+Plans = IntArray
 
 
 class Answers:
     """A session that answers what a function of placement and order [B, N] says, and keeps what was asked."""
 
-    def __init__(self, interval_s: Callable[[Plans, Plans], NDArray[np.float64]]) -> None:
+    def __init__(self, interval_s: Callable[[Plans, Plans], FloatArray]) -> None:
         self._interval_s = interval_s
         self.asked: list[tuple[Plans, Plans, Plans]] = []
 

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from go_opt.agents.training.updates.advantage import LEAST_DEVIATION, advantage, best_of_k_gain, expected_best
-
-FloatArray = NDArray[np.float64]
+from go_opt.common.arrays import FloatArray
 
 # Few different values, so that ties are common.
 reward_lists = st.lists(st.integers(-3, 3).map(float) | st.floats(-5.0, 5.0), min_size=2, max_size=7)

@@ -18,6 +18,7 @@ from go_opt.agents.decoding.outputs import Outputs
 from go_opt.agents.inputs.padding import Bucket
 from go_opt.agents.training.problems.settings import Settings
 from go_opt.agents.training.updates.learner import Descent, Learner, learning_rate
+from go_opt.common.arrays import FloatArray
 from go_opt.errors import InvalidInputError
 from tests.agents.training.small import (
     BUCKET,
@@ -32,8 +33,6 @@ from tests.agents.training.small import (
 
 CASES = [small_case(0), small_case(1)]
 REPOSITORY = Path(__file__).resolve().parents[3]
-
-FloatArray = NDArray[np.float64]
 
 
 def outputs_gradient(scales: tuple[float, float]) -> list[Outputs]:

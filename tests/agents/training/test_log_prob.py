@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from numpy.typing import NDArray
 
 from go_opt.agents.decoding.outputs import Outputs
 from go_opt.agents.training.problems.cases import Case, case
@@ -18,8 +17,6 @@ from go_opt.solver.problem.sequence import kernel_sequence
 from go_opt.solver.slicing.likelihood import sequence_filter
 from tests.agents.training.small import LESSONS, ORDER, PLACEMENT, Answers, random_outputs, small_case
 from tests.strategies import examples, seeds, small_mcm
-
-FloatArray = NDArray[np.float64]
 
 
 def played(of: Case, outputs: Outputs, lesson: Lesson, seed: int) -> Episodes:

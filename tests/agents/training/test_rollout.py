@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from go_opt.agents.decoding.decode import DRAWING, MODES, Decisions, decode
 from go_opt.agents.training.problems.environment import LocalEnvironment
 from go_opt.agents.training.problems.lessons import Lesson
 from go_opt.agents.training.problems.rollout import Episodes, decide, play
+from go_opt.common.arrays import FloatArray
 from go_opt.env import INVALID_REWARD
 from go_opt.errors import InvalidInputError
 from tests.agents.training.small import (
@@ -30,7 +30,7 @@ CASE = small_case(0)
 OUTPUTS = random_outputs(np.random.default_rng(0), CASE)
 
 
-def all_alike(placement: Plans, order: Plans) -> NDArray[np.float64]:
+def all_alike(placement: Plans, order: Plans) -> FloatArray:
     return np.ones(len(placement))
 
 
@@ -106,7 +106,7 @@ def test_keys_come_in_pairs_around_the_mean(lesson: Lesson) -> None:
 def test_plans_are_judged_as_they_were_decoded() -> None:
     """Some are invalid, the others take a second more for each op off chip 0."""
 
-    def interval_s(placement: Plans, order: Plans) -> NDArray[np.float64]:
+    def interval_s(placement: Plans, order: Plans) -> FloatArray:
         seconds = 1.0 + (placement > 0).sum(axis=1)
         return np.where(placement.sum(axis=1) % 2, np.inf, seconds)
 

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from numpy.typing import NDArray
 
 from go_opt.agents.networks import initial_parameters
 from go_opt.agents.training.problems.cases import Case
@@ -21,6 +20,7 @@ from go_opt.agents.training.updates.learner import LearnerState
 from go_opt.agents.training.updates.log_prob import episode_density
 from go_opt.agents.training.updates.ppo import surrogate
 from go_opt.agents.training.updates.step import Entropies, Step, _gradient, take_step
+from go_opt.common.arrays import FloatArray
 from go_opt.env import INVALID_REWARD
 from tests.agents.training.small import (
     ADJACENT,
@@ -39,7 +39,6 @@ from tests.agents.training.small import (
     trained_parameters,
 )
 
-FloatArray = NDArray[np.float64]
 CASES = [small_case(0), small_case(1)]
 
 

@@ -7,7 +7,6 @@ from typing import cast
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from go_opt.agents.decoding.outputs import Outputs
 from go_opt.agents.inputs.features import GraphFeatures
@@ -15,10 +14,10 @@ from go_opt.agents.policy.network import Policy
 from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.environment import Session
 from go_opt.agents.training.validation import DRAWS, LEAST_REWARD, Score, validate
+from go_opt.common.arrays import FloatArray
 from tests.agents.training.small import ORDER, PLACEMENT, Answers, Plans, random_outputs, small_case
 
 CASES = [small_case(0), small_case(1)]
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

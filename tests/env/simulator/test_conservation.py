@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import LongArray
 from go_opt.env import Target
 from go_opt.env.model.memory import FITS
 from go_opt.env.simulator import simulate_plan
@@ -99,7 +100,7 @@ def check_all_ran(package, spans: Spans) -> None:
     assert (links["carried_bytes"][whole] == carried[whole]).all()
 
 
-def turns_of(rows: NDArray) -> NDArray[np.int64]:
+def turns_of(rows: NDArray) -> LongArray:
     """How many of the inferences are turns of chips, flows or deliveries."""
     return (ROUNDS - 1 - rows["replica"]) // rows["replicas"] + 1
 

@@ -30,8 +30,8 @@ from itertools import count
 from math import lcm
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray
 from go_opt.env import Target
 from go_opt.env.target.simulator_parameters import KindParameters
 from go_opt.model.graph import INPUT, WEIGHT, Graph
@@ -467,7 +467,7 @@ class SlowSimulator:
 
         self.at(self.host_out_free_s, taken)
 
-    def link_end_s(self) -> NDArray[np.float64]:
+    def link_end_s(self) -> FloatArray:
         """[L + 2, cycles] when each link has carried the bytes of so many cycles; 0: never."""
         end_s = np.zeros((self.costs.num_links + 2, self.rounds))
         for link in range(len(end_s)):

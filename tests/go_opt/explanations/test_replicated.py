@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from rich.console import Console
 
+from go_opt.common.arrays import IntArray
 from go_opt.env import Target, evaluate_plan
 from go_opt.explanations import explain_op, explain_plan
 from go_opt.explanations.as_json import explanation_to_dict
@@ -219,7 +220,7 @@ def test_moves_are_plans_evaluated_and_verified(seed: int, num_ops: int) -> None
         assert bool(move.forbidden) == bool(verify(graph, target, moved) or not metrics.valid)
 
 
-def closed(graph: Graph, plan: Plan, stage_of_op: NDArray, op: int, stage: int) -> NDArray[np.int32]:
+def closed(graph: Graph, plan: Plan, stage_of_op: NDArray, op: int, stage: int) -> IntArray:
     """Stages with the kernel of ``op`` in another, and with it kernels that would be read before they run."""
     moved, is_up = stage_of_op.copy(), stage > stage_of_op[op]
     pushed = {int(plan.fusion_group[op])}

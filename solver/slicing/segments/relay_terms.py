@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.cost import CostTables
 from go_opt.model.graph import NO_PRODUCER, WEIGHT
@@ -24,19 +24,19 @@ class RelayTerms(NamedTuple):
     None where tensors pass at no cost, or never pass.
     """
 
-    last_ptr: NDArray[np.int64]  # [M + 1]
-    home: NDArray[np.int64]  # [C] kernel that produces the tensor
-    size_bytes: NDArray[np.int64]  # [C]
-    copy_s_per_byte: NDArray[np.float64]  # [Q] of a relay, read and written
-    copy_s: NDArray[np.float64]  # [Q] of a relay, whatever its size
+    last_ptr: LongArray  # [M + 1]
+    home: LongArray  # [C] kernel that produces the tensor
+    size_bytes: LongArray  # [C]
+    copy_s_per_byte: FloatArray  # [Q] of a relay, read and written
+    copy_s: FloatArray  # [Q] of a relay, whatever its size
 
 
 class Alive(NamedTuple):
     """Tensors that kernels before the end at hand produced and kernels from it on read."""
 
-    size_bytes: NDArray[np.int64]  # [M] of each kernel; of kernels from the end on, all it produces
-    number: NDArray[np.int64]  # [M]
-    total: NDArray[np.int64]  # [2] bytes and number of those of all kernels before the end
+    size_bytes: LongArray  # [M] of each kernel; of kernels from the end on, all it produces
+    number: LongArray  # [M]
+    total: LongArray  # [2] bytes and number of those of all kernels before the end
 
 
 def no_relays(tables: CostTables, num_kernels: int) -> RelayTerms:
@@ -46,7 +46,7 @@ def no_relays(tables: CostTables, num_kernels: int) -> RelayTerms:
     return RelayTerms(last_ptr, nothing, nothing, *_copy_costs(tables))
 
 
-def relay_terms(tables: CostTables, kernel_of: NDArray[np.int32], num_kernels: int) -> RelayTerms:
+def relay_terms(tables: CostTables, kernel_of: IntArray, num_kernels: int) -> RelayTerms:
     """Terms of slicings in which every tensor that passes a chip is relayed there."""
     last_ptr, home, size_bytes = _crossing_tensors(tables, kernel_of, num_kernels)
     return RelayTerms(last_ptr, home, size_bytes, *_copy_costs(tables))
@@ -60,7 +60,7 @@ def no_tensors_alive(terms: RelayTerms) -> Alive:
 
 
 @compiled
-def start_over(terms, alive):
+def start_over(terms: RelayTerms, alive: Alive) -> None:
     """Set the end before the first kernel."""
     for kernel in range(len(alive.number)):
         alive.size_bytes[kernel] = 0
@@ -73,7 +73,7 @@ def start_over(terms, alive):
 
 
 @compiled_inner
-def end_moves_on(terms, alive, end):
+def end_moves_on(terms: RelayTerms, alive: Alive, end: int) -> None:
     """Move the end from ``end - 1`` to ``end``: kernel ``end - 1`` has read, and produced."""
     for t in range(terms.last_ptr[end - 1], terms.last_ptr[end]):
         alive.size_bytes[terms.home[t]] -= terms.size_bytes[t]
@@ -85,13 +85,13 @@ def end_moves_on(terms, alive, end):
 
 
 @compiled_inner
-def relay_s(terms, kind, size_bytes, count):
+def relay_s(terms: RelayTerms, kind: int, size_bytes: int, count: int) -> float:
     """Seconds that ``count`` relays of so many bytes in all take on a chip of ``kind``."""
     return size_bytes * terms.copy_s_per_byte[kind] + count * terms.copy_s[kind]
 
 
 @compiled
-def relays_of_segments(terms, cuts):
+def relays_of_segments(terms: RelayTerms, cuts: LongArray) -> LongArray:
     """[S, 2] bytes and number of the tensors that pass each segment between two cuts."""
     num_segments = len(cuts) - 1
     passes = np.zeros((num_segments + 1, 2), np.int64)
@@ -113,12 +113,14 @@ def relays_of_segments(terms, cuts):
     return passes[:num_segments]
 
 
-def _copy_costs(tables: CostTables) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _copy_costs(tables: CostTables) -> tuple[FloatArray, FloatArray]:
     return 2.0 * tables.sram_s_per_byte, tables.kernel_overhead_s
 
 
 @compiled
-def _crossing_tensors(tables, kernel_of, num_kernels):
+def _crossing_tensors(
+    tables: CostTables, kernel_of: IntArray, num_kernels: int
+) -> tuple[LongArray, LongArray, LongArray]:
     num_tensors = len(tables.tensor_kind)
     last = np.full(num_tensors, -1, np.int64)  # of tensors some later kernel reads
     last_ptr = np.zeros(num_kernels + 1, np.int64)

@@ -1,7 +1,7 @@
 """The slicing problem: a kernel sequence on a target's chips, and what segments of it cost.
 
 Terms as in :mod:`go_opt.solver.slicing.cuts`; a segment's relays come to its work
-(:mod:`go_opt.solver.slicing.relay_terms`).
+(:mod:`go_opt.solver.slicing.segments.relay_terms`).
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.routes import hop_seconds_per_byte
 from go_opt.solver.problem.segment_rules import SegmentRules, latest_ends, may_be_cut
 from go_opt.solver.problem.sequence import KernelSequence
-from go_opt.solver.slicing.relay_terms import RelayTerms, no_relays, relay_s, relays_of_segments
+from go_opt.solver.slicing.segments.relay_terms import RelayTerms, no_relays, relay_s, relays_of_segments
 
 ROUNDING: Final = 1e-12
 
@@ -24,18 +24,18 @@ ROUNDING: Final = 1e-12
 class SliceProblem(NamedTuple):
     """A sequence on a target's chips in their order. Axes: ``M`` kernels, ``D`` chips, ``Q`` kinds."""
 
-    prefix_s: NDArray[np.float64]  # [Q, M + 1] kernels (summed: and host traffic) before a cut
-    crossing_bytes: NDArray[np.int64]  # [M + 1]
-    blocked: NDArray[np.int64]  # [D, M + 1] kernels before a cut that the chip cannot or may not run
-    reach: NDArray[np.int64]  # [M + 1]
-    latest: NDArray[np.int64]  # [M + 1] a segment that starts at a cut may end up to here
-    may_cut: NDArray[np.bool_]  # [M + 1] where the user wants a cut, and memory holds what crosses it
-    hop_s_per_byte: NDArray[np.float64]  # [D] from chip d to chip d + 1
-    chip_kind: NDArray[np.int32]  # [D]
-    pays_transfers: NDArray[np.bool_]  # [Q]
-    again_kernel: NDArray[np.int64]  # [A] repeated reads of inputs, see KernelSequence
-    again_before: NDArray[np.int64]  # [A]
-    again_s: NDArray[np.float64]  # [A] seconds a segment with both reads saves
+    prefix_s: FloatArray  # [Q, M + 1] kernels (summed: and host traffic) before a cut
+    crossing_bytes: LongArray  # [M + 1]
+    blocked: LongArray  # [D, M + 1] kernels before a cut that the chip cannot or may not run
+    reach: LongArray  # [M + 1]
+    latest: LongArray  # [M + 1] a segment that starts at a cut may end up to here
+    may_cut: BoolArray  # [M + 1] where the user wants a cut, and memory holds what crosses it
+    hop_s_per_byte: FloatArray  # [D] from chip d to chip d + 1
+    chip_kind: IntArray  # [D]
+    pays_transfers: BoolArray  # [Q]
+    again_kernel: LongArray  # [A] repeated reads of inputs, see KernelSequence
+    again_before: LongArray  # [A]
+    again_s: FloatArray  # [A] seconds a segment with both reads saves
     relays: RelayTerms
     floor_s: float  # no slicing is faster: the host's links where they overlap
     overlap: bool
@@ -120,9 +120,7 @@ def most_crossing_bytes(tables: CostTables) -> int:
     return int(tables.sram_bytes.max()) // 2
 
 
-def _blocked(
-    tables: CostTables, sequence: KernelSequence, allowed: NDArray[np.bool_] | None
-) -> NDArray[np.int64]:
+def _blocked(tables: CostTables, sequence: KernelSequence, allowed: BoolArray | None) -> LongArray:
     blocked = np.zeros((tables.num_chips, sequence.num_kernels + 1), dtype=np.int64)
     if allowed is None and sequence.can_run.all():
         return blocked
@@ -134,7 +132,7 @@ def _blocked(
     return blocked
 
 
-def is_allowed(problem: SliceProblem, cuts: NDArray[np.int64]) -> bool:
+def is_allowed(problem: SliceProblem, cuts: LongArray) -> bool:
     """Whether each chip can and may run its segment, and cuts fall where the user wants them."""
     chips, start, end = np.arange(len(cuts) - 1), cuts[:-1], cuts[1:]
     return bool(
@@ -165,13 +163,13 @@ def one_chip_s(problem: SliceProblem) -> float:
     return float(problem.prefix_s[:, -1].max()) + cuts_s + relays_s + problem.floor_s
 
 
-def slicing_cost_s(problem: SliceProblem, cuts: NDArray[np.int64]) -> float:
+def slicing_cost_s(problem: SliceProblem, cuts: LongArray) -> float:
     """Interval of a slicing, streamed weights left out."""
     return max(problem.floor_s, float(_dearest_segment_s(problem, cuts)))
 
 
 @compiled
-def _dearest_segment_s(problem, cuts):
+def _dearest_segment_s(problem: SliceProblem, cuts: LongArray) -> float:
     passes = relays_of_segments(problem.relays, cuts)
     dearest_s = 0.0
     for d in range(len(cuts) - 1):
@@ -185,7 +183,9 @@ def _dearest_segment_s(problem, cuts):
 
 
 @compiled
-def segment_cost_s(problem, chip, start, end, relayed_bytes, relays, saved_s):
+def segment_cost_s(
+    problem: SliceProblem, chip: int, start: int, end: int, relayed_bytes: int, relays: int, saved_s: float
+) -> float:
     """Cost of segment [start, end) on ``chip``; twin of the conditions in ``fewest_chips``.
 
     ``relayed_bytes`` in so many ``relays`` pass it; what inputs are read again in it saves ``saved_s``.
