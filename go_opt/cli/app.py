@@ -21,6 +21,7 @@ from go_opt.cli.commands import (
     tracing,
     training,
 )
+from go_opt.cli.commands.running import exporting
 from go_opt.errors import GoOptError, ServiceError
 
 app = typer.Typer(
@@ -35,6 +36,7 @@ app.command("evaluate")(plans.evaluate)
 app.command("verify")(plans.verify)
 app.command("explain")(explaining.explain)
 app.command("trace")(tracing.trace)
+app.command("export")(exporting.export)
 app.command("bench")(bench.bench)
 app.command("pretrain")(training.pretrain)
 app.command("finetune")(training.finetune)

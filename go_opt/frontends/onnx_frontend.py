@@ -15,6 +15,8 @@ from go_opt.model.graph import Graph, NodeWithoutOp, Precision
 if TYPE_CHECKING:
     import onnx
 
+    from go_opt.frontends.onnx.lowered import LoweredModel
+
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
 
 
@@ -35,45 +37,36 @@ def from_onnx(
     """
     if precision not in ("native", "as-is"):
         raise ModelError(f"precision must be 'native' or 'as-is', not {precision!r}.", field="precision")
+    return import_onnx(path_or_model, _NO_DIMS if dims is None else dims, precision)[0]
+
+
+def import_onnx(
+    source: str | os.PathLike[str] | onnx.ModelProto, dims: Mapping[str, int], precision: Precision
+) -> tuple[Graph, LoweredModel]:
+    """The graph of :func:`from_onnx` with the model it is from."""
     try:
-        return _import(path_or_model, _NO_DIMS if dims is None else dims, precision)
+        return _import(source, dims, precision)
     except GoOptError:
         raise
     except Exception as error:
         # Damaged files fail in more ways than onnx and protobuf name: each is bad input here.
         reason = "".join(str(error).strip().splitlines()[:1]).rstrip(".")
-        name = repr(str(path_or_model)) if isinstance(path_or_model, str | os.PathLike) else "in memory"
+        name = repr(str(source)) if isinstance(source, str | os.PathLike) else "in memory"
         raise ModelError(f"the ONNX model {name} is malformed ({type(error).__name__}: {reason}).") from error
 
 
 def _import(
     source: str | os.PathLike[str] | onnx.ModelProto, bindings: Mapping[str, int], precision: Precision
-) -> Graph:
-    from go_opt.frontends.onnx.dims import DimTable
-    from go_opt.frontends.onnx.file import read_model
-    from go_opt.frontends.onnx.lowering import Context, Scope
-    from go_opt.frontends.onnx.program import Program
-    from go_opt.frontends.onnx.shapes import ShapeInference
-    from go_opt.frontends.onnx.structure import called_functions, check_names, inlined
+) -> tuple[Graph, LoweredModel]:
+    from go_opt.frontends.onnx.lowered import lower_model
+    from go_opt.frontends.onnx.structure import called_functions
 
-    file = read_model(source)
-    check_names(file.model.graph)
-    model = inlined(file.model)
-    initialized = {tensor.name for tensor in model.graph.initializer}
-    inputs = [info for info in model.graph.input if info.name not in initialized]
-    table = DimTable(file.name, bindings)
-    table.check(inputs, [*model.graph.value_info, *model.graph.output])
-
-    scope = Scope(Context(file, table, ShapeInference(model)), Program())
-    builder = GraphBuilder(file.name, precision=precision, dims=bindings)
-    for info in inputs:
-        value = scope.activation(info.name, info.type.tensor_type.elem_type, table.shape_of_input(info))
+    lowered = lower_model(source, bindings)
+    builder = GraphBuilder(lowered.file.name, precision=precision, dims=bindings)
+    for value in lowered.inputs:
         builder.add_tensor(value.tensor, value.elements, value.dtype, "input")
-    scope.lower(model.graph)
-    outputs = [scope.lookup(output.name).tensor for output in model.graph.output]
-    if not outputs:
-        raise ModelError(f"model {file.name!r} has no outputs.")
-    scope.program.emit(builder, outputs)
+    lowered.program.emit(builder, [value.tensor for value in lowered.outputs])
     graph = builder.build()
-    calls = [NodeWithoutOp(name, "inlined", None) for name in called_functions(file.model)]
-    return replace(graph, nodes_without_op=(*calls, *scope.program.nodes_without_op(graph)))
+    calls = [NodeWithoutOp(name, "inlined", None) for name in called_functions(lowered.file.model)]
+    absent = (*calls, *lowered.program.nodes_without_op(graph))
+    return replace(graph, nodes_without_op=absent), lowered

@@ -75,7 +75,7 @@ class Scope:
 
     def bind(self, name: str, value: Value) -> None:
         """Let a name of this graph stand for a value."""
-        self._values[name] = value
+        self._values[name] = self.program.values[self.prefix, name] = value
 
     def alias(self, name: str, source: Value, shape: Shape) -> None:
         """A view of an activation under its own name; a constant is simply shared."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from go_opt.frontends.onnx.values import Value
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import OP_CLASSES, Graph, NodeWithoutOp
 
@@ -41,6 +42,7 @@ class Program:
     constants: dict[str, tuple[int, str]] = field(default_factory=dict)  # name -> (elements, dtype)
     absent: list[AbsentNode] = field(default_factory=list)
     readers: dict[str, set[str]] = field(default_factory=dict)  # tensor -> ops, with those it is baked into
+    values: dict[tuple[str, str], Value] = field(default_factory=dict)  # (prefix of its graph, name)
 
     @property
     def flops(self) -> float:
@@ -82,6 +84,7 @@ class Program:
     def add_part(self, part: Program, op: str) -> None:
         """Let the nodes of a body be part of an op; its ops are not kept."""
         self.constants |= part.constants
+        self.values |= part.values
         names = [*(node.name for node in part.absent), *(inner.name for inner in part.ops)]
         self.absent += [AbsentNode(name, "merged", op=op) for name in names]
 

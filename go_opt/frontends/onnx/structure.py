@@ -109,6 +109,18 @@ def reads_of(node: onnx.NodeProto) -> list[str]:
     return [*filter(None, node.input), *captured]
 
 
+def with_names(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of the model in which each node of each graph has the name that its op has."""
+    named = onnx.ModelProto()
+    named.CopyFrom(model)
+    graphs = [named.graph]
+    while graphs:
+        for name, node in _named(graphs.pop().node):
+            node.name = name
+            graphs += subgraphs(node)
+    return named
+
+
 def _named(nodes: Iterable[onnx.NodeProto]) -> list[NamedNode]:
     taken = {node.name for node in nodes}
     named = []

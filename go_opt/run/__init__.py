@@ -1,0 +1,1 @@
+"""Plans that run: stage models from a plan."""

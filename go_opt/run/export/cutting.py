@@ -1,0 +1,163 @@
+"""The stages of a plan: which ops, clones and relays each has, and what each takes from which other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from go_opt.env.copies.expanded_tables import copies_of, plan_tables
+from go_opt.env.copies.relays import clone_name, relay_name
+from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
+from go_opt.env.target import Target
+from go_opt.errors import PlanError
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.run.export.parts import parts_of
+from go_opt.run.export.reads import Reads
+
+
+class Relayed(NamedTuple):
+    """A tensor that a stage hands on."""
+
+    original: str
+    source: str  # as it comes in
+    tensor: str  # as it goes out
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one part of a chip, or of several that run the same, does for one inference."""
+
+    chips: tuple[int, ...]
+    kernels: tuple[tuple[str, ...], ...]  # in the order of execution, clones by the name of their op
+    clones: frozenset[str]
+    relays: tuple[Relayed, ...]
+    sources: dict[str, str]  # tensor of the model -> as the ops of the stage read it
+    makes: tuple[str, ...]  # what its ops, clones and relays write
+    compute_s: float
+
+    @property
+    def needs(self) -> set[str]:
+        """Tensors that its ops, clones and relays read."""
+        return {*self.sources.values(), *(relay.source for relay in self.relays)}
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """Names of all ops and clones in the order of execution."""
+        return tuple(op for kernel in self.kernels for op in kernel)
+
+
+class _Step(NamedTuple):
+    """An op, clone or relay of a plan."""
+
+    chip: int
+    op: str  # empty for a relay
+    is_clone: bool
+    relayed: Relayed | None
+    sources: dict[str, str]
+    makes: tuple[str, ...]
+
+
+def stages_of_plan(graph: Graph, target: Target, plan: Plan, reads: Reads) -> list[Stage]:
+    """The stages of ``plan`` in an order in which each can run.
+
+    Raises:
+      PlanError: an op would run before what it reads, which the plan takes for a constant.
+    """
+    placed = plan_tables(graph, target, plan)
+    steps = _Steps(graph, plan, reads).steps()
+    order = placed.order.tolist()
+    _check_order([steps[i] for i in order])
+    kernel_of = number_kernels(placed.order, placed.fusion_group)
+    kernels: list[list[_Step]] = [[] for _ in range(int(kernel_of.max()) + 1)]
+    for i in order:
+        kernels[kernel_of[i]].append(steps[i])
+    chips = [kernel[0].chip for kernel in kernels]
+    parts = parts_of(
+        chips,
+        [[source for step in kernel for source in step.sources.values()] for kernel in kernels],
+        [[tensor for step in kernel for tensor in step.makes] for kernel in kernels],
+    )
+    seconds = kernel_seconds(placed.tables, kernel_of)
+    size = dict(zip(placed.placement.tolist(), placed.replication.tolist(), strict=True))
+    return [
+        _stage(
+            [kernels[kernel] for kernel in part.kernels],
+            range(part.chip, part.chip + size[part.chip]),
+            float(seconds[target.chip_kind[part.chip], part.kernels].sum()),
+        )
+        for part in parts
+    ]
+
+
+class _Steps:
+    """Makes the steps of a plan, numbered as in its tables: ops, relays, clones."""
+
+    def __init__(self, graph: Graph, plan: Plan, reads: Reads) -> None:
+        self._graph, self._plan, self._reads = graph, plan, reads
+        self._copies = copies_of(graph, plan)
+        self._relay_chips: dict[str, list[int]] = {}
+        for tensor, chip in zip(*(part.tolist() for part in self._copies[:2]), strict=True):
+            self._relay_chips.setdefault(graph.tensor_names[tensor], []).append(chip)
+        clones = zip(*(part.tolist() for part in self._copies[2:]), strict=True)
+        self._clones = [(graph.op_names[op], chip) for op, chip in clones]
+        self._cloned = frozenset(self._clones)
+
+    def steps(self) -> list[_Step]:
+        ops = zip(self._graph.op_names, self._plan.placement.tolist(), strict=True)
+        relays = [self._relay(tensor, chip) for tensor, chips in self._relay_chips.items() for chip in chips]
+        return [
+            *(self._op(name, chip, is_clone=False) for name, chip in ops),
+            *relays,
+            *(self._op(name, chip, is_clone=True) for name, chip in self._clones),
+        ]
+
+    def _op(self, name: str, chip: int, *, is_clone: bool) -> _Step:
+        sources = {}
+        for value in self._reads.of_op(name):
+            producer = value.producer()
+            tensor = str(value.name)
+            if producer is not None and (producer.name, chip) in self._cloned:
+                sources[tensor] = clone_name(tensor, chip)
+            else:
+                sources[tensor] = self._relayed(tensor, chip)
+        outputs = [str(output.name) for output in self._reads.op_node[name].outputs if output.name]
+        makes = tuple(clone_name(tensor, chip) for tensor in outputs) if is_clone else tuple(outputs)
+        return _Step(chip, name, is_clone, None, sources, makes)
+
+    def _relay(self, tensor: str, chip: int) -> _Step:
+        relayed = Relayed(tensor, self._relayed(tensor, chip), relay_name(tensor, chip))
+        return _Step(chip, "", False, relayed, {tensor: relayed.source}, (relayed.tensor,))
+
+    def _relayed(self, tensor: str, chip: int) -> str:
+        """The last relay before ``chip``, or the tensor itself."""
+        before = [relay for relay in self._relay_chips.get(tensor, ()) if relay < chip]
+        return relay_name(tensor, before[-1]) if before else tensor
+
+
+def _stage(kernels: list[list[_Step]], chips: Iterable[int], compute_s: float) -> Stage:
+    steps = [step for kernel in kernels for step in kernel]
+    named = (tuple(step.op for step in kernel if step.op) for kernel in kernels)
+    sources: dict[str, str] = {}
+    for step in steps:
+        if step.relayed is None:
+            sources |= step.sources
+    return Stage(
+        tuple(chips),
+        tuple(kernel for kernel in named if kernel),
+        frozenset(step.op for step in steps if step.is_clone),
+        tuple(step.relayed for step in steps if step.relayed is not None),
+        sources,
+        tuple(tensor for step in steps for tensor in step.makes),
+        compute_s,
+    )
+
+
+def _check_order(steps: list[_Step]) -> None:
+    """Refuse ops that run before what makes their tensors."""
+    maker = {tensor: i for i, step in enumerate(steps) for tensor in step.makes}
+    for i, step in enumerate(steps):
+        late = next((source for source in step.sources.values() if maker.get(source, -1) >= i), None)
+        if late is not None:
+            raise PlanError(f"op {step.op!r} runs before tensor {late!r} is there, which it reads.")

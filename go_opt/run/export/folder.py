@@ -1,0 +1,57 @@
+"""Writes a folder whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from go_opt.errors import InvalidInputError
+
+
+def check_free(directory: str | Path, *, force: bool) -> None:
+    """Refuse a folder that cannot be written, or that has something in it unless ``force`` is set.
+
+    Raises:
+      InvalidInputError: one sentence that says why.
+    """
+    path = Path(directory)
+    try:
+        if path.exists() and not path.is_dir():
+            raise _unwritable(path, "it is no folder")
+        if path.is_dir() and any(path.iterdir()) and not force:
+            raise InvalidInputError(f"folder {str(path)!r} is not empty: use --force.", field="directory")
+        if not path.absolute().parent.is_dir():
+            raise _unwritable(path, f"there is no folder {str(path.parent)!r}")
+    except (OSError, ValueError) as error:
+        if isinstance(error, InvalidInputError):
+            raise
+        raise _unwritable(path, getattr(error, "strerror", None) or error) from None
+
+
+@contextmanager
+def whole_folder(directory: str | Path) -> Iterator[Path]:
+    """A temporary folder that takes the place of ``directory`` if all goes well, and is removed if not."""
+    target = Path(directory).absolute()
+    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
+    old = temporary.with_suffix(".old")
+    try:
+        temporary.mkdir()
+        yield temporary
+        if target.exists():
+            os.rename(target, old)
+        os.rename(temporary, target)
+    except OSError as error:
+        raise _unwritable(target, error.strerror or error) from error
+    finally:
+        if old.exists() and not target.exists():
+            os.rename(old, target)
+        for left in (temporary, old):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _unwritable(path: Path, reason: object) -> InvalidInputError:
+    return InvalidInputError(f"folder {str(path)!r} cannot be written: {reason}.", field="directory")

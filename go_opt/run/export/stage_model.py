@@ -1,0 +1,86 @@
+"""The ONNX model of one stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from go_opt.env.copies.relays import clone_name
+from go_opt.run.export.cutting import Stage
+from go_opt.run.export.reads import Reads
+
+_MIN_IR_VERSION = 4  # before, every initializer is an input as well
+
+
+def output_tensor(value: ir.Value) -> str:
+    """The tensor that leaves a stage for an output of the model; an input cannot leave under its own name."""
+    return str(value.name) if value.producer() is not None else f"{value.name}/output"
+
+
+def stage_model(
+    model: ir.Model, reads: Reads, stage: Stage, tensors: Iterable[str], results: Iterable[ir.Value]
+) -> ir.Model:
+    """The nodes of ``stage`` with the weights that they read, as a model of its own.
+
+    Args:
+      tensors: what other stages read from it.
+      results: the outputs of ``model`` that leave from here.
+    """
+    results = list(results)
+    nodes, initializers, taken = reads.closure(stage.ops, results)
+    view = ir.GraphView(
+        taken,
+        [value for value in results if value.producer() is not None],
+        nodes=nodes,
+        initializers=initializers,
+        opset_imports=dict(model.graph.opset_imports),
+        name=model.graph.name,
+    )
+    graph = view.clone()
+    values = dict(zip(taken, graph.inputs, strict=True))
+    for original, value in values.items():
+        value.name = stage.sources.get(str(original.name), str(original.name))
+    values |= {value: graph.initializers[str(value.name)] for value in initializers}
+    _rename_clones(graph, stage)
+    made = {output.name: output for node in graph for output in node.outputs if output.name}
+    for relay in stage.relays:
+        like = reads.written[relay.original]
+        made[relay.tensor] = _copy(
+            graph, made.get(relay.source) or _input(graph, relay.source, like), relay.tensor
+        )
+    for value in results:
+        if value.producer() is None:
+            made[output_tensor(value)] = _copy(graph, values[value], output_tensor(value))
+    graph.outputs.clear()
+    graph.outputs.extend(made[tensor] for tensor in dict.fromkeys([*tensors, *map(output_tensor, results)]))
+    return ir.Model(
+        graph,
+        ir_version=max(model.ir_version, _MIN_IR_VERSION),
+        producer_name="go-opt",
+    )
+
+
+def _rename_clones(graph: ir.Graph, stage: Stage) -> None:
+    for node in graph:
+        if node.name in stage.clones:
+            for output in node.outputs:
+                if output.name:
+                    output.name = clone_name(output.name, stage.chips[0])
+
+
+def _input(graph: ir.Graph, name: str, like: ir.Value) -> ir.Value:
+    """The input of a stage under a name; a new one where it has none yet."""
+    found = next((value for value in graph.inputs if value.name == name), None)
+    if found is None:
+        found = ir.Value(name=name, type=like.type, shape=like.shape)
+        graph.inputs.append(found)
+    return found
+
+
+def _copy(graph: ir.Graph, value: ir.Value, name: str) -> ir.Value:
+    node = ir.node("Identity", [value], name=name)
+    copy = node.outputs[0]
+    copy.name, copy.type, copy.shape = name, value.type, value.shape
+    graph.append(node)
+    return copy
