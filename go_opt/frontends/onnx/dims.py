@@ -45,10 +45,8 @@ class DimTable:
         inputs = list(inputs)
         known = dict.fromkeys(name for info in inputs for name in _symbols(info))
         elsewhere = {name for info in others for name in _symbols(info)}
-        # "past + 1" is resolved from "past", which another input may not name alone.
-        inside = {part for name in known for part in _parts(name)}
-        for name in self._bindings:
-            if name not in known and name not in elsewhere and name not in inside:
+        for name in self.of_no_input(inputs):
+            if name not in elsewhere:
                 names = ", ".join(repr(other) for other in known) or "none"
                 raise ModelError(
                     f"dimension {name!r} is not one of model {self._model_name!r}; it has {names}."
@@ -59,6 +57,13 @@ class DimTable:
             raise ModelError(
                 f"model {self._model_name!r} has unbound dimensions {names}: use `{flags(unbound)}`."
             )
+
+    def of_no_input(self, inputs: Iterable[Any]) -> tuple[str, ...]:
+        """The bound dimensions that no input has: what they are is known at run time only."""
+        known = {name for info in inputs for name in _symbols(info)}
+        # "past + 1" is resolved from "past", which another input may not name alone.
+        known |= {part for name in known for part in _parts(name)}
+        return tuple(name for name in self._bindings if name not in known)
 
     def shape_of_input(self, info: Any) -> tuple[int, ...]:
         """The shape of a model input after :meth:`check`."""

@@ -44,6 +44,17 @@ class ModelFile:
             # Stripped initializers keep their dims and lose their data.
             return None
 
+    def check_weights(self) -> None:
+        """Refuse a model without all its weights; the import of a graph does not need them.
+
+        Raises:
+          ModelError: a tensor is stripped of its data, or its file is not there or too short.
+        """
+        for tensor in _tensors(self.model):
+            problem = _missing(self.folder, tensor)
+            if problem:
+                raise ModelError(f"the weights of tensor {tensor.name!r} are missing: {problem}.")
+
     def _with_external_data(self, tensor: onnx.TensorProto) -> onnx.TensorProto:
         loaded = onnx.TensorProto()
         loaded.CopyFrom(tensor)
@@ -138,6 +149,21 @@ def _check_location(folder: Path | None, tensor: onnx.TensorProto) -> None:
         raise ModelError(
             f"tensor {tensor.name!r}: its external data {location!r} is not inside the model's folder."
         )
+
+
+def _missing(folder: Path | None, tensor: onnx.TensorProto) -> str:
+    """Why the data of a tensor cannot be read; empty where it can."""
+    if tensor.data_location != onnx.TensorProto.EXTERNAL:
+        fields = {field.name for field, _ in tensor.ListFields()}
+        has_data = any(name.endswith("_data") for name in fields) or math.prod(tensor.dims) == 0
+        return "" if has_data else "the model file does not hold them"
+    entries = _external_fields(tensor)
+    path = (folder or Path()) / entries["location"]
+    try:
+        ends = int(entries.get("offset", 0)) + int(entries.get("length", 0))
+        return "" if path.stat().st_size >= ends else f"file {str(path)!r} is too short"
+    except (OSError, ValueError) as error:
+        return f"file {str(path)!r} cannot be read: {getattr(error, 'strerror', None) or error}"
 
 
 def _read_external(folder: Path, tensor: onnx.TensorProto) -> bytes:

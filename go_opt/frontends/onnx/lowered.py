@@ -27,6 +27,7 @@ class LoweredModel:
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     program: Program
+    open_dims: tuple[str, ...]  # bound dimensions that no input has
 
 
 def lower_model(source: str | os.PathLike[str] | onnx.ModelProto, dims: Mapping[str, int]) -> LoweredModel:
@@ -52,4 +53,4 @@ def lower_model(source: str | os.PathLike[str] | onnx.ModelProto, dims: Mapping[
     if not model.graph.output:
         raise ModelError(f"model {file.name!r} has no outputs.")
     outputs = tuple(scope.lookup(output.name) for output in model.graph.output)
-    return LoweredModel(file, model, values, outputs, scope.program)
+    return LoweredModel(file, model, values, outputs, scope.program, table.of_no_input(inputs))

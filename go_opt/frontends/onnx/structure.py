@@ -109,16 +109,13 @@ def reads_of(node: onnx.NodeProto) -> list[str]:
     return [*filter(None, node.input), *captured]
 
 
-def with_names(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of the model in which each node of each graph has the name that its op has."""
-    named = onnx.ModelProto()
-    named.CopyFrom(model)
-    graphs = [named.graph]
+def name_nodes(model: onnx.ModelProto) -> None:
+    """Give each node without a name the one that its op has, in bodies as well."""
+    graphs = [model.graph]
     while graphs:
         for name, node in _named(graphs.pop().node):
             node.name = name
             graphs += subgraphs(node)
-    return named
 
 
 def _named(nodes: Iterable[onnx.NodeProto]) -> list[NamedNode]:

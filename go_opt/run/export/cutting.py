@@ -26,7 +26,7 @@ class Relayed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stage:
+class CutStage:
     """What one part of a chip, or of several that run the same, does for one inference."""
 
     chips: tuple[int, ...]
@@ -59,7 +59,7 @@ class _Step(NamedTuple):
     makes: tuple[str, ...]
 
 
-def stages_of_plan(graph: Graph, target: Target, plan: Plan, reads: Reads) -> list[Stage]:
+def stages_of_plan(graph: Graph, target: Target, plan: Plan, reads: Reads) -> list[CutStage]:
     """The stages of ``plan`` in an order in which each can run.
 
     Raises:
@@ -136,14 +136,14 @@ class _Steps:
         return relay_name(tensor, before[-1]) if before else tensor
 
 
-def _stage(kernels: list[list[_Step]], chips: Iterable[int], compute_s: float) -> Stage:
+def _stage(kernels: list[list[_Step]], chips: Iterable[int], compute_s: float) -> CutStage:
     steps = [step for kernel in kernels for step in kernel]
     named = (tuple(step.op for step in kernel if step.op) for kernel in kernels)
     sources: dict[str, str] = {}
     for step in steps:
         if step.relayed is None:
             sources |= step.sources
-    return Stage(
+    return CutStage(
         tuple(chips),
         tuple(kernel for kernel in named if kernel),
         frozenset(step.op for step in steps if step.is_clone),

@@ -1,144 +1,142 @@
-"""Exports a plan: stage models and the manifest that says how they fit together."""
+"""Exports a plan in the forms that other tools take."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
-import onnx_ir as ir
-
-from go_opt.common.version import VERSION
-from go_opt.env.evaluation import evaluate_plan
-from go_opt.env.model.metrics import Metrics
-from go_opt.env.target import Target
-from go_opt.errors import ModelError
-from go_opt.frontends.onnx.lowered import LoweredModel
+from go_opt import api
+from go_opt.env import Target
+from go_opt.errors import InvalidInputError, ModelError, PlanError
+from go_opt.frontends.onnx_frontend import import_onnx
+from go_opt.measured_costs import with_measured_costs
+from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.run.export.cutting import Stage, stages_of_plan
-from go_opt.run.export.manifest import (
-    Manifest,
-    ModelOutput,
-    RelayFact,
-    StageFact,
-    StageInput,
-    StageOutput,
-    TensorFact,
-)
-from go_opt.run.export.reads import Reads
-from go_opt.run.export.source import sized_model
-from go_opt.run.export.stage_model import output_tensor, stage_model
+from go_opt.run.export.folder import check_free, whole_folder
+from go_opt.run.export.manifest import MANIFEST, Manifest, manifest_text
+from go_opt.run.extra import check_installed
+from go_opt.solver import verify
+
+if TYPE_CHECKING:
+    from go_opt.frontends.onnx.lowered import LoweredModel
+    from go_opt.run.export.plan_models import PlanModels
+
+Format = Literal["stages", "triton", "annotated", "openvino"]
+ANNOTATED: Final = "annotated.onnx"
+OPENVINO: Final = "openvino.json"
+TRITON: Final = "triton"
 
 
-class StageModels:
-    """The stage models of a plan and what connects them."""
+def export(
+    model: str | Path,
+    plan: Plan | str | Path,
+    directory: str | Path,
+    *,
+    formats: Sequence[Format] = ("stages",),
+    target: Target | str | Path | None = None,
+    costs: str | Path | None = None,
+    force: bool = False,
+) -> Manifest:
+    """Write ``plan`` for other tools to run, with a manifest of its stages (docs/export.md).
 
-    def __init__(self, lowered: LoweredModel, graph: Graph, target: Target, plan: Plan) -> None:
-        self._graph, self._target, self._plan = graph, target, plan
-        self._model = sized_model(lowered)
-        self._reads = Reads(self._model.graph, graph.op_index)
-        missing = next((name for name in graph.op_names if name not in self._reads.op_node), None)
-        if missing is not None:
-            raise ModelError(f"op {missing!r} is no node of the model, so that no stage can have it.")
-        self.stages = stages_of_plan(graph, target, plan, self._reads)
-        self.models = self._cut()
+    Args:
+      model: the ONNX file that the plan is of, with all its weights.
+      plan: a plan, or the path of a plan file.
+      directory: a folder that does not exist or is empty.
+      formats: ``stages``, an ONNX model for each stage; ``triton``, a model repository with an ensemble of
+        them; ``annotated``, the whole model with the stage of each node; ``openvino``, a map from names of
+        ops to devices.
+      target: None is the plan's own.
+      costs: CSV file of the measured seconds that the plan was made with.
+      force: replace a folder that is not empty.
 
-    def _cut(self) -> list[ir.Model]:
-        made_by = {tensor: i for i, stage in enumerate(self.stages) for tensor in stage.makes}
-        self._readers: dict[str, list[int]] = {}
-        for i, stage in enumerate(self.stages):
-            for tensor in sorted(stage.needs):
-                if made_by.get(tensor, i) != i:
-                    self._readers.setdefault(tensor, []).append(i)
-        self._leaves = self._stages_of_outputs(made_by)
-        self._made_by = made_by
-        return [
-            stage_model(
-                self._model,
-                self._reads,
-                stage,
-                [tensor for tensor in stage.makes if tensor in self._readers],
-                [value for value, leaves in self._leaves.items() if leaves == i],
+    Raises:
+      InvalidInputError: an argument is wrong, or onnx-ir is not installed.
+      ModelError: the model is no ONNX file, or a part of it cannot be exported; the message names it.
+      PlanError: the plan is not of this model and target, or breaks a rule.
+    """
+    check_installed("onnx_ir")
+    _check_formats(formats)
+    check_free(directory, force=force)
+    _check_is_onnx(model)
+    decided = plan if isinstance(plan, Plan) else load_plan(plan)
+    on = target if isinstance(target, Target) else api.target(target or decided.target)
+    graph, lowered = import_onnx(model, decided.dims, decided.precision)
+    if costs is not None:
+        graph = with_measured_costs(graph, costs, on)
+    decided.check_belongs_to(graph, on.fingerprint)
+    broken = next(iter(verify(graph, on, decided)), None)
+    if broken is not None:
+        raise PlanError(f"the plan cannot run: {broken.message}", field="plan")
+    lowered.file.check_weights()
+    return _write(lowered, _cut(lowered, graph, on, decided, formats), formats, directory)
+
+
+def _check_formats(formats: Sequence[str]) -> None:
+    known = get_args(Format)
+    wrong = next((name for name in formats if name not in known), None)
+    if wrong is not None or not formats or isinstance(formats, str):
+        raise InvalidInputError(
+            f"formats must be some of {', '.join(known)}, not {wrong!r}.", field="formats"
+        )
+
+
+def _check_is_onnx(model: str | Path) -> None:
+    if not isinstance(model, str | Path):
+        raise ModelError(f"an export takes the path of an ONNX file, not {type(model).__name__}.")
+    name = str(model)
+    if name.startswith(api.ZOO_PREFIX) or name.endswith(".json"):
+        raise ModelError(
+            f"{name!r} is a graph without weights: only the plan of an ONNX file can be exported."
+        )
+
+
+def _cut(
+    lowered: LoweredModel, graph: Graph, target: Target, plan: Plan, formats: Sequence[Format]
+) -> tuple[Manifest, PlanModels]:
+    from go_opt.run.export.plan_models import manifest_of, plan_models
+    from go_opt.run.export.triton import model_path
+
+    def file_of(stage: int) -> str:
+        if "stages" in formats:
+            return f"stage-{stage}.onnx"
+        return f"{TRITON}/{model_path(graph.name, stage)}" if TRITON in formats else ""
+
+    cut = plan_models(lowered, graph, target, plan)
+    return manifest_of(cut, graph, target, plan, file_of), cut
+
+
+def _write(
+    lowered: LoweredModel,
+    exported: tuple[Manifest, PlanModels],
+    formats: Sequence[Format],
+    directory: str | Path,
+) -> Manifest:
+    from go_opt.run.export.annotated import annotate, openvino_affinities
+    from go_opt.run.export.files import write_model
+    from go_opt.run.export.source import model_of_file
+    from go_opt.run.export.triton import model_path, write_configs
+
+    manifest, cut = exported
+    with whole_folder(directory) as folder:
+        for stage, model in zip(manifest.stages, cut.models, strict=True):
+            if "stages" in formats:
+                write_model(model, folder / stage.file)
+            if "triton" in formats:
+                write_model(model, folder / TRITON / model_path(manifest.model, stage.stage))
+        if "triton" in formats:
+            write_configs(manifest, folder / TRITON)
+        if "openvino" in formats:
+            affinities = openvino_affinities(model_of_file(lowered), manifest)
+            (folder / OPENVINO).write_text(
+                json.dumps(affinities, ensure_ascii=False, indent=1) + "\n", "utf-8"
             )
-            for i, stage in enumerate(self.stages)
-        ]
-
-    def _stages_of_outputs(self, made_by: Mapping[str, int]) -> dict[ir.Value, int]:
-        """Each output of the model leaves from where its op is; what no op computes from the first stage."""
-        leaves = {}
-        for value in self._model.graph.outputs:
-            bases = [str(base.name) for base in self._reads.bases_of([value])]
-            leaves[value] = max((made_by[base] for base in bases if base in made_by), default=0)
-        return leaves
-
-    def manifest(self, files: Iterable[str]) -> Manifest:
-        """What the stages take and give; ``files`` are those of their models."""
-        graph, plan = self._graph, self._plan
-        metrics = evaluate_plan(graph, self._target, plan)
-        tensors: dict[str, TensorFact] = {}
-        stages = []
-        for i, (stage, model, file) in enumerate(zip(self.stages, self.models, files, strict=True)):
-            for value in (*model.graph.inputs, *model.graph.outputs):
-                tensors[str(value.name)] = _tensor(value)
-            stages.append(self._stage(i, stage, model, file))
-        given = [value for value in self._model.graph.inputs if not value.is_initializer()]
-        for value in given:
-            tensors.setdefault(str(value.name), _tensor(value))
-        return Manifest(
-            model=graph.name,
-            target=plan.target,
-            dims=dict(plan.dims),
-            precision=plan.precision,
-            graph_fingerprint=plan.graph_fingerprint,
-            target_fingerprint=plan.target_fingerprint,
-            version=VERSION,
-            interval_s=metrics.interval_s,
-            latency_s=metrics.latency_s,
-            bottleneck=metrics.bottleneck,
-            inputs=tuple(str(value.name) for value in given),
-            outputs=tuple(
-                ModelOutput(str(value.name), output_tensor(value), self._leaves[value])
-                for value in self._model.graph.outputs
-            ),
-            tensors=tuple(tensors.values()),
-            stages=tuple(stages),
-        )
-
-    def _stage(self, number: int, stage: Stage, model: ir.Model, file: str) -> StageFact:
-        return StageFact(
-            stage=number,
-            file=file,
-            chips=stage.chips,
-            replication=len(stage.chips),
-            inputs=tuple(
-                StageInput(str(value.name), self._made_by.get(str(value.name)))
-                for value in model.graph.inputs
-            ),
-            outputs=tuple(
-                StageOutput(str(value.name), tuple(self._readers.get(str(value.name), ())))
-                for value in model.graph.outputs
-            ),
-            ops=stage.ops,
-            kernels=stage.kernels,
-            clones=tuple(op for op in stage.ops if op in stage.clones),
-            relays=tuple(RelayFact(relay.source, relay.tensor) for relay in stage.relays),
-            compute_s=stage.compute_s,
-            weight_bytes=sum(
-                value.const_value.nbytes
-                for value in model.graph.initializers.values()
-                if value.const_value is not None
-            ),
-        )
-
-
-def _tensor(value: ir.Value) -> TensorFact:
-    dtype = value.dtype
-    assert dtype is not None
-    assert value.shape is not None
-    shape = tuple(int(size) for size in value.shape)
-    if dtype == ir.DataType.STRING:
-        return TensorFact(str(value.name), "string", shape, 0)
-    elements = 1
-    for size in shape:
-        elements *= size
-    return TensorFact(str(value.name), dtype.numpy().name, shape, -(-elements * dtype.bitwidth // 8))
+        if "annotated" in formats:
+            whole = model_of_file(lowered)
+            annotate(whole, manifest)
+            write_model(whole, folder / ANNOTATED)
+        (folder / MANIFEST).write_text(manifest_text(manifest), "utf-8")
+    return manifest

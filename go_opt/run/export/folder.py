@@ -1,4 +1,4 @@
-"""Writes a folder whole or not at all."""
+"""A folder that is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ def check_free(directory: str | Path, *, force: bool) -> None:
     """
     path = Path(directory)
     try:
-        if path.exists() and not path.is_dir():
-            raise _unwritable(path, "it is no folder")
-        if path.is_dir() and any(path.iterdir()) and not force:
+        is_folder, parent = path.is_dir(), path.absolute().parent
+        if not is_folder and path.exists():
+            raise _unwritable(path, "it is a file")
+        if is_folder and not force and any(path.iterdir()):
             raise InvalidInputError(f"folder {str(path)!r} is not empty: use --force.", field="directory")
-        if not path.absolute().parent.is_dir():
-            raise _unwritable(path, f"there is no folder {str(path.parent)!r}")
-    except (OSError, ValueError) as error:
-        if isinstance(error, InvalidInputError):
-            raise
-        raise _unwritable(path, getattr(error, "strerror", None) or error) from None
+        if not parent.is_dir():
+            raise _unwritable(path, f"there is no folder {str(parent)!r}")
+        if not os.access(parent, os.W_OK):
+            raise _unwritable(path, f"nothing can be written to {str(parent)!r}")
+    except OSError as error:
+        raise _unwritable(path, error.strerror or error) from None
 
 
 @contextmanager

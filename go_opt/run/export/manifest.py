@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -17,11 +18,11 @@ MANIFEST: Final = "manifest.json"
 
 
 @dataclass(frozen=True)
-class TensorFact:
-    """A tensor that enters or leaves a stage."""
+class Tensor:
+    """A tensor that enters or leaves a stage or the model."""
 
     name: str
-    dtype: str  # as NumPy and ml_dtypes name it, or "string"
+    dtype: str  # as NumPy and ml_dtypes call it, or "string"
     shape: tuple[int, ...]
     bytes: int  # packed; 0 for strings
 
@@ -43,29 +44,36 @@ class StageOutput:
 
 
 @dataclass(frozen=True)
-class RelayFact:
-    """A tensor that a stage hands on under a name of its own."""
+class Relay:
+    """A tensor that a stage hands on under another name."""
 
     source: str
     tensor: str
 
 
 @dataclass(frozen=True)
-class StageFact:
-    """One stage: a model that runs on one chip, or the same on each of several in turn."""
+class Stage:
+    """A model that runs on one chip, or on several that take inferences by turns."""
 
-    stage: int
-    file: str  # relative to the manifest; empty where no stage models were written
+    stage: int  # its place among the stages
+    file: str  # of its model, from the manifest's folder; empty where none was written
     chips: tuple[int, ...]
-    replication: int
+    replication: int  # number of chips
+    part: int  # its place among the stages of its chips
+    parts: int  # number of stages of its chips
     inputs: tuple[StageInput, ...]
     outputs: tuple[StageOutput, ...]
-    ops: tuple[str, ...]  # in the order of execution, clones included
-    kernels: tuple[tuple[str, ...], ...]
-    clones: tuple[str, ...]
-    relays: tuple[RelayFact, ...]
-    compute_s: float  # predicted, of one inference
+    kernels: tuple[tuple[str, ...], ...]  # names of ops, in the order of execution; clones included
+    clones: tuple[str, ...]  # ops that have their original in another stage
+    relays: tuple[Relay, ...]
+    nodes_without_op: tuple[str, ...]  # views and constants
     weight_bytes: int
+    compute_s: float  # predicted, of one inference
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """Names of its ops, in the order of execution."""
+        return tuple(op for kernel in self.kernels for op in kernel)
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,7 @@ class ModelOutput:
 
 @dataclass(frozen=True)
 class Manifest:
-    """An export. Stages stand in an order in which each can run after those it reads from."""
+    """An export. Each stage stands behind those it reads from."""
 
     model: str
     target: str
@@ -93,8 +101,16 @@ class Manifest:
     bottleneck: str
     inputs: tuple[str, ...]  # tensors, in the order of the model
     outputs: tuple[ModelOutput, ...]
-    tensors: tuple[TensorFact, ...]
-    stages: tuple[StageFact, ...]
+    tensors: tuple[Tensor, ...]
+    stages: tuple[Stage, ...]
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor of a name."""
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Tensor]:
+        return {tensor.name: tensor for tensor in self.tensors}
 
 
 def manifest_text(manifest: Manifest) -> str:

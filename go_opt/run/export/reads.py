@@ -31,6 +31,10 @@ class Reads:
         """What an op reads of other ops and of the model's inputs."""
         return self.bases_of(self._read[self.op_node[name]])
 
+    def of_node(self, node: ir.Node) -> tuple[ir.Value, ...]:
+        """The values that a node, or a body of it, reads."""
+        return self._read[node]
+
     def bases_of(self, values: Iterable[ir.Value]) -> tuple[ir.Value, ...]:
         """The outputs of ops and inputs of the model that some values are of, each once."""
         bases: dict[ir.Value, None] = {}

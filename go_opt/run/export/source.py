@@ -10,20 +10,34 @@ from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
+from go_opt.errors import ModelError
 from go_opt.frontends.onnx.lowered import LoweredModel
-from go_opt.frontends.onnx.structure import with_names
+from go_opt.frontends.onnx.structure import name_nodes
 from go_opt.frontends.onnx.values import Value
 
 _STANDARD = ("", "ai.onnx")
 
 
-def inlined_model(lowered: LoweredModel) -> ir.Model:
-    """The model with a node of its name for each op; sizes are as the file has them."""
+def model_of_file(lowered: LoweredModel) -> ir.Model:
+    """The model with a node of its name for each op; sizes are as the file has them.
+
+    Raises:
+      ModelError: a part of the model that cannot be copied; one sentence that names it.
+    """
     return _read(lowered, is_sized=False)
 
 
-def sized_model(lowered: LoweredModel) -> ir.Model:
-    """The same with every size a number: those of main values are set, Shape and Size are constants."""
+def model_of_plan(lowered: LoweredModel) -> ir.Model:
+    """The same with every size a number: those of main values are set, Shape and Size are constants.
+
+    Raises:
+      ModelError: as :func:`model_of_file`; or sizes that are known at run time only.
+    """
+    if lowered.open_dims:
+        raise ModelError(
+            f"dimension {lowered.open_dims[0]!r} is of no input: a stage needs sizes that are known"
+            " before it runs."
+        )
     return _read(lowered, is_sized=True)
 
 
@@ -33,56 +47,75 @@ def bodies(node: ir.Node) -> list[ir.Graph]:
 
 
 def _read(lowered: LoweredModel, *, is_sized: bool) -> ir.Model:
-    model = ir.from_proto(with_names(lowered.model))
+    sparse = next(iter(lowered.model.graph.sparse_initializer), None)
+    if sparse is not None:
+        raise ModelError(f"initializer {sparse.values.name!r} is sparse, which an export does not support.")
+    name_nodes(lowered.model)
+    try:
+        model = ir.from_proto(lowered.model)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ModelError(f"model {lowered.file.name!r} cannot be copied: {reason}.") from error
     if lowered.file.folder is not None:
         ir.external_data.set_base_dir(model.graph, lowered.file.folder)
+        _read_attributes(model)
     model.graph.sort()
-    _Rewriting(lowered.program.values, is_sized).rewrite(model.graph, "", is_main=True)
+    _Rewriting(lowered.program.values, is_sized).rewrite(model.graph, ("",), is_main=True)
     return model
 
 
+def _read_attributes(model: ir.Model) -> None:
+    """Read the tensors in external files that nodes hold; onnx-ir copies those of initializers alone."""
+    for node in model.graph.all_nodes():
+        for name, attr in node.attributes.items():
+            if attr.type == ir.AttributeType.TENSOR and isinstance(attr.value, ir.ExternalTensor):
+                tensor = ir.tensor(attr.value.numpy().copy(), dtype=attr.value.dtype, name=attr.value.name)
+                node.attributes[name] = ir.AttrTensor(name, tensor)
+
+
 class _Rewriting:
-    """Rewrites graphs in place, by what the importer knows of their values."""
+    """Rewrites graphs in place, by what the importer knows of their values.
+
+    The importer puts a prefix before the names of each graph; a graph has those of the graphs around it too.
+    """
 
     def __init__(self, values: Mapping[tuple[str, str], Value], is_sized: bool) -> None:
         self._values = values
         self._is_sized = is_sized
 
-    def rewrite(self, graph: ir.Graph, prefix: str, *, is_main: bool) -> None:
-        """Rewrite a graph whose names the importer has put ``prefix`` before."""
+    def rewrite(self, graph: ir.Graph, prefixes: tuple[str, ...], *, is_main: bool) -> None:
+        """Rewrite a graph; ``prefixes`` end with its own."""
         if is_main and self._is_sized:
-            self._set_sizes(graph, prefix)
+            self._set_sizes(graph, prefixes[-1])
         for node in list(graph):
-            self._rewrite_node(graph, node, prefix, is_main)
+            self._rewrite_node(graph, node, prefixes, is_main)
 
-    def _rewrite_node(self, graph: ir.Graph, node: ir.Node, prefix: str, is_main: bool) -> None:
-        is_standard = node.domain in _STANDARD
-        branch = self._branch(node, prefix) if is_standard and node.op_type == "If" else None
+    def _rewrite_node(self, graph: ir.Graph, node: ir.Node, prefixes: tuple[str, ...], is_main: bool) -> None:
+        op_type = node.op_type if node.domain in _STANDARD else ""
+        branch = self._branch(node, prefixes) if op_type == "If" else None
         if branch is not None:
-            self.rewrite(branch, f"{prefix}{node.name}/", is_main=is_main)
+            self.rewrite(branch, (*prefixes, f"{prefixes[-1]}{node.name}/"), is_main=is_main)
             _inline(graph, node, branch)
         elif self._is_sized:
-            known = self._values.get((prefix, node.outputs[0].name or "")) if node.outputs else None
-            if is_standard and node.op_type in ("Shape", "Size") and known is not None:
-                _make_constant(graph, node, known)
-            for inner, body in _bodies_with_prefix(node, prefix):
-                self.rewrite(body, inner, is_main=False)
+            for prefix, body in _bodies_with_prefix(node, prefixes[-1]):
+                self.rewrite(body, (*prefixes, prefix), is_main=False)
+            if op_type in ("Shape", "Size"):
+                self._make_constant(graph, node, prefixes)
+            elif op_type == "If":
+                self._check_branches(node, prefixes)
 
-    def _branch(self, node: ir.Node, prefix: str) -> ir.Graph | None:
+    def _branch(self, node: ir.Node, prefixes: tuple[str, ...]) -> ir.Graph | None:
         """The branch that a constant condition chooses."""
-        condition = node.inputs[0]
-        value = None if condition is None else self._lookup(condition, prefix)
-        known = None if value is None else value.read()
+        condition = self._lookup(node.inputs[0], prefixes)
+        known = None if condition is None else condition.read()
         if known is None or known.size != 1:
             return None
         return node.attributes["then_branch" if known.reshape(()) else "else_branch"].as_graph()
 
-    def _lookup(self, value: ir.Value, prefix: str) -> Value | None:
-        """What is known of a value that a graph may have from one around it."""
-        name = value.name or ""
-        while (prefix, name) not in self._values and prefix:
-            prefix = prefix[: prefix.rstrip("/").rfind("/") + 1]
-        return self._values.get((prefix, name))
+    def _lookup(self, value: ir.Value | None, prefixes: tuple[str, ...]) -> Value | None:
+        name = "" if value is None else value.name or ""
+        known = (self._values.get((prefix, name)) for prefix in reversed(prefixes))
+        return next((found for found in known if found is not None), None)
 
     def _set_sizes(self, graph: ir.Graph, prefix: str) -> None:
         for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):
@@ -90,6 +123,26 @@ class _Rewriting:
             if known is not None:
                 value.type = ir.TensorType(ir.DataType(known.elem_type))
                 value.shape = ir.Shape(known.shape)
+
+    def _make_constant(self, graph: ir.Graph, node: ir.Node, prefixes: tuple[str, ...]) -> None:
+        known = self._lookup(node.outputs[0], prefixes)
+        array = None if known is None else known.read()
+        if array is not None:
+            constant = ir.node("Constant", [], {"value": ir.tensor(array)}, name=node.name)
+            _take_place(graph, node, [constant], constant.outputs)
+
+    def _check_branches(self, node: ir.Node, prefixes: tuple[str, ...]) -> None:
+        """Refuse branches that yield tensors of different sizes."""
+        results = [
+            [self._lookup(output, (*prefixes, prefix)) for output in body.outputs]
+            for prefix, body in _bodies_with_prefix(node, prefixes[-1])
+        ]
+        for output, one, other in zip(node.outputs, *results, strict=True):
+            if one is not None and other is not None and one.shape != other.shape:
+                raise ModelError(
+                    f"op {node.name!r} (If): its branches yield {output.name!r} with sizes {list(one.shape)} "
+                    f"and {list(other.shape)}, and a stage needs one."
+                )
 
 
 def _bodies_with_prefix(node: ir.Node, prefix: str) -> Iterator[tuple[str, ir.Graph]]:
@@ -101,32 +154,20 @@ def _bodies_with_prefix(node: ir.Node, prefix: str) -> Iterator[tuple[str, ir.Gr
             yield f"{prefix}{node.name}/", body
 
 
-def _make_constant(graph: ir.Graph, node: ir.Node, known: Value) -> None:
-    array = known.read()
-    if array is None:
-        return
-    constant = ir.node("Constant", [], {"value": ir.tensor(array)}, name=node.name)
-    _take_place(graph, node, [constant], constant.outputs)
-
-
 def _inline(graph: ir.Graph, node: ir.Node, branch: ir.Graph) -> None:
     """Put the nodes of a branch in place of an If."""
-    nodes = list(branch)
-    for value in [*branch.initializers.values(), *(output for inner in nodes for output in inner.outputs)]:
+    nodes, initializers, results = list(branch), list(branch.initializers.values()), list(branch.outputs)
+    for value in [*initializers, *(output for inner in nodes for output in inner.outputs)]:
         if value.name:
             value.name = f"{node.name}/{value.name}"
     for inner in nodes:
         inner.name = f"{node.name}/{inner.name}"
-    initializers = list(branch.initializers.values())
-    results = list(branch.outputs)
     branch.outputs.clear()
-    branch.remove(nodes)
     branch.initializers.clear()
+    branch.remove(nodes)
     for initializer in initializers:
         graph.register_initializer(initializer)
-    copies = [
-        ir.node("Identity", [result], name=f"{node.name}/output {i}") for i, result in enumerate(results)
-    ]
+    copies = [ir.node("Identity", [value], name=f"{node.name}/output {i}") for i, value in enumerate(results)]
     _take_place(graph, node, [*nodes, *copies], [copy.outputs[0] for copy in copies])
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
+from go_opt.common.version import VERSION
 from go_opt.env.copies.relays import clone_name
-from go_opt.run.export.cutting import Stage
+from go_opt.run.export.cutting import CutStage
 from go_opt.run.export.reads import Reads
 
 _MIN_IR_VERSION = 4  # before, every initializer is an input as well
@@ -19,7 +21,7 @@ def output_tensor(value: ir.Value) -> str:
 
 
 def stage_model(
-    model: ir.Model, reads: Reads, stage: Stage, tensors: Iterable[str], results: Iterable[ir.Value]
+    model: ir.Model, reads: Reads, stage: CutStage, tensors: Iterable[str], results: Iterable[ir.Value]
 ) -> ir.Model:
     """The nodes of ``stage`` with the weights that they read, as a model of its own.
 
@@ -54,14 +56,13 @@ def stage_model(
             made[output_tensor(value)] = _copy(graph, values[value], output_tensor(value))
     graph.outputs.clear()
     graph.outputs.extend(made[tensor] for tensor in dict.fromkeys([*tensors, *map(output_tensor, results)]))
-    return ir.Model(
-        graph,
-        ir_version=max(model.ir_version, _MIN_IR_VERSION),
-        producer_name="go-opt",
-    )
+    version = max(model.ir_version, _MIN_IR_VERSION)
+    cut = ir.Model(graph, ir_version=version, producer_name="go-opt", producer_version=VERSION)
+    RemoveUnusedOpsetsPass()(cut)
+    return cut
 
 
-def _rename_clones(graph: ir.Graph, stage: Stage) -> None:
+def _rename_clones(graph: ir.Graph, stage: CutStage) -> None:
     for node in graph:
         if node.name in stage.clones:
             for output in node.outputs:

@@ -1,0 +1,79 @@
+"""The whole model with the stage of each node written into it, and as a map of names."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import onnx_ir as ir
+
+from go_opt.run.export.manifest import Manifest, Stage
+from go_opt.run.export.reads import Reads
+from go_opt.run.export.source import bodies
+
+CONFIGURATION: Final = "go_opt"
+_IR_VERSION: Final = 11  # the first with configurations of devices
+_FIRST_WITH_CONSTANT_WEIGHTS: Final = 4
+
+
+def annotate(model: ir.Model, manifest: Manifest) -> None:
+    """Write stage, chips and kernel of each node into ``model``, which has a node for each op."""
+    configuration = ir.ModelConfiguration(
+        CONFIGURATION, len(manifest.stages), tuple(f"chip {_chips(stage)}" for stage in manifest.stages)
+    )
+    model.device_configurations = (configuration,)
+    if model.ir_version < _FIRST_WITH_CONSTANT_WEIGHTS:
+        # Weights had to be inputs as well; in later versions those can be given another value.
+        model.graph.inputs[:] = [value for value in model.graph.inputs if not value.is_initializer()]
+    model.ir_version = max(model.ir_version, _IR_VERSION)
+    kernels = {op: i for stage in manifest.stages for i, kernel in enumerate(stage.kernels) for op in kernel}
+    for node, number in _stage_of_nodes(model, manifest).items():
+        notes = {
+            "layer_ann": f"stage-{number}",
+            "go_opt.stage": str(number),
+            "go_opt.chips": _chips(manifest.stages[number]),
+        }
+        if node.name in kernels:
+            notes["go_opt.kernel"] = str(kernels[node.name])
+        clones = [str(stage.stage) for stage in manifest.stages if node.name in stage.clones]
+        if clones:
+            notes["go_opt.clones"] = ",".join(clones)
+        inner = [other for body in bodies(node) for other in body.all_nodes()]
+        for each in (node, *inner):
+            each.set_pipeline_stage(configuration, number)
+            each.metadata_props.update(notes)
+
+
+def openvino_affinities(model: ir.Model, manifest: Manifest) -> dict[str, str]:
+    """The device of each op by the friendly names that OpenVINO gives to what it makes of a node."""
+    affinities: dict[str, str] = {}
+    for node, number in _stage_of_nodes(model, manifest).items():
+        device = f"GPU.{manifest.stages[number].chips[0]}"
+        outputs = [str(output.name) for output in node.outputs if output.name]
+        # Nodes without a name go by their last output, and those it splits by name and output.
+        names = [*outputs, *(f"{node.name}_{output}" for output in outputs if len(outputs) > 1)]
+        affinities = dict.fromkeys(names, device) | affinities | {str(node.name): device}
+    return affinities
+
+
+def _stage_of_nodes(model: ir.Model, manifest: Manifest) -> dict[ir.Node, int]:
+    """A view goes with the op whose tensor it shows, a constant with its first reader."""
+    own = {op: stage.stage for stage in manifest.stages for op in stage.ops if op not in stage.clones}
+    reads = Reads(model.graph, own)
+    stages: dict[ir.Node, int] = {}
+    first_reader: dict[ir.Value, int] = {}
+    for node in reversed(model.graph):
+        if node.name in own:
+            stages[node] = own[node.name]
+        else:
+            writers = [base.producer() for base in reads.bases_of(node.outputs)]
+            of_ops = [own[str(writer.name)] for writer in writers if writer is not None]
+            of_readers = [first_reader[output] for output in node.outputs if output in first_reader]
+            stages[node] = max(of_ops) if of_ops else min(of_readers, default=0)
+        for value in reads.of_node(node):
+            first_reader[value] = min(first_reader.get(value, stages[node]), stages[node])
+    return stages
+
+
+def _chips(stage: Stage) -> str:
+    first, last = stage.chips[0], stage.chips[-1]
+    return f"{first}" if first == last else f"{first}-{last}"

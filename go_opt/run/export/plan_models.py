@@ -1,0 +1,151 @@
+"""The stage models of a plan, and the manifest of what connects them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from go_opt.common.version import VERSION
+from go_opt.env.evaluation import evaluate_plan
+from go_opt.env.target import Target
+from go_opt.errors import ModelError, PlanError
+from go_opt.frontends.onnx.lowered import LoweredModel
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.run.export import manifest as facts
+from go_opt.run.export.cutting import CutStage, stages_of_plan
+from go_opt.run.export.files import weight_bytes
+from go_opt.run.export.reads import Reads
+from go_opt.run.export.source import model_of_plan
+from go_opt.run.export.stage_model import output_tensor, stage_model
+
+
+@dataclass(frozen=True)
+class PlanModels:
+    """The stages of a plan with their models; each stands behind those it reads from."""
+
+    whole: ir.Model
+    stages: tuple[CutStage, ...]
+    models: tuple[ir.Model, ...]
+    made_by: Mapping[str, int]  # tensor -> stage
+    readers: Mapping[str, tuple[int, ...]]  # tensor -> the other stages that read it
+    leaves: Mapping[ir.Value, int]  # output of the model -> the stage it leaves from
+
+
+def plan_models(lowered: LoweredModel, graph: Graph, target: Target, plan: Plan) -> PlanModels:
+    """Cut a model into the stages of ``plan``.
+
+    Raises:
+      ModelError, PlanError: something that cannot be cut; one sentence that names it.
+    """
+    whole = model_of_plan(lowered)
+    reads = Reads(whole.graph, graph.op_index)
+    missing = next((name for name in graph.op_names if name not in reads.op_node), None)
+    if missing is not None:
+        raise ModelError(f"op {missing!r} is no node of the model, so that no stage can have it.")
+    stages = stages_of_plan(graph, target, plan, reads)
+    made_by = {tensor: i for i, stage in enumerate(stages) for tensor in stage.makes}
+    readers: dict[str, list[int]] = {}
+    for i, stage in enumerate(stages):
+        for tensor in sorted(stage.needs):
+            if made_by.get(tensor, i) != i:
+                readers.setdefault(tensor, []).append(i)
+    # An output that no op computes leaves from the first stage.
+    leaves = {
+        output: max((made_by.get(str(base.name), 0) for base in reads.bases_of([output])), default=0)
+        for output in whole.graph.outputs
+    }
+    models = tuple(
+        stage_model(
+            whole,
+            reads,
+            stage,
+            [tensor for tensor in stage.makes if tensor in readers],
+            [output for output in leaves if leaves[output] == i],
+        )
+        for i, stage in enumerate(stages)
+    )
+    idle = next((stage for stage, model in zip(stages, models, strict=True) if not model.graph.outputs), None)
+    if idle is not None:
+        raise PlanError(
+            f"op {idle.ops[-1]!r} is on chip {idle.chips[0]}, where nothing that it computes is read."
+        )
+    return PlanModels(
+        whole, tuple(stages), models, made_by, {name: tuple(row) for name, row in readers.items()}, leaves
+    )
+
+
+def manifest_of(
+    cut: PlanModels, graph: Graph, target: Target, plan: Plan, file_of: Callable[[int], str]
+) -> facts.Manifest:
+    """What the stages take and give; ``file_of`` names the file of each stage's model."""
+    metrics = evaluate_plan(graph, target, plan)
+    inputs = [value for value in cut.whole.graph.inputs if not value.is_initializer()]
+    crossing = [value for model in cut.models for value in (*model.graph.inputs, *model.graph.outputs)]
+    return facts.Manifest(
+        model=graph.name,
+        target=plan.target,
+        dims=dict(plan.dims),
+        precision=plan.precision,
+        graph_fingerprint=plan.graph_fingerprint,
+        target_fingerprint=plan.target_fingerprint,
+        version=VERSION,
+        interval_s=metrics.interval_s,
+        latency_s=metrics.latency_s,
+        bottleneck=metrics.bottleneck,
+        inputs=tuple(str(value.name) for value in inputs),
+        outputs=tuple(
+            facts.ModelOutput(str(output.name), output_tensor(output), cut.leaves[output])
+            for output in cut.whole.graph.outputs
+        ),
+        tensors=tuple({str(value.name): _tensor(value) for value in (*inputs, *crossing)}.values()),
+        stages=_stages(cut, file_of),
+    )
+
+
+def _stages(cut: PlanModels, file_of: Callable[[int], str]) -> tuple[facts.Stage, ...]:
+    parts = Counter(stage.chips for stage in cut.stages)
+    seen: Counter[tuple[int, ...]] = Counter()
+    without_op = {node.name for node in cut.whole.graph} - {op for stage in cut.stages for op in stage.ops}
+    rows = []
+    for i, (stage, model) in enumerate(zip(cut.stages, cut.models, strict=True)):
+        rows.append(
+            facts.Stage(
+                stage=i,
+                file=file_of(i),
+                chips=stage.chips,
+                replication=len(stage.chips),
+                part=seen[stage.chips],
+                parts=parts[stage.chips],
+                inputs=tuple(
+                    facts.StageInput(str(value.name), cut.made_by.get(str(value.name)))
+                    for value in model.graph.inputs
+                ),
+                outputs=tuple(
+                    facts.StageOutput(str(value.name), cut.readers.get(str(value.name), ()))
+                    for value in model.graph.outputs
+                ),
+                kernels=stage.kernels,
+                clones=tuple(op for op in stage.ops if op in stage.clones),
+                relays=tuple(facts.Relay(relay.source, relay.tensor) for relay in stage.relays),
+                nodes_without_op=tuple(str(node.name) for node in model.graph if node.name in without_op),
+                weight_bytes=weight_bytes(model),
+                compute_s=stage.compute_s,
+            )
+        )
+        seen[stage.chips] += 1
+    return tuple(rows)
+
+
+def _tensor(value: ir.Value) -> facts.Tensor:
+    if value.dtype is None or value.shape is None:
+        raise ModelError(f"tensor {value.name!r} goes from one stage to another and has no known size.")
+    shape = tuple(int(size) for size in value.shape)
+    if value.dtype == ir.DataType.STRING:
+        return facts.Tensor(str(value.name), "string", shape, 0)
+    bits = math.prod(shape) * value.dtype.bitwidth
+    return facts.Tensor(str(value.name), value.dtype.numpy().name, shape, -(-bits // 8))

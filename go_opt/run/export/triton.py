@@ -1,0 +1,123 @@
+"""An export as a model repository of NVIDIA Triton: a model for each stage, and an ensemble of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from go_opt.errors import ModelError
+from go_opt.run.export.manifest import Manifest, Stage
+
+_TYPES: Final = {
+    "bool": "TYPE_BOOL",
+    "uint8": "TYPE_UINT8",
+    "uint16": "TYPE_UINT16",
+    "uint32": "TYPE_UINT32",
+    "uint64": "TYPE_UINT64",
+    "int8": "TYPE_INT8",
+    "int16": "TYPE_INT16",
+    "int32": "TYPE_INT32",
+    "int64": "TYPE_INT64",
+    "float16": "TYPE_FP16",
+    "float32": "TYPE_FP32",
+    "float64": "TYPE_FP64",
+    "bfloat16": "TYPE_BF16",
+    "string": "TYPE_STRING",
+}
+
+
+class _Enum(str):
+    """A value that text format writes without quotes."""
+
+
+def model_name(model: str, stage: int | None = None) -> str:
+    """The name in the repository of a stage, or of the ensemble."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", model)
+    return plain if stage is None else f"{plain}_stage_{stage}"
+
+
+def model_path(model: str, stage: int) -> str:
+    """Where the repository has the model of a stage."""
+    return f"{model_name(model, stage)}/1/model.onnx"
+
+
+def write_configs(manifest: Manifest, repository: Path) -> None:
+    """Write the configuration of each stage, whose models are there, and of the ensemble.
+
+    Raises:
+      ModelError: Triton has no such ensemble; one sentence that says why.
+    """
+    configs = [_stage_config(manifest, stage) for stage in manifest.stages]
+    for config in (*configs, _ensemble_config(manifest)):
+        folder = repository / config["name"]
+        (folder / "1").mkdir(parents=True, exist_ok=True)
+        (folder / "config.pbtxt").write_text("\n".join(_lines(config)) + "\n", "utf-8")
+
+
+def _stage_config(manifest: Manifest, stage: Stage) -> dict[str, Any]:
+    if not stage.inputs:
+        raise ModelError(f"stage {stage.stage} reads no tensor, which Triton asks of a step of an ensemble.")
+    return {
+        "name": model_name(manifest.model, stage.stage),
+        "platform": "onnxruntime_onnx",
+        "max_batch_size": 0,
+        "input": [_tensor(manifest, row.tensor, row.tensor) for row in stage.inputs],
+        "output": [_tensor(manifest, row.tensor, row.tensor) for row in stage.outputs],
+        "instance_group": [{"count": stage.replication}],
+    }
+
+
+def _ensemble_config(manifest: Manifest) -> dict[str, Any]:
+    read = {row.tensor for stage in manifest.stages for row in stage.inputs if row.source is None}
+    given = [tensor for tensor in manifest.inputs if tensor in read]
+    both = next((output.name for output in manifest.outputs if output.name in given), None)
+    if both is not None:
+        raise ModelError(f"tensor {both!r} is an input and an output, which no ensemble of Triton can have.")
+    # In the ensemble an output has the name that it has in the model.
+    name_of = {output.tensor: output.name for output in manifest.outputs}
+    return {
+        "name": model_name(manifest.model),
+        "platform": "ensemble",
+        "max_batch_size": 0,
+        "input": [_tensor(manifest, tensor, tensor) for tensor in given],
+        "output": [_tensor(manifest, output.name, output.tensor) for output in manifest.outputs],
+        "ensemble_scheduling": {"step": [_step(manifest, stage, name_of) for stage in manifest.stages]},
+    }
+
+
+def _step(manifest: Manifest, stage: Stage, name_of: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "model_name": model_name(manifest.model, stage.stage),
+        "model_version": -1,
+        "input_map": [_entry(row.tensor, name_of) for row in stage.inputs],
+        "output_map": [_entry(row.tensor, name_of) for row in stage.outputs],
+    }
+
+
+def _entry(tensor: str, name_of: Mapping[str, str]) -> dict[str, str]:
+    return {"key": tensor, "value": name_of.get(tensor, tensor)}
+
+
+def _tensor(manifest: Manifest, name: str, tensor: str) -> dict[str, Any]:
+    fact = manifest.tensor(tensor)
+    if fact.dtype not in _TYPES:
+        raise ModelError(f"tensor {tensor!r} is of type {fact.dtype}, which Triton does not have.")
+    if 0 in fact.shape:
+        raise ModelError(f"tensor {tensor!r} has no elements, which Triton does not allow.")
+    # A scalar has one dimension there.
+    return {"name": name, "data_type": _Enum(_TYPES[fact.dtype]), "dims": list(fact.shape) or [1]}
+
+
+def _lines(fields: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """A message in protobuf's text format."""
+    for name, value in fields.items():
+        for entry in value if isinstance(value, list) else [value]:
+            if isinstance(entry, Mapping):
+                yield f"{indent}{name} {{"
+                yield from _lines(entry, indent + "  ")
+                yield f"{indent}}}"
+            else:
+                yield f"{indent}{name}: {entry if isinstance(entry, _Enum | int) else json.dumps(entry)}"
