@@ -7,11 +7,11 @@ import pkgutil
 
 import go_opt
 
-# Regenerating stubs needs the `test` extra, the Gymnasium environment `gymnasium`.
-NEED_EXTRAS = {"go_opt.proto.generate", "go_opt.gymnasium_environment"}
+# Regenerating stubs needs the `test` extra, the Gymnasium environment `gymnasium`, stage models `run`.
+NEED_EXTRAS = ("go_opt.proto.generate", "go_opt.gymnasium_environment", "go_opt.run.cut.")
 
 names = [module.name for module in pkgutil.walk_packages(go_opt.__path__, "go_opt.")]
-names = [name for name in names if name not in NEED_EXTRAS and not name.endswith("__main__")]
+names = [name for name in names if not name.startswith(NEED_EXTRAS) and not name.endswith("__main__")]
 for name in names:
     importlib.import_module(name)
 rooms = {name.split(".")[1] for name in names}

@@ -1,8 +1,9 @@
 """go-opt: where each op of an ML graph runs, in which order, and which ops are fused.
 
 The doors are :func:`load`, :func:`target`, :func:`optimize`, :func:`evaluate`, :func:`verify`,
-:func:`explain`, :func:`timeline`, :func:`pretrain`, :func:`finetune` and :func:`serve_environment`;
-constraints are :class:`Pin`, :class:`Forbid`, :class:`Colocate`, :class:`CutAfter`, :class:`ChipLimit`.
+:func:`explain`, :func:`timeline`, :func:`export`, :func:`pretrain`, :func:`finetune` and
+:func:`serve_environment`; constraints are :class:`Pin`, :class:`Forbid`, :class:`Colocate`,
+:class:`CutAfter`, :class:`ChipLimit`.
 Importing this package is light; JAX and gRPC load on first use.
 """
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from go_opt.model.graph import Graph as Graph
     from go_opt.model.plan import Plan as Plan
     from go_opt.result import OptimizeResult as OptimizeResult
+    from go_opt.run.export import export as export
     from go_opt.service.client.client import Client as Client
     from go_opt.service.client.operation import Operation as Operation
     from go_opt.service.environment.remote_environment import RemoteEnvironment as RemoteEnvironment
@@ -79,6 +81,7 @@ _DOORS = {
     "Violation": "go_opt.solver",
     "evaluate": "go_opt.api",
     "explain": "go_opt.api",
+    "export": "go_opt.run.export",
     "finetune": "go_opt.training",
     "from_jax": "go_opt.frontends",
     "from_networkx": "go_opt.frontends",

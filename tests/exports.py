@@ -127,13 +127,15 @@ def run_stages(folder: Path, manifest: Manifest, inputs: Arrays) -> list[NDArray
 
 
 def check_stages(path: Path, plan: Plan, folder: Path, inputs: Arrays | None = None) -> Manifest:
-    """Export a plan and compare what its stages give with what the whole model gives."""
-    manifest = export(path, plan, folder, force=True)
+    """Export a plan and compare what its stages, and the annotated model, give with what the model gives."""
+    manifest = export(path, plan, folder, formats=["stages", "annotated"], force=True)
     given = random_inputs(manifest) if inputs is None else inputs
     # ONNX Runtime 1.32 loses a Reshape that an If with a constant condition reads when it optimizes.
     whole = session(path, is_optimized=False)
     expected = whole.run([output.name for output in manifest.outputs], dict(given))
     assert [output.name for output in whole.get_outputs()] == [output.name for output in manifest.outputs]
-    for one, other in zip(run_stages(folder, manifest, given), expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    annotated = session(folder / "annotated.onnx").run([row.name for row in manifest.outputs], dict(given))
+    for results in (run_stages(folder, manifest, given), annotated):
+        for one, other in zip(results, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
     return manifest

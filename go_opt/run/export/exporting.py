@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final
 
 from go_opt import api
 from go_opt.env import Target
@@ -16,15 +16,14 @@ from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.run.export.folder import check_free, whole_folder
-from go_opt.run.export.manifest import MANIFEST, Manifest, manifest_text
 from go_opt.run.extra import check_installed
+from go_opt.run.manifest import FORMATS, MANIFEST, Manifest, manifest_text
 from go_opt.solver import verify
 
 if TYPE_CHECKING:
     from go_opt.frontends.onnx.lowered import LoweredModel
-    from go_opt.run.export.plan_models import PlanModels
+    from go_opt.run.cut.plan_models import PlanModels
 
-Format = Literal["stages", "triton", "annotated", "openvino"]
 ANNOTATED: Final = "annotated.onnx"
 OPENVINO: Final = "openvino.json"
 TRITON: Final = "triton"
@@ -35,7 +34,7 @@ def export(
     plan: Plan | str | Path,
     directory: str | Path,
     *,
-    formats: Sequence[Format] = ("stages",),
+    formats: Sequence[str] = ("stages",),
     target: Target | str | Path | None = None,
     costs: str | Path | None = None,
     force: bool = False,
@@ -51,7 +50,7 @@ def export(
         ops to devices.
       target: None is the plan's own.
       costs: CSV file of the measured seconds that the plan was made with.
-      force: replace a folder that is not empty.
+      force: replace an earlier export.
 
     Raises:
       InvalidInputError: an argument is wrong, or onnx-ir is not installed.
@@ -76,12 +75,11 @@ def export(
 
 
 def _check_formats(formats: Sequence[str]) -> None:
-    known = get_args(Format)
-    wrong = next((name for name in formats if name not in known), None)
-    if wrong is not None or not formats or isinstance(formats, str):
-        raise InvalidInputError(
-            f"formats must be some of {', '.join(known)}, not {wrong!r}.", field="formats"
-        )
+    wrong = [formats] if isinstance(formats, str) else [name for name in formats if name not in FORMATS]
+    if wrong or not formats:
+        listed = ", ".join(FORMATS)
+        given = repr(wrong[0]) if wrong else "none"
+        raise InvalidInputError(f"formats must be some of {listed}, not {given}.", field="formats")
 
 
 def _check_is_onnx(model: str | Path) -> None:
@@ -95,9 +93,9 @@ def _check_is_onnx(model: str | Path) -> None:
 
 
 def _cut(
-    lowered: LoweredModel, graph: Graph, target: Target, plan: Plan, formats: Sequence[Format]
+    lowered: LoweredModel, graph: Graph, target: Target, plan: Plan, formats: Sequence[str]
 ) -> tuple[Manifest, PlanModels]:
-    from go_opt.run.export.plan_models import manifest_of, plan_models
+    from go_opt.run.cut.plan_models import manifest_of, plan_models
     from go_opt.run.export.triton import model_path
 
     def file_of(stage: int) -> str:
@@ -112,12 +110,12 @@ def _cut(
 def _write(
     lowered: LoweredModel,
     exported: tuple[Manifest, PlanModels],
-    formats: Sequence[Format],
+    formats: Sequence[str],
     directory: str | Path,
 ) -> Manifest:
-    from go_opt.run.export.annotated import annotate, openvino_affinities
-    from go_opt.run.export.files import write_model
-    from go_opt.run.export.source import model_of_file
+    from go_opt.run.cut.annotated import annotate, openvino_affinities
+    from go_opt.run.cut.files import write_model
+    from go_opt.run.cut.source import model_of_file
     from go_opt.run.export.triton import model_path, write_configs
 
     manifest, cut = exported

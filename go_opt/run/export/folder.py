@@ -10,33 +10,35 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from go_opt.errors import InvalidInputError
+from go_opt.run.manifest import MANIFEST
 
 
 def check_free(directory: str | Path, *, force: bool) -> None:
-    """Refuse a folder that cannot be written, or that has something in it unless ``force`` is set.
+    """Refuse a folder that cannot be written, or that holds anything but, with ``force``, an export.
 
     Raises:
       InvalidInputError: one sentence that says why.
     """
-    path = Path(directory)
+    path = Path(os.path.abspath(directory))
     try:
-        is_folder, parent = path.is_dir(), path.absolute().parent
-        if not is_folder and path.exists():
-            raise _unwritable(path, "it is a file")
-        if is_folder and not force and any(path.iterdir()):
-            raise InvalidInputError(f"folder {str(path)!r} is not empty: use --force.", field="directory")
-        if not parent.is_dir():
-            raise _unwritable(path, f"there is no folder {str(parent)!r}")
-        if not os.access(parent, os.W_OK):
-            raise _unwritable(path, f"nothing can be written to {str(parent)!r}")
+        if path.exists() and not path.is_dir():
+            raise _unwritable(directory, "it is a file")
+        is_export = (path / MANIFEST).exists()
+        if path.is_dir() and any(path.iterdir()) and not (force and is_export):
+            hint = "--force replaces it" if is_export else "it is no earlier export"
+            raise InvalidInputError(f"folder {str(directory)!r} is not empty: {hint}.", field="directory")
+        if not path.parent.is_dir():
+            raise _unwritable(directory, f"there is no folder {str(path.parent)!r}")
+        if not os.access(path.parent, os.W_OK) or "\0" in path.name:
+            raise _unwritable(directory, f"{str(path.parent)!r} does not take it")
     except OSError as error:
-        raise _unwritable(path, error.strerror or error) from None
+        raise _unwritable(directory, error.strerror or error) from None
 
 
 @contextmanager
 def whole_folder(directory: str | Path) -> Iterator[Path]:
     """A temporary folder that takes the place of ``directory`` if all goes well, and is removed if not."""
-    target = Path(directory).absolute()
+    target = Path(os.path.abspath(directory))
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
     old = temporary.with_suffix(".old")
     try:
@@ -46,7 +48,7 @@ def whole_folder(directory: str | Path) -> Iterator[Path]:
             os.rename(target, old)
         os.rename(temporary, target)
     except OSError as error:
-        raise _unwritable(target, error.strerror or error) from error
+        raise _unwritable(directory, error.strerror or error) from error
     finally:
         if old.exists() and not target.exists():
             os.rename(old, target)
@@ -54,5 +56,5 @@ def whole_folder(directory: str | Path) -> Iterator[Path]:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def _unwritable(path: Path, reason: object) -> InvalidInputError:
-    return InvalidInputError(f"folder {str(path)!r} cannot be written: {reason}.", field="directory")
+def _unwritable(directory: str | Path, reason: object) -> InvalidInputError:
+    return InvalidInputError(f"folder {str(directory)!r} cannot be written: {reason}.", field="directory")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from go_opt.errors import ModelError
-from go_opt.run.export.manifest import Manifest, Stage
+from go_opt.run.manifest import Manifest, Stage
 
 _TYPES: Final = {
     "bool": "TYPE_BOOL",

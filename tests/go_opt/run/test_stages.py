@@ -38,6 +38,7 @@ def test_a_chain_of_three(tmp_path: Path) -> None:
     assert [(row.tensor, row.source) for row in second.inputs] == [("b", 0)]
     assert (manifest.tensor("b").shape, manifest.tensor("b").bytes) == ((2, 5), 40)
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
+        "annotated.onnx",
         "manifest.json",
         "stage-0.onnx",
         "stage-1.onnx",
@@ -186,7 +187,7 @@ def test_external_weights(tmp_path: Path) -> None:
 
 
 def test_stages_too_large_for_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("go_opt.run.export.files.MAX_MODEL_BYTES", 10_000)
+    monkeypatch.setattr("go_opt.run.cut.files.MAX_MODEL_BYTES", 10_000)
     nodes = [node("MatMul", "x w", "a", "a"), node("MatMul", "a v", "y", "y")]
     weights = [weight("w", 60, 60), weight("v", 60, 3)]
     path = saved(model(nodes, [info("x", [2, 60])], [info("y", [2, 3])], weights), tmp_path)
@@ -296,6 +297,37 @@ def test_loop_and_scan(tmp_path: Path) -> None:
     loop, scan = manifest.stages[2:]
     assert {row.tensor for row in loop.inputs} == {"x", "a"}
     assert {row.tensor for row in scan.inputs} == {"last", "all", "b"}
+
+
+def test_a_body_that_reads_a_shape_around_it(tmp_path: Path) -> None:
+    """What a body has of `far` is its shape, so `far` is not sent; an If in it is decided as well."""
+    shaped = [node("Shape", "far", "s", "s"), node("Expand", "state s", "v", "op")]
+    chosen = {
+        "then_branch": branch("t", shaped, "v"),
+        "else_branch": branch("e", [node("Neg", "state", "v", "op")], "v"),
+    }
+    body = helper.make_graph(
+        [
+            node("Identity", "going", "go", "go"),
+            node("If", "known", "o", "inner", **chosen),
+            node("Size", "far", "n", "n"),
+            node("Cast", "n", "f", "f", to=FLOAT),
+            node("Div", "o f", "next", "d"),
+        ],
+        "body",
+        [info("i", [], INT64), info("going", [], BOOL), info("state", [2, 4])],
+        [info("go", [], BOOL), info("next", [2, 4])],
+    )
+    nodes = [
+        node("Exp", "x", "far", "far"),
+        node("Loop", "trips - x", "last", "loop", body=body),
+        node("Add", "last far", "y", "y"),
+    ]
+    given = [numpy_helper.from_array(np.int64(3), "trips"), numpy_helper.from_array(np.array(True), "known")]
+    path = saved(model(nodes, [info("x", [2, 4])], [info("y", [2, 4])], given), tmp_path)
+    manifest = check_stages(path, plan_of(path, [1, 0, 2]), tmp_path / "out")
+    stage = next(stage for stage in manifest.stages if stage.ops == ("loop",))
+    assert [(row.tensor, row.source) for row in stage.inputs] == [("x", None)]
 
 
 def test_chips_in_any_order_are_cut_into_parts(tmp_path: Path) -> None:

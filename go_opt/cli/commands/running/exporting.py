@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from go_opt.cli.commands.interrupt import interrupts_raised
 from go_opt.cli.commands.options import CostsOption, ModelArgument, PlanArgument, PlanTargetOption
+from go_opt.run.export import FORMATS
 
 if TYPE_CHECKING:
     from go_opt.run.export import Manifest
@@ -22,12 +24,12 @@ def export(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="stages (default), triton, annotated or openvino; may be given more than once.",
+            help=f"{', '.join(FORMATS)}; may be given more than once.  [default: stages]",
         ),
     ] = None,
     target: PlanTargetOption = None,
     costs: CostsOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a folder that is not empty.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier export.")] = False,
 ) -> None:
     """Write each stage of PLAN as an ONNX model of its own, or the plan for other tools."""
     from go_opt.report.progress import announce_compilation
@@ -35,7 +37,10 @@ def export(
 
     announce_compilation()
     chosen = formats or ["stages"]
-    manifest = export_plan(model, plan, directory, formats=chosen, target=target, costs=costs, force=force)
+    with interrupts_raised():  # so that nothing half written is left
+        manifest = export_plan(
+            model, plan, directory, formats=chosen, target=target, costs=costs, force=force
+        )
     typer.echo(f"{directory}: {_text(manifest)}; {', '.join(dict.fromkeys(chosen))}")
 
 

@@ -7,6 +7,8 @@ from typing import Final
 
 import onnx_ir as ir
 
+from go_opt.run.cut.stage_model import weight_bytes
+
 MAX_MODEL_BYTES: Final = 2**31 - 2**26  # protobuf ends at 2 GiB, and nodes need some of it
 
 
@@ -17,9 +19,3 @@ def write_model(model: ir.Model, path: Path) -> None:
         ir.save(model, path, external_data=f"{path.name}.data")
     else:
         ir.save(ir.external_data.load_to_model(model), path)
-
-
-def weight_bytes(model: ir.Model) -> int:
-    """Bytes of all initializers, those of bodies included."""
-    tensors = (value.const_value for graph in model.graphs() for value in graph.initializers.values())
-    return sum(tensor.nbytes for tensor in tensors if tensor is not None)

@@ -13,8 +13,8 @@ from go_opt.env.target import Target
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.run.export.parts import parts_of
-from go_opt.run.export.reads import Reads
+from go_opt.run.cut.parts import parts_of
+from go_opt.run.cut.reads import Reads
 
 
 class Relayed(NamedTuple):

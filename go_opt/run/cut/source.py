@@ -6,7 +6,7 @@ importer, under the same names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -157,6 +157,10 @@ def _bodies_with_prefix(node: ir.Node, prefix: str) -> Iterator[tuple[str, ir.Gr
 def _inline(graph: ir.Graph, node: ir.Node, branch: ir.Graph) -> None:
     """Put the nodes of a branch in place of an If."""
     nodes, initializers, results = list(branch), list(branch.initializers.values()), list(branch.outputs)
+    for initializer in initializers:
+        tensor = initializer.const_value
+        if isinstance(tensor, ir.TensorProtoTensor):  # its name is that of the message, which others read
+            initializer.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)
     for value in [*initializers, *(output for inner in nodes for output in inner.outputs)]:
         if value.name:
             value.name = f"{node.name}/{value.name}"
@@ -171,7 +175,7 @@ def _inline(graph: ir.Graph, node: ir.Node, branch: ir.Graph) -> None:
     _take_place(graph, node, [*nodes, *copies], [copy.outputs[0] for copy in copies])
 
 
-def _take_place(graph: ir.Graph, old: ir.Node, new: list[ir.Node], results: list[ir.Value]) -> None:
+def _take_place(graph: ir.Graph, old: ir.Node, new: list[ir.Node], results: Sequence[ir.Value]) -> None:
     for value, result in zip(old.outputs, results, strict=True):
         result.name, result.type, result.shape = value.name, value.type, value.shape
         value.replace_all_uses_with(result, replace_graph_outputs=True)

@@ -58,7 +58,7 @@ def _in_order(parts: Sequence[Part]) -> list[Part]:
     """Sorted so that each follows those it reads from, by chip where there is a choice."""
     left = dict(enumerate(parts))
     number: dict[int, int] = {}
-    ordered = []
+    ordered: list[Part] = []
     while left:
         ready = [i for i, part in left.items() if part.reads_from <= number.keys()]
         first = min(ready, key=lambda i: (parts[i].chip, i))

@@ -6,9 +6,9 @@ from typing import Final
 
 import onnx_ir as ir
 
-from go_opt.run.export.manifest import Manifest, Stage
-from go_opt.run.export.reads import Reads
-from go_opt.run.export.source import bodies
+from go_opt.run.cut.reads import Reads
+from go_opt.run.cut.source import bodies
+from go_opt.run.manifest import Manifest, Stage
 
 CONFIGURATION: Final = "go_opt"
 _IR_VERSION: Final = 11  # the first with configurations of devices
@@ -25,7 +25,13 @@ def annotate(model: ir.Model, manifest: Manifest) -> None:
         # Weights had to be inputs as well; in later versions those can be given another value.
         model.graph.inputs[:] = [value for value in model.graph.inputs if not value.is_initializer()]
     model.ir_version = max(model.ir_version, _IR_VERSION)
-    kernels = {op: i for stage in manifest.stages for i, kernel in enumerate(stage.kernels) for op in kernel}
+    kernels = {
+        op: i
+        for stage in manifest.stages
+        for i, kernel in enumerate(stage.kernels)
+        for op in kernel
+        if op not in stage.clones
+    }
     for node, number in _stage_of_nodes(model, manifest).items():
         notes = {
             "layer_ann": f"stage-{number}",

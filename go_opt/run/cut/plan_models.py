@@ -16,12 +16,11 @@ from go_opt.errors import ModelError, PlanError
 from go_opt.frontends.onnx.lowered import LoweredModel
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.run.export import manifest as facts
-from go_opt.run.export.cutting import CutStage, stages_of_plan
-from go_opt.run.export.files import weight_bytes
-from go_opt.run.export.reads import Reads
-from go_opt.run.export.source import model_of_plan
-from go_opt.run.export.stage_model import output_tensor, stage_model
+from go_opt.run import manifest as facts
+from go_opt.run.cut.cutting import CutStage, stages_of_plan
+from go_opt.run.cut.reads import Reads
+from go_opt.run.cut.source import model_of_plan
+from go_opt.run.cut.stage_model import output_tensor, stage_model, weight_bytes
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,7 @@ def plan_models(lowered: LoweredModel, graph: Graph, target: Target, plan: Plan)
     """
     whole = model_of_plan(lowered)
     reads = Reads(whole.graph, graph.op_index)
-    missing = next((name for name in graph.op_names if name not in reads.op_node), None)
-    if missing is not None:
-        raise ModelError(f"op {missing!r} is no node of the model, so that no stage can have it.")
+    _check_nodes(whole.graph, graph)
     stages = stages_of_plan(graph, target, plan, reads)
     made_by = {tensor: i for i, stage in enumerate(stages) for tensor in stage.makes}
     readers: dict[str, list[int]] = {}
@@ -77,6 +74,14 @@ def plan_models(lowered: LoweredModel, graph: Graph, target: Target, plan: Plan)
     return PlanModels(
         whole, tuple(stages), models, made_by, {name: tuple(row) for name, row in readers.items()}, leaves
     )
+
+
+def _check_nodes(nodes: ir.Graph, graph: Graph) -> None:
+    """Refuse a model in which an op is not one node, which its stage could have."""
+    count = Counter(node.name for node in nodes)
+    odd = next((name for name in graph.op_names if count[name] != 1), None)
+    if odd is not None:
+        raise ModelError(f"op {odd!r} must be one node of the model, but {count[odd]} have that name.")
 
 
 def manifest_of(
@@ -142,9 +147,9 @@ def _stages(cut: PlanModels, file_of: Callable[[int], str]) -> tuple[facts.Stage
 
 
 def _tensor(value: ir.Value) -> facts.Tensor:
-    if value.dtype is None or value.shape is None:
+    if value.dtype is None or value.shape is None or not value.shape.is_static():
         raise ModelError(f"tensor {value.name!r} goes from one stage to another and has no known size.")
-    shape = tuple(int(size) for size in value.shape)
+    shape = value.shape.numpy()
     if value.dtype == ir.DataType.STRING:
         return facts.Tensor(str(value.name), "string", shape, 0)
     bits = math.prod(shape) * value.dtype.bitwidth

@@ -9,8 +9,8 @@ from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from go_opt.common.version import VERSION
 from go_opt.env.copies.relays import clone_name
-from go_opt.run.export.cutting import CutStage
-from go_opt.run.export.reads import Reads
+from go_opt.run.cut.cutting import CutStage
+from go_opt.run.cut.reads import Reads
 
 _MIN_IR_VERSION = 4  # before, every initializer is an input as well
 
@@ -60,6 +60,12 @@ def stage_model(
     cut = ir.Model(graph, ir_version=version, producer_name="go-opt", producer_version=VERSION)
     RemoveUnusedOpsetsPass()(cut)
     return cut
+
+
+def weight_bytes(model: ir.Model) -> int:
+    """Bytes of all initializers, those of bodies included."""
+    tensors = (value.const_value for graph in model.graphs() for value in graph.initializers.values())
+    return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
 def _rename_clones(graph: ir.Graph, stage: CutStage) -> None:

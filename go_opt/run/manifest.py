@@ -11,10 +11,11 @@ from typing import Final
 
 from go_opt.common.files import read_json
 from go_opt.errors import InvalidInputError
-from go_opt.run.export.records import record_from_json
+from go_opt.run.records import record_from_json
 
 FORMAT: Final = "go_opt.v1.Export"
 MANIFEST: Final = "manifest.json"
+FORMATS: Final = ("stages", "triton", "annotated", "openvino")  # of what lies beside it
 
 
 @dataclass(frozen=True)
