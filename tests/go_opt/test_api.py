@@ -30,6 +30,7 @@ DOORS: dict[str, tuple[list[str], set[str]]] = {
     "timeline": (["graph", "target", "plan"], {"fidelity", "inferences"}),
     "verify": (["graph", "target", "plan", "constraints"], set()),
     "explain": (["graph", "target", "plan", "op"], {"objective", "constraints", "costs"}),
+    "export": (["model", "plan", "directory"], {"formats", "target", "costs", "force"}),
     "load_constraints": (["path"], set()),
     "with_measured_costs": (["graph", "costs", "target"], set()),
     "from_onnx": (["path_or_model"], {"dims", "precision"}),

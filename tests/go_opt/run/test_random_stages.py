@@ -123,10 +123,11 @@ def test_stages_with_replicas_relays_and_clones(seed: int) -> None:
         stages = random_stages(rng, each, each, int(rng.integers(1, 12)))
         plan = with_legal_copies(rng, graph, target, replicated_plan(graph, target, *stages))
         try:
-            check_stages(path, plan, Path(folder) / "out")
+            manifest = check_stages(path, plan, Path(folder) / "out")
         except PlanError as error:  # an op alone on its chip, with a clone wherever it is read
             assume("nothing that it computes is read" not in str(error))
             raise
+    assert {stage.parts for stage in manifest.stages} == {1}
 
 
 def with_random_weights(name: str, folder: Path) -> Path:
