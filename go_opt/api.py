@@ -16,8 +16,10 @@ from go_opt.errors import InfeasibleError, InvalidInputError, ModelError, PlanEr
 from go_opt.frontends.graph_like import as_graph
 from go_opt.measured_costs import with_measured_costs
 from go_opt.model.codecs.plan_json import load_plan
+from go_opt.model.codecs.start_files import load_start
 from go_opt.model.graph import Graph, Precision
 from go_opt.model.plan import Plan
+from go_opt.model.start import Start
 from go_opt.result import Decide, Objective, OptimizeResult, Request, Step, check_seed
 from go_opt.search.optimizer import optimize_request
 from go_opt.search.policies import find_policy
@@ -91,6 +93,7 @@ def optimize(
     constraints: Sequence[UserConstraint] | str | Path = (),
     max_latency_s: float | str | None = None,
     simulate: bool = True,
+    start: Start | Plan | str | Path | None = None,
     policy: str | Path | None = "default",
     dims: Mapping[str, int] | None = None,
     precision: Precision = "native",
@@ -114,6 +117,8 @@ def optimize(
       constraints: what plans must keep (:class:`go_opt.Pin`, …), or the path of a TOML file of them.
       simulate: whether the answer is simulated before it is given, and gives way to a plan that fares
         better there; not below two seconds of budget.
+      start: a plan to begin with, or its file; it may be of another version of the model or of another
+        target, and is matched by the names of ops. The answer is no worse than it.
       max_latency_s: the longest ``latency_s`` of a plan, in seconds or as ``"2ms"``, while its
         interval is minimised.
       policy: ``default`` is the one that ships, a path one of your own, None or ``"none"``
@@ -128,7 +133,7 @@ def optimize(
       PolicyError: the policy's file is missing, malformed or of another version.
       InfeasibleError: no valid plan; the message names op, demand and limit.
     """
-    on = _as_target(target)
+    on, on_graph = _as_target(target), _as_graph(graph, dims, precision)
     request = Request(
         objective,
         _seconds(budget_s, "budget_s"),
@@ -141,9 +146,10 @@ def optimize(
         as_constraints(constraints),
         _seconds(max_latency_s, "max_latency_s"),
         simulate,
+        _as_start(start, on_graph),
     )
     return optimize_request(
-        _costed(_as_graph(graph, dims, precision), on, costs),
+        _costed(on_graph, on, costs),
         on,
         request,
         policy=find_policy(policy),
@@ -316,6 +322,16 @@ def _costed(graph: Graph, target: Target, costs: str | Path | None) -> Graph:
 
 def _seconds(duration: float | str | None, field: str) -> float | None:
     return parse_duration_s(duration, field) if isinstance(duration, str) else duration
+
+
+def _as_start(start: Start | Plan | str | Path | None, graph: Graph) -> Start | None:
+    if isinstance(start, str | Path):
+        return load_start(start)
+    if not isinstance(start, Plan):
+        return start
+    if start.graph_fingerprint != graph.fingerprint:
+        raise PlanError("a plan of another graph is matched by names: give its file.", field="start")
+    return Start.of_plan(start, graph.op_names)
 
 
 def _as_target(target: Target | str | Path) -> Target:

@@ -11,6 +11,7 @@ from go_opt.common.version import VERSION
 from go_opt.env.model.metrics import Fidelity, Metrics, check_fidelity
 from go_opt.errors import InvalidInputError
 from go_opt.model.plan import Plan
+from go_opt.model.start import Start
 from go_opt.solver.problem.user_constraints import UserConstraint, checked_constraints
 
 Objective = Literal["throughput", "latency"]
@@ -36,6 +37,7 @@ class Request:
     constraints: tuple[UserConstraint, ...] = ()  # of the user; the bound holds without them too
     max_latency_s: float | None = None  # of a sample; the bound holds without it too
     simulate: bool = True  # whether the answer is simulated before it is given
+    start: Start | None = None  # a plan to begin with
 
     def __post_init__(self) -> None:
         check_objective(self.objective)

@@ -14,6 +14,7 @@ from typing import Final, Literal
 from go_opt.search.methods import first_plans, orders
 from go_opt.search.methods.events import Event, SearchView, has_static_constraints
 from go_opt.search.methods.first_plans import Start
+from go_opt.search.methods.given import given
 from go_opt.search.methods.guesses import guesses
 from go_opt.search.methods.improvement import improvements, polished, with_clones
 from go_opt.search.methods.slices import slices
@@ -78,6 +79,8 @@ def _unrelayed(s: Start) -> Iterator[Event]:
 METHODS: Final = (
     # Chips filled along the default order up to equal shares of the work: the reference of comparisons.
     Method("greedy", "first", lambda v: True, first_plans.greedy, NOT_MEASURED),
+    # The plan that the user gives to begin with.
+    Method("start", "first", lambda v: v.request.start is not None, lambda s: given(s.search), MISSION),
     # The cheapest cuts of the default order: without relays, with relays, into replicated stages.
     Method("slicing", "first", lambda v: True,
            lambda s: slices(s.search, "slice: default order", s.order, s.kernels), MISSION),

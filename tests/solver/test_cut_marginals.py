@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.solver.slicing.likelihood import chip_of_kernel, cut_filter, cut_marginals, sample_cuts
-from tests.solver.cut_cases import Case, FloatArray, IntArray
+from tests.solver.cut_cases import Case, FloatArray, LongArray
 from tests.strategies import JIT_IS_ON, examples, seeds
 
 
@@ -89,12 +89,12 @@ def test_long_sequences_stay_exact(scale: float, drift: float) -> None:
     np.testing.assert_allclose(marginals.sum(axis=1), 1.0, atol=1e-9)
 
 
-def long_reach(num_kernels: int) -> IntArray:
+def long_reach(num_kernels: int) -> LongArray:
     """[M + 1] the third cut further on."""
     return np.append(np.minimum(np.arange(num_kernels) + 3, num_kernels), num_kernels + 1)
 
 
-def forward_backward(reach: IntArray, rows: FloatArray) -> FloatArray:
+def forward_backward(reach: LongArray, rows: FloatArray) -> FloatArray:
     """Marginals from both ends in extended precision; massless kernels count as exp(-30000)."""
     num_kernels, num_chips = rows.shape
     rows = np.where(np.isneginf(rows), -30000.0, rows).astype(np.longdouble)

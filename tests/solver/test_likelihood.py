@@ -19,7 +19,7 @@ from go_opt.solver.slicing.likelihood import (
     sample_cuts,
 )
 from tests.solver.brute_force import all_slicings
-from tests.solver.cut_cases import Case, FloatArray, IntArray, log_weight
+from tests.solver.cut_cases import Case, FloatArray, LongArray, log_weight
 from tests.strategies import (
     JIT_IS_ON,
     chip_kind,
@@ -186,7 +186,7 @@ def test_long_sequences_stay_exact(name: str, scale: float) -> None:
     assert found.log_total == pytest.approx(total, rel=1e-13, abs=1e-9)
 
 
-def log_total_from_behind(reach: IntArray, rows: FloatArray) -> float:
+def log_total_from_behind(reach: LongArray, rows: FloatArray) -> float:
     """Log-weight of all slicings, chip by chip from the last cut, with exact sums."""
     num_kernels, num_chips = rows.shape
     prefix = np.concatenate([np.zeros((1, num_chips)), np.cumsum(rows.astype(np.longdouble), axis=0)])

@@ -17,7 +17,8 @@ from go_opt.cli.commands.options import (
     PlanTargetOption,
     read_constraints,
 )
-from go_opt.cli.commands.plans import INVALID_PLAN, objective_of, with_costs
+from go_opt.cli.commands.plans import INVALID_PLAN, objective_of
+from go_opt.cli.inputs.loading import with_costs
 from go_opt.errors import GraphError, ModelError, PlanError
 
 if TYPE_CHECKING:

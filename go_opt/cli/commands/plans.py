@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -25,6 +24,14 @@ from go_opt.cli.commands.options import (
     with_options,
 )
 from go_opt.cli.commands.searching import Search, ask_server, search_here
+from go_opt.cli.inputs.loading import (
+    Loading,
+    PlacementOption,
+    load_with_plan,
+    placed_plan,
+    start_of,
+    with_costs,
+)
 from go_opt.common.files import read_json
 from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
@@ -33,29 +40,10 @@ from go_opt.result import Objective
 if TYPE_CHECKING:
     from go_opt.env import Target
     from go_opt.model.graph import Graph
-    from go_opt.model.plan import Plan
     from go_opt.result import OptimizeResult
+    from go_opt.solver import Violation
 
 INVALID_PLAN: Final = 3
-_BINDING: Final = re.compile(r"([^=]+)=(-?[0-9]{1,20})")
-
-
-@dataclass(frozen=True)
-class Loading:
-    """How a model is read."""
-
-    precision: Annotated[
-        Literal["native", "as-is"], typer.Option(help="Cost floats in the target's type, or as they are.")
-    ] = "native"
-    dim: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Bind a symbolic dimension.")
-    ] = None
-
-    def load(self, model: str) -> Graph:
-        """The graph of MODEL."""
-        from go_opt import api
-
-        return api.load(model, dims=_parse_dims(self.dim or []), precision=self.precision)
 
 
 @with_options
@@ -70,6 +58,10 @@ def optimize(
         typer.Option("--model", help="paper: the plain model of Xie et al., without the target's effects."),
     ] = "full",
     costs: CostsOption = None,
+    start: Annotated[
+        Path | None, typer.Option(metavar="PLAN", help="Begin with this plan; ops are matched by name.")
+    ] = None,
+    placement: PlacementOption = None,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Also print what each method added.")
@@ -85,8 +77,11 @@ def optimize(
     options = search.keywords()
     check_writable(out)
     connection.refuse_without_server()
+    if connection.server is not None and (start or placement):
+        raise InvalidInputError("--start and --placement are not for a service.", field="start")
     on = api.target(target)
     graph = with_costs(loading.load(model), on, costs)
+    options["start"] = start_of(graph, start, placement)
     try:
         if connection.server is not None:
             result = ask_server(connection, graph, target, options)
@@ -109,8 +104,10 @@ def optimize(
 @with_options
 def evaluate(
     model: ModelArgument,
-    plan: PlanArgument,
+    loading: Loading,
     connection: Connection,
+    plan: Annotated[Path | None, typer.Argument(metavar="PLAN", help="A plan written by --out.")] = None,
+    placement: PlacementOption = None,
     target: PlanTargetOption = None,
     fidelity: Annotated[
         Fidelity, typer.Option(help="A closed form, or a simulation of the package in time.")
@@ -128,7 +125,17 @@ def evaluate(
 
     connection.refuse_without_server()
     asked = read_constraints(constraints)
-    graph, on, loaded = load_with_plan(model, plan, target, costs)
+    if plan is not None and placement is None:
+        if loading != Loading():
+            raise InvalidInputError("--dim and --precision are those of PLAN.", field="dim")
+        graph, on, loaded = load_with_plan(model, plan, target, costs)
+        objective = objective or objective_of(plan)
+    elif placement is not None and plan is None:
+        on = api.target(target or "mcm-6x6")
+        graph = with_costs(loading.load(model), on, costs)
+        loaded = placed_plan(graph, on, placement)
+    else:
+        raise InvalidInputError("give PLAN or --placement, one of them.", field="plan")
     if connection.server is not None:
         with connection.client() as client:
             named = target or loaded.target
@@ -140,10 +147,12 @@ def evaluate(
 
         _print_json(metrics_to_dict(metrics))
     else:
-        from go_opt.report.parts.screen import console
+        from go_opt.report.parts.screen import console, print_lines
         from go_opt.report.tables import print_metrics
 
-        print_metrics(console(), graph, on, loaded, metrics, objective or objective_of(plan))
+        print_metrics(console(), graph, on, loaded, metrics, objective or "throughput")
+        if placement is not None:
+            print_lines(console(), _broken(api.verify(graph, on, loaded, asked)))
     if not metrics.valid:
         raise typer.Exit(INVALID_PLAN)
 
@@ -169,51 +178,19 @@ def verify(
         from go_opt.report.parts.screen import console, print_lines
 
         valid = f"valid: {graph.num_ops} ops on {loaded.chips_used} chips of {on.name}."
-        broken = [f"{violation.constraint}: {violation.message}" for violation in violations]
-        print_lines(console(), broken or [valid])
+        print_lines(console(), _broken(violations) or [valid])
     if violations:
         raise typer.Exit(INVALID_PLAN)
 
 
-def load_with_plan(
-    model: str, plan: Path, target: str | None, costs: Path | None
-) -> tuple[Graph, Target, Plan]:
-    """The plan first: it carries the bindings and the target the model was planned with."""
-    from go_opt import api
-    from go_opt.model.codecs.plan_json import load_plan
-    from go_opt.report.progress import announce_compilation
-
-    loaded = load_plan(plan)
-    graph = api.load(model, dims=loaded.dims, precision=loaded.precision)
-    announce_compilation()
-    on = api.target(target or loaded.target)
-    return with_costs(graph, on, costs), on, loaded
+def _broken(violations: list[Violation]) -> list[str]:
+    return [f"{violation.constraint}: {violation.message}" for violation in violations]
 
 
 def objective_of(plan: Path) -> Objective:
     """What the plan of a file was made for, as far as the file says."""
     data = read_json(plan, "plan file", PlanError)
     return "latency" if isinstance(data, dict) and data.get("objective") == "latency" else "throughput"
-
-
-def with_costs(graph: Graph, target: Target, costs: Path | None) -> Graph:
-    """The graph with the measured costs of a file, where one is given."""
-    from go_opt.measured_costs import with_measured_costs
-
-    return graph if costs is None else with_measured_costs(graph, costs, target)
-
-
-def _parse_dims(bindings: list[str]) -> dict[str, int]:
-    """Values of symbolic dimensions from ``NAME=VALUE``."""
-    dims = {}
-    for binding in bindings:
-        match = _BINDING.fullmatch(binding)
-        if match is None:
-            raise InvalidInputError(
-                f"--dim must be NAME=VALUE with a whole number, not {binding[:100]!r}.", field="dim"
-            )
-        dims[match[1]] = int(match[2])
-    return dims
 
 
 def check_writable(out: Path | None) -> None:

@@ -14,7 +14,8 @@ from go_opt.cli.commands.options import (
     PlanObjectiveOption,
     PlanTargetOption,
 )
-from go_opt.cli.commands.plans import INVALID_PLAN, check_writable, load_with_plan, objective_of
+from go_opt.cli.commands.plans import INVALID_PLAN, check_writable, objective_of
+from go_opt.cli.inputs.loading import load_with_plan
 from go_opt.env.model.metrics import Fidelity
 
 

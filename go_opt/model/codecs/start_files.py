@@ -1,0 +1,105 @@
+"""Reads what a search begins with: plan files, and somebody else's split of a model."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from go_opt.common.files import read_json
+from go_opt.errors import InvalidInputError, PlanError
+from go_opt.model.codecs.plan_json import load_plan
+from go_opt.model.graph import Graph
+from go_opt.model.start import OpStart, Start
+
+_DEVICE: Final = re.compile(r"(?:[a-z]+:)?([0-9]{1,6})")  # 3, cuda:3
+_SHOWN: Final = 3  # names in a message
+
+
+def load_start(path: str | Path) -> Start:
+    """The plan of a file, by the names of its ops.
+
+    Raises:
+      PlanError: the file is no plan, or has no ``op_names``.
+    """
+    plan = load_plan(path)
+    names = read_json(path, "plan file", PlanError).get("op_names")
+    is_whole = isinstance(names, list) and len(names) == len(plan.order)
+    if not is_whole or not all(isinstance(name, str) for name in names):
+        raise PlanError(
+            f"plan file {str(path)!r}: op_names must name its {len(plan.order)} ops.", field="op_names"
+        )
+    return Start.of_plan(plan, names)
+
+
+def load_placement(path: str | Path, graph: Graph) -> Start:
+    """A split of ``graph``: a CSV file of ``op,chip``, or a ``.json`` object of modules and devices.
+
+    In the second, accelerate's ``device_map``, the longest name that an op's begins with decides;
+    ``.`` and ``/`` both part names.
+
+    Raises:
+      InvalidInputError: the file cannot be read, or a line names no op or no chip.
+    """
+    if str(path).endswith(".json"):
+        return Start(_by_prefix(_device_map(path), graph))
+    return Start(_by_name(path, graph))
+
+
+def _by_name(path: str | Path, graph: Graph) -> dict[str, OpStart]:
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            rows = [(line, row) for line, row in enumerate(csv.reader(file), 1) if row]
+    except (OSError, ValueError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no CSV file"
+        raise _bad(path, f"cannot be read: {reason}") from None
+    if rows and [cell.strip() for cell in rows[0][1]] == ["op", "chip"]:
+        del rows[0]
+    found, known, unknown = dict[str, OpStart](), set(graph.op_names), []
+    for line, row in rows:
+        if len(row) != 2 or (chip := _DEVICE.fullmatch(row[1].strip())) is None:
+            raise _bad(path, f"line {line} must be an op and a chip, not {','.join(row)[:60]!r}")
+        name = row[0].strip()
+        if name in found:
+            raise _bad(path, f"line {line} has op {name!r} a second time")
+        if name not in known:
+            unknown.append(name)
+        found[name] = OpStart(int(chip[1]))
+    if unknown:
+        shown = ", ".join(map(repr, unknown[:_SHOWN]))
+        raise _bad(path, f"{len(unknown)} ops are not in graph {graph.name!r}: {shown}")
+    return found
+
+
+def _device_map(path: str | Path) -> dict[str, int]:
+    data = read_json(path, "placement file")
+    if not isinstance(data, dict):
+        raise _bad(path, "must be a JSON object of module names and devices")
+    chips = {}
+    for module, device in data.items():
+        match = _DEVICE.fullmatch(str(device))
+        if match is None or isinstance(device, bool):
+            raise _bad(path, f"device {str(device)[:40]!r} of module {module!r} is not the number of a chip")
+        chips[_parts(module)] = int(match[1])
+    return chips
+
+
+def _by_prefix(chips: Mapping[str, int], graph: Graph) -> dict[str, OpStart]:
+    found = {}
+    for name in graph.op_names:
+        parts = _parts(name).split(".")
+        prefixes = (".".join(parts[:count]) for count in range(len(parts), -1, -1))
+        chip = next((chips[prefix] for prefix in prefixes if prefix in chips), None)
+        if chip is not None:
+            found[name] = OpStart(chip)
+    return found
+
+
+def _parts(name: str) -> str:
+    return name.replace("/", ".").strip(".")
+
+
+def _bad(path: str | Path, problem: str) -> InvalidInputError:
+    return InvalidInputError(f"placement file {str(path)!r}: {problem}.", field="placement")

@@ -1,0 +1,139 @@
+"""What the user gives to begin with: a plan of this model or of one like it, or a split of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from go_opt.common.arrays import IntArray
+from go_opt.env import Target, is_one_loop, loop_roles
+from go_opt.env.copies.expanded_tables import copies_of
+from go_opt.env.kernels.schedule import list_schedule
+from go_opt.errors import InvalidInputError
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.model.start import NO_KERNEL, Start, StartArrays
+from go_opt.search.methods.events import Event, Proposal, SearchView
+from go_opt.solver import fix
+from go_opt.solver.annealing.polish import fused_within_chips
+from go_opt.solver.problem.problem import placement_problem
+
+METHOD = "start"
+
+
+class Stages(NamedTuple):
+    """Which chips run each op, [N] each."""
+
+    first_chip: IntArray
+    size: IntArray
+
+
+def given(search: SearchView) -> Iterator[Event]:
+    """The plan as it is, where it is of this graph and target; else what it says of the ops, made valid."""
+    start = search.request.start
+    assert start is not None
+    plan = start.plan
+    if (
+        plan is not None
+        and plan.graph_fingerprint == search.graph.fingerprint
+        and plan.target_fingerprint == search.target.fingerprint
+    ):
+        copies = copies_of(search.graph, plan)
+        arrays = plan.placement, plan.order, plan.fusion_group
+        yield Proposal(METHOD, *arrays, copies=copies, replication=plan.replication)
+        return
+    graph = search.graph
+    matched = start.on(graph)
+    stages = _stages(search, matched)
+    if search.request.decide == "placement":
+        order = np.arange(graph.num_ops, dtype=np.int32)
+        yield Proposal(METHOD, stages.first_chip, order, order)
+        return
+    order = order_by_rank(graph, matched.rank)
+    kernels = [fused_within_chips(graph, order, stages.first_chip)]
+    if (matched.kernel != NO_KERNEL).any():
+        kernels.append(_kept_kernels(graph, order, stages.first_chip, matched.kernel))
+    for group in kernels:
+        yield Proposal(METHOD, stages.first_chip, order, group, replication=stages.size)
+
+
+def plan_as_it_stands(graph: Graph, target: Target, start: Start) -> Plan:
+    """The plan that ``start`` asks for, whatever rules it breaks; kernels are fused chip by chip.
+
+    Raises:
+      InvalidInputError: the target has no such chip.
+    """
+    arrays = start.on(graph)
+    if arrays.chip.max() >= target.num_chips:
+        op = graph.op_names[int(arrays.chip.argmax())]
+        problem = f"op {op!r} is on chip {arrays.chip.max()}, of {target.num_chips} chips of {target.name}"
+        raise InvalidInputError(f"{problem}.", field="placement")
+    order = order_by_rank(graph, arrays.rank)
+    return Plan.create(
+        graph,
+        target.source,
+        target.fingerprint,
+        placement=arrays.chip,
+        order=order,
+        fusion_group=fused_within_chips(graph, order, arrays.chip),
+        provenance="placement file",
+    )
+
+
+def order_by_rank(graph: Graph, rank: IntArray) -> IntArray:
+    """[N] a topological order of the ops, by ``rank`` where that is one."""
+    return list_schedule(graph, np.arange(graph.num_ops, dtype=np.int32), -rank.astype(np.float64))
+
+
+def _stages(search: SearchView, start: StartArrays) -> Stages:
+    """Chips of the target for the stages of another plan, in their order."""
+    target, graph = search.target, search.graph
+    chips, first, inverse = np.unique(start.chip, return_index=True, return_inverse=True)
+    stage: IntArray = inverse.astype(np.int32)
+    size = start.replication[first] if search.replicates else np.ones_like(chips)
+    if target.constraints.acyclic:
+        stage = _risen(graph, stage)
+    elif (chips + size).max() <= target.num_chips:
+        return Stages(start.chip, size[stage].astype(np.int32))
+    if search.passing == "adjacent":
+        problem = placement_problem(graph, target)
+        proposal = np.minimum(stage, target.num_chips - 1).astype(np.int32)
+        fixed = fix(problem, proposal[None], seed=search.request.seed % 2**31).placement[0]
+        return Stages(fixed, np.ones_like(fixed))
+    used, inverse = np.unique(stage, return_inverse=True)
+    size = _fitted(size[used], target)
+    stage = (inverse * len(size) // len(used)).astype(np.int32)
+    return Stages((np.cumsum(size) - size)[stage].astype(np.int32), size[stage].astype(np.int32))
+
+
+def _risen(graph: Graph, stage: IntArray) -> IntArray:
+    """[N] the lowest stages, no lower than these, at which no op lies before what it reads."""
+    risen, (ptr, source) = stage.copy(), graph.predecessors
+    for op in range(graph.num_ops):  # stored in a topological order
+        risen[op] = max(risen[op], risen[source[ptr[op] : ptr[op + 1]]].max(initial=0))
+    return risen
+
+
+def _fitted(size: IntArray, target: Target) -> IntArray:
+    """Sizes of at most so many stages as there are chips, which the chips are enough for."""
+    size = size[: target.num_chips].copy()
+    while size.sum() > target.num_chips:
+        size[np.argmax(size)] -= 1
+    return size
+
+
+def _kept_kernels(graph: Graph, order: IntArray, placement: IntArray, kernel: IntArray) -> IntArray:
+    """[N] the kernels of another plan, parted where the order, the chips or the rule of fusion ask for it."""
+    roles, group = loop_roles(graph), np.empty_like(order)
+    run: list[int] = []
+    last = -1
+    for op in order.tolist():
+        joins = bool(run) and kernel[op] != NO_KERNEL and kernel[op] == kernel[run[-1]]
+        joins = joins and placement[op] == placement[run[-1]]
+        if not joins or not is_one_loop(roles, np.array([*run, op])):
+            run, last = [], last + 1
+        run.append(op)
+        group[op] = last
+    return group
