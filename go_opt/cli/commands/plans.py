@@ -25,11 +25,9 @@ from go_opt.cli.commands.options import (
 )
 from go_opt.cli.commands.searching import Search, ask_server, search_here
 from go_opt.cli.inputs.loading import (
-    Loading,
-    PlacementOption,
+    Beginning,
+    Judged,
     load_with_plan,
-    placed_plan,
-    start_of,
     with_costs,
 )
 from go_opt.common.files import read_json
@@ -50,7 +48,7 @@ INVALID_PLAN: Final = 3
 def optimize(
     model: ModelArgument,
     search: Search,
-    loading: Loading,
+    beginning: Beginning,
     connection: Connection,
     target: TargetOption = "mcm-6x6",
     cost_model: Annotated[
@@ -58,10 +56,6 @@ def optimize(
         typer.Option("--model", help="paper: the plain model of Xie et al., without the target's effects."),
     ] = "full",
     costs: CostsOption = None,
-    start: Annotated[
-        Path | None, typer.Option(metavar="PLAN", help="Begin with this plan; ops are matched by name.")
-    ] = None,
-    placement: PlacementOption = None,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Also print what each method added.")
@@ -77,11 +71,11 @@ def optimize(
     options = search.keywords()
     check_writable(out)
     connection.refuse_without_server()
-    if connection.server is not None and (start or placement):
+    if connection.server is not None and (beginning.start or beginning.placement):
         raise InvalidInputError("--start and --placement are not for a service.", field="start")
     on = api.target(target)
-    graph = with_costs(loading.load(model), on, costs)
-    options["start"] = start_of(graph, start, placement)
+    graph = with_costs(beginning.load(model), on, costs)
+    options["start"] = beginning.start_of(graph)
     try:
         if connection.server is not None:
             result = ask_server(connection, graph, target, options)
@@ -104,10 +98,8 @@ def optimize(
 @with_options
 def evaluate(
     model: ModelArgument,
-    loading: Loading,
+    judged: Judged,
     connection: Connection,
-    plan: Annotated[Path | None, typer.Argument(metavar="PLAN", help="A plan written by --out.")] = None,
-    placement: PlacementOption = None,
     target: PlanTargetOption = None,
     fidelity: Annotated[
         Fidelity, typer.Option(help="A closed form, or a simulation of the package in time.")
@@ -125,17 +117,9 @@ def evaluate(
 
     connection.refuse_without_server()
     asked = read_constraints(constraints)
-    if plan is not None and placement is None:
-        if loading != Loading():
-            raise InvalidInputError("--dim and --precision are those of PLAN.", field="dim")
-        graph, on, loaded = load_with_plan(model, plan, target, costs)
-        objective = objective or objective_of(plan)
-    elif placement is not None and plan is None:
-        on = api.target(target or "mcm-6x6")
-        graph = with_costs(loading.load(model), on, costs)
-        loaded = placed_plan(graph, on, placement)
-    else:
-        raise InvalidInputError("give PLAN or --placement, one of them.", field="plan")
+    graph, on, loaded = judged.read(model, target, costs)
+    if judged.plan is not None:
+        objective = objective or objective_of(judged.plan)
     if connection.server is not None:
         with connection.client() as client:
             named = target or loaded.target
@@ -151,7 +135,7 @@ def evaluate(
         from go_opt.report.tables import print_metrics
 
         print_metrics(console(), graph, on, loaded, metrics, objective or "throughput")
-        if placement is not None:
+        if judged.placement is not None:
             print_lines(console(), _broken(api.verify(graph, on, loaded, asked)))
     if not metrics.valid:
         raise typer.Exit(INVALID_PLAN)

@@ -42,6 +42,61 @@ class Loading:
         return api.load(model, dims=_parse_dims(self.dim or []), precision=self.precision)
 
 
+@dataclass(frozen=True)
+class Beginning(Loading):
+    """A model, and what a search for it begins with."""
+
+    start: Annotated[
+        Path | None, typer.Option(metavar="PLAN", help="Begin with this plan; ops are matched by name.")
+    ] = None
+    placement: PlacementOption = None
+
+    def start_of(self, graph: Graph) -> Start | None:
+        """The decisions for ops of ``graph``; says on stderr for how many there are any."""
+        from go_opt.model.codecs.start_files import load_placement, load_start
+
+        if self.start is not None and self.placement is not None:
+            raise InvalidInputError("--start and --placement: give one of them.", field="start")
+        if self.placement is not None:
+            start = load_placement(self.placement, graph)
+        elif self.start is not None:
+            start = load_start(self.start)
+        else:
+            return None
+        matched = start.num_matched(graph)
+        if matched == 0:
+            problem = f"{str(self.placement or self.start)!r} names no op of {graph.name!r}"
+            raise InvalidInputError(f"{problem}, the first of which is {graph.op_names[0]!r}.", field="start")
+        others = "" if matched == graph.num_ops else "; the others follow their neighbours"
+        typer.echo(f"start: {matched} of {graph.num_ops} ops{others}", err=True)
+        return start
+
+
+@dataclass(frozen=True)
+class Judged(Loading):
+    """A plan file, or a split as it stands."""
+
+    plan: Annotated[Path | None, typer.Argument(metavar="PLAN", help="A plan written by --out.")] = None
+    placement: PlacementOption = None
+
+    def read(self, model: str, target: str | None, costs: Path | None) -> tuple[Graph, Target, Plan]:
+        """The graph of MODEL, the target and the plan."""
+        from go_opt import api
+        from go_opt.search.methods.given import plan_as_it_stands
+
+        if (self.plan is None) == (self.placement is None):
+            raise InvalidInputError("give PLAN or --placement, one of them.", field="plan")
+        if self.plan is not None:
+            if self.dim or self.precision != "native":
+                raise InvalidInputError("--dim and --precision are those of PLAN.", field="dim")
+            return load_with_plan(model, self.plan, target, costs)
+        on = api.target(target or "mcm-6x6")
+        graph = with_costs(self.load(model), on, costs)
+        start = Beginning(placement=self.placement).start_of(graph)
+        assert start is not None
+        return graph, on, plan_as_it_stands(graph, on, start)
+
+
 def load_with_plan(
     model: str, plan: Path, target: str | None, costs: Path | None
 ) -> tuple[Graph, Target, Plan]:
@@ -62,36 +117,6 @@ def with_costs(graph: Graph, target: Target, costs: Path | None) -> Graph:
     from go_opt.measured_costs import with_measured_costs
 
     return graph if costs is None else with_measured_costs(graph, costs, target)
-
-
-def placed_plan(graph: Graph, target: Target, placement: Path) -> Plan:
-    """The plan that a placement file asks for, as it stands."""
-    from go_opt.search.methods.given import plan_as_it_stands
-
-    start = start_of(graph, None, placement)
-    assert start is not None
-    return plan_as_it_stands(graph, target, start)
-
-
-def start_of(graph: Graph, plan: Path | None, placement: Path | None) -> Start | None:
-    """What the search begins with; says how much of it is of this graph."""
-    from go_opt.model.codecs.start_files import load_placement, load_start
-
-    if plan is not None and placement is not None:
-        raise InvalidInputError("--start and --placement: give one of them.", field="start")
-    if placement is not None:
-        start = load_placement(placement, graph)
-    elif plan is not None:
-        start = load_start(plan)
-    else:
-        return None
-    matched = start.num_matched(graph)
-    if matched == 0:
-        problem = f"{str(placement or plan)!r} names no op of {graph.name!r}"
-        raise InvalidInputError(f"{problem}, the first of which is {graph.op_names[0]!r}.", field="start")
-    others = "" if matched == graph.num_ops else "; the others follow their neighbours"
-    typer.echo(f"start: {matched} of {graph.num_ops} ops{others}", err=True)
-    return start
 
 
 def _parse_dims(bindings: list[str]) -> dict[str, int]:
