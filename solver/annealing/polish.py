@@ -2,9 +2,8 @@
 
 Placements are searched with kernels fixed along one order for all chips. Once ops are placed,
 a chip's order and kernels concern no other chip, so orders are tried side by side and each
-chip keeps its best: kernels fuse greedily along the chip's own order, or take in all that may join
-(:mod:`go_opt.solver.annealing.gathered_kernels`), and depth-first orders keep fewer activations alive. Then
-the kernels of the chip that binds are varied one by one.
+chip keeps its best: kernels fuse greedily along the chip's own order, and depth-first orders keep
+fewer activations alive. Then the kernels of the chip that binds are varied one by one.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from go_opt.env import BatchMetrics, CostTables, Target, greedy_fusion, loop_rol
 from go_opt.env.kernels.priority_fusion import priority_fusion
 from go_opt.env.kernels.schedule import depth, height
 from go_opt.model.graph import Graph
-from go_opt.solver.annealing.gathered_kernels import gathered_kernels
 from go_opt.solver.copies.relayed_terms import relay_copies, terms_with_copies
 
 EVALUATIONS: Final = 64
@@ -108,12 +106,10 @@ class _ChipTerms:
 def _orders_and_kernels(
     graph: Graph, order: IntArray, placement: IntArray
 ) -> Iterator[tuple[IntArray, IntArray]]:
-    """Orders with the kernels that fuse along them, and orders made for kernels that take in most."""
+    """Orders with the kernels that fuse along them."""
     for alternative in _orders(graph, order):
         by_chip = _by_chip(alternative, placement)
         yield by_chip, fused_within_chips(graph, by_chip, placement)
-    yield gathered_kernels(loop_roles(graph), order, placement)
-    yield gathered_kernels(loop_roles(graph), _depth_first(graph, order), placement)
 
 
 def _orders(graph: Graph, order: IntArray) -> Iterator[IntArray]:

@@ -52,14 +52,6 @@ def nothing(*args: object, **options: object) -> Iterator[None]:
     yield from ()
 
 
-def as_it_comes(roles: object, order: Any, placement: Any) -> tuple[Any, Any]:
-    """In place of horizontal fusion: the kernels of the order, chip by chip."""
-    from go_opt.env import greedy_fusion
-
-    by_chip = order[placement[order].argsort(kind="stable")]
-    return by_chip, greedy_fusion(roles, by_chip)
-
-
 def proof_alone(refinings: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
     """The refinements but for those of placements."""
     return lambda search: (one for one in refinings(search) if one.proves)
@@ -87,10 +79,6 @@ def changes() -> dict[str, list[Change]]:
         "control": [],
         "tied keys": no_ties,
         "seeded orders": [("go_opt.search.methods.orders.seeded_orders", nothing)],
-        "gathered kernels": [
-            ("go_opt.search.methods.refining.gathered_kernels", as_it_comes),
-            ("go_opt.solver.annealing.polish.gathered_kernels", as_it_comes),
-        ],
         "interchange": [("go_opt.solver.certify.problem.build._interchange_edges", no_edges)],
         "order screen": [(orders + "order_search.OrderScreen", lambda *args: None)],
         "refinement of placements": [(rounds + "_refinings", proof_alone(improvement._refinings))],

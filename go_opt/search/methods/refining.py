@@ -13,13 +13,11 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import IntArray
-from go_opt.env import loop_roles
 from go_opt.model.plan import Plan
 from go_opt.search.methods.background import Worker
 from go_opt.search.methods.events import Event, Miss, Proposal, SearchView
 from go_opt.search.methods.slices import slices
 from go_opt.solver import Bound, Refinement
-from go_opt.solver.annealing.gathered_kernels import gathered_kernels
 from go_opt.solver.annealing.polish import fused_within_chips
 from go_opt.solver.certify.problem.problem import RefinementProblem
 
@@ -88,11 +86,7 @@ class Refining:
         chips = None if replication is None else replication[unit_of_op]
         fused = self._fused(search, placement[unit_of_op], chips, bound)
         yield fused
-        if search.request.decide == "placement":
-            return
-        order, group = gathered_kernels(loop_roles(search.graph), fused.order, fused.placement)
-        yield Proposal(self._method, fused.placement, order, group, replication=chips)
-        if chips is None and upper_s < search.best_s:
+        if search.request.decide == "all" and chips is None and upper_s < search.best_s:
             # It fits in no memory, or cuts through kernels cost too much: the slicer sees both.
             yield from slices(search, f"{self._method}, sliced", fused.order, fused.fusion_group)
 
