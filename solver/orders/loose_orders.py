@@ -19,7 +19,6 @@ from go_opt.env import list_schedule
 from go_opt.solver.orders.cheapest import Slicer
 from go_opt.solver.orders.genetic import Evolution, order_keys
 from go_opt.solver.orders.loose_slicing import loose_slicings
-from go_opt.solver.orders.order_screen import OrderScreen
 from go_opt.solver.orders.order_search import HOPELESS, STARTING_ORDERS, OrderPlan
 from go_opt.solver.orders.orders import largest_by_kernel, starting_orders
 
@@ -33,23 +32,18 @@ def loose_orders(slicer: Slicer, fusion_group: IntArray, *, seed: int) -> Iterat
     Args:
       fusion_group: [N] kernels, numbered 0 … M - 1.
     """
-    graph, tables, rng = slicer.instance.graph, slicer.instance.tables, np.random.default_rng((seed, 1))
+    graph, rng = slicer.instance.graph, np.random.default_rng((seed, 1))
     early = -np.arange(graph.num_ops, dtype=np.float64)
     default = list_schedule(graph, fusion_group, largest_by_kernel(fusion_group, early))
     starting = islice(starting_orders(slicer.instance, fusion_group, seed), STARTING_ORDERS)
     first = np.stack([order_keys(order, fusion_group) for order in (default, *starting)])
-    screen = None if slicer.replicates else OrderScreen(tables, default, fusion_group, slicer.passing)
     evolution = Evolution(first.shape[1], seed=seed, first=first)
     best_s = math.inf
     while True:
         genomes, worst_elite_s = evolution.genomes, evolution.worst_elite
         costs_s = np.full(len(genomes), math.inf)
-        is_promising = np.ones(len(genomes), dtype=np.bool_)
-        if screen is not None and worst_elite_s < math.inf:
-            is_promising = screen.within(genomes, worst_elite_s * LOOSE)
-        yield None  # a generation without a promising order is a turn, too
-        for i in np.flatnonzero(is_promising):
-            order = list_schedule(graph, fusion_group, genomes[i])
+        for i, keys in enumerate(genomes):
+            order = list_schedule(graph, fusion_group, keys)
             sliced = slicer(order, fusion_group, min(worst_elite_s * LOOSE, best_s * HOPELESS))
             if sliced is None:
                 yield None

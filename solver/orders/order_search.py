@@ -2,9 +2,7 @@
 
 The rival of every table (:mod:`go_opt.solver.orders.genetic`), started from structured orders and
 those of the caller, with keys tied by repeated structure in every other generation
-(:mod:`go_opt.solver.orders.tied_keys`), and made quick: an order that cannot be sliced below the cost
-of the worst elite, or is hopeless from the start, is refused by one candidate interval
-(:mod:`go_opt.solver.orders.order_screen`) and never sliced.
+(:mod:`go_opt.solver.orders.tied_keys`). An order is sliced only below the cost of the worst elite.
 """
 
 from __future__ import annotations
@@ -17,22 +15,17 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, FloatArray, IntArray
+from go_opt.common.arrays import IntArray
 from go_opt.env import list_schedule
 from go_opt.solver.orders.cheapest import Slicer
 from go_opt.solver.orders.genetic import ELITE_SHARE, POPULATION, Evolution, Keys, order_keys
-from go_opt.solver.orders.order_screen import OrderScreen
 from go_opt.solver.orders.orders import starting_orders
 from go_opt.solver.orders.tied_keys import TiedKeys, tied_keys
 
 STARTING_ORDERS: Final = 31  # with the default one half of a generation of 64
 ELITES: Final = max(1, int(POPULATION * ELITE_SHARE))
 BETTER: Final = 1.0 - 1e-9  # than the worst elite
-SCREENED_AGAIN: Final = 0.98  # once what is asked for has come down to this part of what it was
 HOPELESS: Final = 2.0  # times the best so far
-# Times the best so far: how good an order that is not sliced may be at best, where slicing is dear.
-LEVELS: Final = (1.0, 1.05, 1.15, 1.3, 1.6, HOPELESS)
-SCREENED_TOGETHER: Final = 8
 
 
 class OrderPlan(NamedTuple):
@@ -57,12 +50,10 @@ def genetic_orders(
       seeds: [N] further orders to start with, in each of which kernels are contiguous.
       ties: whether identical blocks share keys in every other generation.
     """
-    graph, tables, default = slicer.instance.graph, slicer.instance.tables, slicer.instance.order
+    graph, default = slicer.instance.graph, slicer.instance.order
     starting = itertools.islice(starting_orders(slicer.instance, fusion_group, seed), STARTING_ORDERS)
     first = np.stack([order_keys(order, fusion_group) for order in (default, *seeds, *starting)])
-    # The screen knows one chip for each segment.
-    screen = None if slicer.replicates else OrderScreen(tables, default, fusion_group, slicer.passing)
-    trial = _Trial(slicer, fusion_group, screen, best_s=slicer.cap_s / HOPELESS)
+    trial = _Trial(slicer, fusion_group, best_s=slicer.cap_s / HOPELESS)
     untied = _Generations(Evolution(first.shape[1], seed=seed, first=first))
     evolutions = [untied]
     tie = tied_keys(graph, fusion_group) if ties else None
@@ -80,35 +71,12 @@ def genetic_orders(
 
 @dataclass
 class _Trial:
-    """Tries orders: first by the screen, then by the slicer."""
+    """Slices orders, and remembers the best."""
 
     slicer: Slicer
     fusion_group: IntArray
-    screen: OrderScreen | None
     best_s: float = math.inf
     best_order: IntArray | None = None
-
-    @property
-    def is_dear(self) -> bool:
-        """Whether the screen is so much quicker than the slicer that it alone judges most orders."""
-        return self.screen is not None and self.screen.streams and self.best_s < math.inf
-
-    def levels_s(self, keys: Keys) -> FloatArray:
-        """[B] the least of the levels that ``keys`` [B, M] may make plans within; infinite above them."""
-        levels_s = np.full(len(keys), math.inf)
-        left = np.flatnonzero(self.is_promising(keys, HOPELESS * self.best_s))
-        for level in LEVELS:
-            at_most_s = level * self.best_s * BETTER
-            is_within = self.is_promising(keys[left], at_most_s) if level < HOPELESS else left >= 0
-            levels_s[left[is_within]] = at_most_s
-            left = left[~is_within]
-        return levels_s
-
-    def is_promising(self, keys: Keys, at_most_s: float) -> BoolArray:
-        """[B] whether ``keys`` [B, M] may make plans within ``at_most_s``."""
-        if self.screen is None:
-            return np.ones(len(keys), dtype=np.bool_)
-        return self.screen.within(keys, at_most_s)
 
     def plan(self, keys: Keys, at_most_s: float) -> OrderPlan | None:
         """By the list schedule of ``keys`` [M]."""
@@ -134,40 +102,17 @@ class _Generations:
         return self._elites_s[0] if self._elites_s else math.inf
 
     def generation(self, trial: _Trial) -> Iterator[OrderPlan | None]:
-        """One for each genome; those that cannot become elites are not costed."""
+        """One for each genome; those that cannot become elites cost infinitely much."""
         genomes = self.evolution.genomes
         keys = genomes if self._tie is None else self._tie.expanded(genomes)
         costs_s = np.full(len(keys), math.inf)
-        yield from (self._by_levels if trial.is_dear else self._one_by_one)(trial, keys, costs_s)
-        self.evolution.advance(costs_s)
-
-    def _by_levels(self, trial: _Trial, keys: Keys, costs_s: FloatArray) -> Iterator[OrderPlan | None]:
-        """Only what may be better than the best plan is sliced; the rest costs what it may be at best."""
-        half = (len(keys) + 1) // 2
-        by_turns = np.argsort(np.arange(len(keys)) % half, kind="stable")  # known and random ones alternate
-        for few in np.split(by_turns, range(SCREENED_TOGETHER, len(keys), SCREENED_TOGETHER)):
-            costs_s[few] = trial.levels_s(keys[few])
-            best_s = trial.best_s
-            for i in few:
-                plan = trial.plan(keys[i], trial.best_s * BETTER) if costs_s[i] < best_s else None
-                self._keep(plan, costs_s, i)
-                yield plan
-
-    def _one_by_one(self, trial: _Trial, keys: Keys, costs_s: FloatArray) -> Iterator[OrderPlan | None]:
-        is_promising, screened_s = np.ones(len(keys), dtype=np.bool_), math.inf
-        for i in range(len(keys)):
-            at_most_s = min(self._worst_elite_s * BETTER, trial.best_s * HOPELESS)
-            if at_most_s < screened_s * SCREENED_AGAIN:
-                is_promising[i:] &= trial.is_promising(keys[i:], at_most_s)
-                screened_s = at_most_s
-            plan = trial.plan(keys[i], at_most_s) if is_promising[i] else None
-            self._keep(plan, costs_s, i)
+        for i, of_one in enumerate(keys):
+            plan = trial.plan(of_one, min(self._worst_elite_s * BETTER, trial.best_s * HOPELESS))
+            if plan is not None:
+                costs_s[i] = plan.interval_s
+                self._elites_s = sorted([*self._elites_s, plan.interval_s])[:ELITES]
             yield plan
-
-    def _keep(self, plan: OrderPlan | None, costs_s: FloatArray, genome: int) -> None:
-        if plan is not None:
-            costs_s[genome] = plan.interval_s
-            self._elites_s = sorted([*self._elites_s, plan.interval_s])[:ELITES]
+        self.evolution.advance(costs_s)
 
     @property
     def _worst_elite_s(self) -> float:

@@ -21,13 +21,9 @@ from go_opt.solver.orders.cheapest import Slicer
 from go_opt.solver.orders.genetic import decoded, genetic_search, joint_keys, order_keys
 from go_opt.solver.orders.instance import Instance, instance
 from go_opt.solver.orders.joint_orders import joint_orders
-from go_opt.solver.orders.order_screen import OrderScreen
 from go_opt.solver.orders.order_search import (
-    BETTER,
     HOPELESS,
-    LEVELS,
     OrderPlan,
-    _Trial,
     genetic_orders,
 )
 from go_opt.solver.orders.orders import fixed_orders
@@ -140,7 +136,7 @@ def test_refusing_who_cannot_be_an_elite_costs_nothing(branchy: Instance) -> Non
     assert np.median(quick) <= np.median(plain) * 1.01
 
 
-def test_where_weights_stream_the_screen_judges(recurrent: Instance) -> None:
+def test_where_weights_stream(recurrent: Instance) -> None:
     group = recurrent.fusion_group
     plain = Slicer(recurrent, "relayed")
     default = plain(recurrent.order, group)
@@ -148,16 +144,6 @@ def test_where_weights_stream_the_screen_judges(recurrent: Instance) -> None:
     # 72 us of work on six chips; in turn, the second weight streams to each chip of both chains.
     assert default.interval_s > 13e-6
     capped = Slicer(recurrent, "relayed", cap_s=HOPELESS * default.interval_s)
-    screen = OrderScreen(recurrent.tables, recurrent.order, group, "relayed")
-    assert screen.streams
-    trial = _Trial(capped, group, screen, best_s=default.interval_s)
-    assert trial.is_dear
-    keys = np.random.default_rng(0).random((40, int(group.max()) + 1))
-    for of_one, level_s in zip(keys, trial.levels_s(keys), strict=True):
-        sliced = plain(list_schedule(recurrent.graph, group, of_one), group)
-        assert sliced is not None
-        lower = [level for level in LEVELS if level * trial.best_s * BETTER < level_s]
-        assert sliced.interval_s >= max(lower, default=0.0) * trial.best_s * BETTER
     assert best_s(genetic_orders(capped, group, seed=0)) == pytest.approx(12e-6)
 
 

@@ -80,7 +80,6 @@ def changes() -> dict[str, list[Change]]:
         "tied keys": no_ties,
         "seeded orders": [("go_opt.search.methods.orders.seeded_orders", nothing)],
         "interchange": [("go_opt.solver.certify.problem.build._interchange_edges", no_edges)],
-        "order screen": [(orders + "order_search.OrderScreen", lambda *args: None)],
         "refinement of placements": [(rounds + "_refinings", proof_alone(improvement._refinings))],
         "annealing": [
             (rounds + "_Chain.run", lambda self: None),

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from go_opt.env import cost_tables, list_schedule
+from go_opt.env import cost_tables
 from go_opt.model.builder import GraphBuilder
-from go_opt.solver.orders.order_screen import OrderScreen
 from go_opt.solver.problem.sequence import kernel_sequence
 from go_opt.solver.slicing.segments.memory import segment_memory
 from go_opt.solver.slicing.segments.problem import slice_problem
 from go_opt.solver.slicing.streamed.floor import StreamedFloor
-from go_opt.solver.slicing.streamed.slice import CLOSE, least_streamed_s, slice_order_streamed
+from go_opt.solver.slicing.streamed.slice import CLOSE, least_streamed_s
 from go_opt.solver.slicing.streamed.weight_streams import weight_reads
 from tests.solver.test_streamed_slicing import Stagings
 from tests.strategies import examples, seeds, small_mcm
@@ -90,19 +89,3 @@ def test_no_slicing_takes_less_than_the_least(replicates: bool, seed: int) -> No
         case.tables, case.order, case.group, passing=all_of.passing, replicates=replicates, **all_of.rules
     )
     assert least_s <= all_of.best_s * (1.0 + 1e-8)
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(seed=seeds)
-def test_the_screen_passes_every_order_that_is_charged_no_more(seed: int) -> None:
-    all_of = Stagings(seed)
-    case = all_of.case
-    if all_of.rules:
-        return
-    keys = np.random.default_rng(seed).random((3, int(case.group.max()) + 1))
-    screen = OrderScreen(case.tables, case.order, case.group, all_of.passing)
-    for priority in keys:
-        along = list_schedule(case.graph, case.group, priority)
-        charged = slice_order_streamed(case.tables, along, case.group, passing=all_of.passing)
-        if charged is not None:
-            assert screen.within(priority[None], charged.interval_s * (1.0 + 1e-8)).all()
