@@ -1,7 +1,7 @@
 """go-opt: where each op of an ML graph runs, in which order, and which ops are fused.
 
 The doors are :func:`load`, :func:`target`, :func:`optimize`, :func:`evaluate`, :func:`verify`,
-:func:`explain`, :func:`timeline`, :func:`export`, :func:`pretrain`, :func:`finetune` and
+:func:`explain`, :func:`timeline`, :func:`plan_page`, :func:`export`, :func:`pretrain`, :func:`finetune` and
 :func:`serve_environment`; constraints are :class:`Pin`, :class:`Forbid`, :class:`Colocate`,
 :class:`CutAfter`, :class:`ChipLimit`.
 Importing this package is light; JAX and gRPC load on first use.
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from go_opt.measured_costs import with_measured_costs as with_measured_costs
     from go_opt.model.graph import Graph as Graph
     from go_opt.model.plan import Plan as Plan
+    from go_opt.report.page import plan_page as plan_page
     from go_opt.result import OptimizeResult as OptimizeResult
     from go_opt.run.export import export as export
     from go_opt.service.client.client import Client as Client
@@ -89,6 +90,7 @@ _DOORS = {
     "load": "go_opt.api",
     "load_constraints": "go_opt.constraint_file",
     "optimize": "go_opt.api",
+    "plan_page": "go_opt.report.page",
     "pretrain": "go_opt.training",
     "serve_environment": "go_opt.hardware",
     "target": "go_opt.api",

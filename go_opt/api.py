@@ -181,7 +181,7 @@ def evaluate(
       seed: draws the noise of a simulated measurement; None is exact.
     """
     check_seed(seed)
-    on_graph, on, decided = _case(graph, target, plan, costs)
+    on_graph, on, decided = plan_case(graph, target, plan, costs)
     violations = _violations(on_graph, on, decided, as_constraints(constraints))
     return _judged(evaluate_plan(on_graph, on, decided, fidelity=fidelity, seed=seed), violations)
 
@@ -213,7 +213,7 @@ def timeline(
     from go_opt.env.analytical_timeline import analytical_timeline
     from go_opt.env.simulator.timeline import simulated_timeline
 
-    on_graph, on, decided = _case(graph, target, plan, costs)
+    on_graph, on, decided = plan_case(graph, target, plan, costs)
     violations = _violations(on_graph, on, decided)
     run = simulated_timeline if fidelity == "simulated" else analytical_timeline
     ran = run(on_graph, on, decided, inferences)
@@ -238,7 +238,7 @@ def verify(
     Args:
       constraints: of the user, beside the target's rules; or the path of a TOML file of them.
     """
-    return verify_plan(*_case(graph, target, plan, costs), as_constraints(constraints))
+    return verify_plan(*plan_case(graph, target, plan, costs), as_constraints(constraints))
 
 
 def explain(
@@ -266,7 +266,7 @@ def explain(
     """
     from go_opt.explanations import explain_op, explain_plan
 
-    on_graph, on, decided = _case(graph, target, plan, costs)
+    on_graph, on, decided = plan_case(graph, target, plan, costs)
     asked = as_constraints(constraints)
     request = Request(objective=objective, replication=bool((decided.replication > 1).any()))
     if op is not None:
@@ -291,7 +291,7 @@ def _judged(metrics: Metrics, violations: list[Violation]) -> Metrics:
     return metrics
 
 
-def _case(
+def plan_case(
     graph: Graph | nx.DiGraph | str | Path,
     target: Target | str | Path | None,
     plan: Plan | str | Path,

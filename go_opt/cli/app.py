@@ -13,12 +13,12 @@ import typer
 from go_opt.cli.commands import (
     INTERRUPTED,
     bench,
+    drawing,
     explaining,
     jobs,
     listing,
     plans,
     serving,
-    tracing,
     training,
 )
 from go_opt.cli.commands.running import exporting
@@ -35,7 +35,8 @@ app.command("optimize")(plans.optimize)
 app.command("evaluate")(plans.evaluate)
 app.command("verify")(plans.verify)
 app.command("explain")(explaining.explain)
-app.command("trace")(tracing.trace)
+app.command("trace")(drawing.trace)
+app.command("report")(drawing.report)
 app.command("export")(exporting.export)
 app.command("bench")(bench.bench)
 app.command("pretrain")(training.pretrain)

@@ -124,20 +124,24 @@ class Mover:
         )
 
     def around(self, ops: Iterable[int]) -> Neighbourhood:
-        """Every move of the kernels of ``ops`` by one stage; to any where chips have no order."""
+        """Every move of the kernels of ``ops`` to a neighbouring stage."""
         tried, legal = 0, []
         units = dict.fromkeys(int(self._problem.unit_of_op[op]) for op in ops)
         first_op = {unit: op for op, unit in reversed(list(enumerate(self._problem.unit_of_op.tolist())))}
         for unit in units:
-            stage, num_stages = int(self._unit_stage[unit]), self._problem.num_chips
-            beside = (stage - 1, stage + 1) if self._problem.acyclic else range(num_stages)
-            for to in beside:
-                if to != stage and 0 <= to < num_stages and tried < MOST_MOVES:
+            for to in self.beside(first_op[unit]):
+                if tried < MOST_MOVES:
                     move = self.move(first_op[unit], to)
                     tried += 1
                     legal += [] if move.forbidden else [(move, self.graph.op_names[first_op[unit]])]
         best, op = min(legal, key=lambda pair: pair[0].cost.interval_s, default=(None, ""))
         return Neighbourhood(tried, len(legal), op, best)
+
+    def beside(self, op: int) -> list[int]:
+        """The stages next to that of ``op``; all others where chips have no order."""
+        own, last = int(self._unit_stage[self._problem.unit_of_op[op]]), self._problem.num_chips - 1
+        stages = (own - 1, own + 1) if self._problem.acyclic else range(last + 1)
+        return [stage for stage in stages if stage != own and 0 <= stage <= last]
 
     def _forbidden(self, plan: Plan, unit_stage: IntArray) -> str:
         """The first rule that a plan breaks, one sentence; its relays keep the triangle rule."""

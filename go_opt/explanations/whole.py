@@ -81,6 +81,12 @@ class PlanExplanation:
         return use.busy_s * (use.replicas if self.objective == "latency" else 1)
 
     @property
+    def is_bound_of_single_chips(self) -> bool:
+        """Whether ``bound`` holds for plans with one chip per stage alone, though others are possible."""
+        is_replicated = any(use.replicas > 1 for use in self.chips)
+        return self.may_replicate and self.objective == "throughput" and not is_replicated
+
+    @property
     def idle_share(self) -> float:
         """Of the time of all chips of the package."""
         if self.reached_s == 0:

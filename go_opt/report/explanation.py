@@ -27,7 +27,7 @@ from go_opt.result import OPTIMAL_GAP
 from go_opt.solver import Violation
 
 MOST_LINKS: Final = 64  # rows of the table of links
-_LEAST_GAIN: Final = 5e-4  # worth a line
+LEAST_GAIN: Final = 5e-4  # worth a line
 
 
 def print_plan_explanation(console: Console, told: PlanExplanation) -> None:
@@ -76,7 +76,7 @@ def _makespan_lines(told: PlanExplanation) -> Iterator[str]:
         yield from (f"  {line}" for line in (*path_lines(path), slack_line(path)))
         yield ""
     yield "What would help, with this plan as it is:"
-    helpful = [w for w in told.what_ifs if w.makespan_s < metrics.makespan_s * (1.0 - _LEAST_GAIN)]
+    helpful = [w for w in told.what_ifs if w.makespan_s < metrics.makespan_s * (1.0 - LEAST_GAIN)]
     for what_if in helpful:
         gain = what_if.makespan_s / metrics.makespan_s - 1.0
         yield f"  {what_if.change}: {format_duration(what_if.makespan_s)} ({gain:.1%})"
@@ -104,9 +104,9 @@ def _interval_lines(told: PlanExplanation) -> Iterator[str]:
     yield ""
     yield from _help_lines(told)
     if told.resize is not None:
-        yield f"  {_resize_line(told.resize, stages, interval_s)}"
+        yield f"  {resize_line(told.resize, stages, interval_s)}"
     if told.moves is not None:
-        yield f"  {_moves_line(told.moves, interval_s)}"
+        yield f"  {moves_line(told.moves, interval_s)}"
 
 
 def _next_lines(told: PlanExplanation) -> Iterator[str]:
@@ -124,7 +124,7 @@ def _help_lines(told: PlanExplanation) -> Iterator[str]:
     interval_s, stages = told.metrics.interval_s, stages_of(told)
     waits = told.metrics.waits
     yield "What would help, with this plan as it is:"
-    helpful = [w for w in told.what_ifs if w.interval_s < interval_s * (1.0 - _LEAST_GAIN)]
+    helpful = [w for w in told.what_ifs if w.interval_s < interval_s * (1.0 - LEAST_GAIN)]
     for what_if in helpful:
         gain = what_if.interval_s / interval_s - 1.0
         binds = stages.term(what_if.bottleneck)
@@ -139,13 +139,15 @@ def _help_lines(told: PlanExplanation) -> Iterator[str]:
         yield f"  beyond {most} of speed for what binds, {stages.term(name)} binds instead"
 
 
-def _resize_line(resize: Resize, stages: StageNames, interval_s: float) -> str:
+def resize_line(resize: Resize, stages: StageNames, interval_s: float) -> str:
+    """What one more chip for the stage that binds would do."""
     giver = "a free one" if resize.giver is None else f"one of {stages.named(resize.giver)}"
     effect = _effect(resize.cost.interval_s, interval_s)
     return f"one more chip for {stages.named(resize.chip)}, {giver}, {effect}"
 
 
-def _moves_line(moves: Neighbourhood, interval_s: float) -> str:
+def moves_line(moves: Neighbourhood, interval_s: float) -> str:
+    """What the best move of a kernel that binds would do."""
     tried = f"moving one of these kernels: of {counted(moves.tried, 'move')} tried, {moves.legal} legal"
     if moves.best is None:
         return tried
@@ -158,7 +160,7 @@ def _effect(then_s: float, interval_s: float) -> str:
     if interval_s <= 0 < then_s:
         return f"makes the interval {format_duration(then_s)}"
     change = then_s / interval_s - 1.0 if interval_s > 0 else 0.0
-    if abs(change) < _LEAST_GAIN:
+    if abs(change) < LEAST_GAIN:
         return "leaves the interval as it is"
     verb = "shortens" if change < 0 else "lengthens"
     return f"{verb} the interval to {format_duration(then_s)} ({change:+.1%})"
@@ -175,9 +177,7 @@ def _bound_line(told: PlanExplanation) -> str:
         reached = f"this plan is {format_ratio(gap)} above"
     else:
         reached = f"this plan takes {gap + 1.0:.3g} times that"
-    is_replicated = any(use.replicas > 1 for use in told.chips)
-    may_replicate = told.may_replicate and told.objective == "throughput"
-    which = " with one chip per stage" if may_replicate and not is_replicated else ""
+    which = " with one chip per stage" if told.is_bound_of_single_chips else ""
     what = "a makespan" if told.objective == "latency" else "an interval"
     least = f"no plan{which} has {what} below {format_duration(bound.seconds)}"
     return f"Bound: {least}, {reached}: {bound.reason}"

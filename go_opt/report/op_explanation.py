@@ -106,9 +106,9 @@ def _moves_table(told: OpExplanation) -> Table:
             stage_range(first.chip, first.replicas) if first is last else f"{first.chip} to {_end(last)}",
             _from_to(str(first.ops_along or "-"), str(last.ops_along or "-")),
             _from_to(format_duration(first.cost.interval_s), format_duration(last.cost.interval_s)),
-            _change(told, first),
+            change_text(told.cost.interval_s, first),
             _binds(first.cost, stages) if len(row) == 1 else "",
-            _because(told, first),
+            because_text(told.relays, first),
         )
     return table
 
@@ -132,12 +132,13 @@ def _from_to(first: str, last: str) -> str:
     return first if first == last else f"{first} to {last}"
 
 
-def _change(told: OpExplanation, move: Move) -> str:
+def change_text(interval_s: float, move: Move) -> str:
+    """How a move changes the interval."""
     if move.forbidden:
         return "forbidden"
-    if told.cost.interval_s <= 0:
+    if interval_s <= 0:
         return "none" if move.cost.interval_s <= 0 else "longer"
-    change = move.cost.interval_s / told.cost.interval_s - 1.0
+    change = move.cost.interval_s / interval_s - 1.0
     return "none" if abs(change) < 5e-5 else f"{change:+.1%}"
 
 
@@ -146,12 +147,13 @@ def _binds(cost: Cost, stages: StageNames) -> str:
     return f"{stages.term(cost.bottleneck)}{carried}"
 
 
-def _because(told: OpExplanation, move: Move) -> str:
+def because_text(relays: int, move: Move) -> str:
+    """The rule that a move breaks or the relays that it adds to ``relays``, and the op most in its way."""
     reasons = []
     if move.forbidden:
         reasons.append(move.forbidden.rstrip("."))
-    elif move.relays > told.relays:
-        reasons.append(f"takes {counted(move.relays - told.relays, 'more relay')}")
+    elif move.relays > relays:
+        reasons.append(f"takes {counted(move.relays - relays, 'more relay')}")
     if move.blocker is not None:
         tie = "its kernel reads" if move.reads_blocker else "its kernel is read by"
         reasons.append(f"{tie} {named_place(move.blocker)}")

@@ -30,12 +30,8 @@ def print_result(
     """The answer, the chips with their load and, where ``verbose``, what each method added."""
     plan, metrics = result.plan, result.metrics
     path = _path(graph, target, plan, metrics, result.objective)
-    headline = (
-        f"{graph.name} on {target.name}: {graph.num_ops} ops on {plan.chips_used} of "
-        f"{target.num_chips} chips, {_num_kernels(plan)} kernels{_copies_text(plan)}"
-    )
     lines = [
-        headline,
+        f"{graph.name} on {target.name}: {plan_text(graph, target, plan)}",
         *_answer_lines(plan, metrics, result.objective, path, _against(result)),
         *_simulated_lines(result),
         f"bound       {format_duration(result.lower_bound_s or math.inf)}: {result.bound_reason}",
@@ -171,6 +167,15 @@ def _copies_by_chip(target: Target, plan: Plan) -> dict[str, LongArray]:
     return {name: np.bincount(on, minlength=target.num_chips) for name, on in chips.items() if on}
 
 
+def plan_text(graph: Graph, target: Target, plan: Plan) -> str:
+    """How many ops, chips, kernels and copies there are."""
+    kernels = int(plan.fusion_group.max()) + 1
+    return (
+        f"{graph.num_ops} ops on {plan.chips_used} of {target.num_chips} chips, "
+        f"{kernels} kernels{_copies_text(plan)}"
+    )
+
+
 def _copies_text(plan: Plan) -> str:
     relays = sum(len(relay.chips) for relay in plan.relays)
     named = ((relays, "relay"), (len(plan.clones), "clone"))
@@ -225,10 +230,6 @@ def _by_method(history: Sequence[Step]) -> list[list[Step]]:
 
 def _objective_s(result: OptimizeResult) -> float:
     return result.metrics.makespan_s if result.objective == "latency" else result.metrics.interval_s
-
-
-def _num_kernels(plan: Plan) -> int:
-    return int(plan.fusion_group.max()) + 1
 
 
 def _share(seconds: float, whole_s: float) -> float:

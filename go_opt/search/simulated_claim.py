@@ -74,9 +74,8 @@ def simulated_answer(
         one = _simulated(graph, target, one)
         if _rank(one, best) < _rank(best, one):
             best = one
-    if abs(_simulated_s(best) / max(_objective_s(best), 1e-30) - 1.0) <= APART:
-        return best
-    return replace(best, simulation_note=_blame(graph, target, best))
+    note = simulation_note(graph, target, best.plan, best.objective, _objective_s(best), _simulated_s(best))
+    return replace(best, simulation_note=note)
 
 
 def _simulated(graph: Graph, target: Target, result: OptimizeResult) -> OptimizeResult:
@@ -123,15 +122,21 @@ def _of(objective: Objective, interval_s: float, makespan_s: float) -> float:
     return makespan_s if objective == "latency" else interval_s
 
 
-def _blame(graph: Graph, target: Target, result: OptimizeResult) -> str:
-    """The effect without which the simulated objective comes closest to the predicted one."""
-    simulated_s, predicted_s = _simulated_s(result), _objective_s(result)
+def simulation_note(
+    graph: Graph, target: Target, plan: Plan, objective: Objective, predicted_s: float, simulated_s: float
+) -> str:
+    """Why prediction and simulation are apart; empty where they are not.
+
+    It is the effect without which the simulated objective comes closest to the predicted one.
+    """
+    if abs(simulated_s / max(predicted_s, 1e-30) - 1.0) <= APART:
+        return ""
     if math.isinf(simulated_s):
-        return _simulate(graph, target, result.plan).reason
+        return _simulate(graph, target, plan).reason
 
     def distance(effect: str) -> float:
-        metrics = _simulate(graph, target, result.plan, (effect,))
-        return abs(_of(result.objective, metrics.interval_s, metrics.makespan_s) - predicted_s)
+        metrics = _simulate(graph, target, plan, (effect,))
+        return abs(_of(objective, metrics.interval_s, metrics.makespan_s) - predicted_s)
 
     left_out = [effect for effect in EFFECTS if effect in _BLAME]
     nearest, effect = min((distance(effect), effect) for effect in left_out)

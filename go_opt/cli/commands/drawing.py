@@ -1,4 +1,4 @@
-"""The command that draws a plan over time: ``trace``."""
+"""The commands that draw a plan: ``trace`` over time, ``report`` as a page for a browser."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 
 from go_opt.cli.commands.options import (
+    ConstraintsOption,
     CostsOption,
     ModelArgument,
     PlanArgument,
     PlanObjectiveOption,
     PlanTargetOption,
+    read_constraints,
 )
 from go_opt.cli.commands.plans import INVALID_PLAN, check_writable, objective_of
 from go_opt.cli.inputs.loading import load_with_plan
@@ -47,3 +49,39 @@ def trace(
     if timeline.is_deadlocked:
         typer.echo(f"go-opt: the trace ends in a {timeline.metrics.reason}", err=True)
         raise typer.Exit(INVALID_PLAN)
+
+
+def report(
+    model: ModelArgument,
+    plan: PlanArgument,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Write the page to this file.")],
+    target: PlanTargetOption = None,
+    inferences: Annotated[
+        int | None,
+        typer.Option(help="Inferences over time. [default: those that fill the pipeline, and 8 more]"),
+    ] = None,
+    model_explorer: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Also write node data for Google's Model Explorer: stages, as JSON."
+        ),
+    ] = None,
+    constraints: ConstraintsOption = None,
+    costs: CostsOption = None,
+    objective: PlanObjectiveOption = None,
+) -> None:
+    """Write PLAN as one HTML page: its pipeline, its graph, timeline and memory, what limits it."""
+    from go_opt.common.files import write_atomically
+    from go_opt.report.page import claims_of, node_data_text, page_of, subject_of
+
+    check_writable(out)
+    check_writable(model_explorer)
+    asked = read_constraints(constraints)
+    graph, on, loaded = load_with_plan(model, plan, target, costs)
+    claims = claims_of(plan)
+    subject = subject_of(graph, on, loaded, objective or claims.objective or "throughput", asked)
+    write_atomically(out, page_of(subject, claims, inferences))
+    typer.echo(f"{out}: {graph.name} on {on.name}, {graph.num_ops} ops; open it in a browser.")
+    if model_explorer is not None:
+        write_atomically(model_explorer, node_data_text(subject) + "\n")
+        typer.echo(f"{model_explorer}: the stage of each node; load it in Model Explorer as node data.")

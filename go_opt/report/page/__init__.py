@@ -1,0 +1,7 @@
+"""A plan as one page for a browser, which needs no network."""
+
+from go_opt.report.page.facts import Claims, claims_of
+from go_opt.report.page.model_explorer import node_data_text
+from go_opt.report.page.page import page_of, plan_page, subject_of
+
+__all__ = ["Claims", "claims_of", "node_data_text", "page_of", "plan_page", "subject_of"]

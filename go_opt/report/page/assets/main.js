@@ -1,0 +1,8 @@
+showHead();
+showPipeline();
+showGraph();
+showNothingSelected();
+showSearch();
+showLimits();
+showTimeline();
+showMemory();

@@ -1,0 +1,154 @@
+"""Where each box of a graph stands: stages follow each other like words of a text, in rows.
+
+Within a stage a box stands in a column behind all that it reads from (layers by longest path);
+within a column it stands in a lane close to those. Units are columns and lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.model.csr import row_pointers
+from go_opt.report.page.boxes import Boxes
+
+MOST_LANES: Final = 10  # of a column; what is beyond takes another column
+COLUMN_PER_LANE: Final = 2.5  # width of a column, in heights of a lane
+ASPECT: Final = 1.6  # of a whole drawing, width to height
+_LEAST_COLUMNS: Final = 6  # of a stage that begins in a row behind another
+_Columns = list[list[int]]
+
+
+class Band(NamedTuple):
+    """A part of a stage in one row."""
+
+    stage: int
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """Axis: ``B`` boxes."""
+
+    x: NDArray[np.int32]  # [B] column
+    y: NDArray[np.int32]  # [B] lane, from the top
+    bands: tuple[Band, ...]
+    width: int
+    height: int
+
+
+def draw(boxes: Boxes) -> Drawing:
+    """The drawing whose width and height are closest to ``ASPECT``."""
+    lane = np.zeros(len(boxes.stage), dtype=np.int32)
+    columns = [*_columns_by_stage(boxes, lane)]
+    total = sum(map(len, columns)) + len(columns)
+    widths = sorted({max(_LEAST_COLUMNS, round(total / rows)) for rows in range(1, 200)})
+    lanes = [[1 + max(int(lane[box]) for box in column) for column in of_stage] for of_stage in columns]
+    bands = min((_bands(lanes, width) for width in widths), key=_distance)
+    return _drawing(columns, lane, bands)
+
+
+def _columns_by_stage(boxes: Boxes, lane: NDArray[np.int32]) -> Iterator[_Columns]:
+    """The columns of each stage, in the order of stages; fills in the lanes."""
+    inside = boxes.stage[boxes.edges[:, 0]] == boxes.stage[boxes.edges[:, 1]]
+    edges = boxes.edges[inside]
+    by_reader = edges[np.argsort(edges[:, 1], kind="stable")]
+    ptr = row_pointers(by_reader[:, 1], len(boxes.stage)).tolist()
+    source = by_reader[:, 0].tolist()
+    layer = _layers(boxes, ptr, source)
+    for stage in range(int(boxes.stage.max()) + 1):
+        layers: dict[int, list[int]] = {}
+        for box in np.flatnonzero(boxes.stage == stage).tolist():
+            layers.setdefault(layer[box], []).append(box)
+        columns: _Columns = []
+        for _, of_layer in sorted(layers.items()):
+            columns += _lanes(of_layer, lane, ptr, source)
+        yield columns
+
+
+def _layers(boxes: Boxes, ptr: list[int], source: list[int]) -> list[int]:
+    """[B] longest path from the first boxes of a stage; one without a source there is next to its reader."""
+    layer = [0] * len(boxes.stage)
+    first_reader: dict[int, int] = {}
+    for box in range(len(layer)):  # numbered along the order
+        before = source[ptr[box] : ptr[box + 1]]
+        layer[box] = max((layer[other] + 1 for other in before), default=0)
+        for other in before:
+            first_reader[other] = min(first_reader.get(other, layer[box]), layer[box])
+    for box, reader in first_reader.items():
+        if ptr[box] == ptr[box + 1]:
+            layer[box] = reader - 1
+    return layer
+
+
+def _lanes(of_layer: list[int], lane: NDArray[np.int32], ptr: list[int], source: list[int]) -> _Columns:
+    """The boxes of a layer in columns, each close to the lanes that it reads from."""
+
+    def wanted(box: int) -> float:
+        before = source[ptr[box] : ptr[box + 1]]
+        return float(np.mean(lane[before])) if before else 0.0
+
+    by_lane = sorted((wanted(box), box) for box in of_layer)
+    columns = []
+    for begin in range(0, len(by_lane), MOST_LANES):
+        column = by_lane[begin : begin + MOST_LANES]
+        free = 0
+        for place, (want, box) in enumerate(column):
+            highest = MOST_LANES - (len(column) - place)  # so that those behind still fit
+            lane[box] = min(max(free, round(want)), highest)
+            free = int(lane[box]) + 1
+        members = [box for _, box in column]
+        # Those pushed down pull the whole column up.
+        too_low = round(float(np.mean(lane[members] - [want for want, _ in column])))
+        lane[members] -= min(max(too_low, 0), int(lane[members[0]]))
+        columns.append(members)
+    return columns
+
+
+def _bands(lanes: list[list[int]], width: int) -> list[Band]:
+    """The stages in rows of ``width`` columns. A lane above each is for its name, a column parts two.
+
+    Args:
+      lanes: of each column of each stage.
+    """
+    bands: list[Band] = []
+    x = y = height = 0
+    for stage, of_stage in enumerate(lanes):
+        begin = 0
+        while begin < len(of_stage):
+            left = len(of_stage) - begin
+            if x > 0 and width - x < min(left, _LEAST_COLUMNS):
+                x, y, height = 0, y + height + 1, 0
+            taken = min(left, max(width - x, 1))
+            most = max(of_stage[begin : begin + taken])
+            bands.append(Band(stage, x, y + 1, taken, most))
+            x, begin, height = x + taken + 1, begin + taken, max(height, most)
+    return bands
+
+
+def _size(bands: list[Band]) -> tuple[int, int]:
+    return max(band.x + band.width for band in bands), max(band.y + band.height for band in bands)
+
+
+def _distance(bands: list[Band]) -> float:
+    width, height = _size(bands)
+    return abs(float(np.log(width * COLUMN_PER_LANE / height / ASPECT)))
+
+
+def _drawing(columns: list[_Columns], lane: NDArray[np.int32], bands: list[Band]) -> Drawing:
+    x, y = np.zeros((2, len(lane)), dtype=np.int32)
+    drawn = [0] * len(columns)  # columns of each stage
+    for band in bands:
+        of_band = columns[band.stage][drawn[band.stage] : drawn[band.stage] + band.width]
+        drawn[band.stage] += band.width
+        for i, column in enumerate(of_band):
+            x[column] = band.x + i
+            y[column] = band.y + lane[column]
+    return Drawing(x, y, tuple(bands), *_size(bands))

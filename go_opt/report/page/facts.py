@@ -1,0 +1,109 @@
+"""The head of a page: what ``go-opt optimize`` says of a plan, by the plan and by what its file claims."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast, get_args
+
+from go_opt.common.files import read_json
+from go_opt.common.units import format_duration, format_ratio
+from go_opt.env.evaluation import evaluate_plan
+from go_opt.errors import PlanError
+from go_opt.report.page.subject import Subject
+from go_opt.result import OPTIMAL_GAP, Objective, Status
+from go_opt.search.simulated_claim import simulation_note
+
+_SAME: Final = 1e-9  # bounds that differ by less, relatively
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What a plan file says of the search that made its plan; None where it does not."""
+
+    objective: Objective | None = None
+    status: Status | None = None
+    lower_bound_s: float | None = None
+
+
+def claims_of(path: str | Path) -> Claims:
+    """The claims of a plan file; those that ``go-opt optimize --out`` does not write so are left out.
+
+    Raises:
+      PlanError: the file is missing or no JSON.
+    """
+    data = read_json(path, "plan file", PlanError)
+    facts: Mapping[str, Any] = data if isinstance(data, dict) else {}
+    objective, status, bound = (facts.get(name) for name in ("objective", "status", "lower_bound_s"))
+    is_bound = isinstance(bound, int | float) and math.isfinite(bound) and bound > 0
+    return Claims(
+        cast(Objective, objective) if objective in get_args(Objective) else None,
+        cast(Status, status) if status in get_args(Status) else None,
+        float(cast(float, bound)) if is_bound else None,
+    )
+
+
+def fact_rows(subject: Subject, claims: Claims) -> list[dict[str, str]]:
+    """What was asked for first, then what binds it, the simulator's word, the bound and the status."""
+    return [
+        {"label": label, "value": value, "note": note}
+        for label, value, note in (*_answer(subject), *_simulated(subject), *_bound(subject, claims))
+    ]
+
+
+_Fact = tuple[str, str, str]
+
+
+def _answer(subject: Subject) -> Iterator[_Fact]:
+    metrics = subject.metrics
+    interval, rate = format_duration(metrics.interval_s), f"{metrics.throughput_per_s:.6g} inferences/s"
+    binds = subject.names.term(metrics.bottleneck)
+    path = subject.told.path
+    if subject.told.objective == "latency":
+        yield "makespan", format_duration(metrics.makespan_s), "one inference alone"
+        yield "interval", interval, f"{rate} as a pipeline, bound by {binds}"
+        if path is not None:
+            resource, seconds = path.by_resource[0]
+            yield "bottleneck", resource, f"{format_duration(seconds)} of the critical path"
+        return
+    yield "interval", interval, rate
+    yield "latency", format_duration(metrics.latency_s), f"alone {format_duration(metrics.makespan_s)}"
+    yield "bottleneck", binds, ""
+
+
+def _simulated(subject: Subject) -> Iterator[_Fact]:
+    if not subject.target.overlap:
+        return  # the simulator has all transfers overlap
+    objective, predicted_s = subject.told.objective, subject.whole_s
+    seen = evaluate_plan(subject.graph, subject.target, subject.plan, fidelity="simulated")
+    simulated_s = seen.makespan_s if objective == "latency" else seen.interval_s
+    note = simulation_note(subject.graph, subject.target, subject.plan, objective, predicted_s, simulated_s)
+    if not math.isfinite(simulated_s):
+        yield "simulated", "does not run", note
+        return
+    what = "makespan" if objective == "latency" else "interval"
+    ratio = f"{simulated_s / predicted_s:.3f}x the predicted {what}" if predicted_s > 0 else ""
+    yield "simulated", format_duration(simulated_s), ": ".join(filter(None, (ratio, note)))
+
+
+def _bound(subject: Subject, claims: Claims) -> Iterator[_Fact]:
+    """The bound that the search proved, where the plan file has it, else that of ``go-opt explain``."""
+    told = subject.told
+    quick_s = 0.0 if told.bound is None else told.bound.seconds
+    # A claim is of the objective that the plan was made for.
+    has_claim = claims.lower_bound_s is not None and claims.objective == told.objective
+    bound_s = claims.lower_bound_s if has_claim and claims.lower_bound_s else quick_s
+    reason = "proven by the search"
+    if told.bound is not None and abs(bound_s - quick_s) <= _SAME * quick_s:
+        reason = told.bound.reason
+    if not has_claim and told.is_bound_of_single_chips:
+        reason = f"with one chip per stage: {reason}"
+    gap = subject.whole_s / bound_s - 1.0 if bound_s > 0 else math.inf
+    status = claims.status if has_claim and claims.status else "FEASIBLE"
+    if gap <= OPTIMAL_GAP and status != "HEURISTIC":
+        status = "OPTIMAL"
+    yield "bound", format_duration(bound_s or math.inf), reason if bound_s > 0 else ""
+    proven = "for the cost model, " if status == "OPTIMAL" else ""
+    yield "status", status, f"{proven}gap {format_ratio(gap)}"

@@ -1,0 +1,46 @@
+"""A page as text: the template with its styles, its script and its data, and nothing from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any, Final
+
+# In this order they make one script: each may use what those before it define.
+SCRIPTS: Final = (
+    "units", "dom", "head", "pipeline", "view", "graph", "details", "search", "timeline", "memory", "limits",
+    "main",
+)  # fmt: skip
+# In a script element text ends at "</script", and "<!--" opens a comment: no data has a "<".
+_ESCAPED: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+
+
+def page_text(data: dict[str, Any]) -> str:
+    """The page. Its data cannot end the element it is in, and no script but the page's own may run."""
+    assets = files(f"{__package__}.assets")
+    style = _text(assets / "page.css")
+    script = "\n".join(_text(assets / f"{name}.js") for name in SCRIPTS)
+    policy = (
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    parts = {"policy": policy, "style": style, "script": script, "data": escaped_json(data)}
+    page = _text(assets / "page.html")
+    pieces = page.split("@@")  # text, name of a part, text, …
+    return "".join(parts[piece] if i % 2 else piece for i, piece in enumerate(pieces))
+
+
+def escaped_json(data: dict[str, Any]) -> str:
+    """JSON in ASCII that may stand in a script element."""
+    return json.dumps(data, allow_nan=False, separators=(",", ":")).translate(_ESCAPED)
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _text(asset: Traversable) -> str:
+    return asset.read_text("utf-8")

@@ -1,0 +1,176 @@
+"""What limits a plan and what would help; and of each kernel, what it would cost on another stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from go_opt.common.units import format_bytes, format_duration
+from go_opt.explanations.moves import Move, Mover
+from go_opt.explanations.terms import KernelPart, TensorPart, Term
+from go_opt.report.explanation import LEAST_GAIN, moves_line, resize_line
+from go_opt.report.op_explanation import because_text, change_text
+from go_opt.report.page.subject import Subject
+from go_opt.report.parts.path_lines import path_lines, slack_line
+from go_opt.report.parts.plan_lines import blocks_lines, copies_lines, memory_lines, origin_lines
+from go_opt.report.parts.stage_names import named_stage
+
+MOST_TERMS: Final = 3
+MOST_PARTS: Final = 8  # of a term
+MOST_NEXT: Final = 6
+MOST_WORK: Final = 300_000  # moves times ops: about two seconds
+
+
+def limit_rows(subject: Subject) -> dict[str, Any]:
+    """What binds, what comes next, what would help, and the sentences of ``go-opt explain``."""
+    told = subject.told
+    of_interval = told.objective == "throughput"
+    return {
+        "binding": [_term(subject, term) for term in told.binding[:MOST_TERMS]] if of_interval else [],
+        # Where chips wait for weights the interval is longer than what the busiest takes.
+        "waits": f"{told.metrics.bottleneck}, {format_duration(subject.whole_s)} in the simulator"
+        if of_interval and told.metrics.waits
+        else None,
+        "more_binding": max(len(told.binding) - MOST_TERMS, 0) if of_interval else 0,
+        "path": _path(subject),
+        "next": [
+            {"name": subject.names.term(name), "seconds": seconds, "share": _share(subject, seconds)}
+            for name, seconds in (told.next_terms[:MOST_NEXT] if of_interval else ())
+        ],
+        "helps": [*_helps(subject)],
+        "help_lines": [*_help_lines(subject)],
+        "lines": [
+            line
+            for lines in (memory_lines(told), copies_lines(told), blocks_lines(told), origin_lines(told))
+            for line in lines
+            if line
+        ],
+    }
+
+
+def move_rows(subject: Subject) -> dict[int, list[dict[str, Any]]] | None:
+    """By kernel: what it would cost on the stages next to its own; None where that is not tried.
+
+    It is not where the makespan is the objective, where the plan waits for weights, which has no closed
+    form, and where it would take long.
+    """
+    told, ops = subject.told, subject.graph.num_ops
+    if told.moves is None:
+        return None
+    mover = Mover(subject.graph, subject.target, subject.plan, subject.constraints)
+    first_op: dict[int, int] = {}
+    for op in subject.plan.order.tolist():
+        kernel = int(subject.loads.kernel_of[subject.places[subject.graph.op_names[op]]])
+        first_op.setdefault(kernel, op)
+    if sum(len(mover.beside(op)) for op in first_op.values()) * ops > MOST_WORK:
+        return None
+    relays = sum(len(relay.chips) for relay in subject.plan.relays)
+    return {
+        kernel: [_move(subject, mover.move(op, stage), relays) for stage in mover.beside(op)]
+        for kernel, op in first_op.items()
+    }
+
+
+def _move(subject: Subject, move: Move, relays: int) -> dict[str, Any]:
+    return {
+        "to": named_stage(move.chip, move.replicas),
+        "along": move.ops_along,
+        "interval": format_duration(move.cost.interval_s),
+        "change": change_text(subject.metrics.interval_s, move),
+        "because": because_text(relays, move),
+    }
+
+
+def _term(subject: Subject, term: Term) -> dict[str, Any]:
+    parts = [_kernel(subject, term, kernel) for kernel in term.kernels]
+    parts += [_tensor(subject, term, part) for part in term.tensors]
+    parts.sort(key=lambda part: -part["share"])
+    left_s = sum(part["seconds"] for part in parts[MOST_PARTS:])
+    return {
+        "name": subject.names.term(term.name),
+        "seconds": term.seconds,
+        "chips": term.replicas,
+        "parts": parts[:MOST_PARTS],
+        "left_out": max(len(parts) - MOST_PARTS, 0),
+        "left_out_s": left_s,
+    }
+
+
+def _kernel(subject: Subject, term: Term, kernel: KernelPart) -> dict[str, Any]:
+    work = f"{kernel.flops / 1e6:.4g} MFLOP, " if kernel.flops else ""
+    fused = f" and {len(kernel.ops) - 1} fused" if len(kernel.ops) > 1 else ""
+    return {
+        "op": subject.places[kernel.ops[0]],
+        "name": kernel.ops[0] + fused,
+        "seconds": kernel.seconds,
+        "share": kernel.seconds / term.replicas / term.seconds if term.seconds else 0.0,
+        "note": f"{kernel.bound_by} binds: {work}{format_bytes(kernel.moved_bytes)} moved",
+    }
+
+
+def _tensor(subject: Subject, term: Term, part: TensorPart) -> dict[str, Any]:
+    source = part.source or next(iter(part.readers), None)
+    way = "" if part.source is None else f" from {named_stage(part.source.chip, part.source.replicas)}"
+    return {
+        "op": None if source is None else subject.places.get(source.op),
+        "name": part.tensor,
+        "seconds": part.seconds,
+        "share": part.seconds / term.seconds if term.seconds else 0.0,
+        "note": f"{part.role} of {format_bytes(part.size_bytes)}{way} over {part.link}",
+    }
+
+
+def _path(subject: Subject) -> dict[str, Any] | None:
+    """The critical path of a makespan: its longest pieces in the order of time."""
+    path = subject.told.path
+    if path is None:
+        return None
+    longest = sorted(sorted(path.pieces, key=lambda piece: -piece.seconds)[:12], key=lambda p: p.start_s)
+    return {
+        "lines": [_sentence(line) for line in (*path_lines(path), slack_line(path))],
+        "pieces": [
+            {
+                "name": piece.name,
+                "op": subject.places.get(piece.name),
+                "note": f"{piece.kind} on {piece.resource}, from {format_duration(piece.start_s)}",
+                "seconds": piece.seconds,
+                "share": piece.seconds / path.makespan_s if path.makespan_s else 0.0,
+            }
+            for piece in longest
+        ],
+    }
+
+
+def _sentence(line: str) -> str:
+    """``Slack: …`` of a line that has its label in a column."""
+    label, text = line.split(maxsplit=1)
+    return f"{label.capitalize()}: {text}"
+
+
+def _helps(subject: Subject) -> Iterator[dict[str, Any]]:
+    """The changes of the package that are worth a line, the best first."""
+    told, reached_s = subject.told, subject.whole_s
+    for what_if in told.what_ifs:
+        is_interval = told.objective == "throughput"
+        then_s = what_if.interval_s if is_interval else what_if.makespan_s
+        if then_s < reached_s * (1.0 - LEAST_GAIN):
+            binds = f"then {subject.names.term(what_if.bottleneck)} binds" if is_interval else ""
+            yield {"change": what_if.change, "seconds": then_s, "share": then_s / reached_s, "note": binds}
+
+
+def _help_lines(subject: Subject) -> Iterator[str]:
+    told, interval_s = subject.told, subject.metrics.interval_s
+    if told.objective != "throughput":
+        return
+    if told.next_terms and not told.metrics.waits and told.next_terms[0][1] > 0:
+        name, seconds = told.next_terms[0]
+        most = f"{interval_s / seconds - 1.0:.1%}"
+        yield f"beyond {most} of speed for what binds, {subject.names.term(name)} binds instead"
+    if told.resize is not None:
+        yield resize_line(told.resize, subject.names, interval_s)
+    if told.moves is not None and told.moves.tried:
+        yield moves_line(told.moves, interval_s)
+
+
+def _share(subject: Subject, seconds: float) -> float:
+    return seconds / subject.whole_s if subject.whole_s else 0.0

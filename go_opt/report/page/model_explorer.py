@@ -1,0 +1,36 @@
+"""Node data for Google's Model Explorer: the stage of each node of the model, with its colour."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from go_opt.report.page.subject import Subject
+
+
+def node_data_text(subject: Subject) -> str:
+    """A node data file: Model Explorer shows the value and the colour of each node by its name."""
+    return json.dumps(node_data(subject), allow_nan=False)
+
+
+def node_data(subject: Subject) -> dict[str, Any]:
+    """Node name -> stage. Nodes that became part of one op are where that op is; others have no entry."""
+    stage_of = subject.stage_of_chip[subject.plan.placement]
+    by_name = dict(zip(subject.graph.op_names, stage_of.tolist(), strict=True))
+    for node in subject.graph.nodes_without_op:
+        if node.op is not None:
+            by_name.setdefault(node.name, by_name[node.op])
+    return {
+        "name": f"Stages on {subject.target.name}",
+        # Stages are no numbers: a layer shows how many of its nodes are in each.
+        "hideInAggregatedStatsTable": True,
+        "showExpandedSummaryOnGroupNode": True,
+        "results": {
+            name: {
+                "value": subject.stages[stage].name,
+                "bgColor": subject.stages[stage].colour,
+                "textColor": "#16181d",
+            }
+            for name, stage in by_name.items()
+        },
+    }

@@ -1,0 +1,135 @@
+"""A plan as one page: its pipeline, its graph, some inferences over time, and what limits it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from go_opt import api
+from go_opt.constraint_file import as_constraints
+from go_opt.env import Target
+from go_opt.env.model.timeline import Timeline
+from go_opt.errors import InfeasibleError
+from go_opt.explanations import PlanExplanation
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.report.page.boxes import Boxes, boxes_of
+from go_opt.report.page.facts import Claims, claims_of, fact_rows
+from go_opt.report.page.graph_rows import drawing_rows, kernel_rows, op_rows
+from go_opt.report.page.html import page_text
+from go_opt.report.page.limit_rows import limit_rows, move_rows
+from go_opt.report.page.over_time import MOST_SPANS, memory_rows, timeline_of, timeline_rows
+from go_opt.report.page.pipeline import host_rows, passing_rows, pipeline_rows
+from go_opt.report.page.subject import Subject
+from go_opt.report.tables import plan_text
+from go_opt.result import Objective
+from go_opt.solver.problem.user_constraints import UserConstraint
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+def plan_page(
+    graph: Graph | nx.DiGraph | str | Path,
+    target: Target | str | Path | None,
+    plan: Plan | str | Path,
+    *,
+    objective: Objective | None = None,
+    inferences: int | None = None,
+    constraints: Sequence[UserConstraint] | str | Path = (),
+    costs: str | Path | None = None,
+) -> str:
+    """``plan`` as an HTML page that needs nothing but a browser (docs/plans.md).
+
+    Graph, target, plan and costs are given as for :func:`go_opt.evaluate`.
+
+    Args:
+      objective: what the plan is for; None: as its file says, else ``throughput``.
+      inferences: to draw over time; None: as many as fill the pipeline and some more.
+      constraints: of the user, which moves must keep; or the path of a TOML file of them.
+
+    Raises:
+      PlanError: the plan was made for another graph or target, or is no plan for them at all.
+      InfeasibleError: the plan breaks a rule, so that nothing runs.
+    """
+    claims = Claims() if isinstance(plan, Plan) else claims_of(plan)
+    case = api.plan_case(graph, target, plan, costs)
+    subject = subject_of(*case, objective or claims.objective or "throughput", as_constraints(constraints))
+    return page_of(subject, claims, inferences)
+
+
+def subject_of(
+    graph: Graph,
+    target: Target,
+    plan: Plan,
+    objective: Objective,
+    constraints: tuple[UserConstraint, ...] = (),
+) -> Subject:
+    """What the page of a plan is made of.
+
+    Raises:
+      InfeasibleError: the plan breaks a rule.
+    """
+    told = api.explain(graph, target, plan, objective=objective, constraints=constraints)
+    assert isinstance(told, PlanExplanation)
+    if told.violations:
+        raise InfeasibleError(f"there is nothing to draw: {told.violations[0].message}", is_proven=True)
+    return Subject(graph, target, plan, told, constraints)
+
+
+def page_of(subject: Subject, claims: Claims, inferences: int | None = None) -> str:
+    """The text of the page."""
+    return page_text(page_data(subject, claims, inferences))
+
+
+def page_data(subject: Subject, claims: Claims, inferences: int | None = None) -> dict[str, Any]:
+    """All that the page shows, as JSON types."""
+    boxes = boxes_of(subject)
+    timeline = timeline_of(subject, inferences)
+    over_time = timeline_rows(subject, timeline)
+    told = subject.told
+    return {
+        "title": f"{told.graph} on {told.target}",
+        "summary": plan_text(subject.graph, subject.target, subject.plan),
+        "objective": told.objective,
+        "overlap": told.overlap,
+        "interval_s": told.metrics.interval_s,
+        "whole_s": subject.whole_s,
+        "facts": fact_rows(subject, claims),
+        "stages": pipeline_rows(subject),
+        "passing": passing_rows(subject),
+        "host": host_rows(subject),
+        "graph": drawing_rows(boxes),
+        "ops": op_rows(subject, boxes),
+        "kernels": kernel_rows(subject),
+        "moves": move_rows(subject),
+        "timeline": over_time,
+        "memory": memory_rows(subject, timeline),
+        "limits": limit_rows(subject),
+        "notes": {
+            "graph": [*_graph_notes(subject, boxes)],
+            "timeline": [*_timeline_notes(timeline, over_time)],
+        },
+    }
+
+
+def _graph_notes(subject: Subject, boxes: Boxes) -> Iterator[str]:
+    """What the graph of a large model leaves out, so that a browser can draw it."""
+    ops = f"The model has {subject.graph.num_ops:,} ops, too many to draw each"
+    if boxes.level == "kernel":
+        yield f"{ops}: a box is a kernel."
+    if boxes.level == "kernels":
+        yield f"{ops}: a box is up to {boxes.kernels_per_box} successive kernels of a stage."
+
+
+def _timeline_notes(timeline: Timeline, over_time: dict[str, Any]) -> Iterator[str]:
+    """What the timeline leaves out, and where it ends early."""
+    if over_time["is_merged"]:
+        yield "There are too many kernels to draw each: a bar may be several of one inference."
+    if over_time["chips_left_out"]:
+        yield f"{over_time['chips_left_out']} chips are left out, of which each does as one of its stage."
+    if over_time["transfers_left_out"]:
+        yield f"Only the first {MOST_SPANS:,} transfers are drawn."
+    if timeline.is_deadlocked:
+        yield f"It ends in a {timeline.metrics.reason}"

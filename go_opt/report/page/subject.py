@@ -1,0 +1,114 @@
+"""What a page shows: a plan that runs, taken apart, and its stages in the order of the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env import Metrics, Target, cost_tables
+from go_opt.env.copies.relays import expand_plan
+from go_opt.explanations import PlanExplanation
+from go_opt.explanations.loads import Loads
+from go_opt.explanations.terms import Terms, original_names
+from go_opt.explanations.uses import ChipUse
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.report.parts.stage_names import StageNames, named_stage
+from go_opt.solver.problem.user_constraints import UserConstraint
+
+NO_STAGE: Final = -1
+# One lightness, hues of neighbours far apart: dark letters can be read on each.
+COLOURS: Final = (
+    "#7cb6f1", "#f8a78a", "#52c6c0", "#eca3d3", "#9bbf76", "#b0b6ff",
+    "#dca564", "#66ceec", "#eb95a2", "#7ed3a6", "#c69ee3", "#cdc06d",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A chip, or the chips that take turns at the same ops."""
+
+    first_chip: int
+    chips: int
+    use: ChipUse
+    colour: str
+
+    @property
+    def name(self) -> str:
+        """``chip 3``, or ``chips 4-7``."""
+        return named_stage(self.first_chip, self.chips)
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A plan that keeps every rule. Axes: ``N`` ops with relays and clones, ``M`` kernels, ``D`` chips."""
+
+    graph: Graph
+    target: Target
+    plan: Plan
+    told: PlanExplanation
+    constraints: tuple[UserConstraint, ...] = ()
+
+    @property
+    def metrics(self) -> Metrics:
+        return self.told.metrics
+
+    @property
+    def whole_s(self) -> float:
+        """What loads are a share of: the interval, or the makespan where that is the objective."""
+        return self.told.reached_s
+
+    @cached_property
+    def loads(self) -> Loads:
+        """Of the plan with relays and clones as ops."""
+        expanded, placed = expand_plan(self.graph, self.target, self.plan)
+        return Loads(expanded, cost_tables(expanded, self.target), placed)
+
+    @cached_property
+    def terms(self) -> Terms:
+        """The terms of the interval."""
+        return Terms(self.target, self.loads, self.metrics, original_names(self.graph, self.plan))
+
+    @cached_property
+    def names(self) -> StageNames:
+        """How stages are named."""
+        return StageNames({use.chip: use.replicas for use in self.told.chips})
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """In the order in which the first kernels of the stages run."""
+        uses = {use.chip: use for use in self.told.chips}
+        chips = dict.fromkeys(self.loads.kernel_chip.tolist())
+        return tuple(
+            Stage(chip, uses[chip].replicas, uses[chip], COLOURS[i % len(COLOURS)])
+            for i, chip in enumerate(chips)
+        )
+
+    @cached_property
+    def stage_of_chip(self) -> NDArray[np.int32]:
+        """[D] place in ``stages``, or NO_STAGE."""
+        found = np.full(self.target.num_chips, NO_STAGE, dtype=np.int32)
+        for i, stage in enumerate(self.stages):
+            found[stage.first_chip : stage.first_chip + stage.chips] = i
+        return found
+
+    @cached_property
+    def kernel_stage(self) -> NDArray[np.int32]:
+        """[M] place in ``stages``."""
+        stage: NDArray[np.int32] = self.stage_of_chip[self.loads.kernel_chip]
+        return stage
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Op name, relays and clones included, -> its number in the page's lists."""
+        return {name: i for i, name in enumerate(self.loads.graph.op_names)}
+
+
+def short(values: NDArray | Iterable[float]) -> list[Any]:
+    """Numbers to six digits: what is drawn needs no more."""
+    return [float(f"{value:.6g}") for value in values]
