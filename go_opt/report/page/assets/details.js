@@ -106,7 +106,7 @@ function whySection(op, kernel, stage) {
   const moves = data.moves === null ? null : data.moves[kernel];
   const list = make("ul");
   for (const line of lines) list.append(make("li", {}, line));
-  for (const move of moves ?? []) list.append(make("li", {}, moveText(move)));
+  for (const move of moves ?? []) list.append(make("li", {}, ...withNames(moveText(move))));
   if (moves && moves.length === 0) list.append(make("li", {}, "There is no other stage."));
   return make("section", {}, make("h3", {}, `Why on ${stage.name}`), list);
 }

@@ -35,6 +35,11 @@ function opLink(op, text) {
   return make("button", { class: "link name", type: "button", onclick: () => selectOp(op, true) }, text);
 }
 
+// Sentences have names between backticks; those of ops lead to the graph.
+function withNames(line) {
+  return line.split("`").map((text, i) => (i % 2 ? opLink(opByName.get(text), text) : text));
+}
+
 function addNotes(id, notes) {
   for (const note of notes) byId(id).append(make("p", { class: "note" }, note));
 }

@@ -64,8 +64,3 @@ function helpColumn(limits) {
   column.append(list);
   return column;
 }
-
-// Sentences have names between backticks; those of ops lead to the graph.
-function withNames(line) {
-  return line.split("`").map((text, i) => (i % 2 ? opLink(opByName.get(text), text) : text));
-}
