@@ -135,7 +135,7 @@ def test_the_graph_is_moved_zoomed_and_clicked(tab: Browser, page: Path) -> None
 def test_no_name_runs(tab: Browser, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text(nasty_page(), "utf-8")
-    tab.open(page)
+    tab.open(page, width=400)
     assert tab.run("document.querySelectorAll('script').length") == 2
     assert tab.run("document.querySelectorAll('img').length") == 0
     assert tab.run("document.getElementById('title').textContent") == f"{NASTY[0]} on small-mcm"
@@ -146,6 +146,7 @@ def test_no_name_runs(tab: Browser, tmp_path: Path) -> None:
         tab.press("Enter")
         # A field of one line takes no line separator; the name is found by what is around it.
         assert tab.run("document.getElementById('selected').textContent") == name
+        assert tab.run("document.documentElement.scrollWidth") <= 400
     check_quiet(tab, page)
 
 

@@ -16,12 +16,13 @@ from tests.strategies import make_plan, small_mcm, toy_graph
 NASTY = (
     "</script><script>alert(1)</script>", "<!--", "-->", "<img src=x onerror=alert(1)>", "\"quoted' `name`",
     "&lt;b&gt;", "\u2028line", "ünï/cödé 🙂", "@@data@@", "${name}", "</style>", "]]>", "\\u003c",
+    "long" * 100,
 )  # fmt: skip
 
 
 def nasty_page() -> str:
     graph, target = chain_of(*NASTY), small_mcm(2)
-    return go_opt.plan_page(graph, target, make_plan(graph, target, [0] * 6 + [1] * 7))
+    return go_opt.plan_page(graph, target, make_plan(graph, target, [0] * 6 + [1] * (len(NASTY) - 6)))
 
 
 def test_names_are_text() -> None:

@@ -61,8 +61,8 @@ function facts(rows) {
 
 function kernelSection(op, kernel, stage) {
   const seconds = kernels.seconds[kernel];
-  const share = data.whole_s && data.objective !== "latency" ? seconds / stage.chips / data.whole_s : seconds / data.whole_s;
-  const whole = data.objective === "latency" ? "makespan" : "interval";
+  const [whole, turns] = data.objective === "latency" ? ["makespan", 1] : ["interval", stage.chips];
+  const share = data.whole_s ? seconds / turns / data.whole_s : 0;
   const mates = opsOfKernel[kernel].filter((other) => other !== op);
   return make("section", {},
     make("h3", {}, "Kernel"),
