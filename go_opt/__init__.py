@@ -1,9 +1,9 @@
 """go-opt: where each op of an ML graph runs, in which order, and which ops are fused.
 
 The doors are :func:`load`, :func:`target`, :func:`optimize`, :func:`evaluate`, :func:`verify`,
-:func:`explain`, :func:`timeline`, :func:`plan_page`, :func:`export`, :func:`pretrain`, :func:`finetune` and
-:func:`serve_environment`; constraints are :class:`Pin`, :class:`Forbid`, :class:`Colocate`,
-:class:`CutAfter`, :class:`ChipLimit`.
+:func:`explain`, :func:`timeline`, :func:`plan_page`, :func:`export`, :func:`run_plan`,
+:func:`pretrain`, :func:`finetune` and :func:`serve_environment`; constraints are :class:`Pin`,
+:class:`Forbid`, :class:`Colocate`, :class:`CutAfter`, :class:`ChipLimit`.
 Importing this package is light; JAX and gRPC load on first use.
 """
 
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from go_opt.report.page import plan_page as plan_page
     from go_opt.result import OptimizeResult as OptimizeResult
     from go_opt.run.export import export as export
+    from go_opt.run.pipeline.results import RunResult as RunResult
+    from go_opt.run.pipeline.running import run_plan as run_plan
     from go_opt.service.client.client import Client as Client
     from go_opt.service.client.operation import Operation as Operation
     from go_opt.service.environment.remote_environment import RemoteEnvironment as RemoteEnvironment
@@ -76,6 +78,7 @@ _DOORS = {
     "Plan": "go_opt.model.plan",
     "Retry": "go_opt.service.transport.retry",
     "RemoteEnvironment": "go_opt.service.environment.remote_environment",
+    "RunResult": "go_opt.run.pipeline.results",
     "Target": "go_opt.env",
     "Timeline": "go_opt.env.model.timeline",
     "TrainingResult": "go_opt.training",
@@ -92,6 +95,7 @@ _DOORS = {
     "optimize": "go_opt.api",
     "plan_page": "go_opt.report.page",
     "pretrain": "go_opt.training",
+    "run_plan": "go_opt.run.pipeline.running",
     "serve_environment": "go_opt.hardware",
     "target": "go_opt.api",
     "timeline": "go_opt.api",

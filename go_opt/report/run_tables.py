@@ -1,0 +1,57 @@
+"""What a run of a plan measured, for people and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+
+from go_opt.common.units import format_duration
+from go_opt.report.parts.stage_names import stage_cell
+from go_opt.run.pipeline.results import RunResult
+
+
+def run_lines(result: RunResult) -> Iterator[str]:
+    """The run as a whole."""
+    cores = f"{result.cores} core" + ("s" if result.cores > 1 else "")
+    yield (
+        f"{result.model}, planned for {result.target}: {len(result.stages)} stages in {result.workers} "
+        f"processes on {cores}, {result.inferences} inferences"
+    )
+    busiest, predicted = (
+        format_duration(seconds) for seconds in (result.processor_interval_s, result.predicted_interval_s)
+    )
+    yield f"interval    {busiest} of processor time on the busiest chip, predicted {predicted}"
+    shared = ", more processes than cores" if result.workers > result.cores else ""
+    yield (
+        f"by clock    {format_duration(result.wall_interval_s)} "
+        f"({result.throughput_per_s:.6g} inferences/s){shared}"
+    )
+    yield (
+        f"latency     {format_duration(result.latency_s)} alone, "
+        f"predicted {format_duration(result.predicted_latency_s)}"
+    )
+    yield f"outputs     equal to those of the whole model, up to {result.difference:.1e} of their scale"
+
+
+def stages_table(result: RunResult) -> Table:
+    """One row a stage; seconds are of one inference, divided by the chips that take turns."""
+    table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
+    for name in ("stage", "chips", "ops", "predicted", "processor time", "by clock"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for stage in result.stages:
+        seconds = (stage.predicted_s, stage.processor_s, stage.wall_s)
+        table.add_row(
+            str(stage.stage),
+            stage_cell(stage.chips[0], stage.replication),
+            str(stage.num_ops),
+            *(format_duration(value / stage.replication) for value in seconds),
+        )
+    return table
+
+
+def run_to_dict(result: RunResult) -> dict[str, Any]:
+    """The same as JSON values."""
+    return {**asdict(result), "throughput_per_s": result.throughput_per_s}

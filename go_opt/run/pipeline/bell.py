@@ -1,0 +1,40 @@
+"""A bell that wakes one process and that several ring."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+
+_MOST_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Bell:
+    """The two ends of a pipe that never blocks."""
+
+    hear: int
+    rope: int
+
+    @staticmethod
+    def create() -> Bell:
+        hear, rope = os.pipe()
+        os.set_blocking(hear, False)
+        os.set_blocking(rope, False)
+        return Bell(hear, rope)
+
+    def close(self) -> None:
+        os.close(self.hear)
+        os.close(self.rope)
+
+
+def strike(rope: int) -> None:
+    """Wake the process at the other end; a pipe that is full, or that nobody reads, wakes nobody."""
+    with suppress(BlockingIOError, BrokenPipeError):
+        os.write(rope, b"\0")
+
+
+def quieten(hear: int) -> None:
+    """Forget what was rung so far."""
+    with suppress(BlockingIOError):
+        os.read(hear, _MOST_BYTES)

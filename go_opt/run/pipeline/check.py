@@ -1,0 +1,70 @@
+"""Whether stages give what the whole model gives, and where they first do not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from go_opt.run.manifest import Manifest
+from go_opt.run.pipeline.sessions import session
+
+MOST_DIFFERENCE: Final = 1e-5  # relative to the largest value of the tensor
+
+
+def difference(one: NDArray, other: NDArray) -> float:
+    """The largest difference of two tensors relative to the largest value of ``other``."""
+    if one.shape != other.shape:
+        return float("inf")
+    if one.dtype.kind in "iub":
+        return 0.0 if np.array_equal(one, other) else float("inf")
+    first, second = one.astype(np.float64), other.astype(np.float64)
+    same = (first == second) | (np.isnan(first) & np.isnan(second))
+    if same.all():
+        return 0.0
+    if not (np.isfinite(first) & np.isfinite(second))[~same].all():
+        return float("inf")
+    scale = float(np.abs(second[np.isfinite(second)]).max()) or 1.0
+    return float(np.abs(first[~same] - second[~same]).max()) / scale
+
+
+def whole_outputs(
+    path: Path, manifest: Manifest, inputs: Sequence[Mapping[str, NDArray]]
+) -> list[dict[str, NDArray]]:
+    """The outputs of the whole model, by name, for each row of inputs."""
+    # Without optimization: the model as it is written decides.
+    whole = session(path, is_optimized=False)
+    wanted = [output.name for output in manifest.outputs]
+    # What no stage reads has no influence.
+    rest = {name: _zeros(manifest, name) for name in manifest.inputs if name not in inputs[0]}
+    return [dict(zip(wanted, whole.run(wanted, {**rest, **row}), strict=True)) for row in inputs]
+
+
+def first_difference(path: Path, folder: Path, manifest: Manifest, inputs: Mapping[str, NDArray]) -> str:
+    """What is known of why outputs differ: the first tensor between stages that does."""
+    model = onnx.load(path)
+    known = {name for node in model.graph.node for name in node.output}
+    cuts = [row.tensor for stage in manifest.stages for row in stage.outputs if row.tensor in known]
+    shown = {output.name for output in model.graph.output}
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in cuts if name not in shown)
+    rest = {name: _zeros(manifest, name) for name in manifest.inputs if name not in inputs}
+    whole = session(model.SerializeToString(), is_optimized=False).run(cuts, {**rest, **inputs})
+    expected = dict(zip(cuts, whole, strict=True))
+    values = dict(inputs)
+    for stage in manifest.stages:
+        names = [row.tensor for row in stage.outputs]
+        given = {row.tensor: values[row.tensor] for row in stage.inputs}
+        for name, value in zip(names, session(folder / stage.file).run(names, given), strict=True):
+            values[name] = value
+            if name in expected and difference(value, expected[name]) > MOST_DIFFERENCE:
+                return f"tensor {name!r} of stage {stage.stage} is the first that differs"
+    return "the stages one after the other give the right outputs, so a transfer went wrong"
+
+
+def _zeros(manifest: Manifest, name: str) -> NDArray:
+    fact = manifest.tensor(name)
+    return np.zeros(fact.shape, fact.dtype)

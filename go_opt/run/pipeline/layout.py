@@ -1,0 +1,204 @@
+"""Where the tensors of a pipeline lie in shared memory, and who writes and reads each.
+
+A tensor has a ring of slots; inference ``i`` is in slot ``i % slots``. A counter of each unit says how many
+inferences it has done. A unit is a stage on one of its chips; the host feeds inputs and collects outputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.errors import ModelError
+from go_opt.run.manifest import Manifest
+
+HOST: Final = -1  # in place of a stage
+NOT_LOADED: Final = -1  # counter of a unit whose model is not loaded
+_TYPES: Final = frozenset(  # those of NumPy
+    ["bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))]
+    + ["float16", "float32", "float64"]
+)
+_ALIGNMENT_BYTES: Final = 64  # of a cache line
+
+
+class Ring(NamedTuple):
+    """The slots of a tensor."""
+
+    tensor: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    writer: int  # stage
+    readers: tuple[int, ...]  # stages
+    slots: int
+    offset: int
+    slot_bytes: int
+
+
+class Unit(NamedTuple):
+    """A stage on one of its chips, which does inferences ``turn``, ``turn + turns``, …"""
+
+    stage: int
+    chip: int
+    turn: int
+    turns: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The same for everybody who has the manifest."""
+
+    manifest: Manifest
+    inferences: int
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        """Those of the stages in order, behind them the host as it feeds and as it collects."""
+        stages = (
+            Unit(stage.stage, chip, turn, stage.replication)
+            for stage in self.manifest.stages
+            for turn, chip in enumerate(stage.chips)
+        )
+        return (*stages, Unit(HOST, HOST, 0, 1), Unit(HOST, HOST, 0, 1))
+
+    @property
+    def feeder(self) -> int:
+        """Number of the unit that is the host feeding inputs."""
+        return len(self.units) - 2
+
+    @property
+    def collector(self) -> int:
+        """Number of the unit that is the host collecting outputs."""
+        return len(self.units) - 1
+
+    @cached_property
+    def chips(self) -> tuple[int, ...]:
+        """In ascending order; each is one process."""
+        return tuple(sorted({unit.chip for unit in self.units if unit.chip != HOST}))
+
+    @cached_property
+    def rings(self) -> tuple[Ring, ...]:
+        """A ring for each tensor that enters or leaves a stage."""
+        readers: dict[str, list[int]] = {}
+        writer = dict.fromkeys(self.manifest.inputs, HOST)
+        for stage in self.manifest.stages:
+            writer |= {row.tensor: stage.stage for row in stage.outputs}
+            for given in stage.inputs:
+                readers.setdefault(given.tensor, []).append(stage.stage)
+        for tensor in dict.fromkeys(output.tensor for output in self.manifest.outputs):
+            readers.setdefault(tensor, []).append(HOST)
+        rings, offset = [], self._data_offset
+        for tensor, stages in readers.items():
+            dtype, shape = self._type(tensor)
+            size = _aligned(max(math.prod(shape) * dtype.itemsize, 1))
+            slots = self._slots(writer[tensor], stages)
+            rings.append(Ring(tensor, dtype, shape, writer[tensor], tuple(stages), slots, offset, size))
+            offset += size * slots
+        return tuple(rings)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the whole memory."""
+        last = self.rings[-1]
+        return last.offset + last.slots * last.slot_bytes
+
+    @cached_property
+    def tables(self) -> tuple[tuple[str, tuple[int, ...], int], ...]:
+        """Type, shape and offset of: counters; seconds; times at which slots arrive."""
+        rows, offset = [], 0
+        stages, tensors = len(self.manifest.stages), len(self.manifest.tensors)
+        most_slots = 2 + sum(stage.replication for stage in self.manifest.stages)
+        for dtype, shape in (
+            ("int64", (len(self.units),)),
+            ("float64", (stages, self.inferences, 2)),
+            ("float64", (tensors, most_slots)),
+        ):
+            rows.append((dtype, shape, offset))
+            offset = _aligned(offset + 8 * math.prod(shape))
+        return (*rows, ("uint8", (0,), offset))
+
+    @property
+    def _data_offset(self) -> int:
+        return self.tables[-1][-1]
+
+    @cached_property
+    def _depth(self) -> tuple[int, ...]:
+        """Of each stage: how many inferences are under way up to its end, at most."""
+        depth: list[int] = []
+        for stage in self.manifest.stages:
+            before = (depth[row.source] for row in stage.inputs if row.source is not None)
+            depth.append(max(before, default=0) + stage.replication)
+        return tuple(depth)
+
+    def _slots(self, writer: int, readers: Iterable[int]) -> int:
+        """Enough for the longest way from the writer to a reader to be busy, and one to write to."""
+        start = 0 if writer == HOST else self._depth[writer]
+        return max(max(self._depth) + 1 if r == HOST else self._depth[r] for r in readers) - start + 1
+
+    def _type(self, tensor: str) -> tuple[np.dtype, tuple[int, ...]]:
+        fact = self.manifest.tensor(tensor)
+        if fact.dtype not in _TYPES:
+            raise ModelError(
+                f"tensor {tensor!r} is of type {fact.dtype}, which cannot go from one process to another."
+            )
+        return np.dtype(fact.dtype), fact.shape
+
+
+class State:
+    """The shared memory as arrays."""
+
+    def __init__(self, layout: Layout, memory: memoryview) -> None:
+        counters, seconds, arrivals = (
+            np.frombuffer(memory, dtype, math.prod(shape), offset).reshape(shape)
+            for dtype, shape, offset in layout.tables[:-1]
+        )
+        self.counters: NDArray[np.int64] = counters  # [U] inferences done
+        self.seconds: NDArray[np.float64] = seconds  # [S, I, 2] of the processor and by the clock
+        self.arrivals: NDArray[np.float64] = arrivals  # [K, slots] on the monotonic clock
+        self._layout = layout
+        self._slots = [
+            [
+                np.frombuffer(
+                    memory, ring.dtype, math.prod(ring.shape), ring.offset + slot * ring.slot_bytes
+                ).reshape(ring.shape)
+                for slot in range(ring.slots)
+            ]
+            for ring in layout.rings
+        ]
+        self._first_unit = np.cumsum([0, *(stage.replication for stage in layout.manifest.stages)])
+
+    def slot(self, ring: int, inference: int) -> NDArray:
+        """The array of a tensor for one inference."""
+        return self._slots[ring][inference % len(self._slots[ring])]
+
+    def is_done(self, stage: int, inference: int, host_unit: int) -> bool:
+        """Whether a stage, or the host as one of its units, has done an inference."""
+        if inference < 0:
+            return True
+        if stage == HOST:
+            return bool(self.counters[host_unit] > inference)
+        turns = self._layout.manifest.stages[stage].replication
+        unit = self._first_unit[stage] + inference % turns
+        return bool(self.counters[unit] > inference // turns)
+
+    def waits_s(self, ring: int, inference: int, now_s: float) -> float:
+        """Seconds until a reader may read; infinite while nobody has written."""
+        facts = self._layout.rings[ring]
+        if not self.is_done(facts.writer, inference, self._layout.feeder):
+            return math.inf
+        return max(float(self.arrivals[ring, inference % facts.slots]) - now_s, 0.0)
+
+    def is_free(self, ring: int, inference: int) -> bool:
+        """Whether all readers are through with what the slot held."""
+        facts = self._layout.rings[ring]
+        before = inference - facts.slots
+        return all(self.is_done(reader, before, self._layout.collector) for reader in facts.readers)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES

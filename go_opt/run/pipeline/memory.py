@@ -1,0 +1,50 @@
+"""Shared memory without a name: it is gone with the last process that has it open."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from go_opt.common.units import format_bytes
+from go_opt.errors import EnvironmentFailedError
+
+
+@contextmanager
+def shared_memory(size_bytes: int) -> Iterator[tuple[int, memoryview]]:
+    """A file descriptor for other processes to inherit, and the memory, which is zero.
+
+    Raises:
+      EnvironmentFailedError: there is not that much.
+    """
+    descriptor = -1
+    try:
+        descriptor = _open()
+        # Without this, a write to a page that cannot be had would be the end of a process.
+        os.posix_fallocate(descriptor, 0, size_bytes)
+        mapped = mmap.mmap(descriptor, size_bytes)
+    except OSError as error:
+        if descriptor >= 0:
+            os.close(descriptor)
+        raise EnvironmentFailedError(
+            f"the tensors between the stages need {format_bytes(size_bytes)} of shared memory, which cannot"
+            f" be had: {error.strerror or error}."
+        ) from None
+    try:
+        yield descriptor, memoryview(mapped)
+    finally:
+        os.close(descriptor)  # arrays may still look at the mapping; it goes with the last of them
+
+
+def opened(descriptor: int) -> memoryview:
+    """The memory behind a descriptor that was inherited."""
+    return memoryview(mmap.mmap(descriptor, os.fstat(descriptor).st_size))
+
+
+def _open() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("go-opt")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

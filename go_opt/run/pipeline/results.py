@@ -1,0 +1,53 @@
+"""What a run of a plan measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """Predicted and measured seconds of one stage, each of one inference on one chip."""
+
+    stage: int
+    chips: tuple[int, ...]
+    num_ops: int
+    predicted_s: float  # compute
+    processor_s: float  # median: the model and its copies
+    wall_s: float  # the same by the clock
+
+    @property
+    def replication(self) -> int:
+        return len(self.chips)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A plan that ran, with outputs equal to those of the whole model."""
+
+    model: str
+    target: str
+    inferences: int
+    workers: int
+    cores: int
+    stages: tuple[StageRun, ...]
+    predicted_interval_s: float
+    processor_interval_s: float  # processor time of the busiest chip for one inference
+    wall_interval_s: float  # between two results
+    predicted_latency_s: float
+    latency_s: float  # median of inferences that ran alone
+    difference: float  # largest of an output from that of the whole model, relative to the tensor's scale
+
+    @property
+    def throughput_per_s(self) -> float:
+        """Measured, by the clock."""
+        return 1 / self.wall_interval_s
+
+
+def busiest_chip_s(stages: tuple[StageRun, ...]) -> float:
+    """Processor seconds of the busiest chip for each inference of the pipeline."""
+    seconds: dict[int, float] = {}
+    for stage in stages:
+        for chip in stage.chips:
+            seconds[chip] = seconds.get(chip, 0.0) + stage.processor_s / stage.replication
+    return max(seconds.values())

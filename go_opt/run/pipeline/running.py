@@ -1,0 +1,200 @@
+"""Runs a plan: exports it, starts a process for each chip, feeds them and compares what comes out."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.common.cores import num_cores
+from go_opt.env import Target, load_target
+from go_opt.errors import EnvironmentFailedError, InvalidInputError
+from go_opt.model.codecs.plan_json import load_plan
+from go_opt.model.plan import Plan
+from go_opt.run.export import export
+from go_opt.run.extra import check_installed
+from go_opt.run.manifest import Manifest
+from go_opt.run.pipeline.check import MOST_DIFFERENCE, difference, first_difference, whole_outputs
+from go_opt.run.pipeline.inputs import random_inputs
+from go_opt.run.pipeline.layout import NOT_LOADED, Layout, State
+from go_opt.run.pipeline.links import write_links
+from go_opt.run.pipeline.memory import shared_memory
+from go_opt.run.pipeline.results import RunResult, StageRun, busiest_chip_s
+from go_opt.run.pipeline.workers import Workers, started
+
+MAX_INFERENCES: Final = 1_000_000
+_ALONE: Final = 5  # inferences that run alone before the others; the first warms caches up
+_DIFFERENT: Final = 4  # rows of inputs, taken by turns
+
+
+def run_plan(
+    model: str | Path,
+    plan: Plan | str | Path,
+    *,
+    inferences: int = 100,
+    seed: int = 0,
+    links: bool = False,
+    target: Target | str | Path | None = None,
+    costs: str | Path | None = None,
+) -> RunResult:
+    """Run ``plan`` in processes of ONNX Runtime, one with one thread for each chip, and measure it.
+
+    Outputs are compared with those of the whole model for every inference.
+
+    Args:
+      model: the ONNX file that the plan is of, with all its weights.
+      plan: a plan, or the path of a plan file.
+      inferences: how many run as a pipeline; five more run alone before them.
+      seed: draws the inputs.
+      links: tensors arrive as late as the rates of the target's links say; else at once.
+      target: None is the plan's own.
+      costs: CSV file of the measured seconds that the plan was made with.
+
+    Raises:
+      InvalidInputError: an argument is wrong, or an extra is not installed.
+      ModelError, PlanError: the plan cannot be exported, or a tensor cannot go between processes.
+      EnvironmentFailedError: a process ended, memory is short, or an output differs; one sentence.
+    """
+    check_installed("onnxruntime")
+    if not 2 <= inferences <= MAX_INFERENCES:
+        raise InvalidInputError(
+            f"inferences must be between 2 and {MAX_INFERENCES}, not {inferences}.", field="inferences"
+        )
+    decided = plan if isinstance(plan, Plan) else load_plan(plan)
+    on = target if isinstance(target, Target) else load_target(target or decided.target)
+    with tempfile.TemporaryDirectory(prefix="go-opt-run-") as parent:
+        folder = Path(parent) / "stages"
+        manifest = export(model, decided, folder, target=on, costs=costs)
+        return run_stages(Path(model), folder, manifest, inferences, seed, on if links else None)
+
+
+def run_stages(
+    model: Path, folder: Path, manifest: Manifest, inferences: int, seed: int, links: Target | None = None
+) -> RunResult:
+    """Run the stages of an export; arguments and errors as for :func:`run_plan`."""
+    layout = Layout(manifest, inferences + _ALONE)
+    assert layout.rings  # types that cannot be sent are refused before anything starts
+    rng = np.random.default_rng(seed)
+    inputs = [random_inputs(model, manifest, rng) for _ in range(_DIFFERENT)]
+    expected = _expected(model, manifest, inputs)
+    if links is not None:
+        write_links(links, layout.chips, folder)
+    with shared_memory(layout.size_bytes) as (descriptor, memory):
+        state = State(layout, memory)
+        state.counters[:-2] = NOT_LOADED
+        with started(layout, folder, descriptor) as workers:
+            host = _Host(layout, state, workers, inputs, expected)
+            host.run()
+        seconds = state.seconds[:, _ALONE:].copy()
+    if host.worst > MOST_DIFFERENCE:
+        wrong = inputs[host.worst_inference % _DIFFERENT]
+        raise EnvironmentFailedError(
+            f"output {host.worst_output!r} differs from that of the whole model by {host.worst:.2g} of its"
+            f" scale: {first_difference(model, folder, manifest, wrong)}."
+        )
+    return _result(manifest, layout, host, seconds)
+
+
+def _expected(
+    model: Path, manifest: Manifest, inputs: Sequence[Mapping[str, NDArray]]
+) -> list[dict[str, NDArray]]:
+    try:
+        return whole_outputs(model, manifest, inputs)
+    except Exception as error:  # ONNX Runtime has a dozen kinds
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise EnvironmentFailedError(f"the whole model does not run in ONNX Runtime: {reason}.") from error
+
+
+@dataclass
+class _Host:
+    """Feeds inputs and collects outputs, in order."""
+
+    layout: Layout
+    state: State
+    workers: Workers
+    inputs: Sequence[Mapping[str, NDArray]]
+    expected: Sequence[Mapping[str, NDArray]]
+    fed_s: list[float] = field(default_factory=list)
+    collected_s: list[float] = field(default_factory=list)
+    worst: float = 0.0
+    worst_output: str = ""
+    worst_inference: int = 0
+
+    def run(self) -> None:
+        while (self.state.counters[:-2] == NOT_LOADED).any():
+            self.workers.wait()
+        ring_of = {ring.tensor: i for i, ring in enumerate(self.layout.rings)}
+        given = {name: ring_of[name] for name in self.inputs[0]}
+        outputs = {output.name: ring_of[output.tensor] for output in self.layout.manifest.outputs}
+        while len(self.collected_s) < self.layout.inferences:
+            arrives_s = self._arrives_s(outputs)
+            if arrives_s <= 0:
+                self._collect(outputs)
+            elif not self._feed(given):
+                self.workers.wait(arrives_s)
+
+    def _feed(self, rings: Mapping[str, int]) -> bool:
+        inference = len(self.fed_s)
+        is_early = inference <= _ALONE and inference > len(self.collected_s)
+        if is_early or inference == self.layout.inferences:
+            return False
+        if not all(self.state.is_free(ring, inference) for ring in rings.values()):
+            return False
+        self.fed_s.append(time.monotonic())
+        for name, ring in rings.items():
+            self.state.slot(ring, inference)[...] = self.inputs[inference % _DIFFERENT][name]
+        self.state.counters[self.layout.feeder] += 1
+        self.workers.wake()
+        return True
+
+    def _arrives_s(self, rings: Mapping[str, int]) -> float:
+        """Seconds until the next outputs are there; infinite until a stage has done its part."""
+        inference, now_s = len(self.collected_s), time.monotonic()
+        return max(self.state.waits_s(ring, inference, now_s) for ring in rings.values())
+
+    def _collect(self, rings: Mapping[str, int]) -> None:
+        inference = len(self.collected_s)
+        self.collected_s.append(time.monotonic())
+        for name, ring in rings.items():
+            expected = self.expected[inference % _DIFFERENT][name]
+            apart = difference(self.state.slot(ring, inference), expected)
+            if apart > self.worst:
+                self.worst, self.worst_output, self.worst_inference = apart, name, inference
+        self.state.counters[self.layout.collector] += 1
+        self.workers.wake()
+
+
+def _result(manifest: Manifest, layout: Layout, host: _Host, seconds: NDArray[np.float64]) -> RunResult:
+    stages = tuple(
+        StageRun(
+            stage.stage,
+            stage.chips,
+            len(stage.ops),
+            stage.compute_s,
+            *(float(value) for value in np.median(seconds[stage.stage], axis=0)),
+        )
+        for stage in manifest.stages
+    )
+    done_s = host.collected_s
+    alone = [end_s - start_s for start_s, end_s in zip(host.fed_s, done_s, strict=True)][1:_ALONE]
+    return RunResult(
+        model=manifest.model,
+        target=manifest.target,
+        inferences=len(done_s) - _ALONE,
+        workers=len(layout.chips),
+        cores=num_cores(),
+        stages=stages,
+        predicted_interval_s=manifest.interval_s,
+        processor_interval_s=busiest_chip_s(stages),
+        wall_interval_s=(done_s[-1] - done_s[_ALONE]) / (len(done_s) - _ALONE - 1),
+        predicted_latency_s=manifest.latency_s,
+        latency_s=statistics.median(alone),
+        difference=host.worst,
+    )

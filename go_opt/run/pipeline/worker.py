@@ -1,0 +1,129 @@
+"""A process that runs the stages of one chip in ONNX Runtime, on one thread.
+
+``python -m go_opt.run.pipeline.worker``, started by :mod:`go_opt.run.pipeline.workers` with a JSON object as
+argument. It ends when its inferences are done, or when the process that started it does.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import select
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from go_opt.run.manifest import Stage, load_manifest
+from go_opt.run.pipeline.bell import quieten, strike
+from go_opt.run.pipeline.layout import HOST, Layout, State, Unit
+from go_opt.run.pipeline.links import Links
+from go_opt.run.pipeline.memory import opened
+from go_opt.run.pipeline.sessions import session
+
+
+class _UnitWork:
+    """A stage with its model, and what it waits for."""
+
+    def __init__(self, layout: Layout, state: State, links: Links, folder: Path, number: int) -> None:
+        self.unit: Unit = layout.units[number]
+        self._number, self._state, self._links = number, state, links
+        self._layout = layout
+        stage: Stage = layout.manifest.stages[self.unit.stage]
+        self._session = session(folder / stage.file)
+        ring_of = {ring.tensor: i for i, ring in enumerate(layout.rings)}
+        self._inputs = {row.tensor: ring_of[row.tensor] for row in stage.inputs}
+        self._outputs = {row.tensor: ring_of[row.tensor] for row in stage.outputs}
+        self.next = self.unit.turn
+        state.counters[number] = 0
+
+    @property
+    def neighbours(self) -> set[int]:
+        """Stages that wait for what this one does."""
+        rings = [self._layout.rings[i] for i in (*self._inputs.values(), *self._outputs.values())]
+        return {stage for ring in rings for stage in (ring.writer, *ring.readers)}
+
+    def waits_s(self, now_s: float) -> float:
+        """Seconds until the next inference may run; infinite until another process has done its part."""
+        if self.next >= self._layout.inferences:
+            return math.inf
+        if not all(self._state.is_free(ring, self.next) for ring in self._outputs.values()):
+            return math.inf
+        waits = (self._state.waits_s(ring, self.next, now_s) for ring in self._inputs.values())
+        return max(waits, default=0.0)
+
+    def run(self) -> None:
+        """Do the next inference."""
+        start_s, processor_s = time.monotonic(), time.process_time()
+        given = {tensor: self._state.slot(ring, self.next) for tensor, ring in self._inputs.items()}
+        results = self._session.run(list(self._outputs), given)
+        for ring, result in zip(self._outputs.values(), results, strict=True):
+            self._state.slot(ring, self.next)[...] = result
+        processor_s = time.process_time() - processor_s
+        now_s = time.monotonic()
+        self._state.seconds[self.unit.stage, self.next] = processor_s, now_s - start_s
+        for ring in self._outputs.values():
+            self._send(ring, now_s)
+        self.next += self.unit.turns
+        self._state.counters[self._number] += 1
+
+    def _send(self, ring: int, now_s: float) -> None:
+        facts = self._layout.rings[ring]
+        chips = [self._chip(reader) for reader in facts.readers]
+        size = math.prod(facts.shape) * facts.dtype.itemsize
+        arrival_s = self._links.arrival_s(self.unit.chip, chips, size, now_s)
+        self._state.arrivals[ring, self.next % facts.slots] = arrival_s
+
+    def _chip(self, stage: int) -> int:
+        chips = (HOST,) if stage == HOST else self._layout.manifest.stages[stage].chips
+        return chips[self.next % len(chips)]
+
+
+def _work(given: Mapping[str, Any]) -> None:
+    folder = Path(given["folder"])
+    layout = Layout(load_manifest(folder), given["inferences"])
+    state, links = State(layout, opened(given["memory"])), Links(folder)
+    works = [
+        _UnitWork(layout, state, links, folder, number)
+        for number, unit in enumerate(layout.units)
+        if unit.chip == given["chip"]
+    ]
+    works.reverse()  # what is nearest to the output first
+    ropes = {int(chip): bell for chip, bell in given["ropes"].items()}
+    wakes = {work.unit.stage: _wakes(layout, work.neighbours, ropes) for work in works}
+    poll = select.poll()
+    poll.register(given["bell"], select.POLLIN)
+    poll.register(given["life"], select.POLLIN)  # ends with the process at the other end
+    strike(ropes[HOST])
+    while any(work.next < layout.inferences for work in works):
+        now_s = time.monotonic()
+        waits = [work.waits_s(now_s) for work in works]
+        ready = next((work for work, wait_s in zip(works, waits, strict=True) if wait_s <= 0), None)
+        if ready is None:
+            wait_s = min(waits)
+            events = poll.poll(None if math.isinf(wait_s) else 1e3 * wait_s)
+            if any(descriptor == given["life"] for descriptor, _ in events):
+                return
+            quieten(given["bell"])
+            continue
+        ready.run()
+        for bell in wakes[ready.unit.stage]:
+            strike(bell)
+
+
+def _wakes(layout: Layout, stages: set[int], ropes: Mapping[int, int]) -> list[int]:
+    chips = {chip for s in stages if s != HOST for chip in layout.manifest.stages[s].chips}
+    return [ropes[chip] for chip in (*sorted(chips), HOST)]
+
+
+def main() -> None:
+    try:
+        _work(json.loads(sys.argv[1]))
+    except Exception as error:  # the process that waits at the other end makes a sentence of it
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""The processes of a pipeline: started, fed, watched, and ended whatever happens."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+import go_opt
+from go_opt.errors import EnvironmentFailedError
+from go_opt.run.pipeline.bell import Bell, quieten, strike
+from go_opt.run.pipeline.layout import HOST, Layout
+
+_PACKAGE: Final = str(Path(go_opt.__file__).parents[1])  # where processes find this go-opt
+_MOST_OUTPUT: Final = 4000  # bytes kept of what a process says
+
+
+class Workers:
+    """The running processes of a pipeline, by chip."""
+
+    def __init__(self, bells: Mapping[int, Bell]) -> None:
+        self._bells = bells
+        self._processes: dict[int, subprocess.Popen] = {}
+        self._said: dict[int, bytes] = {}
+        self._poll = select.poll()
+        self._poll.register(bells[HOST].hear, select.POLLIN)
+
+    def add(self, chip: int, process: subprocess.Popen) -> None:
+        """Watch a process; its stderr ends when it does."""
+        assert process.stderr is not None
+        os.set_blocking(process.stderr.fileno(), False)
+        self._processes[chip] = process
+        self._said[chip] = b""
+        self._poll.register(process.stderr, select.POLLIN)
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """Of all processes, in the order of chips."""
+        return tuple(process.pid for process in self._processes.values())
+
+    def wake(self) -> None:
+        """Ring the bells of all processes."""
+        for chip in self._processes:
+            strike(self._bells[chip].rope)
+
+    def wait(self, timeout_s: float = math.inf) -> None:
+        """Until a process has done something, or so many seconds have passed.
+
+        Raises:
+          EnvironmentFailedError: a process ended early; one sentence that says which, and why.
+        """
+        seen = {
+            descriptor
+            for descriptor, _ in self._poll.poll(None if math.isinf(timeout_s) else 1e3 * timeout_s)
+        }
+        for chip, process in self._processes.items():
+            if process.stderr is not None and process.stderr.fileno() in seen:
+                self._hear(chip, process)
+        quieten(self._bells[HOST].hear)
+
+    def end(self) -> None:
+        """End all processes; they hold nothing that others need."""
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.wait()
+            assert process.stderr is not None
+            process.stderr.close()
+
+    def _hear(self, chip: int, process: subprocess.Popen) -> None:
+        assert process.stderr is not None
+        text = os.read(process.stderr.fileno(), _MOST_OUTPUT)
+        self._said[chip] = (self._said[chip] + text)[-_MOST_OUTPUT:]
+        if text:
+            return
+        self._poll.unregister(process.stderr)
+        code = process.wait()
+        if code < 0:
+            raise EnvironmentFailedError(
+                f"the worker of chip {chip} (process {process.pid}) was ended by "
+                f"{signal.Signals(-code).name}."
+            )
+        if code > 0:
+            lines = self._said[chip].decode("utf-8", "replace").strip().splitlines() or ["it gave no reason"]
+            raise EnvironmentFailedError(f"the worker of chip {chip} failed: {lines[-1].rstrip('.')}.")
+
+
+@contextmanager
+def started(layout: Layout, folder: Path, memory: int) -> Iterator[Workers]:
+    """A process for each chip, of which none is left afterwards.
+
+    Raises:
+      EnvironmentFailedError: a process cannot be started.
+    """
+    with ExitStack() as stack:
+        try:
+            bells = {}
+            for chip in (HOST, *layout.chips):
+                bells[chip] = Bell.create()
+                stack.callback(bells[chip].close)
+            life = os.pipe()  # nothing is ever written; each process sees the end of this one
+            for end in life:
+                stack.callback(os.close, end)
+            workers = Workers(bells)
+            stack.callback(workers.end)
+            for chip in layout.chips:
+                given = {
+                    "folder": str(folder),
+                    "inferences": layout.inferences,
+                    "chip": chip,
+                    "memory": memory,
+                    "life": life[0],
+                    "bell": bells[chip].hear,
+                    "ropes": {to: bell.rope for to, bell in bells.items()},
+                }
+                passed = (memory, life[0], bells[chip].hear, *(bell.rope for bell in bells.values()))
+                workers.add(chip, _process(json.dumps(given), passed))
+        except OSError as error:
+            raise EnvironmentFailedError(
+                f"{len(layout.chips)} workers cannot be started: {error.strerror or error}."
+            ) from None
+        yield workers
+
+
+def _process(argument: str, passed: tuple[int, ...]) -> subprocess.Popen:
+    inherited = os.environ.get("PYTHONPATH", "")
+    return subprocess.Popen(
+        [sys.executable, "-m", "go_opt.run.pipeline.worker", argument],
+        pass_fds=passed,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C at a terminal is for this process alone
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([_PACKAGE, *filter(None, [inherited])])},
+    )

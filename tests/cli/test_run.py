@@ -1,0 +1,97 @@
+"""``go-opt run``: from a model and its plan to figures, and its end by signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from go_opt.model.codecs.plan_json import save_plan
+from tests.cli.conftest import Cli
+from tests.exports import info, model, node, plan_of, saved, weight
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    nodes = [
+        node("MatMul", "x w", "a", "one"),
+        node("Relu", "a", "b", "act"),
+        node("MatMul", "b w", "y", "two"),
+    ]
+    toy = model(nodes, [info("x", [8, 8])], [info("y", [8, 8])], [weight("w", 8, 8)])
+    path = saved(toy, tmp_path)
+    save_plan(plan_of(path, [0, 0, 1]), tmp_path / "plan.json", {})
+    return path
+
+
+def test_predicted_and_measured(cli: Cli, plan: Path) -> None:
+    run = cli("run", plan, "--plan", "plan.json", "--inferences", 5)
+    assert (run.code, run.err) == (0, [])
+    lines = run.out.splitlines()
+    assert lines[0].startswith("toy, planned for gpu-8: 2 stages in 2 processes on ")
+    assert [line.split("  ")[0] for line in lines[1:5]] == ["interval", "by clock", "latency", "outputs"]
+    assert lines[6].split() == ["stage", "chips", "ops", "predicted", "processor", "time", "by", "clock"]
+    assert [line.split()[:3] for line in lines[7:]] == [["0", "0", "2"], ["1", "1", "1"]]
+    asked = cli("run", plan, "--plan", "plan.json", "--inferences", 5, "--links", "--json").json
+    assert asked["processor_interval_s"] == max(stage["processor_s"] for stage in asked["stages"])
+    assert asked["throughput_per_s"] == 1 / asked["wall_interval_s"]
+
+
+def test_what_is_refused(cli: Cli, plan: Path) -> None:
+    cli("run", "zoo:resnet50", "--plan", "plan.json").is_refused("zoo:resnet50", "ONNX file")
+    cli("run", plan).is_refused("--plan")
+    cli("run", plan, "--plan", "plan.json", "--inferences", 0).is_refused("inferences")
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, -signal.SIGTERM)],
+)
+def test_signals_leave_no_process(plan: Path, user_env: dict[str, str], number: int, code: int) -> None:
+    command = [sys.executable, "-m", "go_opt.cli", "run", str(plan), "--plan", "plan.json"]
+    command += ["--inferences", "1000000"]
+    before = set(os.listdir("/dev/shm"))
+    with subprocess.Popen(command, cwd=plan.parent, env=user_env, stderr=subprocess.PIPE, text=True) as run:
+        while len(workers := list(workers_of(run.pid))) < 2 or not all(map(is_at_work, workers)):
+            assert run.poll() is None
+            time.sleep(0.02)
+        run.send_signal(number)
+        said = run.communicate()[1]
+    assert run.returncode == code
+    assert said == ("go-opt: interrupted.\n" if number == signal.SIGINT else "")
+    while any(map(is_alive, workers)):  # they end by themselves where the command cannot end them
+        time.sleep(0.02)
+    assert set(os.listdir("/dev/shm")) <= before
+
+
+def workers_of(parent: int) -> Iterator[int]:
+    """Processes whose parent is ``parent``."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and stat_of(int(entry.name))[1:2] == [str(parent)]:
+            yield int(entry.name)
+
+
+def is_alive(process: int) -> bool:
+    return stat_of(process)[:1] not in ([], ["Z"])
+
+
+def is_at_work(process: int) -> bool:
+    """Whether a worker has loaded its model: ONNX Runtime is mapped into it."""
+    try:
+        return "onnxruntime" in Path(f"/proc/{process}/maps").read_text()
+    except OSError:
+        return False
+
+
+def stat_of(process: int) -> list[str]:
+    """State and parent of a process; empty where there is none."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()[:2]
+    except OSError:
+        return []

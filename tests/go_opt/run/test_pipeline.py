@@ -1,0 +1,237 @@
+"""Plans that run: results, order, replicas, links, and a clear end whatever happens."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import go_opt
+from go_opt.env import load_target
+from go_opt.errors import EnvironmentFailedError, InvalidInputError, ModelError
+from go_opt.model.plan import Clone, Relay
+from go_opt.run.export import export
+from go_opt.run.pipeline import running
+from go_opt.run.pipeline.check import difference
+from go_opt.run.pipeline.inputs import random_inputs
+from go_opt.run.pipeline.layout import HOST, Layout
+from go_opt.run.pipeline.links import Links, write_links
+from go_opt.run.pipeline.results import StageRun, busiest_chip_s
+from go_opt.run.pipeline.workers import Workers
+from tests.exports import FLOAT, INT64, info, integers, model, node, plan_of, saved, weight
+
+Ids = list[tuple[int, ...]]
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Path:
+    """Products a, b, c, d in a row; d adds the input again, which it reads late."""
+    nodes = [
+        node("MatMul", "x w", "a", "a"),
+        node("MatMul", "a w", "b", "b"),
+        node("MatMul", "b w", "c", "c"),
+        node("Add", "c x", "y", "d"),
+    ]
+    return saved(model(nodes, [info("x", [8, 8])], [info("y", [8, 8])], [weight("w", 8, 8)]), tmp_path)
+
+
+@pytest.fixture
+def process_ids(monkeypatch: pytest.MonkeyPatch) -> Ids:
+    """The ids of the workers of each run, noted as it ends; and nothing of a run is left."""
+    ids: Ids = []
+    end = Workers.end
+
+    def note(workers: Workers) -> None:
+        ids.append(workers.process_ids)
+        end(workers)
+
+    monkeypatch.setattr(Workers, "end", note)
+    return ids
+
+
+def at_feed(monkeypatch: pytest.MonkeyPatch, inference: int, do: Callable[[running._Host], None]) -> None:
+    feed = running._Host._feed
+
+    def hooked(host: running._Host, rings: dict[str, int]) -> bool:
+        if len(host.fed_s) == inference:
+            do(host)
+        return feed(host, rings)
+
+    monkeypatch.setattr(running._Host, "_feed", hooked)
+
+
+def check_gone(ids: Ids, count: int) -> None:
+    assert [len(row) for row in ids] == [count]
+    for process in ids[0]:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
+def test_a_plan_runs_and_is_measured(chain: Path, process_ids: Ids) -> None:
+    descriptors = len(os.listdir("/proc/self/fd"))
+    result = go_opt.run_plan(chain, plan_of(chain, [0, 1, 2, 2]), inferences=20)
+    check_gone(process_ids, 3)
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert [(stage.chips, stage.num_ops) for stage in result.stages] == [((0,), 1), ((1,), 1), ((2,), 2)]
+    assert (result.workers, result.inferences) == (3, 20)
+    assert all(0 < stage.processor_s < 1 for stage in result.stages)
+    assert result.processor_interval_s == max(stage.processor_s for stage in result.stages)
+    assert result.latency_s > 0
+    assert result.difference < 1e-6
+
+
+@pytest.mark.parametrize("links", [False, True])
+def test_replicas(chain: Path, process_ids: Ids, links: bool) -> None:
+    plan = plan_of(chain, [0, 1, 4, 6], "mcm-6x6", replication=[1, 3, 2, 1])
+    result = go_opt.run_plan(chain, plan, inferences=25, links=links)
+    assert [stage.replication for stage in result.stages] == [1, 3, 2, 1]
+    assert [len(row) for row in process_ids] == [7]
+
+
+@pytest.mark.parametrize("links", [False, True])
+def test_relays_and_clones(tmp_path: Path, links: bool) -> None:
+    nodes = [
+        node("Relu", "x", "r", "r"),
+        node("MatMul", "r w", "a", "a"),
+        node("MatMul", "a w", "b", "b"),
+        node("Add", "b r", "y", "y"),
+    ]
+    path = saved(model(nodes, [info("x", [8, 8])], [info("y", [8, 8])], [weight("w", 8, 8)]), tmp_path)
+    for copies in ({"relays": [Relay("r", (1,))]}, {"clones": [Clone("r", 2)]}):
+        plan = plan_of(path, [0, 0, 1, 2], "mcm-6x6", **copies)
+        assert go_opt.run_plan(path, plan, inferences=5, links=links).difference < 1e-6
+
+
+def test_a_chip_with_several_stages(chain: Path) -> None:
+    result = go_opt.run_plan(chain, plan_of(chain, [0, 1, 0, 1]), inferences=10)
+    assert ([stage.chips for stage in result.stages], result.workers) == ([(0,), (1,), (0,), (1,)], 2)
+    of_chip_0 = result.stages[0].processor_s + result.stages[2].processor_s
+    of_chip_1 = result.stages[1].processor_s + result.stages[3].processor_s
+    assert result.processor_interval_s == max(of_chip_0, of_chip_1)
+
+
+def test_the_busiest_chip_by_hand() -> None:
+    stages = (
+        StageRun(0, (0,), 1, 0.0, 2.0, 0.0),
+        StageRun(1, (1, 2), 1, 0.0, 6.0, 0.0),
+        StageRun(2, (0,), 1, 0.0, 0.5, 0.0),
+    )
+    assert busiest_chip_s(stages) == 3.0
+    assert busiest_chip_s(stages[::2]) == 2.5
+
+
+def test_a_late_reader_has_slots_for_all_under_way(chain: Path, tmp_path: Path) -> None:
+    plan = plan_of(chain, [0, 1, 4, 5], "mcm-6x6", replication=[1, 3, 1, 1])
+    rings = {ring.tensor: ring for ring in Layout(export(chain, plan, tmp_path / "out"), 9).rings}
+    # Depths are 1, 4, 5, 6: x is read at 1 and 6, y leaves at 7.
+    assert {name: ring.slots for name, ring in rings.items()} == {"x": 7, "a": 4, "b": 2, "c": 2, "y": 2}
+    assert (rings["x"].readers, rings["y"].readers) == ((0, 3), (HOST,))
+    ends = sorted((ring.offset, ring.offset + ring.slots * ring.slot_bytes) for ring in rings.values())
+    assert all(end <= start for (_, end), (start, _) in pairwise(ends))
+
+
+def test_a_transfer_waits_for_the_one_before(tmp_path: Path) -> None:
+    target = load_target("mcm-2x2")  # 16 GB/s and 0.2 us a link
+    write_links(target, (0, 1, 2, 3), tmp_path)
+    links = Links(tmp_path)
+    assert links.arrival_s(0, [1], 16_000, 5.0) == pytest.approx(5.0 + 1e-6 + 0.2e-6, abs=1e-12)
+    # Behind that one on link 0, and the host's 64 GB/s are another link.
+    assert links.arrival_s(0, [2, 1], 16_000, 5.0) == pytest.approx(5.0 + 3e-6 + 0.4e-6, abs=1e-12)
+    assert links.arrival_s(HOST, [3], 64_000, 5.0) == pytest.approx(5.0 + 1e-6, abs=1e-12)
+    assert Links(tmp_path / "elsewhere").arrival_s(0, [1], 16_000, 5.0) == 0.0
+
+
+def test_a_worker_that_is_killed(chain: Path, process_ids: Ids, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_feed(monkeypatch, 8, lambda host: os.kill(host.workers.process_ids[1], signal.SIGKILL))
+    with pytest.raises(EnvironmentFailedError, match=r"^the worker of chip 1 .* was ended by SIGKILL\.$"):
+        go_opt.run_plan(chain, plan_of(chain, [0, 1, 2, 2]), inferences=10_000)
+    check_gone(process_ids, 3)
+
+
+def test_a_worker_that_fails(chain: Path, process_ids: Ids, tmp_path: Path) -> None:
+    manifest = export(chain, plan_of(chain, [0, 1, 2, 2]), tmp_path / "out")
+    (tmp_path / "out" / "stage-1.onnx").write_bytes(b"damaged")
+    with pytest.raises(EnvironmentFailedError, match=r"^the worker of chip 1 failed: .*stage-1.onnx"):
+        running.run_stages(chain, tmp_path / "out", manifest, 5, 0)
+    check_gone(process_ids, 3)
+
+
+def test_an_interrupt(chain: Path, process_ids: Ids, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_feed(monkeypatch, 8, lambda host: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        go_opt.run_plan(chain, plan_of(chain, [0, 1, 2, 2]), inferences=10_000)
+    check_gone(process_ids, 3)
+
+
+def test_memory_that_is_short(chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    descriptors = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(EnvironmentFailedError, match=r"need .*B of shared memory, .*: No space left"):
+        go_opt.run_plan(chain, plan_of(chain, [0, 1, 2, 2]), inferences=5)
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_the_first_tensor_that_differs_is_named(chain: Path, tmp_path: Path) -> None:
+    manifest = export(chain, plan_of(chain, [0, 1, 2, 2]), tmp_path / "out")
+    stage = onnx.load(tmp_path / "out" / "stage-1.onnx")
+    (initializer,) = stage.graph.initializer
+    initializer.CopyFrom(numpy_helper.from_array(np.ones((8, 8), np.float32), initializer.name))
+    onnx.save(stage, tmp_path / "out" / "stage-1.onnx")
+    with pytest.raises(EnvironmentFailedError, match=r"^output 'y' differs .* tensor 'b' of stage 1 is the"):
+        running.run_stages(chain, tmp_path / "out", manifest, 5, 0)
+
+
+def test_a_transfer_that_goes_wrong(chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def disturb(host: running._Host) -> None:
+        host.inputs[0]["x"][...] += 1
+
+    at_feed(monkeypatch, 8, disturb)
+    with pytest.raises(EnvironmentFailedError, match="a transfer went wrong"):
+        go_opt.run_plan(chain, plan_of(chain, [0, 1, 2, 2]), inferences=10)
+
+
+def test_integers_that_choose_rows_are_valid(tmp_path: Path) -> None:
+    nodes = [
+        node("Reshape", "ids flat", "f", "r"),
+        node("Gather", "table f", "e", "g"),
+        node("Cast", "flag", "c", "cast", to=FLOAT),
+        node("Mul", "e c", "y", "m"),
+    ]
+    given = [info("ids", [2, 50], INT64), info("flag", [1], INT64), info("unread", [3])]
+    table = weight("table", 37, 4)
+    path = saved(model(nodes, given, [info("y", [100, 4])], [table, integers("flat", 100)]), tmp_path)
+    manifest = export(path, plan_of(path, [0, 0, 1]), tmp_path / "out")
+    drawn = random_inputs(path, manifest, np.random.default_rng(0))
+    assert drawn.keys() == {"ids", "flag"}
+    assert (drawn["ids"].min(), drawn["ids"].max(), drawn["ids"].dtype) == (0, 36, np.int64)
+    assert go_opt.run_plan(path, plan_of(path, [0, 0, 1]), inferences=5).difference < 1e-6
+
+
+def test_the_difference_of_tensors() -> None:
+    one = np.array([1.0, np.nan, np.inf, 100.0], np.float32)
+    assert difference(one, one) == 0
+    assert difference(one + np.array([0.001, 0, 0, 0], np.float32), one) == pytest.approx(1e-5, rel=1e-3)
+    assert difference(np.array([1.0, 1.0, np.inf, 100.0], np.float32), one) == np.inf
+    assert difference(np.array([1, 2]), np.array([1, 3])) == np.inf
+    assert difference(np.zeros(3), np.zeros(2)) == np.inf
+
+
+def test_what_is_refused(chain: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="inferences must be between 2 and"):
+        go_opt.run_plan(chain, plan_of(chain, [0, 1, 2, 2]), inferences=1)
+    bfloat16 = onnx.TensorProto.BFLOAT16
+    nodes = [node("Cast", "x", "a", "a", to=bfloat16), node("Cast", "a", "y", "b", to=FLOAT)]
+    path = saved(model(nodes, [info("x", [2])], [info("y", [2])]), tmp_path, "casts")
+    with pytest.raises(ModelError, match="tensor 'a' is of type bfloat16, which cannot go"):
+        go_opt.run_plan(path, plan_of(path, [0, 1]), inferences=5)
