@@ -8,7 +8,12 @@ import pkgutil
 import go_opt
 
 # Regenerating stubs needs the `test` extra, the Gymnasium environment `gymnasium`, stage models `run`.
-NEED_EXTRAS = ("go_opt.proto.generate", "go_opt.gymnasium_environment", "go_opt.run.cut.")
+NEED_EXTRAS = (
+    "go_opt.proto.generate",
+    "go_opt.gymnasium_environment",
+    "go_opt.run.cut.",
+    "go_opt.run.profiling.",
+)
 
 names = [module.name for module in pkgutil.walk_packages(go_opt.__path__, "go_opt.")]
 names = [name for name in names if not name.startswith(NEED_EXTRAS) and not name.endswith("__main__")]

@@ -1,7 +1,7 @@
 """go-opt: where each op of an ML graph runs, in which order, and which ops are fused.
 
 The doors are :func:`load`, :func:`target`, :func:`optimize`, :func:`evaluate`, :func:`verify`,
-:func:`explain`, :func:`timeline`, :func:`plan_page`, :func:`export`, :func:`run_plan`,
+:func:`explain`, :func:`timeline`, :func:`plan_page`, :func:`export`, :func:`run_plan`, :func:`profile`,
 :func:`pretrain`, :func:`finetune` and :func:`serve_environment`; constraints are :class:`Pin`,
 :class:`Forbid`, :class:`Colocate`, :class:`CutAfter`, :class:`ChipLimit`.
 Importing this package is light; JAX and gRPC load on first use.
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from go_opt.run.export import export as export
     from go_opt.run.pipeline.results import RunResult as RunResult
     from go_opt.run.pipeline.running import run_plan as run_plan
+    from go_opt.run.profiling.profiling import Profile as Profile
+    from go_opt.run.profiling.profiling import profile as profile
     from go_opt.service.client.client import Client as Client
     from go_opt.service.client.operation import Operation as Operation
     from go_opt.service.environment.remote_environment import RemoteEnvironment as RemoteEnvironment
@@ -76,6 +78,7 @@ _DOORS = {
     "OptimizeResult": "go_opt.result",
     "Pin": "go_opt.solver",
     "Plan": "go_opt.model.plan",
+    "Profile": "go_opt.run.profiling.profiling",
     "Retry": "go_opt.service.transport.retry",
     "RemoteEnvironment": "go_opt.service.environment.remote_environment",
     "RunResult": "go_opt.run.pipeline.results",
@@ -95,6 +98,7 @@ _DOORS = {
     "optimize": "go_opt.api",
     "plan_page": "go_opt.report.page",
     "pretrain": "go_opt.training",
+    "profile": "go_opt.run.profiling.profiling",
     "run_plan": "go_opt.run.pipeline.running",
     "serve_environment": "go_opt.hardware",
     "target": "go_opt.api",

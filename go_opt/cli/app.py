@@ -21,7 +21,7 @@ from go_opt.cli.commands import (
     serving,
     training,
 )
-from go_opt.cli.commands.running import exporting, running
+from go_opt.cli.commands.running import exporting, profiling, running
 from go_opt.errors import GoOptError, ServiceError
 
 app = typer.Typer(
@@ -39,6 +39,7 @@ app.command("trace")(drawing.trace)
 app.command("report")(drawing.report)
 app.command("export")(exporting.export)
 app.command("run")(running.run)
+app.command("profile")(profiling.profile)
 app.command("bench")(bench.bench)
 app.command("pretrain")(training.pretrain)
 app.command("finetune")(training.finetune)

@@ -39,7 +39,7 @@ class Loading:
         """The graph of MODEL."""
         from go_opt import api
 
-        return api.load(model, dims=_parse_dims(self.dim or []), precision=self.precision)
+        return api.load(model, dims=parse_dims(self.dim or []), precision=self.precision)
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def with_costs(graph: Graph, target: Target, costs: Path | None) -> Graph:
     return graph if costs is None else with_measured_costs(graph, costs, target)
 
 
-def _parse_dims(bindings: list[str]) -> dict[str, int]:
+def parse_dims(bindings: list[str]) -> dict[str, int]:
     """Values of symbolic dimensions from ``NAME=VALUE``."""
     dims = {}
     for binding in bindings:

@@ -42,7 +42,11 @@ def plan_models(lowered: LoweredModel, graph: Graph, target: Target, plan: Plan)
       ModelError, PlanError: something that cannot be cut; one sentence that names it.
     """
     whole = model_of_plan(lowered)
-    reads = Reads(whole.graph, graph.op_index)
+    return cut_models(whole, Reads(whole.graph, graph.op_index), graph, target, plan)
+
+
+def cut_models(whole: ir.Model, reads: Reads, graph: Graph, target: Target, plan: Plan) -> PlanModels:
+    """The same of a model that was read already, which may be cut by several plans."""
     _check_nodes(whole.graph, graph)
     stages = stages_of_plan(graph, target, plan, reads)
     made_by = {tensor: i for i, stage in enumerate(stages) for tensor in stage.makes}

@@ -21,9 +21,8 @@ from go_opt.run.manifest import Manifest
 HOST: Final = -1  # in place of a stage
 NOT_LOADED: Final = -1  # counter of a unit whose model is not loaded
 _TYPES: Final = frozenset(  # those of NumPy
-    ["bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))]
-    + ["float16", "float32", "float64"]
-)
+    ("bool", *(f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)))
+) - {"float8"}
 _ALIGNMENT_BYTES: Final = 64  # of a cache line
 
 

@@ -1,0 +1,117 @@
+"""Measures a model on this machine: a target, and the seconds of each op."""
+
+from __future__ import annotations
+
+import csv
+import io
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from go_opt.common.files import write_atomically
+from go_opt.errors import InvalidInputError, ModelError
+from go_opt.frontends.onnx_frontend import import_onnx
+from go_opt.measured_costs import COLUMNS
+from go_opt.model.graph import Graph
+from go_opt.run.extra import check_installed
+
+MAX_CHIPS: Final = 256
+_HELD_OUT: Final = 5  # one cut of so many is not fitted
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a profile found. Seconds are of the processor, on one thread."""
+
+    graph: Graph
+    target_text: str
+    op_s: Mapping[str, float]  # by name
+    quantity_s: Mapping[str, float]  # seconds of each quantity, those of cuts included
+    segments: int  # measured
+    held_out: int  # of these, not fitted
+    rates_error: float  # mean of those held out, relative: by rates alone
+    ops_error: float  # by the seconds of ops
+
+    @property
+    def costs_text(self) -> str:
+        """A table as :func:`go_opt.with_measured_costs` reads it."""
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow(COLUMNS)
+        table.writerows((op, "*", f"{seconds:.6g}") for op, seconds in self.op_s.items())
+        return text.getvalue()
+
+
+def profile(
+    model: str | Path,
+    out: str | Path | None = None,
+    costs: str | Path | None = None,
+    *,
+    chips: int = 4,
+    seconds: float = 30.0,
+    seed: int = 0,
+    dims: Mapping[str, int] | None = None,
+) -> Profile:
+    """Run random segments of a model in ONNX Runtime and fit what ops cost on this machine.
+
+    Args:
+      model: an ONNX file with all its weights.
+      out: write the target to this file.
+      costs: write the seconds of ops to this CSV file.
+      chips: processes of the target.
+      seconds: how long to measure; a cut that has begun is finished.
+      seed: draws cuts and inputs.
+      dims: values of the symbolic dimensions of the model.
+
+    Raises:
+      InvalidInputError: an argument is wrong, or an extra is not installed.
+      ModelError: the model cannot be cut, or does not run.
+    """
+    check_installed("onnx_ir")
+    check_installed("onnxruntime")
+    if not 1 <= chips <= MAX_CHIPS:
+        raise InvalidInputError(f"chips must be between 1 and {MAX_CHIPS}, not {chips}.", field="chips")
+    if not 0 < seconds <= 3600:
+        raise InvalidInputError(f"seconds must be between 0 and 3600, not {seconds}.", field="seconds")
+    graph, lowered = import_onnx(model, dims or {}, "native")
+    lowered.file.check_weights()
+
+    from go_opt.run.profiling.fitting import fit_ops, fit_rates, relative_error
+    from go_opt.run.profiling.machine import UNKNOWN, machine_target, parsed
+    from go_opt.run.profiling.quantities import QUANTITIES, op_quantities
+    from go_opt.run.profiling.segments import MOST_SEGMENTS, Segments
+
+    on = parsed(machine_target(UNKNOWN, MOST_SEGMENTS, "machine"), "machine")
+    segments = Segments(Path(model), lowered, graph, on)
+    end_s = time.monotonic() + seconds
+    with tempfile.TemporaryDirectory(prefix="go-opt-profile-") as folder:
+        try:
+            cuts = list(segments.measured(np.random.default_rng(seed), Path(folder), end_s))
+        except RuntimeError as error:  # ONNX Runtime's own
+            reason = str(error).strip().splitlines()[0].rstrip(".")
+            raise ModelError(f"model {graph.name!r} does not run in ONNX Runtime: {reason}.") from error
+    held = [one for i, cut in enumerate(cuts) if i % _HELD_OUT == 1 for one in cut]
+    fitted = [one for i, cut in enumerate(cuts) if i % _HELD_OUT != 1 for one in cut]
+    quantities = op_quantities(segments.whole.graph, graph, on)
+    rough = fit_rates(fitted, quantities)
+    op_s, rates = fit_ops(fitted, quantities, rough)
+    found = Profile(
+        graph,
+        machine_target(rates, chips, f"{graph.name}-machine"),
+        dict(zip(graph.op_names, op_s.tolist(), strict=True)),
+        dict(zip(QUANTITIES, rates.per_quantity_s.tolist(), strict=True))
+        | {"byte at a cut": rates.per_cut_byte_s, "segment": rates.per_segment_s},
+        len(held) + len(fitted),
+        len(held),
+        relative_error(held, rough, rough.op_s(quantities)) if held else float("nan"),
+        relative_error(held, rates, op_s) if held else float("nan"),
+    )
+    for path, text in ((out, found.target_text), (costs, found.costs_text)):
+        if path is not None:
+            write_atomically(Path(path), text)
+    return found

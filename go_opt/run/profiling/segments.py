@@ -1,0 +1,107 @@
+"""Random segments of a model, cut as an export cuts stages, and their processor seconds."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env.target import Target
+from go_opt.frontends.onnx.lowered import LoweredModel
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.run.cut.files import write_model
+from go_opt.run.cut.plan_models import cut_models, manifest_of
+from go_opt.run.cut.reads import Reads
+from go_opt.run.cut.source import model_of_plan
+from go_opt.run.manifest import Manifest, Stage
+from go_opt.run.pipeline.inputs import random_inputs
+from go_opt.run.pipeline.sessions import session
+
+MOST_SEGMENTS: Final = 12  # of one cut
+_LEAST_RUNS, _MOST_RUNS, _ENOUGH_S = 4, 15, 0.1
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Consecutive ops that ran as a stage."""
+
+    ops: NDArray[np.int64]
+    bytes: int  # that enter and leave
+    seconds: float  # median processor time, its copies included
+
+
+class Segments:
+    """Cuts a model at random places and measures the parts."""
+
+    def __init__(self, path: Path, lowered: LoweredModel, graph: Graph, target: Target) -> None:
+        self.whole = model_of_plan(lowered)
+        self._reads = Reads(self.whole.graph, graph.op_index)
+        self._path, self._graph, self._target = path, graph, target
+
+    def measured(self, rng: np.random.Generator, folder: Path, until_s: float) -> Iterator[list[Segment]]:
+        """The segments of one random cut after the other, until a time of the monotonic clock."""
+        while True:
+            yield self._of_cut(random_cut(rng, self._graph.num_ops), rng, folder)
+            if time.monotonic() >= until_s:
+                return
+
+    def _of_cut(self, place: NDArray[np.int64], rng: np.random.Generator, folder: Path) -> list[Segment]:
+        graph = self._graph
+        plan = Plan.create(
+            graph,
+            self._target.name,
+            self._target.fingerprint,
+            placement=place,
+            order=np.arange(graph.num_ops),
+            fusion_group=np.arange(graph.num_ops),
+            provenance="profile",
+        )
+        cut = cut_models(self.whole, self._reads, graph, self._target, plan)
+        manifest = manifest_of(cut, graph, self._target, plan, lambda stage: f"{stage}.onnx")
+        values = random_inputs(self._path, manifest, rng)
+        segments = []
+        for stage, model in zip(manifest.stages, cut.models, strict=True):
+            write_model(model, folder / stage.file)
+            seconds = _run(folder / stage.file, stage, values)
+            ops = np.array([graph.op_index[name] for name in stage.ops])
+            segments.append(Segment(ops, _bytes(manifest, stage), seconds))
+            for file in folder.iterdir():
+                file.unlink()
+        return segments
+
+
+def random_cut(rng: np.random.Generator, num_ops: int) -> NDArray[np.int64]:
+    """[N] segment of each op; ops keep their order."""
+    most = min(MOST_SEGMENTS, num_ops)
+    between = np.arange(1, num_ops)
+    cuts = np.sort(rng.permutation(between)[: int(rng.integers(0, most))])
+    return np.searchsorted(cuts, np.arange(num_ops), side="right")
+
+
+def _run(path: Path, stage: Stage, values: dict[str, NDArray]) -> float:
+    """Run a stage often enough, add its outputs to ``values``, and return its processor seconds."""
+    model = session(path)
+    names = [row.tensor for row in stage.outputs]
+    given = {row.tensor: values[row.tensor] for row in stage.inputs}
+    results = [np.copy(result) for result in model.run(names, given)]
+    values.update(zip(names, results, strict=True))
+    seconds: list[float] = []
+    end_s = time.monotonic() + _ENOUGH_S
+    while len(seconds) < _LEAST_RUNS or (len(seconds) < _MOST_RUNS and time.monotonic() < end_s):
+        start_s = time.process_time()
+        for result, kept in zip(model.run(names, given), results, strict=True):
+            kept[...] = result  # as a worker writes to shared memory
+        seconds.append(time.process_time() - start_s)
+    return statistics.median(seconds[1:])
+
+
+def _bytes(manifest: Manifest, stage: Stage) -> int:
+    names = [row.tensor for row in stage.inputs] + [row.tensor for row in stage.outputs]
+    return sum(manifest.tensor(name).bytes for name in names)
