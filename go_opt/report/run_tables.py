@@ -15,10 +15,17 @@ from go_opt.run.pipeline.results import RunResult
 
 def run_lines(result: RunResult) -> Iterator[str]:
     """The run as a whole."""
-    cores = f"{result.cores} core" + ("s" if result.cores > 1 else "")
+    stages, processes, cores = (
+        f"{count} {name if count == 1 else plural}"
+        for count, name, plural in (
+            (len(result.stages), "stage", "stages"),
+            (result.workers, "process", "processes"),
+            (result.cores, "core", "cores"),
+        )
+    )
     yield (
-        f"{result.model}, planned for {result.target}: {len(result.stages)} stages in {result.workers} "
-        f"processes on {cores}, {result.inferences} inferences"
+        f"{result.model}, planned for {result.target}: {stages} in {processes} on {cores}, "
+        f"{result.inferences} inferences"
     )
     busiest, predicted = (
         format_duration(seconds) for seconds in (result.processor_interval_s, result.predicted_interval_s)

@@ -22,8 +22,10 @@ def shared_memory(size_bytes: int) -> Iterator[tuple[int, memoryview]]:
     descriptor = -1
     try:
         descriptor = _open()
-        # Without this, a write to a page that cannot be had would be the end of a process.
-        os.posix_fallocate(descriptor, 0, size_bytes)
+        os.ftruncate(descriptor, size_bytes)
+        if hasattr(os, "posix_fallocate"):
+            # Without this, a write to a page that cannot be had would be the end of a process.
+            os.posix_fallocate(descriptor, 0, size_bytes)
         mapped = mmap.mmap(descriptor, size_bytes)
     except OSError as error:
         if descriptor >= 0:

@@ -17,6 +17,7 @@ from onnx import numpy_helper
 import go_opt
 from go_opt.env import load_target
 from go_opt.errors import EnvironmentFailedError, InvalidInputError, ModelError
+from go_opt.frontends import from_onnx
 from go_opt.model.plan import Clone, Relay
 from go_opt.run.export import export
 from go_opt.run.pipeline import running
@@ -27,6 +28,7 @@ from go_opt.run.pipeline.links import Links, write_links
 from go_opt.run.pipeline.results import StageRun, busiest_chip_s
 from go_opt.run.pipeline.workers import Workers
 from tests.exports import FLOAT, INT64, info, integers, model, node, plan_of, saved, weight
+from tests.go_opt.run.test_random_stages import with_random_weights
 
 Ids = list[tuple[int, ...]]
 
@@ -116,6 +118,14 @@ def test_a_chip_with_several_stages(chain: Path) -> None:
     of_chip_0 = result.stages[0].processor_s + result.stages[2].processor_s
     of_chip_1 = result.stages[1].processor_s + result.stages[3].processor_s
     assert result.processor_interval_s == max(of_chip_0, of_chip_1)
+
+
+def test_a_model_of_others(tmp_path: Path) -> None:
+    path = with_random_weights("light_shufflenet", tmp_path)
+    num_ops = from_onnx(path).num_ops
+    plan = plan_of(path, [4 * op // num_ops for op in range(num_ops)])
+    result = go_opt.run_plan(path, plan, inferences=5)
+    assert (result.workers, [stage.num_ops for stage in result.stages]) == (4, [43, 42, 43, 42])
 
 
 def test_the_busiest_chip_by_hand() -> None:
