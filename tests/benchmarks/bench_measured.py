@@ -1,0 +1,180 @@
+"""Predicted against measured: plans of other people's models as processes of ONNX Runtime on this machine.
+
+For each model a profile of the machine, then 20 plans that the profile has not seen: even splits by nodes, by
+parameters and by FLOPs, and the optimizer's, for 2, 4 and 8 processes, and random slicings. Of each plan the
+busiest process's processor seconds for one inference, as predicted by the measured costs of ops, as predicted
+by the rates that another model's profile fitted, and as measured. No figure is by the clock.
+
+    python tests/benchmarks/bench_measured.py --seconds 20 --out measured.jsonl light_resnet50
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import go_opt
+from go_opt.env import Target, evaluate_plan
+from go_opt.env.cost import cost_tables
+from go_opt.env.cost.op_quantities import weight_bytes
+from go_opt.env.target import parse_target
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from tests.exports import LIGHT
+from tests.go_opt.run.test_random_stages import with_random_weights
+
+FITTED = "light_squeezenet"  # whose rates are tried on all others
+SIZES = (2, 4, 8)
+NUM_RANDOM = 8
+BALANCES = ("nodes", "parameters", "FLOPs")
+INFERENCES = 20
+
+
+@dataclass(frozen=True)
+class Case:
+    """A plan by how it came about and how many processes it has."""
+
+    kind: str
+    size: int
+    plan: Plan
+
+
+def targets_of(text: str) -> dict[int, Target]:
+    """The machine with each number of processes."""
+    assert "count = 8\n" in text
+    return {
+        size: parse_target(text.replace("count = 8\n", f"count = {size}\n"), "machine")
+        for size in range(2, 9)
+    }
+
+
+def sliced(graph: Graph, on: Target, place: NDArray) -> Plan:
+    each = np.arange(graph.num_ops)
+    return Plan.create(
+        graph, "machine", on.fingerprint, placement=place, order=each, fusion_group=each, provenance="bench"
+    )
+
+
+def balanced(weights: NDArray, size: int) -> NDArray:
+    """Slices of equal weight."""
+    middle = np.cumsum(weights) - weights / 2
+    return np.minimum(middle * size / weights.sum(), size - 1).astype(np.int64)
+
+
+def cases(graph: Graph, targets: dict[int, Target], seconds: float) -> Iterator[Case]:
+    weights = {
+        "nodes": np.ones(graph.num_ops),
+        "parameters": weight_bytes(cost_tables(graph, targets[2])).astype(float),
+        "FLOPs": graph.op_flops,
+    }
+    for size in SIZES:
+        for kind in BALANCES:
+            yield Case(kind, size, sliced(graph, targets[size], balanced(weights[kind], size)))
+        found = go_opt.optimize(graph, targets[size], budget_s=seconds, replication=False, policy=None)
+        yield Case("go-opt", size, found.plan)
+    rng = np.random.default_rng(0)
+    for _ in range(NUM_RANDOM):
+        size = int(rng.integers(2, 9))
+        cuts = np.sort(rng.choice(graph.num_ops - 1, size - 1, replace=False) + 1)
+        place = np.searchsorted(cuts, np.arange(graph.num_ops), side="right")
+        yield Case("random", size, sliced(graph, targets[size], place))
+
+
+def with_other_rates(plain: Graph, on: Target, plan: Plan) -> float:
+    """The interval that the rates of another model's profile predict."""
+    moved = Plan.create(
+        plain, "machine", on.fingerprint, placement=plan.placement, order=plan.order,
+        fusion_group=plan.fusion_group, provenance="bench",
+    )  # fmt: skip
+    return evaluate_plan(plain, on, moved).interval_s
+
+
+def measure(name: str, folder: Path, seconds: float, rates: str | None) -> tuple[str, list[dict]]:
+    """The text of the model's own target, and a row for each plan."""
+    path = with_random_weights(name, folder)
+    profile = go_opt.profile(path, folder / "machine.toml", folder / "costs.csv", chips=8, seconds=seconds)
+    print(
+        f"{name}: {profile.graph.num_ops} ops, {profile.segments} segments, held-out error by rates "
+        f"{profile.rates_error:.1%}, by ops {profile.ops_error:.1%}",
+        flush=True,
+    )
+    targets = targets_of(profile.target_text)
+    others = targets_of(rates or profile.target_text)
+    graph = go_opt.with_measured_costs(profile.graph, folder / "costs.csv", targets[2])
+    rows = []
+    for case in cases(graph, targets, 2.0):
+        on = targets[case.size]
+        ran = go_opt.run_plan(path, case.plan, inferences=INFERENCES, target=on, costs=folder / "costs.csv")
+        rows.append(
+            {
+                "model": name,
+                "kind": case.kind,
+                "size": case.size,
+                "predicted_s": evaluate_plan(graph, on, case.plan).interval_s,
+                "by_rates_s": with_other_rates(profile.graph, others[case.size], case.plan),
+                "measured_s": ran.processor_interval_s,
+                "difference": ran.difference,
+            }
+        )
+    return profile.target_text, rows
+
+
+def column(rows: Sequence[dict], name: str) -> NDArray:
+    return np.array([row[name] for row in rows])
+
+
+def summary(rows: Sequence[dict], predicted: str = "predicted_s") -> str:
+    said, seen = column(rows, predicted), column(rows, "measured_s")
+    regret = seen[said.argmin()] / seen.min() - 1
+    return (
+        f"Spearman {spearmanr(said, seen).statistic:.3f}, MAPE {np.abs(said / seen - 1).mean():.1%}, "
+        f"regret of the best predicted plan {regret:.1%}"
+    )
+
+
+def gains(rows: Sequence[dict]) -> str:
+    """How much longer the busiest process of even splits takes than that of the optimizer's plan."""
+    seen = {(row["kind"], row["size"]): row["measured_s"] for row in rows if row["kind"] != "random"}
+    texts = []
+    for kind in BALANCES:
+        ratios = [seen[kind, size] / seen["go-opt", size] for size in SIZES]
+        texts.append(f"{kind} " + " ".join(f"{ratio:.2f}" for ratio in ratios))
+    return ", ".join(texts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    known = sorted(path.stem for path in LIGHT.glob("*.onnx"))
+    parser.add_argument("models", nargs="*", choices=[*known, []], default=[])
+    parser.add_argument("--seconds", type=float, default=30.0, help="of each profile")
+    parser.add_argument("--out", type=Path, help="append a JSON line for each plan")
+    asked = parser.parse_args()
+    rates = None
+    for name in [FITTED, *(name for name in asked.models or known if name != FITTED)]:
+        with tempfile.TemporaryDirectory() as folder:
+            own, rows = measure(name, Path(folder), asked.seconds, rates)
+        print(f"  by costs of ops: {summary(rows)}")
+        if rates is not None:
+            print(f"  by rates of {FITTED}: {summary(rows, 'by_rates_s')}")
+        print(f"  measured against go-opt's with {SIZES} processes: {gains(rows)}", flush=True)
+        rates = rates or own
+        if asked.out:
+            with asked.out.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+if __name__ == "__main__":
+    main()
