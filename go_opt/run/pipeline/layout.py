@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray, LongArray
 from go_opt.errors import ModelError
 from go_opt.run.manifest import Manifest
 
@@ -156,9 +157,9 @@ class State:
             np.frombuffer(memory, dtype, math.prod(shape), offset).reshape(shape)
             for dtype, shape, offset in layout.tables[:-1]
         )
-        self.counters: NDArray[np.int64] = counters  # [U] inferences done
-        self.seconds: NDArray[np.float64] = seconds  # [S, I, 2] of the processor and by the clock
-        self.arrivals: NDArray[np.float64] = arrivals  # [K, slots] on the monotonic clock
+        self.counters: LongArray = counters  # [U] inferences done
+        self.seconds: FloatArray = seconds  # [S, I, 2] of the processor and by the clock
+        self.arrivals: FloatArray = arrivals  # [K, slots] on the monotonic clock
         self._layout = layout
         self._slots = [
             [

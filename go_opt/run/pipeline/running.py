@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray
 from go_opt.common.cores import num_cores
 from go_opt.env import Target, load_target
 from go_opt.errors import EnvironmentFailedError, InvalidInputError
@@ -171,7 +172,7 @@ class _Host:
         self.workers.wake()
 
 
-def _result(manifest: Manifest, layout: Layout, host: _Host, seconds: NDArray[np.float64]) -> RunResult:
+def _result(manifest: Manifest, layout: Layout, host: _Host, seconds: FloatArray) -> RunResult:
     stages = tuple(
         StageRun(
             stage.stage,

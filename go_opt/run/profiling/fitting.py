@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+from go_opt.common.arrays import FloatArray
 from go_opt.run.profiling.segments import Segment
 
 # How much a measurement may err, against how much an op may differ from what the rates say.
@@ -22,30 +22,28 @@ _LEAST_OP_S: Final = 1e-7  # below, an op's relative deviation says nothing
 class Rates:
     """Seconds of each quantity."""
 
-    per_quantity_s: NDArray[np.float64]  # of QUANTITIES
+    per_quantity_s: FloatArray  # of QUANTITIES
     per_cut_byte_s: float  # that enters or leaves a segment: copied and laid out anew
     per_segment_s: float
 
-    def op_s(self, quantities: NDArray[np.float64]) -> NDArray[np.float64]:
+    def op_s(self, quantities: FloatArray) -> FloatArray:
         """[N] seconds of each op."""
-        seconds: NDArray[np.float64] = quantities @ self.per_quantity_s
+        seconds: FloatArray = quantities @ self.per_quantity_s
         return seconds
 
-    def segment_s(self, segment: Segment, op_s: NDArray[np.float64]) -> float:
+    def segment_s(self, segment: Segment, op_s: FloatArray) -> float:
         """Predicted seconds of a segment."""
         return float(op_s[segment.ops].sum() + segment.bytes * self.per_cut_byte_s + self.per_segment_s)
 
 
-def fit_rates(segments: Sequence[Segment], quantities: NDArray[np.float64]) -> Rates:
+def fit_rates(segments: Sequence[Segment], quantities: FloatArray) -> Rates:
     """The rates that explain the seconds of segments best."""
     rows = np.array([[*quantities[one.ops].sum(axis=0), one.bytes, 1.0] for one in segments])
     solution = _solve(rows / _seconds(segments)[:, None], np.ones(len(segments)))
     return Rates(solution[:-2], float(solution[-2]), float(solution[-1]))
 
 
-def fit_ops(
-    segments: Sequence[Segment], quantities: NDArray[np.float64], rates: Rates
-) -> tuple[NDArray[np.float64], Rates]:
+def fit_ops(segments: Sequence[Segment], quantities: FloatArray, rates: Rates) -> tuple[FloatArray, Rates]:
     """[N] seconds of each op near what the rates say, and the rates with costs of cuts that go with them.
 
     How near is decided by how well segments are predicted that were left out.
@@ -64,8 +62,8 @@ def _without(segments: Sequence[Segment], fold: int) -> list[Segment]:
 
 
 def _near_rates(
-    segments: Sequence[Segment], quantities: NDArray[np.float64], rates: Rates, trust: float
-) -> tuple[NDArray[np.float64], Rates]:
+    segments: Sequence[Segment], quantities: FloatArray, rates: Rates, trust: float
+) -> tuple[FloatArray, Rates]:
     expected = np.maximum(rates.op_s(quantities), _LEAST_OP_S)
     num_ops = len(expected)
     rows = np.zeros((len(segments), num_ops + 2))
@@ -80,19 +78,19 @@ def _near_rates(
     return solution[:-2] * expected, refined
 
 
-def relative_error(segments: Sequence[Segment], rates: Rates, op_s: NDArray[np.float64]) -> float:
+def relative_error(segments: Sequence[Segment], rates: Rates, op_s: FloatArray) -> float:
     """Mean absolute error of the predictions, relative to what was measured."""
     predicted = np.array([rates.segment_s(segment, op_s) for segment in segments])
     return float(np.abs(predicted / _seconds(segments) - 1).mean())
 
 
-def _seconds(segments: Sequence[Segment]) -> NDArray[np.float64]:
+def _seconds(segments: Sequence[Segment]) -> FloatArray:
     return np.array([segment.seconds for segment in segments])
 
 
-def _solve(rows: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+def _solve(rows: FloatArray, right: FloatArray) -> FloatArray:
     """Columns are scaled to length 1: quantities are of very different sizes."""
     scale = np.linalg.norm(rows, axis=0)
     scale[scale == 0] = 1.0
-    solution: NDArray[np.float64] = nnls(rows / scale, right)[0] / scale
+    solution: FloatArray = nnls(rows / scale, right)[0] / scale
     return solution

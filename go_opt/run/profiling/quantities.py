@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
+from go_opt.common.arrays import FloatArray
 from go_opt.env.cost import CostTables, cost_tables
 from go_opt.env.cost.op_quantities import bytes_out
 from go_opt.env.target import Target
@@ -27,7 +27,7 @@ _TRANSCENDENTAL: Final = frozenset(
 )
 
 
-def op_quantities(whole: ir.Graph, graph: Graph, target: Target) -> NDArray[np.float64]:
+def op_quantities(whole: ir.Graph, graph: Graph, target: Target) -> FloatArray:
     """[N, len(QUANTITIES)] of each op."""
     tables: CostTables = cost_tables(graph, target)
     node_of = {node.name: node for node in whole}

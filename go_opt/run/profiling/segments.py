@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import LongArray
 from go_opt.env.target import Target
 from go_opt.frontends.onnx.lowered import LoweredModel
 from go_opt.model.graph import Graph
@@ -32,7 +33,7 @@ _LEAST_RUNS, _MOST_RUNS, _ENOUGH_S = 4, 15, 0.1
 class Segment:
     """Consecutive ops that ran as a stage."""
 
-    ops: NDArray[np.int64]
+    ops: LongArray
     bytes: int  # that enter and leave
     seconds: float  # median processor time, its copies included
 
@@ -52,7 +53,7 @@ class Segments:
             if time.monotonic() >= until_s:
                 return
 
-    def _of_cut(self, place: NDArray[np.int64], rng: np.random.Generator, folder: Path) -> list[Segment]:
+    def _of_cut(self, place: LongArray, rng: np.random.Generator, folder: Path) -> list[Segment]:
         graph = self._graph
         plan = Plan.create(
             graph,
@@ -77,7 +78,7 @@ class Segments:
         return segments
 
 
-def random_cut(rng: np.random.Generator, num_ops: int) -> NDArray[np.int64]:
+def random_cut(rng: np.random.Generator, num_ops: int) -> LongArray:
     """[N] segment of each op; ops keep their order."""
     most = min(MOST_SEGMENTS, num_ops)
     between = np.arange(1, num_ops)
