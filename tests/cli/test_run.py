@@ -52,7 +52,8 @@ def test_what_is_refused(cli: Cli, plan: Path) -> None:
 def test_signals_leave_no_process(plan: Path, user_env: dict[str, str], number: int, code: int) -> None:
     command = [sys.executable, "-m", "go_opt.cli", "run", str(plan), "--plan", "plan.json"]
     command += ["--inferences", "1000000"]
-    with subprocess.Popen(command, cwd=plan.parent, env=user_env, stderr=subprocess.PIPE, text=True) as run:
+    env = {**user_env, "TMPDIR": str(plan.parent)}
+    with subprocess.Popen(command, cwd=plan.parent, env=env, stderr=subprocess.PIPE, text=True) as run:
         while len(workers := list(workers_of(run.pid))) < 2 or not all(map(is_at_work, workers)):
             assert run.poll() is None
             time.sleep(0.02)
