@@ -34,6 +34,7 @@ app = typer.Typer(
 app.command("optimize")(plans.optimize)
 app.command("evaluate")(plans.evaluate)
 app.command("verify")(plans.verify)
+app.command("diff")(plans.diff)
 app.command("explain")(explaining.explain)
 app.command("trace")(drawing.trace)
 app.command("report")(drawing.report)

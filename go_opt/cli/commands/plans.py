@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
+from go_opt.cli.commands.completion import models_named
 from go_opt.cli.commands.options import (
     Connection,
     ConstraintsOption,
@@ -165,6 +166,37 @@ def verify(
         print_lines(console(), _broken(violations) or [valid])
     if violations:
         raise typer.Exit(INVALID_PLAN)
+
+
+def diff(
+    first: Annotated[Path, typer.Argument(metavar="FIRST", help="A plan written by optimize --out.")],
+    second: Annotated[Path, typer.Argument(metavar="SECOND", help="Another one.")],
+    model: Annotated[
+        str | None, typer.Option(help="Cost both plans for this model.", autocompletion=models_named)
+    ] = None,
+    costs: CostsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what differs between two plans of a model, or of two versions of it."""
+    from dataclasses import asdict
+
+    from go_opt import api
+    from go_opt.model.codecs.plan_json import load_plan
+    from go_opt.model.codecs.start_files import load_start
+    from go_opt.model.plan_diff import plan_diff
+
+    found = plan_diff(load_start(first), load_start(second))
+    plans = () if model is None else (load_plan(first), load_plan(second))
+    costed = [(plan, api.evaluate(str(model), None, plan, costs=costs)) for plan in plans]
+    if as_json:
+        from go_opt.result_json import metrics_to_dict
+
+        _print_json(asdict(found) | {"metrics": [metrics_to_dict(metrics) for _, metrics in costed]})
+    else:
+        from go_opt.report.parts.diff_lines import diff_lines
+        from go_opt.report.parts.screen import console, print_lines
+
+        print_lines(console(), diff_lines(found, costed))
 
 
 def _broken(violations: list[Violation]) -> list[str]:
