@@ -39,6 +39,8 @@ def read_options(options: SearchOptions) -> tuple[Request, str | None]:
     """
     asked: dict[str, Any] = {"constraints": (), "policy": "default", **options}
     policy = asked.pop("policy")
+    if asked.get("start") is not None:
+        raise InvalidInputError("start is not for a service: search in this process.", field="start")
     if not isinstance(policy, str | None):
         raise InvalidInputError(
             f"policy must be the name of one that the service has, not {policy!r}.", field="policy"
