@@ -1,9 +1,10 @@
 """go-opt: where each op of an ML graph runs, in which order, and which ops are fused.
 
 The doors are :func:`load`, :func:`target`, :func:`optimize`, :func:`evaluate`, :func:`verify`,
-:func:`explain`, :func:`timeline`, :func:`plan_page`, :func:`export`, :func:`run_plan`, :func:`profile`,
-:func:`pretrain`, :func:`finetune` and :func:`serve_environment`; constraints are :class:`Pin`,
-:class:`Forbid`, :class:`Colocate`, :class:`CutAfter`, :class:`ChipLimit`.
+:func:`fewest_chips`, :func:`chip_counts`, :func:`explain`, :func:`timeline`, :func:`plan_page`,
+:func:`export`, :func:`run_plan`, :func:`profile`, :func:`pretrain`, :func:`finetune` and
+:func:`serve_environment`; constraints are :class:`Pin`, :class:`Forbid`, :class:`Colocate`,
+:class:`CutAfter`, :class:`ChipLimit`.
 Importing this package is light; JAX and gRPC load on first use.
 """
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from go_opt.api import target as target
     from go_opt.api import timeline as timeline
     from go_opt.api import verify as verify
+    from go_opt.chips import chip_counts as chip_counts
+    from go_opt.chips import fewest_chips as fewest_chips
     from go_opt.constraint_file import load_constraints as load_constraints
     from go_opt.env import Metrics as Metrics
     from go_opt.env import Target as Target
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from go_opt.model.plan import Plan as Plan
     from go_opt.report.page import plan_page as plan_page
     from go_opt.result import OptimizeResult as OptimizeResult
+    from go_opt.result import Request as Request
     from go_opt.run.export import export as export
     from go_opt.run.pipeline.results import RunResult as RunResult
     from go_opt.run.pipeline.running import run_plan as run_plan
@@ -81,14 +85,17 @@ _DOORS = {
     "Profile": "go_opt.run.profiling.profiling",
     "Retry": "go_opt.service.transport.retry",
     "RemoteEnvironment": "go_opt.service.environment.remote_environment",
+    "Request": "go_opt.result",
     "RunResult": "go_opt.run.pipeline.results",
     "Target": "go_opt.env",
     "Timeline": "go_opt.env.model.timeline",
     "TrainingResult": "go_opt.training",
     "Violation": "go_opt.solver",
+    "chip_counts": "go_opt.chips",
     "evaluate": "go_opt.api",
     "explain": "go_opt.api",
     "export": "go_opt.run.export",
+    "fewest_chips": "go_opt.chips",
     "finetune": "go_opt.training",
     "from_jax": "go_opt.frontends",
     "from_networkx": "go_opt.frontends",

@@ -11,12 +11,14 @@ from go_opt.env.target.definition import (
     target_names,
     target_text,
 )
+from go_opt.env.target.first_chips import first_chips
 
 __all__ = [
     "PAPER",
     "ChipKind",
     "Target",
     "Triangle",
+    "first_chips",
     "load_target",
     "parse_target",
     "shipped_target",

@@ -21,6 +21,7 @@ from go_opt.cli.commands import (
     serving,
     training,
 )
+from go_opt.cli.commands.planning import chips
 from go_opt.cli.commands.running import exporting, profiling, running
 from go_opt.errors import GoOptError, ServiceError
 
@@ -32,6 +33,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("optimize")(plans.optimize)
+app.command("chips")(chips.chips)
 app.command("evaluate")(plans.evaluate)
 app.command("verify")(plans.verify)
 app.command("diff")(plans.diff)

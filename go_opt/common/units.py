@@ -32,6 +32,24 @@ def parse_duration_s(text: str, field: str) -> float:
     return seconds
 
 
+def parse_rate_per_s(text: str, field: str) -> float:
+    """``40000/s``, ``2.5e4`` or ``90/m`` as a number a second; a bare number is one a second.
+
+    Raises:
+      InvalidInputError: it is no rate, or not above zero.
+    """
+    number, _, unit = text.partition("/")
+    try:
+        rate = float(number) / _SECONDS[unit.strip()]
+    except (ValueError, KeyError):
+        rate = math.nan
+    if not (math.isfinite(rate) and rate > 0):
+        raise InvalidInputError(
+            f"{field} must be a rate above zero such as 40000/s, not {text[:100]!r}.", field=field
+        )
+    return rate
+
+
 def format_duration(seconds: float) -> str:
     """``100.4 us``, ``1.206 ms`` …: four digits in the unit that suits."""
     if not math.isfinite(seconds):

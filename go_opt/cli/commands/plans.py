@@ -24,7 +24,7 @@ from go_opt.cli.commands.options import (
     read_constraints,
     with_options,
 )
-from go_opt.cli.commands.searching import Search, ask_server, search_here
+from go_opt.cli.commands.searching import SizedSearch, ask_server, fewest_chips_here, search_here
 from go_opt.cli.inputs.loading import (
     Beginning,
     Judged,
@@ -48,7 +48,7 @@ INVALID_PLAN: Final = 3
 @with_options
 def optimize(
     model: ModelArgument,
-    search: Search,
+    search: SizedSearch,
     beginning: Beginning,
     connection: Connection,
     target: TargetOption = "mcm-6x6",
@@ -66,20 +66,28 @@ def optimize(
     """Find a plan for MODEL and say how far from the best possible it can be."""
     from go_opt import api
     from go_opt.env.target import PAPER
+    from go_opt.report.parts.chip_tables import fewest_line
 
     if cost_model == "paper" and not target.endswith(PAPER):
         target += PAPER
     options = search.keywords()
     check_writable(out)
     connection.refuse_without_server()
-    if connection.server is not None and (beginning.start or beginning.placement):
-        raise InvalidInputError("--start and --placement are not for a service.", field="start")
+    rate_per_s = search.rate_per_s()
+    if connection.server is not None and (beginning.start or beginning.placement or search.fewest_chips):
+        raise InvalidInputError(
+            "--start, --placement and --fewest-chips are not for a service.", field="start"
+        )
     on = api.target(target)
     graph = with_costs(beginning.load(model), on, costs)
     options["start"] = beginning.start_of(graph)
     try:
         if connection.server is not None:
             result = ask_server(connection, graph, target, options)
+        elif search.fewest_chips:
+            fewest = fewest_chips_here(graph, on, rate_per_s, options)
+            typer.echo(fewest_line(fewest, on.num_chips), err=True)
+            result = fewest.result
         else:
             result = search_here(graph, on, options)
     except InfeasibleError as error:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from go_opt.cli.commands.options import ConstraintsOption, read_constraints
-from go_opt.common.units import parse_duration_s
+from go_opt.common.units import parse_duration_s, parse_rate_per_s
 from go_opt.env.model.metrics import Fidelity
+from go_opt.errors import InvalidInputError
 from go_opt.result import Decide, Objective, Step
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from go_opt.env import Target
     from go_opt.model.graph import Graph
     from go_opt.result import OptimizeResult
+    from go_opt.search.chip_counts import FewestChips
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,53 @@ class Search:
             "constraints": read_constraints(self.constraints),
             "max_latency_s": None if latency is None else parse_duration_s(latency, "--max-latency"),
         }
+
+
+@dataclass(frozen=True)
+class SizedSearch(Search):
+    """A search, or one for the smallest package that is fast enough."""
+
+    fewest_chips: Annotated[
+        bool,
+        typer.Option("--fewest-chips", help="As few chips as --rate and --max-latency need."),
+    ] = False
+    rate: Annotated[
+        str | None, typer.Option(help="Inferences a second, such as 40000/s, for --fewest-chips.")
+    ] = None
+
+    def rate_per_s(self) -> float | None:
+        """What is asked of the fewest chips."""
+        if self.rate is None:
+            return None
+        if not self.fewest_chips:
+            raise InvalidInputError("--rate is for --fewest-chips.", field="rate")
+        return parse_rate_per_s(self.rate, "--rate")
+
+
+def fewest_chips_here(
+    graph: Graph, target: Target, rate_per_s: float | None, options: dict[str, Any]
+) -> FewestChips:
+    """The answer of this process; each number of chips that was searched is said on stderr."""
+    from go_opt.chips import fewest_chips
+    from go_opt.cli.commands.interrupt import InterruptAsks
+    from go_opt.report.parts.chip_tables import count_line
+    from go_opt.report.progress import announce_compilation
+    from go_opt.result import Request
+
+    asked = dict(options)
+    policy = asked.pop("policy")
+    announce_compilation()
+    with InterruptAsks() as interrupt:
+        return fewest_chips(
+            graph,
+            target,
+            Request(**asked),
+            rate_per_s=rate_per_s,
+            policy=policy,
+            on_count=lambda found: typer.echo(count_line(found), err=True),
+            on_step=interrupt.on_step,
+            should_stop=interrupt.is_asked,
+        )
 
 
 def search_here(graph: Graph, target: Target, options: dict[str, Any]) -> OptimizeResult:

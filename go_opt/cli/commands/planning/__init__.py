@@ -1,0 +1,1 @@
+"""The commands that say how large a package a model needs."""

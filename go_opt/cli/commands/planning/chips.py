@@ -1,0 +1,93 @@
+"""The command that plans a model for several numbers of chips: ``chips``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from go_opt.cli.commands.interrupt import InterruptAsks
+from go_opt.cli.commands.options import CostsOption, JsonOption, ModelArgument, TargetOption, with_options
+from go_opt.cli.commands.searching import Search
+from go_opt.cli.inputs.loading import Loading, with_costs
+from go_opt.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from go_opt.search.chip_counts import ChipCount
+
+
+@with_options
+def chips(
+    model: ModelArgument,
+    search: Search,
+    loading: Loading,
+    target: TargetOption = "mcm-6x6",
+    counts: Annotated[
+        str | None, typer.Option(metavar="N,N", help="Numbers of chips.  [default: 1,2,4,... and all]")
+    ] = None,
+    costs: CostsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Plan MODEL for several numbers of chips; the budget is for each of them."""
+    from go_opt import api
+    from go_opt.chips import chip_counts
+    from go_opt.report.parts.chip_tables import count_line, counts_table
+    from go_opt.report.parts.screen import console, print_table
+    from go_opt.report.progress import announce_compilation
+    from go_opt.result import Request
+
+    options = search.keywords()
+    policy = options.pop("policy")
+    asked = None if counts is None else _parse_counts(counts)
+    on = api.target(target)
+    graph = with_costs(loading.load(model), on, costs)
+    announce_compilation()
+    found: list[ChipCount] = []
+    with InterruptAsks() as interrupt:
+        for one in chip_counts(
+            graph,
+            on,
+            Request(**options),
+            counts=asked,
+            policy=policy,
+            on_step=interrupt.on_step,
+            should_stop=interrupt.is_asked,
+        ):
+            found.append(one)
+            typer.echo(count_line(one), err=True)
+            if interrupt.is_asked():
+                break
+    if as_json:
+        typer.echo(json.dumps([count_to_dict(one) for one in found], allow_nan=False))
+    else:
+        print_table(console(), counts_table(found))
+
+
+def count_to_dict(found: ChipCount) -> dict[str, Any]:
+    """What a number of chips reaches, as ``--json`` prints it; null where there is no plan."""
+    from go_opt.result_json import finite
+
+    result = found.result
+    facts = {"chips": found.chips, "is_proven": found.is_proven, "reason": found.reason}
+    if result is None:
+        return facts | dict.fromkeys(("interval_s", "latency_s"))
+    simulated_s = result.simulated_interval_s
+    return facts | {
+        "chips_used": result.plan.chips_used,
+        "interval_s": result.metrics.interval_s,
+        "latency_s": result.metrics.latency_s,
+        "makespan_s": result.metrics.makespan_s,
+        "simulated_interval_s": None if simulated_s is None else finite(simulated_s),
+        "lower_bound_s": result.lower_bound_s,
+        "status": result.status,
+    }
+
+
+def _parse_counts(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InvalidInputError(
+            f"--counts must be whole numbers such as 1,2,4, not {text[:100]!r}.", field="counts"
+        ) from None

@@ -1,0 +1,56 @@
+"""The text of ``go-opt chips`` and of ``optimize --fewest-chips``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from go_opt.common.units import format_duration, format_ratio
+from go_opt.report.parts.wording import counted
+from go_opt.search.chip_counts import ChipCount, FewestChips
+
+
+def count_line(found: ChipCount) -> str:
+    """One number of chips, for people who wait for the others."""
+    chips = counted(found.chips, "chip")
+    if found.result is None:
+        return f"{chips}: no plan, {found.reason}"
+    return f"{chips}: interval {format_duration(_interval_s(found))}, {found.result.status}"
+
+
+def counts_table(counts: Sequence[ChipCount]) -> Table:
+    """One row for each number of chips; the ratio is against the fewest with a plan."""
+    table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
+    for name in ("chips", "used", "interval", "times as fast", "latency", "bound", "gap", "status"):
+        table.add_column(name, justify="left" if name == "status" else "right", no_wrap=True)
+    first_s = next((_interval_s(found) for found in counts if found.result), math.nan)
+    for found in counts:
+        result = found.result
+        if result is None:
+            status = "no plan, proven" if found.is_proven else "no plan found"
+            table.add_row(str(found.chips), *["-"] * 6, status)
+            continue
+        table.add_row(
+            str(found.chips),
+            str(result.plan.chips_used),
+            format_duration(_interval_s(found)),
+            f"{first_s / _interval_s(found):.2f}",
+            format_duration(result.metrics.latency_s),
+            format_duration(result.lower_bound_s or math.inf),
+            format_ratio(result.gap),
+            result.status,
+        )
+    return table
+
+
+def fewest_line(fewest: FewestChips, num_chips: int) -> str:
+    """How many chips a plan needs, and how sure it is."""
+    return f"chips       {fewest.chips} of {num_chips}; {fewest.claim}"
+
+
+def _interval_s(found: ChipCount) -> float:
+    """Predicted, or simulated where that is longer."""
+    assert found.result is not None
+    return max(found.result.metrics.interval_s, found.result.simulated_interval_s or 0.0)
