@@ -9,8 +9,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import go_opt
+from go_opt.agents.training.problems.environment import open_session
 from go_opt.model.codecs.plan_json import save_plan
 from tests.cli.conftest import Cli
 from tests.exports import info, model, node, plan_of, saved, weight
@@ -44,7 +47,8 @@ def test_predicted_and_measured(cli: Cli, plan: Path) -> None:
 
 def test_what_is_refused(cli: Cli, plan: Path) -> None:
     cli("run", "zoo:resnet50", "--plan", "plan.json").is_refused("zoo:resnet50", "ONNX file")
-    cli("run", plan).is_refused("--plan")
+    cli("run", plan).is_refused("--plan or --serve")
+    cli("run", plan, "--serve", "127.0.0.1:0", "--json").is_refused("--json")
     cli("run", plan, "--plan", "plan.json", "--inferences", 0).is_refused("inferences")
 
 
@@ -63,6 +67,25 @@ def test_signals_leave_no_process(plan: Path, user_env: dict[str, str], number: 
     assert said == ("go-opt: interrupted.\n" if number == signal.SIGINT else "")
     while any(map(is_alive, workers)):  # they end by themselves where the command cannot end them
         time.sleep(0.02)
+
+
+def test_clients_have_plans_measured(plan: Path, user_env: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "go_opt.cli", "run", str(plan), "--serve", "127.0.0.1:0"]
+    with subprocess.Popen(command, env=user_env, stderr=subprocess.PIPE, text=True) as served:
+        assert served.stderr is not None
+        try:
+            address = served.stderr.readline().removeprefix("listening on ").strip()
+            graph, target = go_opt.load(plan), go_opt.target("gpu-8")
+            rows = np.array([[0, 0, 1], [1, 1, 1]], np.int32)
+            each = np.broadcast_to(np.arange(3, dtype=np.int32), (2, 3))
+            with open_session(go_opt.RemoteEnvironment(address), graph, target) as session:
+                found = session.evaluate(rows, each, each)
+            assert found.valid.all()
+            assert (found.interval_s > 0).all()
+            served.send_signal(signal.SIGTERM)
+            assert served.wait(30) == 0
+        finally:
+            served.kill()
 
 
 def workers_of(parent: int) -> Iterator[int]:

@@ -10,12 +10,19 @@ import typer
 
 from go_opt.cli.commands.interrupt import interrupts_raised
 from go_opt.cli.commands.options import CostsOption, JsonOption, ModelArgument, PlanTargetOption
+from go_opt.errors import InvalidInputError
 
 
 def run(
     model: ModelArgument,
-    plan: Annotated[Path, typer.Option("--plan", metavar="PLAN", help="A plan written by optimize --out.")],
-    inferences: Annotated[int, typer.Option(help="Inferences to run as a pipeline.")] = 100,
+    plan: Annotated[
+        Path | None, typer.Option("--plan", metavar="PLAN", help="A plan written by optimize --out.")
+    ] = None,
+    serve: Annotated[
+        str | None,
+        typer.Option("--serve", metavar="HOST:PORT", help="Instead of one plan, run those of clients there."),
+    ] = None,
+    inferences: Annotated[int, typer.Option(help="Inferences of a plan to run as a pipeline.")] = 100,
     seed: Annotated[int, typer.Option(help="Draws the inputs.")] = 0,
     links: Annotated[
         bool, typer.Option("--links", help="Tensors arrive as late as the target's links make them.")
@@ -25,12 +32,21 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Run the stages of a plan in ONNX Runtime, a process for each chip, and compare with the prediction."""
+    from go_opt.hardware import serve_environment
     from go_opt.report.parts.screen import console, print_lines, print_table
     from go_opt.report.progress import announce_compilation
     from go_opt.report.run_tables import run_lines, run_to_dict, stages_table
+    from go_opt.run.profiling.measured_machine import MeasuredMachine
     from go_opt.run.pipeline.running import run_plan
 
     announce_compilation()
+    if (plan is None) == (serve is None):
+        raise InvalidInputError("give --plan or --serve, one of them.", field="plan")
+    if plan is None:
+        if target is not None or costs is not None or as_json:
+            raise InvalidInputError("--target, --costs and --json are for --plan.", field="serve")
+        serve_environment(MeasuredMachine(model, inferences, seed, links), str(serve))
+        return
     with interrupts_raised():  # so that no process is left
         result = run_plan(
             model, plan, inferences=inferences, seed=seed, links=links, target=target, costs=costs

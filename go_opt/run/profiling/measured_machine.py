@@ -1,0 +1,65 @@
+"""This machine as an environment: each plan that is to be evaluated runs, and is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from go_opt import api
+from go_opt.env import Target
+from go_opt.errors import EnvironmentFailedError, GoOptError, PlanError
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.run.pipeline.running import run_plan
+from go_opt.solver import verify
+
+INFERENCES: Final = 20  # of each plan: the median of their processor seconds counts
+
+
+@dataclass(frozen=True)
+class MeasuredMachine:
+    """Plans of ``model`` as processes of ONNX Runtime: a :class:`go_opt.hardware.Hardware`.
+
+    Args:
+      model: the ONNX file, with all its weights.
+      inferences: of each plan.
+      seed: draws the inputs.
+      links: tensors arrive as late as the rates of the target's links say; else at once.
+    """
+
+    model: str | Path
+    inferences: int = INFERENCES
+    seed: int = 0
+    links: bool = False
+
+    def evaluate(self, graph: Graph, target: Target, plan: Plan) -> float | None:
+        """Processor seconds of the busiest chip for an inference; None where the plan does not run.
+
+        Plans that break a rule of the target do not run, nor do stages that ONNX Runtime refuses or
+        whose outputs differ from the whole model's.
+
+        Raises:
+          EnvironmentFailedError: ``graph`` is not the model's.
+        """
+        own = _loaded(str(self.model), tuple(sorted(graph.dims.items())), graph.precision)
+        if own.op_names != graph.op_names:
+            raise EnvironmentFailedError(f"graph {graph.name!r} has other ops than {str(self.model)!r}.")
+        if verify(graph, target, plan):
+            return None
+        same = replace(plan, graph_fingerprint=own.fingerprint, dims=own.dims, precision=own.precision)
+        try:
+            ran = run_plan(
+                self.model, same, inferences=self.inferences, seed=self.seed, links=self.links, target=target
+            )
+        except (EnvironmentFailedError, PlanError):
+            return None
+        except GoOptError as error:  # the model's, or a process that cannot start
+            raise EnvironmentFailedError(str(error)) from error
+        return ran.processor_interval_s
+
+
+@lru_cache(maxsize=4)
+def _loaded(model: str, dims: tuple[tuple[str, int], ...], precision: str) -> Graph:
+    return api.load(model, dims=dict(dims), precision="as-is" if precision == "as-is" else "native")

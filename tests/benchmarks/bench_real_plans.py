@@ -1,0 +1,140 @@
+"""Random and good plans, as Xie et al. (MLSys 2022, figure 7) compare them, each of which runs here.
+
+For each model a profile of this machine as a package of four processes. Random plans are drawn by SAMPLE
+from uniform rows. Good plans are drawn near the optimizer's and lie within 10 % of it, as predicted. All of
+them run through ``MeasuredMachine``; a plan that the model calls valid and that does not run is a failure.
+Figures are processor seconds of the busiest process. Rows are appended to a file, and those that are there
+are not measured again.
+
+    python tests/benchmarks/bench_real_plans.py --out real.jsonl --random 2000 --good 200
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import pearsonr, spearmanr
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import go_opt
+from go_opt.env import Target, evaluate_plan
+from go_opt.env.target import parse_target
+from go_opt.hardware import HardwareEnvironment
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.run.profiling.measured_machine import MeasuredMachine
+from go_opt.solver import placement_problem, sample
+from tests.go_opt.run.test_random_stages import with_random_weights
+
+MODELS = ("light_squeezenet", "light_shufflenet", "light_densenet121")
+CHIPS = 4
+GOOD = 0.10  # of the best plan's interval
+SHARPNESS = (2.0, 8.0)  # log odds for the best plan's chip against each other one
+
+
+def drawn(graph: Graph, on: Target, rows: NDArray, rng: np.random.Generator) -> Plan:
+    each = np.arange(graph.num_ops, dtype=np.int32)
+    problem = placement_problem(graph, on, each)
+    place = sample(problem, rows, seed=int(rng.integers(2**31)), num_samples=1).placement[0]
+    return Plan.create(
+        graph, on.source, on.fingerprint, placement=place[problem.unit_of_op], order=each, fusion_group=each,
+        provenance="bench",
+    )  # fmt: skip
+
+
+def random_plans(graph: Graph, on: Target) -> Iterator[Plan]:
+    rng = np.random.default_rng(0)
+    while True:
+        yield drawn(graph, on, np.zeros((graph.num_ops, CHIPS)), rng)
+
+
+def good_plans(graph: Graph, on: Target, best: Plan) -> Iterator[Plan]:
+    rng, seen = np.random.default_rng(1), set[bytes]()
+    limit_s = (1 + GOOD) * evaluate_plan(graph, on, best).interval_s
+    while True:
+        rows = np.zeros((graph.num_ops, CHIPS))
+        rows[np.arange(graph.num_ops), best.placement] = rng.uniform(*SHARPNESS)
+        plan = drawn(graph, on, rows, rng)
+        is_new = plan.placement.tobytes() not in seen
+        seen.add(plan.placement.tobytes())
+        if is_new and evaluate_plan(graph, on, plan).interval_s <= limit_s:
+            yield plan
+
+
+def measured(name: str, folder: Path, seconds: float, counts: dict[str, int], out: Path) -> None:
+    """Append a row for each plan that is not in ``out`` yet."""
+    path = with_random_weights(name, folder)
+    own = out.with_suffix(f".{name}")  # the machine's figures, so that a run that goes on has the same
+    if not own.with_suffix(".csv").exists():
+        go_opt.profile(path, own.with_suffix(".toml"), own.with_suffix(".csv"), chips=CHIPS, seconds=seconds)
+    on = parse_target(own.with_suffix(".toml").read_text(), "machine")
+    graph = go_opt.with_measured_costs(go_opt.load(path, precision="as-is"), own.with_suffix(".csv"), on)
+    best = go_opt.optimize(graph, on, budget_s=5, replication=False, policy=None).plan
+    session = HardwareEnvironment(MeasuredMachine(path)).open(graph, on)
+    done = [row["kind"] for row in rows_of(out) if row["model"] == name]
+    sources = {"good": good_plans(graph, on, best), "random": random_plans(graph, on)}
+    started_s = time.monotonic()
+    for kind, plans in sources.items():
+        for number in range(counts[kind]):
+            plan = next(plans)
+            if number < done.count(kind):
+                continue
+            said = evaluate_plan(graph, on, plan)
+            ran = session.evaluate_plans([plan])
+            seen_s = float(ran.interval_s[0]) if ran.valid[0] else None
+            row = {"model": name, "kind": kind, "predicted_s": said.interval_s, "valid": said.valid}
+            with out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row | {"measured_s": seen_s}) + "\n")
+            if number % 50 == 49:
+                print(f"{name}: {number + 1} {kind} after {time.monotonic() - started_s:.0f} s", flush=True)
+
+
+def rows_of(out: Path) -> list[dict]:
+    return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+
+
+def table(rows: list[dict]) -> Iterator[str]:
+    yield "| model | plans | predicted valid that did not run | Pearson | Spearman | MAPE |"
+    yield "|---|---|---|---|---|---|"
+    for name in dict.fromkeys(row["model"] for row in rows):
+        for kinds in (("random",), ("good",), ("random", "good")):
+            these = [row for row in rows if row["model"] == name and row["kind"] in kinds and row["valid"]]
+            ran = [(row["predicted_s"], row["measured_s"]) for row in these if row["measured_s"]]
+            if len(ran) < 3:
+                continue
+            said, seen = np.array(ran).T
+            yield (
+                f"| {name} | {len(these)} {' and '.join(kinds)} | {len(these) - len(ran)} | "
+                f"{pearsonr(said, seen).statistic:.3f} | {spearmanr(said, seen).statistic:.3f} | "
+                f"{np.abs(said / seen - 1).mean():.1%} |"
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", nargs="*", default=MODELS)
+    parser.add_argument("--seconds", type=float, default=30.0, help="of each profile")
+    parser.add_argument("--random", type=int, default=2000)
+    parser.add_argument("--good", type=int, default=200)
+    parser.add_argument("--out", type=Path, required=True)
+    asked = parser.parse_args()
+    for name in asked.models:
+        with tempfile.TemporaryDirectory() as folder:
+            counts = {"random": asked.random, "good": asked.good}
+            measured(name, Path(folder), asked.seconds, counts, asked.out)
+    print("\n".join(table(rows_of(asked.out))))
+
+
+if __name__ == "__main__":
+    main()
