@@ -36,8 +36,8 @@ def run(
     from go_opt.report.parts.screen import console, print_lines, print_table
     from go_opt.report.progress import announce_compilation
     from go_opt.report.run_tables import run_lines, run_to_dict, stages_table
-    from go_opt.run.profiling.measured_machine import MeasuredMachine
     from go_opt.run.pipeline.running import run_plan
+    from go_opt.run.profiling.measured_machine import MeasuredMachine
 
     announce_compilation()
     if (plan is None) == (serve is None):
