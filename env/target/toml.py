@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -39,7 +40,7 @@ def target_to_toml(target: Target) -> str:
     }
     if target.power_w:
         fields["power_w"] = target.power_w
-    if target.simulator != ideal_parameters(len(target.kinds)):
+    if replace(target.simulator, kinds=()) != ideal_parameters(0):
         fields["simulator"] = _simulator(target.simulator)
     if target.analytical_effects:
         fields["analytical"] = {"effects": list(target.analytical_effects)}

@@ -15,6 +15,9 @@ ZOO_FIELDS = {
     *("name", "family", "split", "target", "ops", "edges", "flops", "weight_bytes", "source", "fingerprint")
 }
 SHIPPED = {"mcm-6x6": 36, "mcm-2x2": 4, "gpu-2": 2, "gpu-4": 4, "gpu-8": 8}
+SHIPPED |= {"h100-sxm-1": 1, "h100-sxm-2": 2, "h100-sxm-4": 4, "h100-sxm-8": 8, "h100-pcie-2": 2, "h100-pcie-4": 4}
+SHIPPED |= {"l4-1": 1, "rtx4090-2": 2, "jetson-orin": 3, "edgetpu-4": 4, "hailo8-1": 1, "hailo8-4": 4}
+SHIPPED |= {"wormhole-8x4": 32}
 
 
 def test_targets_list(cli: Cli) -> None:
