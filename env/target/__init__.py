@@ -12,6 +12,7 @@ from go_opt.env.target.definition import (
     target_text,
 )
 from go_opt.env.target.first_chips import first_chips
+from go_opt.env.target.schema import target_schema
 
 __all__ = [
     "PAPER",
@@ -23,5 +24,6 @@ __all__ = [
     "parse_target",
     "shipped_target",
     "target_names",
+    "target_schema",
     "target_text",
 ]

@@ -23,6 +23,7 @@ from go_opt.cli.commands import (
 )
 from go_opt.cli.commands.planning import chips
 from go_opt.cli.commands.running import exporting, profiling, running
+from go_opt.cli.commands.targets import making
 from go_opt.errors import GoOptError, ServiceError
 
 app = typer.Typer(
@@ -47,6 +48,7 @@ app.command("bench")(bench.bench)
 app.command("pretrain")(training.pretrain)
 app.command("finetune")(training.finetune)
 app.command("serve")(serving.serve)
+listing.targets_app.command("schema")(making.schema)
 app.add_typer(jobs.jobs_app, name="jobs")
 app.add_typer(listing.targets_app, name="targets")
 app.add_typer(listing.zoo_app, name="zoo")

@@ -67,6 +67,7 @@ _ALIASES: Final[dict[str, str]] = {
     "bool_": "bool",
 }
 
+DTYPE_NAMES: Final = (*DTYPES, *_ALIASES)  # as :func:`dtype_code` takes them
 DTYPE_CODE: Final[dict[str, int]] = {name: code for code, name in enumerate(DTYPES)}
 DTYPE_BITS: Final[np.ndarray] = np.array(_BITS, dtype=np.int64)
 IS_FLOATING: Final[np.ndarray] = np.array([name.startswith("float") or name == "bfloat16" for name in DTYPES])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from go_opt.env import load_target, load_zoo, zoo_entries
+from go_opt.env.target import target_schema
 from go_opt.env.zoo import SPLITS, zoo_entry, zoo_families
 from tests.cli.conftest import Cli, graph_file
 
@@ -15,7 +16,14 @@ ZOO_FIELDS = {
     *("name", "family", "split", "target", "ops", "edges", "flops", "weight_bytes", "source", "fingerprint")
 }
 SHIPPED = {"mcm-6x6": 36, "mcm-2x2": 4, "gpu-2": 2, "gpu-4": 4, "gpu-8": 8}
-SHIPPED |= {"h100-sxm-1": 1, "h100-sxm-2": 2, "h100-sxm-4": 4, "h100-sxm-8": 8, "h100-pcie-2": 2, "h100-pcie-4": 4}
+SHIPPED |= {
+    "h100-sxm-1": 1,
+    "h100-sxm-2": 2,
+    "h100-sxm-4": 4,
+    "h100-sxm-8": 8,
+    "h100-pcie-2": 2,
+    "h100-pcie-4": 4,
+}
 SHIPPED |= {"l4-1": 1, "rtx4090-2": 2, "jetson-orin": 3, "edgetpu-4": 4, "hailo8-1": 1, "hailo8-4": 4}
 SHIPPED |= {"wormhole-8x4": 32}
 
@@ -108,3 +116,7 @@ def test_no_command_shows_the_help(cli: Cli, group: str) -> None:
     run = cli(*group.split())
     assert (run.code, run.out) == (2, "")
     assert run.err[0].startswith("Usage: go-opt")
+
+
+def test_targets_schema(cli: Cli) -> None:
+    assert cli("targets", "schema").json == target_schema()

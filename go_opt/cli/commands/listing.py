@@ -10,7 +10,9 @@ import typer
 
 from go_opt.cli.commands.completion import targets_named, zoo_named
 
-targets_app = typer.Typer(help="The targets that ship.", no_args_is_help=True, rich_markup_mode=None)
+targets_app = typer.Typer(
+    help="The targets that ship, and files of your own.", no_args_is_help=True, rich_markup_mode=None
+)
 zoo_app = typer.Typer(help="The model graphs that ship.", no_args_is_help=True, rich_markup_mode=None)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -1,0 +1,154 @@
+"""Target files as a JSON schema, for editors and other tools; the reader's rules field by field.
+
+What ties fields together stays with the reader: links between chips that exist, a triangle rule on a ring
+or chain, distinct names of kinds, how many chips a topology may have.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from go_opt.env.target.simulator_parameters import ANALYTICAL_EFFECTS
+from go_opt.env.target.topology import TOPOLOGIES
+from go_opt.model.dtypes import DTYPE_NAMES
+
+_Schema = dict[str, Any]
+_MOST: Final = 2**62 - 1  # of a count
+
+
+def target_schema() -> _Schema:
+    """A JSON schema (draft 2020-12) of what a target file holds."""
+    required = {
+        "name": _text("What plans call the target."),
+        "native_dtype": {"enum": list(DTYPE_NAMES), "description": "Floating tensors are costed in it."},
+        "overlap": _flag("Transfers run beside compute."),
+        "constraints": _table("Rules of every placement.", _CONSTRAINTS),
+        "kinds": {
+            "type": "array",
+            "minItems": 1,
+            "items": _table("Chips of one kind.", _KIND, {"pays_transfers": _PAYS, "simulator": _KIND_SIM}),
+            "description": "Chips are numbered in the order of their kinds.",
+        },
+        "topology": {"oneOf": [_topology(kind) for kind in TOPOLOGIES]},
+        "host": _table("Both directions are shared by all chips.", _HOST),
+    }
+    optional = {
+        "description": {"type": "string"},
+        "power_w": _positive("Watts of all chips."),
+        "simulator": _table("What the simulator knows of the package.", _SIMULATOR),
+        "analytical": _table("What the analytical model takes of it.", {"effects": _EFFECTS}),
+    }
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "go-opt target"}
+    return head | _table("Chips, links, host and rules (docs/hardware.md).", required, optional)
+
+
+def _table(description: str, required: _Schema, optional: _Schema | None = None) -> _Schema:
+    return {
+        "type": "object",
+        "description": description,
+        "required": list(required),
+        "properties": required | (optional or {}),
+        "additionalProperties": False,
+    }
+
+
+def _text(description: str) -> _Schema:
+    return {"type": "string", "minLength": 1, "description": description}
+
+
+def _flag(description: str) -> _Schema:
+    return {"type": "boolean", "description": description}
+
+
+def _positive(description: str) -> _Schema:
+    return {"type": "number", "exclusiveMinimum": 0, "description": description}
+
+
+def _non_negative(description: str) -> _Schema:
+    return {"type": "number", "minimum": 0, "description": description}
+
+
+def _whole(description: str, least: int = 1) -> _Schema:
+    return {"type": "integer", "minimum": least, "maximum": _MOST, "description": description}
+
+
+def _rates(description: str) -> _Schema:
+    rates = {name: _positive(f"Of {name}.") for name in DTYPE_NAMES}
+    return {
+        "type": "object",
+        "description": description,
+        "minProperties": 1,
+        "properties": rates | {"default": _positive("Of types that are not listed.")},
+        "additionalProperties": False,
+    }
+
+
+def _topology(kind: str) -> _Schema:
+    fields: _Schema = {"kind": {"const": kind}}
+    if kind == "listed":
+        links = {"type": "array", "minItems": 1, "items": _table("A link in one direction.", _LINK)}
+        return _table("Every link.", fields | {"links": links})
+    fields |= {"rate_bytes_per_s": _RATE, "latency_s": _LATENCY}
+    if kind == "mesh2d":
+        fields["columns"] = _whole("Chips of a row.")
+    return _table(f"Links of a {kind}.", fields)
+
+
+_RATE: Final = _positive("Bytes per second of a link, in each direction.")
+_LATENCY: Final = _non_negative("Seconds of a link.")
+_LINK: Final[_Schema] = {
+    "source": _whole("The chip that sends.", 0),
+    "destination": _whole("The chip that receives.", 0),
+    "rate_bytes_per_s": _RATE,
+    "latency_s": _LATENCY,
+}
+_CONSTRAINTS: Final[_Schema] = {
+    "acyclic": _flag("Results go to no lower chip on a ring or chain; elsewhere chips form no circle."),
+    "no_skip": {"enum": ["prefix", "all", "off"], "description": "Which chips must be used."},
+    "triangle": {
+        "enum": ["longest_path", "three_chip", "adjacent", "off"],
+        "description": "Which detours beside a direct dependency are forbidden.",
+    },
+}
+_HOST: Final[_Schema] = {
+    "in_bytes_per_s": _positive("From the host to the chips: inputs and streamed weights."),
+    "out_bytes_per_s": _positive("From the chips to the host: outputs."),
+}
+_KIND: Final[_Schema] = {
+    "name": _text("What tables of costs call the kind."),
+    "count": _whole("Chips of the kind."),
+    "sram_bytes": _whole("Memory of a chip, for weights and activations."),
+    "sram_bytes_per_s": _positive("Bytes per second that a kernel moves from and to this memory."),
+    "kernel_overhead_s": _non_negative("Seconds of each kernel beside its work."),
+    "matrix_flops_per_s": _rates("FLOP/s of products, by type."),
+    "vector_flops_per_s": _rates("FLOP/s of all else, by type."),
+}
+_PAYS: Final = _flag("Without overlap, transfers take the chip's time (default: true).")
+_KIND_SIM: Final = _table(
+    "What the simulator knows of the kind.",
+    {
+        "tile": {
+            "type": "array",
+            "minItems": 3,
+            "maxItems": 3,
+            "items": _whole("Elements."),
+            "description": "Rows, inner, columns that a matrix unit computes at once.",
+        },
+        "tiles_at_once": _whole("Output tiles computed side by side."),
+        "fill_s": _non_negative("Seconds until the first result leaves a matrix unit."),
+        "vector_lanes": _whole("Elements that a vector unit takes at a time."),
+        "dma_engines": _whole("Transfers that a chip sends at a time."),
+        "dma_setup_s": _non_negative("Seconds of each transfer before its first byte."),
+        "alignment_bytes": _whole("Of buffers in memory."),
+        "stream_buffer_bytes": _whole("Set aside on a chip that streams weights.", 0),
+    },
+)
+_SIMULATOR: Final[_Schema] = {
+    "buffers": _whole("Of each tensor that enters or leaves a chip."),
+    "packet_bytes": _whole("A switch forwards a packet once it is complete."),
+    "packet_header_bytes": _whole("Sent with each packet.", 0),
+    "host_multicast": _flag("An input read on several chips crosses the host's link once."),
+    "weight_prefetch": _flag("All weights of an inference may stream ahead; else one kernel ahead."),
+    "noise": _non_negative("Relative standard deviation of a measured interval."),
+}
+_EFFECTS: Final[_Schema] = {"type": "array", "items": {"enum": list(ANALYTICAL_EFFECTS)}}

@@ -1,0 +1,1 @@
+"""The commands that make target files."""
