@@ -44,7 +44,7 @@ def target_to_toml(target: Target) -> str:
         fields["simulator"] = _simulator(target.simulator)
     if target.analytical_effects:
         fields["analytical"] = {"effects": list(target.analytical_effects)}
-    return "".join(f"{key} = {_value(value)}\n" for key, value in fields.items())
+    return "".join(f"{key} = {toml_value(value)}\n" for key, value in fields.items())
 
 
 def _topology(name: str, topology: Topology) -> dict[str, Any]:
@@ -79,10 +79,11 @@ def _simulator(parameters: SimulatorParameters) -> dict[str, Any]:
     return {key: value for key, value in vars(parameters).items() if key not in ("kinds", "fit_by_size")}
 
 
-def _value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A text, number, flag, list or table as it stands behind a key."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key} = {toml_value(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_value, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
     # JSON writes texts, numbers and flags as TOML does, but for one control character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

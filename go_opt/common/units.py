@@ -71,3 +71,57 @@ def format_bytes(size: int) -> str:
 def format_ratio(ratio: float) -> str:
     """A gap as a percentage, or ``unknown`` where there is no bound."""
     return f"{max(ratio, 0.0):.2%}" if math.isfinite(ratio) else "unknown"
+
+
+_PREFIXES: Final = {
+    "n": 1e-9,
+    "u": 1e-6,
+    "µ": 1e-6,
+    "m": 1e-3,
+    "": 1.0,
+    "k": 1e3,
+    "K": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "P": 1e15,
+    "Ki": 2.0**10,
+    "Mi": 2.0**20,
+    "Gi": 2.0**30,
+    "Ti": 2.0**40,
+}
+_LARGE: Final = ("", "k", "K", "M", "G", "T", "P", "Ki", "Mi", "Gi", "Ti")
+# For each unit: its names and their worth, the prefixes, an example.
+_AMOUNTS: Final[dict[str, tuple[dict[str, float], tuple[str, ...], str]]] = {
+    "bytes": ({"B": 1.0}, _LARGE, "24GB"),
+    "bytes/s": ({"B/s": 1.0, "Bps": 1.0, "bit/s": 0.125, "b/s": 0.125, "bps": 0.125}, _LARGE, "300 GB/s"),
+    "FLOP/s": (
+        dict.fromkeys(("FLOP/s", "FLOPS", "FLOPs", "OP/s", "OPS", "OPs"), 1.0),
+        ("", "M", "G", "T", "P"),
+        "120 TFLOPS",
+    ),
+    "s": ({"s": 1.0}, ("n", "u", "µ", "m", ""), "5us"),
+}
+_AMOUNT: Final = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([a-zA-Zµ/]*)\s*")
+
+
+def parse_amount(text: str, field: str, unit: str) -> float:
+    """The amount of ``text`` in ``unit``: ``bytes``, ``bytes/s``, ``FLOP/s`` or ``s``.
+
+    A bare number is in that unit; ``24GB``, ``16 GiB``, ``400 Gbit/s``, ``12 TFLOPS`` and ``5us`` are scaled.
+
+    Raises:
+      InvalidInputError: it is no such amount.
+    """
+    names, prefixes, example = _AMOUNTS[unit]
+    worth = {"": 1.0} | {p + name: _PREFIXES[p] * w for name, w in names.items() for p in prefixes}
+    match = _AMOUNT.fullmatch(text)
+    try:
+        amount = float(match[1]) * worth[match[2]] if match else math.nan
+    except (ValueError, KeyError):
+        amount = math.nan
+    if not math.isfinite(amount):
+        raise InvalidInputError(
+            f"{field} must be an amount such as {example}, not {text[:100]!r}.", field=field
+        )
+    return float(f"{amount:.12g}")  # 5us is 5e-06

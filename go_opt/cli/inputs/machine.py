@@ -1,0 +1,193 @@
+"""What has to be known of a machine to write it as a target: questions, checks, and the file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from go_opt.common.suggestion import suggestion
+from go_opt.common.units import parse_amount
+from go_opt.env.target import parse_target
+from go_opt.env.target.definition import MAX_CHIPS, MAX_ROUTED_CHIPS
+from go_opt.env.target.toml import toml_value
+from go_opt.errors import InvalidInputError
+from go_opt.model.dtypes import DTYPES, dtype_code
+
+Answer = str | int | float | bool
+TOPOLOGIES: Final = ("all_to_all", "ring", "chain", "mesh2d", "host_star")  # `listed` is written by hand
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a machine."""
+
+    key: str
+    question: str
+    default: str
+    read: Callable[[str, str], Answer]  # the answer and the key, to a value
+    only_of: str = ""  # a topology
+
+    def value(self, answer: str) -> Answer:
+        """What an answer means.
+
+        Raises:
+          InvalidInputError: it cannot be; one sentence.
+        """
+        return self.read(answer.strip(), self.key)
+
+
+def _amount(unit: str, *, may_be_zero: bool = False) -> Callable[[str, str], float]:
+    def read(text: str, key: str) -> float:
+        amount = parse_amount(text, key, unit)
+        if amount == 0 and not may_be_zero:
+            raise InvalidInputError(f"{key} must be above zero.", field=key)
+        return amount
+
+    return read
+
+
+def _bytes(text: str, key: str) -> int:
+    return round(_amount("bytes")(text, key))
+
+
+def _count(text: str, key: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MAX_CHIPS and len(text) < 9):
+        raise InvalidInputError(
+            f"{key} must be a whole number from 1 to {MAX_CHIPS}, not {text[:40]!r}.", field=key
+        )
+    return int(text)
+
+
+def _name(text: str, key: str) -> str:
+    if not text:
+        raise InvalidInputError(f"{key} must not be empty.", field=key)
+    return text
+
+
+def _dtype(text: str, key: str) -> str:
+    return DTYPES[dtype_code(text, field=key)]
+
+
+def _topology(text: str, key: str) -> str:
+    if text not in TOPOLOGIES:
+        choice = ", ".join(TOPOLOGIES)
+        raise InvalidInputError(f"{key} must be one of {choice}, not {text[:40]!r}.", field=key)
+    return text
+
+
+def _flag(text: str, key: str) -> bool:
+    meant = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}.get(text.lower())
+    if meant is None:
+        raise InvalidInputError(f"{key} must be yes or no, not {text[:40]!r}.", field=key)
+    return meant
+
+
+FIGURES: Final = (
+    Figure("name", "Name of the machine", "machine", _name),
+    Figure("topology", f"How chips are linked ({', '.join(TOPOLOGIES)})", "all_to_all", _topology),
+    Figure("chips", "Chips", "4", _count),
+    Figure("columns", "Columns of the mesh", "2", _count, only_of="mesh2d"),
+    Figure("native_dtype", "Type that models run in", "bfloat16", _dtype),
+    Figure("matrix_flops_per_s", "Products in that type, of a chip", "100 TFLOPS", _amount("FLOP/s")),
+    Figure("vector_flops_per_s", "All other work, of a chip", "10 TFLOPS", _amount("FLOP/s")),
+    Figure("memory_bytes", "Memory of a chip", "16 GB", _bytes),
+    Figure("memory_bytes_per_s", "Bandwidth of this memory", "500 GB/s", _amount("bytes/s")),
+    Figure("kernel_overhead_s", "Start of a kernel", "4us", _amount("s", may_be_zero=True)),
+    Figure("link_bytes_per_s", "Bandwidth of a link, one direction", "25 GB/s", _amount("bytes/s")),
+    Figure("link_latency_s", "Latency of a link", "5us", _amount("s", may_be_zero=True)),
+    Figure("host_in_bytes_per_s", "From the host to the chips", "25 GB/s", _amount("bytes/s")),
+    Figure("host_out_bytes_per_s", "From the chips to the host", "25 GB/s", _amount("bytes/s")),
+    Figure("overlap", "Do transfers run beside compute", "yes", _flag),
+)
+
+
+def figure(key: str) -> Figure:
+    """The figure of a key.
+
+    Raises:
+      InvalidInputError: there is none.
+    """
+    for one in FIGURES:
+        if one.key == key:
+            return one
+    known = [one.key for one in FIGURES]
+    hint = suggestion(key, known, otherwise=f"; known: {', '.join(known)}.")
+    raise InvalidInputError(f"a target has no figure {key[:80]!r}{hint}", field=key)
+
+
+def check_together(values: Mapping[str, Answer]) -> None:
+    """Raise where an answer does not go with those before it."""
+    topology, chips = values.get("topology"), int(values.get("chips", 1))
+    if chips > MAX_ROUTED_CHIPS and topology not in ("ring", "chain"):
+        raise InvalidInputError(
+            f"chips must be at most {MAX_ROUTED_CHIPS} for {topology}, not {chips}.", field="chips"
+        )
+    if chips % int(values.get("columns", 1)):
+        raise InvalidInputError(f"columns must divide the {chips} chips.", field="columns")
+
+
+def machine_text(given: Mapping[str, Answer], source: str) -> str:
+    """The target file of a machine; figures that are not given have their defaults, marked as assumed.
+
+    Raises:
+      InvalidInputError: figures do not go together.
+    """
+    topology = given.get("topology", "all_to_all")
+    figures = [one for one in FIGURES if one.only_of in ("", topology)]
+    values = {one.key: given[one.key] if one.key in given else one.value(one.default) for one in figures}
+    check_together(values)
+
+    def line(field: str, key: str) -> str:
+        return f"{field} = {_written(values[key])}" + ("" if key in given else " # assumed")
+
+    is_forward = "true" if topology in ("ring", "chain") else "false"
+    columns = [line("columns", "columns")] if "columns" in values else []
+    lines = [
+        "# Written by `go-opt targets new`. docs/hardware.md says what else a target can state.",
+        line("name", "name"),
+        line("native_dtype", "native_dtype"),
+        line("overlap", "overlap"),
+        "",
+        "[constraints]",
+        f"acyclic = {is_forward}",
+        'no_skip = "off"',
+        'triangle = "off"',
+        "",
+        "[topology]",
+        line("kind", "topology"),
+        *columns,
+        line("rate_bytes_per_s", "link_bytes_per_s"),
+        line("latency_s", "link_latency_s"),
+        "",
+        "[host]",
+        line("in_bytes_per_s", "host_in_bytes_per_s"),
+        line("out_bytes_per_s", "host_out_bytes_per_s"),
+        "",
+        "[[kinds]]",
+        'name = "chip"',
+        line("count", "chips"),
+        line("sram_bytes", "memory_bytes"),
+        line("sram_bytes_per_s", "memory_bytes_per_s"),
+        line("kernel_overhead_s", "kernel_overhead_s"),
+        "pays_transfers = true",
+        "",
+        "[kinds.matrix_flops_per_s]",
+        line(str(values["native_dtype"]), "matrix_flops_per_s"),
+        "",
+        "[kinds.vector_flops_per_s]",
+        line("default", "vector_flops_per_s"),
+        "",
+    ]
+    text = "\n".join(lines)
+    parse_target(text, source)
+    return text
+
+
+def _written(value: Answer) -> str:
+    """As people write it: 25e9, 4e-6."""
+    if isinstance(value, float) and value:
+        exponent = math.floor(math.log10(value)) // 3 * 3
+        return f"{value / 10.0**exponent:.12g}e{exponent}" if exponent else f"{value:.12g}"
+    return toml_value(value)
