@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from go_opt.common.units import parse_duration_s
 from go_opt.constraint_file import as_constraints
 from go_opt.env import Metrics, Target, evaluate_plan, load_target, load_zoo
+from go_opt.env.copies.splits import planned_graph
 from go_opt.env.model.metrics import Fidelity, check_fidelity
 from go_opt.env.model.timeline import Timeline
 from go_opt.errors import InfeasibleError, InvalidInputError, ModelError, PlanError
@@ -23,10 +24,12 @@ from go_opt.model.start import Start
 from go_opt.result import Decide, Objective, OptimizeResult, Request, Step, check_seed
 from go_opt.search.optimizer import optimize_request
 from go_opt.search.policies import find_policy
+from go_opt.search.split_search import divisible_ops
 from go_opt.search.state import lower_bound
 from go_opt.solver import Violation
 from go_opt.solver import verify as verify_plan
 from go_opt.solver.problem.user_constraints import UserConstraint
+from go_opt.solver.verify.splits import broken_splits
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -89,6 +92,8 @@ def optimize(
     decide: Decide = "all",
     relays: bool = True,
     replication: bool = True,
+    splits: bool = True,
+    output_parts: bool = False,
     fidelity: Fidelity = "analytical",
     constraints: Sequence[UserConstraint] | str | Path = (),
     max_latency_s: float | str | None = None,
@@ -112,6 +117,9 @@ def optimize(
       decide: ``all``, or ``placement`` with one kernel per op in the default order.
       relays, replication: whether the problem as asked lets plans use them; they widen
         what the lower bound must hold for.
+      splits: whether ops with a weight of more than a quarter of a chip's memory may be split; they too
+        widen what the bound must hold for.
+      output_parts: whether outputs of the model may stay in the parts that split ops leave.
       fidelity: ``simulated`` has the simulator judge what the methods propose; no bound is
         proven of it.
       constraints: what plans must keep (:class:`go_opt.Pin`, …), or the path of a TOML file of them.
@@ -142,6 +150,8 @@ def optimize(
         decide,
         relays,
         replication,
+        splits,
+        output_parts,
         fidelity,
         as_constraints(constraints),
         _seconds(max_latency_s, "max_latency_s"),
@@ -238,7 +248,8 @@ def verify(
     Args:
       constraints: of the user, beside the target's rules; or the path of a TOML file of them.
     """
-    return verify_plan(*plan_case(graph, target, plan, costs), as_constraints(constraints))
+    whole, on, decided = _whole_case(graph, target, plan, costs)
+    return _broken_rules(whole, on, decided, as_constraints(constraints))
 
 
 def explain(
@@ -266,12 +277,13 @@ def explain(
     """
     from go_opt.explanations import explain_op, explain_plan
 
-    on_graph, on, decided = plan_case(graph, target, plan, costs)
+    whole, on, decided = _whole_case(graph, target, plan, costs)
+    on_graph = planned_graph(whole, decided)
     asked = as_constraints(constraints)
     request = Request(objective=objective, replication=bool((decided.replication > 1).any()))
     if op is not None:
         return explain_op(on_graph, on, decided, op, objective=objective, constraints=asked)
-    bound = lower_bound(on_graph, on, request)
+    bound = lower_bound(whole, on, request, divisible_ops(whole, on, request))
     return explain_plan(on_graph, on, decided, objective=objective, bound=bound, constraints=asked)
 
 
@@ -297,12 +309,33 @@ def plan_case(
     plan: Plan | str | Path,
     costs: str | Path | None,
 ) -> tuple[Graph, Target, Plan]:
-    """What a plan is judged by."""
+    """What a plan is judged by: the graph is the one with the parts of ops that it splits."""
+    whole, on, decided = _whole_case(graph, target, plan, costs)
+    return planned_graph(whole, decided), on, decided
+
+
+def _whole_case(
+    graph: Graph | nx.DiGraph | str | Path,
+    target: Target | str | Path | None,
+    plan: Plan | str | Path,
+    costs: str | Path | None,
+) -> tuple[Graph, Target, Plan]:
     decided = plan if isinstance(plan, Plan) else load_plan(plan)
     on = _as_target(decided.target if target is None else target)
     if isinstance(graph, str | Path):
         graph = load(graph, dims=decided.dims, precision=decided.precision)
     return _costed(as_graph(graph), on, costs), on, decided
+
+
+def _broken_rules(
+    whole: Graph, target: Target, plan: Plan, constraints: Sequence[UserConstraint]
+) -> list[Violation]:
+    graph = planned_graph(whole, plan)
+    if graph is not whole:
+        problems = [Violation("splits", problem) for problem in broken_splits(whole, graph, plan.splits)]
+        if problems:
+            return problems
+    return verify_plan(graph, target, plan, constraints)
 
 
 def _as_graph(

@@ -33,6 +33,8 @@ class Request:
     decide: Decide = "all"  # "placement": one kernel per op, default order, no replication
     relays: bool = True  # whether a plan may hold relays and clones
     replication: bool = True  # whether a plan may replicate stages
+    splits: bool = True  # whether ops with heavy weights may be split
+    output_parts: bool = False  # whether outputs of the model may stay in parts
     fidelity: Fidelity = "analytical"  # what evaluates plans
     constraints: tuple[UserConstraint, ...] = ()  # of the user; the bound holds without them too
     max_latency_s: float | None = None  # of a sample; the bound holds without it too
@@ -121,12 +123,15 @@ class OptimizeResult:
     simulated_makespan_s: float | None = None
     simulation_note: str = ""  # where predicted and simulated objective are more than 5 % apart: why
 
+    @property
+    def objective_s(self) -> float:
+        """What was minimised, by the model."""
+        return self.metrics.makespan_s if self.objective == "latency" else self.metrics.interval_s
+
     def __repr__(self) -> str:
-        what, reached_s = "interval", self.metrics.interval_s
-        if self.objective == "latency":
-            what, reached_s = "makespan", self.metrics.makespan_s
+        what = "makespan" if self.objective == "latency" else "interval"
         return (
-            f"OptimizeResult({self.status}: {what} {format_duration(reached_s)}, "
+            f"OptimizeResult({self.status}: {what} {format_duration(self.objective_s)}, "
             f"gap {format_ratio(self.gap)}, by {self.method!r}, {self.plan!r})"
         )
 

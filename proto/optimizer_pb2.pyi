@@ -59,7 +59,7 @@ class OnnxModel(_message.Message):
     def __init__(self, file: _Optional[bytes] = ..., dims: _Optional[_Mapping[str, int]] = ..., precision: _Optional[_Union[_graph_pb2.Precision, str]] = ...) -> None: ...
 
 class OptimizeRequest(_message.Message):
-    __slots__ = ("graph", "target", "objective", "budget_s", "max_evaluations", "seed", "decide", "no_relays", "no_replication", "policy", "fidelity", "constraints", "max_latency_s", "onnx", "no_simulate")
+    __slots__ = ("graph", "target", "objective", "budget_s", "max_evaluations", "seed", "decide", "no_relays", "no_replication", "policy", "fidelity", "constraints", "max_latency_s", "onnx", "no_simulate", "no_splits", "output_parts")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +75,8 @@ class OptimizeRequest(_message.Message):
     MAX_LATENCY_S_FIELD_NUMBER: _ClassVar[int]
     ONNX_FIELD_NUMBER: _ClassVar[int]
     NO_SIMULATE_FIELD_NUMBER: _ClassVar[int]
+    NO_SPLITS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_PARTS_FIELD_NUMBER: _ClassVar[int]
     graph: _graph_pb2.Graph
     target: _plan_pb2.Target
     objective: Objective
@@ -90,7 +92,9 @@ class OptimizeRequest(_message.Message):
     max_latency_s: float
     onnx: OnnxModel
     no_simulate: bool
-    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., budget_s: _Optional[float] = ..., max_evaluations: _Optional[int] = ..., seed: _Optional[int] = ..., decide: _Optional[_Union[Decide, str]] = ..., no_relays: bool = ..., no_replication: bool = ..., policy: _Optional[str] = ..., fidelity: _Optional[_Union[_plan_pb2.Fidelity, str]] = ..., constraints: _Optional[_Iterable[_Union[Constraint, _Mapping]]] = ..., max_latency_s: _Optional[float] = ..., onnx: _Optional[_Union[OnnxModel, _Mapping]] = ..., no_simulate: bool = ...) -> None: ...
+    no_splits: bool
+    output_parts: bool
+    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., budget_s: _Optional[float] = ..., max_evaluations: _Optional[int] = ..., seed: _Optional[int] = ..., decide: _Optional[_Union[Decide, str]] = ..., no_relays: bool = ..., no_replication: bool = ..., policy: _Optional[str] = ..., fidelity: _Optional[_Union[_plan_pb2.Fidelity, str]] = ..., constraints: _Optional[_Iterable[_Union[Constraint, _Mapping]]] = ..., max_latency_s: _Optional[float] = ..., onnx: _Optional[_Union[OnnxModel, _Mapping]] = ..., no_simulate: bool = ..., no_splits: bool = ..., output_parts: bool = ...) -> None: ...
 
 class Conflict(_message.Message):
     __slots__ = ("is_proven", "constraints")

@@ -10,8 +10,9 @@ import numpy as np
 
 from go_opt.env import Target, cost_tables
 from go_opt.env.copies.relays import clone_name, relay_name
+from go_opt.env.copies.splits import part_name
 from go_opt.explanations.terms import KernelPart, Place, TensorPart, Terms
-from go_opt.model.graph import Graph
+from go_opt.model.graph import WEIGHT, Graph
 from go_opt.model.plan import Plan
 
 
@@ -74,6 +75,32 @@ class CloneUse:
     seconds: float
     weight_bytes: int  # held once more
     read_by: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SplitUse:
+    """An op that is computed in parts, with what did not fit as a whole."""
+
+    op: str
+    kind: str
+    parts: int
+    joined: bool
+    weight_bytes: int  # of all parts
+    sram_bytes: int  # of the largest chip
+
+
+def split_uses(graph: Graph, target: Target, plan: Plan) -> tuple[SplitUse, ...]:
+    """The heaviest first; ``graph`` is the one with the parts."""
+    tables = cost_tables(graph, target)
+    found = []
+    for split in plan.splits:
+        parts = [graph.op_index[part_name(split.op, i, split.parts)] for i in range(split.parts)]
+        read = graph.reader_tensor[np.isin(graph.reader_op, parts)]
+        weights = np.unique(read[graph.tensor_kind[read] == WEIGHT])
+        weight_bytes = int(tables.tensor_bytes[weights].sum())
+        largest = int(target.chip_sram_bytes.max())
+        found.append(SplitUse(split.op, split.kind, split.parts, split.joined, weight_bytes, largest))
+    return tuple(sorted(found, key=lambda use: -use.weight_bytes))
 
 
 def chip_use(target: Target, plan: Plan, terms: Terms, chip: int) -> ChipUse:

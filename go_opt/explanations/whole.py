@@ -25,10 +25,12 @@ from go_opt.explanations.uses import (
     CloneUse,
     LinkUse,
     RelayUse,
+    SplitUse,
     chip_use,
     clone_uses,
     link_uses,
     relay_uses,
+    split_uses,
 )
 from go_opt.explanations.what_if import WhatIf, what_ifs
 from go_opt.model.graph import Graph
@@ -66,6 +68,7 @@ class PlanExplanation:
     streamed: tuple[tuple[int, tuple[TensorPart, ...]], ...]  # of each stage that streams weights
     relays: tuple[RelayUse, ...]
     clones: tuple[CloneUse, ...]
+    splits: tuple[SplitUse, ...]
     blocks: tuple[Blocks, ...]
     provenance: tuple[tuple[str, int], ...]  # where decisions came from, and of how many ops
     objective: Objective = "throughput"  # of which bound, what-ifs and loads are told
@@ -161,6 +164,7 @@ def explain_plan(
         streamed=tuple((chip, terms.streamed(chip)) for chip in terms.streaming()),
         relays=relay_uses(graph, plan, terms),
         clones=clone_uses(graph, plan, terms),
+        splits=split_uses(graph, target, plan),
         blocks=repeated_blocks(graph, plan),
         provenance=_provenance(plan),
         objective=objective,

@@ -29,9 +29,22 @@ class Clone:
     chip: int
 
 
+@dataclass(frozen=True)
+class Split:
+    """An op that is computed in ``parts``, each an op of its own."""
+
+    op: str
+    kind: str  # "columns": output features of MatMul and Gemm, output channels of Conv
+    parts: int
+    joined: bool = True  # False: an output of the model that stays in parts
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """Where each op runs, in which order, and which ops are one kernel.
+
+    The ops are those of the model's graph, or where ops are split those of the graph with their parts
+    (:func:`go_opt.env.copies.planned_graph`), whose fingerprint it then carries.
 
     Build one with :meth:`create`. It belongs to one graph and one target and carries
     their fingerprints; :meth:`check_belongs_to` raises where it is used with others.
@@ -51,6 +64,7 @@ class Plan:
     dims: Mapping[str, int] = field(default_factory=dict)
     precision: Precision = "native"
     model: str = ""  # path or zoo:NAME the graph was loaded by; empty where it came from elsewhere
+    splits: tuple[Split, ...] = ()  # ops of the model's graph that are computed in parts
 
     def __repr__(self) -> str:
         kernels = int(self.fusion_group.max(initial=-1)) + 1

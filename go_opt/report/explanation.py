@@ -15,6 +15,7 @@ from go_opt.explanations.resizes import Resize
 from go_opt.report.parts.path_lines import path_lines, path_table, slack_line
 from go_opt.report.parts.plan_lines import blocks_lines, copies_lines, memory_lines, origin_lines, stages_of
 from go_opt.report.parts.screen import print_lines, print_table
+from go_opt.report.parts.split_lines import split_lines
 from go_opt.report.parts.stage_names import StageNames, named_stage, stage_cell
 from go_opt.report.parts.term_lines import binding_lines
 from go_opt.report.parts.wording import (
@@ -60,6 +61,7 @@ def summary_lines(told: PlanExplanation) -> Iterator[str]:
         f"{told.graph} on {told.target}: {told.num_ops} ops in {told.num_kernels} kernels on "
         f"{told.chips_used} of {told.num_chips} chips"
     )
+    yield from split_lines(told.splits)
     yield from _makespan_lines(told) if told.objective == "latency" else _interval_lines(told)
     yield ""
     yield _bound_line(told)

@@ -15,10 +15,12 @@ from go_opt.common.units import format_bytes, format_duration, format_ratio
 from go_opt.env import Metrics, Target
 from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.critical_path import CriticalPath, critical_path
+from go_opt.explanations.uses import split_uses
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.report.parts.path_lines import path_lines
 from go_opt.report.parts.screen import print_lines, print_table
+from go_opt.report.parts.split_lines import split_lines
 from go_opt.report.parts.stage_names import StageNames, binds, stage_cell
 from go_opt.report.simulation_tables import print_simulation
 from go_opt.result import Objective, OptimizeResult, Step
@@ -32,6 +34,7 @@ def print_result(
     path = _path(graph, target, plan, metrics, result.objective)
     lines = [
         f"{graph.name} on {target.name}: {plan_text(graph, target, plan)}",
+        *_split_lines(graph, target, plan),
         *_answer_lines(plan, metrics, result.objective, path, _against(result)),
         *_simulated_lines(result),
         f"bound       {format_duration(result.lower_bound_s or math.inf)}: {result.bound_reason}",
@@ -51,7 +54,7 @@ _STATUS: Final = {"OPTIMAL": "OPTIMAL for the cost model"}
 
 
 def _against(result: OptimizeResult) -> str:
-    speedup = result.reference_s / _objective_s(result)
+    speedup = result.reference_s / result.objective_s
     return f"{speedup:.2f}x the greedy heuristic" if math.isfinite(speedup) else "greedy finds no valid plan"
 
 
@@ -61,7 +64,7 @@ def _simulated_lines(result: OptimizeResult) -> Iterator[str]:
     simulated_s = result.simulated_makespan_s if is_latency else result.simulated_interval_s
     if simulated_s is None:
         return
-    ratio, predicted_s = "", _objective_s(result)
+    ratio, predicted_s = "", result.objective_s
     if predicted_s > 0 and math.isfinite(simulated_s):
         ratio = f", {simulated_s / predicted_s:.3f}x the predicted {'makespan' if is_latency else 'interval'}"
     note = f": {result.simulation_note}" if result.simulation_note else ""
@@ -96,6 +99,10 @@ def _path(
     return critical_path(graph, target, plan)
 
 
+def _split_lines(graph: Graph, target: Target, plan: Plan) -> Iterator[str]:
+    return (f"split       {line}" for line in split_lines(split_uses(graph, target, plan)))
+
+
 def print_metrics(
     console: Console, graph: Graph, target: Target, plan: Plan, metrics: Metrics, objective: Objective
 ) -> None:
@@ -103,7 +110,7 @@ def print_metrics(
     validity = "valid" if metrics.valid else f"INVALID: {metrics.reason}"
     if math.isfinite(metrics.interval_s):
         path = _path(graph, target, plan, metrics, objective)
-        lines = [*_answer_lines(plan, metrics, objective, path, "")]
+        lines = [*_split_lines(graph, target, plan), *_answer_lines(plan, metrics, objective, path, "")]
         lines.append(f"status      {validity}{_copies_text(plan)}")
     else:
         lines = [f"does not run, {validity}{_copies_text(plan)}"]
@@ -226,10 +233,6 @@ def _by_method(history: Sequence[Step]) -> list[list[Step]]:
     for step in history:
         groups.setdefault(step.method, []).append(step)
     return list(groups.values())
-
-
-def _objective_s(result: OptimizeResult) -> float:
-    return result.metrics.makespan_s if result.objective == "latency" else result.metrics.interval_s
 
 
 def _share(seconds: float, whole_s: float) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,7 @@ from go_opt.search.methods.events import Event
 from go_opt.search.portfolio import policy_takes_part, portfolio_events
 from go_opt.search.rehearsal import rehearsal
 from go_opt.search.simulated_claim import is_simulated
+from go_opt.search.split_search import divisible_ops, search_with_splits
 from go_opt.search.state import Search
 
 FIRST_EVENTS: Final = 2  # the greedy plan and the first slicing, before further kernels are loaded
@@ -49,6 +51,25 @@ def optimize_request(
       InfeasibleError: no valid plan was found; the message names op, demand and limit.
       PolicyError: the file is malformed.
     """
+    solve = partial(_search_whole_ops, target=target, policy=policy)
+    divisible = divisible_ops(graph, target, request)
+    if divisible.any():
+        solve = partial(search_with_splits, target=target, divisible=divisible, solve=solve)
+    return solve(
+        graph, request=request, on_step=on_step, on_improvement=on_improvement, should_stop=should_stop
+    )
+
+
+def _search_whole_ops(
+    graph: Graph,
+    request: Request,
+    *,
+    target: Target,
+    policy: Path | None,
+    on_step: Callable[[Step], None],
+    on_improvement: Callable[[OptimizeResult], None],
+    should_stop: Callable[[], bool],
+) -> OptimizeResult:
     refuse_unreachable(graph, target, request)
     if policy is not None and not policy_takes_part(graph, target, request):
         policy = None

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from operator import attrgetter
 from typing import Final
 
 from go_opt.env import Metrics, Target
@@ -58,7 +59,7 @@ def reserve_s(graph: Graph, target: Target, request: Request) -> float:
 
 def shortlisted(found: Iterable[OptimizeResult]) -> list[OptimizeResult]:
     """The best plans, by the model: those that the simulator judges."""
-    return sorted(found, key=_objective_s)[:SHORTLISTED]
+    return sorted(found, key=attrgetter("objective_s"))[:SHORTLISTED]
 
 
 def simulated_answer(
@@ -69,12 +70,12 @@ def simulated_answer(
     best = _simulated(graph, target, found[0])
     for one in found[1:]:
         is_late = time.monotonic() - started_s > MOST_SECONDS and math.isfinite(request.time_limit_s)
-        if is_late or _objective_s(one) > _simulated_s(best) * (1.0 + EQUAL):
+        if is_late or one.objective_s > _simulated_s(best) * (1.0 + EQUAL):
             continue
         one = _simulated(graph, target, one)
         if _rank(one, best) < _rank(best, one):
             best = one
-    note = simulation_note(graph, target, best.plan, best.objective, _objective_s(best), _simulated_s(best))
+    note = simulation_note(graph, target, best.plan, best.objective, best.objective_s, _simulated_s(best))
     return replace(best, simulation_note=note)
 
 
@@ -106,10 +107,6 @@ def _rank(one: OptimizeResult, other: OptimizeResult) -> tuple[float, ...]:
         one.plan.chips_used,
         one.metrics.latency_s,
     )
-
-
-def _objective_s(result: OptimizeResult) -> float:
-    return _of(result.objective, result.metrics.interval_s, result.metrics.makespan_s)
 
 
 def _simulated_s(result: OptimizeResult) -> float:

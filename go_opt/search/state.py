@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from go_opt.common.arrays import IntArray
+from go_opt.common.arrays import BoolArray, IntArray
 from go_opt.common.units import format_duration
 from go_opt.env import Metrics, Target, cost_tables, evaluate_plan, loop_roles
 from go_opt.env.copies.stages import stages_of
@@ -33,16 +33,29 @@ from go_opt.solver.problem.op_constraints import op_constraints
 from go_opt.solver.problem.segment_rules import SegmentRules, segment_rules
 
 
-def lower_bound(graph: Graph, target: Target, request: Request) -> Bound:
-    """The lower bound of the objective, for every decision ``request`` leaves open."""
+def lower_bound(graph: Graph, target: Target, request: Request, divisible: BoolArray | None = None) -> Bound:
+    """The lower bound of the objective, for every decision ``request`` leaves open.
+
+    Args:
+      divisible: [N] ops that may be split; None: none of them.
+    """
     if request.fidelity != "analytical":
         return Bound(0.0, f"none is proven at the {request.fidelity} fidelity")
     tables, roles = cost_tables(graph, target), loop_roles(graph)
     is_open = request.decide == "all"
     if request.objective == "latency":
-        return latency_bound(graph, tables, roles, fusion_is_open=is_open)
+        return latency_bound(graph, tables, roles, fusion_is_open=is_open, divisible=divisible)
     replicates = may_replicate(target, request)
-    return throughput_bound(graph, tables, roles, fusion_is_open=is_open, replication_is_open=replicates)
+    return throughput_bound(
+        graph, tables, roles, fusion_is_open=is_open, replication_is_open=replicates, divisible=divisible
+    )
+
+
+def against_bound(result: OptimizeResult, request: Request, bound: Bound) -> OptimizeResult:
+    """``result`` with its gap to another bound."""
+    gap = _gap(result.objective_s, bound.seconds)
+    status = _status(request, gap)
+    return replace(result, status=status, lower_bound_s=bound.seconds, bound_reason=bound.reason, gap=gap)
 
 
 class Search:
@@ -84,7 +97,7 @@ class Search:
             self._failure = event.reason
         if isinstance(event, Proposal | Miss) and event.bound and event.bound.seconds > self._bound.seconds:
             self._bound = event.bound
-            self.best = None if self.best is None else self._with_bound(self.best)
+            self.best = None if self.best is None else against_bound(self.best, self.request, self._bound)
         if isinstance(event, Miss):
             self._record(event.method, math.inf)
             self._on_step(self._history[-1])
@@ -176,19 +189,6 @@ class Search:
         tensor, stage = needed_relays(self.tables, placement, self.target.constraints.triangle)
         return replace(plan, relays=relays_of_arrays(self.graph, tensor, stages.first_chip[stage]))
 
-    def _with_bound(self, result: OptimizeResult) -> OptimizeResult:
-        """The same against the bound as it is now."""
-        metrics = result.metrics
-        reached_s = metrics.makespan_s if self.request.objective == "latency" else metrics.interval_s
-        gap = _gap(reached_s, self._bound.seconds)
-        return replace(
-            result,
-            status=_status(self.request, gap),
-            lower_bound_s=self._bound.seconds,
-            bound_reason=self._bound.reason,
-            gap=gap,
-        )
-
     def _evaluate(self, plan: Plan) -> Metrics:
         """At the fidelity asked for; what does not fit by the analytical model is not simulated."""
         is_quick = self.request.objective == "throughput" and self.graph.num_ops <= MOST_SIMULATED_OPS
@@ -247,9 +247,13 @@ class Search:
         """The best plan; of the next best ones too where it ``checks`` what the simulator says of them."""
         if self.best is None or not checks:
             return self.result()
-        others = [self._with_bound(one) for one in self._shortlist if one.plan is not self.best.plan]
+        others = [
+            against_bound(one, self.request, self._bound)
+            for one in self._shortlist
+            if one.plan is not self.best.plan
+        ]
         answer = simulated_answer(self.graph, self.target, self.request, [self.best, *others])
-        return self._complete(self._with_bound(answer))
+        return self._complete(against_bound(answer, self.request, self._bound))
 
     def _complete(self, result: OptimizeResult) -> OptimizeResult:
         return replace(

@@ -65,6 +65,7 @@ def optimize(
 ) -> None:
     """Find a plan for MODEL and say how far from the best possible it can be."""
     from go_opt import api
+    from go_opt.env.copies.splits import planned_graph
     from go_opt.env.target import PAPER
     from go_opt.report.parts.chip_tables import fewest_line
 
@@ -96,6 +97,7 @@ def optimize(
 
             _print_json(infeasible_to_dict(error))
         raise
+    graph = planned_graph(graph, result.plan)
     if out is not None:
         from go_opt.model.codecs.plan_json import save_plan
         from go_opt.result_json import plan_facts

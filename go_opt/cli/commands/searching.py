@@ -43,6 +43,10 @@ class Search:
     no_simulate: Annotated[bool, typer.Option("--no-simulate", help="Do not simulate the answer.")] = False
     no_relays: Annotated[bool, typer.Option("--no-relays", help="The strict triangle rule.")] = False
     no_replication: Annotated[bool, typer.Option("--no-replication", help="One chip per stage.")] = False
+    no_splits: Annotated[bool, typer.Option("--no-splits", help="No op in parts.")] = False
+    output_parts: Annotated[
+        bool, typer.Option("--output-parts", help="Outputs of the model may stay in parts.")
+    ] = False
     constraints: ConstraintsOption = None
     max_latency: Annotated[
         str | None, typer.Option(help="Longest latency allowed, such as 2ms (throughput only).")
@@ -62,6 +66,8 @@ class Search:
             "simulate": not self.no_simulate,
             "relays": not self.no_relays,
             "replication": not self.no_replication,
+            "splits": not self.no_splits,
+            "output_parts": self.output_parts,
             "constraints": read_constraints(self.constraints),
             "max_latency_s": None if latency is None else parse_duration_s(latency, "--max-latency"),
         }

@@ -102,6 +102,7 @@ def load_with_plan(
 ) -> tuple[Graph, Target, Plan]:
     """The plan first: it carries the bindings and the target the model was planned with."""
     from go_opt import api
+    from go_opt.env.copies.splits import planned_graph
     from go_opt.model.codecs.plan_json import load_plan
     from go_opt.report.progress import announce_compilation
 
@@ -109,7 +110,7 @@ def load_with_plan(
     graph = api.load(model, dims=loaded.dims, precision=loaded.precision)
     announce_compilation()
     on = api.target(target or loaded.target)
-    return with_costs(graph, on, costs), on, loaded
+    return planned_graph(with_costs(graph, on, costs), loaded), on, loaded
 
 
 def with_costs(graph: Graph, target: Target, costs: Path | None) -> Graph:

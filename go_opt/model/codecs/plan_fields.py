@@ -16,7 +16,7 @@ from go_opt.common.arrays import IntArray
 from go_opt.errors import InvalidInputError, PlanError
 from go_opt.model.codecs.fields import shown
 from go_opt.model.graph import Precision
-from go_opt.model.plan import Clone, Plan, Relay, number_by_first_place
+from go_opt.model.plan import Clone, Plan, Relay, Split, number_by_first_place
 
 _INT32_MAX: Final = 2**31 - 1
 _DIM_MAX: Final = 2**63 - 1
@@ -24,7 +24,7 @@ _TEXTS: Final = ("graph_fingerprint", "target_fingerprint", "target", "model")
 
 
 def plan_from_fields(fields: Mapping[str, Any]) -> Plan:
-    """The plan of all fields of :class:`Plan`, of types not yet known; relays and clones are read already.
+    """The plan of all fields of :class:`Plan`, of types not yet known; rows of its lists are read already.
 
     Raises:
       PlanError: one sentence that names the field at fault.
@@ -43,6 +43,7 @@ def plan_from_fields(fields: Mapping[str, Any]) -> Plan:
         replication=_per_op("replication", fields["replication"], num_ops, 1, _INT32_MAX),
         relays=fields["relays"],
         clones=fields["clones"],
+        splits=fields["splits"],
         provenance=origins,
         op_provenance=_per_op("op_provenance", fields["op_provenance"], num_ops, 0, len(origins) - 1),
         dims=checked_dims(fields["dims"], "plan", PlanError),
@@ -60,6 +61,15 @@ def relay_from_fields(i: int, tensor: object, chips: object) -> Relay:
 def clone_from_fields(i: int, op: object, chip: object) -> Clone:
     """Clone ``i`` of a plan."""
     return Clone(text(f"clones[{i}].op", op), int(int_array(f"clones[{i}].chip", [chip], 0, _INT32_MAX)[0]))
+
+
+def split_from_fields(i: int, op: object, kind: object, parts: object, joined: object) -> Split:
+    """Split ``i`` of a plan."""
+    field = f"splits[{i}]"
+    if type(joined) is not bool:
+        raise _error(f"{field}.joined", "must be true or false")
+    number = int(int_array(f"{field}.parts", [parts], 2, _INT32_MAX)[0])
+    return Split(text(f"{field}.op", op), text(f"{field}.kind", kind), number, joined)
 
 
 def checked_dims(dims: object, what: str, error: type[InvalidInputError]) -> Mapping[str, int]:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from go_opt.common.files import read_json, write_atomically
 from go_opt.errors import PlanError
-from go_opt.model.codecs.plan_fields import clone_from_fields, plan_from_fields, relay_from_fields
+from go_opt.model.codecs.plan_fields import (
+    clone_from_fields,
+    plan_from_fields,
+    relay_from_fields,
+    split_from_fields,
+)
 from go_opt.model.plan import Plan
 
 FORMAT: Final = "go_opt.v1.Plan"
-_OPTIONAL: Final = frozenset({"model"})  # files of version 0.1.0 lack it
+_OPTIONAL: Final = frozenset({"model", "splits"})  # files of version 0.1.0 lack them
 _REQUIRED: Final = frozenset({"format", *(field.name for field in fields(Plan))}) - _OPTIONAL
 # What a file says for its readers, of plans and of the searches they are from. A plan is whole without.
 _FACTS: Final = frozenset(
@@ -53,6 +58,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "dims": dict(plan.dims),
         "precision": plan.precision,
         "model": plan.model,
+        "splits": [asdict(split) for split in plan.splits],
     }
 
 
@@ -74,6 +80,9 @@ def plan_from_dict(data: object) -> Plan:
     rows = {
         "relays": _rows("relays", data["relays"], ("tensor", "chips"), relay_from_fields),
         "clones": _rows("clones", data["clones"], ("op", "chip"), clone_from_fields),
+        "splits": _rows(
+            "splits", data.get("splits", []), ("op", "kind", "parts", "joined"), split_from_fields
+        ),
     }
     return plan_from_fields({"model": "", **data, **rows})
 
@@ -104,7 +113,7 @@ def load_plan(path: str | Path) -> Plan:
 
 
 def _rows(
-    field: str, value: object, keys: tuple[str, str], row_from_fields: Callable[[int, object, object], _Row]
+    field: str, value: object, keys: tuple[str, ...], row_from_fields: Callable[..., _Row]
 ) -> tuple[_Row, ...]:
     if not isinstance(value, list | tuple):
         raise PlanError(f"plan: {field} must be a list.", field=field)
@@ -112,6 +121,7 @@ def _rows(
     for i, row in enumerate(value):
         if not isinstance(row, Mapping) or set(row) != set(keys):
             name = f"{field}[{i}]"
-            raise PlanError(f"plan: {name} must be an object of {keys[0]} and {keys[1]}.", field=name)
-        rows.append(row_from_fields(i, row[keys[0]], row[keys[1]]))
+            parts = f"{', '.join(keys[:-1])} and {keys[-1]}"
+            raise PlanError(f"plan: {name} must be an object of {parts}.", field=name)
+        rows.append(row_from_fields(i, *(row[key] for key in keys)))
     return tuple(rows)

@@ -19,6 +19,7 @@ from go_opt.model.codecs.plan_fields import (
     clone_from_fields,
     plan_from_fields,
     relay_from_fields,
+    split_from_fields,
 )
 from go_opt.model.codecs.tensor_order import with_tensor_order
 from go_opt.model.dtypes import DTYPES
@@ -155,6 +156,10 @@ def plan_to_proto(plan: Plan) -> plan_pb2.Plan:
         dims=dict(plan.dims),
         precision=_PRECISION_NUMBER[plan.precision],
         model=plan.model,
+        splits=[
+            plan_pb2.Split(op=split.op, kind=split.kind, parts=split.parts, in_parts=not split.joined)
+            for split in plan.splits
+        ],
     )
 
 
@@ -172,6 +177,10 @@ def plan_from_proto(message: plan_pb2.Plan) -> Plan:
                 relay_from_fields(i, r.tensor, list(r.chips)) for i, r in enumerate(message.relays)
             ),
             "clones": tuple(clone_from_fields(i, c.op, c.chip) for i, c in enumerate(message.clones)),
+            "splits": tuple(
+                split_from_fields(i, s.op, s.kind, s.parts, not s.in_parts)
+                for i, s in enumerate(message.splits)
+            ),
             "precision": precision_from_proto(message.precision, PlanError),
             **{name: list(getattr(message, name)) for name in lists},
             **{name: getattr(message, name) for name in values},

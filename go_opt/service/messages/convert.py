@@ -93,6 +93,8 @@ def request_to_proto(request: Request, *, policy: str | None) -> optimizer_pb2.O
         constraints=constraints_to_proto(request.constraints),
         max_latency_s=request.max_latency_s,
         no_simulate=not request.simulate,
+        no_splits=not request.splits,
+        output_parts=request.output_parts,
     )
 
 
@@ -115,6 +117,8 @@ def request_from_proto(message: optimizer_pb2.OptimizeRequest) -> Request:
         constraints=constraints_from_proto(message.constraints),
         max_latency_s=message.max_latency_s if message.HasField("max_latency_s") else None,
         simulate=not message.no_simulate,
+        splits=not message.no_splits,
+        output_parts=message.output_parts,
     )
 
 

@@ -23,6 +23,8 @@ class SearchOptions(TypedDict, total=False):
     decide: Decide
     relays: bool
     replication: bool
+    splits: bool
+    output_parts: bool
     fidelity: Fidelity
     constraints: Sequence[UserConstraint] | str | Path  # a path is of a file of this side
     max_latency_s: float | None

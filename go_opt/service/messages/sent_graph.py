@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from go_opt.common.arrays import IntArray
+from go_opt.env.copies.splits import planned_graph
 from go_opt.errors import PlanError
 from go_opt.model.codecs.wire import graph_from_proto, plan_from_proto, plan_to_proto
 from go_opt.model.graph import Graph
@@ -63,8 +64,15 @@ class SentGraph:
           PlanError: it is malformed, of another graph or target, or of another order of the ops.
         """
         plan = plan_from_proto(message)
+        return self.of_plan(plan)._own_plan(plan, message.op_names, target_fingerprint)
+
+    def of_plan(self, plan: Plan) -> SentGraph:
+        """The graph that a plan places: with the parts of ops that it splits, which have no order as sent."""
+        return SentGraph(planned_graph(self.graph, plan)) if plan.splits else self
+
+    def _own_plan(self, plan: Plan, op_names: Sequence[str], target_fingerprint: str) -> Plan:
         plan.check_belongs_to(self.graph, target_fingerprint)
-        if problem := self.names_problem(message.op_names):
+        if problem := self.names_problem(op_names):
             raise PlanError(f"plan: op_names {problem}.", field="op_names")
         if len(plan.placement) != self.graph.num_ops:
             return plan  # which the verifier refuses
@@ -72,6 +80,9 @@ class SentGraph:
 
     def plan_to_proto(self, plan: Plan) -> plan_pb2.Plan:
         """The message for the caller: every list in the order of the ops as sent, with their names."""
+        return self.of_plan(plan)._message(plan)
+
+    def _message(self, plan: Plan) -> plan_pb2.Plan:
         sent = plan
         if self.stored is not None:
             # By rank: op i as stored is op `rank[i]` as sent.

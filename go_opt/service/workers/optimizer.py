@@ -192,7 +192,8 @@ class LocalOptimizer:
         target = target_from_proto(message.target)
         sent = self._graphs.get(graph_bytes)
         with request_part("plan", plan_pb2.Plan):
-            return sent.graph, target, sent.plan_from_proto(message.plan, target.fingerprint)
+            plan = sent.plan_from_proto(message.plan, target.fingerprint)
+            return sent.of_plan(plan).graph, target, plan
 
     def _graph(self, message: optimizer_pb2.OptimizeRequest, graph_bytes: bytes) -> SentGraph:
         if not message.HasField("onnx"):

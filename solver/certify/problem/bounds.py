@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from go_opt.common.arrays import FloatArray
+from go_opt.common.arrays import BoolArray, FloatArray
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles
 from go_opt.model.graph import INPUT, WEIGHT, Graph
@@ -61,39 +61,66 @@ def op_floors(tables: CostTables, roles: LoopRoles, *, fusion_is_open: bool) -> 
 
 
 def throughput_bound(
-    graph: Graph, tables: CostTables, roles: LoopRoles, *, fusion_is_open: bool, replication_is_open: bool
+    graph: Graph,
+    tables: CostTables,
+    roles: LoopRoles,
+    *,
+    fusion_is_open: bool,
+    replication_is_open: bool,
+    divisible: BoolArray | None = None,
 ) -> Bound:
-    """A lower bound of the interval: total work, the longest op, the host's traffic."""
+    """A lower bound of the interval: total work, the longest op, the host's traffic.
+
+    The parts of an op together do its work, read its weights and have no fewer kernels than it.
+
+    Args:
+      divisible: [N] ops that may be split; None: none of them.
+    """
     floors = op_floors(tables, roles, fusion_is_open=fusion_is_open)
-    # Without replication an op runs on one chip, so more chips than ops are of no use.
-    chips = tables.num_chips if replication_is_open else min(tables.num_chips, graph.num_ops)
+    # Without replication and splits an op runs on one chip, so more chips than ops are of no use.
+    splits = divisible is not None and bool(divisible.any())
+    chips = tables.num_chips if replication_is_open or splits else min(tables.num_chips, graph.num_ops)
     host_in_s, host_out_s = _host_seconds(tables)
     host_total_s = 0.0
     if not tables.overlap and tables.pays_transfers.all():
         host_total_s = host_in_s + host_out_s
-    bounds = [_total_bound(floors.total_s + host_total_s, chips), _longest_op(graph, floors)]
+    bounds = [_total_bound(floors.total_s + host_total_s, chips), _longest_op(graph, floors, divisible)]
     if replication_is_open:
         bounds[1] = Bound(bounds[1].seconds / chips, f"{bounds[1].reason}, replicated on all {chips} chips")
     if tables.overlap:
-        streamed_s = least_streamed_bytes(tables) * tables.host_in_s_per_byte
+        streamed_s = least_streamed_bytes(tables, divisible) * tables.host_in_s_per_byte
         what = "the inputs" if streamed_s == 0 else "the inputs and the weights no memory can hold"
         bounds.append(Bound(host_in_s + streamed_s, f"{what} cross the host's link in"))
         bounds.append(Bound(host_out_s, "the outputs cross the host's link out"))
     return max(bounds, key=lambda bound: bound.seconds)
 
 
-def latency_bound(graph: Graph, tables: CostTables, roles: LoopRoles, *, fusion_is_open: bool) -> Bound:
+def latency_bound(
+    graph: Graph,
+    tables: CostTables,
+    roles: LoopRoles,
+    *,
+    fusion_is_open: bool,
+    divisible: BoolArray | None = None,
+) -> Bound:
     """A lower bound of the makespan: the critical path, total work, the host's traffic."""
     host_in_s, host_out_s = _host_seconds(tables)
     return max(
-        sample_bound(graph, tables, roles, fusion_is_open=fusion_is_open),
+        sample_bound(graph, tables, roles, fusion_is_open=fusion_is_open, divisible=divisible),
         Bound(host_in_s, "the inputs cross the host's link in"),
         Bound(host_out_s, "the outputs cross the host's link out"),
         key=lambda bound: bound.seconds,
     )
 
 
-def sample_bound(graph: Graph, tables: CostTables, roles: LoopRoles, *, fusion_is_open: bool) -> Bound:
+def sample_bound(
+    graph: Graph,
+    tables: CostTables,
+    roles: LoopRoles,
+    *,
+    fusion_is_open: bool,
+    divisible: BoolArray | None = None,
+) -> Bound:
     """A lower bound of the latency of a sample, and so of the makespan: the critical path, total work."""
     floors = op_floors(tables, roles, fusion_is_open=fusion_is_open)
     on_path_s = floors.op_s
@@ -103,8 +130,11 @@ def sample_bound(graph: Graph, tables: CostTables, roles: LoopRoles, *, fusion_i
         compute_s = np.where(tables.can_run, tables.op_s, np.inf).min(axis=0)
         overhead_s = float(tables.kernel_overhead_s.min()) * (roles.role == MATRIX_LOOP)
         on_path_s = np.where(roles.role == ALONE, floors.op_s, compute_s + overhead_s)
-    path_s, last = _critical_path(graph, on_path_s)
     chips = min(tables.num_chips, graph.num_ops)
+    if divisible is not None and divisible.any():  # at best all chips compute a part at once
+        chips = tables.num_chips
+        on_path_s = np.where(divisible, on_path_s / chips, on_path_s)
+    path_s, last = _critical_path(graph, on_path_s)
     return max(
         _total_bound(floors.total_s, chips),
         Bound(path_s, f"the critical path, which ends at op {graph.op_names[last]!r}"),
@@ -116,10 +146,11 @@ def _total_bound(total_s: float, chips: int) -> Bound:
     return Bound(total_s / chips, f"{total_s * 1e6:.4g} us of work share {chips} chips")
 
 
-def _longest_op(graph: Graph, floors: OpFloors) -> Bound:
-    longest = int(np.argmax(floors.op_s))
-    name = graph.op_names[longest]
-    return Bound(float(floors.op_s[longest]), f"op {name!r} takes {floors.op_s[longest] * 1e6:.4g} us")
+def _longest_op(graph: Graph, floors: OpFloors, divisible: BoolArray | None) -> Bound:
+    """Of those that are whole in every plan."""
+    op_s = floors.op_s if divisible is None else np.where(divisible, 0.0, floors.op_s)
+    longest = int(np.argmax(op_s))
+    return Bound(float(op_s[longest]), f"op {graph.op_names[longest]!r} takes {op_s[longest] * 1e6:.4g} us")
 
 
 def _host_seconds(tables: CostTables) -> tuple[float, float]:

@@ -1,0 +1,264 @@
+"""Searches with operator splits open: which ops to split, into how many parts, then a plan of the parts.
+
+Ops whose weights take a large share of a chip's memory are the ones that may be split. A short search
+of the whole ops comes first. Where its plan streams weights, or there is none, some ways to split the
+ops are searched for as short a time, and the best of all for what is left of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+
+from go_opt.common.arrays import BoolArray
+from go_opt.env import Target, cost_tables
+from go_opt.env.copies.splits import columns_of, split_graph, stays_in_parts
+from go_opt.errors import InfeasibleError
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Split
+from go_opt.model.start import Start
+from go_opt.result import OptimizeResult, Request, Step
+from go_opt.search.simulated_claim import is_simulated, simulated_answer
+from go_opt.search.state import against_bound, lower_bound
+
+HEAVY: Final = 1 / 4  # of a chip's memory: the weight of an op that may be split
+SHARES: Final = (1 / 2, 1 / 4, 1 / 8)  # of a chip's memory: the weight of a part, one way to split for each
+JOINED_OUTPUT: Final = 2.5  # times its bytes, at least, that a chip holds which joins an output of the model
+TRIAL_EVALUATIONS: Final = 8
+TRIAL_SHARE: Final = 0.1  # of the time or the evaluations, at most, for one way to split
+
+
+class Solve(Protocol):
+    """A search for plans of whole ops."""
+
+    def __call__(
+        self,
+        graph: Graph,
+        request: Request,
+        *,
+        on_step: Callable[[Step], None],
+        on_improvement: Callable[[OptimizeResult], None],
+        should_stop: Callable[[], bool],
+    ) -> OptimizeResult: ...
+
+
+def divisible_ops(graph: Graph, target: Target, request: Request) -> BoolArray:
+    """[N] the ops that may be split in answers to ``request``: those with heavy weights.
+
+    Where an output of the model must be joined, a chip holds it in two buffers and all parts but one.
+    """
+    found = np.zeros(graph.num_ops, dtype=np.bool_)
+    if request.splits and request.decide == "all" and not request.constraints:
+        tables = cost_tables(graph, target)
+        sram_bytes = float(tables.sram_bytes.max())
+        heavy_bytes = HEAVY * sram_bytes
+        is_heavy = tables.stored_bytes[graph.reader_tensor] > heavy_bytes
+        for op in np.unique(graph.reader_op[is_heavy]).tolist():
+            columns = columns_of(graph, op)
+            if columns is None or tables.stored_bytes[list(columns.weights)].max() <= heavy_bytes:
+                continue
+            stays = request.output_parts and stays_in_parts(graph, columns)
+            is_output = bool(tables.tensor_is_output[columns.output])
+            joined_bytes = JOINED_OUTPUT * float(tables.tensor_bytes[columns.output])
+            found[op] = stays or not is_output or joined_bytes <= sram_bytes
+    return found
+
+
+def ways_to_split(
+    graph: Graph, target: Target, request: Request, divisible: BoolArray
+) -> list[tuple[Split, ...]]:
+    """For each of some shares of a memory, the fewest parts of each op whose weights take no more of it.
+
+    Parts are a power of two, and no more than there are chips.
+    """
+    tables = cost_tables(graph, target)
+    sram_bytes = float(tables.sram_bytes.max())
+    ways = []
+    for share in SHARES:
+        way = []
+        for op in np.flatnonzero(divisible).tolist():
+            columns = columns_of(graph, op)
+            assert columns is not None
+            weight_bytes = float(tables.stored_bytes[list(columns.weights)].max())
+            doublings = max(0, math.ceil(math.log2(weight_bytes / (share * sram_bytes))))
+            parts = min(2**doublings, target.num_chips, columns.number)
+            if parts > 1:
+                joined = not (request.output_parts and stays_in_parts(graph, columns))
+                way.append(Split(graph.op_names[op], "columns", parts, joined))
+        ways.append(tuple(way))
+    return [way for way in dict.fromkeys(ways) if way]
+
+
+def search_with_splits(
+    graph: Graph,
+    target: Target,
+    request: Request,
+    divisible: BoolArray,
+    solve: Solve,
+    *,
+    on_step: Callable[[Step], None],
+    on_improvement: Callable[[OptimizeResult], None],
+    should_stop: Callable[[], bool],
+) -> OptimizeResult:
+    """The best plan of ``solve``, of the ops as they are or split; its bound holds for both.
+
+    Raises:
+      InfeasibleError: no valid plan was found either way.
+    """
+    race = _Race(graph, target, request, divisible, solve, _Watch(on_step, on_improvement, should_stop))
+    failure = race.run((), until=lambda: race.is_trial_over and race.may_gain)
+    if race.may_gain:
+        for way in ways_to_split(graph, target, request, divisible):
+            race.run(way, until=lambda: race.is_trial_over, share=TRIAL_SHARE)
+        if race.best is not None:
+            race.run(race.best.way)
+        elif failure is not None and not failure.is_proven:
+            failure = race.run(()) or failure
+    if race.best is None:
+        assert failure is not None
+        raise InfeasibleError(str(failure), conflict=failure.conflict)  # of whole ops it may be proven
+    return race.checked_answer()
+
+
+class _Watch(NamedTuple):
+    """What the caller sees of a search, and how it stops it."""
+
+    on_step: Callable[[Step], None]
+    on_improvement: Callable[[OptimizeResult], None]
+    should_stop: Callable[[], bool]
+
+
+class _Found(NamedTuple):
+    result: OptimizeResult  # on the graph with the parts of its way
+    way: tuple[Split, ...]
+
+
+class _Race:
+    """Searches one after the other, as one: their steps, their time, the best of their plans."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        target: Target,
+        request: Request,
+        divisible: BoolArray,
+        solve: Solve,
+        watch: _Watch,
+    ) -> None:
+        self._graph, self._target, self._request = graph, target, request
+        self._solve, self._watch = solve, watch
+        self._bound = lower_bound(graph, target, request, divisible)
+        self._history: list[Step] = []
+        self._reference_s = math.inf  # of the greedy plan of whole ops
+        self._began, self._before_s = 0, 0.0  # steps and seconds of the searches before
+        self._is_stopped = False
+        self.best: _Found | None = None
+
+    def run(
+        self, way: tuple[Split, ...], *, until: Callable[[], bool] = lambda: False, share: float = 1.0
+    ) -> InfeasibleError | None:
+        """One search with the ops of ``way`` split, for a share of the budget at most; why it has no plan."""
+        asked = self._request_of(way, share)
+        if asked is None:
+            return None
+        self._began, self._before_s = len(self._history), self._elapsed_s
+
+        def should_stop() -> bool:
+            self._is_stopped = self._is_stopped or self._watch.should_stop()
+            return self._is_stopped or self._is_proven or until()
+
+        is_further = self.best is not None and self.best.way == way
+        try:
+            result = self._solve(
+                self._graph_of(way),
+                asked,
+                on_step=self._take_step,
+                on_improvement=lambda found: self._take(_Found(found, way)),
+                should_stop=should_stop,
+            )
+        except InfeasibleError as error:
+            return error
+        if not way:
+            self._reference_s = min(self._reference_s, result.reference_s)
+        if is_further:
+            self.best = _Found(result, way)  # it began with the best, so it is as good, simulated too
+        return None
+
+    @property
+    def is_trial_over(self) -> bool:
+        """Whether a search has had enough to be compared with others."""
+        steps = len(self._history) - self._began
+        limit = self._request.max_evaluations or math.inf
+        is_late = self._elapsed_s - self._before_s > TRIAL_SHARE * self._request.time_limit_s
+        return steps >= min(TRIAL_EVALUATIONS, TRIAL_SHARE * limit) or is_late
+
+    @property
+    def may_gain(self) -> bool:
+        """Whether splits may help: there is no plan, or its weights stream."""
+        return self.best is None or bool(self.best.result.metrics.stream_bytes.any())
+
+    def checked_answer(self) -> OptimizeResult:
+        """The best plan, simulated where that is asked for."""
+        assert self.best is not None
+        result, way = self.best
+        checks = is_simulated(self._target, self._request) and not self._is_stopped
+        if checks and result.simulated_interval_s is None:
+            result = simulated_answer(self._graph_of(way), self._target, self._request, [result])
+        return self._answer(_Found(result, way))
+
+    def _answer(self, found: _Found) -> OptimizeResult:
+        result = against_bound(found.result, self._request, self._bound)
+        return replace(
+            result,
+            plan=replace(result.plan, splits=found.way),
+            history=tuple(self._history),
+            evaluations=len(self._history),
+            wall_s=self._elapsed_s,
+            reference_s=self._reference_s,
+            seed=self._request.seed,
+        )
+
+    def _graph_of(self, way: tuple[Split, ...]) -> Graph:
+        return split_graph(self._graph, way) if way else self._graph
+
+    def _request_of(self, way: tuple[Split, ...], share: float) -> Request | None:
+        """What is asked of a search with what is left; None: nothing is."""
+        request, best = self._request, self.best
+        limit, left_s = request.max_evaluations, request.time_limit_s - self._elapsed_s
+        left = None if limit is None else min(limit - len(self._history), max(1, math.ceil(share * limit)))
+        if self._is_stopped or self._is_proven or left_s <= 0 or (left is not None and left < 1):
+            return None
+        budget_s = min(left_s, share * request.time_limit_s)
+        start = request.start
+        if best is not None and best.way == way:
+            start = Start.of_plan(best.result.plan, self._graph_of(way).op_names)
+        return replace(
+            request,
+            splits=False,
+            budget_s=budget_s if math.isfinite(budget_s) else None,
+            max_evaluations=left,
+            start=start,
+        )
+
+    @property
+    def _elapsed_s(self) -> float:
+        return self._history[-1].elapsed_s if self._history else 0.0
+
+    @property
+    def _is_proven(self) -> bool:
+        return self.best is not None and self._answer(self.best).status == "OPTIMAL"
+
+    def _take_step(self, step: Step) -> None:
+        best_s = min(step.best_s, self._history[-1].best_s if self._history else math.inf)
+        number, elapsed_s = len(self._history) + 1, self._before_s + step.elapsed_s
+        self._history.append(Step(step.method, step.objective_s, best_s, number, elapsed_s))
+        self._watch.on_step(self._history[-1])
+
+    def _take(self, found: _Found) -> None:
+        if self.best is None or found.result.objective_s < self.best.result.objective_s:
+            self.best = found
+            self._watch.on_improvement(self._answer(found))

@@ -1,0 +1,88 @@
+"""Rechecks a split from what it means: the parts together are the op, and all else is as it was."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from go_opt.model.graph import WEIGHT, Graph
+from go_opt.model.plan import Split
+
+
+class _Op(NamedTuple):
+    """An op in words that do not depend on the numbers of a graph."""
+
+    kind: tuple[str, int, int]  # type, class, dtype
+    flops: float
+    reads: Counter[tuple[str, int, bool]]  # tensor, elements touched, whether a weight
+    writes: tuple[tuple[str, int, int], ...]  # tensor, elements, dtype
+
+
+def broken_splits(whole: Graph, split: Graph, splits: Sequence[Split]) -> Iterator[str]:
+    """What is wrong with ``split`` as the graph ``whole`` with the ops of ``splits`` in parts."""
+    before, after = _ops(whole), _ops(split)
+    outputs = {whole.tensor_names[k] for k in np.flatnonzero(whole.tensor_is_output)}
+    for one in splits:
+        names = [f"{one.op}/part {i + 1} of {one.parts}" for i in range(one.parts)]
+        if one.op not in before or any(name not in after for name in names):
+            yield f"op {one.op!r} has not the {one.parts} parts that the plan says."
+            return
+        parts, joined = [after.pop(name) for name in names], after.pop(one.op, None)
+        op = before.pop(one.op)
+        yield from (f"op {one.op!r}, {problem}." for problem in _wrong_parts(op, parts))
+        written = [part.writes[0] for part in parts]
+        if one.joined:
+            reads = Counter((name, elements, False) for name, elements, _ in written)
+            if joined is None or joined.reads != reads or joined.writes != op.writes or joined.flops:
+                yield f"op {one.op!r}: nothing joins its parts."
+        else:
+            outputs = outputs - {op.writes[0][0]} | {name for name, _, _ in written}
+            if joined is not None:
+                yield f"op {one.op!r} is there beside its parts."
+    changed = next((name for name in before if after.get(name) != before[name]), None)
+    if changed is not None or len(before) != len(after):
+        yield f"op {changed or next(iter(after.keys() - before.keys()))!r} is not as it was."
+    if outputs != {split.tensor_names[k] for k in np.flatnonzero(split.tensor_is_output)}:
+        yield "the outputs of the model are not as they were."
+
+
+def _wrong_parts(op: _Op, parts: Sequence[_Op]) -> Iterator[str]:
+    """Columns: every part reads the whole activation and a slice of the weights, and writes a slice."""
+    if any(part.kind != op.kind for part in parts):
+        yield "a part is of another type"
+    if abs(sum(part.flops for part in parts) - op.flops) > 1e-9 * op.flops:
+        yield "the parts have not its flops"
+    if sum(part.writes[0][1] for part in parts) != op.writes[0][1] or any(
+        len(part.writes) != 1 or part.writes[0][2] != op.writes[0][2] for part in parts
+    ):
+        yield "the parts do not write its output"
+    shared = [Counter({read: n for read, n in part.reads.items() if read in op.reads}) for part in parts]
+    own = [part.reads - same for part, same in zip(parts, shared, strict=True)]
+    divided = op.reads - shared[0]
+    if any(same != shared[0] for same in shared) or not all(is_weight for _, _, is_weight in divided):
+        yield "the parts do not read the same activations"
+    elements = sum(elements * number for (_, elements, _), number in divided.items())
+    if sum(part_elements * n for part in own for (_, part_elements, _), n in part.items()) != elements:
+        yield "the parts do not read its weights once"
+
+
+def _ops(graph: Graph) -> dict[str, _Op]:
+    read_ptr, readers = graph.op_reads
+    write_ptr, written = graph.op_outputs
+    found = {}
+    for op, name in enumerate(graph.op_names):
+        rows = readers[read_ptr[op] : read_ptr[op + 1]]
+        reads = Counter(
+            (graph.tensor_names[k], int(touched), bool(graph.tensor_kind[k] == WEIGHT))
+            for k, touched in zip(graph.reader_tensor[rows], graph.reader_elements[rows], strict=True)
+        )
+        writes = tuple(
+            (graph.tensor_names[k], int(graph.tensor_elements[k]), int(graph.tensor_dtype[k]))
+            for k in written[write_ptr[op] : write_ptr[op + 1]]
+        )
+        kind = graph.op_types[op], int(graph.op_class[op]), int(graph.op_dtype[op])
+        found[name] = _Op(kind, float(graph.op_flops[op]), reads, writes)
+    return found
