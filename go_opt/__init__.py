@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from go_opt.api import target as target
     from go_opt.api import timeline as timeline
     from go_opt.api import verify as verify
-    from go_opt.chips import chip_counts as chip_counts
-    from go_opt.chips import fewest_chips as fewest_chips
+    from go_opt.api.chips import chip_counts as chip_counts
+    from go_opt.api.chips import fewest_chips as fewest_chips
     from go_opt.constraint_file import load_constraints as load_constraints
     from go_opt.env import Metrics as Metrics
     from go_opt.env import Target as Target
@@ -91,11 +91,11 @@ _DOORS = {
     "Timeline": "go_opt.env.model.timeline",
     "TrainingResult": "go_opt.training",
     "Violation": "go_opt.solver",
-    "chip_counts": "go_opt.chips",
+    "chip_counts": "go_opt.api.chips",
     "evaluate": "go_opt.api",
     "explain": "go_opt.api",
     "export": "go_opt.run.export",
-    "fewest_chips": "go_opt.chips",
+    "fewest_chips": "go_opt.api.chips",
     "finetune": "go_opt.training",
     "from_jax": "go_opt.frontends",
     "from_networkx": "go_opt.frontends",

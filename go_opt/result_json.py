@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from go_opt.env import Metrics
@@ -80,6 +81,7 @@ def decisions_to_dict(plan: Plan) -> dict[str, Any]:
         "replication": plan.replication.tolist(),
         "relays": [{"tensor": relay.tensor, "chips": list(relay.chips)} for relay in plan.relays],
         "clones": [{"op": clone.op, "chip": clone.chip} for clone in plan.clones],
+        "splits": [asdict(split) for split in plan.splits],
     }
 
 

@@ -52,6 +52,7 @@ def _portfolio(match: Match, graph: Graph, target: Target, limits: Limits) -> tu
             decide=match.decide,
             relays=match.relays,
             replication=False,
+            splits=False,
             policy=OURS[match.method],
         )
     except InfeasibleError as error:

@@ -14,12 +14,14 @@ from typing import Final
 
 from go_opt.common.units import format_duration
 from go_opt.env import Target, evaluate_plan
+from go_opt.env.copies.splits import planned_graph
 from go_opt.env.target import first_chips
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request
 from go_opt.search.limits import refuse_unreachable
 from go_opt.search.simulated_claim import simulated_answer
+from go_opt.search.split_search import divisible_ops
 from go_opt.search.state import lower_bound
 
 Solve = Callable[[Target, Request], OptimizeResult]
@@ -113,11 +115,13 @@ def fewest_chips(
 
     def is_refuted(count: int) -> bool:
         part = first_chips(target, count)
+        divisible = divisible_ops(graph, part, request)
         try:
-            refuse_unreachable(graph, part, request)
+            if not divisible.any():
+                refuse_unreachable(graph, part, request)
         except InfeasibleError:
             return True
-        return lower_bound(graph, part, request).seconds > interval_s * (1 + TOLERANCE)
+        return lower_bound(graph, part, request, divisible).seconds > interval_s * (1 + TOLERANCE)
 
     failed, enough = 0, best.plan.chips_used
     while enough - failed > 1:
@@ -148,6 +152,7 @@ def _count(graph: Graph, target: Target, request: Request, count: int, solve: So
 def _on_whole(graph: Graph, target: Target, request: Request, result: OptimizeResult) -> OptimizeResult:
     """``result`` for the first chips of ``target`` as one for all of them."""
     plan = replace(result.plan, target=target.source, target_fingerprint=target.fingerprint)
+    graph = planned_graph(graph, plan)
     whole = replace(result, plan=plan, metrics=evaluate_plan(graph, target, plan))
     if result.simulated_interval_s is None:
         return whole

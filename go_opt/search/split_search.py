@@ -17,7 +17,7 @@ import numpy as np
 from go_opt.common.arrays import BoolArray
 from go_opt.env import Target, cost_tables
 from go_opt.env.copies.splits import columns_of, split_graph, stays_in_parts
-from go_opt.errors import InfeasibleError
+from go_opt.errors import InfeasibleError, PlanError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
 from go_opt.model.start import Start
@@ -68,16 +68,23 @@ def divisible_ops(graph: Graph, target: Target, request: Request) -> BoolArray:
     return found
 
 
+def outputs_in_parts(graph: Graph, target: Target) -> list[str]:
+    """Names of the ops whose outputs would stay in parts where the request allows it."""
+    ops = np.flatnonzero(divisible_ops(graph, target, Request(output_parts=True))).tolist()
+    columns = [(op, columns_of(graph, op)) for op in ops]
+    return [graph.op_names[op] for op, found in columns if found is not None and stays_in_parts(graph, found)]
+
+
 def ways_to_split(
     graph: Graph, target: Target, request: Request, divisible: BoolArray
 ) -> list[tuple[Split, ...]]:
     """For each of some shares of a memory, the fewest parts of each op whose weights take no more of it.
 
-    Parts are a power of two, and no more than there are chips.
+    Parts are a power of two, and no more than there are chips. What the plan to begin with splits is first.
     """
     tables = cost_tables(graph, target)
     sram_bytes = float(tables.sram_bytes.max())
-    ways = []
+    ways = [_given_way(graph, request, divisible)]
     for share in SHARES:
         way = []
         for op in np.flatnonzero(divisible).tolist():
@@ -91,6 +98,17 @@ def ways_to_split(
                 way.append(Split(graph.op_names[op], "columns", parts, joined))
         ways.append(tuple(way))
     return [way for way in dict.fromkeys(ways) if way]
+
+
+def _given_way(graph: Graph, request: Request, divisible: BoolArray) -> tuple[Split, ...]:
+    """Of the plan to begin with, where it is one of the same ops."""
+    plan = None if request.start is None else request.start.plan
+    splits = () if plan is None else plan.splits
+    is_open = all(split.op in graph.op_index and divisible[graph.op_index[split.op]] for split in splits)
+    try:
+        return splits if is_open and split_graph(graph, splits) else ()
+    except PlanError:  # of another version of the model
+        return ()
 
 
 def search_with_splits(
@@ -111,7 +129,7 @@ def search_with_splits(
     """
     race = _Race(graph, target, request, divisible, solve, _Watch(on_step, on_improvement, should_stop))
     failure = race.run((), until=lambda: race.is_trial_over and race.may_gain)
-    if race.may_gain:
+    if race.may_gain or _given_way(graph, request, divisible):
         for way in ways_to_split(graph, target, request, divisible):
             race.run(way, until=lambda: race.is_trial_over, share=TRIAL_SHARE)
         if race.best is not None:

@@ -97,6 +97,7 @@ def optimize(
 
             _print_json(infeasible_to_dict(error))
         raise
+    hint = _hint(graph, on, result, options)
     graph = planned_graph(graph, result.plan)
     if out is not None:
         from go_opt.model.codecs.plan_json import save_plan
@@ -104,6 +105,8 @@ def optimize(
 
         save_plan(replace(result.plan, model=model), out, plan_facts(graph, result))
     _show_result(graph, on, result, as_json=as_json, verbose=verbose)
+    if hint and not as_json:
+        typer.echo(f"\n{hint}")
 
 
 @with_options
@@ -249,6 +252,17 @@ def _show_result(
         from go_opt.report.tables import print_result
 
         print_result(console(), graph, target, result, verbose=verbose)
+
+
+def _hint(graph: Graph, target: Target, result: OptimizeResult, options: dict[str, Any]) -> str:
+    """What may gain where an output that must be joined is in the way of a split."""
+    from go_opt.search.split_search import outputs_in_parts
+
+    if result.status == "OPTIMAL" or options["output_parts"] or not options["splits"]:
+        return ""
+    names = outputs_in_parts(graph, target)
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"hint: --output-parts lets the output of {names[0]!r}{more} stay in parts." if names else ""
 
 
 def _print_json(data: dict[str, Any]) -> None:

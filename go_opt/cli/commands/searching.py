@@ -98,7 +98,7 @@ def fewest_chips_here(
     graph: Graph, target: Target, rate_per_s: float | None, options: dict[str, Any]
 ) -> FewestChips:
     """The answer of this process; each number of chips that was searched is said on stderr."""
-    from go_opt.chips import fewest_chips
+    from go_opt.api.chips import fewest_chips
     from go_opt.cli.commands.interrupt import InterruptAsks
     from go_opt.report.parts.chip_tables import count_line
     from go_opt.report.progress import announce_compilation

@@ -31,7 +31,7 @@ def chips(
 ) -> None:
     """Plan MODEL for several numbers of chips; the budget is for each of them."""
     from go_opt import api
-    from go_opt.chips import chip_counts
+    from go_opt.api.chips import chip_counts
     from go_opt.report.parts.chip_tables import count_line, counts_table
     from go_opt.report.parts.screen import console, print_table
     from go_opt.report.progress import announce_compilation

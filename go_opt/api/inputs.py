@@ -1,0 +1,105 @@
+"""What the doors are given: models, targets, costs and plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from go_opt.env import Target, load_target, load_zoo
+from go_opt.env.copies.splits import planned_graph
+from go_opt.errors import InvalidInputError, ModelError
+from go_opt.frontends.graph_like import as_graph
+from go_opt.measured_costs import with_measured_costs
+from go_opt.model.codecs.plan_json import load_plan
+from go_opt.model.graph import Graph, Precision
+from go_opt.model.plan import Plan
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+ZOO_PREFIX = "zoo:"
+
+
+def load(
+    path: str | Path, *, dims: Mapping[str, int] | None = None, precision: Precision = "native"
+) -> Graph:
+    """A graph from an ONNX file, a ``.json`` graph, or the zoo (``"zoo:resnet50"``).
+
+    Args:
+      path: ``*.onnx``; ``*.json`` in go-opt's own form or networkx's node-link form; or
+        ``zoo:NAME``.
+      dims: values of the symbolic dimensions of an ONNX model.
+      precision: ``native`` costs floating tensors in the target's native type, ``as-is``
+        in the type of the model.
+
+    Raises:
+      ModelError, GraphError: the file is missing or malformed; one sentence says why.
+    """
+    if precision not in ("native", "as-is"):
+        raise InvalidInputError(f"precision must be native or as-is, not {precision!r}.", field="precision")
+    name = str(path)
+    if name.startswith(ZOO_PREFIX):
+        _refuse_dims(name, dims)
+        return load_zoo(name.removeprefix(ZOO_PREFIX), precision)
+    if name.endswith(".json"):
+        from go_opt.frontends.graph_file import load_graph_json
+
+        _refuse_dims(name, dims)
+        return load_graph_json(Path(name), precision)
+    from go_opt.frontends import from_onnx
+
+    return from_onnx(path, dims=dims, precision=precision)
+
+
+def _refuse_dims(name: str, dims: Mapping[str, int] | None) -> None:
+    if dims:
+        raise ModelError(f"{name} has no symbolic dimension {next(iter(dims))!r}.", field="dims")
+
+
+def target(name_or_path: str | Path) -> Target:
+    """A shipped target by name (``"mcm-6x6"``) or one of your own by its TOML file."""
+    return load_target(name_or_path)
+
+
+def plan_case(
+    graph: Graph | nx.DiGraph | str | Path,
+    target: Target | str | Path | None,
+    plan: Plan | str | Path,
+    costs: str | Path | None,
+) -> tuple[Graph, Target, Plan]:
+    """What a plan is judged by: the graph is the one with the parts of ops that it splits."""
+    whole, on, decided = whole_case(graph, target, plan, costs)
+    return planned_graph(whole, decided), on, decided
+
+
+def whole_case(
+    graph: Graph | nx.DiGraph | str | Path,
+    target: Target | str | Path | None,
+    plan: Plan | str | Path,
+    costs: str | Path | None,
+) -> tuple[Graph, Target, Plan]:
+    decided = plan if isinstance(plan, Plan) else load_plan(plan)
+    on = as_target(decided.target if target is None else target)
+    if isinstance(graph, str | Path):
+        graph = load(graph, dims=decided.dims, precision=decided.precision)
+    return costed(as_graph(graph), on, costs), on, decided
+
+
+def as_loaded(
+    graph: Graph | nx.DiGraph | str | Path, dims: Mapping[str, int] | None, precision: Precision
+) -> Graph:
+    if isinstance(graph, str | Path):
+        return load(graph, dims=dims, precision=precision)
+    if dims or precision != "native":
+        raise InvalidInputError("dims and precision are of a model that is loaded from a file.", field="dims")
+    return as_graph(graph)
+
+
+def costed(graph: Graph, target: Target, costs: str | Path | None) -> Graph:
+    """The graph with the measured costs of a file, where one is given."""
+    return graph if costs is None else with_measured_costs(graph, costs, target)
+
+
+def as_target(target: Target | str | Path) -> Target:
+    return target if isinstance(target, Target) else load_target(target)

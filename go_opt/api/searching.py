@@ -1,0 +1,129 @@
+"""The door to the search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from go_opt.api.inputs import as_loaded, as_target, costed
+from go_opt.common.units import parse_duration_s
+from go_opt.constraint_file import as_constraints
+from go_opt.env import Target
+from go_opt.env.copies.splits import planned_graph
+from go_opt.env.model.metrics import Fidelity
+from go_opt.errors import PlanError
+from go_opt.model.codecs.start_files import load_start
+from go_opt.model.graph import Graph, Precision
+from go_opt.model.plan import Plan
+from go_opt.model.start import Start
+from go_opt.result import Decide, Objective, OptimizeResult, Request, Step
+from go_opt.search.optimizer import optimize_request
+from go_opt.search.policies import find_policy
+from go_opt.solver.problem.user_constraints import UserConstraint
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+def optimize(
+    graph: Graph | nx.DiGraph | str | Path,
+    target: Target | str | Path = "mcm-6x6",
+    *,
+    objective: Objective = "throughput",
+    budget_s: float | str | None = None,
+    max_evaluations: int | None = None,
+    seed: int = 0,
+    decide: Decide = "all",
+    relays: bool = True,
+    replication: bool = True,
+    splits: bool = True,
+    output_parts: bool = False,
+    fidelity: Fidelity = "analytical",
+    constraints: Sequence[UserConstraint] | str | Path = (),
+    max_latency_s: float | str | None = None,
+    simulate: bool = True,
+    start: Start | Plan | str | Path | None = None,
+    policy: str | Path | None = "default",
+    dims: Mapping[str, int] | None = None,
+    precision: Precision = "native",
+    costs: str | Path | None = None,
+    on_step: Callable[[Step], None] = lambda step: None,
+    on_improvement: Callable[[OptimizeResult], None] = lambda result: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> OptimizeResult:
+    """The best verified plan the budget allows, with a lower bound and the gap to it.
+
+    Args:
+      graph: a graph, or what :func:`load` takes, with ``dims`` and ``precision``.
+      objective: ``throughput`` minimises the interval, ``latency`` the makespan.
+      budget_s: seconds of search, or ``"500ms"``; 5 by default, no limit where ``max_evaluations`` is given.
+      max_evaluations: calls of the environment; same seed and count, same answer.
+      decide: ``all``, or ``placement`` with one kernel per op in the default order.
+      relays, replication: whether the problem as asked lets plans use them; they widen
+        what the lower bound must hold for.
+      splits: whether ops with a weight of more than a quarter of a chip's memory may be split; they too
+        widen what the bound must hold for.
+      output_parts: whether outputs of the model may stay in the parts that split ops leave.
+      fidelity: ``simulated`` has the simulator judge what the methods propose; no bound is
+        proven of it.
+      constraints: what plans must keep (:class:`go_opt.Pin`, …), or the path of a TOML file of them.
+      simulate: whether the answer is simulated before it is given, and gives way to a plan that fares
+        better there; not below two seconds of budget.
+      start: a plan to begin with, or its file; it may be of another version of the model or of another
+        target, and is matched by the names of ops. The answer is no worse than it.
+      max_latency_s: the longest ``latency_s`` of a plan, in seconds or as ``"2ms"``, while its
+        interval is minimised.
+      policy: ``default`` is the one that ships, a path one of your own, None or ``"none"``
+        none. It takes part where the budget leaves room for it.
+      costs: CSV file of measured seconds (:func:`with_measured_costs`).
+      on_step: called after every method of the portfolio.
+      on_improvement: called with every better plan, as it would be answered then.
+      should_stop: asked after every evaluation; stopping keeps what was reached.
+
+    Raises:
+      InvalidInputError: an argument is out of range.
+      PolicyError: the policy's file is missing, malformed or of another version.
+      InfeasibleError: no valid plan; the message names op, demand and limit.
+    """
+    on, on_graph = as_target(target), as_loaded(graph, dims, precision)
+    request = Request(
+        objective,
+        _seconds(budget_s, "budget_s"),
+        max_evaluations,
+        seed,
+        decide,
+        relays,
+        replication,
+        splits,
+        output_parts,
+        fidelity,
+        as_constraints(constraints),
+        _seconds(max_latency_s, "max_latency_s"),
+        simulate,
+        _as_start(start, on_graph),
+    )
+    return optimize_request(
+        costed(on_graph, on, costs),
+        on,
+        request,
+        policy=find_policy(policy),
+        on_step=on_step,
+        on_improvement=on_improvement,
+        should_stop=should_stop,
+    )
+
+
+def _seconds(duration: float | str | None, field: str) -> float | None:
+    return parse_duration_s(duration, field) if isinstance(duration, str) else duration
+
+
+def _as_start(start: Start | Plan | str | Path | None, graph: Graph) -> Start | None:
+    if isinstance(start, str | Path):
+        return load_start(start)
+    if not isinstance(start, Plan):
+        return start
+    graph = planned_graph(graph, start)
+    if start.graph_fingerprint != graph.fingerprint:
+        raise PlanError("a plan of another graph is matched by names: give its file.", field="start")
+    return Start.of_plan(start, graph.op_names)

@@ -1,0 +1,57 @@
+"""``go-opt`` on plans with split ops, from the search to every command that reads the plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.conftest import Cli
+
+COMMON = ("zoo:gpt2_step", "--max-evaluations", "100", "--policy", "none")
+SPLIT = "split       'node_linear' is split into 8 by columns: its weights take 77.19 MB, a chip has 32 MB"
+
+
+def test_from_the_search_to_the_page(cli: Cli, tmp_path: Path) -> None:
+    found = cli("optimize", *COMMON, "--out", "plan.json")
+    assert SPLIT in found.out
+    assert json.loads((tmp_path / "plan.json").read_text())["splits"] == [
+        {"op": "node_linear", "kind": "columns", "parts": 8, "joined": True}
+    ]
+    assert SPLIT in cli("evaluate", "zoo:gpt2_step", "plan.json").out
+    assert cli("verify", "zoo:gpt2_step", "plan.json").code == 0
+    assert SPLIT.removeprefix("split       ") in cli("explain", "plan.json").out
+    assert cli("explain", "plan.json", "node_linear/part 2 of 8").code == 0
+    assert cli("trace", "zoo:gpt2_step", "plan.json", "--out", "trace.json").code == 0
+    assert cli("report", "zoo:gpt2_step", "plan.json", "--out", "page.html").code == 0
+    assert "node_linear/part 2 of 8" in (tmp_path / "page.html").read_text()
+    again = cli("optimize", *COMMON, "--start", "plan.json", "--json").json
+    assert again["splits"] == [{"op": "node_linear", "kind": "columns", "parts": 8, "joined": True}]
+
+
+def test_no_splits(cli: Cli) -> None:
+    found = cli("optimize", *COMMON, "--no-splits", "--out", "whole.json")
+    assert "split " not in found.out
+    cli("optimize", *COMMON, "--out", "parts.json")
+    text = cli("diff", "whole.json", "parts.json", "--model", "zoo:gpt2_step").out
+    assert "node_linear/part 1 of 8" in text
+
+
+def test_a_hint_where_only_the_output_is_in_the_way(cli: Cli) -> None:
+    found = cli("optimize", "zoo:gpt2", "--max-evaluations", "20", "--policy", "none")
+    assert "--output-parts" in found.out
+    found = cli("optimize", "zoo:gpt2", "--max-evaluations", "100", "--policy", "none", "--output-parts")
+    assert "its output stays in parts" in found.out
+
+
+def test_a_plan_that_splits_what_is_not_there_is_refused(cli: Cli, tmp_path: Path) -> None:
+    cli("optimize", *COMMON, "--out", "plan.json")
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    for change, sentence in (
+        ({"op": "logits"}, "the graph has no op 'logits'"),
+        ({"parts": 1}, "splits[0].parts"),
+        ({"kind": "rows"}, "cannot be split by rows"),
+        ({"joined": "no"}, "splits[0].joined must be true or false"),
+    ):
+        plan["splits"] = [{"op": "node_linear", "kind": "columns", "parts": 8, "joined": True} | change]
+        (tmp_path / "wrong.json").write_text(json.dumps(plan))
+        cli("evaluate", "zoo:gpt2_step", "wrong.json").is_refused(sentence)
