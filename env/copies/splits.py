@@ -9,10 +9,10 @@ no ``Concat``: the host puts the slices side by side.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,10 @@ from go_opt.model.plan import Plan, Split
 
 SPLITTABLE: Final = ("Conv", "Gemm", "MatMul")
 JOIN: Final = "Concat"
+
+
+_Read = tuple[str, int]  # tensor, elements touched
+_Write = tuple[str, int, str]  # tensor, elements, dtype
 
 
 class Columns(NamedTuple):
@@ -64,6 +68,8 @@ def columns_of(graph: Graph, op: int) -> Columns | None:
         return None
     output = int(outputs[0])
     elements = int(graph.tensor_elements[output])
+    if elements == 0:
+        return None
     inner = graph.op_flops[op] / (2.0 * elements)
     main = max(weights, key=lambda k: int(graph.tensor_elements[k]))
     count = round(int(graph.tensor_elements[main]) / inner)
@@ -105,29 +111,18 @@ def split_graph(graph: Graph, splits: tuple[Split, ...]) -> Graph:
     by_op = {_op_of(graph, split): split for split in splits}
     if len(by_op) < len(splits):
         raise PlanError("splits: an op is split twice.", field="splits")
-    divided = {op: _checked(graph, op, split) for op, split in by_op.items()}
+    parts = _Parts(graph, {op: (split, _checked(graph, op, split)) for op, split in by_op.items()})
+    ops = [row for op in range(graph.num_ops) for row in parts.rows(op)]
     builder = GraphBuilder(graph.name, precision=graph.precision, dims=graph.dims)
-    slices: dict[str, int] = {}
-    whole = np.ones(len(graph.tensor_producer), dtype=np.bool_)  # not: weights that are read in slices alone
-    for columns in divided.values():
-        for k in columns.weights:
-            readers = _row((graph.reader_ptr, graph.reader_op), k)
-            whole[k] = any(
-                other not in divided or k not in divided[other].weights for other in readers.tolist()
-            )
-    for k in np.flatnonzero((graph.tensor_producer == NO_PRODUCER) & whole).tolist():
-        _add_tensor(builder, graph, k, graph.tensor_names[k], int(graph.tensor_elements[k]))
-    for op in range(graph.num_ops):
-        if op in by_op:
-            _add_parts(builder, graph, op, by_op[op], divided[op], slices)
-        else:
-            _add_op(builder, graph, op)
-    in_parts = {divided[op].output: by_op[op] for op in by_op if not by_op[op].joined}
-    for k in np.flatnonzero(graph.tensor_is_output).tolist():
-        name = graph.tensor_names[k]
-        names = [name] if k not in in_parts else _part_names(name, in_parts[k].parts)
-        for one in names:
-            builder.mark_output(one)
+    is_input = graph.tensor_kind == INPUT
+    for k in np.flatnonzero(is_input | parts.is_unread).tolist():
+        parts.add_tensor(builder, k, graph.tensor_names[k], int(graph.tensor_elements[k]))
+    for name, (k, elements) in parts.weights.items():
+        parts.add_tensor(builder, k, name, elements)
+    for row in ops:
+        builder.add_op(**row)
+    for name in parts.outputs():
+        builder.mark_output(name)
     return replace(builder.build(), nodes_without_op=graph.nodes_without_op)
 
 
@@ -160,79 +155,94 @@ def _checked(graph: Graph, op: int, split: Split) -> Columns:
     return columns
 
 
-def _part_names(name: str, parts: int) -> list[str]:
-    return [part_name(name, part, parts) for part in range(parts)]
+class _Parts:
+    """The ops of a graph as arguments of :meth:`GraphBuilder.add_op`, some in parts."""
 
+    def __init__(self, graph: Graph, divided: Mapping[int, tuple[Split, Columns]]) -> None:
+        self._graph, self._divided = graph, divided
+        self.weights: dict[str, tuple[int, int]] = {}  # those read so far: tensor of the graph, elements
+        self.is_unread = (graph.tensor_producer == NO_PRODUCER) & (np.diff(graph.reader_ptr) == 0)
 
-def _add_tensor(builder: GraphBuilder, graph: Graph, k: int, name: str, elements: int) -> None:
-    kind = TENSOR_KINDS[graph.tensor_kind[k]]
-    assert graph.tensor_kind[k] in (WEIGHT, INPUT)
-    builder.add_tensor(name, elements, DTYPES[graph.tensor_dtype[k]], kind)
+    def rows(self, op: int) -> Iterator[dict[str, Any]]:
+        """One op, or its parts and what joins them."""
+        graph = self._graph
+        if op not in self._divided:
+            measured = {kind: float(s[op]) for kind, s in graph.measured_s.items() if not np.isnan(s[op])}
+            reads = [self._read(*read) for read in self._reads(op)]
+            yield self._row(op, graph.op_names[op], float(graph.op_flops[op]), reads, self._writes(op)) | {
+                "measured_s": measured
+            }
+            return
+        split, columns = self._divided[op]
+        ((output, elements, dtype),) = self._writes(op)
+        slices = []
+        for part, size in enumerate(split_sizes(columns.number, split.parts)):
+            reads = [
+                self._slice(k, columns, part, split.parts, size)
+                if k in columns.weights
+                else self._read(k, touched)
+                for k, touched in self._reads(op)
+            ]
+            slices.append((part_name(output, part, split.parts), elements // columns.number * size, dtype))
+            flops = float(graph.op_flops[op]) * size / columns.number
+            yield self._row(op, part_name(split.op, part, split.parts), flops, reads, slices[-1:])
+        if split.joined:
+            joins = self._row(op, split.op, 0.0, [one[:2] for one in slices], [(output, elements, dtype)])
+            yield joins | {"op_type": JOIN, "op_class": "data_movement"}
 
+    def outputs(self) -> Iterator[str]:
+        """Names of the tensors that the host reads."""
+        in_parts = {columns.output: split for split, columns in self._divided.values() if not split.joined}
+        for k in np.flatnonzero(self._graph.tensor_is_output).tolist():
+            name = self._graph.tensor_names[k]
+            parts = in_parts[k].parts if k in in_parts else 0
+            yield from (part_name(name, part, parts) for part in range(parts)) if parts else (name,)
 
-def _add_op(builder: GraphBuilder, graph: Graph, op: int) -> None:
-    reads = [
-        (graph.tensor_names[graph.reader_tensor[r]], int(graph.reader_elements[r]))
-        for r in _row(graph.op_reads, op)
-    ]
-    writes = [
-        (graph.tensor_names[k], int(graph.tensor_elements[k]), DTYPES[graph.tensor_dtype[k]])
-        for k in _row(graph.op_outputs, op)
-    ]
-    builder.add_op(
-        graph.op_names[op],
-        graph.op_types[op],
-        OP_CLASSES[graph.op_class[op]],
-        flops=float(graph.op_flops[op]),
-        dtype=DTYPES[graph.op_dtype[op]],
-        reads=reads,
-        writes=writes,
-        measured_s=_by_kind(graph.measured_s, op),
-        excluded_kinds=[kind for kind, excluded in graph.excluded.items() if excluded[op]],
-    )
+    def add_tensor(self, builder: GraphBuilder, k: int, name: str, elements: int) -> None:
+        """A weight or input, or a slice of it."""
+        graph = self._graph
+        builder.add_tensor(name, elements, DTYPES[graph.tensor_dtype[k]], TENSOR_KINDS[graph.tensor_kind[k]])
 
+    def _row(
+        self, op: int, name: str, flops: float, reads: list[_Read], writes: list[_Write]
+    ) -> dict[str, Any]:
+        graph = self._graph
+        return {
+            "name": name,
+            "op_type": graph.op_types[op],
+            "op_class": OP_CLASSES[graph.op_class[op]],
+            "flops": flops,
+            "dtype": DTYPES[graph.op_dtype[op]],
+            "reads": reads,
+            "writes": writes,
+            "excluded_kinds": [kind for kind, excluded in graph.excluded.items() if excluded[op]],
+        }
 
-def _by_kind(measured: Mapping[str, np.ndarray], op: int) -> dict[str, float]:
-    return {kind: float(seconds[op]) for kind, seconds in measured.items() if not np.isnan(seconds[op])}
-
-
-def _add_parts(
-    builder: GraphBuilder, graph: Graph, op: int, split: Split, columns: Columns, weights: dict[str, int]
-) -> None:
-    """The parts of an op; ``weights`` are the slices of weights so far, which others may read too."""
-    parts, name = split.parts, graph.op_names[op]
-    output = graph.tensor_names[columns.output]
-    dtype = DTYPES[graph.tensor_dtype[columns.output]]
-    elements = int(graph.tensor_elements[columns.output])
-    slices = []
-    for part, size in enumerate(split_sizes(columns.number, parts)):
-        reads = []
-        for r in _row(graph.op_reads, op):
-            k = int(graph.reader_tensor[r])
-            if k not in columns.weights:
-                reads.append((graph.tensor_names[k], int(graph.reader_elements[r])))
-                continue
-            part_of = part_name(graph.tensor_names[k], part, parts)
-            slice_elements = int(graph.tensor_elements[k]) // columns.number * size
-            if part_of not in weights:
-                weights[part_of] = slice_elements
-                _add_tensor(builder, graph, k, part_of, slice_elements)
-            elif weights[part_of] != slice_elements:
-                raise PlanError(f"splits: ops divide {graph.tensor_names[k]!r} differently.", field="splits")
-            reads.append((part_of, slice_elements))
-        slices.append((part_name(output, part, parts), elements // columns.number * size, dtype))
-        builder.add_op(
-            part_name(name, part, parts),
-            graph.op_types[op],
-            OP_CLASSES[graph.op_class[op]],
-            flops=float(graph.op_flops[op]) * size / columns.number,
-            dtype=DTYPES[graph.op_dtype[op]],
-            reads=reads,
-            writes=[slices[-1]],
-            excluded_kinds=[kind for kind, excluded in graph.excluded.items() if excluded[op]],
+    def _reads(self, op: int) -> list[tuple[int, int]]:
+        graph = self._graph
+        rows = _row(graph.op_reads, op)
+        return list(
+            zip(graph.reader_tensor[rows].tolist(), graph.reader_elements[rows].tolist(), strict=True)
         )
-    if split.joined:
-        builder.add_op(
-            name, JOIN, "data_movement", flops=0.0, dtype=dtype,
-            reads=[(one, count) for one, count, _ in slices], writes=[(output, elements, dtype)],
-        )  # fmt: skip
+
+    def _writes(self, op: int) -> list[_Write]:
+        graph = self._graph
+        return [
+            (graph.tensor_names[k], int(graph.tensor_elements[k]), DTYPES[graph.tensor_dtype[k]])
+            for k in _row(graph.op_outputs, op)
+        ]
+
+    def _read(self, k: int, touched: int) -> _Read:
+        name = self._graph.tensor_names[k]
+        if self._graph.tensor_kind[k] == WEIGHT:
+            self.weights.setdefault(name, (k, int(self._graph.tensor_elements[k])))
+        return name, touched
+
+    def _slice(self, k: int, columns: Columns, part: int, parts: int, size: int) -> _Read:
+        """A slice of a weight, which other ops may read too."""
+        name = part_name(self._graph.tensor_names[k], part, parts)
+        elements = int(self._graph.tensor_elements[k]) // columns.number * size
+        if self.weights.setdefault(name, (k, elements)) != (k, elements):
+            whole = self._graph.tensor_names[k]
+            raise PlanError(f"splits: ops divide {whole!r} differently.", field="splits")
+        return name, elements

@@ -78,12 +78,23 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class OutputPart:
+    """Which slice of an output of the whole model an output is."""
+
+    whole: str
+    axis: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
 class ModelOutput:
     """An output of the model, and the tensor that a stage gives for it."""
 
     name: str
     tensor: str
     stage: int
+    part: OutputPart | None = None  # of an output that the plan leaves in parts
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,8 @@ def test_every_keyword_arrives(address: str, optimizer: Any, graph: Graph) -> No
         "decide": "placement",
         "relays": False,
         "replication": False,
+        "splits": False,
+        "output_parts": True,
         "fidelity": "simulated",
         "constraints": (Pin("a", 1), Colocate(["a", "b"])),
         "max_latency_s": 2.5,
@@ -77,6 +79,7 @@ def test_every_keyword_arrives(address: str, optimizer: Any, graph: Graph) -> No
         client.optimize(graph, "mcm-6x6")
     defaults = {"objective": "throughput", "budget_s": None, "max_evaluations": None, "seed": 0}
     defaults |= {"decide": "all", "relays": True, "replication": True, "policy": "default"}
+    defaults |= {"splits": True, "output_parts": False}
     defaults |= {"fidelity": "analytical", "constraints": (), "max_latency_s": None, "simulate": True}
     assert optimizer.asked == [options | {"start": None} for options in (given_options, defaults)]
 

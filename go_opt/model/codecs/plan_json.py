@@ -58,7 +58,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "dims": dict(plan.dims),
         "precision": plan.precision,
         "model": plan.model,
-        "splits": [asdict(split) for split in plan.splits],
+        **({"splits": [asdict(split) for split in plan.splits]} if plan.splits else {}),
     }
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
 from go_opt.common.version import VERSION
+from go_opt.env.copies.splits import planned_graph
 from go_opt.env.evaluation import evaluate_plan
 from go_opt.env.target import Target
 from go_opt.errors import ModelError, PlanError
@@ -20,6 +21,7 @@ from go_opt.run import manifest as facts
 from go_opt.run.cut.cutting import CutStage, stages_of_plan
 from go_opt.run.cut.reads import Reads
 from go_opt.run.cut.source import model_of_plan
+from go_opt.run.cut.splits import split_nodes
 from go_opt.run.cut.stage_model import output_tensor, stage_model, weight_bytes
 
 
@@ -33,6 +35,8 @@ class PlanModels:
     made_by: Mapping[str, int]  # tensor -> stage
     readers: Mapping[str, tuple[int, ...]]  # tensor -> the other stages that read it
     leaves: Mapping[ir.Value, int]  # output of the model -> the stage it leaves from
+    output_parts: Mapping[str, facts.OutputPart] = field(default_factory=dict)
+    is_split: bool = False  # whether ``whole`` has parts of ops that the model's file has not
 
 
 def plan_models(lowered: LoweredModel, graph: Graph, target: Target, plan: Plan) -> PlanModels:
@@ -42,7 +46,10 @@ def plan_models(lowered: LoweredModel, graph: Graph, target: Target, plan: Plan)
       ModelError, PlanError: something that cannot be cut; one sentence that names it.
     """
     whole = model_of_plan(lowered)
-    return cut_models(whole, Reads(whole.graph, graph.op_index), graph, target, plan)
+    output_parts = split_nodes(whole, graph, plan.splits) if plan.splits else {}
+    graph = planned_graph(graph, plan)
+    cut = cut_models(whole, Reads(whole.graph, graph.op_index), graph, target, plan)
+    return replace(cut, output_parts=output_parts, is_split=bool(plan.splits))
 
 
 def cut_models(whole: ir.Model, reads: Reads, graph: Graph, target: Target, plan: Plan) -> PlanModels:
@@ -108,7 +115,12 @@ def manifest_of(
         bottleneck=metrics.bottleneck,
         inputs=tuple(str(value.name) for value in inputs),
         outputs=tuple(
-            facts.ModelOutput(str(output.name), output_tensor(output), cut.leaves[output])
+            facts.ModelOutput(
+                str(output.name),
+                output_tensor(output),
+                cut.leaves[output],
+                cut.output_parts.get(str(output.name)),
+            )
             for output in cut.whole.graph.outputs
         ),
         tensors=tuple({str(value.name): _tensor(value) for value in (*inputs, *crossing)}.values()),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from go_opt import api
 from go_opt.env import Target
+from go_opt.env.copies.splits import planned_graph
 from go_opt.errors import InvalidInputError, ModelError, PlanError
 from go_opt.frontends.onnx_frontend import import_onnx
 from go_opt.measured_costs import with_measured_costs
@@ -21,6 +22,8 @@ from go_opt.run.manifest import FORMATS, MANIFEST, Manifest, manifest_text
 from go_opt.solver import verify
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from go_opt.frontends.onnx.lowered import LoweredModel
     from go_opt.run.cut.plan_models import PlanModels
 
@@ -66,8 +69,9 @@ def export(
     graph, lowered = import_onnx(model, decided.dims, decided.precision)
     if costs is not None:
         graph = with_measured_costs(graph, costs, on)
-    decided.check_belongs_to(graph, on.fingerprint)
-    broken = next(iter(verify(graph, on, decided)), None)
+    planned = planned_graph(graph, decided)
+    decided.check_belongs_to(planned, on.fingerprint)
+    broken = next(iter(verify(planned, on, decided)), None)
     if broken is not None:
         raise PlanError(f"the plan cannot run: {broken.message}", field="plan")
     lowered.file.check_weights()
@@ -104,7 +108,7 @@ def _cut(
         return f"{TRITON}/{model_path(graph.name, stage)}" if TRITON in formats else ""
 
     cut = plan_models(lowered, graph, target, plan)
-    return manifest_of(cut, graph, target, plan, file_of), cut
+    return manifest_of(cut, planned_graph(graph, plan), target, plan, file_of), cut
 
 
 def _write(
@@ -119,6 +123,11 @@ def _write(
     from go_opt.run.export.triton import model_path, write_configs
 
     manifest, cut = exported
+
+    def whole() -> ir.Model:
+        """With the parts of ops, where the plan has some."""
+        return cut.whole if cut.is_split else model_of_file(lowered)
+
     with whole_folder(directory) as folder:
         for stage, model in zip(manifest.stages, cut.models, strict=True):
             if "stages" in formats:
@@ -128,13 +137,13 @@ def _write(
         if "triton" in formats:
             write_configs(manifest, folder / TRITON)
         if "openvino" in formats:
-            affinities = openvino_affinities(model_of_file(lowered), manifest)
+            affinities = openvino_affinities(whole(), manifest)
             (folder / OPENVINO).write_text(
                 json.dumps(affinities, ensure_ascii=False, indent=1) + "\n", "utf-8"
             )
         if "annotated" in formats:
-            whole = model_of_file(lowered)
-            annotate(whole, manifest)
-            write_model(whole, folder / ANNOTATED)
+            annotated = whole()
+            annotate(annotated, manifest)
+            write_model(annotated, folder / ANNOTATED)
         (folder / MANIFEST).write_text(manifest_text(manifest), "utf-8")
     return manifest

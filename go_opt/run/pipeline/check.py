@@ -38,10 +38,18 @@ def whole_outputs(
     """The outputs of the whole model, by name, for each row of inputs."""
     # Without optimization: the model as it is written decides.
     whole = session(path, is_optimized=False)
-    wanted = [output.name for output in manifest.outputs]
+    parts = {output.name: output.part for output in manifest.outputs}
+    wanted = list(dict.fromkeys(part.whole if part else name for name, part in parts.items()))
     # What no stage reads has no influence.
     rest = {name: _zeros(manifest, name) for name in manifest.inputs if name not in inputs[0]}
-    return [dict(zip(wanted, whole.run(wanted, {**rest, **row}), strict=True)) for row in inputs]
+    rows = [dict(zip(wanted, whole.run(wanted, {**rest, **row}), strict=True)) for row in inputs]
+    return [
+        {
+            name: row[part.whole].take(range(part.start, part.stop), part.axis) if part else row[name]
+            for name, part in parts.items()
+        }
+        for row in rows
+    ]
 
 
 def first_difference(path: Path, folder: Path, manifest: Manifest, inputs: Mapping[str, NDArray]) -> str:
