@@ -70,15 +70,13 @@ def columns_of(graph: Graph, op: int) -> Columns | None:
     elements = int(graph.tensor_elements[output])
     if elements == 0:
         return None
-    inner = graph.op_flops[op] / (2.0 * elements)
-    main = max(weights, key=lambda k: int(graph.tensor_elements[k]))
-    count = round(int(graph.tensor_elements[main]) / inner)
-    if count < 2 or elements % count or int(graph.tensor_elements[main]) % count:
+    inner = int(graph.op_flops[op] // (2 * elements))  # adding a bias is a fraction of it
+    most = max(int(graph.tensor_elements[k]) for k in weights)
+    number, rest = divmod(most, max(inner, 1))
+    if number < 2 or rest or elements % number:
         return None
-    divided = [
-        k for k in weights if int(graph.tensor_elements[k]) in (int(graph.tensor_elements[main]), count)
-    ]
-    return Columns(count, output, tuple(divided))
+    divided = [k for k in weights if int(graph.tensor_elements[k]) in (most, number)]
+    return Columns(number, output, tuple(divided))
 
 
 def stays_in_parts(graph: Graph, columns: Columns) -> bool:
@@ -114,10 +112,9 @@ def split_graph(graph: Graph, splits: tuple[Split, ...]) -> Graph:
     parts = _Parts(graph, {op: (split, _checked(graph, op, split)) for op, split in by_op.items()})
     ops = [row for op in range(graph.num_ops) for row in parts.rows(op)]
     builder = GraphBuilder(graph.name, precision=graph.precision, dims=graph.dims)
-    is_input = graph.tensor_kind == INPUT
-    for k in np.flatnonzero(is_input | parts.is_unread).tolist():
+    for k in np.flatnonzero(parts.is_whole).tolist():
         parts.add_tensor(builder, k, graph.tensor_names[k], int(graph.tensor_elements[k]))
-    for name, (k, elements) in parts.weights.items():
+    for name, (k, elements) in parts.slices.items():
         parts.add_tensor(builder, k, name, elements)
     for row in ops:
         builder.add_op(**row)
@@ -160,8 +157,9 @@ class _Parts:
 
     def __init__(self, graph: Graph, divided: Mapping[int, tuple[Split, Columns]]) -> None:
         self._graph, self._divided = graph, divided
-        self.weights: dict[str, tuple[int, int]] = {}  # those read so far: tensor of the graph, elements
-        self.is_unread = (graph.tensor_producer == NO_PRODUCER) & (np.diff(graph.reader_ptr) == 0)
+        self.slices: dict[str, tuple[int, int]] = {}  # of weights: tensor of the graph, elements
+        is_unread = (graph.tensor_producer == NO_PRODUCER) & (np.diff(graph.reader_ptr) == 0)
+        self.is_whole = (graph.tensor_kind == INPUT) | is_unread  # and weights that an op reads as they are
 
     def rows(self, op: int) -> Iterator[dict[str, Any]]:
         """One op, or its parts and what joins them."""
@@ -233,16 +231,14 @@ class _Parts:
         ]
 
     def _read(self, k: int, touched: int) -> _Read:
-        name = self._graph.tensor_names[k]
-        if self._graph.tensor_kind[k] == WEIGHT:
-            self.weights.setdefault(name, (k, int(self._graph.tensor_elements[k])))
-        return name, touched
+        self.is_whole[k] |= self._graph.tensor_kind[k] == WEIGHT
+        return self._graph.tensor_names[k], touched
 
     def _slice(self, k: int, columns: Columns, part: int, parts: int, size: int) -> _Read:
         """A slice of a weight, which other ops may read too."""
         name = part_name(self._graph.tensor_names[k], part, parts)
         elements = int(self._graph.tensor_elements[k]) // columns.number * size
-        if self.weights.setdefault(name, (k, elements)) != (k, elements):
+        if self.slices.setdefault(name, (k, elements)) != (k, elements):
             whole = self._graph.tensor_names[k]
             raise PlanError(f"splits: ops divide {whole!r} differently.", field="splits")
         return name, elements

@@ -73,11 +73,12 @@ def good_plans(graph: Graph, on: Target, best: Plan) -> Iterator[Plan]:
 def measured(name: str, folder: Path, seconds: float, counts: dict[str, int], out: Path) -> None:
     """Append a row for each plan that is not in ``out`` yet."""
     path = with_random_weights(name, folder)
-    own = out.with_suffix(f".{name}")  # the machine's figures, so that a run that goes on has the same
-    if not own.with_suffix(".csv").exists():
-        go_opt.profile(path, own.with_suffix(".toml"), own.with_suffix(".csv"), chips=CHIPS, seconds=seconds)
-    on = parse_target(own.with_suffix(".toml").read_text(), "machine")
-    graph = go_opt.with_measured_costs(go_opt.load(path, precision="as-is"), own.with_suffix(".csv"), on)
+    # The machine's figures, so that a run that goes on has the same.
+    machine, costs = (out.with_name(f"{out.stem}-{name}{suffix}") for suffix in (".toml", ".csv"))
+    if not costs.exists():
+        go_opt.profile(path, machine, costs, chips=CHIPS, seconds=seconds)
+    on = parse_target(machine.read_text(), "machine")
+    graph = go_opt.with_measured_costs(go_opt.load(path, precision="as-is"), costs, on)
     best = go_opt.optimize(graph, on, budget_s=5, replication=False, policy=None).plan
     session = HardwareEnvironment(MeasuredMachine(path)).open(graph, on)
     done = [row["kind"] for row in rows_of(out) if row["model"] == name]

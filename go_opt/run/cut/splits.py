@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -60,13 +60,14 @@ def _split_node(
     ]:
         raise ModelError(f"op {split.op!r} cannot be split into {split.parts}: it has {number} columns.")
     stops = np.cumsum(sizes).tolist()
+    weights = {graph.tensor_names[k] for k in columns.weights}
     parts = []
     for i, (start, stop) in enumerate(zip([0, *stops[:-1]], stops, strict=True)):
         inputs = list(node.inputs)
         for place, axis in axes.operands.items():
             value = inputs[place]
             if value is not None and slices.size(value, axis) == number:
-                name = part_name(str(value.name), i, split.parts)
+                name = part_name(_tensor_name(value, weights), i, split.parts)
                 inputs[place] = slices.of(value, axis, start, stop, name)
         part = ir.node(
             node.op_type,
@@ -152,6 +153,15 @@ class _Slices:
         if weight not in self._arrays:
             self._arrays[weight] = _numbers(weight)
         return self._arrays[weight]
+
+
+def _tensor_name(value: ir.Value, weights: Collection[str]) -> str:
+    """Under which the graph has a constant: its own, or that of what it is a view of."""
+    producer = value.producer()
+    if value.name in weights or producer is None:
+        return str(value.name)
+    names = [_tensor_name(one, weights) for one in producer.inputs if one is not None]
+    return next((name for name in names if name in weights), str(value.name))
 
 
 def _numbers(value: ir.Value) -> NDArray:
