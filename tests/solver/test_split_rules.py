@@ -1,0 +1,146 @@
+"""The rule of splits by columns, proven: from axioms of the operators, and over a prime field.
+
+From axioms, as TASO does (Jia et al., SOSP 2019): first-order formulas that say how products and sums pass
+through a concatenation; z3 shows that the rule follows for two parts, and with the same for ``p - 1`` parts
+for ``p``. Over a prime field, as Mirage does (Wu et al., OSDI 2025): sums and products are exact there, so
+that an equality which holds for random numbers of random shapes is one of polynomials, up to a chance of
+about the degree over the prime. Wrong rules must fail both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import z3
+from hypothesis import given, settings
+from numpy.typing import NDArray
+
+from go_opt.env.copies.splits import split_sizes
+from tests.strategies import examples, seeds
+
+PRIME = 2**31 - 1
+Tensor = z3.DeclareSort("Tensor")
+
+
+def function(name: str, arity: int) -> z3.FuncDeclRef:
+    return z3.Function(name, *[Tensor] * (arity + 1))
+
+
+# One concatenation and its two halves, along columns: of weights, of biases and of outputs.
+CONCAT, FIRST, REST = function("concat", 2), function("first", 1), function("rest", 1)
+PRODUCT, ADD = (
+    function("product", 2),
+    function("add", 2),
+)  # x W, a convolution; the sum with a bias of columns
+PARTS = function("parts", 2)  # what the parts of an op of p - 1 parts give, joined
+X, W, B, Y, Z, A, C = z3.Consts("x w b y z a c", Tensor)
+
+AXIOMS = [
+    z3.ForAll([W], CONCAT(FIRST(W), REST(W)) == W),
+    z3.ForAll([X, Y, Z], PRODUCT(X, CONCAT(Y, Z)) == CONCAT(PRODUCT(X, Y), PRODUCT(X, Z))),
+    z3.ForAll([Y, Z, A, C], ADD(CONCAT(Y, Z), CONCAT(A, C)) == CONCAT(ADD(Y, A), ADD(Z, C))),
+]
+
+
+def follows(claim: z3.BoolRef, *hypotheses: z3.BoolRef) -> bool:
+    solver = z3.Solver()
+    solver.set("timeout", 5_000)
+    solver.add(*AXIOMS, *hypotheses, z3.Not(claim))
+    return solver.check() == z3.unsat
+
+
+def test_two_parts_are_the_product() -> None:
+    assert follows(CONCAT(PRODUCT(X, FIRST(W)), PRODUCT(X, REST(W))) == PRODUCT(X, W))
+
+
+def test_two_parts_are_the_product_with_its_bias() -> None:
+    parts = (ADD(PRODUCT(X, half(W)), half(B)) for half in (FIRST, REST))
+    assert follows(CONCAT(*parts) == ADD(PRODUCT(X, W), B))
+
+
+def test_one_part_more() -> None:
+    """If the parts of the rest of the columns are its product, then with the first they are the whole."""
+    rule = z3.ForAll([Y], PARTS(X, Y) == PRODUCT(X, Y))
+    assert follows(CONCAT(PRODUCT(X, FIRST(W)), PARTS(X, REST(W))) == PRODUCT(X, W), rule)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        CONCAT(PRODUCT(X, REST(W)), PRODUCT(X, FIRST(W))),  # in another order
+        CONCAT(PRODUCT(X, FIRST(W)), PRODUCT(X, FIRST(W))),  # one part twice
+        CONCAT(PRODUCT(FIRST(X), FIRST(W)), PRODUCT(REST(X), REST(W))),  # the activation in parts as well
+        CONCAT(PRODUCT(FIRST(W), X), PRODUCT(REST(W), X)),  # the other operand
+        ADD(PRODUCT(X, FIRST(W)), PRODUCT(X, REST(W))),  # summed
+    ],
+)
+def test_wrong_rules_do_not_follow(wrong: z3.ExprRef) -> None:
+    assert not follows(wrong == PRODUCT(X, W))
+
+
+def test_a_bias_that_is_not_divided_does_not_follow() -> None:
+    assert not follows(
+        CONCAT(*(ADD(PRODUCT(X, half(W)), B) for half in (FIRST, REST))) == ADD(PRODUCT(X, W), B)
+    )
+
+
+# ------------------------------------------------------------------ over a prime field
+
+Numbers = NDArray[np.object_]
+Op = Callable[[Numbers, Numbers, Numbers], Numbers]
+
+
+def field(rng: np.random.Generator, *shape: int) -> Numbers:
+    return rng.integers(0, PRIME, shape).astype(object)
+
+
+def matmul(x: Numbers, w: Numbers, b: Numbers) -> Numbers:
+    """x [M, K] by w [K, N] and b [N]."""
+    return (x @ w + b) % PRIME
+
+
+def conv(x: Numbers, w: Numbers, b: Numbers) -> Numbers:
+    """x [C, H, W] by w [N, C, h, w] and b [N], without padding."""
+    height, width = (size - window + 1 for size, window in zip(x.shape[1:], w.shape[2:], strict=True))
+    rows = [
+        [(w * x[:, i : i + w.shape[2], j : j + w.shape[3]]).sum(axis=(1, 2, 3)) + b for j in range(width)]
+        for i in range(height)
+    ]
+    return np.moveaxis(np.array(rows), 2, 0) % PRIME
+
+
+def drawn(rng: np.random.Generator, kind: str) -> tuple[Op, Numbers, Numbers, Numbers, int, int]:
+    """An op with numbers for it, and the axes of the weight and of the output that columns are along."""
+    outer, inner, columns = (int(n) for n in rng.integers((1, 1, 3), (4, 5, 9)))
+    if kind == "matmul":
+        return matmul, field(rng, outer, inner), field(rng, inner, columns), field(rng, columns), 1, 1
+    image, window = field(rng, inner, 4, 5), field(rng, columns, inner, int(rng.integers(1, 4)), 2)
+    return conv, image, window, field(rng, columns), 0, 0
+
+
+def slices(w: Numbers, parts: int, axis: int) -> list[Numbers]:
+    stops = np.cumsum(split_sizes(w.shape[axis], parts))[:-1]
+    return np.split(w, stops, axis=axis)
+
+
+@pytest.mark.parametrize("kind", ["matmul", "conv"])
+@given(seed=seeds)
+@settings(max_examples=examples(20), deadline=None)
+def test_parts_over_a_prime_field(kind: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    op, x, w, b, axis, output = drawn(rng, kind)
+    parts = int(rng.integers(2, w.shape[axis] + 1))
+    pairs = list(zip(slices(w, parts, axis), slices(b, parts, 0), strict=True))
+    whole = op(x, w, b)
+    assert np.array_equal(np.concatenate([op(x, *pair) for pair in pairs], axis=output), whole)
+    wrong = [
+        [op(x, *pair) for pair in reversed(pairs)],  # in another order
+        [op(x, *pair) for pair in [pairs[0], *pairs[:-1]]],  # one part twice, one not at all
+        [op(x, pair[0], 0 * pair[1]) for pair in pairs],  # without the bias
+        [op((x + 1) % PRIME, *pairs[0]), *(op(x, *pair) for pair in pairs[1:])],  # another activation
+    ]
+    for results in wrong:
+        joined = np.concatenate(results, axis=output)
+        assert joined.shape != whole.shape or not np.array_equal(joined, whole)
