@@ -1,14 +1,14 @@
 """Searches with operator splits open: which ops to split, into how many parts, then a plan of the parts.
 
-Ops whose weights take a large share of a chip's memory are the ones that may be split. A short search
-of the whole ops comes first. Where its plan streams weights, or there is none, some ways to split the
-ops are searched for as short a time, and the best of all for what is left of it.
+Ops whose weights take a large share of a chip's memory are the ones that may be split. The search of whole
+ops comes first. Where its plan streams weights, or there is none, it pauses while some ways to split the ops
+are searched for a short time, and gives way to the best of them where that is better.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
@@ -28,8 +28,10 @@ from go_opt.search.state import against_bound, lower_bound
 HEAVY: Final = 1 / 4  # of a chip's memory: the weight of an op that may be split
 SHARES: Final = (1 / 2, 1 / 4, 1 / 8)  # of a chip's memory: the weight of a part, one way to split for each
 JOINED_OUTPUT: Final = 2.5  # times its bytes, at least, that a chip holds which joins an output of the model
-TRIAL_EVALUATIONS: Final = 8
-TRIAL_SHARE: Final = 0.1  # of the time or the evaluations, at most, for one way to split
+WHOLE_SHARE: Final = 1 / 4  # of the time or the evaluations, at most, before ways to split are tried
+CLOSE: Final = 0.01  # a gap to the bound of whole ops that ends the waiting
+TRIAL_SHARE: Final = 1 / 12  # of the time or the evaluations, at most, for one way to split
+OPS_PER_S: Final = 400  # of time: graphs with more ops and parts are left whole
 
 
 class Solve(Protocol):
@@ -127,19 +129,8 @@ def search_with_splits(
     Raises:
       InfeasibleError: no valid plan was found either way.
     """
-    race = _Race(graph, target, request, divisible, solve, _Watch(on_step, on_improvement, should_stop))
-    failure = race.run((), until=lambda: race.is_trial_over and race.may_gain)
-    if race.may_gain or _given_way(graph, request, divisible):
-        for way in ways_to_split(graph, target, request, divisible):
-            race.run(way, until=lambda: race.is_trial_over, share=TRIAL_SHARE)
-        if race.best is not None:
-            race.run(race.best.way)
-        elif failure is not None and not failure.is_proven:
-            failure = race.run(()) or failure
-    if race.best is None:
-        assert failure is not None
-        raise InfeasibleError(str(failure), conflict=failure.conflict)  # of whole ops it may be proven
-    return race.checked_answer()
+    watch = _Watch(on_step, on_improvement, should_stop)
+    return _Race(graph, target, request, divisible, solve, watch).answer()
 
 
 class _Watch(NamedTuple):
@@ -156,7 +147,7 @@ class _Found(NamedTuple):
 
 
 class _Race:
-    """Searches one after the other, as one: their steps, their time, the best of their plans."""
+    """A search of whole ops that pauses while ways to split are tried; the best of all goes on."""
 
     def __init__(
         self,
@@ -170,26 +161,66 @@ class _Race:
         self._graph, self._target, self._request = graph, target, request
         self._solve, self._watch = solve, watch
         self._bound = lower_bound(graph, target, request, divisible)
+        # None once they were tried.
+        self._ways: list[tuple[Split, ...]] | None = _affordable(
+            graph, request, ways_to_split(graph, target, request, divisible)
+        )
+        self._given = _given_way(graph, request, divisible)
         self._history: list[Step] = []
+        self._before_s = 0.0  # seconds of searches that ended
         self._reference_s = math.inf  # of the greedy plan of whole ops
-        self._began, self._before_s = 0, 0.0  # steps and seconds of the searches before
         self._is_stopped = False
-        self.best: _Found | None = None
+        self._best: _Found | None = None
 
-    def run(
-        self, way: tuple[Split, ...], *, until: Callable[[], bool] = lambda: False, share: float = 1.0
+    def answer(self) -> OptimizeResult:
+        """The best plan, simulated where that is asked for."""
+        failure = self._run((), self._is_decided)
+        self._try_ways()
+        if self._best is None:
+            assert failure is not None
+            raise InfeasibleError(str(failure), conflict=failure.conflict)  # of whole ops it may be proven
+        if self._best.way:
+            self._run(self._best.way)
+        result, way = self._best
+        checks = is_simulated(self._target, self._request) and not self._is_stopped
+        if checks and result.simulated_interval_s is None:
+            result = simulated_answer(self._graph_of(way), self._target, self._request, [result])
+        return self._as_answer(_Found(result, way))
+
+    def _is_decided(self) -> bool:
+        """Tries the ways to split when it is time; whether one of them is better than whole ops."""
+        limit = self._request.max_evaluations or math.inf
+        is_late = self._elapsed_s > WHOLE_SHARE * self._request.time_limit_s
+        is_late |= len(self._history) >= WHOLE_SHARE * limit
+        is_close = self._best is not None and self._best.result.gap < CLOSE  # to the bound of whole ops
+        if is_late or is_close:
+            self._try_ways()
+        return self._best is not None and bool(self._best.way)
+
+    def _try_ways(self) -> None:
+        """Search each way for a short time, where splits may help: no plan, or one whose weights stream."""
+        ways, self._ways = self._ways, None
+        if ways is None:
+            return
+        if self._best is None or self._best.result.metrics.stream_bytes.any() or self._given:
+            for way in ways:
+                self._run(way, share=TRIAL_SHARE)
+
+    def _run(
+        self, way: tuple[Split, ...], until: Callable[[], bool] = lambda: False, share: float = 1.0
     ) -> InfeasibleError | None:
         """One search with the ops of ``way`` split, for a share of the budget at most; why it has no plan."""
         asked = self._request_of(way, share)
         if asked is None:
             return None
-        self._began, self._before_s = len(self._history), self._elapsed_s
+        outer_s, self._before_s = self._before_s, self._elapsed_s
 
         def should_stop() -> bool:
             self._is_stopped = self._is_stopped or self._watch.should_stop()
-            return self._is_stopped or self._is_proven or until()
+            is_out = len(self._history) >= (self._request.max_evaluations or math.inf)
+            return self._is_stopped or is_out or self._is_proven or until()
 
-        is_further = self.best is not None and self.best.way == way
+        is_further = self._best is not None and self._best.way == way
         try:
             result = self._solve(
                 self._graph_of(way),
@@ -200,35 +231,15 @@ class _Race:
             )
         except InfeasibleError as error:
             return error
+        finally:
+            self._before_s = outer_s
         if not way:
-            self._reference_s = min(self._reference_s, result.reference_s)
-        if is_further:
-            self.best = _Found(result, way)  # it began with the best, so it is as good, simulated too
+            self._reference_s = result.reference_s
+        if is_further or (self._best is not None and self._best.way == way):
+            self._best = _Found(result, way)  # as good as the best that it met, and simulated
         return None
 
-    @property
-    def is_trial_over(self) -> bool:
-        """Whether a search has had enough to be compared with others."""
-        steps = len(self._history) - self._began
-        limit = self._request.max_evaluations or math.inf
-        is_late = self._elapsed_s - self._before_s > TRIAL_SHARE * self._request.time_limit_s
-        return steps >= min(TRIAL_EVALUATIONS, TRIAL_SHARE * limit) or is_late
-
-    @property
-    def may_gain(self) -> bool:
-        """Whether splits may help: there is no plan, or its weights stream."""
-        return self.best is None or bool(self.best.result.metrics.stream_bytes.any())
-
-    def checked_answer(self) -> OptimizeResult:
-        """The best plan, simulated where that is asked for."""
-        assert self.best is not None
-        result, way = self.best
-        checks = is_simulated(self._target, self._request) and not self._is_stopped
-        if checks and result.simulated_interval_s is None:
-            result = simulated_answer(self._graph_of(way), self._target, self._request, [result])
-        return self._answer(_Found(result, way))
-
-    def _answer(self, found: _Found) -> OptimizeResult:
+    def _as_answer(self, found: _Found) -> OptimizeResult:
         result = against_bound(found.result, self._request, self._bound)
         return replace(
             result,
@@ -236,7 +247,7 @@ class _Race:
             history=tuple(self._history),
             evaluations=len(self._history),
             wall_s=self._elapsed_s,
-            reference_s=self._reference_s,
+            reference_s=self._reference_s if found.way else result.reference_s,
             seed=self._request.seed,
         )
 
@@ -245,7 +256,7 @@ class _Race:
 
     def _request_of(self, way: tuple[Split, ...], share: float) -> Request | None:
         """What is asked of a search with what is left; None: nothing is."""
-        request, best = self._request, self.best
+        request, best = self._request, self._best
         limit, left_s = request.max_evaluations, request.time_limit_s - self._elapsed_s
         left = None if limit is None else min(limit - len(self._history), max(1, math.ceil(share * limit)))
         if self._is_stopped or self._is_proven or left_s <= 0 or (left is not None and left < 1):
@@ -268,15 +279,23 @@ class _Race:
 
     @property
     def _is_proven(self) -> bool:
-        return self.best is not None and self._answer(self.best).status == "OPTIMAL"
+        return self._best is not None and self._as_answer(self._best).status == "OPTIMAL"
 
     def _take_step(self, step: Step) -> None:
         best_s = min(step.best_s, self._history[-1].best_s if self._history else math.inf)
-        number, elapsed_s = len(self._history) + 1, self._before_s + step.elapsed_s
+        number = len(self._history) + 1
+        # A search that paused counts the pause.
+        elapsed_s = max(self._before_s + step.elapsed_s, self._elapsed_s)
         self._history.append(Step(step.method, step.objective_s, best_s, number, elapsed_s))
         self._watch.on_step(self._history[-1])
 
     def _take(self, found: _Found) -> None:
-        if self.best is None or found.result.objective_s < self.best.result.objective_s:
-            self.best = found
-            self._watch.on_improvement(self._answer(found))
+        if self._best is None or found.result.objective_s < self._best.result.objective_s:
+            self._best = found
+            self._watch.on_improvement(self._as_answer(found))
+
+
+def _affordable(graph: Graph, request: Request, ways: Iterable[tuple[Split, ...]]) -> list[tuple[Split, ...]]:
+    """The ways whose graphs are not too large for the time."""
+    most = OPS_PER_S * request.time_limit_s
+    return [way for way in ways if graph.num_ops + sum(split.parts for split in way) <= most]

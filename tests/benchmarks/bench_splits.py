@@ -1,0 +1,132 @@
+"""What split ops are worth: with and without them, for the same time, against the bound of whole ops.
+
+Run: PYTHONPATH=. python tests/benchmarks/bench_splits.py [--budget SECONDS] [--seeds N] [NAME ...]
+
+Graphs are those with ops that may be split. Each is optimised without splits, with them, and with outputs
+that may stay in parts where that makes a difference; medians over seeds. *gain*: how many times the interval
+is shorter; *at least*: the lower bound of all plans of whole ops over the interval with splits, so that no
+better plan of whole ops makes the gain smaller. Plans are simulated as well. Asserts that plans are verified
+and no better than their bounds. Prints a Markdown table and geometric means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+import go_opt
+from go_opt.env import Target, zoo_entries
+from go_opt.errors import InfeasibleError
+from go_opt.model.graph import Graph
+from go_opt.result import OptimizeResult, Request
+from go_opt.search.split_search import divisible_ops
+
+COLUMNS = ("graph", "ops", "whole, us", "bound", "split, us", "bound", "status", "simulated", "gain",
+           "at least", "latency", "split")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Way:
+    """The answers of one way to ask, by seed."""
+
+    results: tuple[OptimizeResult, ...]
+
+    @property
+    def median(self) -> OptimizeResult | None:
+        """The answer with the median interval; the better one of two."""
+        ranked = sorted(self.results, key=lambda result: result.objective_s)
+        return ranked[(len(ranked) - 1) // 2] if ranked else None
+
+    @property
+    def bound_s(self) -> float:
+        return max((result.lower_bound_s for result in self.results), default=0.0)
+
+
+def asked(graph: Graph, target: Target, budget_s: float, seeds: int, **options: bool) -> Way:
+    results = []
+    for seed in range(seeds):
+        try:
+            result = go_opt.optimize(graph, target, budget_s=budget_s, seed=seed, policy=None, **options)
+        except InfeasibleError:
+            continue
+        assert go_opt.verify(graph, target, result.plan) == []
+        assert result.objective_s >= result.lower_bound_s * (1 - 1e-9)
+        results.append(result)
+    return Way(tuple(results))
+
+
+def rows(name: str, target: Target, budget_s: float, seeds: int) -> Iterator[tuple[str, float, float]]:
+    """A line for splits, and one for outputs in parts where they make a difference, with both gains."""
+    graph = go_opt.load(f"zoo:{name}")
+    joined = divisible_ops(graph, target, Request())
+    in_parts = divisible_ops(graph, target, Request(output_parts=True))
+    if not in_parts.any():
+        return
+    whole = asked(graph, target, budget_s, seeds, splits=False)
+    if joined.any():
+        yield row(name, graph, whole, asked(graph, target, budget_s, seeds))
+    outputs = np.flatnonzero(graph.tensor_is_output)
+    if np.isin(np.flatnonzero(in_parts), graph.tensor_producer[outputs]).any():
+        split = asked(graph, target, budget_s, seeds, output_parts=True)
+        yield row(f"{name}, output in parts", graph, whole, split)
+
+
+def row(name: str, graph: Graph, whole: Way, split: Way) -> tuple[str, float, float]:
+    before, after = whole.median, split.median
+    if after is None:
+        return f"| {name} | {graph.num_ops:,} | {interval(before)} | no plan |", math.nan, math.nan
+    gain = before.objective_s / after.objective_s if before else math.inf
+    least = whole.bound_s / after.objective_s
+    latency = after.metrics.latency_s / before.metrics.latency_s if before else math.nan
+    simulated_s = after.simulated_interval_s or math.nan
+    kinds = sorted({use.parts for use in after.plan.splits})
+    parts = (
+        f"{len(after.plan.splits)} into {'-'.join(map(str, sorted({kinds[0], kinds[-1]})))}"
+        if kinds
+        else "none"
+    )
+    cells = (
+        name, f"{graph.num_ops:,}", interval(before), f"{whole.bound_s * 1e6:,.1f}", interval(after),
+        f"{split.bound_s * 1e6:,.1f}", after.status,
+        f"{simulated_s / after.objective_s:.3f}x", f"{gain:.2f}x",
+        f"{least:.2f}x", f"{latency:.2f}x", parts,
+    )  # fmt: skip
+    return f"| {' | '.join(cells)} |", gain, least
+
+
+def interval(result: OptimizeResult | None) -> str:
+    return "no plan" if result is None else f"{result.objective_s * 1e6:,.1f}"
+
+
+def mean(gains: Sequence[float]) -> float:
+    finite = [gain for gain in gains if math.isfinite(gain)]
+    return statistics.geometric_mean(finite) if finite else math.nan
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--budget", type=float, default=5.0)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--target", default="mcm-6x6")
+    given = parser.parse_args()
+    target = go_opt.target(given.target)
+    names = given.names or [entry.name for entry in zoo_entries() if entry.split == given.split]
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
+    gains, least = list[float](), list[float]()
+    for name in names:
+        for text, gain, at_least in rows(name, target, given.budget, given.seeds):
+            print(text, flush=True)
+            gains.append(gain)
+            least.append(at_least)
+    print(f"\nGeometric means: gain {mean(gains):.2f}x, at least {mean(least):.2f}x over {len(gains)} rows.")
+
+
+if __name__ == "__main__":
+    main()
