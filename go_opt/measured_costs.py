@@ -1,4 +1,4 @@
-"""Measured seconds of ops on chip kinds, from a CSV table or a mapping.
+"""Measured seconds of ops on chip kinds, from a CSV table, a profile of ONNX Runtime or a mapping.
 
     op,kind,seconds
     conv1,chip,1.2e-5
@@ -9,13 +9,16 @@ A row is one op on one kind of the target's chips, or on all of them (``*``) but
 a row of their own. The op then costs exactly that and is no part of a larger kernel. Nothing,
 or ``excluded``, for seconds: the kind cannot run the op. Costs are part of a graph's
 fingerprint, so a plan made with them is judged with them.
+
+A profile is the JSON file that ``InferenceSession.end_profiling`` writes, as it is (:mod:`go_opt.costs`).
 """
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.common.suggestion import suggestion
+from go_opt.costs import MOST_LISTED, Coverage, Unmapped, is_profile, mapped_rows, read_profile
 from go_opt.env.target import Target, load_target
 from go_opt.errors import InvalidInputError
 from go_opt.model.builder import MAX_FLOPS as MAX_SECONDS
@@ -38,6 +42,18 @@ EVERY_KIND: Final = "*"
 CostsByOp = Mapping[str, Mapping[str, float | None]]
 
 
+class CostsWarning(UserWarning):
+    """Rows of measured costs that are of no op."""
+
+
+@dataclass(frozen=True)
+class MeasuredCosts:
+    """A graph with measured costs, and how much of it they cover."""
+
+    graph: Graph
+    coverage: Coverage
+
+
 @dataclass(frozen=True)
 class _Row:
     where: str  # "line 3": how errors call it
@@ -49,37 +65,88 @@ class _Row:
 def with_measured_costs(
     graph: Graph, costs: str | Path | CostsByOp, target: Target | str | Path = "mcm-6x6"
 ) -> Graph:
-    """``graph`` with the costs of a CSV table, or of a mapping of ops to kinds to seconds.
+    """``graph`` with the costs of a CSV table, a profile of ONNX Runtime, or a mapping.
 
-    They take the place of what the graph says of the same op and kind.
+    They take the place of what the graph says of the same op and kind. A mapping goes from ops to kinds
+    to seconds. Rows of a table that are of no op are listed in a :class:`CostsWarning`;
+    :func:`read_costs` says what else there is to know.
 
     Args:
       target: whose chip kinds the costs are of.
 
     Raises:
-      InvalidInputError: the table is malformed, or names an op or a kind that is not there.
+      InvalidInputError: the table is malformed, or names a kind that is not there, or no op.
     """
+    read = read_costs(graph, costs, target)
+    if read.coverage.unmapped and not (isinstance(costs, str | Path) and is_profile(Path(costs))):
+        warnings.warn(read.coverage.lines()[-1], CostsWarning, stacklevel=2)
+    return read.graph
+
+
+def read_costs(
+    graph: Graph, costs: str | Path | CostsByOp, target: Target | str | Path = "mcm-6x6"
+) -> MeasuredCosts:
+    """As :func:`with_measured_costs`, with the rows that are of no op instead of a warning."""
     on = target if isinstance(target, Target) else load_target(target)
     kinds = tuple(kind.name for kind in on.kinds)
-    rows = _rows_of_mapping(costs) if isinstance(costs, Mapping) else _rows_of_file(Path(costs))
+    if isinstance(costs, Mapping):
+        return _with_rows(graph, _rows_of_mapping(costs), kinds, on.name, may_miss=False)
+    if is_profile(Path(costs)):
+        return _with_profile(graph, Path(costs), kinds, on.name)
+    return _with_rows(graph, _rows_of_file(Path(costs)), kinds, on.name, may_miss=True)
+
+
+def _with_profile(graph: Graph, path: Path, kinds: tuple[str, ...], target: str) -> MeasuredCosts:
+    if len(kinds) > 1:
+        raise _wrong(
+            f"costs {str(path)!r}: a profile is of one kind of chip, and target {target!r} has "
+            f"{', '.join(kinds)}; give a table with the columns {','.join(COLUMNS)}."
+        )
+    rows = read_profile(path)
+    seconds, lost = mapped_rows(graph, rows)
+    if not seconds:
+        raise _wrong(f"costs {str(path)!r}: no row is of an op of graph {graph.name!r}.")
+    unmapped = tuple(Unmapped(row.name, row.seconds) for row in lost)
+    coverage = Coverage(graph.num_ops, len(seconds), sum(row.seconds for row in rows), unmapped)
+    return MeasuredCosts(
+        _with_cells(graph, {(graph.op_index[op], kinds[0]): value for op, value in seconds.items()}), coverage
+    )
+
+
+def _with_rows(
+    graph: Graph, rows: Sequence[_Row], kinds: tuple[str, ...], target: str, *, may_miss: bool
+) -> MeasuredCosts:
+    known = [row for row in rows if row.op in graph.op_index]
+    lost = sorted((row for row in rows if row.op not in graph.op_index), key=lambda row: -(row.seconds or 0))
+    if lost and not (may_miss and known):
+        first = next(row for row in rows if row.op not in graph.op_index)
+        hint = suggestion(first.op, graph.op_names)
+        raise _wrong(f"{first.where}: graph {graph.name!r} has no op {first.op!r}{hint}")
     seen: dict[tuple[str, str], str] = {}
     cells: dict[tuple[int, str], float | None] = {}
     for is_for_all in (True, False):  # what is said of one kind comes last, and counts
-        for row in rows:
+        for row in known:
             if (row.kind == EVERY_KIND) is is_for_all:
-                _check(row, graph, kinds, on.name, seen)
+                _check(row, kinds, target, seen)
                 for kind in kinds if is_for_all else (row.kind,):
                     cells[graph.op_index[row.op], kind] = row.seconds
-    return _with_cells(graph, cells)
+    unmapped = tuple(
+        Unmapped(row.op, row.seconds or 0.0, _hint(row, graph) if i < MOST_LISTED else "")
+        for i, row in enumerate(lost)
+    )
+    measured = len({op for op, _ in cells})
+    total_s = sum(row.seconds or 0.0 for row in rows)
+    return MeasuredCosts(_with_cells(graph, cells), Coverage(graph.num_ops, measured, total_s, unmapped))
 
 
-def _check(
-    row: _Row, graph: Graph, kinds: tuple[str, ...], target: str, seen: dict[tuple[str, str], str]
-) -> None:
-    if row.op not in graph.op_index:
-        raise _wrong(
-            f"{row.where}: graph {graph.name!r} has no op {row.op!r}{suggestion(row.op, graph.op_names)}"
-        )
+def _hint(row: _Row, graph: Graph) -> str:
+    """Where a row of no op stands, and what it may mean."""
+    became = {node.name: node.became for node in graph.nodes_without_op}.get(row.op)
+    meant = f"; the node is {became}" if became else suggestion(row.op, graph.op_names, otherwise="")
+    return f" ({row.where.rpartition(', ')[2]}{meant.rstrip('?')})"
+
+
+def _check(row: _Row, kinds: tuple[str, ...], target: str, seen: dict[tuple[str, str], str]) -> None:
     if row.kind not in (*kinds, EVERY_KIND):
         raise _wrong(
             f"{row.where}: target {target!r} has no chip kind {row.kind!r}{suggestion(row.kind, kinds)}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
 from importlib import metadata
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TextIO
 
 import typer
 
@@ -81,6 +82,7 @@ def main() -> NoReturn:
     """Run the command line; every failure is one sentence on stderr and an exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names the terminal cannot show
+    warnings.showwarning = _show_warning
     try:
         code = app(standalone_mode=False, prog_name=app.info.name)
         if code == INTERRUPTED:  # what recent versions of typer make of Ctrl-C
@@ -104,6 +106,20 @@ def main() -> NoReturn:
         _drop_output()
         code = _fail(f"the output cannot be written: {error.strerror or error}.", 2)
     sys.exit(code or 0)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """One line for what concerns the input; other warnings are as Python shows them."""
+    is_ours = category.__module__.startswith("go_opt.")
+    text = f"go-opt: {message}\n" if is_ours else warnings.formatwarning(message, category, filename, lineno)
+    (file or sys.stderr).write(text)
 
 
 def _drop_output() -> None:

@@ -49,7 +49,11 @@ ConstraintsOption = Annotated[
 ]
 CostsOption = Annotated[
     Path | None,
-    typer.Option("--costs", metavar="FILE", help="CSV file of measured seconds: op,kind,seconds."),
+    typer.Option(
+        "--costs",
+        metavar="FILE",
+        help="Measured seconds: a CSV file of op,kind,seconds, or a profile of ONNX Runtime.",
+    ),
 ]
 PlanObjectiveOption = Annotated[
     Objective | None,

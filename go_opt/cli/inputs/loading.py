@@ -114,10 +114,15 @@ def load_with_plan(
 
 
 def with_costs(graph: Graph, target: Target, costs: Path | None) -> Graph:
-    """The graph with the measured costs of a file, where one is given."""
-    from go_opt.measured_costs import with_measured_costs
+    """The graph with the measured costs of a file, where one is given; says on stderr how much they cover."""
+    from go_opt.measured_costs import read_costs
 
-    return graph if costs is None else with_measured_costs(graph, costs, target)
+    if costs is None:
+        return graph
+    read = read_costs(graph, costs, target)
+    for line in read.coverage.lines():
+        typer.echo(line, err=True)
+    return read.graph
 
 
 def parse_dims(bindings: list[str]) -> dict[str, int]:

@@ -1,0 +1,7 @@
+"""What a runtime measured, as seconds of ops: rows of a profile by names, fusions undone by the graph."""
+
+from go_opt.costs.coverage import MOST_LISTED, Coverage, Unmapped
+from go_opt.costs.mapping import mapped_rows
+from go_opt.costs.runtime_profile import ProfileRow, is_profile, read_profile
+
+__all__ = ["MOST_LISTED", "Coverage", "ProfileRow", "Unmapped", "is_profile", "mapped_rows", "read_profile"]
