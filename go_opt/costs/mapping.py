@@ -126,19 +126,15 @@ class _Replay:
                 self._row_of[readers[0]] = i
 
     def _without_name(self, row: ProfileRow) -> int | None:
-        """The op that a row of a made-up name ends with, among those that can have run by now."""
+        """The first op of a row's type and size, among those that can have run by now."""
         is_node = row.name == row.op_type or re.fullmatch(rf"{re.escape(row.op_type)}_\d+", row.name)
         if row.elements is None or (row.op_type in _OWN and not is_node):
             return None
         kind = _MATRIX_ROWS.get(row.op_type, row.op_type)
-        last = None
         for op in self._ready():
-            if self._elements[op] == row.elements:
-                if self._graph.op_types[op] in (row.op_type, kind):
-                    return op
-                if self._graph.op_class[op] != MATRIX:
-                    last = op
-        return None if row.op_type in _OWN or row.op_type in (*_MATRIX_ROWS, "MatMul", "Conv") else last
+            if self._elements[op] == row.elements and self._graph.op_types[op] in (row.op_type, kind):
+                return op
+        return None
 
     def _ready(self) -> Iterator[int]:
         """Ops without a row that depend on others with rows, by way of such that are no products."""

@@ -6,6 +6,8 @@ busiest process's processor seconds for one inference, as predicted by the measu
 by the rates that another model's profile fitted, and as measured. No figure is by the clock.
 
     python tests/benchmarks/bench_measured.py --seconds 20 --out measured.jsonl light_resnet50
+
+With --coverage instead: how much of a profile that ONNX Runtime writes go-opt finds the ops of.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
@@ -29,6 +32,7 @@ from go_opt.env import Target, evaluate_plan
 from go_opt.env.cost import cost_tables
 from go_opt.env.cost.op_quantities import weight_bytes
 from go_opt.env.target import parse_target
+from go_opt.measured_costs import read_costs
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from tests.exports import LIGHT
@@ -130,6 +134,27 @@ def measure(name: str, folder: Path, seconds: float, rates: str | None) -> tuple
     return profile.target_text, rows
 
 
+def print_coverage(name: str, folder: Path) -> None:
+    """Of a profile of ONNX Runtime with its default optimizations."""
+    path = with_random_weights(name, folder)
+    read = read_costs(go_opt.load(str(path)), recorded_profile(path, folder))
+    print(name, *read.coverage.lines(), sep="\n  ", flush=True)
+
+
+def recorded_profile(path: Path, folder: Path, inferences: int = 10) -> Path:
+    """The file that ONNX Runtime writes of running a model on one thread."""
+    options = onnxruntime.SessionOptions()
+    options.enable_profiling, options.intra_op_num_threads = True, 1
+    options.log_severity_level = 3
+    options.profile_file_prefix = str(folder / "profile")
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    rng = np.random.default_rng(0)
+    fed = {one.name: rng.normal(size=one.shape).astype(np.float32) for one in session.get_inputs()}
+    for _ in range(inferences):
+        session.run(None, fed)
+    return Path(session.end_profiling())
+
+
 def column(rows: Sequence[dict], name: str) -> NDArray:
     return np.array([row[name] for row in rows])
 
@@ -161,7 +186,13 @@ def main() -> None:
     parser.add_argument("models", nargs="*", choices=[*known, []], default=[])
     parser.add_argument("--seconds", type=float, default=30.0, help="of each profile")
     parser.add_argument("--out", type=Path, help="append a JSON line for each plan")
+    parser.add_argument("--coverage", action="store_true", help="only how much of a profile is mapped")
     asked = parser.parse_args()
+    if asked.coverage:
+        for name in asked.models or known:
+            with tempfile.TemporaryDirectory() as folder:
+                print_coverage(name, Path(folder))
+        return
     rates = None
     for name in [FITTED, *(name for name in asked.models or known if name != FITTED)]:
         with tempfile.TemporaryDirectory() as folder:

@@ -72,9 +72,11 @@ def test_measured_costs_are_what_ops_cost(cli: Cli) -> None:
     assert found["interval_s"] >= 1.5
     assert cli("verify", model, "plan.json", "--costs", costs).code == 0
     assert cli("evaluate", model, "plan.json", "--costs", costs, "--json").json["interval_s"] >= 1.5
-    cli("verify", model, "plan.json").is_refused(
-        "another graph", "a plan made with measured costs is judged with the same costs"
-    )
+    for command in ("verify", "evaluate"):
+        cli(command, model, "plan.json").is_refused("with the measured costs 'costs.csv'", "with --costs.")
+    Path("other.csv").write_text("op,kind,seconds\nop3,*,2.5\nfolded,*,1\n", "utf-8")
+    other = cli("verify", model, "plan.json", "--costs", "other.csv")
+    other.is_refused("give --costs costs.csv.")
     costs.write_text("op,kind,seconds\nop3,chip,-1\n", "utf-8")
     cli("optimize", model, *FEW, "--costs", costs).is_refused("costs.csv', line 2")
     assert len(load_plan(Path("plan.json")).placement) == 6

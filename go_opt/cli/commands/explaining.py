@@ -48,7 +48,7 @@ def explain(
     loaded = load_plan(plan)
     asked = read_constraints(constraints)
     on = api.target(target or loaded.target)
-    graph = with_costs(_graph(plan, loaded, model), on, costs)
+    graph = with_costs(_graph(plan, loaded, model), on, costs, plan)
     announce_compilation()
     aim = objective or objective_of(plan)
     told = api.explain(graph, on, loaded, op, objective=aim, constraints=asked)

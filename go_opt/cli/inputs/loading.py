@@ -110,19 +110,25 @@ def load_with_plan(
     graph = api.load(model, dims=loaded.dims, precision=loaded.precision)
     announce_compilation()
     on = api.target(target or loaded.target)
-    return planned_graph(with_costs(graph, on, costs), loaded), on, loaded
+    return planned_graph(with_costs(graph, on, costs, plan), loaded), on, loaded
 
 
-def with_costs(graph: Graph, target: Target, costs: Path | None) -> Graph:
-    """The graph with the measured costs of a file, where one is given; says on stderr how much they cover."""
+def with_costs(graph: Graph, target: Target, costs: Path | None, plan: Path | None = None) -> Graph:
+    """The graph with the measured costs of a file, where one is given; says on stderr how much they cover.
+
+    Raises:
+      PlanError: the file of ``plan`` says that the plan was made with other costs, or with some.
+    """
+    from go_opt.costs import check_remembered
     from go_opt.measured_costs import read_costs
 
-    if costs is None:
-        return graph
-    read = read_costs(graph, costs, target)
-    for line in read.coverage.lines():
+    read = None if costs is None else read_costs(graph, costs, target)
+    with_them = graph if read is None else read.graph
+    if plan is not None:
+        check_remembered(plan, with_them, costs)
+    for line in read.coverage.lines() if read else ():
         typer.echo(line, err=True)
-    return read.graph
+    return with_them
 
 
 def parse_dims(bindings: list[str]) -> dict[str, int]:

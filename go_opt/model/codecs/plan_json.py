@@ -35,6 +35,7 @@ _FACTS: Final = frozenset(
         "gap",
         "seed",
         "version",
+        "costs",
     }
 )
 _Row = TypeVar("_Row")
