@@ -98,13 +98,13 @@ def optimize(
             _print_json(infeasible_to_dict(error))
         raise
     hint = _hint(graph, on, result, options)
-    graph = planned_graph(graph, result.plan)
+    whole, graph = graph, planned_graph(graph, result.plan)
     if out is not None:
         from go_opt.costs import costs_fact
         from go_opt.model.codecs.plan_json import save_plan
         from go_opt.result_json import plan_facts
 
-        facts = plan_facts(graph, result) | costs_fact(graph, costs)
+        facts = plan_facts(graph, result) | costs_fact(whole, costs)
         save_plan(replace(result.plan, model=model), out, facts)
     _show_result(graph, on, result, as_json=as_json, verbose=verbose)
     if hint and not as_json:
