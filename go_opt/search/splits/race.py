@@ -8,30 +8,27 @@ are searched for a short time, and gives way to the best of them where that is b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
-import numpy as np
-
 from go_opt.common.arrays import BoolArray
-from go_opt.env import Target, cost_tables
-from go_opt.env.copies.splits import columns_of, split_graph, stays_in_parts
-from go_opt.errors import InfeasibleError, PlanError
+from go_opt.env import Target
+from go_opt.env.copies.splits import split_graph
+from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
 from go_opt.model.start import Start
 from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search.simulated_claim import is_simulated, simulated_answer
+from go_opt.search.splits.ways import given_way, ways_to_split
 from go_opt.search.state import against_bound, lower_bound
 
-HEAVY: Final = 1 / 4  # of a chip's memory: the weight of an op that may be split
-SHARES: Final = (1 / 2, 1 / 4, 1 / 8)  # of a chip's memory: the weight of a part, one way to split for each
-JOINED_OUTPUT: Final = 2.5  # times its bytes, at least, that a chip holds which joins an output of the model
 WHOLE_SHARE: Final = 1 / 4  # of the time or the evaluations, at most, before ways to split are tried
 CLOSE: Final = 0.01  # a gap to the bound of whole ops that ends the waiting
 TRIAL_SHARE: Final = 1 / 12  # of the time or the evaluations, at most, for one way to split
-OPS_PER_S: Final = 400  # of time: graphs with more ops and parts are left whole
+CLOSE_SHARE: Final = 1 / 5  # the same where whole ops are that close
+OPS_PER_S: Final = 400  # of time: otherwise ways with more ops and parts are not tried
 
 
 class Solve(Protocol):
@@ -46,71 +43,6 @@ class Solve(Protocol):
         on_improvement: Callable[[OptimizeResult], None],
         should_stop: Callable[[], bool],
     ) -> OptimizeResult: ...
-
-
-def divisible_ops(graph: Graph, target: Target, request: Request) -> BoolArray:
-    """[N] the ops that may be split in answers to ``request``: those with heavy weights.
-
-    Where an output of the model must be joined, a chip holds it in two buffers and all parts but one.
-    """
-    found = np.zeros(graph.num_ops, dtype=np.bool_)
-    if request.splits and request.decide == "all" and not request.constraints:
-        tables = cost_tables(graph, target)
-        sram_bytes = float(tables.sram_bytes.max())
-        heavy_bytes = HEAVY * sram_bytes
-        is_heavy = tables.stored_bytes[graph.reader_tensor] > heavy_bytes
-        for op in np.unique(graph.reader_op[is_heavy]).tolist():
-            columns = columns_of(graph, op)
-            if columns is None or tables.stored_bytes[list(columns.weights)].max() <= heavy_bytes:
-                continue
-            stays = request.output_parts and stays_in_parts(graph, columns)
-            is_output = bool(tables.tensor_is_output[columns.output])
-            joined_bytes = JOINED_OUTPUT * float(tables.tensor_bytes[columns.output])
-            found[op] = stays or not is_output or joined_bytes <= sram_bytes
-    return found
-
-
-def outputs_in_parts(graph: Graph, target: Target) -> list[str]:
-    """Names of the ops whose outputs would stay in parts where the request allows it."""
-    ops = np.flatnonzero(divisible_ops(graph, target, Request(output_parts=True))).tolist()
-    columns = [(op, columns_of(graph, op)) for op in ops]
-    return [graph.op_names[op] for op, found in columns if found is not None and stays_in_parts(graph, found)]
-
-
-def ways_to_split(
-    graph: Graph, target: Target, request: Request, divisible: BoolArray
-) -> list[tuple[Split, ...]]:
-    """For each of some shares of a memory, the fewest parts of each op whose weights take no more of it.
-
-    Parts are a power of two, and no more than there are chips. What the plan to begin with splits is first.
-    """
-    tables = cost_tables(graph, target)
-    sram_bytes = float(tables.sram_bytes.max())
-    ways = [_given_way(graph, request, divisible)]
-    for share in SHARES:
-        way = []
-        for op in np.flatnonzero(divisible).tolist():
-            columns = columns_of(graph, op)
-            assert columns is not None
-            weight_bytes = float(tables.stored_bytes[list(columns.weights)].max())
-            doublings = max(0, math.ceil(math.log2(weight_bytes / (share * sram_bytes))))
-            parts = min(2**doublings, target.num_chips, columns.number)
-            if parts > 1:
-                joined = not (request.output_parts and stays_in_parts(graph, columns))
-                way.append(Split(graph.op_names[op], "columns", parts, joined))
-        ways.append(tuple(way))
-    return [way for way in dict.fromkeys(ways) if way]
-
-
-def _given_way(graph: Graph, request: Request, divisible: BoolArray) -> tuple[Split, ...]:
-    """Of the plan to begin with, where it is one of the same ops."""
-    plan = None if request.start is None else request.start.plan
-    splits = () if plan is None else plan.splits
-    is_open = all(split.op in graph.op_index and divisible[graph.op_index[split.op]] for split in splits)
-    try:
-        return splits if is_open and split_graph(graph, splits) else ()
-    except PlanError:  # of another version of the model
-        return ()
 
 
 def search_with_splits(
@@ -161,11 +93,10 @@ class _Race:
         self._graph, self._target, self._request = graph, target, request
         self._solve, self._watch = solve, watch
         self._bound = lower_bound(graph, target, request, divisible)
-        # None once they were tried.
-        self._ways: list[tuple[Split, ...]] | None = _affordable(
-            graph, request, ways_to_split(graph, target, request, divisible)
-        )
-        self._given = _given_way(graph, request, divisible)
+        self._ways: list[tuple[Split, ...]] | None = ways_to_split(
+            graph, target, request, divisible
+        )  # to try
+        self._given = given_way(graph, request, divisible)
         self._history: list[Step] = []
         self._before_s = 0.0  # seconds of searches that ended
         self._reference_s = math.inf  # of the greedy plan of whole ops
@@ -192,8 +123,7 @@ class _Race:
         limit = self._request.max_evaluations or math.inf
         is_late = self._elapsed_s > WHOLE_SHARE * self._request.time_limit_s
         is_late |= len(self._history) >= WHOLE_SHARE * limit
-        is_close = self._best is not None and self._best.result.gap < CLOSE  # to the bound of whole ops
-        if is_late or is_close:
+        if is_late or self._is_close:
             self._try_ways()
         return self._best is not None and bool(self._best.way)
 
@@ -202,9 +132,18 @@ class _Race:
         ways, self._ways = self._ways, None
         if ways is None:
             return
+        most_ops, share = OPS_PER_S * self._request.time_limit_s, TRIAL_SHARE
+        if self._is_close:  # to go on with whole ops gains next to nothing
+            most_ops, share = math.inf, CLOSE_SHARE
         if self._best is None or self._best.result.metrics.stream_bytes.any() or self._given:
             for way in ways:
-                self._run(way, share=TRIAL_SHARE)
+                if self._graph.num_ops + sum(split.parts for split in way) <= most_ops:
+                    self._run(way, share=share)
+
+    @property
+    def _is_close(self) -> bool:
+        """Whether the best plan of whole ops is as good as proven."""
+        return self._best is not None and not self._best.way and self._best.result.gap < CLOSE
 
     def _run(
         self, way: tuple[Split, ...], until: Callable[[], bool] = lambda: False, share: float = 1.0
@@ -293,9 +232,3 @@ class _Race:
         if self._best is None or found.result.objective_s < self._best.result.objective_s:
             self._best = found
             self._watch.on_improvement(self._as_answer(found))
-
-
-def _affordable(graph: Graph, request: Request, ways: Iterable[tuple[Split, ...]]) -> list[tuple[Split, ...]]:
-    """The ways whose graphs are not too large for the time."""
-    most = OPS_PER_S * request.time_limit_s
-    return [way for way in ways if graph.num_ops + sum(split.parts for split in way) <= most]

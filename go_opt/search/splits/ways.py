@@ -1,0 +1,85 @@
+"""Which ops may be split, and the ways to do so that are searched."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+
+from go_opt.common.arrays import BoolArray
+from go_opt.env import Target, cost_tables
+from go_opt.env.copies.splits import columns_of, split_graph, stays_in_parts
+from go_opt.errors import PlanError
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Split
+from go_opt.result import Request
+
+HEAVY: Final = 1 / 4  # of a chip's memory: the weight of an op that may be split
+SHARES: Final = (1 / 2, 1 / 4, 1 / 8)  # of a chip's memory: the weight of a part, one way to split for each
+JOINED_OUTPUT: Final = 2.5  # times its bytes, at least, that a chip holds which joins an output of the model
+
+
+def divisible_ops(graph: Graph, target: Target, request: Request) -> BoolArray:
+    """[N] the ops that may be split in answers to ``request``: those with heavy weights.
+
+    Where an output of the model must be joined, a chip holds it in two buffers and all parts but one.
+    """
+    found = np.zeros(graph.num_ops, dtype=np.bool_)
+    if request.splits and request.decide == "all" and not request.constraints:
+        tables = cost_tables(graph, target)
+        sram_bytes = float(tables.sram_bytes.max())
+        heavy_bytes = HEAVY * sram_bytes
+        is_heavy = tables.stored_bytes[graph.reader_tensor] > heavy_bytes
+        for op in np.unique(graph.reader_op[is_heavy]).tolist():
+            columns = columns_of(graph, op)
+            if columns is None or tables.stored_bytes[list(columns.weights)].max() <= heavy_bytes:
+                continue
+            stays = request.output_parts and stays_in_parts(graph, columns)
+            is_output = bool(tables.tensor_is_output[columns.output])
+            joined_bytes = JOINED_OUTPUT * float(tables.tensor_bytes[columns.output])
+            found[op] = stays or not is_output or joined_bytes <= sram_bytes
+    return found
+
+
+def outputs_in_parts(graph: Graph, target: Target) -> list[str]:
+    """Names of the ops whose outputs would stay in parts where the request allows it."""
+    ops = np.flatnonzero(divisible_ops(graph, target, Request(output_parts=True))).tolist()
+    columns = [(op, columns_of(graph, op)) for op in ops]
+    return [graph.op_names[op] for op, found in columns if found is not None and stays_in_parts(graph, found)]
+
+
+def ways_to_split(
+    graph: Graph, target: Target, request: Request, divisible: BoolArray
+) -> list[tuple[Split, ...]]:
+    """For each of some shares of a memory, the fewest parts of each op whose weights take no more of it.
+
+    Parts are a power of two, and no more than there are chips. What the plan to begin with splits is first.
+    """
+    tables = cost_tables(graph, target)
+    sram_bytes = float(tables.sram_bytes.max())
+    ways = [given_way(graph, request, divisible)]
+    for share in SHARES:
+        way = []
+        for op in np.flatnonzero(divisible).tolist():
+            columns = columns_of(graph, op)
+            assert columns is not None
+            weight_bytes = float(tables.stored_bytes[list(columns.weights)].max())
+            doublings = max(0, math.ceil(math.log2(weight_bytes / (share * sram_bytes))))
+            parts = min(2**doublings, target.num_chips, columns.number)
+            if parts > 1:
+                joined = not (request.output_parts and stays_in_parts(graph, columns))
+                way.append(Split(graph.op_names[op], "columns", parts, joined))
+        ways.append(tuple(way))
+    return [way for way in dict.fromkeys(ways) if way]
+
+
+def given_way(graph: Graph, request: Request, divisible: BoolArray) -> tuple[Split, ...]:
+    """Of the plan to begin with, where it is one of the same ops."""
+    plan = None if request.start is None else request.start.plan
+    splits = () if plan is None else plan.splits
+    is_open = all(split.op in graph.op_index and divisible[graph.op_index[split.op]] for split in splits)
+    try:
+        return splits if is_open and split_graph(graph, splits) else ()
+    except PlanError:  # of another version of the model
+        return ()
