@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from go_opt.api import chip_counts as counting
+from go_opt.api.chip_counts import ChipCount, FewestChips
 from go_opt.env import Target, load_target
 from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request, Step
-from go_opt.search import chip_counts as counting
-from go_opt.search.chip_counts import ChipCount, FewestChips
 from go_opt.search.optimizer import optimize_request
 from go_opt.search.policies import find_policy
 

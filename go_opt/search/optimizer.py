@@ -25,7 +25,8 @@ from go_opt.search.methods.events import Event
 from go_opt.search.portfolio import policy_takes_part, portfolio_events
 from go_opt.search.rehearsal import rehearsal
 from go_opt.search.simulated_claim import is_simulated
-from go_opt.search.splits import divisible_ops, search_with_splits
+from go_opt.search.split_race import search_with_splits
+from go_opt.search.split_ways import divisible_ops
 from go_opt.search.state import Search
 
 FIRST_EVENTS: Final = 2  # the greedy plan and the first slicing, before further kernels are loaded

@@ -24,7 +24,7 @@ from go_opt.env import Target, zoo_entries
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request
-from go_opt.search.splits import divisible_ops
+from go_opt.search.split_ways import divisible_ops
 
 COLUMNS = ("graph", "ops", "whole, us", "bound", "split, us", "bound", "status", "simulated", "gain",
            "at least", "latency", "split")  # fmt: skip

@@ -17,7 +17,7 @@ from go_opt.model.codecs.wire import plan_from_proto, plan_to_proto
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
 from go_opt.result import OptimizeResult, Request
-from go_opt.search.splits import divisible_ops, ways_to_split
+from go_opt.search.split_ways import divisible_ops, ways_to_split
 from go_opt.search.state import lower_bound
 from go_opt.solver import throughput_bound
 from tests.solver.brute_force import all_placements, evaluate_placements

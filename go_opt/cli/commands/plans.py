@@ -258,7 +258,7 @@ def _show_result(
 
 def _hint(graph: Graph, target: Target, result: OptimizeResult, options: dict[str, Any]) -> str:
     """What may gain where an output that must be joined is in the way of a split."""
-    from go_opt.search.splits import outputs_in_parts
+    from go_opt.search.split_ways import outputs_in_parts
 
     if result.status == "OPTIMAL" or options["output_parts"] or not options["splits"]:
         return ""

@@ -161,7 +161,6 @@ def test_two_devices_do_what_one_does(tmp_path: Path) -> None:
         | {
             "JAX_PLATFORMS": "cpu",
             "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         },
     )
     learner = small_learner()

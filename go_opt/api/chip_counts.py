@@ -21,7 +21,7 @@ from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request
 from go_opt.search.limits import refuse_unreachable
 from go_opt.search.simulated_claim import simulated_answer
-from go_opt.search.splits import divisible_ops
+from go_opt.search.split_ways import divisible_ops
 from go_opt.search.state import lower_bound
 
 Solve = Callable[[Target, Request], OptimizeResult]
