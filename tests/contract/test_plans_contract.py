@@ -109,3 +109,18 @@ def test_constraints_that_cannot_hold_together_are_raised_one_by_one(client: Any
             search(graph, "mcm-2x2", constraints=asked, max_evaluations=5, policy=None)
         raised.append((str(error.value), error.value.is_proven, error.value.conflict, error.value.exit_code))
     assert raised[0] == raised[1]
+
+
+def test_a_plan_with_splits_goes_there_and_back(client: Any) -> None:
+    whole = api.load("zoo:gpt2_step")
+    result = client.optimize(whole, "mcm-6x6", max_evaluations=30, policy=None)
+    (split,) = result.plan.splits
+    assert result.plan.splits == api.optimize(whole, max_evaluations=30, policy=None).plan.splits
+    assert api.evaluate(whole, None, result.plan).interval_s == result.metrics.interval_s
+    assert client.evaluate(whole, "mcm-6x6", result.plan).interval_s == result.metrics.interval_s
+    assert client.verify(whole, "mcm-6x6", result.plan) == []
+    assert client.explain(whole, "mcm-6x6", result.plan)["splits"][0]["op"] == split.op
+    assert client.optimize(whole, "mcm-6x6", max_evaluations=3, policy=None, splits=False).plan.splits == ()
+    wrong = replace(result.plan, splits=(replace(split, op="logits"),))
+    with pytest.raises(PlanError, match="the graph has no op 'logits'"):
+        client.verify(whole, "mcm-6x6", wrong)
