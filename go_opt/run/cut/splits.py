@@ -60,15 +60,21 @@ def _split_node(
     ]:
         raise ModelError(f"op {split.op!r} cannot be split into {split.parts}: it has {number} columns.")
     stops = np.cumsum(sizes).tolist()
-    weights = {graph.tensor_names[k] for k in columns.weights}
+    weights = [graph.tensor_names[k] for k in columns.weights]
+    names = {
+        place: _tensor_name(value, weights)
+        for place in axes.operands
+        if (value := node.inputs[place]) is not None and slices.size(value, axes.operands[place]) == number
+    }
+    # Slices are made in the order of the graph.
+    places = sorted(names, key=lambda place: graph.tensor_index.get(names[place], -1))
     parts = []
     for i, (start, stop) in enumerate(zip([0, *stops[:-1]], stops, strict=True)):
         inputs = list(node.inputs)
-        for place, axis in axes.operands.items():
-            value = inputs[place]
-            if value is not None and slices.size(value, axis) == number:
-                name = part_name(_tensor_name(value, weights), i, split.parts)
-                inputs[place] = slices.of(value, axis, start, stop, name)
+        for place in places:
+            value, name = inputs[place], part_name(names[place], i, split.parts)
+            assert value is not None
+            inputs[place] = slices.of(value, axes.operands[place], start, stop, name)
         part = ir.node(
             node.op_type,
             inputs,
