@@ -24,12 +24,12 @@ ZOO_PREFIX = "zoo:"
 def load(
     path: str | Path, *, dims: Mapping[str, int] | None = None, precision: Precision = "native"
 ) -> Graph:
-    """A graph from an ONNX file, a ``.json`` graph, or the zoo (``"zoo:resnet50"``).
+    """A graph from an ONNX file, a torch program, a ``.json`` graph, or the zoo (``"zoo:resnet50"``).
 
     Args:
-      path: ``*.onnx``; ``*.json`` in go-opt's own form or networkx's node-link form; or
-        ``zoo:NAME``.
-      dims: values of the symbolic dimensions of an ONNX model.
+      path: ``*.onnx``; ``*.pt2`` of ``torch.export.save``; ``*.json`` in go-opt's own form or
+        networkx's node-link form; or ``zoo:NAME``.
+      dims: values of the symbolic dimensions of an ONNX model or a torch program.
       precision: ``native`` costs floating tensors in the target's native type, ``as-is``
         in the type of the model.
 
@@ -47,6 +47,10 @@ def load(
 
         _refuse_dims(name, dims)
         return load_graph_json(Path(name), precision)
+    if name.endswith(".pt2"):
+        from go_opt.frontends import from_torch
+
+        return from_torch(path, dims=dims, precision=precision)
     from go_opt.frontends import from_onnx
 
     return from_onnx(path, dims=dims, precision=precision)

@@ -1,7 +1,7 @@
 """Importers: models of other tools as :class:`go_opt.model.graph.Graph`.
 
-Each importer loads on first use, so that importing this package loads no JAX, ONNX
-or networkx.
+Each importer loads on first use, so that importing this package loads no JAX, ONNX,
+torch or networkx.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from go_opt.frontends.networkx_frontend import from_node_link as from_node_link
     from go_opt.frontends.networkx_frontend import to_networkx as to_networkx
     from go_opt.frontends.onnx_frontend import from_onnx as from_onnx
+    from go_opt.frontends.torch_frontend import from_torch as from_torch
 
 _DOORS = {
     "from_jax": "go_opt.frontends.jax_frontend",
     "from_networkx": "go_opt.frontends.networkx_frontend",
     "from_node_link": "go_opt.frontends.networkx_frontend",
     "from_onnx": "go_opt.frontends.onnx_frontend",
+    "from_torch": "go_opt.frontends.torch_frontend",
     "to_networkx": "go_opt.frontends.networkx_frontend",
 }
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection
 from typing import Any, Literal
 
 from go_opt.errors import GoOptError, ModelError
-from go_opt.frontends.jax_recorder import Recorder, Value
-from go_opt.frontends.jax_walk import Walker, dtype_name
+from go_opt.frontends.jax.walk import Walker, dtype_name
+from go_opt.frontends.recording.recorder import Recorder, Value
 from go_opt.model.graph import Graph, Precision
 
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from go_opt.errors import ModelError
-from go_opt.frontends.jax_recorder import Read, RecordedOp, Result, Value, joined, live_ops
+from go_opt.frontends.recording.recorder import Read, RecordedOp, Result, Value, joined, live_ops
 from go_opt.model.graph import OP_CLASSES
 from go_opt.model.op_costs import OpCost
 
 if TYPE_CHECKING:
-    from go_opt.frontends.jax_walk import Walker
+    from go_opt.frontends.jax.walk import Walker
 
 _Handler = Callable[["Walker", Mapping[str, Any], list[Value], list[Result], str], list[Value]]
 

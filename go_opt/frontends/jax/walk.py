@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 
 from go_opt.errors import InvalidInputError, ModelError
-from go_opt.frontends.jax_control import CONTROL_FLOW
-from go_opt.frontends.jax_primitives import (
+from go_opt.frontends.jax.control import CONTROL_FLOW
+from go_opt.frontends.jax.primitives import (
     CALLS,
     COMBINERS,
     VIEWS,
@@ -23,7 +23,7 @@ from go_opt.frontends.jax_primitives import (
     onnx_type,
     primitive_cost,
 )
-from go_opt.frontends.jax_recorder import Read, Recorder, Result, Value, joined
+from go_opt.frontends.recording.recorder import Recorder, Result, Value, joined, reads_of
 from go_opt.model.dtypes import DTYPE_BITS, DTYPES, IS_FLOATING, dtype_code
 from go_opt.model.graph import Precision
 from go_opt.model.op_costs import is_elementwise
@@ -193,17 +193,6 @@ def dtype_name(dtype: Any, where: str) -> str:
 def results_of(variables: Iterable[Any], where: str) -> list[Result]:
     """Shape and type of each variable."""
     return [(tuple(variable.aval.shape), dtype_name(variable.aval.dtype, where)) for variable in variables]
-
-
-def reads_of(inputs: Sequence[Value], touched: Sequence[int | None]) -> list[Read]:
-    """What a kernel reads; literals are part of it, and so are constants that only say how."""
-    reads: list[Read] = []
-    for value, asked in zip(inputs, touched, strict=True):
-        if value.tensor is None or (asked == 0 and value.is_constant):
-            continue
-        limits = [limit for limit in (asked, value.touched) if limit is not None]
-        reads.append((value.tensor, min(limits, default=None)))
-    return reads
 
 
 def _solve_arguments(const_lengths: Any, inputs: Sequence[Value]) -> list[Value]:

@@ -1,10 +1,11 @@
-"""Collects the ops of a traced function, drops dead ones and builds the graph."""
+"""Collects the ops of a traced program, drops dead ones and builds the graph."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from go_opt.errors import ModelError
@@ -102,7 +103,7 @@ class Recorder:
     ) -> list[Value]:
         """Record one op; returns the tensors it produces."""
         if len(self.ops) >= MAX_OPS:
-            raise ModelError(f"the function has more than {MAX_OPS} ops once its loops are unrolled.")
+            raise ModelError(f"the model has more than {MAX_OPS} ops once its loops are unrolled.")
         name = self.unique(base)
         values = [
             Value(shape, result_dtype, "activation", name if len(results) == 1 else f"{name}:{i}")
@@ -114,9 +115,15 @@ class Recorder:
         )
         return values
 
-    def build(self, name: str, outputs: Sequence[Value], precision: Precision) -> Graph:
+    def build(
+        self,
+        name: str,
+        outputs: Sequence[Value],
+        precision: Precision,
+        dims: Mapping[str, int] = MappingProxyType({}),
+    ) -> Graph:
         """The graph of all ops that an output depends on."""
-        builder = GraphBuilder(name, precision=precision)
+        builder = GraphBuilder(name, precision=precision, dims=dims)
         for source, (elements, dtype, kind) in self._sources.items():
             builder.add_tensor(source, elements, dtype, kind)
         wanted = [str(value.tensor) for value in outputs if value.kind == "activation"]
@@ -149,3 +156,14 @@ def live_ops(ops: Sequence[RecordedOp], wanted: Iterable[str]) -> list[RecordedO
 def joined(scope: str, name: str) -> str:
     """A name in a scope, as JAX writes it: ``mlp/dot_general``."""
     return f"{scope}/{name}" if scope and name else scope or name
+
+
+def reads_of(inputs: Sequence[Value], touched: Sequence[int | None]) -> list[Read]:
+    """What a kernel reads; literals are part of it, and so are constants that only say how."""
+    reads: list[Read] = []
+    for value, asked in zip(inputs, touched, strict=True):
+        if value.tensor is None or (asked == 0 and value.is_constant):
+            continue
+        limits = [limit for limit in (asked, value.touched) if limit is not None]
+        reads.append((value.tensor, min(limits, default=None)))
+    return reads

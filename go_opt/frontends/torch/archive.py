@@ -1,0 +1,48 @@
+"""The program in a file of ``torch.export.save``: JSON in a zip archive, which is read without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from typing import IO, Any
+
+from go_opt.errors import ModelError
+
+# The first schema with names of nodes; older programs are written again by `torch.export.save`.
+_SCHEMA_MAJOR = 8
+_MAX_PROGRAM_BYTES = 2**31
+
+
+def read_program(source: str | os.PathLike[str] | IO[bytes]) -> dict[str, Any]:
+    """The program of an archive, as ``torch/_export/serde/schema.py`` describes it; weights are not read.
+
+    Raises:
+      ModelError: it cannot be read, or is no archive of one program.
+    """
+    shown = repr(str(source)) if isinstance(source, str | os.PathLike) else "in memory"
+    try:
+        with zipfile.ZipFile(source) as archive:
+            found = [
+                info
+                for info in archive.infolist()
+                if info.filename.endswith(".json") and info.filename.split("/")[-2:-1] == ["models"]
+            ]
+            if len(found) != 1:
+                raise ModelError(
+                    f"torch archive {shown} has {len(found)} programs: write one by torch.export.save."
+                )
+            if found[0].file_size > _MAX_PROGRAM_BYTES:
+                raise ModelError(f"torch archive {shown}: its program is larger than 2 GiB.")
+            program: dict[str, Any] = json.loads(archive.read(found[0]))
+    except OSError as error:
+        raise ModelError(f"torch archive {shown} cannot be read: {error.strerror or error}.") from None
+    except (zipfile.BadZipFile, ValueError, RecursionError):
+        raise ModelError(f"{shown} is truncated or no archive of torch.export.save.") from None
+    version = program.get("schema_version", {}) if isinstance(program, dict) else {}
+    if version.get("major") != _SCHEMA_MAJOR:
+        raise ModelError(
+            f"torch archive {shown} has schema {version.get('major')}, where {_SCHEMA_MAJOR} is known: "
+            "export the model with torch 2.6 or later."
+        )
+    return program

@@ -1,0 +1,250 @@
+"""Operators of ATen as ops of the cost table: one table of ONNX names, and what the names cannot say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from go_opt.model.op_costs import OpCost, OpSignature, op_cost
+
+Shape = tuple[int, ...]
+
+# Aliases of their operand: no kernel and no bytes. A broadcast reads with stride 0.
+VIEWS: Final = frozenset({
+    "alias", "clone", "contiguous", "detach", "expand", "expand_as", "flatten", "lift_fresh",
+    "lift_fresh_copy", "ravel", "reshape", "reshape_as", "resolve_conj", "resolve_neg", "squeeze",
+    "unflatten", "unsafe_view", "unsqueeze", "view", "view_as",
+})  # fmt: skip
+# Views whose result owns its elements: writing to it leaves the operand as it is.
+COPIES: Final = frozenset({"clone", "contiguous", "lift_fresh_copy", "to", "to_copy"})
+# Views unless they change the type.
+CASTS: Final = frozenset({"to", "to_copy", "type_as", "convert_element_type"})
+DROPOUTS: Final = frozenset({"alpha_dropout", "dropout", "feature_dropout", "native_dropout"})
+TRANSPOSES: Final = frozenset({"movedim", "numpy_T", "permute", "swapaxes", "swapdims", "t", "transpose"})
+# Share the operand's memory, so that what is written to them is written to it.
+WINDOWS: Final = TRANSPOSES | frozenset({
+    "as_strided", "chunk", "diagonal", "narrow", "select", "slice", "split", "split_with_sizes",
+    "tensor_split", "unbind", "unfold",
+})  # fmt: skip
+# The same number everywhere: part of the kernel that reads it.
+LITERALS: Final = frozenset({
+    "empty", "empty_like", "empty_permuted", "empty_strided", "full", "full_like", "new_empty", "new_full",
+    "new_ones", "new_zeros", "ones", "ones_like", "scalar_tensor", "zero", "zeros", "zeros_like",
+})  # fmt: skip
+# Their values come from elsewhere than their operands.
+RANDOM: Final = frozenset({
+    "bernoulli", "exponential", "multinomial", "normal", "rand", "rand_like", "randint", "randint_like",
+    "randn", "randn_like", "randperm", "uniform",
+})  # fmt: skip
+# Kernels that stand for whole layers, with no rule for what they cost.
+REFUSED: Final = frozenset({
+    "native_multi_head_attention", "transformer_encoder_layer_fwd", "triton_multi_head_attention",
+})  # fmt: skip
+
+_ONNX_TYPE: Final[Mapping[str, str]] = {
+    "acos": "Acos", "acosh": "Acosh", "adaptive_max_pool1d": "MaxPool", "adaptive_max_pool2d": "MaxPool",
+    "adaptive_max_pool3d": "MaxPool", "addbmm": "Gemm", "addmm": "Gemm", "addmv": "Gemm", "all": "ReduceMin",
+    "amax": "ReduceMax", "amin": "ReduceMin", "and": "And", "any": "ReduceMax", "arange": "Range",
+    "argmax": "ArgMax", "argmin": "ArgMin", "argsort": "Sort", "asin": "Asin", "asinh": "Asinh",
+    "atan2": "Atan", "baddbmm": "Gemm", "bmm": "MatMul", "cat": "Concat", "chunk": "Split", "clamp": "Clip",
+    "clamp_max": "Min", "clamp_min": "Max", "col2im": "Col2Im", "concat": "Concat",
+    "constant_pad_nd": "Pad", "conv_transpose1d": "ConvTranspose", "conv_transpose2d": "ConvTranspose",
+    "conv_transpose3d": "ConvTranspose", "cudnn_batch_norm": "BatchNormalization", "cumprod": "CumProd",
+    "cumsum": "CumSum", "dot": "MatMul", "einsum": "Einsum", "embedding": "Gather",
+    "embedding_bag": "Gather", "eq": "Equal", "exp2": "Exp", "expm1": "Exp", "floor_divide": "Div",
+    "fmod": "Mod", "fused_rms_norm": "RMSNormalization", "gather": "GatherElements", "ge": "GreaterOrEqual",
+    "grid_sampler": "GridSample", "grid_sampler_2d": "GridSample", "group_norm": "GroupNormalization",
+    "gru": "GRU", "gt": "Greater", "hardsigmoid": "HardSigmoid", "hardswish": "HardSwish",
+    "hardtanh": "Clip", "hstack": "Concat", "index": "Gather", "index_add": "ScatterND",
+    "index_copy": "ScatterND", "index_put": "ScatterND", "index_select": "Gather",
+    "instance_norm": "InstanceNormalization", "layer_norm": "LayerNormalization", "le": "LessOrEqual",
+    "leaky_relu": "LeakyRelu", "linalg_vector_norm": "ReduceL2", "linear": "Gemm", "log10": "Log",
+    "log1p": "Log", "log2": "Log", "log_softmax": "LogSoftmax", "logical_and": "And", "logical_not": "Not",
+    "logical_or": "Or", "logical_xor": "Xor", "logsumexp": "ReduceLogSumExp", "lstm": "LSTM", "lt": "Less",
+    "masked_fill": "Where", "masked_scatter": "ScatterND", "max_pool1d": "MaxPool", "max_pool2d": "MaxPool",
+    "max_pool2d_with_indices": "MaxPool", "max_pool3d": "MaxPool", "max_pool3d_with_indices": "MaxPool",
+    "maximum": "Max", "minimum": "Min", "mm": "MatMul", "mv": "MatMul", "narrow": "Slice",
+    "native_batch_norm": "BatchNormalization", "native_batch_norm_legit": "BatchNormalization",
+    "native_batch_norm_legit_no_training": "BatchNormalization", "native_dropout": "Mul",
+    "native_group_norm": "GroupNormalization", "native_layer_norm": "LayerNormalization", "ne": "Equal",
+    "norm": "ReduceL2", "one_hot": "OneHot", "or": "Or", "pixel_shuffle": "DepthToSpace",
+    "pixel_unshuffle": "SpaceToDepth", "prelu": "PRelu", "reciprocal": "Reciprocal",
+    "reflection_pad1d": "Pad", "reflection_pad2d": "Pad", "reflection_pad3d": "Pad", "relu6": "Clip",
+    "remainder": "Mod", "repeat": "Tile", "repeat_interleave": "Tile", "replication_pad1d": "Pad",
+    "replication_pad2d": "Pad", "replication_pad3d": "Pad", "rms_norm": "RMSNormalization",
+    "rnn_relu": "RNN", "rnn_tanh": "RNN", "rsqrt": "Rsqrt", "rsub": "Sub", "select": "Slice",
+    "select_scatter": "ScatterND", "silu": "Swish", "slice_scatter": "ScatterND",
+    "split_with_sizes": "Split", "square": "Mul", "stack": "Concat", "sum": "ReduceSum",
+    "tensor_split": "Split", "topk": "TopK", "tril": "Trilu", "triu": "Trilu", "true_divide": "Div",
+    "unbind": "Split", "vstack": "Concat", "xor": "Xor",
+}  # fmt: skip
+# Move data, but have no ONNX name.
+_MOVES: Final = frozenset({"flip", "im2col", "roll", "unfold", "channel_shuffle"})
+# Named as in ONNX but for capitals.
+_SAME: Final = {
+    name.lower(): name
+    for name in (
+        *("Abs", "Add", "Atan", "Atanh", "Ceil", "Celu", "Cos", "Cosh", "Div", "Elu", "Erf", "Exp", "Floor"),
+        *(
+            "Gelu",
+            "IsInf",
+            "IsNaN",
+            "Log",
+            "MatMul",
+            "Mish",
+            "Mul",
+            "Neg",
+            "Not",
+            "Pad",
+            "Pow",
+            "Relu",
+            "Round",
+        ),
+        *(
+            "Selu",
+            "Sigmoid",
+            "Sign",
+            "Sin",
+            "Sinh",
+            "Slice",
+            "Softmax",
+            "Softplus",
+            "Softsign",
+            "Sort",
+            "Split",
+        ),
+        *("Sqrt", "Sub", "Tan", "Tanh", "Tile", "Trilu", "Where"),
+    )
+}
+# FLOPs per element read: mean, centre, square, mean; the root is one of each result.
+_PER_INPUT_ELEMENT: Final = {"std": 4.0, "std_mean": 4.0, "var": 4.0, "var_mean": 4.0}
+# Where operands stand in another order than in ONNX, or may be absent.
+_LAYER: Final = ("input", "weight", "bias")
+_OPERANDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "addbmm": ("batch1", "batch2", "self"),
+    "addmm": ("mat1", "mat2", "self"),
+    "addmv": ("mat", "vec", "self"),
+    "baddbmm": ("batch1", "batch2", "self"),
+    **{f"conv{kind}{axes}d": _LAYER for kind in ("", "_transpose") for axes in (1, 2, 3)},
+    "convolution": _LAYER,
+    "linear": _LAYER,
+}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor that a node reads."""
+
+    argument: str  # its name in the operator's signature
+    shape: Shape
+
+
+def operator(target: str) -> tuple[str, bool]:
+    """The name of an operator without underscores, and whether it writes to its first operand.
+
+    Operators of a user's own library keep the library: ``mylib.attention``.
+    """
+    parts = target.removeprefix("torch.ops.").split(".")
+    library, name = parts[0], parts[1] if len(parts) > 1 else parts[0]
+    if library not in ("aten", "prims", "quantized_decomposed"):
+        return f"{library}.{name}", False
+    return name.strip("_"), name.endswith("_") and not name.startswith("__")
+
+
+def onnx_type(name: str, attributes: Mapping[str, Any], outputs: Sequence[Shape]) -> str:
+    """The ONNX name of an operator, or its own."""
+    if name.startswith("scaled_dot_product"):
+        return "Attention"
+    if name.startswith("conv") and "transpose" not in name:
+        return "ConvTranspose" if attributes.get("transposed") else "Conv"
+    if name.startswith("upsample"):
+        return "Resize"
+    if name.startswith("adaptive_avg_pool"):
+        return "GlobalAveragePool" if set(outputs[0][2:]) <= {1} else "AveragePool"
+    if name.startswith(("avg_pool", "quantize_", "dequantize_", "scatter", "bitwise_")):
+        kinds = {"avg": "AveragePool", "quantize": "QuantizeLinear", "dequantize": "DequantizeLinear"}
+        known = kinds.get(name.split("_")[0], "ScatterND" if name.startswith("scatter") else "")
+        return known or "Bitwise" + name.removeprefix("bitwise_").capitalize()
+    if name in ("max", "min", "mean", "prod"):
+        return f"Reduce{name.capitalize()}"
+    if name in TRANSPOSES:
+        return "Transpose"
+    if name == "batch_norm":
+        return "BatchNormalization"
+    if name in CASTS:
+        return "Cast"
+    if name in DROPOUTS:
+        return "Mul"
+    return _ONNX_TYPE.get(name) or _SAME.get(name.replace("_", ""), name)
+
+
+def operands_in_order(name: str, operands: Sequence[Operand]) -> list[int | None]:
+    """Positions of the operands in ONNX's order; None for one that is absent."""
+    if name not in _OPERANDS:
+        return list(range(len(operands)))
+    position = {operand.argument: i for i, operand in enumerate(operands)}
+    return [position.get(argument) for argument in _OPERANDS[name]]
+
+
+def operator_cost(
+    name: str, attributes: Mapping[str, Any], operands: Sequence[Operand], outputs: Sequence[Shape]
+) -> tuple[str, OpCost]:
+    """ONNX name and cost of a node; ``touched`` is in the order of ``operands``."""
+    op_type = onnx_type(name, attributes, outputs)
+    order = operands_in_order(name, operands)
+    shapes = tuple(None if i is None else operands[i].shape for i in order)
+    if name in _MOVES:
+        return name, OpCost("data_movement", 0.0, (None,) * len(operands))
+    if op_type in ("GRU", "LSTM", "RNN"):
+        return op_type, _recurrent(op_type, operands)
+    if name in ("max", "min") and len(operands) == 2:
+        op_type = name.capitalize()
+    signature = OpSignature(
+        op_type, shapes, tuple(outputs), _attributes(name, op_type, attributes, shapes, outputs)
+    )
+    cost = op_cost(signature)
+    if name in _PER_INPUT_ELEMENT:
+        cost = replace(cost, flops=_PER_INPUT_ELEMENT[name] * math.prod(operands[0].shape))
+    touched: list[int | None] = [None] * len(operands)
+    for place, i in enumerate(order):
+        if i is not None:
+            touched[i] = cost.touched[place]
+    return op_type, replace(cost, touched=tuple(touched))
+
+
+def _attributes(
+    name: str,
+    op_type: str,
+    attributes: Mapping[str, Any],
+    shapes: Sequence[Shape | None],
+    outputs: Sequence[Shape],
+) -> dict[str, Any]:
+    """The attributes that ONNX's formulas ask for."""
+    if op_type in ("AveragePool", "MaxPool"):
+        return {"kernel_shape": _window(attributes, shapes[0] or (), outputs[0])}
+    if op_type == "Einsum":
+        return {"equation": attributes.get("equation", "")}
+    if op_type == "Resize":
+        return {"mode": "nearest" if "nearest" in name else "linear"}
+    return {}
+
+
+def _window(attributes: Mapping[str, Any], source: Shape, output: Shape) -> list[int]:
+    given: list[int] | None = attributes.get("kernel_size")
+    if given is None:  # adaptive: as many elements of the source as there are for one of the output
+        return [-(-a // max(1, b)) for a, b in zip(source[2:], output[2:], strict=False)]
+    return given * (len(output) - 2) if len(given) == 1 else given
+
+
+def _recurrent(op_type: str, operands: Sequence[Operand]) -> OpCost:
+    """Each layer and direction has its pair of matrices, as an op of ONNX has."""
+    matrices = [
+        operand.shape for operand in operands if operand.argument == "params" and len(operand.shape) == 2
+    ]
+    flops = 0.0
+    for of_input, of_state in zip(matrices[::2], matrices[1::2], strict=True):
+        shapes = (operands[0].shape, (1, *of_input), (1, *of_state))
+        flops += op_cost(OpSignature(op_type, shapes, ((),), {})).flops
+    return OpCost("matrix", flops, (None,) * len(operands))

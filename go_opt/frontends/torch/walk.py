@@ -1,0 +1,203 @@
+"""Walks an exported program and records what each node costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from go_opt.errors import ModelError
+from go_opt.frontends.recording.recorder import Recorder, Result, Value, joined, reads_of
+from go_opt.frontends.torch import aten
+from go_opt.frontends.torch.nodes import Node, dtype_of, parsed, tensor_names
+from go_opt.frontends.torch.sizes import Sizes
+from go_opt.model.dtypes import IS_FLOATING, dtype_code
+from go_opt.model.graph import Precision
+from go_opt.model.op_costs import OpCost, is_elementwise
+
+# Run their program as it is, with gradients off or in another type.
+_WRAPPERS: Final = (
+    "hints_wrapper", "invoke_subgraph", "wrap_activation_checkpoint", "wrap_with_autocast",
+    "wrap_with_set_grad_enabled",
+)  # fmt: skip
+
+
+@dataclass
+class _Names:
+    """What the names of one program stand for."""
+
+    tensors: Mapping[str, Mapping[str, Any]]  # name -> type and sizes
+    used: frozenset[str]
+    values: dict[str, Value] = field(default_factory=dict)
+    root: dict[str, str] = field(default_factory=dict)  # tensor whose memory it shares -> itself where none
+    windows: set[str] = field(default_factory=set)  # share a part of it, or in another order
+
+    def bind(self, name: str, value: Value) -> None:
+        self.values[name] = value
+        self.root[name] = name
+
+
+class Walker:
+    """Turns nodes into recorded ops; constants fold, views and wrappers leave nothing."""
+
+    def __init__(self, recorder: Recorder, sizes: Sizes, precision: Precision) -> None:
+        self._recorder = recorder
+        self._sizes = sizes
+        self._precision = precision
+
+    def run(self, graph: Mapping[str, Any], arguments: Mapping[str, Value]) -> list[Value]:
+        """Walk a program whose tensors are given by name, and return what its outputs stand for."""
+        read = [
+            argument for node in graph["nodes"] for argument in (entry["arg"] for entry in node["inputs"])
+        ]
+        used = frozenset(tensor_names([*read, *graph["outputs"]]))
+        names = _Names(graph["tensor_values"], used)
+        for name, value in arguments.items():
+            names.bind(name, value)
+        for row in graph["nodes"]:
+            node = parsed(row)
+            if node.outputs:
+                self._node(node, names)
+        return [names.values[name] for name in tensor_names(graph["outputs"])]
+
+    def result(self, names: Mapping[str, Mapping[str, Any]], tensor: str) -> Result:
+        """Shape and type of a tensor."""
+        meta = names[tensor]
+        shape = tuple(self._sizes.size(size, f"tensor {tensor!r}") for size in meta["sizes"])
+        return shape, dtype_of(meta, tensor)
+
+    def _node(self, node: Node, names: _Names) -> None:
+        name, writes = aten.operator(node.target)
+        inputs = [names.values[tensor] for _, tensor in node.tensors]
+        if name.startswith("higher_order."):
+            for output, value in zip(node.outputs, self._wrapped(node, inputs), strict=True):
+                names.bind(output, value)
+            return
+        self._check(node, name)
+        outputs = [tensor for tensor in node.outputs if tensor in names.used] or [node.outputs[0]]
+        results = [self.result(names.tensors, tensor) for tensor in outputs]
+        values = self._values(node, name, inputs, results)
+        for output, value in zip(outputs, values, strict=True):
+            names.bind(output, value)
+        if name in aten.WINDOWS or (self._is_view(node, name, inputs, results) and name not in aten.COPIES):
+            source = node.tensors[0][1]
+            names.root.update(dict.fromkeys(outputs, names.root[source]))
+            if name in aten.WINDOWS or source in names.windows:
+                names.windows.update(outputs)
+        if writes and node.tensors:
+            self._write(node.tensors[0][1], values[0], names, joined(node.module, name))
+
+    def _check(self, node: Node, name: str) -> None:
+        if node.graphs or name in aten.REFUSED:
+            raise ModelError(f"op {joined(node.module, name)!r}: from_torch cannot cost {node.target!r}.")
+
+    def _wrapped(self, node: Node, inputs: Sequence[Value]) -> list[Value]:
+        kind = node.target.rpartition(".")[2]
+        if kind not in _WRAPPERS or len(node.graphs) != 1:
+            raise ModelError(f"op {joined(node.module, kind)!r}: from_torch cannot cost {node.target!r}.")
+        program = node.graphs[0]
+        return self.run(program, dict(zip(tensor_names(program["inputs"]), inputs, strict=True)))
+
+    def _values(
+        self, node: Node, name: str, inputs: Sequence[Value], results: Sequence[Result]
+    ) -> list[Value]:
+        if name in aten.LITERALS or (name == "fill" and len(inputs) < 2):
+            return [Value(shape, dtype, "literal", None) for shape, dtype in results]
+        if name in ("copy", "fill"):
+            return [self._view(inputs[1], results[0], name)]
+        if self._is_view(node, name, inputs, results):
+            return [self._view(inputs[0], results[0], f"{name} {results[0][0]}")]
+        if all(value.is_constant for value in inputs) and name not in aten.RANDOM:
+            return self._fold(node, name, inputs, results)
+        return self._op(node, name, inputs, results)
+
+    def _view(self, value: Value, result: Result, how: str) -> Value:
+        shape, dtype = result
+        view = f"{value.view}|{how}" if value.is_constant else ""
+        return replace(value, shape=shape, dtype=dtype, view=view)
+
+    def _is_view(self, node: Node, name: str, inputs: Sequence[Value], results: Sequence[Result]) -> bool:
+        """True where the result is its first operand in another shape or type."""
+        if not inputs or len(results) != 1:
+            return False
+        source, shape = inputs[0], results[0][0]
+        if name in aten.CASTS:
+            types = dtype_code(source.dtype), dtype_code(results[0][1])
+            return types[0] == types[1] or bool(
+                self._precision == "native" and IS_FLOATING[list(types)].all()
+            )
+        if name in aten.DROPOUTS:
+            return not node.attributes.get("train", False)
+        if name in aten.TRANSPOSES:
+            return _moves_nothing(name, node.attributes, source.shape)
+        is_whole = name in ("slice", "narrow", "cat", "split", "chunk") and shape == source.shape
+        return name in aten.VIEWS or (is_whole and len(inputs) == 1)
+
+    def _fold(self, node: Node, name: str, inputs: Sequence[Value], results: Sequence[Result]) -> list[Value]:
+        """Nothing here depends on an input: a compiler computes it once, as a literal or a weight."""
+        how = f"{name} {dict(node.attributes)}"
+        if name in aten.TRANSPOSES:
+            return [self._view(inputs[0], results[0], how)]
+        is_elementwise_op = is_elementwise(aten.onnx_type(name, node.attributes, [results[0][0]]))
+        if inputs and is_elementwise_op and all(value.tensor is None for value in inputs):
+            return [Value(shape, dtype, "literal", None) for shape, dtype in results]
+        key = (name, how, tuple((value.tensor, value.view, value.shape) for value in inputs))
+        is_known = bool(inputs) and all(value.tensor is not None for value in inputs)
+        return self._recorder.folded(joined(node.module, name), key if is_known else None, results)
+
+    def _op(self, node: Node, name: str, inputs: Sequence[Value], results: Sequence[Result]) -> list[Value]:
+        operands = [
+            aten.Operand(argument, value.shape)
+            for (argument, _), value in zip(node.tensors, inputs, strict=True)
+        ]
+        shapes = [shape for shape, _ in results]
+        op_type, cost = aten.operator_cost(name, node.attributes, operands, shapes)
+        dtype = _computed_dtype(inputs, results)
+        reads = reads_of(inputs, cost.touched)
+        return self._recorder.op(joined(node.module, name), op_type, cost, dtype, reads, results)
+
+    def _write(self, target: str, value: Value, names: _Names, op_name: str) -> None:
+        """After an op in place, all names of the tensor stand for what it wrote."""
+        root = names.root[target]
+        if target in names.windows:
+            names.values[target] = value
+            value = self._written_part(names.values[root], value, op_name)
+        for name, source in names.root.items():
+            if source == root and name not in names.windows:
+                shape, dtype = names.values[name].shape, names.values[name].dtype
+                names.values[name] = replace(value, shape=shape, dtype=dtype)
+
+    def _written_part(self, whole: Value, part: Value, op_name: str) -> Value:
+        result: Result = (whole.shape, whole.dtype)
+        if whole.is_constant and part.is_constant:
+            return self._recorder.folded(op_name, None, [result])[0]
+        reads = reads_of([whole, part], (None, None))
+        cost = OpCost("data_movement", 0.0, ())
+        return self._recorder.op(op_name, "ScatterND", cost, whole.dtype, reads, [result])[0]
+
+
+def _moves_nothing(name: str, attributes: Mapping[str, Any], shape: Sequence[int]) -> bool:
+    """True where a transposition moves axes of one element only."""
+    axes = list(range(len(shape)))
+    if name == "permute":
+        axes = [axis % len(shape) for axis in attributes["dims"]]
+    elif name in ("transpose", "swapaxes", "swapdims") and shape:
+        first, second = (attributes.get(key, default) for key, default in _SWAPPED[name])
+        axes[first], axes[second] = axes[second], axes[first]
+    else:
+        axes.reverse()
+    moved = [axis for axis in axes if shape[axis] != 1]
+    return moved == sorted(moved)
+
+
+_SWAPPED: Final = {
+    "swapaxes": (("axis0", 0), ("axis1", 0)),
+    "swapdims": (("dim0", 0), ("dim1", 0)),
+    "transpose": (("dim0", 0), ("dim1", 0)),
+}
+
+
+def _computed_dtype(inputs: Sequence[Value], results: Sequence[Result]) -> str:
+    """The first floating type of the results, else of the operands, else that of the result."""
+    types = [*(dtype for _, dtype in results), *(value.dtype for value in inputs)]
+    return next((dtype for dtype in types if IS_FLOATING[dtype_code(dtype)]), results[0][1])
