@@ -2,9 +2,9 @@
 
 The doors are :func:`load`, :func:`target`, :func:`optimize`, :func:`evaluate`, :func:`verify`,
 :func:`fewest_chips`, :func:`chip_counts`, :func:`explain`, :func:`timeline`, :func:`plan_page`,
-:func:`export`, :func:`run_plan`, :func:`profile`, :func:`pretrain`, :func:`finetune` and
-:func:`serve_environment`; constraints are :class:`Pin`, :class:`Forbid`, :class:`Colocate`,
-:class:`CutAfter`, :class:`ChipLimit`.
+:func:`export`, :func:`export_torch`, :func:`run_plan`, :func:`profile`, :func:`pretrain`,
+:func:`finetune` and :func:`serve_environment`; constraints are :class:`Pin`, :class:`Forbid`,
+:class:`Colocate`, :class:`CutAfter`, :class:`ChipLimit`.
 Importing this package is light; JAX and gRPC load on first use.
 """
 
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from go_opt.result import OptimizeResult as OptimizeResult
     from go_opt.result import Request as Request
     from go_opt.run.export import export as export
+    from go_opt.run.export import export_torch as export_torch
     from go_opt.run.pipeline.results import RunResult as RunResult
     from go_opt.run.pipeline.running import run_plan as run_plan
     from go_opt.run.profiling.profiling import Profile as Profile
@@ -96,6 +97,7 @@ _DOORS = {
     "evaluate": "go_opt.api",
     "explain": "go_opt.api",
     "export": "go_opt.run.export",
+    "export_torch": "go_opt.run.export",
     "fewest_chips": "go_opt.api.chips",
     "finetune": "go_opt.training",
     "from_jax": "go_opt.frontends",

@@ -16,6 +16,8 @@ from go_opt.run.records import record_from_json
 FORMAT: Final = "go_opt.v1.Export"
 MANIFEST: Final = "manifest.json"
 FORMATS: Final = ("stages", "triton", "annotated", "openvino")  # of what lies beside it
+TORCH_FORMAT: Final = "go_opt.v1.TorchExport"
+TORCH_FORMATS: Final = ("split-spec", "device-map", "vllm")
 
 
 @dataclass(frozen=True)
@@ -125,9 +127,29 @@ class Manifest:
         return {tensor.name: tensor for tensor in self.tensors}
 
 
-def manifest_text(manifest: Manifest) -> str:
+@dataclass(frozen=True)
+class TorchManifest:
+    """An export of a torch program: files that say where tools of PyTorch split it."""
+
+    model: str
+    target: str
+    dims: Mapping[str, int]
+    precision: str
+    graph_fingerprint: str
+    target_fingerprint: str
+    version: str
+    interval_s: float  # predicted, of the plan
+    chips: tuple[int, ...]  # first chip of each stage, in the order of the model
+    replication: tuple[int, ...]  # chips of each stage
+    files: Mapping[str, str]  # by format
+    intervals_s: Mapping[str, float]  # predicted, of each format
+    notes: tuple[str, ...]  # what differs from the plan
+
+
+def manifest_text(manifest: Manifest | TorchManifest) -> str:
     """The manifest as JSON."""
-    return json.dumps({"format": FORMAT, **asdict(manifest)}, ensure_ascii=False, indent=1) + "\n"
+    kind = FORMAT if isinstance(manifest, Manifest) else TORCH_FORMAT
+    return json.dumps({"format": kind, **asdict(manifest)}, ensure_ascii=False, indent=1) + "\n"
 
 
 def load_manifest(directory: str | Path) -> Manifest:

@@ -17,7 +17,10 @@ def targets_named(incomplete: str) -> list[str]:
 def models_named(incomplete: str) -> list[str]:
     """Graphs of the zoo, and files."""
     names = [f"{ZOO_PREFIX}{name}" for name in zoo_named("")]
-    return [*(name for name in names if name.startswith(incomplete)), *_files(incomplete, ".onnx", ".json")]
+    return [
+        *(name for name in names if name.startswith(incomplete)),
+        *_files(incomplete, ".onnx", ".pt2", ".json"),
+    ]
 
 
 def zoo_named(incomplete: str) -> list[str]:

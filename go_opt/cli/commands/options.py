@@ -27,7 +27,9 @@ _MAX_TOKEN_BYTES: Final = 10_000  # who gives a larger file has mistaken it
 ModelArgument = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="An .onnx file, a .json graph, or zoo:NAME.", autocompletion=models_named
+        metavar="MODEL",
+        help="An .onnx, .pt2 or .mlir file, a .json graph, or zoo:NAME.",
+        autocompletion=models_named,
     ),
 ]
 TargetOption = Annotated[

@@ -44,7 +44,7 @@ def load_placement(path: str | Path, graph: Graph) -> Start:
       InvalidInputError: the file cannot be read, or a line names no op or no chip.
     """
     if str(path).endswith(".json"):
-        return Start(_by_prefix(_device_map(path), graph))
+        return Start(by_prefix(_device_map(path), graph))
     return Start(_by_name(path, graph))
 
 
@@ -86,7 +86,8 @@ def _device_map(path: str | Path) -> dict[str, int]:
     return chips
 
 
-def _by_prefix(chips: Mapping[str, int], graph: Graph) -> dict[str, OpStart]:
+def by_prefix(chips: Mapping[str, int], graph: Graph) -> dict[str, OpStart]:
+    """The chips of ops by the longest path that their names begin with; paths are parted by ``.``."""
     found = {}
     for name in graph.op_names:
         parts = _parts(name).split(".")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 from go_opt import api
 from go_opt.env import Target
 from go_opt.env.copies.splits import planned_graph
-from go_opt.errors import InvalidInputError, ModelError, PlanError
+from go_opt.errors import ModelError, PlanError
 from go_opt.frontends.onnx_frontend import import_onnx
 from go_opt.measured_costs import with_measured_costs
 from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.run.export.folder import check_free, whole_folder
+from go_opt.run.export.folder import check_formats, check_free, whole_folder
 from go_opt.run.extra import check_installed
 from go_opt.run.manifest import FORMATS, MANIFEST, Manifest, manifest_text
 from go_opt.solver import verify
@@ -61,7 +61,7 @@ def export(
       PlanError: the plan is not of this model and target, or breaks a rule.
     """
     check_installed("onnx_ir")
-    _check_formats(formats)
+    check_formats(formats, FORMATS)
     check_free(directory, force=force)
     _check_is_onnx(model)
     decided = plan if isinstance(plan, Plan) else load_plan(plan)
@@ -78,14 +78,6 @@ def export(
     return _write(lowered, _cut(lowered, graph, on, decided, formats), formats, directory)
 
 
-def _check_formats(formats: Sequence[str]) -> None:
-    wrong = [formats] if isinstance(formats, str) else [name for name in formats if name not in FORMATS]
-    if wrong or not formats:
-        listed = ", ".join(FORMATS)
-        given = repr(wrong[0]) if wrong else "none"
-        raise InvalidInputError(f"formats must be some of {listed}, not {given}.", field="formats")
-
-
 def _check_is_onnx(model: str | Path) -> None:
     if not isinstance(model, str | Path):
         raise ModelError(f"an export takes the path of an ONNX file, not {type(model).__name__}.")
@@ -94,6 +86,8 @@ def _check_is_onnx(model: str | Path) -> None:
         raise ModelError(
             f"{name!r} is a graph without weights: only the plan of an ONNX file can be exported."
         )
+    if name.endswith(".pt2"):
+        raise ModelError(f"{name!r} is a torch program: go_opt.export_torch says where to split it.")
 
 
 def _cut(

@@ -5,12 +5,25 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from go_opt.errors import InvalidInputError
 from go_opt.run.manifest import MANIFEST
+
+
+def check_formats(formats: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse formats that are not known, and none at all.
+
+    Raises:
+      InvalidInputError: one sentence that lists the known ones.
+    """
+    wrong = [formats] if isinstance(formats, str) else [name for name in formats if name not in known]
+    if wrong or not formats:
+        listed = ", ".join(known)
+        given = repr(wrong[0]) if wrong else "none"
+        raise InvalidInputError(f"formats must be some of {listed}, not {given}.", field="formats")
 
 
 def check_free(directory: str | Path, *, force: bool) -> None:

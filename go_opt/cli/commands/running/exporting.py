@@ -9,7 +9,7 @@ import typer
 
 from go_opt.cli.commands.interrupt import interrupts_raised
 from go_opt.cli.commands.options import CostsOption, ModelArgument, PlanArgument, PlanTargetOption
-from go_opt.run.export import FORMATS
+from go_opt.run.export import FORMATS, TORCH_FORMATS
 
 if TYPE_CHECKING:
     from go_opt.run.export import Manifest
@@ -24,7 +24,8 @@ def export(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help=f"{', '.join(FORMATS)}; may be given more than once.  [default: stages]",
+            help=f"{', '.join(FORMATS)}, or of a .pt2 file {', '.join(TORCH_FORMATS)}; "
+            "may be given more than once.  [default: stages, or split-spec and device-map]",
         ),
     ] = None,
     target: PlanTargetOption = None,
@@ -34,14 +35,25 @@ def export(
     """Write each stage of PLAN as an ONNX model of its own, or the plan for other tools."""
     from go_opt.report.progress import announce_compilation
     from go_opt.run.export import export as export_plan
+    from go_opt.run.export import export_torch
 
     announce_compilation()
-    chosen = formats or ["stages"]
     with interrupts_raised():  # so that nothing half written is left
-        manifest = export_plan(
-            model, plan, directory, formats=chosen, target=target, costs=costs, force=force
-        )
-    typer.echo(f"{directory}: {_text(manifest)}; {', '.join(dict.fromkeys(chosen))}")
+        if model.endswith(".pt2"):
+            chosen = formats or ["split-spec", "device-map"]
+            split = export_torch(
+                model, plan, directory, formats=chosen, target=target, costs=costs, force=force
+            )
+            text, notes = f"{len(split.chips)} stages of {split.model}", split.notes
+        else:
+            chosen = formats or ["stages"]
+            manifest = export_plan(
+                model, plan, directory, formats=chosen, target=target, costs=costs, force=force
+            )
+            text, notes = _text(manifest), ()
+    typer.echo(f"{directory}: {text}; {', '.join(dict.fromkeys(chosen))}")
+    for note in notes:
+        typer.echo(note)
 
 
 def _text(manifest: Manifest) -> str:

@@ -1,0 +1,88 @@
+"""Exports a plan of a torch program: what tools of PyTorch split the model by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from go_opt.api.inputs import whole_case
+from go_opt.common.version import VERSION
+from go_opt.env import Target
+from go_opt.env.evaluation import evaluate_plan
+from go_opt.errors import PlanError
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.run.export.folder import check_formats, check_free, whole_folder
+from go_opt.run.manifest import MANIFEST, TORCH_FORMATS, TorchManifest, manifest_text
+from go_opt.run.torch.forms import Form, torch_form
+from go_opt.run.torch.modules import stage_numbers
+from go_opt.solver import verify
+
+
+def export_torch(
+    model: Graph | str | Path,
+    plan: Plan | str | Path,
+    directory: str | Path,
+    *,
+    formats: Sequence[str] = ("split-spec", "device-map"),
+    target: Target | str | Path | None = None,
+    costs: str | Path | None = None,
+    force: bool = False,
+) -> TorchManifest:
+    """Write where tools of PyTorch split a model so that it runs by ``plan`` (docs/export.md).
+
+    Args:
+      model: the graph of :func:`go_opt.from_torch`, or the path of a ``.pt2`` file.
+      plan: a plan, or the path of a plan file.
+      directory: a folder that does not exist or is empty.
+      formats: ``split-spec`` for ``torch.distributed.pipelining``, ``device-map`` for accelerate,
+        ``vllm`` for ``VLLM_PP_LAYER_PARTITION``.
+      target: None is the plan's own.
+      costs: CSV file of the measured seconds that the plan was made with.
+      force: replace an earlier export.
+
+    Raises:
+      InvalidInputError: an argument is wrong.
+      PlanError: the plan is not of this model and target, breaks a rule, or cannot be said in a form.
+    """
+    check_formats(formats, TORCH_FORMATS)
+    check_free(directory, force=force)
+    graph, on, decided = whole_case(model, target, plan, costs)
+    if decided.splits:
+        raise PlanError(f"op {decided.splits[0].op!r} is split in parts, which no tool of PyTorch takes.")
+    decided.check_belongs_to(graph, on.fingerprint)
+    broken = next(iter(verify(graph, on, decided)), None)
+    if broken is not None:
+        raise PlanError(f"the plan cannot run: {broken.message}", field="plan")
+    manifest, forms = _forms(graph, on, decided, formats)
+    with whole_folder(directory) as folder:
+        for form in forms:
+            (folder / form.file).write_text(form.text, "utf-8")
+        (folder / MANIFEST).write_text(manifest_text(manifest), "utf-8")
+    return manifest
+
+
+def _forms(
+    graph: Graph, target: Target, plan: Plan, formats: Sequence[str]
+) -> tuple[TorchManifest, list[Form]]:
+    forms = [torch_form(name, graph, target, plan) for name in dict.fromkeys(formats)]
+    planned_s = evaluate_plan(graph, target, plan).interval_s
+    chips = stage_numbers(plan.placement)[1]
+    manifest = TorchManifest(
+        model=graph.name,
+        target=plan.target,
+        dims=dict(plan.dims),
+        precision=plan.precision,
+        graph_fingerprint=plan.graph_fingerprint,
+        target_fingerprint=plan.target_fingerprint,
+        version=VERSION,
+        interval_s=planned_s,
+        chips=tuple(chips),
+        replication=tuple(int(plan.replication[np.argmax(plan.placement == chip)]) for chip in chips),
+        files={form.format: form.file for form in forms},
+        intervals_s={form.format: form.interval_s for form in forms},
+        notes=tuple(note for form in forms if (note := form.note(planned_s))),
+    )
+    return manifest, forms

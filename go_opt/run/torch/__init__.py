@@ -1,0 +1,1 @@
+"""Plans of torch programs in the forms that tools of PyTorch split a model by."""
