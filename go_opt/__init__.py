@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from go_opt.frontends import from_jax as from_jax
     from go_opt.frontends import from_networkx as from_networkx
     from go_opt.frontends import from_onnx as from_onnx
+    from go_opt.frontends import from_stablehlo as from_stablehlo
     from go_opt.frontends import from_torch as from_torch
     from go_opt.frontends import to_networkx as to_networkx
     from go_opt.frontends.onnx_model import OnnxModel as OnnxModel
@@ -103,6 +104,7 @@ _DOORS = {
     "from_jax": "go_opt.frontends",
     "from_networkx": "go_opt.frontends",
     "from_onnx": "go_opt.frontends",
+    "from_stablehlo": "go_opt.frontends",
     "from_torch": "go_opt.frontends",
     "load": "go_opt.api",
     "load_constraints": "go_opt.constraint_file",

@@ -27,7 +27,7 @@ def load(
     """A graph from an ONNX file, a torch program, a ``.json`` graph, or the zoo (``"zoo:resnet50"``).
 
     Args:
-      path: ``*.onnx``; ``*.pt2`` of ``torch.export.save``; ``*.json`` in go-opt's own form or
+      path: ``*.onnx``; ``*.pt2`` of ``torch.export.save``; ``*.mlir``, StableHLO; ``*.json`` in go-opt's own form or
         networkx's node-link form; or ``zoo:NAME``.
       dims: values of the symbolic dimensions of an ONNX model or a torch program.
       precision: ``native`` costs floating tensors in the target's native type, ``as-is``
@@ -47,6 +47,11 @@ def load(
 
         _refuse_dims(name, dims)
         return load_graph_json(Path(name), precision)
+    if name.endswith(".mlir"):
+        from go_opt.frontends.stablehlo_frontend import load_stablehlo
+
+        _refuse_dims(name, dims)
+        return load_stablehlo(path, precision)
     if name.endswith(".pt2"):
         from go_opt.frontends import from_torch
 

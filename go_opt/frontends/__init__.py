@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from go_opt.frontends.networkx_frontend import from_node_link as from_node_link
     from go_opt.frontends.networkx_frontend import to_networkx as to_networkx
     from go_opt.frontends.onnx_frontend import from_onnx as from_onnx
+    from go_opt.frontends.stablehlo_frontend import from_stablehlo as from_stablehlo
     from go_opt.frontends.torch_frontend import from_torch as from_torch
 
 _DOORS = {
@@ -22,6 +23,7 @@ _DOORS = {
     "from_networkx": "go_opt.frontends.networkx_frontend",
     "from_node_link": "go_opt.frontends.networkx_frontend",
     "from_onnx": "go_opt.frontends.onnx_frontend",
+    "from_stablehlo": "go_opt.frontends.stablehlo_frontend",
     "from_torch": "go_opt.frontends.torch_frontend",
     "to_networkx": "go_opt.frontends.networkx_frontend",
 }

@@ -19,7 +19,7 @@ def models_named(incomplete: str) -> list[str]:
     names = [f"{ZOO_PREFIX}{name}" for name in zoo_named("")]
     return [
         *(name for name in names if name.startswith(incomplete)),
-        *_files(incomplete, ".onnx", ".pt2", ".json"),
+        *_files(incomplete, ".onnx", ".pt2", ".mlir", ".json"),
     ]
 
 

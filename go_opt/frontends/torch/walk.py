@@ -143,7 +143,7 @@ class Walker:
             return [Value(shape, dtype, "literal", None) for shape, dtype in results]
         key = (name, how, tuple((value.tensor, value.view, value.shape) for value in inputs))
         is_known = bool(inputs) and all(value.tensor is not None for value in inputs)
-        return self._recorder.folded(joined(node.module, name), key if is_known else None, results)
+        return self._recorder.folded(f"{node.module}/{name}", key if is_known else None, results)
 
     def _op(self, node: Node, name: str, inputs: Sequence[Value], results: Sequence[Result]) -> list[Value]:
         operands = [

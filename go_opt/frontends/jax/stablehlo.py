@@ -1,0 +1,290 @@
+"""StableHLO as jaxprs: ops become the JAX primitives that they were lowered from, as far as costs go."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Final
+
+from go_opt.errors import ModelError
+
+# Ops of StableHLO and CHLO whose primitive has another name.
+_PRIMITIVES: Final[Mapping[str, str]] = {
+    "abs": "abs", "add": "add", "all_gather": "all_gather", "bitcast_convert": "bitcast_convert_type",
+    "clamp": "clamp", "compare": "eq", "concatenate": "concatenate", "convert": "convert_element_type",
+    "convolution": "conv_general_dilated", "cosine": "cos", "divide": "div", "dot": "dot_general",
+    "exponential": "exp", "exponential_minus_one": "expm1", "is_inf": "is_finite", "log_plus_one": "log1p",
+    "maximum": "max", "minimum": "min", "multiply": "mul", "negate": "neg", "power": "pow",
+    "remainder": "rem", "reverse": "rev", "round_nearest_afz": "round", "round_nearest_even": "round",
+    "select": "select_n", "sine": "sin", "subtract": "sub",
+}  # fmt: skip
+_REDUCTIONS: Final = {
+    "add": "reduce_sum", "and": "reduce_and", "maximum": "reduce_max", "minimum": "reduce_min",
+    "multiply": "reduce_prod", "or": "reduce_or",
+}  # fmt: skip
+_WINDOWS: Final = {"add": "reduce_window_sum", "maximum": "reduce_window_max", "minimum": "reduce_window_min"}
+_COMPARISONS: Final = {"EQ": "eq", "GE": "ge", "GT": "gt", "LE": "le", "LT": "lt", "NE": "ne"}
+# Calls to other programs that change nothing but where data lies.
+_MARKS: Final = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement")
+
+
+@dataclass(eq=False)
+class Variable:
+    """What an equation reads or gives; each is itself only."""
+
+    aval: SimpleNamespace
+
+
+@dataclass(eq=False)
+class Literal:
+    """A constant."""
+
+    aval: SimpleNamespace
+    val: Any
+
+
+def parsed(text: str) -> Any:
+    """The ``main`` function of a module as text, with its module.
+
+    Raises:
+      ModelError: the text is no StableHLO, or has no ``main``.
+    """
+    from jaxlib.mlir import ir
+    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+    from jaxlib.mlir.dialects import chlo, sdy, stablehlo
+
+    registry = ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(registry)
+    context = ir.Context()
+    context.append_dialect_registry(registry)
+    context.load_all_available_dialects()
+    for dialect in (chlo, sdy, stablehlo):
+        dialect.register_dialect(context)
+    try:
+        module = ir.Module.parse(text, context)
+    except ir.MLIRError as error:
+        reason = str(error.error_diagnostics[0].message if error.error_diagnostics else error).splitlines()[0]
+        raise ModelError(f"the StableHLO text cannot be read: {reason.rstrip('.')}.") from None
+    functions = {
+        op.operation.attributes["sym_name"].value: op.operation
+        for op in module.body.operations
+        if op.operation.name == "func.func"
+    }
+    if "main" not in functions:
+        raise ModelError("the StableHLO module has no function main.")
+    return module, functions
+
+
+def argument_names(main: Any) -> list[str]:
+    """Names of the arguments of a function, as JAX writes them with ``debug_info``: ``params['w']``."""
+    arguments = main.regions[0].blocks[0].arguments
+    found = [re.match(r'loc\("([^"]+)"\)$', str(argument.location)) for argument in arguments]
+    return [f"arg{i}" if match is None else match[1] for i, match in enumerate(found)]
+
+
+class Reader:
+    """Reads the blocks of a module's functions as jaxprs."""
+
+    def __init__(self, functions: Mapping[str, Any]) -> None:
+        self._functions = functions
+
+    def function(self, name: str) -> SimpleNamespace:
+        """The jaxpr of a function."""
+        return self._block(self._functions[name].regions[0].blocks[0])[0]
+
+    def _block(self, block: Any, captured: Sequence[Any] = ()) -> tuple[SimpleNamespace, list[Any]]:
+        """A block's jaxpr, and what it takes from outside; ``captured`` are the first of that.
+
+        Its variables are what is captured, then the block's own arguments.
+        """
+        scope = _Scope(self, list(captured))
+        own = [scope.define(argument) for argument in block.arguments]
+        *body, end = list(block.operations)
+        for op in body:
+            scope.add(op.operation)
+        outputs = [scope.atom(value) for value in end.operands]
+        invars = [*(scope.variables[value] for value in scope.captured), *own]
+        jaxpr = SimpleNamespace(constvars=[], invars=invars, eqns=scope.equations, outvars=outputs)
+        jaxpr.jaxpr, jaxpr.consts = jaxpr, []
+        return jaxpr, scope.captured
+
+    def regions(self, op: Any) -> tuple[list[SimpleNamespace], list[Any]]:
+        """The jaxprs of an op's regions, which all take the same from outside, and what that is."""
+        captured: list[Any] = []
+        for region in op.regions:
+            captured = self._block(region.blocks[0], captured)[1]
+        return [self._block(region.blocks[0], captured)[0] for region in op.regions], captured
+
+
+class _Scope:
+    """Equations of one block and the variables of its values."""
+
+    def __init__(self, reader: Reader, captured: list[Any]) -> None:
+        self._reader = reader
+        self.equations: list[SimpleNamespace] = []
+        self.captured = captured
+        self.variables: dict[Any, Variable] = {value: Variable(_aval(value)) for value in captured}
+
+    def define(self, value: Any) -> Variable:
+        return self.variables.setdefault(value, Variable(_aval(value)))
+
+    def atom(self, value: Any) -> Variable | Literal:
+        """What stands for a value here; one from outside is captured, a constant is written again."""
+        if value in self.variables:
+            return self.variables[value]
+        constant = _constant(value)
+        if constant is not None and (not constant.aval.shape or not isinstance(constant.val, int | float)):
+            return constant
+        if constant is not None:  # the same number everywhere
+            scalar = Literal(SimpleNamespace(shape=(), dtype=constant.aval.dtype), constant.val)
+            self._equation("broadcast_in_dim", {}, [scalar], [value], "")
+        else:
+            self.captured.append(value)
+        return self.define(value)
+
+    def add(self, op: Any) -> None:
+        if op.name == "stablehlo.constant":
+            return
+        stack = _name_stack(op)
+        dialect, _, kind = op.name.partition(".")
+        if kind == "call":
+            jaxpr = self._reader.function(op.attributes["callee"].value)
+            self._equation("jit", {"jaxpr": jaxpr}, self._atoms(op.operands), op.results, "")
+        elif kind == "while":
+            (condition, body), captured = self._reader.regions(op)
+            outside = self._atoms(captured)
+            params = {
+                "cond_jaxpr": condition,
+                "cond_nconsts": len(outside),
+                "body_jaxpr": body,
+                "body_nconsts": len(outside),
+            }
+            inputs = [*outside, *outside, *self._atoms(op.operands)]
+            self._equation("while", params, inputs, op.results, stack)
+        elif kind in ("case", "if"):
+            branches, captured = self._reader.regions(op)
+            branches = branches if kind == "case" else branches[::-1]  # `if` has the true one first
+            inputs = [*self._atoms(op.operands), *self._atoms(captured)]
+            self._equation("cond", {"branches": branches}, inputs, op.results, stack)
+        else:
+            self._plain(kind if dialect in ("stablehlo", "chlo") else op.name, op, stack)
+
+    def _plain(self, kind: str, op: Any, stack: str) -> None:
+        name, params, operands = _PRIMITIVES.get(kind, kind), dict[str, Any](), list(op.operands)
+        if kind == "dot_general":
+            params["dimension_numbers"] = _dot_dimensions(op)
+        elif kind == "dot":
+            params["dimension_numbers"] = (((len(_aval(operands[0]).shape) - 1,), (0,)), ((), ()))
+        elif kind == "convolution":
+            params.update(_convolution(op))
+        elif kind == "compare":
+            name = _COMPARISONS[re.findall(r"[A-Z]{2,}", str(op.attributes["comparison_direction"]))[0]]
+        elif kind == "select":
+            operands = [operands[0], operands[2], operands[1]]
+        elif kind in ("reduce", "reduce_window"):
+            operands = operands[: len(operands) // 2]
+            name = _combined(op, _REDUCTIONS if kind == "reduce" else _WINDOWS)
+            if kind == "reduce_window":
+                params["window_dimensions"] = tuple(op.attributes["window_dimensions"])
+            if name in ("argmax", "reduce_window"):
+                operands = operands[:1]
+        elif kind == "custom_call":
+            target = op.attributes["call_target_name"].value
+            name = "sharding_constraint" if target in _MARKS else f"custom_call {target}"
+        self._equation(name, params, self._atoms(operands), op.results, stack)
+
+    def _atoms(self, values: Any) -> list[Variable | Literal]:
+        return [self.atom(value) for value in values]
+
+    def _equation(
+        self, name: str, params: Mapping[str, Any], inputs: Sequence[Any], results: Any, stack: str
+    ) -> None:
+        equation = SimpleNamespace(
+            primitive=SimpleNamespace(name=name),
+            params=params,
+            invars=inputs,
+            outvars=[self.define(value) for value in results],
+            source_info=SimpleNamespace(name_stack=stack),
+        )
+        self.equations.append(equation)
+
+
+def _aval(value: Any) -> SimpleNamespace:
+    """Shape and type of a value; a token is an empty tensor."""
+    text = str(value.type)
+    match = re.fullmatch(r"tensor<((?:[0-9]+x)*)([^,>]+>?)(?:, .*)?>", text)
+    if match is None:
+        raise ModelError(f"a value has the type {text[:80]}, which has no size that is known.")
+    shape = tuple(int(size) for size in match[1].split("x")[:-1])
+    return SimpleNamespace(shape=shape, dtype=_dtype(match[2]))
+
+
+def _dtype(element: str) -> str:
+    if element == "i1":
+        return "bool"
+    if element.startswith("complex"):
+        return "complex128" if "f64" in element else "complex64"
+    if element.startswith("ui"):
+        return f"uint{element[2:]}"
+    if element.startswith("f8"):
+        return "float8_e5m2" if "E5M2" in element else "float8_e4m3"
+    return {"i4": "int4"}.get(element, element)
+
+
+def _constant(value: Any) -> Literal | None:
+    """The literal of a constant; its number where it has the same everywhere."""
+    from jaxlib.mlir import ir
+
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.name != "stablehlo.constant":
+        return None
+    aval, attribute = _aval(value), owner.attributes["value"]
+    if isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat:
+        splat = attribute.get_splat_value()
+        number = getattr(splat, "value", 0.0)  # of a complex number it is not known
+        return Literal(aval, number)
+    return Literal(aval, aval)
+
+
+def _name_stack(op: Any) -> str:
+    """The scopes of an op, as ``debug_info`` has them, without calls: ``jit(f)/mlp/add`` is of ``mlp``."""
+    match = re.match(r'loc\("([^"]*)"', str(op.location))
+    if match is None or not match[1].startswith("jit("):
+        return ""
+    return "/".join(part for part in match[1].split("/")[:-1] if not part.startswith(("jit(", "pjit(")))
+
+
+def _dot_dimensions(op: Any) -> tuple[Any, Any]:
+    from jaxlib.mlir.dialects import stablehlo
+
+    found = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+    return (
+        (tuple(found.lhs_contracting_dimensions), tuple(found.rhs_contracting_dimensions)),
+        (tuple(found.lhs_batching_dimensions), tuple(found.rhs_batching_dimensions)),
+    )
+
+
+def _convolution(op: Any) -> dict[str, Any]:
+    from jaxlib.mlir.dialects import stablehlo
+
+    found = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    dilation = tuple(op.attributes["lhs_dilation"]) if "lhs_dilation" in op.attributes else ()
+    return {
+        "dimension_numbers": SimpleNamespace(rhs_spec=(found.kernel_output_feature_dimension,)),
+        "lhs_dilation": dilation,
+    }
+
+
+def _combined(op: Any, names: Mapping[str, str]) -> str:
+    """The primitive by what the region of a reduction does; that of several results is ``argmax``."""
+    kinds = [inner.operation.name.partition(".")[2] for inner in _inner(op)]
+    if len(op.results) > 1 or len(kinds) != 1 or kinds[0] not in names:
+        return "argmax" if op.name == "stablehlo.reduce" else "reduce_window"
+    return names[kinds[0]]
+
+
+def _inner(op: Any) -> Iterator[Any]:
+    *body, _ = list(op.regions[0].blocks[0].operations)
+    yield from body

@@ -1,0 +1,74 @@
+"""StableHLO text as graphs, read by jaxlib and walked as a jaxpr (docs/importers.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from go_opt.errors import GoOptError, ModelError
+from go_opt.frontends.jax.walk import Walker, dtype_name
+from go_opt.frontends.recording.recorder import Recorder
+from go_opt.model.graph import Graph, Precision
+
+
+def from_stablehlo(
+    text: str,
+    *,
+    name: str | None = None,
+    weight_argnums: Collection[int] | None = None,
+    max_scan_length: int = 512,
+    precision: Precision = "native",
+) -> Graph:
+    """The graph of a StableHLO module, such as ``jax.jit(f).lower(...).as_text(debug_info=True)``.
+
+    Args:
+      name: name of the graph, the module's by default.
+      weight_argnums: positions of the arguments of ``main`` that are weights; by default those
+        whose name is an entry of a container (``params['w']``), which text with debug info has.
+      max_scan_length: loops are unrolled up to this many steps; longer ones are refused.
+
+    Raises:
+      ModelError: the text is no StableHLO module, or holds what has no cost.
+    """
+    from go_opt.frontends.jax.stablehlo import Reader, argument_names, parsed
+
+    module, functions = parsed(text)
+    names = argument_names(functions["main"])
+    weights = (
+        {i for i, of in enumerate(names) if of[-1] == "]"} if weight_argnums is None else set(weight_argnums)
+    )
+    if not weights <= set(range(len(names))):
+        raise ModelError(f"weight_argnums: main has the arguments 0 to {len(names) - 1}.")
+    try:
+        jaxpr = Reader(functions).function("main")
+        recorder = Recorder()
+        arguments = [
+            recorder.source(
+                of,
+                variable.aval.shape,
+                dtype_name(variable.aval.dtype, f"argument {of!r}"),
+                "weight" if i in weights else "input",
+            )
+            for i, (of, variable) in enumerate(zip(names, jaxpr.invars, strict=True))
+        ]
+        walker = Walker(recorder, max_scan_length=max_scan_length, precision=precision, constant_names={})
+        outputs = walker.run(jaxpr, arguments, "")
+        title = module.operation.attributes["sym_name"].value if name is None else name
+        return recorder.build(title.removeprefix("jit_"), outputs, precision)
+    except GoOptError:
+        raise
+    except Exception as error:
+        # Forms of ops that JAX does not write fail in more ways than can be named.
+        raise ModelError(
+            f"the StableHLO module cannot be imported ({type(error).__name__}: {error})."
+        ) from error
+
+
+def load_stablehlo(path: str | Path, precision: Precision) -> Graph:
+    """The graph of a ``.mlir`` file."""
+    try:
+        text = Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ModelError(f"StableHLO file {str(path)!r} cannot be read: {reason}.") from None
+    return from_stablehlo(text, name=Path(path).stem, precision=precision)
