@@ -27,8 +27,8 @@ def load(
     """A graph from an ONNX file, a torch program, a ``.json`` graph, or the zoo (``"zoo:resnet50"``).
 
     Args:
-      path: ``*.onnx``; ``*.pt2`` of ``torch.export.save``; ``*.mlir``, StableHLO; ``*.json`` in go-opt's own form or
-        networkx's node-link form; or ``zoo:NAME``.
+      path: ``*.onnx``; ``*.pt2`` of ``torch.export.save``; ``*.mlir``, StableHLO; ``*.json`` in
+        go-opt's own form or networkx's node-link form; or ``zoo:NAME``.
       dims: values of the symbolic dimensions of an ONNX model or a torch program.
       precision: ``native`` costs floating tensors in the target's native type, ``as-is``
         in the type of the model.

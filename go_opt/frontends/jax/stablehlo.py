@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final
@@ -45,8 +45,8 @@ class Literal:
     val: Any
 
 
-def parsed(text: str) -> Any:
-    """The ``main`` function of a module as text, with its module.
+def parsed(text: str) -> tuple[Any, dict[str, Any]]:
+    """A module as text, and its functions by name.
 
     Raises:
       ModelError: the text is no StableHLO, or has no ``main``.
@@ -67,11 +67,8 @@ def parsed(text: str) -> Any:
     except ir.MLIRError as error:
         reason = str(error.error_diagnostics[0].message if error.error_diagnostics else error).splitlines()[0]
         raise ModelError(f"the StableHLO text cannot be read: {reason.rstrip('.')}.") from None
-    functions = {
-        op.operation.attributes["sym_name"].value: op.operation
-        for op in module.body.operations
-        if op.operation.name == "func.func"
-    }
+    operations: Iterable[Any] = (op.operation for op in module.body.operations)
+    functions = {op.attributes["sym_name"].value: op for op in operations if op.name == "func.func"}
     if "main" not in functions:
         raise ModelError("the StableHLO module has no function main.")
     return module, functions

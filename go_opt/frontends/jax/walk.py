@@ -51,6 +51,7 @@ _SCALARS: Final[Mapping[str, Callable[..., Any]]] = {
     "lt": operator.lt,
     "mul": operator.mul,
     "ne": operator.ne,
+    "select_n": lambda which, *cases: cases[int(which)],
     "sub": operator.sub,
 }
 
@@ -221,7 +222,7 @@ def _check_importable(name: str, equation: Any, scope: str) -> None:
     )
     has_shapes = all(hasattr(variable.aval, "shape") for variable in equation.outvars)
     if name in _REFUSED or holds_program or not has_shapes or not equation.outvars:
-        raise ModelError(f"op {joined(scope, name)!r}: from_jax cannot cost the primitive {name!r}.")
+        raise ModelError(f"op {joined(scope, name)!r}: the primitive {name!r} has no cost.")
 
 
 def _computed_dtype(op_class: str, inputs: Sequence[Value], results: Sequence[Result]) -> str:

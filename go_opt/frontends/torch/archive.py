@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zipfile
 from typing import IO, Any
 
@@ -11,7 +12,7 @@ from go_opt.errors import ModelError
 
 # The first schema with names of nodes; older programs are written again by `torch.export.save`.
 _SCHEMA_MAJOR = 8
-_MAX_PROGRAM_BYTES = 2**31
+_PROGRAM = re.compile(r"(^|/)models/[^/]+\.json$")
 
 
 def read_program(source: str | os.PathLike[str] | IO[bytes]) -> dict[str, Any]:
@@ -23,22 +24,15 @@ def read_program(source: str | os.PathLike[str] | IO[bytes]) -> dict[str, Any]:
     shown = repr(str(source)) if isinstance(source, str | os.PathLike) else "in memory"
     try:
         with zipfile.ZipFile(source) as archive:
-            found = [
-                info
-                for info in archive.infolist()
-                if info.filename.endswith(".json") and info.filename.split("/")[-2:-1] == ["models"]
-            ]
-            if len(found) != 1:
-                raise ModelError(
-                    f"torch archive {shown} has {len(found)} programs: write one by torch.export.save."
-                )
-            if found[0].file_size > _MAX_PROGRAM_BYTES:
-                raise ModelError(f"torch archive {shown}: its program is larger than 2 GiB.")
-            program: dict[str, Any] = json.loads(archive.read(found[0]))
+            texts = [archive.read(name) for name in archive.namelist() if _PROGRAM.search(name)]
+        programs = [json.loads(text) for text in texts]
     except OSError as error:
         raise ModelError(f"torch archive {shown} cannot be read: {error.strerror or error}.") from None
     except (zipfile.BadZipFile, ValueError, RecursionError):
         raise ModelError(f"{shown} is truncated or no archive of torch.export.save.") from None
+    if len(programs) != 1:
+        raise ModelError(f"torch archive {shown} has {len(programs)} programs, not one of torch.export.save.")
+    program: dict[str, Any] = programs[0]
     version = program.get("schema_version", {}) if isinstance(program, dict) else {}
     if version.get("major") != _SCHEMA_MAJOR:
         raise ModelError(

@@ -11,7 +11,7 @@ from go_opt.api.inputs import whole_case
 from go_opt.common.version import VERSION
 from go_opt.env import Target
 from go_opt.env.evaluation import evaluate_plan
-from go_opt.errors import PlanError
+from go_opt.errors import ModelError, PlanError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.run.export.folder import check_formats, check_free, whole_folder
@@ -49,6 +49,8 @@ def export_torch(
     """
     check_formats(formats, TORCH_FORMATS)
     check_free(directory, force=force)
+    if not isinstance(model, Graph) and not str(model).endswith(".pt2"):
+        raise ModelError(f"{str(model)!r} is no torch program, a file that ends in .pt2.")
     graph, on, decided = whole_case(model, target, plan, costs)
     if decided.splits:
         raise PlanError(f"op {decided.splits[0].op!r} is split in parts, which no tool of PyTorch takes.")

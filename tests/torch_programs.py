@@ -1,0 +1,133 @@
+"""Models of PyTorch, and how tests/data/torch was made of them.
+
+With torch and onnxscript installed: ``python -m tests.torch_programs``.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent / "data" / "torch"
+
+
+def models() -> dict[str, tuple[Any, tuple[Any, ...], Any]]:
+    """Model, example inputs and dynamic shapes by name."""
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm(width)
+            self.qkv = nn.Linear(width, 3 * width)
+            self.up = nn.Linear(width, 4 * width)
+            self.down = nn.Linear(4 * width, width)
+
+        def forward(self, x: Any) -> Any:
+            batch, steps, width = x.shape
+            heads = self.qkv(self.norm(x)).view(batch, steps, 3, 2, width // 2).permute(2, 0, 3, 1, 4)
+            query, key, value = heads.unbind(0)
+            mixed = nn.functional.scaled_dot_product_attention(query, key, value)
+            x = x + mixed.transpose(1, 2).reshape(batch, steps, width)
+            return x + self.down(nn.functional.gelu(self.up(x)))
+
+    class Decoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(50, 16)
+            self.layers = nn.ModuleList([Block(16) for _ in range(6)])
+            self.head = nn.Linear(16, 50)
+
+        def forward(self, ids: Any) -> Any:
+            x = self.embedding(ids)
+            for layer in self.layers:
+                x = layer(x)
+            return self.head(x)
+
+    class Odd(nn.Module):
+        """What exports hold beside plain layers: writes in place, tied weights, other types, an LSTM."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(50, 16)
+            self.head = nn.Linear(16, 50, bias=False)
+            self.head.weight = self.embedding.weight
+            self.relu = nn.ReLU(inplace=True)
+            self.lstm = nn.LSTM(16, 8, bidirectional=True, batch_first=True)
+            self.register_buffer("calls", torch.zeros(2, 16))
+
+        def forward(self, ids: Any) -> Any:
+            x = self.relu(self.embedding(ids))
+            self.calls.add_(x[:, 0])
+            y = x * 2
+            y[:, 0] = x[:, 1]
+            with torch.no_grad():
+                z = y + 1
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                z = z @ z.transpose(1, 2) @ x
+            largest, _ = z.float().max(-1)
+            return self.head(self.lstm(y + largest[..., None])[0])
+
+    cnn = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3, groups=4, bias=False),
+        nn.SiLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, 10),
+        nn.Softmax(-1),
+    )
+    mlp = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
+    ids = torch.zeros(2, 8, dtype=torch.long)
+    return {
+        "mlp": (mlp, (torch.zeros(3, 8),), ({0: torch.export.Dim("batch", max=64)},)),
+        "cnn": (cnn, (torch.zeros(2, 3, 16, 16),), None),
+        "decoder": (Decoder(), (ids,), ({1: torch.export.Dim("steps", max=64)},)),
+        "odd": (Odd(), (ids,), None),
+    }
+
+
+def exported(name: str) -> Any:
+    """The exported program of a model."""
+    import torch
+
+    torch.manual_seed(0)
+    model, inputs, shapes = models()[name]
+    for parameter in model.parameters():  # no two alike, which ONNX would merge
+        torch.nn.init.normal_(parameter)
+    return torch.export.export(model.eval(), inputs, dynamic_shapes=shapes)
+
+
+def main() -> None:
+    """Write the archives without their weights, and the same models as ONNX without names of code."""
+    import onnx
+    import torch
+
+    FOLDER.mkdir(exist_ok=True)
+    for name in models():
+        program = exported(name)
+        whole = FOLDER / "whole.pt2"
+        torch.export.save(program, whole)
+        with zipfile.ZipFile(whole) as source, zipfile.ZipFile(FOLDER / f"{name}.pt2", "w") as file:
+            entry = next(found for found in source.namelist() if found.endswith("models/model.json"))
+            moment = zipfile.ZipInfo(entry, (1980, 1, 1, 0, 0, 0))
+            file.writestr(moment, source.read(entry), zipfile.ZIP_DEFLATED, 9)
+        whole.unlink()
+        if name != "odd":
+            model = torch.onnx.export(program, dynamo=True, verbose=False).model_proto
+            for part in (model, model.graph, *model.graph.node, *model.graph.value_info):
+                part.ClearField("metadata_props")
+            for part in (*model.graph.initializer, *model.graph.input, *model.graph.output):
+                part.ClearField("metadata_props")
+            for weight in model.graph.initializer:
+                if len(weight.raw_data) > 256:
+                    weight.ClearField("raw_data")  # the importer asks for sizes only
+            onnx.save(model, FOLDER / f"{name}.onnx")
+
+
+if __name__ == "__main__":
+    main()
