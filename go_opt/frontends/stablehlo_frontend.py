@@ -53,8 +53,9 @@ def from_stablehlo(
         ]
         walker = Walker(recorder, max_scan_length=max_scan_length, precision=precision, constant_names={})
         outputs = walker.run(jaxpr, arguments, "")
-        title = module.operation.attributes["sym_name"].value if name is None else name
-        return recorder.build(title.removeprefix("jit_"), outputs, precision)
+        attributes = module.operation.attributes
+        title = attributes["sym_name"].value.removeprefix("jit_") if "sym_name" in attributes else "main"
+        return recorder.build(title if name is None else name, outputs, precision)
     except GoOptError:
         raise
     except Exception as error:

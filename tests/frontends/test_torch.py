@@ -69,8 +69,8 @@ def test_a_decoder() -> None:
     graph = load("decoder")
     block = [name.removeprefix("layers.3") for name in graph.op_names if name.startswith("layers.3")]
     assert block == [
-        ".norm/layer_norm", ".qkv/linear", "/permute", "/unbind", "/scaled_dot_product_attention", "/transpose",
-        "/add", ".up/linear", "/gelu", ".down/linear", "/add_1",
+        ".norm/layer_norm", ".qkv/linear", "/permute", "/unbind", "/scaled_dot_product_attention",
+        "/transpose", "/add", ".up/linear", "/gelu", ".down/linear", "/add_1",
     ]  # fmt: skip
     assert flops(graph, "layers.3.qkv/linear") == 2 * 16 * 16 * 48 + 16 * 48
     scores = 2 * 8 * 8

@@ -26,6 +26,8 @@ _REDUCTIONS: Final = {
 }  # fmt: skip
 _WINDOWS: Final = {"add": "reduce_window_sum", "maximum": "reduce_window_max", "minimum": "reduce_window_min"}
 _COMPARISONS: Final = {"EQ": "eq", "GE": "ge", "GT": "gt", "LE": "le", "LT": "lt", "NE": "ne"}
+# What JAX calls the bodies of loops and branches.
+_REGION: Final = re.compile(r"^(while|scan|cond)(/(body|cond|branch_\d+_fun)|$)/?")
 # Calls to other programs that change nothing but where data lies.
 _MARKS: Final = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement")
 
@@ -91,12 +93,14 @@ class Reader:
         """The jaxpr of a function."""
         return self._block(self._functions[name].regions[0].blocks[0])[0]
 
-    def _block(self, block: Any, captured: Sequence[Any] = ()) -> tuple[SimpleNamespace, list[Any]]:
+    def _block(
+        self, block: Any, captured: Sequence[Any] = (), within: str = ""
+    ) -> tuple[SimpleNamespace, list[Any]]:
         """A block's jaxpr, and what it takes from outside; ``captured`` are the first of that.
 
         Its variables are what is captured, then the block's own arguments.
         """
-        scope = _Scope(self, list(captured))
+        scope = _Scope(self, list(captured), within)
         own = [scope.define(argument) for argument in block.arguments]
         *body, end = list(block.operations)
         for op in body:
@@ -109,17 +113,18 @@ class Reader:
 
     def regions(self, op: Any) -> tuple[list[SimpleNamespace], list[Any]]:
         """The jaxprs of an op's regions, which all take the same from outside, and what that is."""
-        captured: list[Any] = []
+        captured, within = list[Any](), _name_stack(op)
         for region in op.regions:
-            captured = self._block(region.blocks[0], captured)[1]
-        return [self._block(region.blocks[0], captured)[0] for region in op.regions], captured
+            captured = self._block(region.blocks[0], captured, within)[1]
+        return [self._block(region.blocks[0], captured, within)[0] for region in op.regions], captured
 
 
 class _Scope:
     """Equations of one block and the variables of its values."""
 
-    def __init__(self, reader: Reader, captured: list[Any]) -> None:
+    def __init__(self, reader: Reader, captured: list[Any], within: str) -> None:
         self._reader = reader
+        self._within = within
         self.equations: list[SimpleNamespace] = []
         self.captured = captured
         self.variables: dict[Any, Variable] = {value: Variable(_aval(value)) for value in captured}
@@ -144,11 +149,13 @@ class _Scope:
     def add(self, op: Any) -> None:
         if op.name == "stablehlo.constant":
             return
-        stack = _name_stack(op)
+        # Inside of a loop or a branch the names begin with its own.
+        stack = _name_stack(op).removeprefix(self._within).lstrip("/")
+        stack = _REGION.sub("", stack)
         dialect, _, kind = op.name.partition(".")
         if kind == "call":
             jaxpr = self._reader.function(op.attributes["callee"].value)
-            self._equation("jit", {"jaxpr": jaxpr}, self._atoms(op.operands), op.results, "")
+            self._equation("jit", {"jaxpr": jaxpr}, self._atoms(op.operands), op.results, stack)
         elif kind == "while":
             (condition, body), captured = self._reader.regions(op)
             outside = self._atoms(captured)
@@ -189,7 +196,11 @@ class _Scope:
                 operands = operands[:1]
         elif kind == "custom_call":
             target = op.attributes["call_target_name"].value
-            name = "sharding_constraint" if target in _MARKS else f"custom_call {target}"
+            if target not in _MARKS:
+                raise ModelError(
+                    f"op {f'{stack}/{target}'.lstrip('/')!r}: the custom call {target!r} has no cost."
+                )
+            name = "sharding_constraint"
         self._equation(name, params, self._atoms(operands), op.results, stack)
 
     def _atoms(self, values: Any) -> list[Variable | Literal]:
@@ -211,7 +222,7 @@ class _Scope:
 def _aval(value: Any) -> SimpleNamespace:
     """Shape and type of a value; a token is an empty tensor."""
     text = str(value.type)
-    match = re.fullmatch(r"tensor<((?:[0-9]+x)*)([^,>]+>?)(?:, .*)?>", text)
+    match = re.fullmatch(r"tensor<((?:[0-9]+x)*)([a-z][^,>]*>?)(?:, .*)?>", text)
     if match is None:
         raise ModelError(f"a value has the type {text[:80]}, which has no size that is known.")
     shape = tuple(int(size) for size in match[1].split("x")[:-1])
@@ -247,10 +258,9 @@ def _constant(value: Any) -> Literal | None:
 
 def _name_stack(op: Any) -> str:
     """The scopes of an op, as ``debug_info`` has them, without calls: ``jit(f)/mlp/add`` is of ``mlp``."""
-    match = re.match(r'loc\("([^"]*)"', str(op.location))
-    if match is None or not match[1].startswith("jit("):
-        return ""
-    return "/".join(part for part in match[1].split("/")[:-1] if not part.startswith(("jit(", "pjit(")))
+    match = re.match(r'loc\("([^"]*)"[()]', str(op.location))
+    parts = [] if match is None else match[1].split("/")[:-1]
+    return "/".join(part for part in parts if not part.startswith(("jit(", "pjit(")))
 
 
 def _dot_dimensions(op: Any) -> tuple[Any, Any]:

@@ -10,9 +10,9 @@ from typing import IO, Any
 
 from go_opt.errors import ModelError
 
-# The first schema with names of nodes; older programs are written again by `torch.export.save`.
 _SCHEMA_MAJOR = 8
-_PROGRAM = re.compile(r"(^|/)models/[^/]+\.json$")
+# The second is where torch before 2.8 has it.
+_PROGRAM = re.compile(r"(^|/)models/[^/]+\.json$|^serialized_exported_program\.json$")
 
 
 def read_program(source: str | os.PathLike[str] | IO[bytes]) -> dict[str, Any]:
@@ -37,6 +37,6 @@ def read_program(source: str | os.PathLike[str] | IO[bytes]) -> dict[str, Any]:
     if version.get("major") != _SCHEMA_MAJOR:
         raise ModelError(
             f"torch archive {shown} has schema {version.get('major')}, where {_SCHEMA_MAJOR} is known: "
-            "export the model with torch 2.6 or later."
+            "export the model with a newer torch."
         )
     return program

@@ -13,6 +13,7 @@ from go_opt.common.arrays import IntArray
 from go_opt.common.units import format_duration
 from go_opt.env.evaluation import evaluate_plan
 from go_opt.env.target import Target
+from go_opt.errors import PlanError
 from go_opt.model.codecs.start_files import by_prefix
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -74,9 +75,14 @@ def _split_spec(graph: Graph, placement: IntArray) -> tuple[str, IntArray]:
     found = cuts(graph, stage, list(points), "module")
     spec: dict[str, str] = {}
     for place in found:
-        # A module has one point. There is another name for a place where its own is taken.
-        name, point = next((row for row in points[place] if row[0] not in spec), points[place][0])
-        spec[name] = point
+        free = [row for row in points[place] if row[0] not in spec]
+        if not free:
+            raise PlanError(
+                f"module {points[place][0][0]!r} is a stage of its own and no module begins behind it: "
+                "a split spec has one point for each module.",
+                field="plan",
+            )
+        spec[free[0][0]] = free[0][1]
     return _json(spec), _chips(graph, found, chips)
 
 
