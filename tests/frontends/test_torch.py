@@ -250,6 +250,7 @@ def test_files_that_are_no_archives(tmp_path: Path) -> None:
         go_opt.load(tmp_path / "empty.pt2")
 
 
+@pytest.mark.filterwarnings("ignore:The tensor attributes:UserWarning")  # of its own LSTM
 @pytest.mark.parametrize("name", ["cnn", "decoder", "mlp", "odd"])
 def test_from_memory(name: str) -> None:
     """With torch installed: the files are what their models export."""
