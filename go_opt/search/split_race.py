@@ -93,9 +93,8 @@ class _Race:
         self._graph, self._target, self._request = graph, target, request
         self._solve, self._watch = solve, watch
         self._bound = lower_bound(graph, target, request, divisible)
-        self._ways: list[tuple[Split, ...]] | None = ways_to_split(
-            graph, target, request, divisible
-        )  # to try
+        # To try; None once they were.
+        self._ways: list[tuple[Split, ...]] | None = ways_to_split(graph, target, request, divisible)
         self._given = given_way(graph, request, divisible)
         self._history: list[Step] = []
         self._before_s = 0.0  # seconds of searches that ended

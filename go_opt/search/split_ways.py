@@ -61,13 +61,15 @@ def ways_to_split(
     ways = [given_way(graph, request, divisible)]
     for share in SHARES:
         way = []
+        number_of: dict[int, int] = {}  # weight -> columns: slices serve all ops that divide it alike
         for op in np.flatnonzero(divisible).tolist():
             columns = columns_of(graph, op)
             assert columns is not None
             weight_bytes = float(tables.stored_bytes[list(columns.weights)].max())
             doublings = max(0, math.ceil(math.log2(weight_bytes / (share * sram_bytes))))
             parts = min(2**doublings, target.num_chips, columns.number)
-            if parts > 1:
+            is_alike = all(number_of.setdefault(k, columns.number) == columns.number for k in columns.weights)
+            if parts > 1 and is_alike:
                 joined = not (request.output_parts and stays_in_parts(graph, columns))
                 way.append(Split(graph.op_names[op], "columns", parts, joined))
         ways.append(tuple(way))
@@ -78,7 +80,12 @@ def given_way(graph: Graph, request: Request, divisible: BoolArray) -> tuple[Spl
     """Of the plan to begin with, where it is one of the same ops."""
     plan = None if request.start is None else request.start.plan
     splits = () if plan is None else plan.splits
-    is_open = all(split.op in graph.op_index and divisible[graph.op_index[split.op]] for split in splits)
+    is_open = all(
+        split.op in graph.op_index
+        and divisible[graph.op_index[split.op]]
+        and (split.joined or request.output_parts)
+        for split in splits
+    )
     try:
         return splits if is_open and split_graph(graph, splits) else ()
     except PlanError:  # of another version of the model

@@ -23,7 +23,9 @@ def test_from_the_search_to_the_page(cli: Cli, tmp_path: Path) -> None:
     assert cli("explain", "plan.json", "node_linear/part 2 of 8").code == 0
     assert cli("trace", "zoo:gpt2_step", "plan.json", "--out", "trace.json").code == 0
     assert cli("report", "zoo:gpt2_step", "plan.json", "--out", "page.html").code == 0
-    assert "node_linear/part 2 of 8" in (tmp_path / "page.html").read_text()
+    page = (tmp_path / "page.html").read_text()
+    assert "node_linear/part 2 of 8" in page
+    assert SPLIT.removeprefix("split       ") in page
     again = cli("optimize", *COMMON, "--start", "plan.json", "--json").json
     assert again["splits"] == [{"op": "node_linear", "kind": "columns", "parts": 8, "joined": True}]
 

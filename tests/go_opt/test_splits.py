@@ -11,7 +11,8 @@ from hypothesis import given, settings
 import go_opt
 from go_opt.env import Target, cost_tables, loop_roles
 from go_opt.env.copies.splits import columns_of, split_graph
-from go_opt.errors import InfeasibleError
+from go_opt.errors import InfeasibleError, PlanError
+from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.plan_json import load_plan, save_plan
 from go_opt.model.codecs.wire import plan_from_proto, plan_to_proto
 from go_opt.model.graph import Graph
@@ -161,3 +162,25 @@ def test_the_bound_is_reached() -> None:
     request = Request()
     bound = lower_bound(graph, target, request, divisible_ops(graph, target, request))
     assert bound.seconds == pytest.approx(297.06e-6, rel=1e-4)
+
+
+def test_a_weight_that_is_read_both_ways_is_divided_one_way() -> None:
+    """By columns of 7 and of 5, of which slices differ: an op that divides it otherwise stays whole."""
+    b = GraphBuilder("tied")
+    b.add_tensor("x", 5, "float32", "input")
+    b.add_tensor("w", 35, "float32", "weight")
+    for op, source, made, elements in (("there", "x", "h", 7), ("back", "h", "y", 5)):
+        b.add_op(
+            op, "MatMul", "matrix", flops=70.0, dtype="float32",
+            reads=[(source, None), ("w", None)], writes=[(made, elements, "float32")],
+        )  # fmt: skip
+    b.mark_output("y")
+    graph, target = b.build(), small_mcm(4, sram_bytes=200)
+    divisible = divisible_ops(graph, target, Request())
+    assert divisible.all()
+    assert {split.op for way in ways_to_split(graph, target, Request(), divisible) for split in way} == {
+        "there"
+    }
+    with pytest.raises(PlanError, match="divide 'w' differently"):
+        split_graph(graph, tuple(Split(op, "columns", 2) for op in ("there", "back")))
+    go_opt.optimize(graph, target, **COUNTED)

@@ -13,6 +13,7 @@ from go_opt.common.units import format_duration, format_ratio
 from go_opt.env.evaluation import evaluate_plan
 from go_opt.errors import PlanError
 from go_opt.report.page.subject import Subject
+from go_opt.report.parts.split_lines import split_lines
 from go_opt.result import OPTIMAL_GAP, Objective, Status
 from go_opt.search.simulated_claim import simulation_note
 
@@ -47,13 +48,17 @@ def claims_of(path: str | Path) -> Claims:
 
 def fact_rows(subject: Subject, claims: Claims) -> list[dict[str, str]]:
     """What was asked for first, then what binds it, the simulator's word, the bound and the status."""
-    return [
-        {"label": label, "value": value, "note": note}
-        for label, value, note in (*_answer(subject), *_simulated(subject), *_bound(subject, claims))
-    ]
+    facts = (*_answer(subject), *_splits(subject), *_simulated(subject), *_bound(subject, claims))
+    return [{"label": label, "value": value, "note": note} for label, value, note in facts]
 
 
 _Fact = tuple[str, str, str]
+
+
+def _splits(subject: Subject) -> Iterator[_Fact]:
+    splits = subject.told.splits
+    if splits:
+        yield "split", f"{len(splits)} op{'s' * (len(splits) > 1)}", "; ".join(split_lines(splits))
 
 
 def _answer(subject: Subject) -> Iterator[_Fact]:
