@@ -13,10 +13,10 @@ from go_opt.common.units import format_duration, format_ratio
 from go_opt.env.evaluation import evaluate_plan
 from go_opt.errors import PlanError
 from go_opt.report.page.subject import Subject
-from go_opt.report.parts.split_lines import split_lines
 from go_opt.result import OPTIMAL_GAP, Objective, Status
 from go_opt.search.simulated_claim import simulation_note
 
+_MOST_NAMED: Final = 3  # splits
 _SAME: Final = 1e-9  # bounds that differ by less, relatively
 
 
@@ -58,7 +58,9 @@ _Fact = tuple[str, str, str]
 def _splits(subject: Subject) -> Iterator[_Fact]:
     splits = subject.told.splits
     if splits:
-        yield "split", f"{len(splits)} op{'s' * (len(splits) > 1)}", "; ".join(split_lines(splits))
+        named = ", ".join(f"{use.op} into {use.parts}" for use in splits[:_MOST_NAMED])
+        more = f" and {len(splits) - _MOST_NAMED} more" if len(splits) > _MOST_NAMED else ""
+        yield "split", f"{len(splits)} op{'s' * (len(splits) > 1)}", f"{named}{more}"
 
 
 def _answer(subject: Subject) -> Iterator[_Fact]:
