@@ -1,12 +1,13 @@
 """What split ops are worth: with and without them, for the same time, against the bound of whole ops.
 
-Run: PYTHONPATH=. python tests/benchmarks/bench_splits.py [--budget SECONDS] [--seeds N] [NAME ...]
+Run: PYTHONPATH=. python tests/benchmarks/bench_splits.py [--budget SECONDS] [--seeds N] [--rivals] [NAME ...]
 
 Graphs are those with ops that may be split. Each is optimised without splits, with them, and with outputs
 that may stay in parts where that makes a difference; medians over seeds. *gain*: how many times the interval
 is shorter; *at least*: the lower bound of all plans of whole ops over the interval with splits, so that no
-better plan of whole ops makes the gain smaller. Plans are simulated as well. Asserts that plans are verified
-and no better than their bounds. Prints a Markdown table and geometric means.
+better plan of whole ops makes the gain smaller. Plans are simulated as well. ``--rivals`` runs those of
+``split_rivals.py`` for the same time; their evaluator leaves out how long chips wait for streamed weights.
+Asserts that plans are verified and no better than their bounds. Prints a Markdown table and means.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from go_opt.env import Target, zoo_entries
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request
-from go_opt.search.split_ways import divisible_ops
+from go_opt.search.split_ways import divisible_ops, ways_to_split
+from tests.benchmarks.split_rivals import RIVALS, Walk
 
 COLUMNS = ("graph", "ops", "whole, us", "bound", "split, us", "bound", "status", "simulated", "gain",
            "at least", "latency", "split")  # fmt: skip
@@ -60,7 +62,9 @@ def asked(graph: Graph, target: Target, budget_s: float, seeds: int, **options: 
     return Way(tuple(results))
 
 
-def rows(name: str, target: Target, budget_s: float, seeds: int) -> Iterator[tuple[str, float, float]]:
+def rows(
+    name: str, target: Target, budget_s: float, seeds: int, *, rivals: bool
+) -> Iterator[tuple[str, float, float]]:
     """A line for splits, and one for outputs in parts where they make a difference, with both gains."""
     graph = go_opt.load(f"zoo:{name}")
     joined = divisible_ops(graph, target, Request())
@@ -69,11 +73,30 @@ def rows(name: str, target: Target, budget_s: float, seeds: int) -> Iterator[tup
         return
     whole = asked(graph, target, budget_s, seeds, splits=False)
     if joined.any():
-        yield row(name, graph, whole, asked(graph, target, budget_s, seeds))
+        text, *gains = row(name, graph, whole, asked(graph, target, budget_s, seeds))
+        others = rival_cells(graph, target, budget_s, seeds, Request()) if rivals else ""
+        yield text + others, *gains
     outputs = np.flatnonzero(graph.tensor_is_output)
     if np.isin(np.flatnonzero(in_parts), graph.tensor_producer[outputs]).any():
         split = asked(graph, target, budget_s, seeds, output_parts=True)
-        yield row(f"{name}, output in parts", graph, whole, split)
+        text, *gains = row(f"{name}, output in parts", graph, whole, split)
+        others = rival_cells(graph, target, budget_s, seeds, Request(output_parts=True)) if rivals else ""
+        yield text + others, *gains
+
+
+def rival_cells(graph: Graph, target: Target, budget_s: float, seeds: int, request: Request) -> str:
+    """The median interval of each rival, over that of the portfolio's row it stands behind."""
+    divisible = divisible_ops(graph, target, request)
+    most = ways_to_split(graph, target, request, divisible)[-1]
+    cells = []
+    for rival in RIVALS.values():
+        reached_s = []
+        for seed in range(seeds):
+            walk = Walk(graph, target, most, budget_s, seed)
+            rival(walk)
+            reached_s.append(walk.best_s)
+        cells.append(f" {statistics.median(reached_s) * 1e6:,.1f} |")
+    return "".join(cells)
 
 
 def row(name: str, graph: Graph, whole: Way, split: Way) -> tuple[str, float, float]:
@@ -115,13 +138,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--split", default="test")
     parser.add_argument("--target", default="mcm-6x6")
+    parser.add_argument("--rivals", action="store_true")
     given = parser.parse_args()
     target = go_opt.target(given.target)
     names = given.names or [entry.name for entry in zoo_entries() if entry.split == given.split]
-    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
+    columns = (*COLUMNS, *(RIVALS if given.rivals else ()))
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     gains, least = list[float](), list[float]()
     for name in names:
-        for text, gain, at_least in rows(name, target, given.budget, given.seeds):
+        for text, gain, at_least in rows(name, target, given.budget, given.seeds, rivals=given.rivals):
             print(text, flush=True)
             gains.append(gain)
             least.append(at_least)
