@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from go_opt import api
+from go_opt.costs.remembered import check_remembered
 from go_opt.env import Target
 from go_opt.env.copies.splits import planned_graph
 from go_opt.errors import ModelError, PlanError
@@ -69,6 +70,8 @@ def export(
     graph, lowered = import_onnx(model, decided.dims, decided.precision)
     if costs is not None:
         graph = with_measured_costs(graph, costs, on)
+    if not isinstance(plan, Plan):
+        check_remembered(Path(plan), graph, Path(costs) if costs is not None else None)
     planned = planned_graph(graph, decided)
     decided.check_belongs_to(planned, on.fingerprint)
     broken = next(iter(verify(planned, on, decided)), None)

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 import go_opt
 from go_opt.errors import InvalidInputError, ModelError, PlanError
+from go_opt.model.codecs.plan_json import save_plan
 from go_opt.model.plan import Clone, Plan
 from go_opt.run.export import export, load_manifest
 from tests.exports import BOOL, check_stages, info, integers, model, node, plan_of, saved, weight
@@ -57,6 +58,13 @@ def test_a_plan_of_another_model_or_target(tmp_path: Path) -> None:
     plan = plan_of(path, [0, 1])
     refused(path, replace(plan, graph_fingerprint="0" * 64), "another graph", error=PlanError)
     refused(path, replace(plan, target="gpu-4"), "another target", error=PlanError)
+
+
+def test_a_plan_that_was_made_with_measured_costs(tmp_path: Path) -> None:
+    path, file = product(tmp_path), tmp_path / "plan.json"
+    save_plan(plan_of(path, [0, 1]), file, {"costs": {"file": "own.csv", "fingerprint": "0" * 64}})
+    with pytest.raises(PlanError, match="made with the measured costs 'own.csv'.*give them with --costs"):
+        export(path, file, tmp_path / "out")
 
 
 def test_a_plan_that_breaks_a_rule(tmp_path: Path) -> None:
