@@ -63,7 +63,7 @@ def test_a_plan_of_another_model_or_target(tmp_path: Path) -> None:
 def test_a_plan_that_was_made_with_measured_costs(tmp_path: Path) -> None:
     path, file = product(tmp_path), tmp_path / "plan.json"
     save_plan(plan_of(path, [0, 1]), file, {"costs": {"file": "own.csv", "fingerprint": "0" * 64}})
-    with pytest.raises(PlanError, match="made with the measured costs 'own.csv'.*give them with --costs"):
+    with pytest.raises(PlanError, match=r"made with the measured costs 'own.csv'.*give them with --costs"):
         export(path, file, tmp_path / "out")
 
 
