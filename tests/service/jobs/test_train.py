@@ -112,16 +112,12 @@ def run(data: Path, new: NewJob, kills_after_s: Sequence[float]) -> tuple[Path, 
         return folder, ended(jobs, job_id, PATIENCE_S)
 
 
-# Killed in the writing of files, and in a step.
-@pytest.mark.parametrize(("kind", "kill_after_s"), [("pretrain", 0.0), ("finetune", 0.004)])
-def test_killed_and_gone_on_with(tmp_path: Path, start_policy: bytes, kind: str, kill_after_s: float) -> None:
-    new = pretraining() if kind == "pretrain" else finetuning(start_policy)
-    through, _ = run(tmp_path / "through", new, ())
-    killed, job = run(tmp_path / "killed", new, (kill_after_s,))
+def test_killed_and_gone_on_with(tmp_path: Path, start_policy: bytes) -> None:
+    through, _ = run(tmp_path / "through", finetuning(start_policy), ())
+    killed, job = run(tmp_path / "killed", finetuning(start_policy), (0.004,))
     assert (job.state, job.attempts) == (SUCCEEDED, 2)
     assert left(killed) == left(through)
-    if kind == "finetune":
-        check_plan(operation(job))
+    check_plan(operation(job))
 
 
 def has_another(folder: Path, known: tuple[int, int] | None) -> bool:
