@@ -77,18 +77,6 @@ def finetuning(start_policy: bytes, **changes: Any) -> NewJob:
     return NewJob(training_pb2.JOB_KIND_FINETUNE, "mine", "", message.SerializeToString(), start_policy)
 
 
-def pretraining() -> NewJob:
-    message = training_pb2.PretrainRequest(
-        policy="mine",
-        zoo_graphs=["din", "two_tower_retrieval"],
-        target=TARGET,
-        samples=32 * STEPS,
-        lessons=["placement"],
-        most_ops=60,
-    )
-    return NewJob(training_pb2.JOB_KIND_PRETRAIN, "mine", "", message.SerializeToString())
-
-
 def left(folder: Path) -> tuple[bytes, list[dict[str, float]]]:
     """Policy and metrics, without what depends on the clock."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
