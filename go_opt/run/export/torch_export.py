@@ -53,7 +53,8 @@ def export_torch(
         raise ModelError(f"{str(model)!r} is no torch program, a file that ends in .pt2.")
     graph, on, decided = whole_case(model, target, plan, costs)
     if decided.splits:
-        raise PlanError(f"op {decided.splits[0].op!r} is split in parts, which no tool of PyTorch takes.")
+        op = decided.splits[0].op
+        raise PlanError(f"op {op!r} is split, which no tool of PyTorch takes; plan with --no-splits.")
     decided.check_belongs_to(graph, on.fingerprint)
     broken = next(iter(verify(graph, on, decided)), None)
     if broken is not None:
