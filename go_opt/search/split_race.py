@@ -8,6 +8,7 @@ are searched for a short time, and gives way to the best of them where that is b
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
@@ -28,7 +29,8 @@ WHOLE_SHARE: Final = 1 / 4  # of the time or the evaluations, at most, before wa
 CLOSE: Final = 0.01  # a gap to the bound of whole ops that ends the waiting
 TRIAL_SHARE: Final = 1 / 12  # of the time or the evaluations, at most, for one way to split
 CLOSE_SHARE: Final = 1 / 5  # the same where whole ops are that close
-OPS_PER_S: Final = 400  # of time: otherwise ways with more ops and parts are not tried
+CLEARLY: Final = 0.95  # of the interval of another way: better by less, a short search may be in luck
+OPS_PER_S: Final = 1600  # of time: otherwise ways with more ops and parts are not tried
 
 
 class Solve(Protocol):
@@ -148,10 +150,15 @@ class _Race:
         self, way: tuple[Split, ...], until: Callable[[], bool] = lambda: False, share: float = 1.0
     ) -> InfeasibleError | None:
         """One search with the ops of ``way`` split, for a share of the budget at most; why it has no plan."""
-        asked = self._request_of(way, share)
+        if self._request_of(way, share) is None:
+            return None
+        began_s = time.monotonic()
+        graph = self._graph_of(way)
+        built_s = time.monotonic() - began_s
+        asked = self._request_of(way, share, built_s)
         if asked is None:
             return None
-        outer_s, self._before_s = self._before_s, self._elapsed_s
+        outer_s, self._before_s = self._before_s, self._elapsed_s + built_s
 
         def should_stop() -> bool:
             self._is_stopped = self._is_stopped or self._watch.should_stop()
@@ -161,7 +168,7 @@ class _Race:
         is_further = self._best is not None and self._best.way == way
         try:
             result = self._solve(
-                self._graph_of(way),
+                graph,
                 asked,
                 on_step=self._take_step,
                 on_improvement=lambda found: self._take(_Found(found, way)),
@@ -192,10 +199,10 @@ class _Race:
     def _graph_of(self, way: tuple[Split, ...]) -> Graph:
         return split_graph(self._graph, way) if way else self._graph
 
-    def _request_of(self, way: tuple[Split, ...], share: float) -> Request | None:
-        """What is asked of a search with what is left; None: nothing is."""
+    def _request_of(self, way: tuple[Split, ...], share: float, built_s: float = 0.0) -> Request | None:
+        """What is asked of a search with what is left, once its graph was built; None: nothing is."""
         request, best = self._request, self._best
-        limit, left_s = request.max_evaluations, request.time_limit_s - self._elapsed_s
+        limit, left_s = request.max_evaluations, request.time_limit_s - self._elapsed_s - built_s
         left = None if limit is None else min(limit - len(self._history), max(1, math.ceil(share * limit)))
         if self._is_stopped or self._is_proven or left_s <= 0 or (left is not None and left < 1):
             return None
@@ -228,6 +235,9 @@ class _Race:
         self._watch.on_step(self._history[-1])
 
     def _take(self, found: _Found) -> None:
-        if self._best is None or found.result.objective_s < self._best.result.objective_s:
+        before_s = math.inf if self._best is None else self._best.result.objective_s
+        if self._best is not None and found.way != self._best.way:
+            before_s *= CLEARLY
+        if found.result.objective_s < before_s:
             self._best = found
             self._watch.on_improvement(self._as_answer(found))

@@ -143,7 +143,9 @@ def test_refused(tmp_path: Path) -> None:
         go_opt.export_torch(mlp, alone, out, formats=["vllm"])
     with pytest.raises(PlanError, match="the plan is of another graph"):
         go_opt.export_torch(mlp, plan, out)
-    with pytest.raises(PlanError, match="op 'head/linear' is split, which no tool of PyTorch takes; plan with --no-splits"):
+    with pytest.raises(
+        PlanError, match=r"'head/linear' is split, which no tool .* takes; plan with --no-splits"
+    ):
         go_opt.export_torch(GRAPH, replace(plan, splits=(Split("head/linear", "columns", 2),)), out)
     with pytest.raises(ModelError, match=r"is no torch program, a file that ends in \.pt2"):
         go_opt.export_torch(FOLDER / "mlp.onnx", plan, out)
