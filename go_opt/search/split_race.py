@@ -27,8 +27,8 @@ from go_opt.search.state import against_bound, lower_bound
 
 WHOLE_SHARE: Final = 1 / 4  # of the time or the evaluations, at most, before ways to split are tried
 CLOSE: Final = 0.01  # a gap to the bound of whole ops that ends the waiting
-TRIAL_SHARE: Final = 1 / 12  # of the time or the evaluations, at most, for one way to split
-CLOSE_SHARE: Final = 1 / 5  # the same where whole ops are that close
+TRIAL_SHARE: Final = 1 / 4  # of the time or the evaluations, at most, for all ways to split together
+CLOSE_SHARE: Final = 3 / 5  # the same where whole ops are that close
 CLEARLY: Final = 0.95  # of the interval of another way: better by less, a short search may be in luck
 OPS_PER_S: Final = 1600  # of time: otherwise ways with more ops and parts are not tried
 
@@ -137,9 +137,10 @@ class _Race:
         if self._is_close:  # to go on with whole ops gains next to nothing
             most_ops, share = math.inf, CLOSE_SHARE
         if self._best is None or self._best.result.metrics.stream_bytes.any() or self._given:
-            for way in ways:
-                if self._graph.num_ops + sum(split.parts for split in way) <= most_ops:
-                    self._run(way, share=share)
+            sizes = [self._graph.num_ops + sum(split.parts for split in way) for way in ways]
+            tried = [way for way, size in zip(ways, sizes, strict=True) if size <= most_ops]
+            for way in tried:
+                self._run(way, share=share / len(tried))
 
     @property
     def _is_close(self) -> bool:
