@@ -106,4 +106,4 @@ def test_a_profile_that_the_runtime_wrote(tmp_path: Path) -> None:
     assert all("Reorder" in row.name for row in read.coverage.unmapped)
     assert seconds.sum() == pytest.approx(read.coverage.total_s * read.coverage.mapped_share)
     convolutions = np.array([op_type == "Conv" for op_type in graph.op_types])
-    assert seconds[convolutions].sum() > 0.5 * seconds.sum()
+    assert (seconds[convolutions] > 0).all()
