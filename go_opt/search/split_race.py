@@ -95,9 +95,11 @@ class _Race:
         self._graph, self._target, self._request = graph, target, request
         self._solve, self._watch = solve, watch
         self._bound = lower_bound(graph, target, request, divisible)
-        # To try; None once they were.
-        self._ways: list[tuple[Split, ...]] | None = ways_to_split(graph, target, request, divisible)
         self._given = given_way(graph, request, divisible)
+        ways = ways_to_split(graph, target, request, divisible)
+        if self._given:
+            ways = list(dict.fromkeys([self._given, *ways]))
+        self._ways: list[tuple[Split, ...]] | None = ways  # to try; None once they were
         self._history: list[Step] = []
         self._before_s = 0.0  # seconds of searches that ended
         self._reference_s = math.inf  # of the greedy plan of whole ops
@@ -166,7 +168,6 @@ class _Race:
             is_out = len(self._history) >= (self._request.max_evaluations or math.inf)
             return self._is_stopped or is_out or self._is_proven or until()
 
-        is_further = self._best is not None and self._best.way == way
         try:
             result = self._solve(
                 graph,
@@ -181,7 +182,7 @@ class _Race:
             self._before_s = outer_s
         if not way:
             self._reference_s = result.reference_s
-        if is_further or (self._best is not None and self._best.way == way):
+        if self._best is not None and self._best.way == way:
             self._best = _Found(result, way)  # as good as the best that it met, and simulated
         return None
 

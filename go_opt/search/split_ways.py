@@ -54,16 +54,16 @@ def ways_to_split(
 ) -> list[tuple[Split, ...]]:
     """For each of some shares of a memory, the fewest parts of each op whose weights take no more of it.
 
-    Parts are a power of two, and no more than there are chips. What the plan to begin with splits is first.
+    Parts are a power of two, and no more than there are chips.
     """
     tables = cost_tables(graph, target)
     sram_bytes = float(tables.sram_bytes.max())
-    ways = [given_way(graph, request, divisible)]
+    columns_by_op = {op: columns_of(graph, op) for op in np.flatnonzero(divisible).tolist()}
+    ways = []
     for share in SHARES:
         way = []
         number_of: dict[int, int] = {}  # weight -> columns: slices serve all ops that divide it alike
-        for op in np.flatnonzero(divisible).tolist():
-            columns = columns_of(graph, op)
+        for op, columns in columns_by_op.items():
             assert columns is not None
             weight_bytes = float(tables.stored_bytes[list(columns.weights)].max())
             doublings = max(0, math.ceil(math.log2(weight_bytes / (share * sram_bytes))))
