@@ -123,14 +123,14 @@ class _Run:
         """Who makes, reads and waits for what."""
         producer = tables.tensor_producer.tolist()
         self.home = [_NONE if op == NO_PRODUCER else self.kernel_of[op] for op in producer]
-        self.made: list[list[int]] = [[] for _ in self.chip]  # ascending
+        self.made: list[list[int]] = [[] for _ in self.chip]  # by op in the plan's order, then ascending
         self.read: list[list[int]] = [[] for _ in self.chip]  # from other kernels
         self.readers: list[list[int]] = [[] for _ in self.home]  # other kernels
         ptr, reader = tables.reader_ptr.tolist(), tables.reader_op.tolist()
-        for k, home in enumerate(self.home):
-            if home == _NONE:
-                continue
-            self.made[home].append(k)
+        place = {op: i for i, op in enumerate(op for ops in self.ops for op in ops)}
+        made = (k for k, home in enumerate(self.home) if home != _NONE)
+        for k in sorted(made, key=lambda k: place[producer[k]]):
+            self.made[home := self.home[k]].append(k)
             self.readers[k] = sorted({self.kernel_of[op] for op in reader[ptr[k] : ptr[k + 1]]} - {home})
             for m in self.readers[k]:
                 self.read[m].append(k)

@@ -2,7 +2,7 @@
 
 from go_opt.solver.annealing.anneal import Annealing, anneal
 from go_opt.solver.annealing.tables import AnnealingProblem
-from go_opt.solver.certify.problem.bounds import Bound, latency_bound, throughput_bound
+from go_opt.solver.certify.problem.bounds import Bound, throughput_bound
 from go_opt.solver.certify.problem.build import refinement_problem
 from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem
 from go_opt.solver.certify.problem.problem import RefinementProblem
@@ -10,7 +10,6 @@ from go_opt.solver.certify.refinement import Refinement
 from go_opt.solver.constraints.problem import constrained_problem, sample_constrained
 from go_opt.solver.copies.clones import improve_with_clones
 from go_opt.solver.copies.relays import clones_of_arrays, needed_relays, relays_of_arrays
-from go_opt.solver.orders.earliest_finish import earliest_finish_placement
 from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.problem import PlacementProblem, most_chips_adjacent, placement_problem
 from go_opt.solver.problem.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin
@@ -18,6 +17,13 @@ from go_opt.solver.propagation.adjacent import fix_adjacent, sample_adjacent
 from go_opt.solver.propagation.modes import Placements, fix, sample
 from go_opt.solver.propagation.propagators import rule_tables
 from go_opt.solver.propagation.search import Solver
+from go_opt.solver.scheduling import (
+    ListScheduling,
+    ScheduleAnnealing,
+    earliest_finish_placement,
+    upward_ranks,
+)
+from go_opt.solver.scheduling.bounds import latency_bound
 from go_opt.solver.slicing.likelihood import likelihood_slicing
 from go_opt.solver.slicing.slice import Slicing, greedy_slicing, slice_order, slice_order_relayed
 from go_opt.solver.slicing.streamed.slice import slice_order_streamed, slice_order_streamed_replicated
@@ -32,12 +38,14 @@ __all__ = [
     "Colocate",
     "CutAfter",
     "Forbid",
+    "ListScheduling",
     "Passing",
     "Pin",
     "PlacementProblem",
     "Placements",
     "Refinement",
     "RefinementProblem",
+    "ScheduleAnnealing",
     "Slicing",
     "Solver",
     "Violation",
@@ -67,5 +75,6 @@ __all__ = [
     "slice_order_streamed",
     "slice_order_streamed_replicated",
     "throughput_bound",
+    "upward_ranks",
     "verify",
 ]

@@ -40,7 +40,6 @@ LONG_FILES: Final = {
 MANY_PARAMETERS: Final = {
     "env.model.analytical:_account_tensors": 17,
     "env.model.analytical:_interval": 11,
-    "env.model.makespan:_makespan": 12,
     "solver.slicing.fewest_fitting:_longest_segment": 11,
     "solver.slicing.segments.fitting_starts:_runs_of_end": 11,
     "solver.slicing.streamed.segment_table:_fill": 12,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from go_opt.common.arrays import FloatArray
-from go_opt.common.compiling import compiled
+from go_opt.common.compiling import uncounted
 from go_opt.env.cost.tables import CostTables
 
 # Stands for infinity where there is no route; times zero bytes it is still nothing.
@@ -26,7 +26,7 @@ def hop_seconds_per_byte(tables: CostTables) -> FloatArray:
     return hops
 
 
-@compiled
+@uncounted
 def transfer_s(tables: CostTables, source: int, destination: int, size: int) -> float:
     """Seconds from one chip to another without contention: set-up, hop latencies, the slowest link."""
     if source == destination:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from go_opt.common.arrays import FloatArray, LongArray
-from go_opt.common.compiling import compiled_inner
+from go_opt.common.compiling import uncounted_inner
 
 
-@compiled_inner
+@uncounted_inner
 def _before(a: int, b: int, priority: FloatArray | LongArray) -> bool:
     return priority[a] > priority[b] or (priority[a] == priority[b] and a < b)
 
 
-@compiled_inner
+@uncounted_inner
 def heap_push(heap: LongArray, size: int, item: int, priority: FloatArray | LongArray) -> int:
     """Add ``item`` to the first ``size`` of ``heap``; returns the new size."""
     i = size
@@ -22,7 +22,7 @@ def heap_push(heap: LongArray, size: int, item: int, priority: FloatArray | Long
     return size + 1
 
 
-@compiled_inner
+@uncounted_inner
 def heap_pop(heap: LongArray, size: int, priority: FloatArray | LongArray) -> int:
     """Take away ``heap[0]``, the item of highest priority; returns the new size."""
     size -= 1

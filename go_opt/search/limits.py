@@ -14,9 +14,9 @@ from go_opt.env.op_memory import op_activation_bytes, op_that_runs_nowhere
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import INPUT, WEIGHT, Graph
 from go_opt.result import Request
-from go_opt.solver.certify.problem.bounds import sample_bound
 from go_opt.solver.problem.op_constraints import OpConstraints, op_constraints
 from go_opt.solver.problem.user_constraints import ChipLimit
+from go_opt.solver.scheduling.bounds import sample_bound
 
 
 def refuse_unreachable(graph: Graph, target: Target, request: Request) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from go_opt.search.methods import first_plans, orders
+from go_opt.search.methods import first_plans, orders, schedules
 from go_opt.search.methods.events import Event, SearchView, has_static_constraints
 from go_opt.search.methods.first_plans import Start
 from go_opt.search.methods.given import given
@@ -66,6 +66,11 @@ def is_free(search: SearchView) -> bool:
     return not has_static_constraints(search.target)
 
 
+def is_for_latency(search: SearchView) -> bool:
+    """Whether one execution is asked for, and nothing but the time it takes says where ops run."""
+    return not is_throughput(search) and is_free(search) and is_open(search)
+
+
 def _rounds(s: Start) -> Iterator[Event]:
     after_chain = serving(s.search, "after a chain")
     return improvements(s.search, lambda: (event for method in after_chain for event in method.events(s)))
@@ -96,6 +101,13 @@ METHODS: Final = (
     Method("fixed orders", "next", is_open, first_plans.sliced_orders, NOT_MEASURED),
     # These orders in segments of one chip for each branch.
     Method("split slicing", "next", lambda v: True, first_plans.split_branches, "split slicing"),
+    # Earliest finish along upward ranks.
+    Method("upward ranks", "next", is_for_latency, schedules.ranked, NOT_MEASURED),
+    # Annealing of whole schedules.
+    Method("annealed schedules", "in turn", lambda v: is_for_latency(v) and schedules.is_scheduled(v),
+           lambda s: schedules.annealed(s.search), NOT_MEASURED),
+    # Earliest finish along ranks that are drawn.
+    Method("drawn ranks", "in turn", is_for_latency, schedules.drawn_ranks, NOT_MEASURED),
     # Random orders, sliced, and the policy's plans in turn with them.
     Method("guesses", "in turn", is_open,
            lambda s: guesses(s.search, s.best_kernels, s.advice), MISSION),

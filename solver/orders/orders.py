@@ -58,7 +58,10 @@ def kernel_features(graph: Graph, tables: CostTables, kernel_of: IntArray) -> Fl
 
 
 def _kernels(graph: Graph, fusion_group: IntArray) -> IntArray:
-    return number_kernels(np.arange(graph.num_ops, dtype=np.int32), fusion_group)
+    """[N] kernels numbered along an order in which each stands together, by first ops as far as may be."""
+    _, first, group = np.unique(fusion_group, return_index=True, return_inverse=True)
+    kernel: IntArray = group.astype(np.int32)
+    return number_kernels(list_schedule(graph, kernel, -first.astype(np.float64)), kernel)
 
 
 def largest_by_kernel(kernel_of: IntArray, values: FloatArray) -> FloatArray:

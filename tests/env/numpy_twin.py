@@ -354,7 +354,7 @@ class Twin:
             now = chip_free_at[chip] = ends[chip]
             done = max(done, now)
             ops = self.kernels[queue[chip].pop(0)].ops
-            for k in sorted(k for op in ops for k in self.writes[op]):
+            for k in (k for op in ops for k in sorted(self.writes[op])):
                 done = max(done, self.send(k, now, free_at, there_at))
                 for op in self.touched[k]:
                     awaited[self.kernel_of[op]].discard(k)

@@ -118,7 +118,7 @@ class OrderedTwin(Twin):
                 begin = max(begin, start_s[m] + delay_s)
             now = chip_free_at[kernel.chip] = begin + kernel.seconds
             done = max(done, now)
-            for k in sorted(k for op in kernel.ops for k in self.writes[op]):
+            for k in (k for op in kernel.ops for k in sorted(self.writes[op])):
                 done = max(done, Twin.send(self, k, now, free_at, there_at))
         return done
 

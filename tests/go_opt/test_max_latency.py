@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import go_opt
 from go_opt.env import cost_tables, evaluate_plan, loop_roles
 from go_opt.errors import InfeasibleError, InvalidInputError
-from go_opt.solver.certify.problem.bounds import sample_bound
+from go_opt.solver.scheduling.bounds import sample_bound
 from tests.strategies import (
     examples,
     kind_names,
@@ -57,10 +57,10 @@ def test_more_chips_are_used_as_more_time_is_given() -> None:
 
 @pytest.mark.parametrize("limits", [{"max_evaluations": 20}, {"budget_s": 0.2, "max_evaluations": None}])
 def test_what_cannot_be_kept_is_told(limits: dict[str, Any]) -> None:
-    # Above the proven 12.4 us, and below what any plan is found to take.
+    # Above the proven 48.4 us, and below the 51.4 us that the best plan takes.
     least_s = toy(None, objective="latency").metrics.latency_s
     with pytest.raises(InfeasibleError, match=r"at most [0-9.]+ us; the lowest is [0-9.]+ us\.") as caught:
-        toy(least_s * 0.9, **limits)
+        toy(least_s * 0.97, **limits)
     assert "stopped after" in str(caught.value)
     assert (caught.value.is_proven, caught.value.exit_code) == (False, 5)
 

@@ -126,5 +126,5 @@ def split_branches(start: Start) -> Iterator[Event]:
 
 
 def _earliest_finish(search: SearchView, name: str, order: IntArray, group: IntArray) -> Proposal:
-    placement = earliest_finish_placement(search.tables, order, group, search.tables.num_chips)
+    placement = earliest_finish_placement(search.tables, order, group)
     return Proposal(f"earliest finish: {name}", placement, order, group)

@@ -73,7 +73,7 @@ def _policy_plan(search: SearchView, plan: PolicyPlan) -> Iterator[Event]:
         )
     elif search.request.objective == "latency":
         tables = search.tables
-        placement = earliest_finish_placement(tables, plan.order, plan.fusion_group, tables.num_chips)
+        placement = earliest_finish_placement(tables, plan.order, plan.fusion_group)
         yield Proposal(plan.method, placement, plan.order, plan.fusion_group)
     else:
         yield from widest_slices(search, plan.method, plan.order, plan.fusion_group)

@@ -1,0 +1,124 @@
+"""Proposals for the makespan on targets without static constraints: ranks, and annealing of schedules."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import numpy as np
+
+from go_opt.common.arrays import IntArray
+from go_opt.env import loop_roles
+from go_opt.env.kernels.numbering import number_kernels
+from go_opt.model.plan import Plan
+from go_opt.search.compiling.kernel_cache import are_compiled
+from go_opt.search.methods.events import Event, Miss, Proposal, SearchView, waiting_until
+from go_opt.search.methods.first_plans import Start
+from go_opt.solver import Forbid, ListScheduling, Pin, ScheduleAnnealing, upward_ranks
+
+RANKED: Final = "earliest finish: upward rank"
+WEIGHTS: Final = (1.0, 0.0, 4.0)  # of transfers in a rank
+OPS_PLACED: Final = 1 << 14  # in a round of draws
+MOST_DRAWS: Final = 64
+LEAST_MOVES: Final = 16  # of a chain in a round
+OPS_MOVED: Final = 1 << 20  # in a round: a move looks at all ops
+MOST_MOVES: Final = 1 << 14
+FIRST_ROUNDS: Final = 8  # of the first chains
+BARREN_CHAINS: Final = 4  # in a row that gained nothing: the search ends
+HOT: Final = (0.0004, 0.01)  # least and highest temperature that a chain starts with
+
+
+def is_scheduled(search: SearchView) -> bool:
+    """Whether annealing keeps the user's constraints: it knows of chips alone that may not hold an op."""
+    return all(isinstance(one, Pin | Forbid) for one in search.request.constraints)
+
+
+def ranked(start: Start) -> Iterator[Event]:
+    """Earliest finish along upward ranks."""
+    for kernels, weight in _settings(start):
+        yield _proposal(_ranked(start.search, kernels, weight, 0))
+
+
+def drawn_ranks(start: Start) -> Iterator[Event]:
+    """The same along ranks drawn anew around the best ones so far; each of the draws of a round counts.
+
+    Every setting has one round, and then that goes on which found the best schedule.
+    """
+    search = start.search
+    rng = np.random.default_rng((search.request.seed, 1))
+    draws = min(max(OPS_PLACED // search.graph.num_ops, 1), MOST_DRAWS)
+    lists = [_ranked(search, *one, int(rng.integers(2**31))) for one in _settings(start)]
+    for number in itertools.count():
+        one = lists[number] if number < len(lists) else min(lists, key=lambda one: one.best_s)
+        one.run(draws)
+        yield from [Miss(RANKED)] * (draws - 1)
+        yield _proposal(one) if one.best_s < search.best_s else Miss(RANKED)
+
+
+def _settings(start: Start) -> list[tuple[tuple[IntArray, IntArray], float]]:
+    """Orders with their kernels, and what transfers weigh in a rank."""
+    return [(given, weight) for given in (start.joined, (start.order, start.kernels)) for weight in WEIGHTS]
+
+
+def _ranked(search: SearchView, given: tuple[IntArray, IntArray], weight: float, seed: int) -> ListScheduling:
+    order, kernels = given
+    rank = upward_ranks(search.tables, order, number_kernels(order, kernels), weight)
+    return ListScheduling(search.tables, order, kernels, rank, seed)
+
+
+def _proposal(lists: ListScheduling) -> Proposal:
+    return Proposal(RANKED, *lists.best)
+
+
+def annealed(search: SearchView) -> Iterator[Event]:
+    """Chains from the best plan, two at a time, twice as long after each that gained nothing.
+
+    A round is so many moves of both chains, on two threads that wait for each other; each counts
+    as one evaluation.
+    """
+    yield from waiting_until(are_compiled)
+    rounds, barren, round_s = FIRST_ROUNDS, 0, 0.0
+    rng = np.random.default_rng((search.request.seed, 2))
+    moves = min(max(OPS_MOVED // search.graph.num_ops, LEAST_MOVES), MOST_MOVES)
+    is_counted = search.request.max_evaluations is not None
+    with ThreadPoolExecutor(2) as threads:
+        while barren < BARREN_CHAINS:
+            start = search.best_plan
+            if start is None:
+                return
+            if not is_counted and round_s > 0.0:  # the last chains cool down in time
+                rounds = max(1, min(rounds, int(search.left_s / round_s)))
+            before_s = search.best_s
+            chains = [_chain(search, start, rounds * moves, rng) for _ in range(2)]
+            began_s = time.monotonic()
+            for _ in range(rounds):
+                for ran in [threads.submit(chain.run, moves) for chain in chains]:
+                    ran.result()
+                for chain in chains:
+                    yield _event(search, chain)
+            round_s = (time.monotonic() - began_s) / rounds
+            barren = 0 if search.best_s < before_s else barren + 1
+            rounds *= 2
+
+
+def _chain(search: SearchView, start: Plan, moves: int, rng: np.random.Generator) -> ScheduleAnnealing:
+    return ScheduleAnnealing(
+        search.graph,
+        search.tables,
+        loop_roles(search.graph),
+        (start.placement, start.order, start.fusion_group),
+        moves=moves,
+        seed=int(rng.integers(2**31)),
+        hot=float(np.exp(rng.uniform(*np.log(HOT)))),
+        is_open=search.request.decide == "all",
+    )
+
+
+def _event(search: SearchView, chain: ScheduleAnnealing) -> Event:
+    if chain.best_s >= search.best_s:
+        return Miss("annealing")
+    best = chain.best
+    return Proposal("annealing", best.placement, best.order, best.fusion_group)

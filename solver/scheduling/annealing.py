@@ -1,0 +1,205 @@
+"""Annealing of a schedule for its makespan: chips, sequence and kernels at once.
+
+A move changes one kernel, most often one on the critical path (:mod:`go_opt.solver.scheduling.moves`);
+the makespan is that of the environment, to the last bit. Simulated annealing (Kirkpatrick, Gelatt,
+Vecchi, "Optimization by simulated annealing", Science 1983; for job shops van Laarhoven, Aarts, Lenstra,
+Operations Research 1992) accepts a move that raises its logarithm by x with probability
+``exp(-x / temperature)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
+from go_opt.common.compiling import int64, uncounted, uncounted_inner
+from go_opt.env.cost import CostTables
+from go_opt.env.kernels.fusion import LoopRoles
+from go_opt.env.model.execution import NONE, Package, execute
+from go_opt.model.graph import Graph
+from go_opt.solver.scheduling.moves import propose
+from go_opt.solver.scheduling.schedule import (
+    Instance,
+    Schedule,
+    copy_schedule,
+    instance_of,
+    plan_arrays,
+    price,
+    schedule_of,
+    scheduling_package,
+)
+
+HOT: Final = 0.01  # temperature at the start, of the logarithm of the makespan
+COLD: Final = 0.01  # of the temperature at the start
+RESEQUENCED: Final = 128  # moves before kernels stand as they end, so that moves find their time
+ON_PATH: Final = 0.75  # of the moves: of kernels on the critical path
+
+
+@dataclass(frozen=True, eq=False)
+class Scheduled:
+    """The best schedule met."""
+
+    placement: IntArray  # [N]
+    order: IntArray  # [N]
+    fusion_group: IntArray  # [N]
+    makespan_s: float
+    moves: int
+
+
+class _Chain(NamedTuple):
+    """Where a chain is."""
+
+    present: Schedule
+    proposed: Schedule
+    best: Schedule
+    path: IntArray  # [N + 1] the number of kernels on the critical path, and these
+    stream_bytes: LongArray  # [D] none
+    made: FloatArray  # [3] moves so far, makespan of the present and of the best schedule
+
+
+class ScheduleAnnealing:
+    """One chain; :meth:`run` it in slices of any size, the result is the same."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        tables: CostTables,
+        roles: LoopRoles,
+        plan: tuple[IntArray, IntArray, IntArray],
+        *,
+        moves: int,
+        seed: int,
+        hot: float = HOT,
+        is_open: bool = True,
+    ) -> None:
+        """Start from ``plan``: placement, order and kernels, [N] each.
+
+        Args:
+          moves: until the temperature has fallen to its end; it stays there afterwards.
+          is_open: whether order and kernels may change too.
+        """
+        self._package = scheduling_package(tables)
+        outputs = np.ascontiguousarray(self._package.op_lists["outputs"]), self._package.outputs
+        self._instance = instance_of(graph, tables, roles, *outputs)
+        present, proposed, best = (schedule_of(tables, *plan) for _ in range(3))
+        path, made = np.zeros(tables.num_ops + 1, np.int32), np.zeros(3)
+        self._chain = _Chain(present, proposed, best, path, np.zeros(tables.num_chips, np.int64), made)
+        self._rng = np.random.default_rng(seed)
+        self._hot, self._moves, self._is_open = float(hot), float(max(1, moves)), is_open
+        _start(self._instance, self._package, self._chain)
+
+    def run(self, moves: int) -> None:
+        """Make ``moves`` more moves; other threads run meanwhile."""
+        cooling = self._hot, self._moves
+        _run(self._instance, self._package, self._chain, cooling, self._is_open, moves, self._rng)
+
+    @property
+    def best_s(self) -> float:
+        """Makespan of the best schedule so far."""
+        return float(self._chain.made[2])
+
+    @property
+    def best(self) -> Scheduled:
+        """The best schedule so far."""
+        moves, _, best_s = self._chain.made.tolist()
+        return Scheduled(*plan_arrays(self._chain.best), best_s, int(moves))
+
+
+@uncounted
+def _start(instance: Instance, package: Package, chain: _Chain) -> None:
+    present = chain.present
+    for i in range(present.size[0]):
+        price(instance, present, int64(present.sequence[i]))
+    seconds = _makespan_s(package, present, chain, np.inf)
+    chain.made[1] = seconds
+    chain.made[2] = seconds
+    _trace(package, chain)
+    copy_schedule(present, chain.proposed)
+    copy_schedule(present, chain.best)
+
+
+@uncounted
+def _run(
+    instance: Instance,
+    package: Package,
+    chain: _Chain,
+    cooling: tuple[float, float],
+    is_open: bool,
+    moves: int,
+    rng: np.random.Generator,
+) -> None:
+    present, proposed, path, made = chain.present, chain.proposed, chain.path, chain.made
+    hot, all_moves = cooling
+    for _ in range(moves):
+        temperature = hot * COLD ** min(1.0, made[0] / all_moves)
+        made[0] += 1.0
+        if is_open and made[0] % RESEQUENCED == 0:
+            _resequence(package, chain)
+        if rng.random() < ON_PATH and path[0] > 0:
+            kernel = int64(path[1 + int64(rng.random() * path[0])])
+        else:
+            kernel = int64(present.sequence[int64(rng.random() * present.size[0])])
+        if not propose(instance, proposed, kernel, is_open, rng):
+            continue
+        at_most_s = made[1] * np.exp(-temperature * np.log(1.0 - rng.random()))
+        seconds = _makespan_s(package, proposed, chain, at_most_s)
+        if seconds > at_most_s:
+            copy_schedule(present, proposed)
+            continue
+        copy_schedule(proposed, present)
+        made[1] = seconds
+        _trace(package, chain)
+        if seconds < made[2]:
+            made[2] = seconds
+            copy_schedule(present, chain.best)
+
+
+@uncounted_inner
+def _resequence(package: Package, chain: _Chain) -> None:
+    """The same schedule with kernels in the order in which they end, where inputs arrive as early then."""
+    proposed, run = chain.proposed, package.run
+    _makespan_s(package, chain.present, chain, np.inf)
+    for i in range(proposed.size[0]):
+        kernel = int64(chain.present.sequence[i])
+        proposed.sequence[run[kernel].rank] = kernel
+        proposed.kernels[kernel].place = run[kernel].rank
+    seconds = _makespan_s(package, proposed, chain, chain.made[1])
+    if seconds > chain.made[1]:
+        copy_schedule(chain.present, proposed)
+        return
+    copy_schedule(proposed, chain.present)
+    chain.made[1] = seconds
+    _trace(package, chain)
+
+
+@uncounted_inner
+def _makespan_s(package: Package, schedule: Schedule, chain: _Chain, at_most_s: float) -> float:
+    return execute(
+        package,
+        schedule.kernels,
+        schedule.ops,
+        schedule.sequence,
+        schedule.size[0],
+        chain.stream_bytes,
+        at_most_s,
+    )
+
+
+@uncounted_inner
+def _trace(package: Package, chain: _Chain) -> None:
+    """The kernels on the critical path: each waited for the next."""
+    present, path, run = chain.present, chain.path, package.run
+    last, kernel = int64(-1), int64(NONE)
+    for i in range(present.size[0]):
+        one = int64(present.sequence[i])
+        if run[one].rank > last:
+            last, kernel = run[one].rank, one
+    length = 0
+    while kernel != NONE:
+        length += 1
+        path[length] = kernel
+        kernel = run[kernel].cause
+    path[0] = length

@@ -1,0 +1,279 @@
+"""Changes of a schedule: another chip, another place in the sequence, kernels joined or taken apart.
+
+Every one leaves a legal schedule: kernels are loop nests, and each stands behind what it reads.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from go_opt.common.compiling import int64, uncounted_inner
+from go_opt.env.kernels.fusion import ALONE, REDUCTION
+from go_opt.env.model.execution import NONE
+from go_opt.solver.scheduling.schedule import Instance, Schedule, may_join, price
+
+# Shares of the moves; the rest move one kernel to another chip.
+CLUSTER: Final = 0.2  # neighbours go along
+SHIFT: Final = 0.25
+JOIN: Final = 0.2
+PART: Final = 0.1
+MOST_ALONG: Final = 24  # kernels of a cluster
+FARTHEST: Final = 48  # places of a shift
+
+
+@uncounted_inner
+def propose(
+    instance: Instance,
+    schedule: Schedule,
+    kernel: int,
+    kernels_are_open: bool,
+    rng: np.random.Generator,
+) -> bool:
+    """Change something about ``kernel``; False where nothing was changed."""
+    drawn = rng.random()
+    if drawn < CLUSTER:
+        return _move_cluster(instance, schedule, kernel, rng)
+    drawn -= CLUSTER
+    if kernels_are_open:
+        if drawn < SHIFT:
+            return _shift(instance, schedule, kernel, rng)
+        drawn -= SHIFT
+        if drawn < JOIN:
+            return _join(instance, schedule, kernel, rng)
+        drawn -= JOIN
+        if drawn < PART:
+            return _part(instance, schedule, kernel, rng)
+    return _move(instance, schedule, kernel, _other_chip(instance, schedule, kernel, rng))
+
+
+@uncounted_inner
+def _other_chip(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Generator) -> int:
+    """That of a neighbour, or any."""
+    kernels, tables = schedule.kernels, instance.tables
+    if rng.random() < 0.5:
+        neighbour = _neighbour(instance, schedule, kernel, rng)
+        if neighbour != NONE and kernels[neighbour].chip != kernels[kernel].chip:
+            return int64(kernels[neighbour].chip)
+    return int64(rng.random() * len(tables.chip_kind))
+
+
+@uncounted_inner
+def _neighbour(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Generator) -> int:
+    """A kernel that ``kernel`` reads from, or that reads from it; NONE if it was itself."""
+    kernels, ops = schedule.kernels, schedule.ops
+    op = int64(kernels[kernel].first_op)
+    while ops[op].following != NONE and rng.random() < 0.7:
+        op = int64(ops[op].following)
+    first, last = instance.flow[op].producers, instance.flow[op + 1].producers
+    behind, end = instance.flow[op].readers, instance.flow[op + 1].readers
+    number = last - first + end - behind
+    if number == 0:
+        return NONE
+    i = int64(rng.random() * number)
+    if i < last - first:
+        other = int64(ops[instance.producers[first + i]].kernel)
+    else:
+        other = int64(ops[instance.readers[behind + i - (last - first)]].kernel)
+    return NONE if other == kernel else other
+
+
+@uncounted_inner
+def _move(instance: Instance, schedule: Schedule, kernel: int, chip: int) -> bool:
+    kernels = schedule.kernels
+    if kernels[kernel].chip == chip or not _can_run(instance, schedule, kernel, chip):
+        return False
+    kernels[kernel].chip = chip
+    kernels[kernel].seconds = schedule.kind_s[kernel, instance.tables.chip_kind[chip]]
+    return True
+
+
+@uncounted_inner
+def _can_run(instance: Instance, schedule: Schedule, kernel: int, chip: int) -> bool:
+    kind = instance.tables.chip_kind[chip]
+    op = schedule.kernels[kernel].first_op
+    while op != NONE:
+        if not instance.tables.can_run[kind, op]:
+            return False
+        op = schedule.ops[op].following
+    return True
+
+
+@uncounted_inner
+def _move_cluster(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Generator) -> bool:
+    """A kernel and, at random, those connected with it on the same chip."""
+    kernels = schedule.kernels
+    home, chip = kernels[kernel].chip, _other_chip(instance, schedule, kernel, rng)
+    if not _move(instance, schedule, kernel, chip):
+        return False
+    at = kernel
+    most = 1 + int64(rng.random() * MOST_ALONG)
+    for _ in range(2 * most):
+        neighbour = _neighbour(instance, schedule, at, rng)
+        if neighbour == NONE:
+            continue
+        if kernels[neighbour].chip == home:
+            if _move(instance, schedule, neighbour, chip):
+                at = neighbour
+                most -= 1
+        elif kernels[neighbour].chip == chip:
+            at = neighbour
+        if most <= 0:
+            break
+    return True
+
+
+@uncounted_inner
+def _bounds(instance: Instance, schedule: Schedule, kernel: int, other: int) -> tuple[int, int]:
+    """Last place of what ``kernel`` and ``other`` read, and first place of what reads them, both apart."""
+    kernels, ops = schedule.kernels, schedule.ops
+    low, high = int64(-1), int64(schedule.size[0])
+    for member in (kernel, other):
+        if member == NONE:
+            continue
+        op = kernels[member].first_op
+        while op >= 0:
+            for i in range(instance.flow[op].producers, instance.flow[op + 1].producers):
+                read = ops[instance.producers[i]].kernel
+                if read not in (kernel, other):
+                    low = max(low, int64(kernels[read].place))
+            for i in range(instance.flow[op].readers, instance.flow[op + 1].readers):
+                reader = ops[instance.readers[i]].kernel
+                if reader not in (kernel, other):
+                    high = min(high, int64(kernels[reader].place))
+            op = ops[op].following
+    return low, high
+
+
+@uncounted_inner
+def _shift(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Generator) -> bool:
+    """Another place in the sequence, between what the kernel reads and what reads it."""
+    low, high = _bounds(instance, schedule, kernel, NONE)
+    place = int64(schedule.kernels[kernel].place)
+    low, high = max(low + 1, place - FARTHEST), min(high - 1, place + FARTHEST)
+    if high <= low:
+        return False
+    to = low + int64(rng.random() * (high - low + 1))
+    _to_place(schedule, kernel, to)
+    return to != place
+
+
+@uncounted_inner
+def _to_place(schedule: Schedule, kernel: int, to: int) -> None:
+    sequence, kernels = schedule.sequence, schedule.kernels
+    at = kernels[kernel].place
+    step = 1 if to > at else -1
+    while at != to:
+        sequence[at] = sequence[at + step]
+        kernels[sequence[at]].place = at
+        at += step
+    sequence[to] = kernel
+    kernels[kernel].place = to
+
+
+@uncounted_inner
+def _join(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Generator) -> bool:
+    """A kernel and another one become one, on the chip of the first."""
+    kernels, ops = schedule.kernels, schedule.ops
+    op = kernels[kernel].first_op
+    if instance.flow[op].role == ALONE:
+        return False
+    if rng.random() < 0.5:
+        other = _neighbour(instance, schedule, kernel, rng)
+    else:  # one of those whose loop is as long, rather one that stands close
+        first, last = instance.flow[op].alike_first, instance.flow[op].alike_last
+        near = int64(instance.flow[op].alike_place) + int64((rng.random() - 0.5) * 64)
+        other = int64(ops[instance.alike[min(max(near, first), last - 1)]].kernel)
+    if other in (NONE, kernel) or not may_join(instance, schedule, kernel, other):
+        return False
+    if not _can_run(instance, schedule, other, kernels[kernel].chip):
+        return False
+    low, high = _bounds(instance, schedule, kernel, other)
+    if high <= low:  # something would have to run between them
+        return False
+    at, behind = int64(kernels[kernel].place), int64(kernels[other].place)
+    to = at  # before what stands there
+    if not low < to <= high:
+        to = behind
+    if not low < to <= high:
+        to = low + 1
+    to -= (at < to) + (behind < to)
+    _link(instance, schedule, kernel, other)
+    _to_place(schedule, other, int64(schedule.size[0]) - 1)
+    schedule.size[0] -= 1
+    kernels[other].place = NONE
+    _to_place(schedule, kernel, to)
+    price(instance, schedule, kernel)
+    return True
+
+
+@uncounted_inner
+def _link(instance: Instance, schedule: Schedule, kernel: int, other: int) -> None:
+    """The ops of ``other`` become ops of ``kernel``: in the order of storage, a reduction last."""
+    kernels, ops = schedule.kernels, schedule.ops
+    one, two = int64(kernels[kernel].first_op), int64(kernels[other].first_op)
+    op = two
+    while op >= 0:
+        ops[op].kernel = kernel
+        op = int64(ops[op].following)
+    last = int64(NONE)
+    while one >= 0 or two >= 0:
+        if two < 0:
+            takes_one = True
+        elif one < 0:
+            takes_one = False
+        elif (instance.flow[one].role == REDUCTION) != (instance.flow[two].role == REDUCTION):
+            takes_one = instance.flow[two].role == REDUCTION
+        else:
+            takes_one = one < two
+        op = one if takes_one else two
+        if takes_one:
+            one = int64(ops[one].following)
+        else:
+            two = int64(ops[two].following)
+        if last == NONE:
+            kernels[kernel].first_op = op
+        else:
+            ops[last].following = op
+        last = op
+    ops[last].following = NONE
+
+
+@uncounted_inner
+def _part(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Generator) -> bool:
+    """The ops behind one of a kernel's ops become a kernel of their own."""
+    kernels, ops = schedule.kernels, schedule.ops
+    last = int64(kernels[kernel].first_op)
+    if ops[last].following == NONE:
+        return False
+    while ops[ops[last].following].following != NONE and rng.random() < 0.6:
+        last = int64(ops[last].following)
+    first = int64(kernels[kernel].first_op)
+    behind = int64(ops[last].following)
+    ops[last].following = NONE
+    is_behind = False  # whether the op that gives the kernel its number is
+    op = behind
+    while op >= 0:
+        is_behind |= op == kernel
+        op = int64(ops[op].following)
+    number = first if is_behind else behind
+    if is_behind:
+        kernels[kernel].first_op = behind
+    kernels[number].first_op = first if is_behind else behind
+    op = int64(kernels[number].first_op)
+    while op >= 0:
+        ops[op].kernel = number
+        op = int64(ops[op].following)
+    kernels[number].chip = kernels[kernel].chip
+    size = int64(schedule.size[0])
+    schedule.sequence[size] = number
+    kernels[number].place = size
+    schedule.size[0] += 1
+    at = int64(kernels[kernel].place)
+    _to_place(schedule, number, at if is_behind else at + 1)
+    price(instance, schedule, kernel)
+    price(instance, schedule, number)
+    if rng.random() < 0.5:
+        _move(instance, schedule, number, _other_chip(instance, schedule, number, rng))
+    return True

@@ -1,0 +1,205 @@
+"""A schedule that annealing changes in place: kernels, their chips and their order.
+
+Axes: ``N`` ops, ``K`` tensors, ``Q`` kinds of chips. A kernel's number is one of its ops, so it has one
+as long as it exists.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from go_opt.common.arrays import FloatArray, IntArray, LongArray, RecordArray
+from go_opt.common.compiling import uncounted_inner
+from go_opt.common.records import record
+from go_opt.env.cost import CostTables
+from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles
+from go_opt.env.kernels.numbering import number_kernels
+from go_opt.env.model.execution import NONE, Package, package_of
+from go_opt.env.model.makespan import decisions
+from go_opt.model.graph import Graph
+
+NO_ROUTE_S: Final = 1e30
+# Of an op: where the ops begin that it reads from, and those that read from it; its place in `alike`,
+# where the ops with its trip count begin there, and behind the last of them; its role and trip count.
+FLOW: Final = record("producers readers alike_place alike_first alike_last role elements")
+# The number of the last sum that counted a tensor, and its bytes by that sum.
+SEEN: Final = record("number read_bytes")
+
+
+class Instance(NamedTuple):
+    """What stays: costs, fusion rules and data flow; and room for sums over the tensors of a kernel."""
+
+    tables: CostTables
+    flow: RecordArray  # [N + 1] FLOW
+    producers: IntArray  # ops
+    readers: IntArray  # ops
+    alike: IntArray  # [N] ops by the trip count of their loop
+    output_ptr: LongArray  # [N + 1] of the tensors that each op writes
+    outputs: IntArray
+    seen: RecordArray  # [K] SEEN
+    sums: LongArray  # [1] so far
+
+
+class Schedule(NamedTuple):
+    """What changes; see :mod:`go_opt.env.model.execution`."""
+
+    kernels: RecordArray  # [N] KERNEL
+    ops: RecordArray  # [N] OP
+    sequence: IntArray  # [N] kernels in their order; the first ones count
+    kind_s: FloatArray  # [N, Q] seconds of a kernel on each kind of chip
+    size: LongArray  # [1] number of kernels
+
+
+def scheduling_package(tables: CostTables) -> Package:
+    """Room for executions, in which what has no route arrives after all that matters."""
+    package, num_chips = package_of(tables), tables.num_chips
+    source, destination = np.divmod(np.arange(num_chips**2), num_chips)
+    has_route = np.diff(package.pairs["links"]) > 0
+    if tables.is_ring:  # a chain has no link from its last chip to its first
+        has_route = (destination > source) | (len(package.links) == num_chips)
+    package.pairs["setup_s"][:-1][~has_route & (source != destination)] = NO_ROUTE_S
+    return package
+
+
+def instance_of(
+    graph: Graph, tables: CostTables, roles: LoopRoles, output_ptr: LongArray, outputs: IntArray
+) -> Instance:
+    """The fixed part of the schedules of ``graph``."""
+    flow = np.zeros(graph.num_ops + 1, FLOW)
+    flow["producers"], producers = graph.predecessors
+    flow["readers"], readers = graph.successors
+    flow["role"][:-1], flow["elements"][:-1] = roles.role, roles.loop_elements
+    alike = np.argsort(roles.loop_elements, kind="stable").astype(np.int32)
+    flow["alike_place"][alike] = np.arange(len(alike))
+    elements = roles.loop_elements[alike]
+    flow["alike_first"][alike] = np.searchsorted(elements, elements, side="left")
+    flow["alike_last"][alike] = np.searchsorted(elements, elements, side="right")
+    seen = np.zeros(len(tables.tensor_kind), SEEN)
+    return Instance(tables, flow, producers, readers, alike, output_ptr, outputs, seen, np.zeros(1, np.int64))
+
+
+def schedule_of(tables: CostTables, placement: IntArray, order: IntArray, fusion_group: IntArray) -> Schedule:
+    """The schedule of a plan, not yet priced; arguments are [N]."""
+    numbers = number_kernels(order, fusion_group)
+    num_kernels = int(numbers.max()) + 1
+    first_op = decisions(order, numbers)[0]["first_op"][:num_kernels]
+    kernels, ops = decisions(order, first_op[numbers].astype(np.int32))  # numbered by their first op
+    kernels["chip"] = placement
+    sequence = np.full(tables.num_ops, NONE, dtype=np.int32)
+    sequence[:num_kernels] = first_op
+    kind_s = np.zeros((tables.num_ops, len(tables.sram_s_per_byte)))
+    return Schedule(kernels, ops, sequence, kind_s, np.array([num_kernels]))
+
+
+def plan_arrays(schedule: Schedule) -> tuple[IntArray, IntArray, IntArray]:
+    """``(placement, order, fusion_group)`` of a schedule, [N] each."""
+    kernels, ops = schedule.kernels, schedule.ops
+    following, first_op = ops["following"].tolist(), kernels["first_op"].tolist()
+    order: list[int] = []
+    for kernel in schedule.sequence[: schedule.size[0]].tolist():
+        op = first_op[kernel]
+        while op != NONE:
+            order.append(op)
+            op = following[op]
+    placement = kernels["chip"][ops["kernel"]]
+    return placement.astype(np.int32), np.array(order, dtype=np.int32), ops["kernel"].astype(np.int32)
+
+
+@uncounted_inner
+def copy_schedule(source: Schedule, to: Schedule) -> None:
+    """Make ``to`` the same as ``source``."""
+    for op in range(len(source.ops)):
+        to.kernels[op] = source.kernels[op]
+        to.ops[op] = source.ops[op]
+        to.sequence[op] = source.sequence[op]
+        for kind in range(source.kind_s.shape[1]):
+            to.kind_s[op, kind] = source.kind_s[op, kind]
+    to.size[0] = source.size[0]
+
+
+@uncounted_inner
+def price(instance: Instance, schedule: Schedule, kernel: int) -> None:
+    """Fill in the seconds of a kernel, as :func:`go_opt.env.kernels.numbering.kernel_seconds`."""
+    tables, kernels, ops = instance.tables, schedule.kernels, schedule.ops
+    instance.sums[0] += 1
+    moved_bytes = 0
+    op = kernels[kernel].first_op
+    while op != NONE:
+        moved_bytes += _bytes_of_op(instance, ops, kernel, op)
+        op = ops[op].following
+    for kind in range(len(tables.sram_s_per_byte)):
+        compute_s = 0.0
+        measured_s = 0.0
+        is_modelled = False
+        op = kernels[kernel].first_op
+        while op != NONE:
+            if np.isnan(tables.measured_s[kind, op]):
+                is_modelled = True
+                compute_s += tables.op_s[kind, op]
+            else:
+                measured_s += tables.measured_s[kind, op]
+            op = ops[op].following
+        if is_modelled:
+            moved_s = moved_bytes * tables.sram_s_per_byte[kind]
+            measured_s += max(compute_s, moved_s) + tables.kernel_overhead_s[kind]
+        schedule.kind_s[kernel, kind] = measured_s
+    kernels[kernel].seconds = schedule.kind_s[kernel, tables.chip_kind[kernels[kernel].chip]]
+
+
+@uncounted_inner
+def _bytes_of_op(instance: Instance, ops: RecordArray, kernel: int, op: int) -> int:
+    """Bytes that an op of ``kernel`` adds to what the kernel reads from outside and writes there."""
+    tables, seen, now = instance.tables, instance.seen, instance.sums[0]
+    moved_bytes = 0
+    for i in range(instance.output_ptr[op], instance.output_ptr[op + 1]):
+        tensor = instance.outputs[i]
+        is_stored = tables.tensor_is_output[tensor]
+        for r in range(tables.reader_ptr[tensor], tables.reader_ptr[tensor + 1]):
+            is_stored |= ops[tables.reader_op[r]].kernel != kernel
+        if is_stored:
+            moved_bytes += tables.tensor_bytes[tensor]
+    for i in range(tables.op_read_ptr[op], tables.op_read_ptr[op + 1]):
+        read = tables.op_read[i]
+        tensor = tables.reader_tensor[read]
+        producer = tables.tensor_producer[tensor]
+        if producer >= 0 and ops[producer].kernel == kernel:
+            continue
+        if seen[tensor].number != now:
+            seen[tensor].number = now
+            seen[tensor].read_bytes = 0
+        more_bytes = tables.read_bytes[read] - seen[tensor].read_bytes
+        if more_bytes > 0:
+            seen[tensor].read_bytes += more_bytes
+            moved_bytes += more_bytes
+    return moved_bytes
+
+
+@uncounted_inner
+def may_join(instance: Instance, schedule: Schedule, one: int, other: int) -> bool:
+    """Whether the ops of two kernels are one loop nest (:func:`go_opt.env.kernels.fusion.is_one_loop`)."""
+    flow, kernels, ops = instance.flow, schedule.kernels, schedule.ops
+    if flow[one].elements != flow[other].elements:
+        return False
+    size, matrices, reductions, reduction = 0, 0, 0, NONE
+    for kernel in (one, other):
+        op = kernels[kernel].first_op
+        while op != NONE:
+            role = flow[op].role
+            if role == ALONE:
+                return False
+            size += 1
+            matrices += role == MATRIX_LOOP
+            if role == REDUCTION:
+                reductions += 1
+                reduction = op
+            op = ops[op].following
+    if size > MAX_GROUP_OPS or matrices > 1 or reductions > 1:
+        return False
+    if reduction != NONE:  # is last: nobody in the kernel reads its result
+        for i in range(flow[reduction].readers, flow[reduction + 1].readers):
+            reader = ops[instance.readers[i]].kernel
+            if reader in (one, other):
+                return False
+    return True

@@ -1,0 +1,174 @@
+"""Schedules for the makespan: by hand, and against the environment and all schedules of tiny graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from go_opt.common.arrays import IntArray
+from go_opt.env import Target, cost_tables, evaluate_plan, loop_roles
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.solver import (
+    ListScheduling,
+    ScheduleAnnealing,
+    earliest_finish_placement,
+    upward_ranks,
+    verify,
+)
+from tests.env.test_makespan import US, in_us, measured_graph
+from tests.solver.test_bounds import least_makespan_s
+from tests.strategies import examples, kind_names, random_graph, random_target, seeds, small_mcm, toy_graph
+
+FREE: dict[str, Any] = {"acyclic": False, "no_skip": "off", "triangle": "off"}
+ROUTED = ("ring", "all_to_all")  # from each chip to each
+Arrays = tuple[IntArray, IntArray, IntArray]  # placement, order, kernels
+
+
+def free_case(seed: int, most_ops: int, most_chips: int) -> tuple[Graph, Target]:
+    """A graph, and a target without static constraints that holds all of it."""
+    rng = np.random.default_rng(seed)
+    num_chips = int(rng.integers(1, most_chips + 1))
+    target = random_target(
+        rng, num_chips=num_chips, topology=ROUTED[int(rng.integers(2))], sram_bytes=10**9, **FREE
+    )
+    num_ops = int(rng.integers(1, most_ops + 1))
+    return random_graph(rng, num_ops, kinds=kind_names(target), max_elements=5000), target
+
+
+def makespan_s(graph: Graph, target: Target, arrays: Arrays) -> float:
+    """Of a plan that the verifier takes, by the environment."""
+    placement, order, kernels = arrays
+    plan = Plan.create(
+        graph, target.source, target.fingerprint,
+        placement=placement, order=order, fusion_group=kernels, provenance="test",
+    )  # fmt: skip
+    assert verify(graph, target, plan) == []
+    metrics = evaluate_plan(graph, target, plan)
+    assert metrics.valid
+    return metrics.makespan_s
+
+
+def first_schedule(graph: Graph, target: Target) -> Arrays:
+    """Each op a kernel of its own, where it finishes first."""
+    order = np.arange(graph.num_ops, dtype=np.int32)
+    return earliest_finish_placement(cost_tables(graph, target), order, order), order, order
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+@settings(max_examples=examples(60))
+@given(seed=seeds)
+def test_annealed_schedules_are_valid_and_last_as_long_as_told(is_open: bool, seed: int) -> None:
+    graph, target = free_case(seed, 30, 5)
+    start = first_schedule(graph, target)
+    annealing = ScheduleAnnealing(
+        graph, cost_tables(graph, target), loop_roles(graph), start,
+        moves=400, seed=seed, hot=0.05, is_open=is_open,
+    )  # fmt: skip
+    assert annealing.best_s == pytest.approx(makespan_s(graph, target, start), rel=1e-9)
+    annealing.run(400)
+    best = annealing.best
+    reached = best.placement, best.order, best.fusion_group
+    assert best.makespan_s == pytest.approx(makespan_s(graph, target, reached), rel=1e-9)
+    assert best.makespan_s <= makespan_s(graph, target, start) * (1 + 1e-9)
+    if not is_open:
+        assert (best.order == start[1]).all()
+        assert len(np.unique(best.fusion_group)) == len(np.unique(start[2]))
+
+
+@settings(max_examples=examples(30))
+@given(seed=seeds)
+def test_annealing_finds_the_best_schedule_of_tiny_graphs(seed: int) -> None:
+    graph, target = free_case(seed, 4, 2)
+    start = first_schedule(graph, target)
+    annealing = ScheduleAnnealing(
+        graph, cost_tables(graph, target), loop_roles(graph), start, moves=3000, seed=seed, hot=0.3
+    )
+    annealing.run(3000)
+    assert annealing.best_s == pytest.approx(least_makespan_s(graph, target, fusion_is_open=True), rel=1e-9)
+
+
+@settings(max_examples=examples(60))
+@given(seed=seeds)
+def test_listed_schedules_are_valid_and_last_as_long_as_told(seed: int) -> None:
+    graph, target = free_case(seed, 30, 5)
+    tables, order = cost_tables(graph, target), np.arange(graph.num_ops, dtype=np.int32)
+    rank = upward_ranks(tables, order, order, 1.0)
+    scheduling = ListScheduling(tables, order, order, rank, seed)
+    first_s = scheduling.best_s
+    scheduling.run(30)
+    assert scheduling.best_s <= first_s
+    assert scheduling.best_s == pytest.approx(makespan_s(graph, target, scheduling.best), rel=1e-9)
+    # Alone or in slices: the same.
+    again = ListScheduling(tables, order, order, rank, seed)
+    for draws in (1, 9, 20):
+        again.run(draws)
+    assert again.best_s == scheduling.best_s
+
+
+def test_a_kernel_goes_where_it_finishes_first() -> None:
+    # c would start on chip 0 behind a and b at 7 us; on chip 1 it has a's tensor at 3 + 11 = 14 us.
+    graph, target = measured_graph({"a": 3, "b": 4, "c": 5}, {"b": ("a",), "c": ("a",)}), small_mcm(2)
+    order = np.arange(3, dtype=np.int32)
+    placement = earliest_finish_placement(cost_tables(graph, target), order, order)
+    assert placement.tolist() == [0, 0, 0]
+    # Behind 20 us of b it does not wait.
+    graph = measured_graph({"a": 3, "b": 20, "c": 5}, {"b": ("a",), "c": ("a",)})
+    assert earliest_finish_placement(cost_tables(graph, target), order, order).tolist() == [0, 0, 1]
+
+
+def test_a_busy_link_counts() -> None:
+    # a, b and c end at 3, 7 and 21 us on chip 0; a's tensor is sent to d on chip 1, so b's leaves at 13 us
+    # only, and e would end there at 24 + 5 us. On chip 0 it ends at 26 us.
+    graph = measured_graph(
+        {"a": 3, "b": 4, "c": 14, "d": 5, "e": 5}, {"b": ("a",), "c": ("b",), "d": ("a",), "e": ("b",)}
+    )
+    order = np.arange(5, dtype=np.int32)
+    placement = earliest_finish_placement(cost_tables(graph, small_mcm(2)), order, order)
+    assert placement.tolist() == [0, 0, 0, 1, 0]
+
+
+RANKS = [(0.0, [12, 9, 5]), (1.0, [34, 20, 5]), (2.0, [56, 31, 5])]
+
+
+@pytest.mark.parametrize(("weight", "expected_us"), RANKS)
+def test_upward_ranks_by_hand(weight: float, expected_us: list[float]) -> None:
+    # a -> b -> c in a row: 3, 4 and 5 us, and 11 us for each tensor from chip to chip.
+    graph = measured_graph({"a": 3, "b": 4, "c": 5}, {"b": ("a",), "c": ("b",)})
+    order = np.arange(3, dtype=np.int32)
+    rank = upward_ranks(cost_tables(graph, small_mcm(2)), order, order, weight)
+    assert rank.tolist() == [in_us(us) for us in expected_us]
+
+
+def test_annealing_by_hand() -> None:
+    # One chip: 2 + 20 + 20 us. Two: b waits for a's tensor on chip 1 until 2 + 11, both end by 33 us.
+    graph = measured_graph({"a": 2, "b": 20, "c": 20}, {"b": ("a",), "c": ("a",)})
+    target, order = small_mcm(2, **FREE), np.arange(3, dtype=np.int32)
+    start = np.zeros(3, np.int32), order, order
+    annealing = ScheduleAnnealing(
+        graph, cost_tables(graph, target), loop_roles(graph), start, moves=100, seed=0
+    )
+    assert annealing.best_s == in_us(42)
+    annealing.run(100)
+    assert annealing.best_s == in_us(33)
+
+
+@given(seed=st.integers(0, 10))
+@settings(max_examples=examples(3))
+def test_same_seed_same_schedule(seed: int) -> None:
+    graph, target = toy_graph(), small_mcm(3)
+    start = np.zeros(6, np.int32), np.arange(6, dtype=np.int32), np.arange(6, dtype=np.int32)
+    found = []
+    for slices in ((200,), (1, 99, 100)):
+        annealing = ScheduleAnnealing(
+            graph, cost_tables(graph, target), loop_roles(graph), start, moves=200, seed=seed
+        )
+        for moves in slices:
+            annealing.run(moves)
+        found.append((annealing.best_s, annealing.best.placement.tolist(), annealing.best.order.tolist()))
+    assert found[0] == found[1]
+    assert found[0][0] < 100 * US
