@@ -239,11 +239,15 @@ def test_to_close_ends_what_is_under_way(answers: int | None) -> None:
     with played(Script(never if answers is None else stream)) as address:
         client = Client(address)
         calls, methods = client._connection, client._methods
-        with pytest.raises(ServiceError, match="is closed") as caught:
+
+        def ask() -> None:
             if answers is None:
                 calls.call(methods["ListTargets"], b"", timeout_s=60, name="it")
             else:
                 list(calls.stream(methods["OptimizeStream"], b"", timeout_s=60, name="it"))
+
+        with pytest.raises(ServiceError, match="is closed") as caught:
+            ask()
         assert "request it" in caught.value.__notes__
 
 

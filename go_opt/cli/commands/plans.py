@@ -258,11 +258,14 @@ def _show_result(
 
 def _hint(graph: Graph, target: Target, result: OptimizeResult, options: dict[str, Any]) -> str:
     """What may gain where an output that must be joined is in the way of a split."""
+    from go_opt.result import Request
     from go_opt.search.split_ways import outputs_in_parts
 
-    if result.status == "OPTIMAL" or options["output_parts"] or not options["splits"]:
+    request = Request(**{name: value for name, value in options.items() if name != "policy"})
+    helps = result.metrics.stream_bytes.any() or result.plan.splits  # else splits are not tried
+    if result.status == "OPTIMAL" or request.output_parts or not helps:
         return ""
-    names = outputs_in_parts(graph, target)
+    names = outputs_in_parts(graph, target, request)
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return f"hint: --output-parts lets the output of {names[0]!r}{more} stay in parts." if names else ""
 
