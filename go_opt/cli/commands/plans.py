@@ -24,7 +24,13 @@ from go_opt.cli.commands.options import (
     read_constraints,
     with_options,
 )
-from go_opt.cli.commands.searching import SizedSearch, ask_server, fewest_chips_here, search_here
+from go_opt.cli.commands.searching import (
+    SizedSearch,
+    ask_server,
+    fewest_chips_here,
+    fewest_chips_there,
+    search_here,
+)
 from go_opt.cli.inputs.loading import (
     Beginning,
     Judged,
@@ -75,20 +81,19 @@ def optimize(
     check_writable(out)
     connection.refuse_without_server()
     rate_per_s = search.rate_per_s()
-    if connection.server is not None and (beginning.start or beginning.placement or search.fewest_chips):
-        raise InvalidInputError(
-            "--start, --placement and --fewest-chips are not for a service.", field="start"
-        )
     on = api.target(target)
     graph = with_costs(beginning.load(model), on, costs)
     options["start"] = beginning.start_of(graph)
     try:
-        if connection.server is not None:
-            result = ask_server(connection, graph, target, options)
-        elif search.fewest_chips:
-            fewest = fewest_chips_here(graph, on, rate_per_s, options)
+        if search.fewest_chips:
+            if connection.server is None:
+                fewest = fewest_chips_here(graph, on, rate_per_s, options)
+            else:
+                fewest = fewest_chips_there(connection, graph, target, rate_per_s, options)
             typer.echo(fewest_line(fewest, on.num_chips), err=True)
             result = fewest.result
+        elif connection.server is not None:
+            result = ask_server(connection, graph, target, options)
         else:
             result = search_here(graph, on, options)
     except InfeasibleError as error:
