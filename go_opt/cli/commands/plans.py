@@ -229,7 +229,7 @@ def objective_of(plan: Path) -> Objective:
     return "latency" if isinstance(data, dict) and data.get("objective") == "latency" else "throughput"
 
 
-def check_writable(out: Path | None) -> None:
+def check_writable(out: Path | None, option: str = "--out") -> None:
     """Fail before the search, not after it."""
     if out is None:
         return
@@ -244,7 +244,7 @@ def check_writable(out: Path | None) -> None:
         problem = f"{str(out)!r} cannot be written"
     else:
         return
-    raise InvalidInputError(f"--out: {problem}.", field="out")
+    raise InvalidInputError(f"{option}: {problem}.", field=option.removeprefix("--"))
 
 
 def _show_result(
