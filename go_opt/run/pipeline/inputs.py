@@ -51,7 +51,7 @@ def save_arrays(file: Path, arrays: Mapping[str, NDArray]) -> None:
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, np.asarray(array), allow_pickle=False)
+                np.lib.format.write_array(entry, np.asarray(array))
 
 
 def _read(manifest: Manifest) -> list[str]:
@@ -63,7 +63,7 @@ def _read(manifest: Manifest) -> list[str]:
 def _arrays(file: Path) -> dict[str, NDArray]:
     try:
         with open(file, "rb") as content:
-            loaded = np.load(content, allow_pickle=False)
+            loaded = np.load(content)  # by default nothing is unpickled
             if not isinstance(loaded, np.lib.npyio.NpzFile):
                 raise ValueError("one array, without a name.")
             with loaded:
