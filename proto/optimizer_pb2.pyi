@@ -59,7 +59,7 @@ class OnnxModel(_message.Message):
     def __init__(self, file: _Optional[bytes] = ..., dims: _Optional[_Mapping[str, int]] = ..., precision: _Optional[_Union[_graph_pb2.Precision, str]] = ...) -> None: ...
 
 class OptimizeRequest(_message.Message):
-    __slots__ = ("graph", "target", "objective", "budget_s", "max_evaluations", "seed", "decide", "no_relays", "no_replication", "policy", "fidelity", "constraints", "max_latency_s", "onnx", "no_simulate", "no_splits", "output_parts")
+    __slots__ = ("graph", "target", "objective", "budget_s", "max_evaluations", "seed", "decide", "no_relays", "no_replication", "policy", "fidelity", "constraints", "max_latency_s", "onnx", "no_simulate", "no_splits", "output_parts", "start", "fewest_chips")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +77,8 @@ class OptimizeRequest(_message.Message):
     NO_SIMULATE_FIELD_NUMBER: _ClassVar[int]
     NO_SPLITS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_PARTS_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    FEWEST_CHIPS_FIELD_NUMBER: _ClassVar[int]
     graph: _graph_pb2.Graph
     target: _plan_pb2.Target
     objective: Objective
@@ -94,7 +96,37 @@ class OptimizeRequest(_message.Message):
     no_simulate: bool
     no_splits: bool
     output_parts: bool
-    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., budget_s: _Optional[float] = ..., max_evaluations: _Optional[int] = ..., seed: _Optional[int] = ..., decide: _Optional[_Union[Decide, str]] = ..., no_relays: bool = ..., no_replication: bool = ..., policy: _Optional[str] = ..., fidelity: _Optional[_Union[_plan_pb2.Fidelity, str]] = ..., constraints: _Optional[_Iterable[_Union[Constraint, _Mapping]]] = ..., max_latency_s: _Optional[float] = ..., onnx: _Optional[_Union[OnnxModel, _Mapping]] = ..., no_simulate: bool = ..., no_splits: bool = ..., output_parts: bool = ...) -> None: ...
+    start: Start
+    fewest_chips: FewestChips
+    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., budget_s: _Optional[float] = ..., max_evaluations: _Optional[int] = ..., seed: _Optional[int] = ..., decide: _Optional[_Union[Decide, str]] = ..., no_relays: bool = ..., no_replication: bool = ..., policy: _Optional[str] = ..., fidelity: _Optional[_Union[_plan_pb2.Fidelity, str]] = ..., constraints: _Optional[_Iterable[_Union[Constraint, _Mapping]]] = ..., max_latency_s: _Optional[float] = ..., onnx: _Optional[_Union[OnnxModel, _Mapping]] = ..., no_simulate: bool = ..., no_splits: bool = ..., output_parts: bool = ..., start: _Optional[_Union[Start, _Mapping]] = ..., fewest_chips: _Optional[_Union[FewestChips, _Mapping]] = ...) -> None: ...
+
+class Start(_message.Message):
+    __slots__ = ("ops", "plan")
+    OPS_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    ops: _containers.RepeatedCompositeFieldContainer[OpStart]
+    plan: _plan_pb2.Plan
+    def __init__(self, ops: _Optional[_Iterable[_Union[OpStart, _Mapping]]] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ...) -> None: ...
+
+class OpStart(_message.Message):
+    __slots__ = ("op", "chip", "replication", "kernel", "rank")
+    OP_FIELD_NUMBER: _ClassVar[int]
+    CHIP_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    op: str
+    chip: int
+    replication: int
+    kernel: int
+    rank: int
+    def __init__(self, op: _Optional[str] = ..., chip: _Optional[int] = ..., replication: _Optional[int] = ..., kernel: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
+
+class FewestChips(_message.Message):
+    __slots__ = ("rate_per_s",)
+    RATE_PER_S_FIELD_NUMBER: _ClassVar[int]
+    rate_per_s: float
+    def __init__(self, rate_per_s: _Optional[float] = ...) -> None: ...
 
 class Conflict(_message.Message):
     __slots__ = ("is_proven", "constraints")
@@ -175,7 +207,7 @@ class Step(_message.Message):
     def __init__(self, method: _Optional[str] = ..., objective_s: _Optional[float] = ..., best_s: _Optional[float] = ..., evaluations: _Optional[int] = ..., elapsed_s: _Optional[float] = ...) -> None: ...
 
 class OptimizeResponse(_message.Message):
-    __slots__ = ("plan", "metrics", "objective", "status", "lower_bound_s", "bound_reason", "gap", "method", "history", "evaluations", "wall_s", "reference_s", "is_cached", "seed", "version", "nodes_without_op", "simulated_interval_s", "simulated_makespan_s", "simulation_note")
+    __slots__ = ("plan", "metrics", "objective", "status", "lower_bound_s", "bound_reason", "gap", "method", "history", "evaluations", "wall_s", "reference_s", "is_cached", "seed", "version", "nodes_without_op", "simulated_interval_s", "simulated_makespan_s", "simulation_note", "chips_needed")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
@@ -195,6 +227,7 @@ class OptimizeResponse(_message.Message):
     SIMULATED_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
     SIMULATED_MAKESPAN_S_FIELD_NUMBER: _ClassVar[int]
     SIMULATION_NOTE_FIELD_NUMBER: _ClassVar[int]
+    CHIPS_NEEDED_FIELD_NUMBER: _ClassVar[int]
     plan: _plan_pb2.Plan
     metrics: _plan_pb2.Metrics
     objective: Objective
@@ -214,7 +247,30 @@ class OptimizeResponse(_message.Message):
     simulated_interval_s: float
     simulated_makespan_s: float
     simulation_note: str
-    def __init__(self, plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., metrics: _Optional[_Union[_plan_pb2.Metrics, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., status: _Optional[_Union[Status, str]] = ..., lower_bound_s: _Optional[float] = ..., bound_reason: _Optional[str] = ..., gap: _Optional[float] = ..., method: _Optional[str] = ..., history: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., evaluations: _Optional[int] = ..., wall_s: _Optional[float] = ..., reference_s: _Optional[float] = ..., is_cached: bool = ..., seed: _Optional[int] = ..., version: _Optional[str] = ..., nodes_without_op: _Optional[_Iterable[_Union[_graph_pb2.NodeWithoutOp, _Mapping]]] = ..., simulated_interval_s: _Optional[float] = ..., simulated_makespan_s: _Optional[float] = ..., simulation_note: _Optional[str] = ...) -> None: ...
+    chips_needed: ChipsNeeded
+    def __init__(self, plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., metrics: _Optional[_Union[_plan_pb2.Metrics, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., status: _Optional[_Union[Status, str]] = ..., lower_bound_s: _Optional[float] = ..., bound_reason: _Optional[str] = ..., gap: _Optional[float] = ..., method: _Optional[str] = ..., history: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., evaluations: _Optional[int] = ..., wall_s: _Optional[float] = ..., reference_s: _Optional[float] = ..., is_cached: bool = ..., seed: _Optional[int] = ..., version: _Optional[str] = ..., nodes_without_op: _Optional[_Iterable[_Union[_graph_pb2.NodeWithoutOp, _Mapping]]] = ..., simulated_interval_s: _Optional[float] = ..., simulated_makespan_s: _Optional[float] = ..., simulation_note: _Optional[str] = ..., chips_needed: _Optional[_Union[ChipsNeeded, _Mapping]] = ...) -> None: ...
+
+class ChipsNeeded(_message.Message):
+    __slots__ = ("chips", "is_proven", "tried")
+    CHIPS_FIELD_NUMBER: _ClassVar[int]
+    IS_PROVEN_FIELD_NUMBER: _ClassVar[int]
+    TRIED_FIELD_NUMBER: _ClassVar[int]
+    chips: int
+    is_proven: bool
+    tried: _containers.RepeatedCompositeFieldContainer[ChipCount]
+    def __init__(self, chips: _Optional[int] = ..., is_proven: bool = ..., tried: _Optional[_Iterable[_Union[ChipCount, _Mapping]]] = ...) -> None: ...
+
+class ChipCount(_message.Message):
+    __slots__ = ("chips", "result", "is_proven", "reason")
+    CHIPS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    IS_PROVEN_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    chips: int
+    result: OptimizeResponse
+    is_proven: bool
+    reason: str
+    def __init__(self, chips: _Optional[int] = ..., result: _Optional[_Union[OptimizeResponse, _Mapping]] = ..., is_proven: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class OptimizeUpdate(_message.Message):
     __slots__ = ("improvement", "result")

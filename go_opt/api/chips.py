@@ -43,13 +43,22 @@ def fewest_chips(
       TargetError: the target cannot be divided.
     """
     asked = request or Request()
-    if rate_per_s is None and asked.max_latency_s is None:
+    interval_s = interval_asked_s(asked, rate_per_s)
+    solve = _solver(graph, policy, on_step, should_stop)
+    return counting.fewest_chips(graph, _as_target(target), asked, interval_s, solve, on_count)
+
+
+def interval_asked_s(request: Request, rate_per_s: float | None) -> float:
+    """The longest interval of :func:`fewest_chips`; infinite where only the latency is limited.
+
+    Raises:
+      InvalidInputError: neither a rate nor a latency is asked, or the rate is out of range.
+    """
+    if rate_per_s is None and request.max_latency_s is None:
         raise InvalidInputError("the fewest chips for what: give a rate or a latency.", field="rate_per_s")
     if rate_per_s is not None and not (math.isfinite(rate_per_s) and rate_per_s > 0):
         raise InvalidInputError(f"rate_per_s must be above zero, not {rate_per_s}.", field="rate_per_s")
-    interval_s = math.inf if rate_per_s is None else 1.0 / rate_per_s
-    solve = _solver(graph, policy, on_step, should_stop)
-    return counting.fewest_chips(graph, _as_target(target), asked, interval_s, solve, on_count)
+    return math.inf if rate_per_s is None else 1.0 / rate_per_s
 
 
 def chip_counts(

@@ -10,10 +10,8 @@ from go_opt.api.inputs import as_loaded, as_target, costed
 from go_opt.common.units import parse_duration_s
 from go_opt.constraint_file import as_constraints
 from go_opt.env import Target
-from go_opt.env.copies.splits import planned_graph
 from go_opt.env.model.metrics import Fidelity
-from go_opt.errors import PlanError
-from go_opt.model.codecs.start_files import load_start
+from go_opt.given_start import as_start
 from go_opt.model.graph import Graph, Precision
 from go_opt.model.plan import Plan
 from go_opt.model.start import Start
@@ -101,7 +99,7 @@ def optimize(
         as_constraints(constraints),
         _seconds(max_latency_s, "max_latency_s"),
         simulate,
-        _as_start(start, on_graph),
+        as_start(start, on_graph),
     )
     return optimize_request(
         costed(on_graph, on, costs),
@@ -116,14 +114,3 @@ def optimize(
 
 def _seconds(duration: float | str | None, field: str) -> float | None:
     return parse_duration_s(duration, field) if isinstance(duration, str) else duration
-
-
-def _as_start(start: Start | Plan | str | Path | None, graph: Graph) -> Start | None:
-    if isinstance(start, str | Path):
-        return load_start(start)
-    if not isinstance(start, Plan):
-        return start
-    graph = planned_graph(graph, start)
-    if start.graph_fingerprint != graph.fingerprint:
-        raise PlanError("a plan of another graph is matched by names: give its file.", field="start")
-    return Start.of_plan(start, graph.op_names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from rich.table import Table
@@ -60,5 +60,7 @@ def stages_table(result: RunResult) -> Table:
 
 
 def run_to_dict(result: RunResult) -> dict[str, Any]:
-    """The same as JSON values."""
-    return {**asdict(result), "throughput_per_s": result.throughput_per_s}
+    """The same as JSON values, without the outputs."""
+    values = asdict(replace(result, outputs={}))
+    del values["outputs"]
+    return {**values, "throughput_per_s": result.throughput_per_s}

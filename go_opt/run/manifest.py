@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from go_opt.common.files import read_json
+from go_opt.common.version import VERSION
 from go_opt.errors import InvalidInputError
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.run.records import record_from_json
 
 FORMAT: Final = "go_opt.v1.Export"
@@ -100,8 +103,8 @@ class ModelOutput:
 
 
 @dataclass(frozen=True)
-class Manifest:
-    """An export. Each stage stands behind those it reads from."""
+class PlannedModel:
+    """What was exported: the first fields of every manifest."""
 
     model: str
     target: str
@@ -111,6 +114,26 @@ class Manifest:
     target_fingerprint: str
     version: str
     interval_s: float  # predicted
+
+    @staticmethod
+    def fields_of(graph: Graph, plan: Plan, interval_s: float) -> dict[str, Any]:
+        """The fields by name, of a plan for ``graph``."""
+        return {
+            "model": graph.name,
+            "target": plan.target,
+            "dims": dict(plan.dims),
+            "precision": plan.precision,
+            "graph_fingerprint": plan.graph_fingerprint,
+            "target_fingerprint": plan.target_fingerprint,
+            "version": VERSION,
+            "interval_s": interval_s,
+        }
+
+
+@dataclass(frozen=True)
+class Manifest(PlannedModel):
+    """An export. Each stage stands behind those it reads from."""
+
     latency_s: float
     bottleneck: str
     inputs: tuple[str, ...]  # tensors, in the order of the model
@@ -128,17 +151,9 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class TorchManifest:
+class TorchManifest(PlannedModel):
     """An export of a torch program: files that say where tools of PyTorch split it."""
 
-    model: str
-    target: str
-    dims: Mapping[str, int]
-    precision: str
-    graph_fingerprint: str
-    target_fingerprint: str
-    version: str
-    interval_s: float  # predicted, of the plan
     chips: tuple[int, ...]  # first chip of each stage, in the order of the model
     replication: tuple[int, ...]  # chips of each stage
     files: Mapping[str, str]  # by format

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -42,13 +43,6 @@ def divisible_ops(graph: Graph, target: Target, request: Request) -> BoolArray:
     return found
 
 
-def outputs_in_parts(graph: Graph, target: Target) -> list[str]:
-    """Names of the ops whose outputs would stay in parts where the request allows it."""
-    ops = np.flatnonzero(divisible_ops(graph, target, Request(output_parts=True))).tolist()
-    columns = [(op, columns_of(graph, op)) for op in ops]
-    return [graph.op_names[op] for op, found in columns if found is not None and stays_in_parts(graph, found)]
-
-
 def ways_to_split(
     graph: Graph, target: Target, request: Request, divisible: BoolArray
 ) -> list[tuple[Split, ...]]:
@@ -74,6 +68,13 @@ def ways_to_split(
                 way.append(Split(graph.op_names[op], "columns", parts, joined))
         ways.append(tuple(way))
     return [way for way in dict.fromkeys(ways) if way]
+
+
+def outputs_in_parts(graph: Graph, target: Target, request: Request) -> list[str]:
+    """Names of the ops that are searched with their outputs left in parts where ``request`` allows it."""
+    asked = replace(request, output_parts=True)
+    ways = ways_to_split(graph, target, asked, divisible_ops(graph, target, asked))
+    return list(dict.fromkeys(split.op for way in ways for split in way if not split.joined))
 
 
 def given_way(graph: Graph, request: Request, divisible: BoolArray) -> tuple[Split, ...]:

@@ -16,7 +16,7 @@ import go_opt
 from go_opt.agents.training.problems.environment import open_session
 from go_opt.model.codecs.plan_json import save_plan
 from tests.cli.conftest import Cli
-from tests.exports import info, model, node, plan_of, saved, weight
+from tests.exports import info, model, node, plan_of, saved, session, weight
 
 
 @pytest.fixture
@@ -50,6 +50,23 @@ def test_what_is_refused(cli: Cli, plan: Path) -> None:
     cli("run", plan).is_refused("--plan or --serve")
     cli("run", plan, "--serve", "127.0.0.1:0", "--json").is_refused("--json")
     cli("run", plan, "--plan", "plan.json", "--inferences", 0).is_refused("inferences")
+    cli("run", plan, "--serve", "127.0.0.1:0", "--inputs", "x.npz").is_refused("--inputs")
+    cli("run", plan, "--plan", "plan.json", "--outputs", "no/y.npz").is_refused("--outputs: the folder 'no'")
+
+
+def test_inputs_of_ones_own(cli: Cli, plan: Path, tmp_path: Path) -> None:
+    x = np.arange(64, dtype=np.float32).reshape(8, 8)
+    np.savez(tmp_path / "x.npz", x=x)
+    files = ("--inputs", "x.npz", "--outputs", "y.out")
+    run = cli("run", plan, "--plan", "plan.json", "--inferences", 3, *files)
+    assert run.code == 0
+    (whole,) = session(plan).run(["y"], {"x": x})
+    with np.load(tmp_path / "y.out") as found:
+        assert found.files == ["y"]
+        np.testing.assert_allclose(found["y"], whole, rtol=1e-5)
+    np.savez(tmp_path / "x.npz", x=x[:4])
+    run = cli("run", plan, "--plan", "plan.json", *files)
+    run.is_refused("inputs 'x.npz': input 'x' must be float32 of shape (8, 8), not float32 of shape (4, 8)")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])

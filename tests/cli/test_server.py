@@ -117,6 +117,27 @@ def test_the_same_plan_and_costs(cli: Cli, secured: tuple[str, ...]) -> None:
     assert cli(*evaluate, *secured).json == cli(*evaluate).json
 
 
+def test_what_a_search_begins_with(cli: Cli, secured: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "split.csv").write_text("op1,1\nop6,3\n")
+    optimize = ("optimize", "m.json", "--target", "mcm-2x2", "--max-evaluations", "3", "--json")
+    here = cli(*optimize, "--placement", "split.csv", "--out", "plan.json")
+    there = cli(*optimize, "--placement", "split.csv", *secured)
+    assert here.err[0] == there.err[0] == "start: 2 of 6 ops; the others follow their neighbours"
+    assert without_clock(there.json) == without_clock(here.json)
+    begun = (*optimize, "--start", "plan.json", "--seed", "5")
+    assert without_clock(cli(*begun, *secured).json) == without_clock(cli(*begun).json)
+
+
+def test_the_fewest_chips(cli: Cli, secured: tuple[str, ...]) -> None:
+    optimize = ("optimize", "m.json", "--target", "mcm-2x2", "--max-evaluations", "5", "--json")
+    optimize = (*optimize, "--policy", "none", "--fewest-chips", "--max-latency", "1s")
+    here, there = cli(*optimize), cli(*optimize, *secured)
+    assert without_clock(there.json) == without_clock(here.json)
+    assert there.err[-1] == here.err[-1] == "chips       1 of 4; there is no package with fewer."
+    assert sorted(there.err) == sorted(here.err)
+    cli(*optimize[:-2], *secured).is_refused("give a rate or a latency")
+
+
 def test_the_token_of_the_environment(
     cli: Cli, secured: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

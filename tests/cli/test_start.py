@@ -48,7 +48,6 @@ def test_what_a_split_breaks_is_said(cli: Cli, tmp_path: Path) -> None:
         (["evaluate", MODEL], "give PLAN or --placement, one of them"),
         (["evaluate", MODEL, "plan.json", "--dim", "a=1"], "--dim and --precision are those of PLAN"),
         (["optimize", MODEL, "--start", "a", "--placement", "b"], "give one of them"),
-        (["optimize", MODEL, "--start", "a", "--server", "localhost:1"], "are not for a service"),
     ],
 )
 def test_usage(cli: Cli, arguments: list[str], message: str) -> None:

@@ -147,6 +147,18 @@ def test_plans_of_the_callers_are_read_in_the_order_sent(channel: grpc.Channel, 
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_a_search_begins_with_a_plan_in_the_order_sent(channel: grpc.Channel, order: list[int]) -> None:
+    graph = shuffled(SENT, order)
+    plan = optimize(channel, SENT, max_evaluations=40).plan
+    turned = optimizer_pb2.Start(plan=in_order(plan, names_of(graph)))
+    with_it = optimize(channel, graph, max_evaluations=2, start=turned)
+    without = optimize(channel, graph, max_evaluations=2)
+    assert [step.method for step in with_it.history] == ["greedy", "start"]
+    assert with_it.history[1].objective_s == evaluate(channel, SENT, plan).interval_s
+    assert with_it.metrics.interval_s < without.metrics.interval_s
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_a_plan_is_checked_and_explained_in_the_order_sent(channel: grpc.Channel, order: list[int]) -> None:
     stub, graph = optimizer_pb2_grpc.OptimizerStub(channel), shuffled(SENT, order)
     plan = optimize(channel, SENT, no_replication=True).plan

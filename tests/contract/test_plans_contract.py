@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pytest
 
-from go_opt import Forbid, api
+from go_opt import Forbid, api, chip_counts, fewest_chips
 from go_opt.env import load_target
 from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
 from go_opt.explanations.as_json import explanation_to_dict
+from go_opt.model.codecs.plan_json import save_plan
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Clone, Plan, Relay, Split
+from go_opt.model.start import OpStart, Start
+from go_opt.result import Request
 from tests.contract.test_service_contract import chain
 
 TARGET: Final = load_target("mcm-2x2")
@@ -109,6 +113,81 @@ def test_constraints_that_cannot_hold_together_are_raised_one_by_one(client: Any
             search(graph, "mcm-2x2", constraints=asked, max_evaluations=5, policy=None)
         raised.append((str(error.value), error.value.is_proven, error.value.conflict, error.value.exit_code))
     assert raised[0] == raised[1]
+
+
+FEW: Final = {"max_evaluations": 4, "policy": None}
+
+
+def test_a_search_begins_with_what_is_given(client: Any, graph: Graph, plan: Plan, tmp_path: Path) -> None:
+    alike = chain(7)  # of the same names, and one more
+    save_plan(plan, tmp_path / "plan.json", {"op_names": list(graph.op_names)})
+    split = Start({"op1": OpStart(1), "op3": OpStart(2, 2)})
+    for on, start in ((graph, plan), (graph, split), (alike, tmp_path / "plan.json")):
+        got = client.optimize(on, "mcm-2x2", start=start, **FEW)
+        want = api.optimize(on, "mcm-2x2", start=start, **FEW)
+        steps = [(step.method, step.objective_s) for step in got.history]
+        assert steps == [(step.method, step.objective_s) for step in want.history]
+        assert "start" in dict(steps)
+        np.testing.assert_array_equal(got.plan.placement, want.plan.placement)
+    updates = list(client.optimize_stream(graph, "mcm-2x2", start=plan, **FEW))
+    assert updates[-1].metrics.interval_s <= api.evaluate(graph, TARGET, plan).interval_s
+    with pytest.raises(PlanError, match="matched by names"):
+        client.optimize(alike, "mcm-2x2", start=plan, **FEW)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"placement": 77 * np.ones(6, dtype=np.int32)},
+        {"replication": np.full(6, 2**31 - 1, dtype=np.int32)},
+        {"clones": (Clone("nothing", 3),)},
+        {"relays": (Relay("nothing", (900, 901)),)},
+        {"splits": (Split("nothing", "columns", 2**31 - 1, True),)},
+        {"order": np.arange(6, dtype=np.int32)[::-1].copy()},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_plan_that_only_says_that_it_is_of_the_graph(
+    client: Any, graph: Graph, plan: Plan, changes: dict[str, Any]
+) -> None:
+    start = Start.of_plan(replace(plan, **changes), graph.op_names)
+    result = client.optimize(graph, "mcm-2x2", start=start, **FEW)
+    assert client.verify(graph, "mcm-2x2", result.plan) == []
+
+
+def test_a_plan_of_fewer_ops_that_says_that_it_is_of_the_graph(client: Any, graph: Graph, plan: Plan) -> None:
+    rows = ("placement", "order", "fusion_group", "replication", "op_provenance")
+    cut = replace(plan, **{name: getattr(plan, name)[:3] for name in rows})
+    result = client.optimize(graph, "mcm-2x2", start=Start.of_plan(cut, graph.op_names[:3]), **FEW)
+    assert client.verify(graph, "mcm-2x2", result.plan) == []
+
+
+def test_the_fewest_chips(client: Any) -> None:
+    heavy = api.load("zoo:mobilenet_v2")
+    asked = Request(max_evaluations=6)
+    first = next(chip_counts(heavy, TARGET, asked, counts=[2], policy=None)).result
+    assert first is not None
+    rate_per_s = 0.9 / first.metrics.interval_s
+    got = client.fewest_chips(heavy, "mcm-2x2", rate_per_s=rate_per_s, max_evaluations=6, policy=None)
+    want = fewest_chips(heavy, "mcm-2x2", asked, rate_per_s=rate_per_s, policy=None)
+    assert (got.chips, got.is_proven, got.claim) == (want.chips, want.is_proven, want.claim)
+    assert got.chips == 2
+    assert got.result.metrics.interval_s == want.result.metrics.interval_s
+    np.testing.assert_array_equal(got.result.plan.placement, want.result.plan.placement)
+    for one, other in zip(got.tried, want.tried, strict=True):
+        assert (one.chips, one.is_proven, one.reason) == (other.chips, other.is_proven, other.reason)
+        assert one.result is not None
+        assert other.result is not None
+        assert one.result.lower_bound_s == other.result.lower_bound_s
+        assert one.result.history == ()
+    for rate in (0.0, -1.0, np.inf):
+        with pytest.raises(InvalidInputError, match="rate_per_s must be above zero"):
+            client.fewest_chips(heavy, "mcm-2x2", rate_per_s=rate)
+    with pytest.raises(InvalidInputError, match="give a rate or a latency"):
+        client.fewest_chips(heavy, "mcm-2x2")
+    with pytest.raises(InfeasibleError, match="no plan with an interval") as error:
+        client.fewest_chips(heavy, "mcm-2x2", rate_per_s=1e12, max_evaluations=2, policy=None)
+    assert error.value.is_proven
 
 
 def test_a_plan_with_splits_goes_there_and_back(client: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -89,3 +91,14 @@ def test_what_is_in_the_cache_is_not_waited_for(compiler: subprocess.Popen[bytes
     next(waiting)
     (tmp_path / "ready").touch()
     assert list(waiting) == []
+
+
+def test_to_leave_it_behind_is_no_warning(tmp_path: Path) -> None:
+    leave = "from go_opt.search.compiling import kernel_cache as k; print(k._compiling().pid)"
+    root = str(Path(kernel_cache.__file__).parents[3])
+    env = {**os.environ, "PYTHONPATH": root, "NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", leave], env=env, capture_output=True, text=True, check=True
+    )
+    os.killpg(int(done.stdout), signal.SIGKILL)
+    assert done.stderr == ""

@@ -201,21 +201,54 @@ def test_every_call_has_a_deadline() -> None:
 
 
 def test_to_close_ends_what_waits() -> None:
-    asked = threading.Event()
+    class Closing(Retry):
+        def wait_s(self, tried: int, draw: Callable[[], float]) -> float:
+            threading.Timer(0.1, client.close).start()
+            return super().wait_s(tried, draw)
 
-    def full(context: grpc.ServicerContext) -> None:
-        asked.set()
-        refuse(ExhaustedError("it is full.", retry_s=60.0))(context)
-
-    with played(Script(full)) as address:
-        client = Client(address)
-        threading.Thread(target=lambda: (asked.wait(10), client.close())).start()
+    script = Script(refuse(ExhaustedError("it is full.", retry_s=50.0)))
+    with played(script) as address:
+        client = Client(address, retry=Closing(), timeout_s=600.0)
         start_s = time.monotonic()
-        with pytest.raises(ServiceError):
-            client.list_targets(request_id="waits")
+        with pytest.raises(ServiceError, match="is closed"):
+            client.list_targets()
         assert time.monotonic() - start_s < 30
         with pytest.raises(ServiceError, match="is closed"):
             client.list_targets()
+    assert len(script.asked) == 1
+
+
+@pytest.mark.parametrize("answers", [None, 0, 1])
+def test_to_close_ends_what_is_under_way(answers: int | None) -> None:
+    """A call, and a stream before and after its first answer."""
+    closed = threading.Event()
+
+    def close() -> None:
+        client.close()
+        closed.set()
+
+    def never(context: grpc.ServicerContext) -> bytes:
+        threading.Thread(target=close).start()
+        closed.wait(60)
+        return b""
+
+    def stream(context: grpc.ServicerContext) -> Iterator[bytes]:
+        yield from [optimizer_pb2.OptimizeUpdate().SerializeToString()] * (answers or 0)
+        never(context)
+
+    with played(Script(never if answers is None else stream)) as address:
+        client = Client(address)
+        calls, methods = client._connection, client._methods
+
+        def ask() -> None:
+            if answers is None:
+                calls.call(methods["ListTargets"], b"", timeout_s=60, name="it")
+            else:
+                list(calls.stream(methods["OptimizeStream"], b"", timeout_s=60, name="it"))
+
+        with pytest.raises(ServiceError, match="is closed") as caught:
+            ask()
+        assert "request it" in caught.value.__notes__
 
 
 @pytest.mark.parametrize("name", ["", "two words", "ü", "x" * 200, "line\nbreak"])

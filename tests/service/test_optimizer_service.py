@@ -21,7 +21,7 @@ from go_opt.errors import InfeasibleError, InvalidInputError, PlanError, Service
 from go_opt.model.codecs.plan_json import plan_to_dict
 from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.model.graph import Graph
-from go_opt.model.start import Start
+from go_opt.model.start import OpStart, Start
 from go_opt.proto import optimizer_pb2, optimizer_pb2_grpc
 from go_opt.search.policies import find_policy as find_shipped_policy
 from go_opt.service.client.client import Client
@@ -73,6 +73,7 @@ def test_every_keyword_arrives(address: str, optimizer: Any, graph: Graph) -> No
         "max_latency_s": 2.5,
         "simulate": False,
         "policy": None,
+        "start": Start({"a": OpStart(3), "c": OpStart(1, 2, 0, 4)}),
     }
     with Client(address) as client:
         client.optimize(graph, "mcm-6x6", **given_options)
@@ -81,7 +82,9 @@ def test_every_keyword_arrives(address: str, optimizer: Any, graph: Graph) -> No
     defaults |= {"decide": "all", "relays": True, "replication": True, "policy": "default"}
     defaults |= {"splits": True, "output_parts": False}
     defaults |= {"fidelity": "analytical", "constraints": (), "max_latency_s": None, "simulate": True}
-    assert optimizer.asked == [options | {"start": None} for options in (given_options, defaults)]
+    start = optimizer.asked[0].pop("start")  # equal to no other
+    assert (start.ops, start.plan) == (given_options.pop("start").ops, None)
+    assert optimizer.asked == [given_options, defaults | {"start": None}]
 
 
 def test_targets_by_name_path_and_object(address: str, graph: Graph, tmp_path: Path) -> None:
@@ -313,9 +316,3 @@ def test_a_name_that_no_policy_has_is_not_found(stub: Any, method: str, policy: 
         list(getattr(stub, method)(searched(policy=policy)))
     assert error.value.code() is grpc.StatusCode.NOT_FOUND
     assert error.value.details().startswith("no policy has the name")
-
-
-def test_a_start_is_not_for_a_service(address: str, graph: Graph) -> None:
-    options: Any = {"start": Start({})}
-    with Client(address) as client, pytest.raises(InvalidInputError, match="start is not for a service"):
-        client.optimize(graph, "mcm-6x6", **options)

@@ -24,7 +24,13 @@ from go_opt.cli.commands.options import (
     read_constraints,
     with_options,
 )
-from go_opt.cli.commands.searching import SizedSearch, ask_server, fewest_chips_here, search_here
+from go_opt.cli.commands.searching import (
+    SizedSearch,
+    ask_server,
+    fewest_chips_here,
+    fewest_chips_there,
+    search_here,
+)
 from go_opt.cli.inputs.loading import (
     Beginning,
     Judged,
@@ -75,20 +81,19 @@ def optimize(
     check_writable(out)
     connection.refuse_without_server()
     rate_per_s = search.rate_per_s()
-    if connection.server is not None and (beginning.start or beginning.placement or search.fewest_chips):
-        raise InvalidInputError(
-            "--start, --placement and --fewest-chips are not for a service.", field="start"
-        )
     on = api.target(target)
     graph = with_costs(beginning.load(model), on, costs)
     options["start"] = beginning.start_of(graph)
     try:
-        if connection.server is not None:
-            result = ask_server(connection, graph, target, options)
-        elif search.fewest_chips:
-            fewest = fewest_chips_here(graph, on, rate_per_s, options)
+        if search.fewest_chips:
+            if connection.server is None:
+                fewest = fewest_chips_here(graph, on, rate_per_s, options)
+            else:
+                fewest = fewest_chips_there(connection, graph, target, rate_per_s, options)
             typer.echo(fewest_line(fewest, on.num_chips), err=True)
             result = fewest.result
+        elif connection.server is not None:
+            result = ask_server(connection, graph, target, options)
         else:
             result = search_here(graph, on, options)
     except InfeasibleError as error:
@@ -224,7 +229,7 @@ def objective_of(plan: Path) -> Objective:
     return "latency" if isinstance(data, dict) and data.get("objective") == "latency" else "throughput"
 
 
-def check_writable(out: Path | None) -> None:
+def check_writable(out: Path | None, option: str = "--out") -> None:
     """Fail before the search, not after it."""
     if out is None:
         return
@@ -239,7 +244,7 @@ def check_writable(out: Path | None) -> None:
         problem = f"{str(out)!r} cannot be written"
     else:
         return
-    raise InvalidInputError(f"--out: {problem}.", field="out")
+    raise InvalidInputError(f"{option}: {problem}.", field=option.removeprefix("--"))
 
 
 def _show_result(
@@ -258,11 +263,14 @@ def _show_result(
 
 def _hint(graph: Graph, target: Target, result: OptimizeResult, options: dict[str, Any]) -> str:
     """What may gain where an output that must be joined is in the way of a split."""
+    from go_opt.result import Request
     from go_opt.search.split_ways import outputs_in_parts
 
-    if result.status == "OPTIMAL" or options["output_parts"] or not options["splits"]:
+    request = Request(**{name: value for name, value in options.items() if name != "policy"})
+    helps = result.metrics.stream_bytes.any() or result.plan.splits  # else splits are not tried
+    if result.status == "OPTIMAL" or request.output_parts or not helps:
         return ""
-    names = outputs_in_parts(graph, target)
+    names = outputs_in_parts(graph, target, request)
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return f"hint: --output-parts lets the output of {names[0]!r}{more} stay in parts." if names else ""
 

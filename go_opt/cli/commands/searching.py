@@ -120,6 +120,19 @@ def fewest_chips_here(
         )
 
 
+def fewest_chips_there(
+    connection: Connection, graph: Graph, target: str, rate_per_s: float | None, options: dict[str, Any]
+) -> FewestChips:
+    """The service's answer; each number of chips that was searched is then said on stderr."""
+    from go_opt.report.parts.chip_tables import count_line
+
+    with connection.client() as client:
+        fewest = client.fewest_chips(graph, target, rate_per_s=rate_per_s, **options)
+    for found in fewest.tried:
+        typer.echo(count_line(found), err=True)
+    return fewest
+
+
 def search_here(graph: Graph, target: Target, options: dict[str, Any]) -> OptimizeResult:
     """The answer of this process."""
     from go_opt import api

@@ -17,10 +17,11 @@ from go_opt.frontends.onnx.dims import DimTable, flags
 from go_opt.frontends.onnx.file import ModelFile
 from go_opt.frontends.onnx.folding import constant_attribute, lazy_outputs
 from go_opt.frontends.onnx.nodes import is_alias, is_foldable, is_standard, plain_attributes
-from go_opt.frontends.onnx.program import AbsentNode, LoweredOp, Program
+from go_opt.frontends.onnx.program import AbsentNode, Program
 from go_opt.frontends.onnx.shapes import PartialType, ShapeInference, complete, is_argument, merged
 from go_opt.frontends.onnx.structure import ordered_nodes, reads_of
 from go_opt.frontends.onnx.values import Shape, Value, make_value
+from go_opt.frontends.recording.ops import RecordedOp
 from go_opt.model.op_costs import OpSignature, is_view, op_cost
 
 # A relaid or still quantised weight is stored once: its readers take it as it is.
@@ -235,7 +236,7 @@ class Scope:
         dtypes = [value.dtype for value in (*outputs, *inputs) if value is not None]
         dtype = next((name for name in dtypes if "float" in name), dtypes[0])
         writes = tuple((value.tensor, value.elements, value.dtype) for value in outputs)
-        self.program.ops.append(LoweredOp(name, op_type, op_class, flops, dtype, reads, writes))
+        self.program.ops.append(RecordedOp(name, op_type, op_class, flops, dtype, reads, writes))
         baked = [value.tensor for value in inputs if value is not None and value.is_constant]
         for tensor in (*baked, *(tensor for tensor, _ in reads)):
             self.program.readers.setdefault(tensor, set()).add(name)

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from go_opt.frontends.onnx.values import Value
+from go_opt.frontends.recording.ops import RecordedOp, add_ops, live_ops
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import OP_CLASSES, Graph, NodeWithoutOp
-
-
-@dataclass(frozen=True)
-class LoweredOp:
-    """The arguments of :meth:`GraphBuilder.add_op`."""
-
-    name: str
-    op_type: str
-    op_class: str
-    flops: float
-    dtype: str
-    reads: tuple[tuple[str, int | None], ...]  # (tensor, elements touched; None: all)
-    writes: tuple[tuple[str, int, str], ...]  # (tensor, elements, dtype)
 
 
 @dataclass(frozen=True)
@@ -37,7 +25,7 @@ class AbsentNode:
 class Program:
     """Ops in a topological order, with the views and constants they refer to."""
 
-    ops: list[LoweredOp] = field(default_factory=list)
+    ops: list[RecordedOp] = field(default_factory=list)
     views: dict[str, str] = field(default_factory=dict)  # name -> the tensor it is an alias of
     constants: dict[str, tuple[int, str]] = field(default_factory=dict)  # name -> (elements, dtype)
     absent: list[AbsentNode] = field(default_factory=list)
@@ -71,16 +59,6 @@ class Program:
                     reads[source] = None if touched is None or before is None else before + touched
         return reads
 
-    def live_ops(self, outputs: Iterable[str]) -> list[LoweredOp]:
-        """The ops that some output depends on."""
-        needed = {self.resolve(name) for name in outputs}
-        live = []
-        for op in reversed(self.ops):
-            if any(name in needed for name, _, _ in op.writes):
-                live.append(op)
-                needed.update(self.resolve(name) for name, _ in op.reads)
-        return live[::-1]
-
     def add_part(self, part: Program, op: str) -> None:
         """Let the nodes of a body be part of an op; its ops are not kept."""
         self.constants |= part.constants
@@ -106,19 +84,9 @@ class Program:
 
     def emit(self, builder: GraphBuilder, outputs: Sequence[str]) -> None:
         """Hand everything the outputs depend on to the builder."""
-        live = self.live_ops(outputs)
         for name, (elements, dtype) in self.constants.items():
             builder.add_tensor(name, elements, dtype, "weight")
-        for op in live:
-            builder.add_op(
-                op.name,
-                op.op_type,
-                op.op_class,
-                flops=op.flops,
-                dtype=op.dtype,
-                reads=op.reads,
-                writes=op.writes,
-            )
+        add_ops(builder, live_ops(self.ops, outputs, self.resolve))
         for name, source in self.views.items():
             builder.add_view(name, source)
         for output in outputs:

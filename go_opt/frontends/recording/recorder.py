@@ -9,13 +9,13 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from go_opt.errors import ModelError
+from go_opt.frontends.recording.ops import Read, RecordedOp, add_ops, live_ops
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph, Precision
 from go_opt.model.op_costs import OpCost
 
 MAX_OPS: Final = 1_000_000
 
-Read = tuple[str, int | None]  # tensor and elements touched; None: all of it
 Result = tuple[tuple[int, ...], str]  # shape and dtype
 
 
@@ -38,19 +38,6 @@ class Value:
     @property
     def is_constant(self) -> bool:
         return self.kind in ("weight", "literal")
-
-
-@dataclass(frozen=True)
-class RecordedOp:
-    """An op as the builder takes it."""
-
-    name: str
-    op_type: str
-    op_class: str
-    flops: float
-    dtype: str
-    reads: tuple[Read, ...]
-    writes: tuple[tuple[str, int, str], ...]  # (tensor, elements, dtype)
 
 
 @dataclass
@@ -127,30 +114,10 @@ class Recorder:
         for source, (elements, dtype, kind) in self._sources.items():
             builder.add_tensor(source, elements, dtype, kind)
         wanted = [str(value.tensor) for value in outputs if value.kind == "activation"]
-        for op in live_ops(self.ops, wanted):
-            builder.add_op(
-                op.name,
-                op.op_type,
-                op.op_class,
-                flops=op.flops,
-                dtype=op.dtype,
-                reads=op.reads,
-                writes=op.writes,
-            )
+        add_ops(builder, live_ops(self.ops, wanted))
         for tensor in dict.fromkeys(wanted):
             builder.mark_output(tensor)
         return builder.build()
-
-
-def live_ops(ops: Sequence[RecordedOp], wanted: Iterable[str]) -> list[RecordedOp]:
-    """The ops on which the wanted tensors depend, in their order."""
-    needed = set(wanted)
-    live = []
-    for op in reversed(ops):
-        if any(tensor in needed for tensor, _, _ in op.writes):
-            live.append(op)
-            needed.update(tensor for tensor, _ in op.reads)
-    return live[::-1]
 
 
 def joined(scope: str, name: str) -> str:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
-from go_opt.common.version import VERSION
 from go_opt.env.copies.splits import planned_graph
 from go_opt.env.evaluation import evaluate_plan
 from go_opt.env.target import Target
@@ -103,14 +102,7 @@ def manifest_of(
     inputs = [value for value in cut.whole.graph.inputs if not value.is_initializer()]
     crossing = [value for model in cut.models for value in (*model.graph.inputs, *model.graph.outputs)]
     return facts.Manifest(
-        model=graph.name,
-        target=plan.target,
-        dims=dict(plan.dims),
-        precision=plan.precision,
-        graph_fingerprint=plan.graph_fingerprint,
-        target_fingerprint=plan.target_fingerprint,
-        version=VERSION,
-        interval_s=metrics.interval_s,
+        **facts.PlannedModel.fields_of(graph, plan, metrics.interval_s),
         latency_s=metrics.latency_s,
         bottleneck=metrics.bottleneck,
         inputs=tuple(str(value.name) for value in inputs),

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from go_opt.api.inputs import whole_case
-from go_opt.common.version import VERSION
 from go_opt.env import Target
 from go_opt.env.evaluation import evaluate_plan
 from go_opt.errors import ModelError, PlanError
@@ -74,14 +73,7 @@ def _forms(
     planned_s = evaluate_plan(graph, target, plan).interval_s
     chips = stage_numbers(plan.placement)[1]
     manifest = TorchManifest(
-        model=graph.name,
-        target=plan.target,
-        dims=dict(plan.dims),
-        precision=plan.precision,
-        graph_fingerprint=plan.graph_fingerprint,
-        target_fingerprint=plan.target_fingerprint,
-        version=VERSION,
-        interval_s=planned_s,
+        **TorchManifest.fields_of(graph, plan, planned_s),
         chips=tuple(chips),
         replication=tuple(int(plan.replication[np.argmax(plan.placement == chip)]) for chip in chips),
         files={form.format: form.file for form in forms},

@@ -1,8 +1,9 @@
-"""Random inputs for a model: integers where they index stay below the number of rows."""
+"""Inputs for a model: those of a file, or random ones with integers below the number of rows they index."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +11,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from go_opt.errors import InvalidInputError
 from go_opt.run.manifest import Manifest, Tensor
 
 # What leaves the values of its first input as they are.
@@ -19,13 +21,60 @@ _MOST_RANDOM: Final = 2  # integers of which nothing is known are 0 or 1: flags,
 
 def random_inputs(path: Path, manifest: Manifest, rng: np.random.Generator) -> dict[str, NDArray]:
     """An array for each input that a stage reads: normal, or integers from 0."""
-    read = {row.tensor for stage in manifest.stages for row in stage.inputs if row.source is None}
     model = onnx.load(path, load_external_data=False)
-    return {
-        name: _random(manifest.tensor(name), _rows(model.graph, name), rng)
-        for name in manifest.inputs
-        if name in read
-    }
+    return {name: _random(manifest.tensor(name), _rows(model.graph, name), rng) for name in _read(manifest)}
+
+
+def load_inputs(file: Path, manifest: Manifest) -> dict[str, NDArray]:
+    """The arrays of a ``.npz`` file for the inputs that a stage reads, by their names.
+
+    Raises:
+      InvalidInputError: it cannot be read, or has not the names, shapes and types of the model's inputs.
+    """
+    given = _arrays(file)
+    unknown = sorted(given.keys() - set(manifest.inputs))
+    if unknown:
+        raise _bad(file, f"{unknown[0]!r} is no input of the model, which has {', '.join(manifest.inputs)}")
+    for name in _read(manifest):
+        if name not in given:
+            raise _bad(file, f"input {name!r} of the model is missing")
+    for name, array in given.items():
+        fact = manifest.tensor(name)
+        if array.dtype.name != fact.dtype or array.shape != fact.shape:
+            want, got = f"{fact.dtype} of shape {fact.shape}", f"{array.dtype.name} of shape {array.shape}"
+            raise _bad(file, f"input {name!r} must be {want}, not {got}")
+    return {name: np.asarray(given[name], manifest.tensor(name).dtype) for name in _read(manifest)}
+
+
+def save_arrays(file: Path, arrays: Mapping[str, NDArray]) -> None:
+    """Write arrays by name, as ``numpy.load`` reads them; unlike ``savez``, under any name."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, np.asarray(array))
+
+
+def _read(manifest: Manifest) -> list[str]:
+    """Inputs of the model that a stage reads."""
+    read = {row.tensor for stage in manifest.stages for row in stage.inputs if row.source is None}
+    return [name for name in manifest.inputs if name in read]
+
+
+def _arrays(file: Path) -> dict[str, NDArray]:
+    try:
+        with open(file, "rb") as content:
+            loaded = np.load(content)  # by default nothing is unpickled
+            if not isinstance(loaded, np.lib.npyio.NpzFile):
+                raise ValueError("one array, without a name.")
+            with loaded:
+                return dict(loaded)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no .npz file of arrays"
+        raise _bad(file, f"cannot be read: {reason}") from None
+
+
+def _bad(file: Path, problem: str) -> InvalidInputError:
+    return InvalidInputError(f"inputs {str(file)!r}: {problem}.", field="inputs")
 
 
 def _random(fact: Tensor, rows: int, rng: np.random.Generator) -> NDArray:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class RunResult:
     predicted_latency_s: float
     latency_s: float  # median of inferences that ran alone
     difference: float  # largest of an output from that of the whole model, relative to the tensor's scale
+    outputs: Mapping[str, NDArray] = field(repr=False, compare=False)  # of the first inference, by name
 
     @property
     def throughput_per_s(self) -> float:

@@ -23,7 +23,7 @@ from go_opt.run.export import export
 from go_opt.run.extra import check_installed
 from go_opt.run.manifest import Manifest
 from go_opt.run.pipeline.check import MOST_DIFFERENCE, difference, first_difference, whole_outputs
-from go_opt.run.pipeline.inputs import random_inputs
+from go_opt.run.pipeline.inputs import load_inputs, random_inputs
 from go_opt.run.pipeline.layout import NOT_LOADED, Layout, State
 from go_opt.run.pipeline.links import write_links
 from go_opt.run.pipeline.memory import shared_memory
@@ -32,7 +32,7 @@ from go_opt.run.pipeline.workers import Workers, started
 
 MAX_INFERENCES: Final = 1_000_000
 _ALONE: Final = 5  # inferences that run alone before the others; the first warms caches up
-_DIFFERENT: Final = 4  # rows of inputs, taken by turns
+_DIFFERENT: Final = 4  # rows of random inputs
 
 
 def run_plan(
@@ -42,6 +42,7 @@ def run_plan(
     inferences: int = 100,
     seed: int = 0,
     links: bool = False,
+    inputs: str | Path | None = None,
     target: Target | str | Path | None = None,
     costs: str | Path | None = None,
 ) -> RunResult:
@@ -53,7 +54,8 @@ def run_plan(
       model: the ONNX file that the plan is of, with all its weights.
       plan: a plan, or the path of a plan file.
       inferences: how many run as a pipeline; five more run alone before them.
-      seed: draws the inputs.
+      seed: draws the inputs, where none are given.
+      inputs: a ``.npz`` file with an array for each input of the model; every inference gets them.
       links: tensors arrive as late as the rates of the target's links say; else at once.
       target: None is the plan's own.
       costs: CSV file of the measured seconds that the plan was made with.
@@ -73,17 +75,29 @@ def run_plan(
     with tempfile.TemporaryDirectory(prefix="go-opt-run-") as parent:
         folder = Path(parent) / "stages"
         manifest = export(model, decided, folder, target=on, costs=costs)
-        return run_stages(Path(model), folder, manifest, inferences, seed, on if links else None)
+        if inputs is None:
+            rng = np.random.default_rng(seed)
+            rows = [random_inputs(Path(model), manifest, rng) for _ in range(_DIFFERENT)]
+        else:
+            rows = [load_inputs(Path(inputs), manifest)]
+        return run_stages(Path(model), folder, manifest, inferences, rows, on if links else None)
 
 
 def run_stages(
-    model: Path, folder: Path, manifest: Manifest, inferences: int, seed: int, links: Target | None = None
+    model: Path,
+    folder: Path,
+    manifest: Manifest,
+    inferences: int,
+    inputs: Sequence[Mapping[str, NDArray]],
+    links: Target | None = None,
 ) -> RunResult:
-    """Run the stages of an export; arguments and errors as for :func:`run_plan`."""
+    """Run the stages of an export; arguments and errors as for :func:`run_plan`.
+
+    Args:
+      inputs: rows of arrays by name, which inferences take by turns.
+    """
     layout = Layout(manifest, inferences + _ALONE)
     assert layout.rings  # types that cannot be sent are refused before anything starts
-    rng = np.random.default_rng(seed)
-    inputs = [random_inputs(model, manifest, rng) for _ in range(_DIFFERENT)]
     expected = _expected(model, manifest, inputs)
     if links is not None:
         write_links(links, layout.chips, folder)
@@ -95,7 +109,7 @@ def run_stages(
             host.run()
         seconds = state.seconds[:, _ALONE:].copy()
     if host.worst > MOST_DIFFERENCE:
-        wrong = inputs[host.worst_inference % _DIFFERENT]
+        wrong = inputs[host.worst_inference % len(inputs)]
         raise EnvironmentFailedError(
             f"output {host.worst_output!r} differs from that of the whole model by {host.worst:.2g} of its"
             f" scale: {first_difference(model, folder, manifest, wrong)}."
@@ -124,6 +138,7 @@ class _Host:
     expected: Sequence[Mapping[str, NDArray]]
     fed_s: list[float] = field(default_factory=list)
     collected_s: list[float] = field(default_factory=list)
+    outputs: dict[str, NDArray] = field(default_factory=dict)  # of the first inference
     worst: float = 0.0
     worst_output: str = ""
     worst_inference: int = 0
@@ -150,7 +165,7 @@ class _Host:
             return False
         self.fed_s.append(time.monotonic())
         for name, ring in rings.items():
-            self.state.slot(ring, inference)[...] = self.inputs[inference % _DIFFERENT][name]
+            self.state.slot(ring, inference)[...] = self.inputs[inference % len(self.inputs)][name]
         self.state.counters[self.layout.feeder] += 1
         self.workers.wake()
         return True
@@ -164,8 +179,11 @@ class _Host:
         inference = len(self.collected_s)
         self.collected_s.append(time.monotonic())
         for name, ring in rings.items():
-            expected = self.expected[inference % _DIFFERENT][name]
-            apart = difference(self.state.slot(ring, inference), expected)
+            expected = self.expected[inference % len(self.expected)][name]
+            value = self.state.slot(ring, inference)
+            if inference == 0:
+                self.outputs[name] = value.copy()
+            apart = difference(value, expected)
             if apart > self.worst:
                 self.worst, self.worst_output, self.worst_inference = apart, name, inference
         self.state.counters[self.layout.collector] += 1
@@ -198,4 +216,5 @@ def _result(manifest: Manifest, layout: Layout, host: _Host, seconds: FloatArray
         predicted_latency_s=manifest.latency_s,
         latency_s=statistics.median(alone),
         difference=host.worst,
+        outputs=host.outputs,
     )

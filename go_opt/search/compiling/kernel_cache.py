@@ -58,10 +58,17 @@ def marker() -> Path:
     return Path(str(find_chain.stats.cache_path)) / f"improvement-{digest.hexdigest()[:16]}.ready"
 
 
+class _LeftBehind(subprocess.Popen[bytes]):
+    """A process that is meant to go on where the one that started it ends."""
+
+    def __del__(self) -> None:
+        """Python would warn that it still runs."""
+
+
 @cache
 def _compiling() -> subprocess.Popen[bytes]:
-    # Of a session of its own: it goes on where the search that started it ends, or is interrupted.
-    return subprocess.Popen(
+    # Of a session of its own: it goes on where the search that started it is interrupted.
+    return _LeftBehind(
         [sys.executable, "-m", "go_opt.search.compile_kernels"],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True,

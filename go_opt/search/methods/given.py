@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.model.start import NO_KERNEL, Start, StartArrays
 from go_opt.search.methods.events import Event, Proposal, SearchView
-from go_opt.solver import fix
+from go_opt.solver import fix, verify
 from go_opt.solver.annealing.polish import fused_within_chips
 from go_opt.solver.problem.problem import placement_problem
 
@@ -35,11 +36,7 @@ def given(search: SearchView) -> Iterator[Event]:
     start = search.request.start
     assert start is not None
     plan = start.plan
-    if (
-        plan is not None
-        and plan.graph_fingerprint == search.graph.fingerprint
-        and plan.target_fingerprint == search.target.fingerprint
-    ):
+    if plan is not None and _is_of(search, plan):
         copies = copies_of(search.graph, plan)
         arrays = plan.placement, plan.order, plan.fusion_group
         yield Proposal(METHOD, *arrays, copies=copies, replication=plan.replication)
@@ -57,6 +54,15 @@ def given(search: SearchView) -> Iterator[Event]:
         kernels.append(_kept_kernels(graph, order, stages.first_chip, matched.kernel))
     for group in kernels:
         yield Proposal(METHOD, stages.first_chip, order, group, replication=stages.size)
+
+
+def _is_of(search: SearchView, plan: Plan) -> bool:
+    """Whether it is a valid plan of this graph and target; one from outside may only say so."""
+    return (
+        plan.graph_fingerprint == search.graph.fingerprint
+        and plan.target_fingerprint == search.target.fingerprint
+        and not verify(search.graph, search.target, replace(plan, splits=()))
+    )
 
 
 def plan_as_it_stands(graph: Graph, target: Target, start: Start) -> Plan:
@@ -92,10 +98,10 @@ def _stages(search: SearchView, start: StartArrays) -> Stages:
     target, graph = search.target, search.graph
     chips, first, inverse = np.unique(start.chip, return_index=True, return_inverse=True)
     stage: IntArray = inverse.astype(np.int32)
-    size = start.replication[first] if search.replicates else np.ones_like(chips)
+    size = np.minimum(start.replication[first], target.num_chips if search.replicates else 1)
     if target.constraints.acyclic:
         stage = _risen(graph, stage)
-    elif (chips + size).max() <= target.num_chips:
+    elif (chips <= target.num_chips - size).all():
         return Stages(start.chip, size[stage].astype(np.int32))
     if search.passing == "adjacent":
         problem = placement_problem(graph, target)

@@ -32,6 +32,7 @@ from go_opt.service.messages.convert import (
     result_from_proto,
     target_to_proto,
 )
+from go_opt.service.messages.convert_chips import fewest_chips_from_proto
 from go_opt.service.messages.convert_constraints import constraints_to_proto
 from go_opt.service.messages.search_options import SearchOptions, read_options
 from go_opt.service.transport.credentials import Credentials
@@ -42,9 +43,13 @@ from go_opt.solver.problem.user_constraints import UserConstraint
 if TYPE_CHECKING:
     import networkx as nx
 
+    from go_opt.api.chip_counts import FewestChips
+
 _SERVICE: Final = optimizer_pb2.DESCRIPTOR.services_by_name["Optimizer"]
 # Beyond a search's own budget: it may have to wait for its turn.
 _QUEUE_S: Final = 600.0
+# For the fewest chips, by bisection.
+_MOST_SEARCHES: Final = 16
 # The first simulation after an install compiles for half a minute.
 _EVALUATE_TIMEOUT_S: Final = 300.0
 
@@ -115,6 +120,26 @@ class Client(TrainingClient):
             self._methods["OptimizeStream"], request, timeout_s=limit_s, name=request_id
         )
         return _results(updates)
+
+    def fewest_chips(
+        self,
+        graph: Graph | nx.DiGraph | OnnxModel,
+        target: str | Path | Target = "mcm-6x6",
+        *,
+        rate_per_s: float | None = None,
+        request_id: str | None = None,
+        **options: Unpack[SearchOptions],
+    ) -> FewestChips:
+        """As :func:`go_opt.fewest_chips`; the results of what was tried have no history.
+
+        Args:
+          rate_per_s: inferences a second; None: ``max_latency_s`` is what is asked.
+          options: those of :class:`SearchOptions`; the budget is for each number of chips.
+        """
+        fewest = optimizer_pb2.FewestChips(rate_per_s=rate_per_s)
+        request, limit_s = _search(graph, target, options, fewest)
+        answer = self._connection.call(self._methods["Optimize"], request, timeout_s=limit_s, name=request_id)
+        return fewest_chips_from_proto(answer)
 
     def evaluate(
         self,
@@ -227,18 +252,24 @@ def _graph_alone(graph: Graph) -> bytes:
 
 
 def _search(
-    graph: Graph | nx.DiGraph | OnnxModel, target: str | Path | Target, options: SearchOptions
+    graph: Graph | nx.DiGraph | OnnxModel,
+    target: str | Path | Target,
+    options: SearchOptions,
+    fewest: optimizer_pb2.FewestChips | None = None,
 ) -> tuple[bytes, float | None]:
     """What is asked, and how long to wait for the answer."""
-    request, policy = read_options(options)
+    request, policy = read_options(options, None if isinstance(graph, OnnxModel) else as_graph(graph))
     message = request_to_proto(request, policy=policy)
+    if fewest is not None:
+        message.fewest_chips.CopyFrom(fewest)
     message.target.CopyFrom(target_to_proto(target))
     if isinstance(graph, OnnxModel):
         message.onnx.CopyFrom(onnx_to_proto(graph))
         data = message.SerializeToString()
     else:
         data = _graph_alone(as_graph(graph)) + message.SerializeToString()
-    return data, request.time_limit_s + _QUEUE_S if math.isfinite(request.time_limit_s) else None
+    limit_s = request.time_limit_s * (1 if fewest is None else _MOST_SEARCHES)
+    return data, limit_s + _QUEUE_S if math.isfinite(limit_s) else None
 
 
 def _results(

@@ -104,7 +104,7 @@ class Connection:
             answers.cancel()
 
     def close(self) -> None:
-        """Close the connection; calls under way are cancelled."""
+        """Close the connection; calls under way end with a ServiceError that says so."""
         self._closed.set()
         self.channel.close()
 
@@ -123,9 +123,10 @@ class Connection:
         return ServiceError(f"the connection to {self.address} is closed.")
 
     def _failure(self, error: grpc.RpcError, headers: tuple[tuple[str, str], ...]) -> Failure:
-        raised = error_from_call(error, str(self.address))
+        is_closed = self._closed.is_set()  # which cancels the call
+        raised = self._is_closed() if is_closed else error_from_call(error, str(self.address))
         raised.add_note(f"request {headers[0][1]}")
-        return Failure(error.code(), raised)
+        return Failure(grpc.StatusCode.CANCELLED if is_closed else error.code(), raised)
 
     def _no_answer(self) -> ServiceError:
         return ServiceError(f"the service at {self.address} ended the stream without an answer.")

@@ -14,6 +14,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from go_opt import api
+from go_opt.api import chips
+from go_opt.api.chip_counts import FewestChips
 from go_opt.env import Metrics, Target, target_names
 from go_opt.env.model.metrics import Fidelity
 from go_opt.explanations.as_json import explanation_to_dict
@@ -58,8 +60,9 @@ class LocalClient(TrainingClient):
         **options: Unpack[SearchOptions],
     ) -> OptimizeResult:
         """As :meth:`go_opt.Client.optimize`."""
-        request, policy = read_options(options)
-        return api.optimize(_graph(graph), target, policy=self._policy(policy), **request.options)
+        on_graph = _graph(graph)
+        request, policy = read_options(options, on_graph)
+        return api.optimize(on_graph, target, policy=self._policy(policy), **request.options)
 
     def optimize_stream(
         self,
@@ -70,9 +73,28 @@ class LocalClient(TrainingClient):
         **options: Unpack[SearchOptions],
     ) -> Generator[OptimizeResult, None, None]:
         """As :meth:`go_opt.Client.optimize_stream`."""
-        request, name = read_options(options)
+        on_graph = _graph(graph)
+        request, name = read_options(options, on_graph)
         on = target if isinstance(target, Target) else api.target(target)
-        return _improvements(_graph(graph), on, request, self._policy(name))
+        return _improvements(on_graph, on, request, self._policy(name))
+
+    def fewest_chips(
+        self,
+        graph: Graph | nx.DiGraph | OnnxModel,
+        target: str | Path | Target = "mcm-6x6",
+        *,
+        rate_per_s: float | None = None,
+        request_id: str | None = None,
+        **options: Unpack[SearchOptions],
+    ) -> FewestChips:
+        """As :meth:`go_opt.Client.fewest_chips`."""
+        on_graph = _graph(graph)
+        request, name = read_options(options, on_graph)
+        found = chips.fewest_chips(
+            on_graph, target, request, rate_per_s=rate_per_s, policy=self._policy(name)
+        )
+        tried = (replace(one, result=one.result and replace(one.result, history=())) for one in found.tried)
+        return replace(found, tried=tuple(tried))
 
     def evaluate(
         self,

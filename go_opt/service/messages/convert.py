@@ -18,6 +18,7 @@ from go_opt.model.codecs.wire import plan_from_proto
 from go_opt.proto import graph_pb2, optimizer_pb2, plan_pb2
 from go_opt.result import Decide, Objective, OptimizeResult, Request, Status, Step
 from go_opt.service.messages.convert_constraints import constraints_from_proto, constraints_to_proto
+from go_opt.service.messages.convert_start import start_from_proto, start_to_proto
 from go_opt.service.messages.requests import request_part
 from go_opt.service.messages.sent_graph import SentGraph
 
@@ -95,6 +96,7 @@ def request_to_proto(request: Request, *, policy: str | None) -> optimizer_pb2.O
         no_simulate=not request.simulate,
         no_splits=not request.splits,
         output_parts=request.output_parts,
+        start=None if request.start is None else start_to_proto(request.start),
     )
 
 
@@ -119,6 +121,7 @@ def request_from_proto(message: optimizer_pb2.OptimizeRequest) -> Request:
         simulate=not message.no_simulate,
         splits=not message.no_splits,
         output_parts=message.output_parts,
+        start=start_from_proto(message.start) if message.HasField("start") else None,
     )
 
 

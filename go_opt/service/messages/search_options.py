@@ -9,6 +9,10 @@ from typing import Any, TypedDict
 from go_opt.constraint_file import as_constraints
 from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import InvalidInputError
+from go_opt.given_start import as_start
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.model.start import Start
 from go_opt.result import Decide, Objective, Request
 from go_opt.solver.problem.user_constraints import UserConstraint
 
@@ -29,11 +33,15 @@ class SearchOptions(TypedDict, total=False):
     constraints: Sequence[UserConstraint] | str | Path  # a path is of a file of this side
     max_latency_s: float | None
     simulate: bool
+    start: Start | Plan | str | Path | None  # a path is of a file of this side
     policy: str | None  # "default", "none" or None, or the name of one that the service trained
 
 
-def read_options(options: SearchOptions) -> tuple[Request, str | None]:
+def read_options(options: SearchOptions, graph: Graph | None) -> tuple[Request, str | None]:
     """The request and the policy of the options.
+
+    Args:
+      graph: None where it is not known in this process.
 
     Raises:
       InvalidInputError: a value is out of range.
@@ -41,10 +49,10 @@ def read_options(options: SearchOptions) -> tuple[Request, str | None]:
     """
     asked: dict[str, Any] = {"constraints": (), "policy": "default", **options}
     policy = asked.pop("policy")
-    if asked.get("start") is not None:
-        raise InvalidInputError("start is not for a service: search in this process.", field="start")
     if not isinstance(policy, str | None):
         raise InvalidInputError(
             f"policy must be the name of one that the service has, not {policy!r}.", field="policy"
         )
-    return Request(**asked | {"constraints": as_constraints(asked["constraints"])}), policy
+    asked["constraints"] = as_constraints(asked["constraints"])
+    asked["start"] = as_start(asked.get("start"), graph)
+    return Request(**asked), policy

@@ -19,6 +19,7 @@ from go_opt.errors import PlanError
 from go_opt.model.codecs.wire import graph_from_proto, plan_from_proto, plan_to_proto
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
+from go_opt.model.start import Start
 from go_opt.proto import graph_pb2, plan_pb2
 
 PER_OP: Final = ("placement", "order", "fusion_group", "replication", "op_provenance")
@@ -96,6 +97,13 @@ class SentGraph:
         """A plan of the caller's, in the order of the graph."""
         rows: dict[str, Any] = {name: self.stored_rows(name, getattr(plan, name)) for name in PER_OP}
         return replace(plan, **rows)
+
+    def stored_start(self, start: Start | None) -> Start | None:
+        """What a search begins with: a plan for this graph, too, in the order of the graph."""
+        plan = None if start is None else start.plan
+        if start is None or plan is None or plan.graph_fingerprint != self.graph.fingerprint:
+            return start
+        return replace(start, plan=self.stored_plan(plan)) if tuple(start.ops) == self.op_names else start
 
     def stored_rows(self, name: str, rows: Rows) -> Rows:
         """The field ``name`` of plans of the caller's ([N] or [B, N]), in the order of the graph."""

@@ -10,14 +10,21 @@ from pathlib import Path
 from go_opt.constraint_file import constraints_to_toml
 from go_opt.env import Target
 from go_opt.errors import PolicyError
+from go_opt.model.start import Start
 from go_opt.result import Request
 from go_opt.search.policies import find_policy
+from go_opt.service.messages.convert_start import start_to_proto
 from go_opt.service.messages.sent_graph import SentGraph
 from go_opt.service.workers.optimizer import Policy
 
 
-def answer_key(sent: SentGraph, target: Target, request: Request, policy: Policy) -> str:
+def answer_key(
+    sent: SentGraph, target: Target, request: Request, policy: Policy, fewest: str | None = None
+) -> str:
     """A digest of all that decides an answer: what it is searched in, how, by whom, and in which order.
+
+    Args:
+      fewest: what is asked of the fewest chips, where they are.
 
     Raises:
       PolicyError: the policy's file cannot be read.
@@ -34,9 +41,15 @@ def answer_key(sent: SentGraph, target: Target, request: Request, policy: Policy
         **request.options,
         # Their fields alone would not tell kinds apart.
         "constraints": constraints_to_toml(request.constraints),
+        "start": None if request.start is None else _start_digest(request.start),
+        "fewest chips": fewest,
         "budget_s": request.time_limit_s,  # the default, written out or not
     }
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+
+def _start_digest(start: Start) -> str:
+    return hashlib.sha256(start_to_proto(start).SerializeToString(deterministic=True)).hexdigest()
 
 
 def _policy_digest(policy: Policy) -> str:

@@ -28,6 +28,7 @@ from go_opt.service.messages.convert import (
     result_to_proto,
     target_from_proto,
 )
+from go_opt.service.messages.convert_chips import fewest_chips_to_proto
 from go_opt.service.messages.convert_constraints import constraints_from_proto
 from go_opt.service.messages.decoded_graphs import DecodedGraphs
 from go_opt.service.messages.requests import request_part, split_graph
@@ -116,7 +117,10 @@ class LocalOptimizer:
         asked = request_from_proto(message)
         target = target_from_proto(message.target)
         sent = self._graph(message, graph_bytes)
-        key = answer_key(sent, target, asked, policy)
+        asked = replace(asked, start=sent.stored_start(asked.start))
+        is_sized = message.HasField("fewest_chips")
+        fewest = repr(message.fewest_chips) if is_sized else None
+        key = answer_key(sent, target, asked, policy, fewest)
         known = self._answers.get(key)
         if known is not None:
             response = optimizer_pb2.OptimizeResponse(is_cached=True)
@@ -127,7 +131,14 @@ class LocalOptimizer:
             if on_improvement is not None:
                 on_improvement(result_to_proto(result, sent))
 
-        within = _within(asked, deadline_s, len(request))
+        # Bisection searches one number of chips for each power of two, and all of them.
+        searches = 1 + target.num_chips.bit_length() if is_sized else 1
+        within = _within(asked, deadline_s, len(request), searches)
+        if is_sized:
+            response = _fewest_chips(message.fewest_chips, sent, target, within, policy, stop)
+            if not (stop.is_set() or within != asked):
+                self._answers.put(key, response.SerializeToString())
+            return response
         result = self._api.optimize(
             sent.graph,
             target,
@@ -216,12 +227,31 @@ def reserve_s(left_s: float, request_bytes: int) -> float:
     return min(0.1 * left_s, _MOST_RESERVE_S) + _RESERVE_S_PER_BYTE * request_bytes
 
 
-def _within(request: Request, deadline_s: float | None, request_bytes: int) -> Request:
-    """The request with its budget capped by the deadline."""
+def _fewest_chips(
+    message: optimizer_pb2.FewestChips,
+    sent: SentGraph,
+    target: Target,
+    request: Request,
+    policy: Policy,
+    stop: threading.Event,
+) -> optimizer_pb2.OptimizeResponse:
+    from go_opt.api.chips import fewest_chips, interval_asked_s
+
+    rate_per_s = message.rate_per_s if message.HasField("rate_per_s") else None
+    with request_part("fewest_chips", optimizer_pb2.FewestChips):
+        interval_asked_s(request, rate_per_s)
+    found = fewest_chips(
+        sent.graph, target, request, rate_per_s=rate_per_s, policy=policy, should_stop=stop.is_set
+    )
+    return fewest_chips_to_proto(found, sent)
+
+
+def _within(request: Request, deadline_s: float | None, request_bytes: int, searches: int) -> Request:
+    """The request with its budget capped by the deadline of so many searches."""
     if deadline_s is None:
         return request
     if request_bytes > _MOST_SIMULATED_BYTES:
         request = replace(request, simulate=False)
     left_s = deadline_s - time.monotonic()
-    search_s = max(left_s - reserve_s(left_s, request_bytes), 1e-3)
+    search_s = max(left_s - reserve_s(left_s, request_bytes), 1e-3) / searches
     return request if search_s >= request.time_limit_s else replace(request, budget_s=search_s)

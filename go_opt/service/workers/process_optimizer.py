@@ -60,10 +60,12 @@ class ProcessOptimizer:
     ) -> optimizer_pb2.OptimizeResponse:
         """As :meth:`go_opt.service.workers.optimizer.Optimizer.optimize`."""
         # Refused here, a broken request costs no worker's time.
-        asked = request_from_proto(split_graph(optimizer_pb2.OptimizeRequest, request)[0])
+        message = split_graph(optimizer_pb2.OptimizeRequest, request)[0]
+        asked = request_from_proto(message)
         with self._pool.worker(stop) as worker:
             call = _WorkerCall(worker, next(self._numbers), self._answers, stop, on_improvement)
-            call.time_limit_s = asked.time_limit_s
+            is_sized = message.HasField("fewest_chips")  # each number of chips has the budget
+            call.time_limit_s = math.inf if is_sized else asked.time_limit_s
             call.send(
                 "optimize",
                 request,

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import jax
 import pytest
+
+from go_opt.agents.training.pretrain import pretrain
+from tests.agents.training.runs import Flaky, pretraining
 
 
 @pytest.fixture(autouse=True, scope="package")
@@ -14,3 +18,11 @@ def quick_compilation() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture(scope="package")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a pretraining that went through."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert pretrain(pretraining(), folder, Flaky()).is_complete
+    return folder

@@ -44,10 +44,9 @@ def service() -> Iterator[tuple[subprocess.Popen[str], RemoteEnvironment]]:
 
 
 def test_killed_in_the_middle_and_gone_on_with(tmp_path: Path) -> None:
-    with service() as (_, remote):
-        finetune(finetuning(STEPS), tmp_path / "through", remote)
     folder = tmp_path / "killed"
     with service() as (process, remote):
+        finetune(finetuning(STEPS), tmp_path / "through", remote)
 
         def kill(progress: Progress) -> None:
             if progress.step == 2:

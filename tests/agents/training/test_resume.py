@@ -50,8 +50,7 @@ def run(environment: dict[str, str], folder: Path, steps: int = STEPS) -> None:
     assert process.returncode == 0
 
 
-def test_killed_and_gone_on_with(environment: dict[str, str], tmp_path: Path) -> None:
-    run(environment, tmp_path / "through")
+def test_killed_and_gone_on_with(environment: dict[str, str], tmp_path: Path, undisturbed: Path) -> None:
     folder = tmp_path / "killed"
     # Steps of the process, time after them, and between checkpoints: within steps, within the
     # writing of files, and where the last steps were logged but not saved.
@@ -64,4 +63,4 @@ def test_killed_and_gone_on_with(environment: dict[str, str], tmp_path: Path) ->
             process.kill()
         assert process.returncode == -signal.SIGKILL
     run(environment, folder)
-    assert ended_alike(folder, tmp_path / "through")
+    assert ended_alike(folder, undisturbed)

@@ -38,14 +38,6 @@ from tests.agents.training.runs import (
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a pretraining that went through."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    assert pretrain(pretraining(), folder, Flaky()).is_complete
-    return folder
-
-
-@pytest.fixture(scope="module")
 def finetuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finetuning that went through."""
     folder = tmp_path_factory.mktemp("finetuned")

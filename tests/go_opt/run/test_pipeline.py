@@ -33,6 +33,9 @@ from tests.go_opt.run.test_random_stages import with_random_weights
 Ids = list[tuple[int, ...]]
 
 
+ROWS = [{"x": np.ones((8, 8), np.float32)}]  # of inputs of `chain`
+
+
 @pytest.fixture
 def chain(tmp_path: Path) -> Path:
     """Products a, b, c, d in a row; d adds the input again, which it reads late."""
@@ -170,7 +173,7 @@ def test_a_worker_that_fails(chain: Path, process_ids: Ids, tmp_path: Path) -> N
     manifest = export(chain, plan_of(chain, [0, 1, 2, 2]), tmp_path / "out")
     (tmp_path / "out" / "stage-1.onnx").write_bytes(b"damaged")
     with pytest.raises(EnvironmentFailedError, match=r"^the worker of chip 1 failed: .*stage-1.onnx"):
-        running.run_stages(chain, tmp_path / "out", manifest, 5, 0)
+        running.run_stages(chain, tmp_path / "out", manifest, 5, ROWS)
     check_gone(process_ids, 3)
 
 
@@ -199,7 +202,7 @@ def test_the_first_tensor_that_differs_is_named(chain: Path, tmp_path: Path) -> 
     initializer.CopyFrom(numpy_helper.from_array(np.ones((8, 8), np.float32), initializer.name))
     onnx.save(stage, tmp_path / "out" / "stage-1.onnx")
     with pytest.raises(EnvironmentFailedError, match=r"^output 'y' differs .* tensor 'b' of stage 1 is the"):
-        running.run_stages(chain, tmp_path / "out", manifest, 5, 0)
+        running.run_stages(chain, tmp_path / "out", manifest, 5, ROWS)
 
 
 def test_a_transfer_that_goes_wrong(chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,7 +179,8 @@ def _change(draw: Draw, message: Message) -> None:
 
 def _scalars(field: FieldDescriptor) -> st.SearchStrategy[Any]:
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
-        return toml_texts() if field.name == "toml" else _texts()
+        texts = toml_texts() if field.name == "toml" else _texts()
+        return texts.map(str.encode) if field.type == FieldDescriptor.TYPE_BYTES else texts
     if field.cpp_type in (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT):
         return st.sampled_from(_FLOATS) | st.floats()
     if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
