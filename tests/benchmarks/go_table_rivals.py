@@ -116,7 +116,10 @@ def join_all(fusions: list[Kernels], best: Best, seed: int, left_s: Callable[[],
     (kernels,) = (one for one in fusions if one.fusion == "joined")
     graph, kernel_of = kernels.graph, kernels.kernel_of
     default = -np.arange(kernels.num_kernels, dtype=np.float64)
-    by_depth, by_height = -largest_by_kernel(kernel_of, depth(graph)), largest_by_kernel(kernel_of, height(graph))
+    by_depth, by_height = (
+        -largest_by_kernel(kernel_of, depth(graph)),
+        largest_by_kernel(kernel_of, height(graph)),
+    )
     for priority in (default, by_depth, by_height):
         order = list_schedule(graph, kernel_of, priority)
         placement = earliest_finish_placement(kernels.tables, order, kernel_of, kernels.num_devices)

@@ -68,7 +68,7 @@ def human_placements(row: Row, graph: Graph) -> Iterator[IntArray]:
         layer = _layers_of_cells(graph, r"(decoder/\d+/)")
         encoder = _numbers(graph, r"encoder/(\d+)")
         layer = np.where(encoder == FREE, layer, encoder)
-        # The attention goes with the bottom layer of the decoder, which reads it (Wu et al.), or with the top.
+        # The attention goes with the decoder's bottom layer, which reads it (Wu et al.), or with the top.
         yield _closed(graph, layer)
         yield _closed(graph, np.where(_is_attention(graph), row.devices - 1, layer))
     elif family == "transformer":
