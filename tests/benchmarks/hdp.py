@@ -5,7 +5,8 @@ feed-forward network that draws a group for each kernel; the placer a sequence-t
 attention that reads what the groups hold and draws a device for each. Both are moved by the policy
 gradient of ``-sqrt(makespan)`` over a moving average, with ``PLACEMENTS`` of each grouping (the
 paper's m = 1, k = 4), Adam, clipped gradients and logits ``C tanh(x / T)``. The number of groups is
-that of the authors' published code, 20 a device and 256 at most.
+that of the authors' published code, 20 a device and 256 at most. Ours is that kernels are what is
+grouped, that the grouper is told their place in waves, and a width and a learning rate for seconds.
 
 Axes: ``M`` kernels, ``E`` pairs of kernels, ``G`` groups, ``P`` placements of a grouping, ``D`` devices.
 """
@@ -31,6 +32,8 @@ from tests.benchmarks.go_table_kernels import Best, Kernels
 PLACEMENTS: Final = 4
 MOST_GROUPS: Final = 256
 GROUPS_A_DEVICE: Final = 20
+WAVES: Final = 8  # that tell a kernel's place, so that neighbours are grouped from the first draw on
+WAVES_SCALE: Final = 4.0
 NEIGHBOURS: Final = 4  # that a kernel's features name, of those it reads and of its readers
 DECAY: Final = 0.9  # of the baseline
 MOST_NORM: Final = 1.0  # of a gradient
@@ -156,7 +159,7 @@ class Networks(nnx.Module):
 
 
 def inputs_of(kernels: Kernels) -> Inputs:
-    """Op types, sizes of outputs, and neighbours by their place, as in section 2 of the paper."""
+    """As in section 2 of the paper op types, sizes of outputs, places of neighbours; and the own place."""
     types, of_op = np.unique(kernels.graph.op_types, return_inverse=True)
     by_type = np.zeros((kernels.num_kernels, len(types)))
     np.add.at(by_type, (kernels.kernel_of, of_op.ravel()), 1.0)
@@ -168,8 +171,10 @@ def inputs_of(kernels: Kernels) -> Inputs:
     ]
     place = np.arange(kernels.num_kernels)[:, None]
     features, *_ = standardise(np.concatenate([by_type, sizes, place, *around], axis=1))
+    angle = np.pi * place / kernels.num_kernels * np.arange(1, WAVES + 1)
+    waves = WAVES_SCALE * np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
     held = np.concatenate([by_type, sizes / max(sizes.max(), 1e-9)], axis=1)
-    arrays = (jnp.asarray(array, jnp.float32) for array in (features, held))
+    arrays = (jnp.asarray(array, jnp.float32) for array in (np.concatenate([features, waves], axis=1), held))
     return Inputs(*arrays, jnp.asarray(kernels.source), jnp.asarray(kernels.reader))
 
 
