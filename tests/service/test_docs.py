@@ -144,10 +144,3 @@ def test_the_request_of_the_shell_example_is_a_request() -> None:
     (data,) = re.findall(r"-d '(\{.*?\n\})'", TEXT, re.DOTALL)
     request = json_format.Parse(data, optimizer_pb2.OptimizeRequest())
     assert graph_from_proto(request.graph).num_ops == 2
-
-
-def test_links_lead_somewhere() -> None:
-    folder = Path(__file__).parents[2] / "docs"
-    for path in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", TEXT):
-        if not path.startswith("http"):
-            assert (folder / path).exists(), path
