@@ -122,7 +122,7 @@ def join_all(fusions: list[Kernels], best: Best, seed: int, left_s: Callable[[],
     )
     for priority in (default, by_depth, by_height):
         order = list_schedule(graph, kernel_of, priority)
-        placement = earliest_finish_placement(kernels.tables, order, kernel_of, kernels.num_devices)
+        placement = earliest_finish_placement(kernels.tables, order, kernel_of)
         device, place = np.empty((2, kernels.num_kernels), np.int32)
         device[kernel_of], place[kernel_of[order]] = placement, np.arange(graph.num_ops)
         best.add(kernels, device, np.argsort(place), "join-all")
