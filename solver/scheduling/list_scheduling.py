@@ -1,58 +1,28 @@
 """List scheduling: of all ready kernels the one of highest priority goes where it finishes first.
 
 The rule of HEFT (Topcuoglu et al., "Performance-effective and low-complexity task scheduling for
-heterogeneous computing", TPDS 2002), where links are taken into account: a tensor leaves when its links are
-free, and once for all readers on a chip. Priorities are drawn around the best ones met, a (1+1) evolution
-strategy (Rechenberg, "Evolutionsstrategie", 1973); what counts is the makespan of the environment.
+heterogeneous computing", TPDS 2002), gaps between kernels included, where links are taken into account: a
+tensor leaves when its links are free, and once for all readers on a chip. Priorities are drawn around the
+best ones met, a (1+1) evolution strategy (Rechenberg, "Evolutionsstrategie", 1973); what counts is the
+makespan of the environment.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
-from go_opt.common.arrays import FloatArray, IntArray, LongArray, RecordArray
+from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.common.compiling import int64, uncounted, uncounted_inner
-from go_opt.common.records import record
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.heap import heap_pop, heap_push
-from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.model.execution import NONE, Package, execute
-from go_opt.env.model.makespan import decisions
+from go_opt.solver.scheduling.lists import Lists, fill_sequence, find_slot, lists_of, take_slot
 from go_opt.solver.scheduling.schedule import scheduling_package
 
 SPREADS: Final = (0.3, 0.1, 0.03)  # standard deviations of the logarithm of a priority drawn anew
 SHARES: Final = (1.0, 0.3, 0.1, 0.03)  # of the kernels whose priorities are
-
-# Of a kernel while kernels are placed: tensors it waits for, its end, and its chip in the best schedule.
-PLACED: Final = record("waits_for best_chip", "end_s")
-
-
-class _Lists(NamedTuple):
-    """Kernels of a partition, numbered along an order; axes: ``M`` kernels, ``K`` tensors, ``D`` chips."""
-
-    kernels: RecordArray  # [N] KERNEL
-    ops: RecordArray  # [N] OP
-    sequence: IntArray  # [N]
-    best_sequence: IntArray  # [N]
-    placed: RecordArray  # [M] PLACED
-    kind_s: FloatArray  # [Q, M] infinite where the kind cannot run an op of the kernel
-    reads: IntArray  # [R] activations and inputs that ops read
-    read_ptr: LongArray  # [N + 1]
-    producer: IntArray  # [K]
-    chip_kind: IntArray  # [D]
-    there_s: FloatArray  # [K, D] when a tensor is there; infinite where it has not been sent
-    link_free_s: FloatArray  # [L]
-    arrival_s: FloatArray  # [D] of what a kernel reads
-    free_s: FloatArray  # [D]
-    heap: LongArray  # [M]
-    rank: FloatArray  # [M]
-    noise: FloatArray  # [M] logarithms
-    drawn: FloatArray  # [M]
-    priority: FloatArray  # [M]
-    stream_bytes: LongArray  # [D] none
-    best_s: FloatArray  # [1]
 
 
 class ListScheduling:
@@ -63,7 +33,7 @@ class ListScheduling:
     ) -> None:
         """Place kernels by ``rank`` [M], numbered along ``order`` [N]."""
         self._package, self._order = scheduling_package(tables), order
-        self._lists = _lists(tables, order, fusion_group, rank)
+        self._lists = lists_of(tables, order, fusion_group, rank)
         self._rng = np.random.default_rng(seed)
         _first(self._package, self._lists)
 
@@ -90,47 +60,15 @@ class ListScheduling:
         return placement, order, kernel_of
 
 
-def _lists(tables: CostTables, order: IntArray, fusion_group: IntArray, rank: FloatArray) -> _Lists:
-    kernel_of = number_kernels(order, fusion_group)
-    kernels, ops = decisions(order, kernel_of)
-    kind_s = kernel_seconds(tables, kernel_of)
-    kind, op = np.nonzero(~tables.can_run)
-    kind_s[kind, kernel_of[op]] = np.inf
-    num_kernels, num_ops, num_chips = kind_s.shape[1], tables.num_ops, tables.num_chips
-    return _Lists(
-        kernels=kernels,
-        ops=ops,
-        sequence=np.zeros(num_ops, np.int32),
-        best_sequence=np.zeros(num_ops, np.int32),
-        placed=np.zeros(num_kernels, PLACED),
-        kind_s=kind_s,
-        reads=tables.reader_tensor[tables.op_read].astype(np.int32),
-        read_ptr=tables.op_read_ptr,
-        producer=tables.tensor_producer,
-        chip_kind=tables.chip_kind,
-        there_s=np.zeros((len(tables.tensor_kind), num_chips)),
-        link_free_s=np.zeros(len(tables.link_s_per_byte)),
-        arrival_s=np.zeros(num_chips),
-        free_s=np.zeros(num_chips),
-        heap=np.zeros(num_kernels, np.int64),
-        rank=rank,
-        noise=np.zeros(num_kernels),
-        drawn=np.zeros(num_kernels),
-        priority=np.zeros(num_kernels),
-        stream_bytes=np.zeros(num_chips, np.int64),
-        best_s=np.zeros(1),
-    )
-
-
 @uncounted
-def _first(package: Package, lists: _Lists) -> None:
+def _first(package: Package, lists: Lists) -> None:
     lists.best_s[0] = np.inf
     _schedule(package, lists)
     _keep(lists, _makespan_s(package, lists))
 
 
 @uncounted
-def _run(package: Package, lists: _Lists, draws: int, rng: np.random.Generator) -> None:
+def _run(package: Package, lists: Lists, draws: int, rng: np.random.Generator) -> None:
     for _ in range(draws):
         spread = SPREADS[int64(rng.random() * len(SPREADS))]
         share = SHARES[int64(rng.random() * len(SHARES))]
@@ -144,7 +82,7 @@ def _run(package: Package, lists: _Lists, draws: int, rng: np.random.Generator) 
 
 
 @uncounted_inner
-def _makespan_s(package: Package, lists: _Lists) -> float:
+def _makespan_s(package: Package, lists: Lists) -> float:
     at_most_s = lists.best_s[0]
     return execute(
         package, lists.kernels, lists.ops, lists.sequence, len(lists.placed), lists.stream_bytes, at_most_s
@@ -152,7 +90,7 @@ def _makespan_s(package: Package, lists: _Lists) -> float:
 
 
 @uncounted_inner
-def _keep(lists: _Lists, seconds: float) -> None:
+def _keep(lists: Lists, seconds: float) -> None:
     lists.best_s[0] = seconds
     for kernel in range(len(lists.placed)):
         lists.noise[kernel] = lists.drawn[kernel]
@@ -161,7 +99,7 @@ def _keep(lists: _Lists, seconds: float) -> None:
 
 
 @uncounted_inner
-def _schedule(package: Package, lists: _Lists) -> None:
+def _schedule(package: Package, lists: Lists) -> None:
     """Place every kernel by ``drawn``; fills in chips, seconds and the sequence."""
     size = _begin(package, lists)
     host_s = 0.0
@@ -172,31 +110,29 @@ def _schedule(package: Package, lists: _Lists) -> None:
         host_s = _arrivals(package, lists, kernel, host_s)
         chip = int64(0)
         end_s = np.inf
-        for other in range(len(lists.free_s)):
-            start_s = max(lists.arrival_s[other], lists.free_s[other])
-            other_s = start_s + lists.kind_s[lists.chip_kind[other], kernel]
+        for other in range(len(lists.chips)):
+            other_s = find_slot(lists, kernel, int64(other))
             if other_s < end_s:
                 chip = int64(other)
                 end_s = other_s
-        lists.kernels[kernel].chip = chip
-        lists.kernels[kernel].seconds = lists.kind_s[lists.chip_kind[chip], kernel]
-        lists.placed[kernel].end_s = end_s
-        lists.free_s[chip] = end_s
-        lists.sequence[place] = kernel
+        take_slot(lists, kernel, chip, place)
         place += 1
         size = _end(package, lists, kernel, size)
+    fill_sequence(lists)
 
 
 @uncounted_inner
-def _begin(package: Package, lists: _Lists) -> int:
+def _begin(package: Package, lists: Lists) -> int:
     """Nothing is placed; the number of kernels in the heap, which wait for none."""
-    lists.free_s[:] = 0.0
+    for chip in range(len(lists.chips)):
+        lists.chips[chip].first = NONE
+        lists.chips[chip].last = NONE
     lists.link_free_s[:] = 0.0
     for kernel in range(len(lists.placed)):
         lists.placed[kernel].waits_for = 0
         lists.priority[kernel] = lists.rank[kernel] * np.exp(lists.drawn[kernel])
     for tensor in range(len(lists.producer)):
-        for chip in range(len(lists.free_s)):
+        for chip in range(len(lists.chips)):
             lists.there_s[tensor, chip] = np.inf
         if lists.producer[tensor] < 0:
             continue
@@ -212,11 +148,11 @@ def _begin(package: Package, lists: _Lists) -> int:
 
 
 @uncounted_inner
-def _arrivals(package: Package, lists: _Lists, kernel: int, host_s: float) -> float:
+def _arrivals(package: Package, lists: Lists, kernel: int, host_s: float) -> float:
     """Fill in when all that a kernel reads is on each chip; when the host's link is free then."""
-    num_chips = len(lists.free_s)
+    num_chips = len(lists.chips)
     for chip in range(num_chips):
-        lists.arrival_s[chip] = 0.0
+        lists.chips[chip].arrival_s = 0.0
     op = lists.kernels[kernel].first_op
     while op != NONE:
         for i in range(lists.read_ptr[op], lists.read_ptr[op + 1]):
@@ -226,20 +162,20 @@ def _arrivals(package: Package, lists: _Lists, kernel: int, host_s: float) -> fl
                 continue
             for chip in range(num_chips):
                 there_s = _there_s(package, lists, tensor, int64(chip), False)
-                lists.arrival_s[chip] = max(lists.arrival_s[chip], there_s)
+                lists.chips[chip].arrival_s = max(lists.chips[chip].arrival_s, there_s)
         for i in range(package.op_lists[op].inputs, package.op_lists[op + 1].inputs):
             tensor = int64(package.inputs[i])
             if lists.there_s[tensor, 0] == np.inf:
                 host_s += package.tensors[tensor].size_bytes * package.host_s_per_byte[0]
                 lists.there_s[tensor, 0] = host_s
             for chip in range(num_chips):
-                lists.arrival_s[chip] = max(lists.arrival_s[chip], lists.there_s[tensor, 0])
+                lists.chips[chip].arrival_s = max(lists.chips[chip].arrival_s, lists.there_s[tensor, 0])
         op = lists.ops[op].following
     return host_s
 
 
 @uncounted_inner
-def _there_s(package: Package, lists: _Lists, tensor: int, chip: int, is_sent: bool) -> float:
+def _there_s(package: Package, lists: Lists, tensor: int, chip: int, is_sent: bool) -> float:
     """When a tensor is on a chip, should it be sent there; ``is_sent``: it is."""
     if lists.there_s[tensor, chip] < np.inf:
         return lists.there_s[tensor, chip]
@@ -247,7 +183,7 @@ def _there_s(package: Package, lists: _Lists, tensor: int, chip: int, is_sent: b
     home, begin_s = lists.kernels[producer].chip, lists.placed[producer].end_s
     if home == chip:
         return begin_s
-    pair = home * len(lists.free_s) + chip
+    pair = home * len(lists.chips) + chip
     size_bytes = package.tensors[tensor].size_bytes
     for i in range(_num_links(package, home, chip)):
         begin_s = max(begin_s, lists.link_free_s[_link(package, home, chip, i)])
@@ -277,7 +213,7 @@ def _link(package: Package, home: int, chip: int, i: int) -> int:
 
 
 @uncounted_inner
-def _end(package: Package, lists: _Lists, kernel: int, size: int) -> int:
+def _end(package: Package, lists: Lists, kernel: int, size: int) -> int:
     """What a kernel reads has been sent to it, and what waits for nothing else is ready; the heap's size."""
     chip = lists.kernels[kernel].chip
     op = lists.kernels[kernel].first_op

@@ -1,0 +1,150 @@
+"""Kernels on the way to their places: what list scheduling keeps, and the timelines of chips."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from go_opt.common.arrays import FloatArray, IntArray, LongArray, RecordArray
+from go_opt.common.compiling import int64, uncounted_inner
+from go_opt.common.records import record
+from go_opt.env.cost import CostTables
+from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
+from go_opt.env.model.execution import NONE
+from go_opt.env.model.makespan import decisions
+
+MOST_GAPS: Final = 256  # looked at, from the last one back
+
+# Of a kernel while kernels are placed: tensors it waits for, its place among those placed, the kernels
+# that run before and behind it on its chip, or NONE, and its chip in the best schedule.
+PLACED: Final = record("waits_for place before behind best_chip", "start_s end_s")
+# Of a chip: the first and the last kernel on it, or NONE; when all that a kernel reads is there; where in
+# time the kernel would start, and behind which other one.
+CHIP: Final = record("first last slot_before", "arrival_s slot_s")
+
+
+class Lists(NamedTuple):
+    """Kernels of a partition, numbered along an order; axes: ``M`` kernels, ``K`` tensors, ``D`` chips."""
+
+    kernels: RecordArray  # [N] KERNEL
+    ops: RecordArray  # [N] OP
+    sequence: IntArray  # [N]
+    best_sequence: IntArray  # [N]
+    placed: RecordArray  # [M] PLACED
+    kind_s: FloatArray  # [Q, M] infinite where the kind cannot run an op of the kernel
+    reads: IntArray  # [R] activations and inputs that ops read
+    read_ptr: LongArray  # [N + 1]
+    producer: IntArray  # [K]
+    chip_kind: IntArray  # [D]
+    there_s: FloatArray  # [K, D] when a tensor is there; infinite where it has not been sent
+    link_free_s: FloatArray  # [L]
+    chips: RecordArray  # [D] CHIP
+    heap: LongArray  # [M]
+    rank: FloatArray  # [M]
+    noise: FloatArray  # [M] logarithms
+    drawn: FloatArray  # [M]
+    priority: FloatArray  # [M]
+    stream_bytes: LongArray  # [D] none
+    best_s: FloatArray  # [1]
+
+
+def lists_of(tables: CostTables, order: IntArray, fusion_group: IntArray, rank: FloatArray) -> Lists:
+    """Kernels to place by ``rank`` [M], numbered along ``order`` [N]."""
+    kernel_of = number_kernels(order, fusion_group)
+    kernels, ops = decisions(order, kernel_of)
+    kind_s = kernel_seconds(tables, kernel_of)
+    kind, op = np.nonzero(~tables.can_run)
+    kind_s[kind, kernel_of[op]] = np.inf
+    num_kernels, num_ops, num_chips = kind_s.shape[1], tables.num_ops, tables.num_chips
+    return Lists(
+        kernels=kernels,
+        ops=ops,
+        sequence=np.zeros(num_ops, np.int32),
+        best_sequence=np.zeros(num_ops, np.int32),
+        placed=np.zeros(num_kernels, PLACED),
+        kind_s=kind_s,
+        reads=tables.reader_tensor[tables.op_read].astype(np.int32),
+        read_ptr=tables.op_read_ptr,
+        producer=tables.tensor_producer,
+        chip_kind=tables.chip_kind,
+        there_s=np.zeros((len(tables.tensor_kind), num_chips)),
+        link_free_s=np.zeros(len(tables.link_s_per_byte)),
+        chips=np.zeros(num_chips, CHIP),
+        heap=np.zeros(num_kernels, np.int64),
+        rank=rank,
+        noise=np.zeros(num_kernels),
+        drawn=np.zeros(num_kernels),
+        priority=np.zeros(num_kernels),
+        stream_bytes=np.zeros(num_chips, np.int64),
+        best_s=np.zeros(1),
+    )
+
+
+@uncounted_inner
+def find_slot(lists: Lists, kernel: int, chip: int) -> float:
+    """When ``kernel`` would end on ``chip``: in the earliest gap between others, or behind them all."""
+    chips, placed = lists.chips, lists.placed
+    seconds = lists.kind_s[lists.chip_kind[chip], kernel]
+    arrival_s = chips[chip].arrival_s
+    behind = chips[chip].last
+    start_s = arrival_s if behind == NONE else max(arrival_s, placed[behind].end_s)
+    before = behind
+    for _ in range(MOST_GAPS):
+        if behind == NONE or placed[behind].end_s <= arrival_s:
+            break
+        ahead = placed[behind].before
+        gap_s = arrival_s if ahead == NONE else max(arrival_s, placed[ahead].end_s)
+        if gap_s + seconds <= placed[behind].start_s:
+            start_s = gap_s
+            before = ahead
+        behind = ahead
+    chips[chip].slot_s = start_s
+    chips[chip].slot_before = before
+    return start_s + seconds
+
+
+@uncounted_inner
+def take_slot(lists: Lists, kernel: int, chip: int, place: int) -> None:
+    """Put ``kernel`` where :func:`find_slot` has found room for it."""
+    chips, placed = lists.chips, lists.placed
+    before = chips[chip].slot_before
+    behind = chips[chip].first if before == NONE else placed[before].behind
+    placed[kernel].before = before
+    placed[kernel].behind = behind
+    if before == NONE:
+        chips[chip].first = kernel
+    else:
+        placed[before].behind = kernel
+    if behind == NONE:
+        chips[chip].last = kernel
+    else:
+        placed[behind].before = kernel
+    lists.kernels[kernel].chip = chip
+    lists.kernels[kernel].seconds = lists.kind_s[lists.chip_kind[chip], kernel]
+    placed[kernel].place = place
+    placed[kernel].start_s = chips[chip].slot_s
+    placed[kernel].end_s = chips[chip].slot_s + lists.kernels[kernel].seconds
+
+
+@uncounted_inner
+def fill_sequence(lists: Lists) -> None:
+    """All kernels by their start; those that start together as they were placed."""
+    chips, placed = lists.chips, lists.placed
+    for place in range(len(placed)):
+        earliest = int64(NONE)
+        for chip in range(len(chips)):
+            kernel = chips[chip].first
+            if kernel == NONE:
+                continue
+            if earliest == NONE or _is_before(placed, kernel, earliest):
+                earliest = kernel
+        lists.sequence[place] = earliest
+        chips[lists.kernels[earliest].chip].first = placed[earliest].behind
+
+
+@uncounted_inner
+def _is_before(placed: RecordArray, kernel: int, other: int) -> bool:
+    if placed[kernel].start_s != placed[other].start_s:
+        return bool(placed[kernel].start_s < placed[other].start_s)
+    return bool(placed[kernel].place < placed[other].place)
