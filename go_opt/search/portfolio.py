@@ -18,7 +18,7 @@ from go_opt.search.methods.events import Event, Proposal, SearchView, has_static
 from go_opt.search.methods.first_plans import Start
 from go_opt.search.methods.guesses import until_advised
 from go_opt.search.policies import ask_policy
-from go_opt.search.table import Method, is_along_ring, serving
+from go_opt.search.table import Method, is_along_ring, is_for_latency, serving
 
 # What the policy needs to get a word in, and the largest graph that is worth waiting for it.
 LEAST_EVALUATIONS: Final = 16
@@ -74,7 +74,7 @@ def _others(start: Start, last: Sequence[Iterator[Event]]) -> Iterator[Event]:
         # nor on how long kernels take to compile.
         if start.advice is not None:
             yield from until_advised(search, start.advice)
-        if is_along_ring(search):
+        if is_along_ring(search) or is_for_latency(search):
             yield from waiting_until(are_compiled)
     turns = [method.events(start) for method in serving(search, "in turn")]
     if search.request.decide == "placement":

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import go_opt
+from go_opt.search.compiling.kernel_cache import COMPILES
 
 # Kernels compile, or load from the cache of an earlier run, when their dispatcher is asked for a signature.
 NOTED = """
@@ -63,7 +64,8 @@ print(*sorted(set(noted)))
     ],
 )
 def test_no_kernel_compiles_within_a_search(asked: str) -> None:
-    env = {**os.environ, "PYTHONPATH": str(Path(go_opt.__file__).parents[1])}
+    # As once the process in the background is through: what it compiles a search would wait for.
+    env = {**os.environ, "PYTHONPATH": str(Path(go_opt.__file__).parents[1]), COMPILES: "1"}
     run = subprocess.run(
         [sys.executable, "-c", NOTED, *asked.split()], env=env, capture_output=True, text=True, check=False
     )
