@@ -29,11 +29,22 @@ class ListScheduling:
     """Schedules of kernels that stay; :meth:`run` it in slices of any size, the result is the same."""
 
     def __init__(
-        self, tables: CostTables, order: IntArray, fusion_group: IntArray, rank: FloatArray, seed: int
+        self,
+        tables: CostTables,
+        order: IntArray,
+        fusion_group: IntArray,
+        rank: FloatArray,
+        seed: int,
+        *,
+        fills_gaps: bool = True,
     ) -> None:
-        """Place kernels by ``rank`` [M], numbered along ``order`` [N]."""
+        """Place kernels by ``rank`` [M], numbered along ``order`` [N].
+
+        Args:
+          fills_gaps: whether a kernel may run before others of its chip that were placed earlier.
+        """
         self._package, self._order = scheduling_package(tables), order
-        self._lists = lists_of(tables, order, fusion_group, rank)
+        self._lists = lists_of(tables, order, fusion_group, rank, fills_gaps)
         self._rng = np.random.default_rng(seed)
         _first(self._package, self._lists)
 

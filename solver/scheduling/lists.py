@@ -14,7 +14,7 @@ from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.model.execution import NONE
 from go_opt.env.model.makespan import decisions
 
-MOST_GAPS: Final = 256  # looked at, from the last one back
+MOST_GAPS: Final = 256
 
 # Of a kernel while kernels are placed: tensors it waits for, its place among those placed, the kernels
 # that run before and behind it on its chip, or NONE, and its chip in the best schedule.
@@ -46,10 +46,13 @@ class Lists(NamedTuple):
     drawn: FloatArray  # [M]
     priority: FloatArray  # [M]
     stream_bytes: LongArray  # [D] none
+    most_gaps: LongArray  # [1] looked at, from the last one back
     best_s: FloatArray  # [1]
 
 
-def lists_of(tables: CostTables, order: IntArray, fusion_group: IntArray, rank: FloatArray) -> Lists:
+def lists_of(
+    tables: CostTables, order: IntArray, fusion_group: IntArray, rank: FloatArray, fills_gaps: bool
+) -> Lists:
     """Kernels to place by ``rank`` [M], numbered along ``order`` [N]."""
     kernel_of = number_kernels(order, fusion_group)
     kernels, ops = decisions(order, kernel_of)
@@ -77,6 +80,7 @@ def lists_of(tables: CostTables, order: IntArray, fusion_group: IntArray, rank: 
         drawn=np.zeros(num_kernels),
         priority=np.zeros(num_kernels),
         stream_bytes=np.zeros(num_chips, np.int64),
+        most_gaps=np.array([MOST_GAPS * fills_gaps]),
         best_s=np.zeros(1),
     )
 
@@ -90,7 +94,7 @@ def find_slot(lists: Lists, kernel: int, chip: int) -> float:
     behind = chips[chip].last
     start_s = arrival_s if behind == NONE else max(arrival_s, placed[behind].end_s)
     before = behind
-    for _ in range(MOST_GAPS):
+    for _ in range(lists.most_gaps[0]):
         if behind == NONE or placed[behind].end_s <= arrival_s:
             break
         ahead = placed[behind].before
