@@ -109,63 +109,65 @@ def interval_s(problem: Problem, chips: IntArray) -> float:
     return float(problem.interval_s(*rows)[0])
 
 
-def flexflow(walk: Walk) -> None:
+Step = Callable[[Walk, Problem, Problem, IntArray], IntArray]
+
+
+def _walked(walk: Walk, step: Step) -> None:
+    """Proposals of ``step``, which takes the problems before and after a change of parts, and chips."""
     parts = tuple(1 for _ in walk.most)
     problem = walk.problem_of(parts)
     chips, now_s = equal_work(problem), math.inf
     while walk.spent() < 1.0:
-        if walk.rng.random() < PARTS_SHARE:
-            other = walk.other_parts(parts)
-            there = walk.problem_of(other)
-            proposal = carried(problem.graph, chips, there)
-        else:
-            other, there, proposal = parts, problem, chips
+        other = walk.other_parts(parts) if walk.rng.random() < PARTS_SHARE else parts
+        there = walk.problem_of(other)
+        moved = step(walk, problem, there, chips)
+        cost_s = interval_s(there, moved)
+        if walk.is_taken(there, moved, cost_s, now_s):
+            parts, problem, chips, now_s = other, there, moved, cost_s
+
+
+def flexflow(walk: Walk) -> None:
+    def step(walk: Walk, problem: Problem, there: Problem, chips: IntArray) -> IntArray:
         units = unit_problem(there)
         of_units = np.zeros(units.num_units, dtype=np.int32)
-        of_units[units.unit_of_op] = proposal
+        of_units[units.unit_of_op] = chips if there is problem else carried(problem.graph, chips, there)
         trial = Trial(there, Limits(budget_s=walk.budget_s), "flexflow")
         if there is problem:
             of_units = _neighbour(trial, units, walk.rng, of_units)
         candidates = repaired(trial, units, of_units, seed=0)
         moved = [closed_up(np.asarray(row)[units.unit_of_op]) for row in candidates]
-        costs = [interval_s(there, row) for row in moved]
-        i = int(np.argmin(costs))
-        if walk.is_taken(there, moved[i], costs[i], now_s):
-            parts, problem, chips, now_s = other, there, moved[i], costs[i]
+        return min(moved, key=lambda row: interval_s(there, row))
+
+    _walked(walk, step)
 
 
 def carried(graph: Graph, chips: IntArray, there: Problem) -> IntArray:
-    """Chips by the names of ops; parts on chips one after the other, from that of their op."""
+    """Chips by the names of ops; parts on chips one after the other, from that of their op.
+
+    An op whose parts are not joined is where its first part is, of however many.
+    """
     chip_of = dict(zip(graph.op_names, chips.tolist(), strict=True))
+    for name, chip in list(chip_of.items()):
+        op, mark, part = name.partition("/part ")
+        if mark and part.startswith("1 of "):
+            chip_of.setdefault(op, chip)
     found, last = [], there.target.num_chips - 1
     for name in there.graph.op_names:
         op, _, part = name.partition("/part ")
-        first = chip_of.get(
-            name, chip_of.get(op, chip_of.get(f"{op}/part 1 of {part.rpartition(' ')[2]}", 0))
-        )
-        found.append(min(last, first + (int(part.split()[0]) - 1 if part and name not in chip_of else 0)))
+        behind = int(part.split()[0]) - 1 if part and name not in chip_of else 0
+        found.append(min(last, chip_of.get(name, chip_of[op]) + behind))
     return np.array(found, dtype=np.int32)
 
 
 def gemini(walk: Walk) -> None:
-    parts = tuple(1 for _ in walk.most)
-    problem = walk.problem_of(parts)
-    chips, now_s = equal_work(problem), math.inf
-    while walk.spent() < 1.0:
-        if walk.rng.random() < PARTS_SHARE:
-            other = walk.other_parts(parts)
-            there = walk.problem_of(other)
-            moved = (
-                equal_work(there)
-                if walk.rng.random() < 0.5
-                else along_order(there, carried(problem.graph, chips, there))
-            )
-        else:
-            other, there = parts, problem
-            moved = cut_moved(there, chips, walk.rng)
-        cost_s = interval_s(there, moved)
-        if walk.is_taken(there, moved, cost_s, now_s):
-            parts, problem, chips, now_s = other, there, moved, cost_s
+    def step(walk: Walk, problem: Problem, there: Problem, chips: IntArray) -> IntArray:
+        if there is problem:
+            return cut_moved(there, chips, walk.rng)
+        if walk.rng.random() < 0.5:
+            return equal_work(there)
+        return along_order(there, carried(problem.graph, chips, there))
+
+    _walked(walk, step)
 
 
 def along_order(problem: Problem, chips: IntArray) -> IntArray:

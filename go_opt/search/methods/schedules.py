@@ -74,7 +74,7 @@ def _proposal(lists: ListScheduling) -> Proposal:
 
 
 def annealed(search: SearchView) -> Iterator[Event]:
-    """Chains from the best plan, two at a time, twice as long after each that gained nothing.
+    """Chains from the best plan, two at a time, twice as long each time.
 
     A round is so many moves of both chains, on two threads that wait for each other; each counts
     as one evaluation.

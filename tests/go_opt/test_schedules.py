@@ -1,0 +1,50 @@
+"""The search for the makespan where placements are free: what it reaches, repeats and keeps."""
+
+from __future__ import annotations
+
+import pytest
+
+import go_opt
+from go_opt.result import OptimizeResult
+
+GRAPH, TARGET = "zoo:inception_v1", "gpu-2"
+
+
+def searched(**options: object) -> OptimizeResult:
+    asked: dict[str, object] = {"objective": "latency", "max_evaluations": 400, "policy": None, "seed": 3}
+    return go_opt.optimize(go_opt.load(GRAPH), TARGET, **(asked | options))
+
+
+def test_both_methods_take_part_and_the_plan_is_valid() -> None:
+    result = searched()
+    methods = {step.method for step in result.history}
+    assert {"annealing", "earliest finish: upward rank"} <= methods
+    first_s = next(
+        step.objective_s for step in result.history if step.method == "earliest finish: default order"
+    )
+    assert result.lower_bound_s <= result.metrics.makespan_s < first_s
+    assert go_opt.verify(go_opt.load(GRAPH), TARGET, result.plan) == []
+
+
+def test_same_seed_and_evaluations_same_plan() -> None:
+    one, other = searched(), searched()
+    assert one.metrics.makespan_s == other.metrics.makespan_s
+    assert one.plan.placement.tolist() == other.plan.placement.tolist()
+    assert one.plan.order.tolist() == other.plan.order.tolist()
+
+
+@pytest.mark.parametrize("decide", ["all", "placement"])
+def test_constraints_on_chips_are_kept(decide: str) -> None:
+    names = go_opt.load(GRAPH).op_names
+    constraints = (go_opt.Pin(names[5], 1), go_opt.Forbid(names[20], (0,)))
+    result = searched(constraints=constraints, decide=decide)
+    assert result.plan.placement[5] == 1
+    assert result.plan.placement[20] == 1
+    assert go_opt.verify(go_opt.load(GRAPH), TARGET, result.plan, constraints) == []
+
+
+def test_other_constraints_are_kept_without_annealing() -> None:
+    names = go_opt.load(GRAPH).op_names
+    result = searched(constraints=(go_opt.Colocate((names[5], names[40])),))
+    assert result.plan.placement[5] == result.plan.placement[40]
+    assert "annealing" not in {step.method for step in result.history}
