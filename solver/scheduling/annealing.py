@@ -84,7 +84,7 @@ class ScheduleAnnealing:
         self._package = scheduling_package(tables)
         outputs = np.ascontiguousarray(self._package.op_lists["outputs"]), self._package.outputs
         self._instance = instance_of(graph, tables, roles, *outputs)
-        present, proposed, best = (schedule_of(tables, *plan) for _ in range(3))
+        present, proposed, best = (schedule_of(self._instance, *plan) for _ in range(3))
         path, made = np.zeros(tables.num_ops + 1, np.int32), np.zeros(3)
         self._chain = _Chain(present, proposed, best, path, np.zeros(tables.num_chips, np.int64), made)
         self._rng = np.random.default_rng(seed)

@@ -133,7 +133,7 @@ def _bounds(instance: Instance, schedule: Schedule, kernel: int, other: int) -> 
         if member == NONE:
             continue
         op = kernels[member].first_op
-        while op >= 0:
+        while op != NONE:
             for i in range(instance.flow[op].producers, instance.flow[op + 1].producers):
                 read = ops[instance.producers[i]].kernel
                 if read not in (kernel, other):
@@ -214,14 +214,14 @@ def _link(instance: Instance, schedule: Schedule, kernel: int, other: int) -> No
     kernels, ops = schedule.kernels, schedule.ops
     one, two = int64(kernels[kernel].first_op), int64(kernels[other].first_op)
     op = two
-    while op >= 0:
+    while op != NONE:
         ops[op].kernel = kernel
         op = int64(ops[op].following)
     last = int64(NONE)
-    while one >= 0 or two >= 0:
-        if two < 0:
+    while one != NONE or two != NONE:
+        if two == NONE:
             takes_one = True
-        elif one < 0:
+        elif one == NONE:
             takes_one = False
         elif (instance.flow[one].role == REDUCTION) != (instance.flow[two].role == REDUCTION):
             takes_one = instance.flow[two].role == REDUCTION
@@ -254,7 +254,7 @@ def _part(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Ge
     ops[last].following = NONE
     is_behind = False  # whether the op that gives the kernel its number is
     op = behind
-    while op >= 0:
+    while op != NONE:
         is_behind |= op == kernel
         op = int64(ops[op].following)
     number = first if is_behind else behind
@@ -262,7 +262,7 @@ def _part(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Ge
         kernels[kernel].first_op = behind
     kernels[number].first_op = first if is_behind else behind
     op = int64(kernels[number].first_op)
-    while op >= 0:
+    while op != NONE:
         ops[op].kernel = number
         op = int64(ops[op].following)
     kernels[number].chip = kernels[kernel].chip

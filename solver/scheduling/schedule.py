@@ -80,16 +80,22 @@ def instance_of(
     return Instance(tables, flow, producers, readers, alike, output_ptr, outputs, seen, np.zeros(1, np.int64))
 
 
-def schedule_of(tables: CostTables, placement: IntArray, order: IntArray, fusion_group: IntArray) -> Schedule:
-    """The schedule of a plan, not yet priced; arguments are [N]."""
+def schedule_of(instance: Instance, placement: IntArray, order: IntArray, fusion_group: IntArray) -> Schedule:
+    """The schedule of a plan, not yet priced; arguments are [N].
+
+    Ops of a kernel stand in the order of storage, a reduction last, whatever the plan's order.
+    """
+    tables, num_ops = instance.tables, instance.tables.num_ops
     numbers = number_kernels(order, fusion_group)
+    is_last = instance.flow["role"][:-1] == REDUCTION
+    order = np.lexsort((np.arange(num_ops), is_last, numbers)).astype(np.int32)
     num_kernels = int(numbers.max()) + 1
     first_op = decisions(order, numbers)[0]["first_op"][:num_kernels]
     kernels, ops = decisions(order, first_op[numbers].astype(np.int32))  # numbered by their first op
     kernels["chip"] = placement
-    sequence = np.full(tables.num_ops, NONE, dtype=np.int32)
+    sequence = np.full(num_ops, NONE, dtype=np.int32)
     sequence[:num_kernels] = first_op
-    kind_s = np.zeros((tables.num_ops, len(tables.sram_s_per_byte)))
+    kind_s = np.zeros((num_ops, len(tables.sram_s_per_byte)))
     return Schedule(kernels, ops, sequence, kind_s, np.array([num_kernels]))
 
 
