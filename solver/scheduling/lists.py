@@ -14,7 +14,7 @@ from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.model.execution import NONE
 from go_opt.env.model.makespan import decisions
 
-MOST_GAPS: Final = 256
+MOST_GAPS: Final = 4096
 
 # Of a kernel while kernels are placed: tensors it waits for, its place among those placed, the kernels
 # that run before and behind it on its chip, or NONE, and its chip in the best schedule.
