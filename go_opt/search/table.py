@@ -16,7 +16,7 @@ from go_opt.search.methods.events import Event, SearchView, has_static_constrain
 from go_opt.search.methods.first_plans import Start
 from go_opt.search.methods.given import given
 from go_opt.search.methods.guesses import guesses
-from go_opt.search.methods.improvement import improvements, polished, with_clones
+from go_opt.search.methods.improvement import improvements, with_clones
 from go_opt.search.methods.slices import slices
 from go_opt.solver import Passing
 
@@ -114,8 +114,6 @@ METHODS: Final = (
     # Annealing on the best plan's placement, and the refinement that finds placements and proves a bound.
     Method("rounds of improvement", "in turn",
            lambda v: is_along_ring(v) and bool(v.tables.can_run.any(axis=0).all()), _rounds, MISSION),
-    # Other orders and kernels on the chips of the best plan.
-    Method("polish", "after a chain", is_open, lambda s: polished(s.search), NOT_MEASURED),
     # Cheap ops run once more, on the chips that read what they make.
     Method("clones", "after a chain", lambda v: v.passing == "relayed",
            lambda s: with_clones(s.search), "clones"),

@@ -52,7 +52,6 @@ NEXT = {"slice: depth order", "slice: height order"}
 WAIT = {
     "refinement",
     "annealing",
-    "polish",
     "clones",
     "slice: order of a free slicing",
     "slice: genetic order",
