@@ -28,7 +28,6 @@ When = Literal[
     "in turn",  # until none has anything left
     "background",  # on a second core, where the time is what is short; else in turn
     "after a chain",  # of annealing, within the rounds of improvement
-    "best plan",  # on every new best plan, between the turns
 ]
 
 
@@ -122,13 +121,7 @@ METHODS: Final = (
            lambda s: orders.genetic(s.search, s.best_kernels, "relayed"), NOT_MEASURED),
     # The same without relays, started from what the triangle rule leaves of free slicings.
     Method("genetic orders", "in turn", is_along_ring, _unrelayed, "seeded orders"),
-    # Orders of kernels that may be cut.
-    Method("orders of split kernels", "in turn", lambda v: is_along_ring(v) and is_open(v),
-           lambda s: orders.split_kernels(s.search, s.best_kernels), "orders of split kernels"),
     # Genetic search over orders and kernels at once.
     Method("orders and kernels", "background", lambda v: is_along_ring(v) and is_open(v),
            lambda s: orders.joint_keys(s.search), NOT_MEASURED),
-    # The order of the best plan, sliced again with cuts through its kernels.
-    Method("split kernels", "best plan", lambda v: is_along_ring(v) and is_open(v),
-           lambda s: orders.split_best_plan(s.search), "split kernels"),
 )  # fmt: skip

@@ -94,12 +94,7 @@ class Slicer:
     def _cost(
         self, slicing: Slicing | ReplicatedSlicing, order: IntArray, fusion_group: IntArray
     ) -> CheapestSlicing:
-        return self.cost(slicing.placement, slicing.replication, order, fusion_group)
-
-    def cost(
-        self, placement: IntArray, replication: IntArray | None, order: IntArray, fusion_group: IntArray
-    ) -> CheapestSlicing:
-        """What a placement [N] costs; infinite where it does not fit."""
+        placement, replication = slicing.placement, slicing.replication
         if replication is None:
             return self._evaluated(self.instance.tables, placement, order, fusion_group)
         stages = stages_of(placement, replication)

@@ -99,6 +99,8 @@ def test_plans_are_valid_and_cost_what_they_say(branchy: Instance) -> None:
         genetic_orders(strict, group, seed=0),
         seeded_orders(strict, group, orders, seed=0),
         genetic_orders(relayed, group, seed=0),
+        joint_orders(strict, seed=0),
+        joint_orders(relayed, seed=0),
     )
     triangle = branchy.target.constraints.triangle
     for plans in searches:
@@ -187,6 +189,12 @@ def test_where_weights_stream_joint_keys_are_ranked_by_bounds(
     # While slices stream, only what is better than all before is sliced for good.
     assert min(reached) == pytest.approx(12e-6)
     assert len(reached) < EVALUATIONS // 10
+
+
+def test_joint_search_repeats_itself(branchy: Instance) -> None:
+    slicer = Slicer(branchy, "adjacent")
+    one, two = ([*islice(joint_orders(slicer, seed=3), EVALUATIONS)] for _ in range(2))
+    assert [plan and plan.interval_s for plan in one] == [plan and plan.interval_s for plan in two]
 
 
 def test_joint_search_goes_on_from_what_others_know(branchy: Instance) -> None:

@@ -69,7 +69,6 @@ def changes() -> dict[str, list[Change]]:
         kept = tuple(method for method in table.METHODS if method.name not in names)
         return [("go_opt.search.table.METHODS", kept)]
 
-    unsplit = (orders + "joint_orders.loose_slicings", nothing)
     no_ties = [
         (orders + f"{name}.tied_keys", lambda *args: None) for name in ("order_search", "joint_orders")
     ]
@@ -87,7 +86,6 @@ def changes() -> dict[str, list[Change]]:
         ],
         **{method.name: without(method.name) for method in table.METHODS if method.when != "first"},
         "genetic orders": [("go_opt.search.methods.orders.genetic_orders", nothing)],
-        "split kernels": [*without("split kernels", "orders of split kernels"), unsplit],
     }
 
 

@@ -1,4 +1,4 @@
-"""Search over orders for the slicer: genetic, with kernels as they are, cut, or searched for as well."""
+"""Search over orders for the slicer: genetic, with kernels as they are or searched for as well."""
 
 from __future__ import annotations
 
@@ -11,25 +11,20 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.arrays import IntArray
-from go_opt.env import greedy_fusion, loop_roles
 from go_opt.search.compiling.kernel_cache import are_compiled
-from go_opt.search.methods.events import Event, SearchView, order_events, proposal_or_miss, waiting_until
+from go_opt.search.methods.events import Event, SearchView, order_events, waiting_until
 from go_opt.solver import Passing
-from go_opt.solver.constraints.fusion import constrained_fusion
 from go_opt.solver.orders import fixed_orders, random_orders
-from go_opt.solver.orders.cheapest import CheapestSlicing, Slicer
+from go_opt.solver.orders.cheapest import Slicer
 from go_opt.solver.orders.instance import instance
 from go_opt.solver.orders.joint_orders import joint_orders
-from go_opt.solver.orders.loose_orders import loose_orders
-from go_opt.solver.orders.loose_slicing import loose_slicings
 from go_opt.solver.orders.order_search import HOPELESS, OrderPlan, genetic_orders
 from go_opt.solver.orders.seeded import seeded_orders
 
 RANDOM_SEEDS: Final = 4  # random orders that free slicings are projected along, beside the fixed ones
 # A search short of time ends after this many orders in a row without a better plan, or so many slicings.
 PATIENCE: Final = 1000
-SPLIT_PATIENCE: Final = 4000
-DRAWS: Final = 8  # of kernels to take apart, for a best plan
+JOINT_PATIENCE: Final = 4000
 
 
 def genetic(search: SearchView, group: IntArray, passing: Passing) -> Iterator[Event]:
@@ -43,32 +38,11 @@ def genetic(search: SearchView, group: IntArray, passing: Passing) -> Iterator[E
     yield from order_events(search, _genetic_plans(search, group, passing), PATIENCE)
 
 
-def split_kernels(search: SearchView, group: IntArray) -> Iterator[Event]:
-    """Orders of the kernels ``group`` [N], which may be cut: one for each slicing."""
-    plans = loose_orders(_slicer(search, search.passing), group, seed=search.request.seed)
-    yield from order_events(search, (("slice: split kernels", plan) for plan in plans), SPLIT_PATIENCE)
-
-
 def joint_keys(search: SearchView) -> Iterator[Event]:
     """Orders and kernels: one for each slicing."""
     slicer, known = _slicer(search, search.passing), partial(_best, search)
     plans = joint_orders(slicer, seed=search.request.seed, known=known)
-    yield from order_events(search, (("slice: orders and kernels", plan) for plan in plans), SPLIT_PATIENCE)
-
-
-def split_best_plan(search: SearchView) -> Iterator[Event]:
-    """The order of the best plan chip by chip, its kernels anew, sliced from its cuts on."""
-    plan = _best(search)
-    if plan is None:
-        return
-    order = plan.order[np.argsort(plan.placement[plan.order], kind="stable")]
-    kernels = constrained_fusion(search.asked, order, greedy_fusion(loop_roles(search.graph), order))
-    start = CheapestSlicing(plan.placement, plan.interval_s, fits=True, replication=plan.replication)
-    slicer, rng = _slicer(search, search.passing), np.random.default_rng((search.request.seed, 2))
-    for better in loose_slicings(slicer, order, kernels, start, rng=rng, draws=DRAWS):
-        yield proposal_or_miss(search, "split kernels", better)
-        if search.is_late:
-            return
+    yield from order_events(search, (("slice: orders and kernels", plan) for plan in plans), JOINT_PATIENCE)
 
 
 def _genetic_plans(
