@@ -18,7 +18,6 @@ from go_opt.search.methods.given import given
 from go_opt.search.methods.guesses import guesses
 from go_opt.search.methods.improvement import improvements, with_clones
 from go_opt.search.methods.slices import slices
-from go_opt.solver import Passing
 
 MISSION: Final = "the mission names it"
 NOT_MEASURED: Final = "not measured"
@@ -75,11 +74,6 @@ def _rounds(s: Start) -> Iterator[Event]:
     return improvements(s.search, lambda: (event for method in after_chain for event in method.events(s)))
 
 
-def _unrelayed(s: Start) -> Iterator[Event]:
-    passing: Passing = "free" if s.search.passing == "free" else "adjacent"
-    return orders.genetic(s.search, s.best_kernels, passing)
-
-
 METHODS: Final = (
     # Chips filled along the default order up to equal shares of the work: the reference of comparisons.
     Method("greedy", "first", lambda v: True, first_plans.greedy, NOT_MEASURED),
@@ -97,7 +91,7 @@ METHODS: Final = (
     # The same, and copies of a whole plan, with kernels joined wherever they may be.
     Method("joined kernels", "next", lambda v: is_free(v) and is_open(v), first_plans.joined, NOT_MEASURED),
     # The same of a few other orders, and of one kernel for each op.
-    Method("fixed orders", "next", is_open, first_plans.sliced_orders, NOT_MEASURED),
+    Method("fixed orders", "next", is_open, first_plans.sliced_orders, "fixed orders"),
     # These orders in segments of one chip for each branch.
     Method("split slicing", "next", lambda v: True, first_plans.split_branches, "split slicing"),
     # Earliest finish along upward ranks.
@@ -116,12 +110,10 @@ METHODS: Final = (
     # Cheap ops run once more, on the chips that read what they make.
     Method("clones", "after a chain", lambda v: v.passing == "relayed",
            lambda s: with_clones(s.search), "clones"),
-    # Genetic search over orders, cut with relays.
-    Method("genetic orders, relayed", "in turn", lambda v: is_along_ring(v) and v.passing == "relayed",
-           lambda s: orders.genetic(s.search, s.best_kernels, "relayed"), NOT_MEASURED),
-    # The same without relays, started from what the triangle rule leaves of free slicings.
-    Method("genetic orders", "in turn", is_along_ring, _unrelayed, "seeded orders"),
+    # Orders of what the triangle rule leaves of free slicings.
+    Method("seeded orders", "in turn", lambda v: is_along_ring(v) and v.passing != "free",
+           lambda s: orders.seeded(s.search, s.best_kernels), "seeded orders"),
     # Genetic search over orders and kernels at once.
     Method("orders and kernels", "background", lambda v: is_along_ring(v) and is_open(v),
-           lambda s: orders.joint_keys(s.search), NOT_MEASURED),
+           lambda s: orders.joint_keys(s.search), "orders and kernels"),
 )  # fmt: skip

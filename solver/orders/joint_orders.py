@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.solver.orders.cheapest import Slicer
+from go_opt.solver.orders.cheapest import BETTER, HOPELESS, OrderPlan, Slicer
 from go_opt.solver.orders.genetic import (
     AS_BY_DEFAULT,
     JOINED,
@@ -31,7 +31,6 @@ from go_opt.solver.orders.genetic import (
     order_keys,
 )
 from go_opt.solver.orders.instance import Instance
-from go_opt.solver.orders.order_search import BETTER, HOPELESS, OrderPlan
 from go_opt.solver.orders.orders import starting_orders
 from go_opt.solver.orders.tied_keys import TiedKeys, tied_keys
 

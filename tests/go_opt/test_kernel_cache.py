@@ -54,7 +54,6 @@ WAIT = {
     "annealing",
     "clones",
     "slice: order of a free slicing",
-    "slice: genetic order",
 }
 
 
