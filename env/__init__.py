@@ -2,7 +2,7 @@
 
 from go_opt.env.cost import CostTables, cost_tables
 from go_opt.env.evaluation import PlanCosts, evaluate_plan, evaluate_plans
-from go_opt.env.kernels.fusion import greedy_fusion, is_one_loop, loop_roles
+from go_opt.env.kernels.fusion import fused_within_chips, greedy_fusion, is_one_loop, loop_roles
 from go_opt.env.kernels.priority_fusion import priority_fusion
 from go_opt.env.kernels.schedule import depth, height, list_schedule
 from go_opt.env.model.analytical import BatchMetrics, evaluate_batch
@@ -24,6 +24,7 @@ __all__ = [
     "evaluate_batch",
     "evaluate_plan",
     "evaluate_plans",
+    "fused_within_chips",
     "greedy_fusion",
     "height",
     "is_one_loop",

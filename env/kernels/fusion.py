@@ -70,6 +70,15 @@ def greedy_fusion(roles: LoopRoles, order: IntArray) -> IntArray:
     return _greedy_fusion(roles, order)
 
 
+def fused_within_chips(graph: Graph, order: IntArray, placement: IntArray) -> IntArray:
+    """[N] greedy kernels along ``order`` [N], taken apart where chips meet: each is on one chip."""
+    along, chip = greedy_fusion(loop_roles(graph), order)[order], placement[order]
+    starts = np.concatenate([[True], (along[1:] != along[:-1]) | (chip[1:] != chip[:-1])])
+    group = np.empty_like(along)
+    group[order] = np.cumsum(starts) - 1
+    return group
+
+
 def is_one_loop(roles: LoopRoles, ops: IntArray) -> bool:
     """Whether ``ops``, in execution order, may be one kernel."""
     if len(ops) == 1:

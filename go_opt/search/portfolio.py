@@ -10,7 +10,6 @@ from typing import Final
 
 from go_opt.env import Target
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
 from go_opt.result import Request
 from go_opt.search.compiling.kernel_cache import are_compiled
 from go_opt.search.methods.background import has_core_to_spare, in_background
@@ -18,7 +17,7 @@ from go_opt.search.methods.events import Event, Proposal, SearchView, has_static
 from go_opt.search.methods.first_plans import Start
 from go_opt.search.methods.guesses import until_advised
 from go_opt.search.policies import ask_policy
-from go_opt.search.table import Method, is_along_ring, is_for_latency, serving
+from go_opt.search.table import is_along_ring, is_for_latency, serving
 
 # What the policy needs to get a word in, and the largest graph that is worth waiting for it.
 LEAST_EVALUATIONS: Final = 16
@@ -28,7 +27,6 @@ FAVOUR: Final = 3.0  # turns of the method that found the best plan so far, for 
 NOTABLY: Final = 0.999  # better, to be the finder: many small steps are no reason to go on
 HEAD_START: Final = 0.2  # of the time, for guesses: on small graphs they lose patience long before
 FIRST_EVENTS: Final = 16  # of the rounds of improvement, where only placements are decided
-SHARE: Final = 0.2  # of the time, at most, for what is tried on every new best plan
 
 
 def policy_takes_part(graph: Graph, target: Target, request: Request) -> bool:
@@ -81,10 +79,7 @@ def _others(start: Start, last: Sequence[Iterator[Event]]) -> Iterator[Event]:
         for rounds in turns[:1]:  # most graphs are solved in these: the search over orders need not begin
             yield from islice(rounds, FIRST_EVENTS)
     head_start = HEAD_START if search.request.decide == "all" else 0.0
-    in_turn = _in_turn(search, [*turns, *last], head_start)
-    for method in serving(search, "best plan"):
-        in_turn = _with_best_plans(start, in_turn, method)
-    yield from in_turn
+    yield from _in_turn(search, [*turns, *last], head_start)
 
 
 def _in_turn(search: SearchView, turns: Sequence[Iterator[Event]], head_start: float) -> Iterator[Event]:
@@ -114,27 +109,3 @@ def _in_turn(search: SearchView, turns: Sequence[Iterator[Event]], head_start: f
         spent = 1.0 if is_counted else time.monotonic() - started_s
         is_favoured = turn == finder and used[turn] >= 0.0  # a head start is used up as it is
         used[turn] += spent / FAVOUR if is_favoured else spent
-
-
-def _with_best_plans(start: Start, others: Iterator[Event], method: Method) -> Iterator[Event]:
-    """The events of ``others``; ``method`` starts anew on each new best plan.
-
-    Short of time, it takes no more than :data:`SHARE` of it.
-    """
-    search = start.search
-    is_counted = search.request.max_evaluations is not None
-    known: Plan | None = None
-    further: Iterator[Event] = iter(())
-    began_s, used_s = time.monotonic(), 0.0
-    for event in others:
-        yield event
-        if search.best_plan is not known and search.best_plan is not None:
-            known, further = search.best_plan, method.events(start)
-        while is_counted or used_s <= SHARE * (time.monotonic() - began_s):
-            started_s = time.monotonic()
-            try:
-                yield next(further)
-            except StopIteration:
-                break
-            used_s += time.monotonic() - started_s
-            known = search.best_plan  # what it finds it goes on from itself

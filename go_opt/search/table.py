@@ -16,9 +16,8 @@ from go_opt.search.methods.events import Event, SearchView, has_static_constrain
 from go_opt.search.methods.first_plans import Start
 from go_opt.search.methods.given import given
 from go_opt.search.methods.guesses import guesses
-from go_opt.search.methods.improvement import improvements, polished, with_clones
+from go_opt.search.methods.improvement import improvements, with_clones
 from go_opt.search.methods.slices import slices
-from go_opt.solver import Passing
 
 MISSION: Final = "the mission names it"
 NOT_MEASURED: Final = "not measured"
@@ -28,7 +27,6 @@ When = Literal[
     "in turn",  # until none has anything left
     "background",  # on a second core, where the time is what is short; else in turn
     "after a chain",  # of annealing, within the rounds of improvement
-    "best plan",  # on every new best plan, between the turns
 ]
 
 
@@ -76,11 +74,6 @@ def _rounds(s: Start) -> Iterator[Event]:
     return improvements(s.search, lambda: (event for method in after_chain for event in method.events(s)))
 
 
-def _unrelayed(s: Start) -> Iterator[Event]:
-    passing: Passing = "free" if s.search.passing == "free" else "adjacent"
-    return orders.genetic(s.search, s.best_kernels, passing)
-
-
 METHODS: Final = (
     # Chips filled along the default order up to equal shares of the work: the reference of comparisons.
     Method("greedy", "first", lambda v: True, first_plans.greedy, NOT_MEASURED),
@@ -98,7 +91,7 @@ METHODS: Final = (
     # The same, and copies of a whole plan, with kernels joined wherever they may be.
     Method("joined kernels", "next", lambda v: is_free(v) and is_open(v), first_plans.joined, NOT_MEASURED),
     # The same of a few other orders, and of one kernel for each op.
-    Method("fixed orders", "next", is_open, first_plans.sliced_orders, NOT_MEASURED),
+    Method("fixed orders", "next", is_open, first_plans.sliced_orders, "fixed orders"),
     # These orders in segments of one chip for each branch.
     Method("split slicing", "next", lambda v: True, first_plans.split_branches, "split slicing"),
     # Earliest finish along upward ranks.
@@ -114,23 +107,13 @@ METHODS: Final = (
     # Annealing on the best plan's placement, and the refinement that finds placements and proves a bound.
     Method("rounds of improvement", "in turn",
            lambda v: is_along_ring(v) and bool(v.tables.can_run.any(axis=0).all()), _rounds, MISSION),
-    # Other orders and kernels on the chips of the best plan.
-    Method("polish", "after a chain", is_open, lambda s: polished(s.search), NOT_MEASURED),
     # Cheap ops run once more, on the chips that read what they make.
     Method("clones", "after a chain", lambda v: v.passing == "relayed",
            lambda s: with_clones(s.search), "clones"),
-    # Genetic search over orders, cut with relays.
-    Method("genetic orders, relayed", "in turn", lambda v: is_along_ring(v) and v.passing == "relayed",
-           lambda s: orders.genetic(s.search, s.best_kernels, "relayed"), NOT_MEASURED),
-    # The same without relays, started from what the triangle rule leaves of free slicings.
-    Method("genetic orders", "in turn", is_along_ring, _unrelayed, "seeded orders"),
-    # Orders of kernels that may be cut.
-    Method("orders of split kernels", "in turn", lambda v: is_along_ring(v) and is_open(v),
-           lambda s: orders.split_kernels(s.search, s.best_kernels), "orders of split kernels"),
+    # Orders of what the triangle rule leaves of free slicings.
+    Method("seeded orders", "in turn", lambda v: is_along_ring(v) and v.passing != "free",
+           lambda s: orders.seeded(s.search, s.best_kernels), "seeded orders"),
     # Genetic search over orders and kernels at once.
     Method("orders and kernels", "background", lambda v: is_along_ring(v) and is_open(v),
-           lambda s: orders.joint_keys(s.search), NOT_MEASURED),
-    # The order of the best plan, sliced again with cuts through its kernels.
-    Method("split kernels", "best plan", lambda v: is_along_ring(v) and is_open(v),
-           lambda s: orders.split_best_plan(s.search), "split kernels"),
+           lambda s: orders.joint_keys(s.search), "orders and kernels"),
 )  # fmt: skip

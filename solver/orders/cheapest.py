@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from go_opt.common.arrays import IntArray
 from go_opt.env import CostTables
@@ -26,6 +26,19 @@ from go_opt.solver.slicing.streamed.slice import (
 
 # A plan this much slower than its cuts streams weights.
 STREAMS: Final = 1.0 + 1e-6
+# For searches over orders, which ask for slicings within them.
+BETTER: Final = 1.0 - 1e-9  # times what is to be beaten
+HOPELESS: Final = 2.0  # times the best so far
+
+
+class OrderPlan(NamedTuple):
+    """An order and its slicing."""
+
+    placement: IntArray  # [N]
+    order: IntArray  # [N]
+    fusion_group: IntArray  # [N]
+    interval_s: float
+    replication: IntArray | None = None  # [N]; None: no stage is replicated
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,12 +107,7 @@ class Slicer:
     def _cost(
         self, slicing: Slicing | ReplicatedSlicing, order: IntArray, fusion_group: IntArray
     ) -> CheapestSlicing:
-        return self.cost(slicing.placement, slicing.replication, order, fusion_group)
-
-    def cost(
-        self, placement: IntArray, replication: IntArray | None, order: IntArray, fusion_group: IntArray
-    ) -> CheapestSlicing:
-        """What a placement [N] costs; infinite where it does not fit."""
+        placement, replication = slicing.placement, slicing.replication
         if replication is None:
             return self._evaluated(self.instance.tables, placement, order, fusion_group)
         stages = stages_of(placement, replication)

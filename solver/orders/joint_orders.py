@@ -4,9 +4,9 @@ A genome (:mod:`go_opt.solver.orders.genetic`) has two keys an op. Kernels joine
 tensors out of memory; where that binds, nothing else finds such plans. In every other generation
 ops at the same place of identical blocks share their keys (:mod:`go_opt.solver.orders.tied_keys`).
 
-Only genomes that can beat the worst elite are sliced for good, the best of a generation through its
-kernels (:mod:`go_opt.solver.orders.loose_slicing`). Along long orders charging slices for what they stream
-takes most of the time: there only those that can beat the best are, and bounds rank the rest.
+Only genomes that can beat the worst elite are sliced for good. Along long orders charging slices for
+what they stream takes most of the time: there only those that can beat the best are, and bounds rank
+the rest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.solver.orders.cheapest import CheapestSlicing, Slicer
+from go_opt.solver.orders.cheapest import BETTER, HOPELESS, OrderPlan, Slicer
 from go_opt.solver.orders.genetic import (
     AS_BY_DEFAULT,
     JOINED,
@@ -31,8 +31,6 @@ from go_opt.solver.orders.genetic import (
     order_keys,
 )
 from go_opt.solver.orders.instance import Instance
-from go_opt.solver.orders.loose_slicing import loose_slicings
-from go_opt.solver.orders.order_search import BETTER, HOPELESS, OrderPlan
 from go_opt.solver.orders.orders import starting_orders
 from go_opt.solver.orders.tied_keys import TiedKeys, tied_keys
 
@@ -51,7 +49,7 @@ def joint_orders(
     case = slicer.instance
     tie = tied_keys(case.graph, case.order)
     evolutions = [_Generations(case, seed, of_one) for of_one in ([None] if tie is None else [tie, None])]
-    trial = _Trial(slicer, np.random.default_rng((seed, 3)))
+    trial = _Trial(slicer)
     for evolution in cycle(evolutions):
         of_others = known()
         if of_others is not None and of_others.interval_s < trial.best_s:
@@ -65,7 +63,6 @@ class _Trial:
     """Slices what genomes decode to."""
 
     slicer: Slicer
-    rng: np.random.Generator
     best_s: float = math.inf
     best_keys: Keys | None = None  # [2 N]
     streams: bool = False  # whether the last slicing does
@@ -93,15 +90,6 @@ class _Trial:
             self.best_s, self.best_keys = plan.interval_s, keys
         return plan, plan.interval_s
 
-    def through_kernels(self, plan: OrderPlan) -> Iterator[OrderPlan | None]:
-        """The best plan, sliced again through its kernels."""
-        start = CheapestSlicing(plan.placement, plan.interval_s, True, plan.replication)
-        for better in loose_slicings(
-            self.slicer, plan.order, plan.fusion_group, start, rng=self.rng, draws=0
-        ):
-            self.best_s = self.best_s if better is None else better.interval_s
-            yield better
-
 
 class _Generations:
     """Generations of genomes, those of identical blocks tied, and what becomes of them."""
@@ -117,17 +105,10 @@ class _Generations:
         if self._tie is None and trial.best_keys is not None and trial.best_s < self._best_s:
             genomes[0] = trial.best_keys  # what others and ties have found goes on here
         costs_s = np.full(len(genomes), math.inf)
-        best: tuple[int, OrderPlan] | None = None  # where it is better than all before
         for i, genome in enumerate(genomes):
             keys = genome.copy() if self._tie is None else _untied(self._tie, genome)
-            before_s = trial.best_s
             plan, costs_s[i] = trial.plan(keys, self._evolution.worst_elite)
-            if plan is not None and plan.interval_s < before_s:
-                best = i, plan
             yield plan
-        if best is not None:
-            yield from trial.through_kernels(best[1])
-            costs_s[best[0]] = trial.best_s
         self._best_s = min(self._best_s, float(costs_s.min()))
         self._evolution.advance(costs_s)
 

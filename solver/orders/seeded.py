@@ -17,8 +17,7 @@ import numpy as np
 from go_opt.common.arrays import IntArray
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.errors import InfeasibleError
-from go_opt.solver.orders.cheapest import Slicer
-from go_opt.solver.orders.order_search import BETTER, OrderPlan
+from go_opt.solver.orders.cheapest import BETTER, OrderPlan, Slicer
 from go_opt.solver.problem.problem import PlacementProblem, placement_problem
 from go_opt.solver.propagation.adjacent import ANCHORED, DRAWN, fix_adjacent
 

@@ -1,9 +1,7 @@
-"""Searches over orders: genetic, and seeded by slicing without the triangle rule."""
+"""Searches over orders: seeded by slicing without the triangle rule, and genetic with kernels."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
@@ -12,20 +10,14 @@ import pytest
 
 import go_opt
 import go_opt.solver.orders.joint_orders as joint_order_search
-from go_opt.env import list_schedule
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.plan import Plan
-from go_opt.solver import Passing, verify
+from go_opt.solver import verify
 from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
-from go_opt.solver.orders.cheapest import Slicer
-from go_opt.solver.orders.genetic import decoded, genetic_search, joint_keys, order_keys
+from go_opt.solver.orders.cheapest import OrderPlan, Slicer
+from go_opt.solver.orders.genetic import decoded, joint_keys
 from go_opt.solver.orders.instance import Instance, instance
 from go_opt.solver.orders.joint_orders import joint_orders
-from go_opt.solver.orders.order_search import (
-    HOPELESS,
-    OrderPlan,
-    genetic_orders,
-)
 from go_opt.solver.orders.orders import fixed_orders
 from go_opt.solver.orders.seeded import order_along, seeded_orders
 from go_opt.solver.orders.tied_keys import TiedKeys
@@ -70,35 +62,13 @@ def recurrent() -> Instance:
     return instance(b.build(), small_mcm(6, sram_bytes=2500))
 
 
-def best_s(plans: Iterator[OrderPlan | None]) -> float:
-    return min(plan.interval_s for plan in islice(plans, EVALUATIONS) if plan is not None)
-
-
-@pytest.mark.parametrize("passing", ["adjacent", "relayed"])
-def test_genetic_search_starts_with_the_default_order_and_repeats_itself(
-    branchy: Instance, passing: Passing
-) -> None:
-    slicer, group = Slicer(branchy, passing), branchy.fusion_group
-    plans = list(islice(genetic_orders(slicer, group, seed=1), EVALUATIONS))
-    default = slicer(branchy.order, group)
-    assert default is not None
-    assert plans[0] is not None
-    assert plans[0].interval_s == pytest.approx(default.interval_s)
-    assert plans[0].order.tolist() == branchy.order.tolist()
-    again = list(islice(genetic_orders(slicer, group, seed=1), EVALUATIONS))
-    reached = [None if plan is None else plan.interval_s for plan in plans]
-    assert reached == [None if plan is None else plan.interval_s for plan in again]
-    assert default.interval_s == pytest.approx(20e-6)
-    assert min(s for s in reached if s is not None) < 20e-6
-
-
 def test_plans_are_valid_and_cost_what_they_say(branchy: Instance) -> None:
     strict, relayed, group = Slicer(branchy, "adjacent"), Slicer(branchy, "relayed"), branchy.fusion_group
     orders = [branchy.order, *(order for _, order in fixed_orders(branchy.graph, group))]
     searches = (
-        genetic_orders(strict, group, seed=0),
         seeded_orders(strict, group, orders, seed=0),
-        genetic_orders(relayed, group, seed=0),
+        joint_orders(strict, seed=0),
+        joint_orders(relayed, seed=0),
     )
     triangle = branchy.target.constraints.triangle
     for plans in searches:
@@ -119,44 +89,6 @@ def test_plans_are_valid_and_cost_what_they_say(branchy: Instance) -> None:
             assert metrics.interval_s == pytest.approx(found.interval_s, rel=1e-9)
 
 
-def test_refusing_who_cannot_be_an_elite_costs_nothing(branchy: Instance) -> None:
-    # Without structured orders both start with the default order and the same random keys.
-    slicer, group = Slicer(branchy, "adjacent"), branchy.fusion_group
-
-    def interval_s(keys):
-        sliced = slicer(list_schedule(branchy.graph, group, keys), group)
-        return math.inf if sliced is None else sliced.interval_s
-
-    first = order_keys(branchy.order, group)
-    plain = [
-        genetic_search(interval_s, len(first), evaluations=EVALUATIONS, seed=seed, first=first)[0]
-        for seed in range(3)
-    ]
-    quick = [best_s(genetic_orders(slicer, group, seed=seed)) for seed in range(3)]
-    assert np.median(quick) <= np.median(plain) * 1.01
-
-
-def test_where_weights_stream(recurrent: Instance) -> None:
-    group = recurrent.fusion_group
-    plain = Slicer(recurrent, "relayed")
-    default = plain(recurrent.order, group)
-    assert default is not None
-    # 72 us of work on six chips; in turn, the second weight streams to each chip of both chains.
-    assert default.interval_s > 13e-6
-    capped = Slicer(recurrent, "relayed", cap_s=HOPELESS * default.interval_s)
-    assert best_s(genetic_orders(capped, group, seed=0)) == pytest.approx(12e-6)
-
-
-def test_seeds_are_among_the_first(branchy: Instance) -> None:
-    slicer, group = Slicer(branchy, "adjacent"), branchy.fusion_group
-    orders = [order for _, order in fixed_orders(branchy.graph, group)]
-    seeded = [plan for plan in islice(seeded_orders(slicer, group, orders, seed=0), 40) if plan is not None]
-    best = min(seeded, key=lambda plan: plan.interval_s)
-    second = next(islice(genetic_orders(slicer, group, seed=0, seeds=[best.order]), 1, None))
-    assert second is not None
-    assert second.interval_s == pytest.approx(best.interval_s, rel=1e-9)
-
-
 def test_seeded_orders_repeat_themselves(branchy: Instance) -> None:
     slicer, group = Slicer(branchy, "adjacent"), branchy.fusion_group
     one, two = ([*islice(seeded_orders(slicer, group, [branchy.order], seed=7), 20)] for _ in range(2))
@@ -174,7 +106,7 @@ def test_order_along_keeps_kernels_together() -> None:
 def test_nothing_that_fits_is_no_plan() -> None:
     case = instance(toy_graph(), small_mcm(2, sram_bytes=1999))
     slicer = Slicer(case, "relayed")
-    assert list(islice(genetic_orders(slicer, case.fusion_group, seed=0), 70)) == [None] * 70
+    assert list(islice(joint_orders(slicer, seed=0), 70)) == [None] * 70
 
 
 def test_where_weights_stream_joint_keys_are_ranked_by_bounds(
@@ -187,6 +119,12 @@ def test_where_weights_stream_joint_keys_are_ranked_by_bounds(
     # While slices stream, only what is better than all before is sliced for good.
     assert min(reached) == pytest.approx(12e-6)
     assert len(reached) < EVALUATIONS // 10
+
+
+def test_joint_search_repeats_itself(branchy: Instance) -> None:
+    slicer = Slicer(branchy, "adjacent")
+    one, two = ([*islice(joint_orders(slicer, seed=3), EVALUATIONS)] for _ in range(2))
+    assert [plan and plan.interval_s for plan in one] == [plan and plan.interval_s for plan in two]
 
 
 def test_joint_search_goes_on_from_what_others_know(branchy: Instance) -> None:

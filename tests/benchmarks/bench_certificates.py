@@ -33,6 +33,7 @@ from go_opt.env import (
     CostTables,
     cost_tables,
     evaluate_plan,
+    fused_within_chips,
     greedy_fusion,
     load_target,
     load_zoo,
@@ -43,7 +44,6 @@ from go_opt.env.copies.clonable import clonable_ops
 from go_opt.env.copies.stages import stages_of
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.solver.annealing.polish import fused_within_chips
 from go_opt.solver.certify.problem.build import refinement_problem
 from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem, replicated_plan_problem
 from go_opt.solver.certify.problem.problem import RefinementProblem

@@ -63,22 +63,17 @@ def changes() -> dict[str, list[Change]]:
     from go_opt.search.methods import improvement
     from go_opt.solver.certify.problem import build
 
-    orders, rounds = "go_opt.solver.orders.", "go_opt.search.methods.improvement."
+    rounds = "go_opt.search.methods.improvement."
 
     def without(*names: str) -> list[Change]:
         kept = tuple(method for method in table.METHODS if method.name not in names)
         return [("go_opt.search.table.METHODS", kept)]
 
-    unsplit = (orders + "joint_orders.loose_slicings", nothing)
-    no_ties = [
-        (orders + f"{name}.tied_keys", lambda *args: None) for name in ("order_search", "joint_orders")
-    ]
     no_edges = lambda *args: build.np.empty((0, 2), build.np.int32)  # noqa: E731
     return {
         "full": [],
         "control": [],
-        "tied keys": no_ties,
-        "seeded orders": [("go_opt.search.methods.orders.seeded_orders", nothing)],
+        "tied keys": [("go_opt.solver.orders.joint_orders.tied_keys", lambda *args: None)],
         "interchange": [("go_opt.solver.certify.problem.build._interchange_edges", no_edges)],
         "refinement of placements": [(rounds + "_refinings", proof_alone(improvement._refinings))],
         "annealing": [
@@ -86,8 +81,6 @@ def changes() -> dict[str, list[Change]]:
             (rounds + "_Chain.events", nothing),
         ],
         **{method.name: without(method.name) for method in table.METHODS if method.when != "first"},
-        "genetic orders": [("go_opt.search.methods.orders.genetic_orders", nothing)],
-        "split kernels": [*without("split kernels", "orders of split kernels"), unsplit],
     }
 
 

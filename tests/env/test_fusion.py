@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from go_opt.common.arrays import IntArray
-from go_opt.env import greedy_fusion, is_one_loop, load_zoo, loop_roles
+from go_opt.env import fused_within_chips, greedy_fusion, is_one_loop, load_zoo, loop_roles
 from go_opt.env.kernels.fusion import MAX_GROUP_OPS, are_one_loop
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
@@ -83,6 +83,12 @@ def test_greedy_fusion_of_the_toy() -> None:
     graph = toy_graph()
     # embed moves data; mix would be a second matrix op; logits has 1000 elements, add 500.
     assert _greedy(graph, np.arange(6, dtype=np.int32)).tolist() == [0, 1, 1, 2, 2, 3]
+
+
+def test_kernels_end_where_chips_meet() -> None:
+    """``toy_graph``: dense and relu, and mix and add, share kernels; a chip begins with relu."""
+    order, placement = np.arange(6, dtype=np.int32), np.array([0, 0, 1, 1, 1, 1], dtype=np.int32)
+    assert fused_within_chips(toy_graph(), order, placement).tolist() == [0, 1, 2, 3, 3, 4]
 
 
 def test_greedy_fusion_does_not_glue_unrelated_branches() -> None:

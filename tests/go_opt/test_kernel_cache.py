@@ -52,10 +52,8 @@ NEXT = {"slice: depth order", "slice: height order"}
 WAIT = {
     "refinement",
     "annealing",
-    "polish",
     "clones",
     "slice: order of a free slicing",
-    "slice: genetic order",
 }
 
 

@@ -10,7 +10,7 @@ from go_opt.model.graph import Graph
 from go_opt.result import Request
 from go_opt.search import table
 from go_opt.search.methods.events import Proposal
-from go_opt.search.methods.orders import genetic
+from go_opt.search.methods.orders import seeded
 from go_opt.search.optimizer import optimize_request
 from go_opt.search.state import Search
 from tests.go_opt.test_optimizer import assert_consistent
@@ -54,4 +54,4 @@ def test_the_search_over_orders_ends_with_the_time(two_chains: Graph) -> None:
     request = Request(budget_s=1e-9, decide="placement")
     search = Search(two_chains, small_mcm(6), request)
     one_each = np.arange(24, dtype=np.int32)
-    assert not [event for event in genetic(search, one_each, "adjacent") if isinstance(event, Proposal)]
+    assert not [event for event in seeded(search, one_each) if isinstance(event, Proposal)]

@@ -20,11 +20,13 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import Request
 from go_opt.solver import Bound
-from go_opt.solver.orders.order_search import OrderPlan
+from go_opt.solver.orders.cheapest import OrderPlan
 from go_opt.solver.problem.op_constraints import OpConstraints
 from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.segment_rules import SegmentRules
 
+# A search short of time ends after this many orders in a row without a better plan.
+PATIENCE: Final = 4000
 POLL_S: Final = 0.005  # between two looks at what runs in the background
 
 
@@ -121,16 +123,16 @@ def proposal_or_miss(search: SearchView, method: str, plan: OrderPlan | None) ->
 
 
 def order_events(
-    search: SearchView, tried: Iterator[tuple[str, OrderPlan | None]], patience: int
+    search: SearchView, method: str, tried: Iterator[OrderPlan | None]
 ) -> Iterator[Proposal | Miss]:
     """An event for each order that was sliced, None where slicing was of no use.
 
-    Ends with the time; short of it, after ``patience`` in a row without a better plan as well.
+    Ends with the time; short of it, after :data:`PATIENCE` in a row without a better plan as well.
     """
     misses, best_s = 0, search.best_s
-    for method, plan in tried:
+    for plan in tried:
         misses, best_s = (misses + 1, best_s) if search.best_s == best_s else (0, search.best_s)
-        if search.is_late or (misses > patience and search.request.max_evaluations is None):
+        if search.is_late or (misses > PATIENCE and search.request.max_evaluations is None):
             return
         yield proposal_or_miss(search, method, plan)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import IntArray
-from go_opt.env import Target, is_one_loop, loop_roles
+from go_opt.env import Target, fused_within_chips, is_one_loop, loop_roles
 from go_opt.env.copies.expanded_tables import copies_of
 from go_opt.env.kernels.schedule import list_schedule
 from go_opt.errors import InvalidInputError
@@ -18,7 +18,6 @@ from go_opt.model.plan import Plan
 from go_opt.model.start import NO_KERNEL, Start, StartArrays
 from go_opt.search.methods.events import Event, Proposal, SearchView
 from go_opt.solver import fix, verify
-from go_opt.solver.annealing.polish import fused_within_chips
 from go_opt.solver.problem.problem import placement_problem
 
 METHOD = "start"

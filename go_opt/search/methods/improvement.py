@@ -3,8 +3,8 @@
 A round is so many moves of one or two chains of annealing and so many expansions of the
 refinement, on two threads that wait for each other: what comes out follows from the seed and
 the number of rounds, not from which thread was faster. Each part of a round counts as one
-evaluation. Chains start again from the best plan, twice as long each time; what follows a chain
-polishes its end. Where time is what is short the proof does not wait for rounds.
+evaluation. Chains start again from the best plan, twice as long each time; clones are tried
+at the end of a chain. Where time is what is short the proof does not wait for rounds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.env import cost_tables, greedy_fusion, loop_roles
+from go_opt.env import cost_tables, fused_within_chips, greedy_fusion, loop_roles
 from go_opt.env.copies.clonable import clonable_ops
 from go_opt.model.plan import Plan
 from go_opt.search.compiling.kernel_cache import are_compiled
@@ -35,7 +35,6 @@ from go_opt.search.methods.refining import BackgroundRefining, Refining
 from go_opt.search.methods.stage_search import StageSearch
 from go_opt.solver import Annealing, AnnealingProblem, improve_with_clones
 from go_opt.solver.annealing.anneal import HOT
-from go_opt.solver.annealing.polish import fused_within_chips, polish
 from go_opt.solver.certify.problem.build import refinement_problem
 from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem, replicated_plan_problem
 from go_opt.solver.certify.problem.op_shares import loose_refinement_problem
@@ -108,18 +107,6 @@ def _chains(
             yield from after_chain()
             barren = 0 if search.best_s < before_s else barren + 1
             rounds *= 2
-
-
-def polished(search: SearchView) -> Iterator[Event]:
-    """The best plan with other orders and kernels on its chips."""
-    if (plan := search.best_plan) is None:
-        return
-    on_ring = StageSearch(search, plan)
-    better = polish(
-        search.graph, search.target, on_ring.tables, on_ring.placement, plan.order, plan.fusion_group
-    )
-    yield from [Miss("polish")] * (better.evaluations - 1)
-    yield on_ring.proposal("polish", on_ring.placement, better.order, better.fusion_group)
 
 
 def with_clones(search: SearchView) -> Iterator[Event]:

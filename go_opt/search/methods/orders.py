@@ -1,8 +1,7 @@
-"""Search over orders for the slicer: genetic, with kernels as they are, cut, or searched for as well."""
+"""Search over orders for the slicer: from free slicings, or with kernels searched for as well."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain, islice
@@ -11,85 +10,36 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.arrays import IntArray
-from go_opt.env import greedy_fusion, loop_roles
 from go_opt.search.compiling.kernel_cache import are_compiled
-from go_opt.search.methods.events import Event, SearchView, order_events, proposal_or_miss, waiting_until
+from go_opt.search.methods.events import Event, SearchView, order_events, waiting_until
 from go_opt.solver import Passing
-from go_opt.solver.constraints.fusion import constrained_fusion
 from go_opt.solver.orders import fixed_orders, random_orders
-from go_opt.solver.orders.cheapest import CheapestSlicing, Slicer
+from go_opt.solver.orders.cheapest import HOPELESS, OrderPlan, Slicer
 from go_opt.solver.orders.instance import instance
 from go_opt.solver.orders.joint_orders import joint_orders
-from go_opt.solver.orders.loose_orders import loose_orders
-from go_opt.solver.orders.loose_slicing import loose_slicings
-from go_opt.solver.orders.order_search import HOPELESS, OrderPlan, genetic_orders
 from go_opt.solver.orders.seeded import seeded_orders
 
 RANDOM_SEEDS: Final = 4  # random orders that free slicings are projected along, beside the fixed ones
-# A search short of time ends after this many orders in a row without a better plan, or so many slicings.
-PATIENCE: Final = 1000
-SPLIT_PATIENCE: Final = 4000
-DRAWS: Final = 8  # of kernels to take apart, for a best plan
 
 
-def genetic(search: SearchView, group: IntArray, passing: Passing) -> Iterator[Event]:
-    """One for each order tried.
-
-    Args:
-      passing: of the slices. Those without relays are worth a turn of their own where relays
-        are open: what streams least is not what passes least.
-    """
+def seeded(search: SearchView, group: IntArray) -> Iterator[Event]:
+    """Orders of the kernels ``group`` [N], of what the triangle rule leaves of free slicings."""
     yield from waiting_until(are_compiled)
-    yield from order_events(search, _genetic_plans(search, group, passing), PATIENCE)
-
-
-def split_kernels(search: SearchView, group: IntArray) -> Iterator[Event]:
-    """Orders of the kernels ``group`` [N], which may be cut: one for each slicing."""
-    plans = loose_orders(_slicer(search, search.passing), group, seed=search.request.seed)
-    yield from order_events(search, (("slice: split kernels", plan) for plan in plans), SPLIT_PATIENCE)
+    graph, seed = search.graph, search.request.seed
+    orders = chain(
+        [np.arange(graph.num_ops, dtype=np.int32)],
+        (order for _, order in fixed_orders(graph, group)),
+        islice(random_orders(graph, search.tables, group, seed), RANDOM_SEEDS),
+    )
+    plans = seeded_orders(_slicer(search, "adjacent"), group, orders, seed=seed)
+    yield from order_events(search, "slice: order of a free slicing", plans)
 
 
 def joint_keys(search: SearchView) -> Iterator[Event]:
     """Orders and kernels: one for each slicing."""
     slicer, known = _slicer(search, search.passing), partial(_best, search)
     plans = joint_orders(slicer, seed=search.request.seed, known=known)
-    yield from order_events(search, (("slice: orders and kernels", plan) for plan in plans), SPLIT_PATIENCE)
-
-
-def split_best_plan(search: SearchView) -> Iterator[Event]:
-    """The order of the best plan chip by chip, its kernels anew, sliced from its cuts on."""
-    plan = _best(search)
-    if plan is None:
-        return
-    order = plan.order[np.argsort(plan.placement[plan.order], kind="stable")]
-    kernels = constrained_fusion(search.asked, order, greedy_fusion(loop_roles(search.graph), order))
-    start = CheapestSlicing(plan.placement, plan.interval_s, fits=True, replication=plan.replication)
-    slicer, rng = _slicer(search, search.passing), np.random.default_rng((search.request.seed, 2))
-    for better in loose_slicings(slicer, order, kernels, start, rng=rng, draws=DRAWS):
-        yield proposal_or_miss(search, "split kernels", better)
-        if search.is_late:
-            return
-
-
-def _genetic_plans(
-    search: SearchView, group: IntArray, passing: Passing
-) -> Iterator[tuple[str, OrderPlan | None]]:
-    """Without relays, what the triangle rule leaves of free slicings comes first."""
-    graph, seed, slicer = search.graph, search.request.seed, _slicer(search, passing)
-    best: OrderPlan | None = None
-    if passing == "adjacent":
-        orders = chain(
-            [np.arange(graph.num_ops, dtype=np.int32)],
-            (order for _, order in fixed_orders(graph, group)),
-            islice(random_orders(graph, search.tables, group, seed), RANDOM_SEEDS),
-        )
-        for plan in seeded_orders(slicer, group, orders, seed=seed):
-            yield "slice: order of a free slicing", plan
-            if plan is not None and plan.interval_s < (math.inf if best is None else best.interval_s):
-                best = plan
-    seeds = [] if best is None else [best.order]
-    for plan in genetic_orders(slicer, group, seed=seed, seeds=seeds):
-        yield "slice: genetic order" + (", relayed" if passing == "relayed" else ""), plan
+    yield from order_events(search, "slice: orders and kernels", plans)
 
 
 def _best(search: SearchView) -> OrderPlan | None:

@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import IntArray
+from go_opt.env import fused_within_chips
 from go_opt.model.plan import Plan
 from go_opt.search.methods.background import Worker
 from go_opt.search.methods.events import Event, Miss, Proposal, SearchView
 from go_opt.search.methods.slices import slices
 from go_opt.solver import Bound, Refinement
-from go_opt.solver.annealing.polish import fused_within_chips
 from go_opt.solver.certify.problem.problem import RefinementProblem
 
 EXPANSIONS: Final = 64  # in a round
