@@ -89,18 +89,18 @@ METHODS: Final = (
     # Each op where it finishes earliest, along the default order.
     Method("earliest finish", "next", is_free, first_plans.earliest_finish, NOT_MEASURED),
     # The same, and copies of a whole plan, with kernels joined wherever they may be.
-    Method("joined kernels", "next", lambda v: is_free(v) and is_open(v), first_plans.joined, NOT_MEASURED),
+    Method("joined kernels", "next", lambda v: is_free(v) and is_open(v), first_plans.joined, "joined kernels"),
     # The same of a few other orders, and of one kernel for each op.
     Method("fixed orders", "next", is_open, first_plans.sliced_orders, "fixed orders"),
     # These orders in segments of one chip for each branch.
     Method("split slicing", "next", lambda v: True, first_plans.split_branches, "split slicing"),
     # Earliest finish along upward ranks.
-    Method("upward ranks", "next", is_for_latency, schedules.ranked, NOT_MEASURED),
+    Method("upward ranks", "next", is_for_latency, schedules.ranked, "upward ranks"),
     # Annealing of whole schedules.
     Method("annealed schedules", "in turn", lambda v: is_for_latency(v) and schedules.is_scheduled(v),
-           lambda s: schedules.annealed(s.search), NOT_MEASURED),
+           lambda s: schedules.annealed(s.search), "annealed schedules"),
     # Earliest finish along ranks that are drawn.
-    Method("drawn ranks", "in turn", is_for_latency, schedules.drawn_ranks, NOT_MEASURED),
+    Method("drawn ranks", "in turn", is_for_latency, schedules.drawn_ranks, "drawn ranks"),
     # Random orders, sliced, and the policy's plans in turn with them.
     Method("guesses", "in turn", is_open,
            lambda s: guesses(s.search, s.best_kernels, s.advice), MISSION),
