@@ -53,9 +53,9 @@ def lower_bound(graph: Graph, target: Target, request: Request, divisible: BoolA
 
 def against_bound(result: OptimizeResult, request: Request, bound: Bound) -> OptimizeResult:
     """``result`` with its gap to another bound."""
-    gap = _gap(result.objective_s, bound.seconds)
+    gap = _gap(result.objective_s, bound_s := bound.below(result.objective_s))
     status = _status(request, gap)
-    return replace(result, status=status, lower_bound_s=bound.seconds, bound_reason=bound.reason, gap=gap)
+    return replace(result, status=status, lower_bound_s=bound_s, bound_reason=bound.reason, gap=gap)
 
 
 class Search:
@@ -137,15 +137,14 @@ class Search:
             self._reference_s = reached_s
         self._record(proposal.method, reached_s)
         if is_as_good and not is_slow:
-            gap = _gap(reached_s, self._bound.seconds)
             found = OptimizeResult(
                 plan=plan,
                 metrics=metrics,
                 objective=self.request.objective,
-                status=_status(self.request, gap),
-                lower_bound_s=self._bound.seconds,
-                bound_reason=self._bound.reason,
-                gap=gap,
+                status="FEASIBLE",
+                lower_bound_s=0.0,
+                bound_reason="",
+                gap=math.inf,
                 method=proposal.method,
                 history=(),
                 evaluations=0,
@@ -153,6 +152,7 @@ class Search:
                 reference_s=self._reference_s,
                 seed=self.request.seed,
             )
+            found = against_bound(found, self.request, self._bound)
             self._shortlist = shortlisted([*self._shortlist, found])
             if is_better:
                 self.best = found

@@ -89,7 +89,8 @@ METHODS: Final = (
     # Each op where it finishes earliest, along the default order.
     Method("earliest finish", "next", is_free, first_plans.earliest_finish, NOT_MEASURED),
     # The same, and copies of a whole plan, with kernels joined wherever they may be.
-    Method("joined kernels", "next", lambda v: is_free(v) and is_open(v), first_plans.joined, "joined kernels"),
+    Method("joined kernels", "next", lambda v: is_free(v) and is_open(v),
+           first_plans.joined, "joined kernels"),
     # The same of a few other orders, and of one kernel for each op.
     Method("fixed orders", "next", is_open, first_plans.sliced_orders, "fixed orders"),
     # These orders in segments of one chip for each branch.

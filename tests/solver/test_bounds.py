@@ -222,3 +222,10 @@ def test_bounds_of_the_zoo(name: str) -> None:
         if slicing is not None:
             terms = evaluate_placements(tables, slicing.placement[None], order, group)
             assert bound.seconds <= terms.interval_s[0] * (1 + 1e-9)
+
+
+def test_rounding_lifts_no_bound_above_a_plan() -> None:
+    bound = Bound(2.0, "work")
+    assert bound.below(2.0 * (1 - 1e-15)) == 2.0 * (1 - 1e-15)
+    assert bound.below(3.0) == 2.0
+    assert bound.below(1.9) == 2.0  # no rounding: a wrong bound shows

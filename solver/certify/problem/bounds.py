@@ -23,6 +23,7 @@ from go_opt.model.graph import INPUT, WEIGHT, Graph
 from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
 
 MOST_LOOPS: Final = 64  # told apart
+ROUNDING: Final = 1e-12  # of sums of seconds in another order
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,11 @@ class Bound:
 
     seconds: float
     reason: str
+
+    def below(self, reached_s: float) -> float:
+        """The bound; what a plan takes, where only the rounding of sums lifts the bound above that."""
+        is_rounding = reached_s < self.seconds <= reached_s * (1.0 + ROUNDING)
+        return reached_s if is_rounding else self.seconds
 
 
 @dataclass(frozen=True)
