@@ -16,7 +16,6 @@ import numpy as np
 from go_opt.common.arrays import FloatArray, IntArray, LongArray, RecordArray
 from go_opt.common.compiling import compiled
 from go_opt.env.cost import CostTables
-from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.model.execution import KERNEL, NONE, OP, Package, execute, package_of
 
 
@@ -67,17 +66,6 @@ def execution(
     seconds = _execute(package, kernels, ops, sequence, stream_bytes)
     run, sent = package.run[:num_kernels], package.sent
     return Execution(float(seconds), run["start_s"], run["rank"], sent["sent_s"], sent["to_host_s"])
-
-
-def alone_s(tables: CostTables, placement: IntArray, order: IntArray, fusion_group: IntArray) -> float:
-    """:func:`makespan_s` of a plan without copies whose weights stay on their chips; arguments are [N]."""
-    kernel_of = number_kernels(order, fusion_group)
-    kernel_chip = np.empty(int(kernel_of.max()) + 1, dtype=np.int32)
-    kernel_chip[kernel_of] = placement
-    by_kind = kernel_seconds(tables, kernel_of)
-    kernel_s = by_kind[tables.chip_kind[kernel_chip], np.arange(len(kernel_chip))]
-    stream_bytes = np.zeros(tables.num_chips, np.int64)
-    return makespan_s(tables, order, kernel_of, kernel_chip, kernel_s, stream_bytes)
 
 
 def decisions(order: IntArray, kernel_of: IntArray) -> tuple[RecordArray, RecordArray]:

@@ -82,8 +82,7 @@ class ScheduleAnnealing:
           is_open: whether order and kernels may change too.
         """
         self._package = scheduling_package(tables)
-        outputs = np.ascontiguousarray(self._package.op_lists["outputs"]), self._package.outputs
-        self._instance = instance_of(graph, tables, roles, *outputs)
+        self._instance = instance_of(graph, tables, roles, self._package)
         present, proposed, best = (schedule_of(self._instance, *plan) for _ in range(3))
         path, made = np.zeros(tables.num_ops + 1, np.int32), np.zeros(3)
         self._chain = _Chain(present, proposed, best, path, np.zeros(tables.num_chips, np.int64), made)

@@ -14,4 +14,4 @@ def earliest_finish_placement(tables: CostTables, order: IntArray, fusion_group:
     """[N] chip of each op, where kernels along ``order`` go where they finish first; arguments are [N]."""
     num_kernels = int(number_kernels(order, fusion_group).max()) + 1
     falling = np.arange(num_kernels, 0, -1, dtype=np.float64)
-    return ListScheduling(tables, order, fusion_group, falling, seed=0, fills_gaps=False).best[0]
+    return ListScheduling(tables, order, fusion_group, falling, fills_gaps=False).best[0]

@@ -26,7 +26,7 @@ SHARES: Final = (1.0, 0.3, 0.1, 0.03)  # of the kernels whose priorities are
 
 
 class ListScheduling:
-    """Schedules of kernels that stay; :meth:`run` it in slices of any size, the result is the same."""
+    """Schedules of kernels that stay; :meth:`run` it in slices of any size."""
 
     def __init__(
         self,
@@ -34,7 +34,6 @@ class ListScheduling:
         order: IntArray,
         fusion_group: IntArray,
         rank: FloatArray,
-        seed: int,
         *,
         fills_gaps: bool = True,
     ) -> None:
@@ -45,12 +44,11 @@ class ListScheduling:
         """
         self._package, self._order = scheduling_package(tables), order
         self._lists = lists_of(tables, order, fusion_group, rank, fills_gaps)
-        self._rng = np.random.default_rng(seed)
         _first(self._package, self._lists)
 
-    def run(self, draws: int) -> None:
+    def run(self, draws: int, rng: np.random.Generator) -> None:
         """Draw so many times; other threads run meanwhile."""
-        _run(self._package, self._lists, draws, self._rng)
+        _run(self._package, self._lists, draws, rng)
 
     @property
     def best_s(self) -> float:

@@ -36,7 +36,7 @@ class Instance(NamedTuple):
     producers: IntArray  # ops
     readers: IntArray  # ops
     alike: IntArray  # [N] ops by the trip count of their loop
-    output_ptr: LongArray  # [N + 1] of the tensors that each op writes
+    op_lists: RecordArray  # [N + 1] of the package
     outputs: IntArray
     seen: RecordArray  # [K] SEEN
     sums: LongArray  # [1] so far
@@ -63,9 +63,7 @@ def scheduling_package(tables: CostTables) -> Package:
     return package
 
 
-def instance_of(
-    graph: Graph, tables: CostTables, roles: LoopRoles, output_ptr: LongArray, outputs: IntArray
-) -> Instance:
+def instance_of(graph: Graph, tables: CostTables, roles: LoopRoles, package: Package) -> Instance:
     """The fixed part of the schedules of ``graph``."""
     flow = np.zeros(graph.num_ops + 1, FLOW)
     flow["producers"], producers = graph.predecessors
@@ -77,7 +75,8 @@ def instance_of(
     flow["alike_first"][alike] = np.searchsorted(elements, elements, side="left")
     flow["alike_last"][alike] = np.searchsorted(elements, elements, side="right")
     seen = np.zeros(len(tables.tensor_kind), SEEN)
-    return Instance(tables, flow, producers, readers, alike, output_ptr, outputs, seen, np.zeros(1, np.int64))
+    lists, sums = (package.op_lists, package.outputs), np.zeros(1, np.int64)
+    return Instance(tables, flow, producers, readers, alike, *lists, seen, sums)
 
 
 def schedule_of(instance: Instance, placement: IntArray, order: IntArray, fusion_group: IntArray) -> Schedule:
@@ -89,14 +88,13 @@ def schedule_of(instance: Instance, placement: IntArray, order: IntArray, fusion
     numbers = number_kernels(order, fusion_group)
     is_last = instance.flow["role"][:-1] == REDUCTION
     order = np.lexsort((np.arange(num_ops), is_last, numbers)).astype(np.int32)
-    num_kernels = int(numbers.max()) + 1
-    first_op = decisions(order, numbers)[0]["first_op"][:num_kernels]
-    kernels, ops = decisions(order, first_op[numbers].astype(np.int32))  # numbered by their first op
+    first_op = order[np.unique(numbers[order], return_index=True)[1]]
+    kernels, ops = decisions(order, first_op[numbers])  # numbered by their first op
     kernels["chip"] = placement
     sequence = np.full(num_ops, NONE, dtype=np.int32)
-    sequence[:num_kernels] = first_op
+    sequence[: len(first_op)] = first_op
     kind_s = np.zeros((num_ops, len(tables.sram_s_per_byte)))
-    return Schedule(kernels, ops, sequence, kind_s, np.array([num_kernels]))
+    return Schedule(kernels, ops, sequence, kind_s, np.array([len(first_op)]))
 
 
 def plan_arrays(schedule: Schedule) -> tuple[IntArray, IntArray, IntArray]:
@@ -159,7 +157,7 @@ def _bytes_of_op(instance: Instance, ops: RecordArray, kernel: int, op: int) -> 
     """Bytes that an op of ``kernel`` adds to what the kernel reads from outside and writes there."""
     tables, seen, now = instance.tables, instance.seen, instance.sums[0]
     moved_bytes = 0
-    for i in range(instance.output_ptr[op], instance.output_ptr[op + 1]):
+    for i in range(instance.op_lists[op].outputs, instance.op_lists[op + 1].outputs):
         tensor = instance.outputs[i]
         is_stored = tables.tensor_is_output[tensor]
         for r in range(tables.reader_ptr[tensor], tables.reader_ptr[tensor + 1]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,17 +9,14 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.common.arrays import IntArray
 from go_opt.env import loop_roles
-from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.plan import Plan
 from go_opt.search.compiling.kernel_cache import are_compiled
 from go_opt.search.methods.events import Event, Miss, Proposal, SearchView, waiting_until
 from go_opt.search.methods.first_plans import Start
-from go_opt.solver import Forbid, ListScheduling, Pin, ScheduleAnnealing, upward_ranks
+from go_opt.solver import Forbid, ListScheduling, Pin, ScheduleAnnealing
 
 RANKED: Final = "earliest finish: upward rank"
-WEIGHTS: Final = (1.0, 0.0, 4.0)  # of transfers in a rank
 OPS_PLACED: Final = 1 << 14  # in a round of draws
 MOST_DRAWS: Final = 64
 LEAST_MOVES: Final = 16  # of a chain in a round
@@ -38,8 +34,7 @@ def is_scheduled(search: SearchView) -> bool:
 
 def ranked(start: Start) -> Iterator[Event]:
     """Earliest finish along upward ranks."""
-    for kernels, weight in _settings(start):
-        yield _proposal(_ranked(start.search, kernels, weight, 0))
+    yield from map(_proposal, start.lists())
 
 
 def drawn_ranks(start: Start) -> Iterator[Event]:
@@ -50,23 +45,12 @@ def drawn_ranks(start: Start) -> Iterator[Event]:
     search = start.search
     rng = np.random.default_rng((search.request.seed, 1))
     draws = min(max(OPS_PLACED // search.graph.num_ops, 1), MOST_DRAWS)
-    lists = [_ranked(search, *one, int(rng.integers(2**31))) for one in _settings(start)]
-    for number in itertools.count():
-        one = lists[number] if number < len(lists) else min(lists, key=lambda one: one.best_s)
-        one.run(draws)
+    lists = start.lists()
+    while True:
+        one = next(lists, None) or min(start.lists(), key=lambda one: one.best_s)
+        one.run(draws, rng)
         yield from [Miss(RANKED)] * (draws - 1)
         yield _proposal(one) if one.best_s < search.best_s else Miss(RANKED)
-
-
-def _settings(start: Start) -> list[tuple[tuple[IntArray, IntArray], float]]:
-    """Orders with their kernels, and what transfers weigh in a rank."""
-    return [(given, weight) for given in (start.joined, (start.order, start.kernels)) for weight in WEIGHTS]
-
-
-def _ranked(search: SearchView, given: tuple[IntArray, IntArray], weight: float, seed: int) -> ListScheduling:
-    order, kernels = given
-    rank = upward_ranks(search.tables, order, number_kernels(order, kernels), weight)
-    return ListScheduling(search.tables, order, kernels, rank, seed)
 
 
 def _proposal(lists: ListScheduling) -> Proposal:
