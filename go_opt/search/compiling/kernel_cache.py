@@ -19,7 +19,6 @@ from typing import Final
 
 import numba
 
-import go_opt
 import go_opt.solver as solver
 from go_opt.common.cores import num_cores
 from go_opt.solver.certify.states.chains import find_chain
@@ -70,10 +69,9 @@ class _LeftBehind(subprocess.Popen[bytes]):
 def _compiling() -> subprocess.Popen[bytes]:
     # Of a session of its own: it goes on where the search that started it is interrupted. It takes the
     # sources that run here, whatever lies in the working directory: each copy has kernels of its own.
-    paths = [str(Path(go_opt.__path__[0]).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     return _LeftBehind(
         [sys.executable, "-P", "-m", "go_opt.search.compile_kernels"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True,
     )  # fmt: skip
