@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -14,6 +15,9 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 # Tests compile many small programs that run once: optimizing them takes longer than they run.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
+# Tracing programs makes many objects and little garbage: at the default sizes its collection takes a tenth.
+gc.set_threshold(50_000, 10, 10)
+
 # The first example of a test may compile a kernel.
 settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
@@ -21,9 +25,23 @@ settings.load_profile("ci" if "CI" in os.environ else "local")
 
 
 def pytest_sessionstart() -> None:
-    """Two workers compile the common kernels from both ends, and not each of them all."""
+    """Two workers compile what most tests need, each what the other does not."""
     worker = os.environ.get("PYTEST_XDIST_WORKER")
-    if worker is not None:
-        from go_opt.search.compiling.warm_up import warm_up
+    if worker is None:
+        return
+    from go_opt.search.compiling.warm_up import warm_up
 
-        warm_up(backwards=worker != "gw0")
+    if worker == "gw0":
+        warm_up(simulator=False)
+        _propagate()
+    else:
+        warm_up(policy=True, backwards=True)
+
+
+def _propagate() -> None:
+    """The search over propagators compiles for half a minute: once, before any test asks for it."""
+    from go_opt.bench.rivals import RIVALS, Limits, compete
+    from tests.agents.rivals.cases import toy_problem
+
+    for relays in (False, True):
+        compete(RIVALS["random"], toy_problem(relays=relays), Limits(evaluations=1), 0)

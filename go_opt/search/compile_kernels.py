@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterable
 from typing import Final
@@ -39,16 +38,13 @@ def _compile(requests: Iterable[Request], on: str = "mcm-2x2") -> None:
 
 
 def main() -> None:
-    """Compile, unless another process has, and leave the marker."""
+    """Compile and leave the marker, unless it is there by now; who started this has taken the lock for it."""
     os.environ[COMPILES] = "1"
-    marker().parent.mkdir(parents=True, exist_ok=True)
-    with open(marker().with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # let go of when the process ends, however it does
-        if not marker().exists():
-            _compile(_REQUESTS)
-            _compile(_LATENCY, on="gpu-2")
-            write_atomically(marker(), "")
-            _compile(_CONSTRAINED)
+    if not marker().exists():
+        _compile(_REQUESTS)
+        _compile(_LATENCY, on="gpu-2")
+        write_atomically(marker(), "")
+        _compile(_CONSTRAINED)
 
 
 if __name__ == "__main__":

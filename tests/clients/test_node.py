@@ -17,6 +17,8 @@ import pytest
 import go_opt
 
 ROOT: Final = Path(go_opt.__file__).parents[1]
+SERVE: Final = ROOT / "tests/service/faults/serve.py"
+JOB: Final = ROOT / "tests/contract/fake_training.py"
 SOURCE: Final = Path(__file__).with_name("node")
 INSTALL_TIMEOUT_S: Final = 120
 TEST_TIMEOUT_S: Final = 600
@@ -56,11 +58,11 @@ def proto_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A service in a process of its own, as users start it."""
+    """A service in a process of its own, whose jobs search instead of training."""
     data = tmp_path_factory.mktemp("service") / "data"
-    command = [sys.executable, "-m", "go_opt.cli", "serve", "--address", "127.0.0.1:0", "--workers", "1"]
+    command = [sys.executable, "-P", str(SERVE), str(JOB), "serve", "--address", "127.0.0.1:0"]
     with subprocess.Popen(
-        [*command, "--data-dir", str(data), "--log-level", "warning"],
+        [*command, "--workers", "1", "--data-dir", str(data), "--log-level", "warning"],
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
         stderr=subprocess.PIPE,
         text=True,

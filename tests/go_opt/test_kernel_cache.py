@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from go_opt.common.processes import module_environment
 from go_opt.env import load_target, load_zoo
 from go_opt.result import OptimizeResult, Request
 from go_opt.search.compiling import kernel_cache
 from go_opt.search.compiling.kernel_cache import are_compiled
 from go_opt.search.methods.events import waiting_until
 from go_opt.search.optimizer import optimize_request
+from tests.service.jobs.conftest import eventually
 
 
 @pytest.fixture
@@ -91,12 +95,53 @@ def test_what_is_in_the_cache_is_not_waited_for(compiler: subprocess.Popen[bytes
     assert list(waiting) == []
 
 
-def test_to_leave_it_behind_is_no_warning(tmp_path: Path) -> None:
+def test_one_process_compiles_for_all_searches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(kernel_cache, "_is_interpreted", lambda: False)
+    monkeypatch.setattr(kernel_cache, "marker", lambda: tmp_path / "ready")
+    monkeypatch.setattr(kernel_cache, "_started", started := [])
+    sleeps = (sys.executable, "-c", "import time; time.sleep(1e6)")
+    monkeypatch.setattr(kernel_cache, "module_command", lambda module: sleeps)
+    with open(tmp_path / "ready.lock", "w") as lock:  # of another search's process, which then dies
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert methods(search(max_evaluations=10**6)) == FIRST | NEXT  # it waits
+        assert started == []
+    for _ in range(2):
+        assert not are_compiled()
+    (process,) = started
+    with open(tmp_path / "ready.lock", "w") as lock:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        process.kill()
+        process.wait()
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert are_compiled()  # it ended without: they are compiled here
+
+
+def test_without_a_lock_they_are_compiled_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(kernel_cache, "_is_interpreted", lambda: False)
+    monkeypatch.setattr(kernel_cache, "marker", lambda: tmp_path / "file" / "ready")
+    monkeypatch.setattr(kernel_cache, "_started", [])
+    assert are_compiled()
+
+
+def test_it_is_left_behind_and_compiles_what_runs_here(tmp_path: Path) -> None:
+    """From within another checkout: each copy has kernels of its own, by the paths of its sources."""
+    other, kernels = tmp_path / "other", tmp_path / "kernels"
+    (other / "go_opt").mkdir(parents=True)
+    (other / "go_opt" / "__init__.py").write_text("raise SystemExit(1)")
     leave = "from go_opt.search.compiling import kernel_cache as k; print(k._compiling().pid)"
-    root = str(Path(kernel_cache.__file__).parents[3])
-    env = {**os.environ, "PYTHONPATH": root, "NUMBA_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", leave], env=env, capture_output=True, text=True, check=True
+        [sys.executable, "-W", "error", "-P", "-c", leave],
+        cwd=other,
+        env={**module_environment(), "NUMBA_CACHE_DIR": str(kernels)},
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    os.killpg(int(done.stdout), signal.SIGKILL)
-    assert done.stderr == ""
+    assert done.stderr == ""  # not even that it still runs
+    try:
+        eventually(lambda: any(kernels.rglob("*.nbc")))
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(int(done.stdout), signal.SIGKILL)

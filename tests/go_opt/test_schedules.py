@@ -11,7 +11,7 @@ GRAPH, TARGET = "zoo:inception_v1", "gpu-2"
 
 
 def searched(**options: object) -> OptimizeResult:
-    asked: dict[str, object] = {"objective": "latency", "max_evaluations": 400, "policy": None, "seed": 3}
+    asked: dict[str, object] = {"objective": "latency", "max_evaluations": 120, "policy": None, "seed": 3}
     return go_opt.optimize(go_opt.load(GRAPH), TARGET, **(asked | options))
 
 

@@ -8,18 +8,16 @@ import os
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-import go_opt
+from go_opt.common.processes import module_command, module_environment
 from go_opt.errors import EnvironmentFailedError
 from go_opt.run.pipeline.bell import Bell, quieten, strike
 from go_opt.run.pipeline.layout import HOST, Layout
 
-_PACKAGE: Final = str(Path(go_opt.__file__).parents[1])  # where processes find this go-opt
 _MOST_OUTPUT: Final = 4000  # bytes kept of what a process says
 
 
@@ -131,13 +129,12 @@ def started(layout: Layout, folder: Path, memory: int) -> Iterator[Workers]:
 
 
 def _process(argument: str, passed: tuple[int, ...]) -> subprocess.Popen:
-    inherited = os.environ.get("PYTHONPATH", "")
     return subprocess.Popen(
-        [sys.executable, "-m", "go_opt.run.pipeline.worker", argument],
+        module_command("go_opt.run.pipeline.worker", argument),
         pass_fds=passed,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C at a terminal is for this process alone
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([_PACKAGE, *filter(None, [inherited])])},
+        env=module_environment(),
     )

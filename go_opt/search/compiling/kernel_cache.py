@@ -3,15 +3,18 @@
 Those of the rounds of improvement and of the search over orders take minutes after an
 install. A search that is short of time goes without them meanwhile; one that counts
 evaluations waits. A marker beside the compiled kernels says that they are there, for these
-sources and this numba. Those of users' constraints take as long; they follow, and nobody waits.
+sources and this numba; beside it is the lock of the one process that compiles. Those of
+users' constraints take as long; they follow, and nobody waits.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +24,7 @@ import numba
 
 import go_opt.solver as solver
 from go_opt.common.cores import num_cores
+from go_opt.common.processes import module_command, module_environment
 from go_opt.solver.certify.states.chains import find_chain
 
 COMPILES: Final = "GO_OPT_COMPILES_KERNELS"  # set in the process that does
@@ -29,11 +33,16 @@ COMPILES: Final = "GO_OPT_COMPILES_KERNELS"  # set in the process that does
 def are_compiled() -> bool:
     """Whether the kernels of the improvement come from the cache, or are to be compiled here.
 
-    If not, a process compiles them; they are to be compiled here where it ended without.
+    If not, a process compiles them; they are to be compiled here where ours ended without, or none can be
+    started. Where that of another search ends without, ours begins.
     """
     if _is_interpreted() or COMPILES in os.environ or marker().exists():
         return True
-    return _compiling().poll() is not None
+    try:
+        process = _compiling()
+    except OSError:
+        return True
+    return process is not None and process.poll() is not None
 
 
 def start_compiling() -> None:
@@ -65,13 +74,30 @@ class _LeftBehind(subprocess.Popen[bytes]):
         """Python would warn that it still runs."""
 
 
-@cache
-def _compiling() -> subprocess.Popen[bytes]:
-    # Of a session of its own: it goes on where the search that started it is interrupted. It takes the
-    # sources that run here, whatever lies in the working directory: each copy has kernels of its own.
+_started: Final[list[_LeftBehind]] = []  # by this process: at most one
+
+
+def _compiling() -> subprocess.Popen[bytes] | None:
+    """The process that this one has started, now or before; None while that of another search compiles.
+
+    Raises:
+      OSError: none can be started.
+    """
+    if not _started:
+        marker().parent.mkdir(parents=True, exist_ok=True)
+        with open(marker().with_suffix(".lock"), "w") as lock, suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _started.append(_start(lock.fileno()))
+    return _started[0] if _started else None
+
+
+def _start(lock: int) -> _LeftBehind:
+    # Of a session of its own: it goes on where the search that started it is interrupted. It inherits
+    # the lock, which is let go of when it ends, however it does. It takes the sources that run here,
+    # whatever lies in the working directory: each copy has kernels of its own.
     return _LeftBehind(
-        [sys.executable, "-P", "-m", "go_opt.search.compile_kernels"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        module_command("go_opt.search.compile_kernels"),
+        env=module_environment(),
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True,
+        start_new_session=True, pass_fds=(lock,),
     )  # fmt: skip

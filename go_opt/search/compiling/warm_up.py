@@ -34,6 +34,7 @@ from go_opt.solver.orders import fixed_orders
 from go_opt.solver.orders.instance import instance
 from go_opt.solver.slicing.replicated.slice import slice_order_replicated
 from go_opt.solver.slicing.split import slice_order_split
+from go_opt.solver.slicing.streamed.forwarded import slice_order_forwarded
 
 Families = dict[str, Callable[[], object]]  # each runs kernels that belong together, by name
 FIRST: Final = 3  # families that the first plan needs
@@ -95,8 +96,15 @@ def three_ops(num_ops: int = 3, op_type: str = "Relu") -> Graph:
 
 def _plan(graph: Graph, target: Target, placement: IntArray, group: IntArray) -> Plan:
     order = np.arange(graph.num_ops, dtype=np.int32)
-    where = {"placement": placement, "order": order, "fusion_group": group}
-    return Plan.create(graph, target.source, target.fingerprint, **where, provenance="warm up")
+    return Plan.create(
+        graph,
+        target.source,
+        target.fingerprint,
+        placement=placement,
+        order=order,
+        fusion_group=group,
+        provenance="warm up",
+    )
 
 
 def _on_one_chip(graph: Graph, target: Target) -> Plan:
@@ -146,6 +154,7 @@ _COMMON: Final[dict[str, Callable[[Graph, Target], object]]] = {
     "split slicing": _split,
     "relayed slicing": partial(_slice, slice_order_relayed),
     "streamed slicing": partial(_slice, partial(slice_order_streamed, passing="relayed")),
+    "forwarded weights": partial(_slice, partial(slice_order_forwarded, passing="relayed", at_most_s=1.0)),
     "replicated slicing": partial(
         _slice, partial(slice_order_replicated, passing="relayed", weights_may_stream=True)
     ),

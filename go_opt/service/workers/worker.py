@@ -6,13 +6,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
+from go_opt.common.processes import module_command, module_environment
 from go_opt.errors import ServiceError
 from go_opt.service.workers.frames import Frame, receive, send
 
@@ -28,11 +28,10 @@ class Worker:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                # -P: no module of the working directory stands in for one of the library.
-                [sys.executable, "-P", "-m", "go_opt.service.workers.optimizer_process"],
+                module_command("go_opt.service.workers.optimizer_process"),
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                env=module_environment(),
                 start_new_session=True,  # Ctrl-C is for the service, which ends its workers
             )
         _put_behind_service(self._process.pid)

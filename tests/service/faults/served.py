@@ -20,6 +20,8 @@ from go_opt.service.client.operation import Operation
 from go_opt.service.transport.retry import Retry
 from tests.service.jobs.conftest import eventually
 
+# Of a service of which only the jobs are looked at: processes that search would load kernels for nothing.
+NO_WORKERS: Final = {"GO_OPT_TEST_NO_WORKERS": "1"}
 ROOT: Final = Path(__file__).parents[3]
 HERE: Final = Path(__file__).parent
 FAKE_JOB: Final = ROOT / "tests/service/jobs/fake_job.py"

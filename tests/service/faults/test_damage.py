@@ -18,7 +18,7 @@ from go_opt.errors import GoOptError, NotFoundError, PolicyError
 from go_opt.proto import plan_pb2, training_pb2
 from go_opt.service.jobs.data_directory import DataDirectory
 from go_opt.service.jobs.job import RUNNING, SUCCEEDED, NewJob
-from tests.service.faults.served import PATIENCE_S, ROOT, START_S, folder_of, serving
+from tests.service.faults.served import NO_WORKERS, PATIENCE_S, ROOT, START_S, folder_of, serving
 from tests.service.jobs import fake_job
 from tests.service.jobs.conftest import eventually, new_job
 
@@ -104,7 +104,7 @@ def test_a_damaged_store(tmp_path: Path, damage: Damage, words: str) -> None:
 
 def test_a_second_service_on_the_same_data(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with serving(tmp_path, data=data) as served, served.client() as client:
+    with serving(tmp_path, data=data, env=NO_WORKERS) as served, served.client() as client:
         job = client.pretrain("mine", graphs=["zoo:din"], target="mcm-2x2", seed=fake_job.WAITS)
         eventually((folder_of(data, job) / fake_job.STANDS).exists)
         assert "is in use by another service" in refusal(data)
@@ -155,7 +155,8 @@ def test_a_damaged_checkpoint_beside_a_sound_job(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         directory.store.create(a_pretraining("sound"))
     job_program = ROOT / "tests/service/jobs/small_job.py"
-    with serving(tmp_path, "--jobs", "2", data=data, job=job_program) as served, served.client() as client:
+    serves = serving(tmp_path, "--jobs", "2", data=data, job=job_program, env=NO_WORKERS)
+    with serves as served, served.client() as client:
         jobs = {job.latest.policy: job for job in client.list_operations()}
         with pytest.raises(PolicyError) as failed:
             jobs["damaged"].result(PATIENCE_S)

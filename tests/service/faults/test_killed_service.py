@@ -11,7 +11,7 @@ import go_opt
 from go_opt.errors import NotFoundError, ServiceError
 from go_opt.service.client.client import Client
 from go_opt.service.client.operation import Operation
-from tests.service.faults.served import HERE, PATIENCE_S, Served, folder_of, serving
+from tests.service.faults.served import HERE, NO_WORKERS, PATIENCE_S, Served, folder_of, serving
 from tests.service.faults.torn_job import TORN
 from tests.service.jobs import fake_job
 from tests.service.jobs.conftest import eventually
@@ -36,20 +36,20 @@ def pretrain(client: Client, policy: str) -> Operation:
 
 def test_a_killed_training_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with serving(tmp_path, data=data, job=TORN_JOB, env={"GO_OPT_TEST_TEARS": "1"}) as served:
+    with serving(tmp_path, data=data, job=TORN_JOB, env={**NO_WORKERS, "GO_OPT_TEST_TEARS": "1"}) as served:
         with served.client() as client:
             killed, through = pretrain(client, "killed"), pretrain(client, "through")
         folder = folder_of(data, killed)
         eventually((folder / TORN).exists, PATIENCE_S)  # killed in the writing of a checkpoint
     assert len(list(folder.glob(".checkpoint.*.tmp"))) == 1
-    with serving(tmp_path, data=data, job=TORN_JOB) as served, served.client() as client:
+    with serving(tmp_path, data=data, job=TORN_JOB, env=NO_WORKERS) as served, served.client() as client:
         assert pretrain(client, "killed").name == killed.name
         at_step = client.operation(killed.name).latest.checkpoint_step
         checkpoint = folder / "checkpoint.safetensors"
         before = checkpoint.stat().st_mtime_ns
         eventually(lambda: checkpoint.stat().st_mtime_ns != before, PATIENCE_S)  # killed in a step
         assert at_step <= 2
-    with serving(tmp_path, data=data, job=TORN_JOB) as served, served.client() as client:
+    with serving(tmp_path, data=data, job=TORN_JOB, env=NO_WORKERS) as served, served.client() as client:
         ended = [client.operation(job.name).wait(PATIENCE_S) for job in (killed, through)]
         assert [job.state for job in ended] == ["SUCCEEDED"] * 2
         assert [job.attempts for job in ended] == [3, 1]
@@ -72,14 +72,18 @@ def test_every_job_that_was_acknowledged_is_there(tmp_path: Path) -> None:
         if len(acknowledged) >= most // 3:
             enough.set()
 
-    with serving(tmp_path, data=data) as served, served.client() as client, ThreadPoolExecutor(8) as pool:
+    with (
+        serving(tmp_path, data=data, env=NO_WORKERS) as served,
+        served.client() as client,
+        ThreadPoolExecutor(8) as pool,
+    ):
         for number in range(most):
             pool.submit(ask, client, number)
         assert enough.wait(60)
         served.kill()
         killed.set()
     assert most // 3 <= len(acknowledged) <= last_in_time
-    with serving(tmp_path, data=data) as served, served.client() as client:
+    with serving(tmp_path, data=data, env=NO_WORKERS) as served, served.client() as client:
         listed = {job.latest.policy: job.name for job in client.list_operations()}
         assert acknowledged.items() <= listed.items()
         again = {f"p{number}": a_waiting_job(client, f"p{number}").name for number in range(most)}
@@ -90,7 +94,7 @@ def test_every_job_that_was_acknowledged_is_there(tmp_path: Path) -> None:
         deleted.cancel()
         deleted.wait(60)
         deleted.delete()
-    with serving(tmp_path, data=data) as served, served.client() as client:
+    with serving(tmp_path, data=data, env=NO_WORKERS) as served, served.client() as client:
         left = {job.name: job.latest for job in client.list_operations()}
         assert len(left) == most - 1
         ended = client.operation(cancelled.name).wait(60)  # it may have been the one that ran

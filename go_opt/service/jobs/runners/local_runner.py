@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from google.longrunning import operations_pb2
 
+from go_opt.common.processes import module_command, module_environment
 from go_opt.proto import training_pb2
 from go_opt.service.jobs.runner import JobSpec, OnProgress
 from go_opt.service.jobs.runners.frames import STOP, read_frame, write_frame
 
-# -P: no module of the working directory stands in for one of the library.
-COMMAND: Final = (sys.executable, "-P", "-m", "go_opt.service.jobs.runners.job_process")
+COMMAND: Final = module_command("go_opt.service.jobs.runners.job_process")
 LOG_NAME: Final = "log.txt"  # what the process and its libraries print
 _EXIT_S: Final = 30.0  # to exit after the last message
 
@@ -53,7 +50,7 @@ class JobProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": _python_path()},
+                env=module_environment(),
                 start_new_session=True,  # Ctrl-C is for the service
             )
         assert self._process.stdin is not None
@@ -98,8 +95,3 @@ class JobProcess:
             message.metadata.Unpack(progress)
             on_progress(progress)
         return None
-
-
-def _python_path() -> str:
-    """Where this process finds modules, from any working directory."""
-    return os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
