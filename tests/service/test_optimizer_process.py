@@ -17,6 +17,7 @@ from go_opt.env import load_zoo
 from go_opt.errors import CancelledError, GraphError, InfeasibleError, InvalidInputError, ServiceError
 from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
 from go_opt.proto import optimizer_pb2
+from go_opt.service.calls.call import Stop
 from go_opt.service.workers.optimizer import LocalOptimizer
 from go_opt.service.workers.process_optimizer import ProcessOptimizer
 from tests.service.big_graph import repeated
@@ -46,14 +47,14 @@ def a_request(**fields: object) -> optimizer_pb2.OptimizeRequest:
 def optimize(
     optimizer: ProcessOptimizer | LocalOptimizer,
     request: optimizer_pb2.OptimizeRequest,
-    stop: threading.Event | None = None,
+    stop: Stop | None = None,
     deadline_s: float | None = None,
     on_improvement: Callable[[optimizer_pb2.OptimizeResponse], None] | None = None,
 ) -> optimizer_pb2.OptimizeResponse:
     return optimizer.optimize(
         request.SerializeToString(),
         policy=None,
-        stop=stop or threading.Event(),
+        stop=stop or Stop(),
         deadline_s=deadline_s,
         on_improvement=on_improvement,
     )
@@ -76,7 +77,7 @@ def test_an_evaluation_is_the_same(ready: ProcessOptimizer) -> None:
     request = optimizer_pb2.EvaluateRequest(
         graph=asked.graph, target=asked.target, plan=optimize(ready, asked).plan
     ).SerializeToString()
-    stop = threading.Event()
+    stop = Stop()
     assert ready.evaluate(request, stop=stop) == LocalOptimizer().evaluate(request, stop=stop)
 
 
@@ -137,19 +138,33 @@ def test_an_idle_worker_that_dies_is_not_missed(ready: ProcessOptimizer) -> None
 
 
 def test_a_search_that_is_told_to_stop_answers_the_best_it_has(ready: ProcessOptimizer) -> None:
-    stop = threading.Event()
+    stop = Stop()
     request = a_request(budget_s=60, seed=8)
     answer = optimize(ready, request, stop, on_improvement=lambda _: stop.set())
     assert answer.plan.placement
     assert answer.wall_s < 30
-    again = threading.Event()  # such an answer was not kept
+    again = Stop()  # such an answer was not kept
     assert not optimize(ready, request, again, on_improvement=lambda _: again.set()).is_cached
+
+
+def test_a_worker_has_the_time_that_whoever_waits_for_its_answer_gives_it(ready: ProcessOptimizer) -> None:
+    stop, killed = Stop(), ready._pool.killed
+
+    def freeze(_: optimizer_pb2.OptimizeResponse) -> None:
+        if not stop.is_set():
+            (worker,) = ready._pool._lent
+            os.kill(worker.pid, signal.SIGSTOP)
+            stop.set_within(60)
+            threading.Timer(5 * Stop.grace_s, os.kill, (worker.pid, signal.SIGCONT)).start()
+
+    assert optimize(ready, a_request(budget_s=60, seed=11), stop, on_improvement=freeze).plan.placement
+    assert ready._pool.killed == killed
 
 
 def test_a_worker_that_does_not_listen_is_replaced(
     ready: ProcessOptimizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop, searches, stopped_s = threading.Event(), threading.Event(), 0.0
+    stop, searches, stopped_s = Stop(), threading.Event(), 0.0
     get = ready._answers.get
 
     def noted(key: str) -> bytes | None:  # the last that a worker asks before it searches

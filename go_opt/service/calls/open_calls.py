@@ -102,7 +102,7 @@ class OpenCalls:
         if await self._is_idle_within(finish_s):
             return
         for call in self._tasks:
-            call.stop.set()
+            call.stop.set_within(0.8 * stop_s)  # the rest is for the answer's way
         if not await self._is_idle_within(stop_s):
             _log.warning("%d calls were cut off by the end of the drain.", len(self._tasks))
             self._cut_off(self._tasks)

@@ -19,7 +19,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.proto import optimizer_pb2, plan_pb2
 from go_opt.result import OptimizeResult, Request
-from go_opt.service.calls.call import ServiceMetric
+from go_opt.service.calls.call import ServiceMetric, Stop
 from go_opt.service.messages.convert import (
     fidelity_from_proto,
     metrics_to_proto,
@@ -55,7 +55,7 @@ class Optimizer(Protocol):
         request: bytes,
         *,
         policy: Policy,
-        stop: threading.Event,
+        stop: Stop,
         deadline_s: float | None = None,
         on_improvement: Improve | None = None,
     ) -> optimizer_pb2.OptimizeResponse:
@@ -68,13 +68,13 @@ class Optimizer(Protocol):
           on_improvement: called with every better answer as it is found.
         """
 
-    def evaluate(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.EvaluateResponse:
+    def evaluate(self, request: bytes, *, stop: Stop) -> optimizer_pb2.EvaluateResponse:
         """The answer to an ``EvaluateRequest``; ``stop`` is set where nobody waits for it."""
 
-    def verify(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.VerifyResponse:
+    def verify(self, request: bytes, *, stop: Stop) -> optimizer_pb2.VerifyResponse:
         """The answer to a ``VerifyRequest``; ``stop`` as of :meth:`evaluate`."""
 
-    def explain(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.ExplainResponse:
+    def explain(self, request: bytes, *, stop: Stop) -> optimizer_pb2.ExplainResponse:
         """The answer to an ``ExplainRequest``; ``stop`` as of :meth:`evaluate`."""
 
     def is_ready(self) -> bool:

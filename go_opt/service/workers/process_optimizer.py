@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -17,7 +16,7 @@ from google.rpc import status_pb2
 
 from go_opt.errors import CancelledError
 from go_opt.proto import optimizer_pb2
-from go_opt.service.calls.call import ServiceMetric
+from go_opt.service.calls.call import ServiceMetric, Stop
 from go_opt.service.messages.convert import request_from_proto
 from go_opt.service.messages.errors import error_from_status
 from go_opt.service.messages.requests import parsed, split_graph
@@ -28,8 +27,6 @@ from go_opt.service.workers.worker import Worker
 from go_opt.service.workers.worker_pool import WorkerPool
 
 _POLL_S: Final = 0.01
-# From being told to stop to being ended; with two polls, 100 ms from the caller's leaving.
-_STOP_S: Final = 0.08
 # Above this one step of a search may take from seconds to minutes: the best so far is kept
 # here, and is the answer where a step outlasts the deadline, or the budget by this much.
 _INSURED_BYTES: Final = 1 << 17
@@ -54,7 +51,7 @@ class ProcessOptimizer:
         request: bytes,
         *,
         policy: Policy,
-        stop: threading.Event,
+        stop: Stop,
         deadline_s: float | None = None,
         on_improvement: Improve | None = None,
     ) -> optimizer_pb2.OptimizeResponse:
@@ -78,15 +75,15 @@ class ProcessOptimizer:
                 call.answer_by_s = deadline_s - reserve_s(left_s, len(request)) / 2
             return parsed(optimizer_pb2.OptimizeResponse, call.outcome())
 
-    def evaluate(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.EvaluateResponse:
+    def evaluate(self, request: bytes, *, stop: Stop) -> optimizer_pb2.EvaluateResponse:
         """As :meth:`go_opt.service.workers.optimizer.Optimizer.evaluate`."""
         return parsed(optimizer_pb2.EvaluateResponse, self._answer("evaluate", request, stop))
 
-    def verify(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.VerifyResponse:
+    def verify(self, request: bytes, *, stop: Stop) -> optimizer_pb2.VerifyResponse:
         """As :meth:`go_opt.service.workers.optimizer.Optimizer.verify`."""
         return parsed(optimizer_pb2.VerifyResponse, self._answer("verify", request, stop))
 
-    def explain(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.ExplainResponse:
+    def explain(self, request: bytes, *, stop: Stop) -> optimizer_pb2.ExplainResponse:
         """As :meth:`go_opt.service.workers.optimizer.Optimizer.explain`."""
         return parsed(optimizer_pb2.ExplainResponse, self._answer("explain", request, stop))
 
@@ -114,7 +111,7 @@ class ProcessOptimizer:
         """End all workers; calls under way fail."""
         self._pool.close()
 
-    def _answer(self, kind: str, request: bytes, stop: threading.Event) -> bytes:
+    def _answer(self, kind: str, request: bytes, stop: Stop) -> bytes:
         """A worker's answer to a request that is no search."""
         with self._pool.worker(stop) as worker:
             call = _WorkerCall(worker, next(self._numbers), self._answers, stop, None)
@@ -134,7 +131,7 @@ class _WorkerCall:
         worker: Worker,
         number: int,
         answers: AnswerCache,
-        stop: threading.Event,
+        stop: Stop,
         on_improvement: Improve | None,
     ) -> None:
         self._worker, self._number, self._answers = worker, number, answers
@@ -177,7 +174,7 @@ class _WorkerCall:
             self._told_s = now_s
             self._worker.send("stop", call=self._number)
         is_due = self._best is not None and now_s >= self.answer_by_s
-        return is_due or (self._told_s is not None and now_s - self._told_s >= _STOP_S)
+        return is_due or (self._told_s is not None and now_s - self._told_s >= self._stop.grace_s)
 
     def _best_so_far(self) -> bytes:
         """What there is, where the worker does not listen: it is not free, so its pool ends it."""
