@@ -82,6 +82,7 @@ def decisions_to_dict(plan: Plan) -> dict[str, Any]:
         "relays": [{"tensor": relay.tensor, "chips": list(relay.chips)} for relay in plan.relays],
         "clones": [{"op": clone.op, "chip": clone.chip} for clone in plan.clones],
         "splits": [asdict(split) for split in plan.splits],
+        "forwards": list(plan.forwards),
     }
 
 

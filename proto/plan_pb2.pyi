@@ -58,7 +58,7 @@ class Split(_message.Message):
     def __init__(self, op: _Optional[str] = ..., kind: _Optional[str] = ..., parts: _Optional[int] = ..., in_parts: bool = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("placement", "order", "fusion_group", "replication", "relays", "clones", "provenance", "op_provenance", "graph_fingerprint", "target_fingerprint", "target", "dims", "precision", "model", "op_names", "splits")
+    __slots__ = ("placement", "order", "fusion_group", "replication", "relays", "clones", "provenance", "op_provenance", "graph_fingerprint", "target_fingerprint", "target", "dims", "precision", "model", "op_names", "splits", "forwards")
     class DimsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +82,7 @@ class Plan(_message.Message):
     MODEL_FIELD_NUMBER: _ClassVar[int]
     OP_NAMES_FIELD_NUMBER: _ClassVar[int]
     SPLITS_FIELD_NUMBER: _ClassVar[int]
+    FORWARDS_FIELD_NUMBER: _ClassVar[int]
     placement: _containers.RepeatedScalarFieldContainer[int]
     order: _containers.RepeatedScalarFieldContainer[int]
     fusion_group: _containers.RepeatedScalarFieldContainer[int]
@@ -98,7 +99,8 @@ class Plan(_message.Message):
     model: str
     op_names: _containers.RepeatedScalarFieldContainer[str]
     splits: _containers.RepeatedCompositeFieldContainer[Split]
-    def __init__(self, placement: _Optional[_Iterable[int]] = ..., order: _Optional[_Iterable[int]] = ..., fusion_group: _Optional[_Iterable[int]] = ..., replication: _Optional[_Iterable[int]] = ..., relays: _Optional[_Iterable[_Union[Relay, _Mapping]]] = ..., clones: _Optional[_Iterable[_Union[Clone, _Mapping]]] = ..., provenance: _Optional[_Iterable[str]] = ..., op_provenance: _Optional[_Iterable[int]] = ..., graph_fingerprint: _Optional[str] = ..., target_fingerprint: _Optional[str] = ..., target: _Optional[str] = ..., dims: _Optional[_Mapping[str, int]] = ..., precision: _Optional[_Union[_graph_pb2.Precision, str]] = ..., model: _Optional[str] = ..., op_names: _Optional[_Iterable[str]] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ...) -> None: ...
+    forwards: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, placement: _Optional[_Iterable[int]] = ..., order: _Optional[_Iterable[int]] = ..., fusion_group: _Optional[_Iterable[int]] = ..., replication: _Optional[_Iterable[int]] = ..., relays: _Optional[_Iterable[_Union[Relay, _Mapping]]] = ..., clones: _Optional[_Iterable[_Union[Clone, _Mapping]]] = ..., provenance: _Optional[_Iterable[str]] = ..., op_provenance: _Optional[_Iterable[int]] = ..., graph_fingerprint: _Optional[str] = ..., target_fingerprint: _Optional[str] = ..., target: _Optional[str] = ..., dims: _Optional[_Mapping[str, int]] = ..., precision: _Optional[_Union[_graph_pb2.Precision, str]] = ..., model: _Optional[str] = ..., op_names: _Optional[_Iterable[str]] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., forwards: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Simulation(_message.Message):
     __slots__ = ("utilisation", "stall_input_s", "stall_host_s", "stall_output_s", "stall_weights_s", "link_utilisation", "link_wait_s", "period", "inferences")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.common.arrays import IntArray
-from go_opt.env import Target
-from go_opt.env.copies.stages import stages_of_sizes
+from go_opt.env import CostTables, Target, evaluate_batch
+from go_opt.env.copies.stages import size_by_chip, stages_of_sizes, with_sharers
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 
@@ -52,6 +53,25 @@ def random_stages(
     for _ in range(int(rng.integers(0, num_chips - num_stages + 1))):
         sizes[rng.integers(num_stages)] += 1
     return stage_of_op, sizes
+
+
+def random_forwards(rng: np.random.Generator, target: Target, plan: Plan) -> Plan:
+    """``plan`` with weights that some of its replicated stages forward, where the target may."""
+    if not (target.goes_forward and target.overlap):
+        return plan
+    first = np.unique(plan.placement[plan.replication > 1])
+    return replace(plan, forwards=tuple(first[rng.random(len(first)) < 0.7].tolist()))
+
+
+def forwarding_s(
+    tables: CostTables, placement: IntArray, order: IntArray, fusion_group: IntArray, replication: IntArray
+) -> Iterator[float]:
+    """Intervals of plans [B, N] whose replicated stages all forward weights; infinite where none fits."""
+    for chip, *plan, size in zip(placement, order, fusion_group, replication, strict=True):
+        sizes = size_by_chip(chip, size, tables.num_chips)
+        on_tables = with_sharers(tables, set(chip[size > 1].tolist()), sizes)
+        terms = evaluate_batch(on_tables, chip[None], *(row[None] for row in plan), size[None])
+        yield float(terms.interval_s[0]) if terms.fits[0] else np.inf
 
 
 def anywhere(rng: np.random.Generator, target: Target, plan: Plan, *, of_one_kind: bool = True) -> Plan:

@@ -18,7 +18,7 @@ from go_opt.common.arrays import IntArray, LongArray
 from go_opt.common.compiling import compiled, compiled_inner, int64
 from go_opt.env.copies.relays import Copies as Copies
 from go_opt.env.copies.relays import copies_of as copies_of
-from go_opt.env.copies.stages import size_by_chip
+from go_opt.env.copies.stages import size_by_chip, with_sharers
 from go_opt.env.cost import COPY, CostTables, cost_tables
 from go_opt.env.model.analytical import BatchMetrics, evaluate_batch
 from go_opt.env.target import Target
@@ -63,12 +63,12 @@ def plan_tables(graph: Graph, target: Target, plan: Plan) -> PlanTables:
     Raises:
       PlanError: a relay or clone is of something the graph does not have.
     """
-    tables = cost_tables(graph, target)
     size = size_by_chip(plan.placement, plan.replication, target.num_chips)
     expanded, placement, order, group = expanded_tables(
-        tables, plan.placement, plan.order, plan.fusion_group, copies_of(graph, plan)
+        cost_tables(graph, target), plan.placement, plan.order, plan.fusion_group, copies_of(graph, plan)
     )
-    return PlanTables(expanded, placement, order, group, size[placement])
+    tables = with_sharers(expanded, plan.forwards, size)
+    return PlanTables(tables, placement, order, group, size[placement])
 
 
 def expanded_tables(

@@ -95,6 +95,7 @@ def _expanded(graph: Graph, target: Target, plan: Plan) -> tuple[Graph, Plan]:
         fusion_group=np.concatenate([plan.fusion_group, alone])[stored],
         replication=size[placement[stored]],
         provenance="relays and clones as ops",
+        forwards=plan.forwards,
     )
 
 

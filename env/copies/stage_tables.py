@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import numpy as np
 
+from go_opt.common.arrays import BoolArray
 from go_opt.env.copies.stages import Stages
 from go_opt.env.cost import CostTables
 
 
-def stage_tables(tables: CostTables, stages: Stages) -> CostTables:
+def stage_tables(tables: CostTables, stages: Stages, forwards: BoolArray | None = None) -> CostTables:
     """The ring with a chip for each stage, on which placements are numbers of stages.
 
-    Kernels, and with them latencies, are shorter than they are by the size of their stage.
+    Kernels, and with them latencies, are shorter than they are by the size of their stage. The links on
+    which weights are forwarded inside stages are left out.
+
+    Args:
+      forwards: [S] whether a stage forwards what it streams; by default none does.
     """
+    shares = np.zeros(len(stages.size), np.bool_) if forwards is None else forwards
     chips = np.stack([tables.chip_kind[stages.first_chip], stages.size])
     kinds, chip_kind = np.unique(chips, axis=1, return_inverse=True)
     kind, size = kinds
@@ -30,6 +36,7 @@ def stage_tables(tables: CostTables, stages: Stages) -> CostTables:
         chip_kind=chip_kind.reshape(-1).astype(np.int32),
         sram_bytes=tables.sram_bytes[stages.first_chip],
         stream_buffer_bytes=tables.stream_buffer_bytes[stages.first_chip],
+        stream_sharers=np.where(shares, stages.size, 1).astype(np.int64),
         sram_s_per_byte=tables.sram_s_per_byte[kind] / size,
         kernel_overhead_s=tables.kernel_overhead_s[kind] / size,
         dma_setup_s=tables.dma_setup_s[kind],

@@ -47,6 +47,7 @@ class CostTables(NamedTuple):
     chip_kind: IntArray  # [D]
     sram_bytes: LongArray  # [D]
     stream_buffer_bytes: LongArray  # [D] set aside where weights stream
+    stream_sharers: LongArray  # [D] chips, of a stage that starts here, that share what it streams
     places_buffers: bool  # activations need addresses; else it is enough that their sizes add up
     sram_s_per_byte: FloatArray  # [Q]
     kernel_overhead_s: FloatArray  # [Q]
@@ -122,6 +123,7 @@ def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParam
         chip_kind=target.chip_kind,
         sram_bytes=target.chip_sram_bytes,
         stream_buffer_bytes=stream_buffer_bytes[target.chip_kind],
+        stream_sharers=np.ones(target.num_chips, np.int64),
         places_buffers=not parameters.fit_by_size,
         sram_s_per_byte=np.array([1.0 / kind.sram_bytes_per_s for kind in kinds]),
         kernel_overhead_s=np.array([kind.kernel_overhead_s for kind in kinds]),

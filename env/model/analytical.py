@@ -17,6 +17,7 @@ from go_opt.env.cost import CostTables
 from go_opt.env.cost.read_only import read_only
 from go_opt.env.model.latency import sample_latency_s
 from go_opt.env.model.memory import FITS, fit_chips, holdings
+from go_opt.env.model.turns import number_stages, share_stream
 from go_opt.model.graph import NO_PRODUCER, WEIGHT
 
 # A kernel none of whose ops has a modelled cost so far.
@@ -92,7 +93,8 @@ def _evaluate_batch(
     chip_host_in = np.empty(num_chips, np.int64)
     chip_host_out = np.empty(num_chips, np.int64)
     link_bytes = np.empty(num_chips + num_links + 1, np.int64)
-    turn_bytes = np.zeros(num_links, np.float64)  # beside those, the mean of inferences that take turns
+    # Beside those, the mean of inferences that take turns; the host's link in comes last.
+    turn_bytes = np.zeros(num_links + 1, np.float64)
     readers = np.empty(num_chips, np.int64)  # chips a tensor goes to, where routes are tables
     host_bytes = np.empty(2, np.int64)
     stage_size = np.ones(num_chips, np.int64)  # of the stage that starts at a chip
@@ -102,7 +104,7 @@ def _evaluate_batch(
     )  # what enters and leaves the stage that starts at a chip
     for b in range(len(placement)):
         if len(replication) > 0:
-            _number_stages(placement[b], replication[b], stage_size, sharers, border_bytes)
+            number_stages(placement[b], replication[b], stage_size, sharers, border_bytes)
         num_kernels = _number_kernels(
             tables, placement[b], order[b], group[b], kernel_of, kernel_chip, kernel_s, measured_s
         )
@@ -110,7 +112,7 @@ def _evaluate_batch(
         _clear(chip_host_in, num_chips)
         _clear(chip_host_out, num_chips)
         _clear(link_bytes, len(link_bytes))
-        _clear(turn_bytes, num_links)
+        _clear(turn_bytes, num_links + 1)
         _clear(host_bytes, 2)
         _account_tensors(
             tables, b * len(tables.tensor_kind), kernel_of, kernel_chip,
@@ -126,8 +128,10 @@ def _evaluate_batch(
         for d in range(num_chips):
             out.peak_bytes[b, d], out.weight_bytes[b, d] = fit.peak_bytes[d], fit.weight_bytes[d]
             out.stream_bytes[b, d] = fit.stream_bytes[d]
-            host_bytes[0] += fit.stream_bytes[d]
+            host_bytes[0] += fit.stream_bytes[d] - fit.forwarded_bytes[d]
             chip_host_in[d] += fit.stream_bytes[d]
+            if fit.forwarded_bytes[d] > 0:
+                share_stream(d, stage_size[d], fit.forwarded_bytes[d] / tables.stream_sharers[d], turn_bytes)
         for d in range(num_chips):
             if stage_size[d] > 1:
                 _replicate(d, stage_size[d], out, b, chip_host_in, chip_host_out)
@@ -143,29 +147,6 @@ def _clear(array: LongArray | FloatArray, size: int) -> None:
     # A plain loop: assigning to slices makes the kernels take seconds longer to compile.
     for i in range(size):
         array[i] = 0
-
-
-@compiled_inner
-def _number_stages(
-    placement: IntArray,
-    replication: IntArray,
-    stage_size: LongArray,
-    sharers: LongArray,
-    border_bytes: LongArray,
-) -> None:
-    """Fill in the stages of a plan, and clear what crosses their borders."""
-    num_chips = len(stage_size)
-    for d in range(num_chips):
-        stage_size[d] = 1
-        sharers[d] = 1
-        border_bytes[0, d] = 0
-        border_bytes[1, d] = 0
-    for op in range(len(placement)):
-        size = min(replication[op], num_chips - placement[op])
-        stage_size[placement[op]] = max(stage_size[placement[op]], size)
-    for d in range(num_chips):
-        for replica in range(d, d + stage_size[d] if stage_size[d] > 1 else d):
-            sharers[replica] = stage_size[d]
 
 
 @compiled_inner
@@ -391,7 +372,7 @@ def _interval(
             shared = (size - behind) * border_bytes[0, first] + behind * border_bytes[1, first]
             link = first + behind - 1
             link_s[link] += shared / size * tables.link_s_per_byte[link]
-    link_s[num_links] = host_bytes[0] * tables.host_in_s_per_byte
+    link_s[num_links] = (host_bytes[0] + turn_bytes[num_links]) * tables.host_in_s_per_byte
     link_s[num_links + 1] = host_bytes[1] * tables.host_out_s_per_byte
     total_s = np.empty(num_chips)
     for chip in range(num_chips):

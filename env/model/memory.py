@@ -52,8 +52,10 @@ class Fit(NamedTuple):
     peak_bytes: LongArray  # [D] border buffers and activations; to the highest address if tight
     weight_bytes: LongArray  # [D] resident
     stream_bytes: LongArray  # [D] that its ops touch of the weights that stream
+    forwarded_bytes: LongArray  # [D] of these what chips that share it forward to each other
     address: LongArray  # [A] or NONE
     is_streamed: BoolArray  # [W]
+    is_forwarded: BoolArray  # [W]
 
 
 @compiled_inner
@@ -178,13 +180,15 @@ def _weights(
 def fit_chips(tables: CostTables, held: Holdings) -> Fit:
     """Give every activation an address where memory is tight, and choose the weights that stream.
 
-    Weights stream in order of touched per stored byte, then larger first, then by index.
+    Weights stream in order of touched per stored byte, then larger first, then by index. Chips that
+    share what they stream forward what a kernel waits for, if it reads all of it: of tables of
+    embeddings every inference reads other rows.
     """
     num_chips = len(tables.chip_kind)
     peak, resident = held.border_bytes.copy(), np.zeros(num_chips, np.int64)
-    streamed = np.zeros(num_chips, np.int64)
+    streamed, forwarded = np.zeros(num_chips, np.int64), np.zeros(num_chips, np.int64)
     address = np.full(len(held.activation), NONE, np.int64)
-    is_streamed = np.zeros(len(held.weight), np.bool_)
+    is_streamed, is_forwarded = np.zeros(len(held.weight), np.bool_), np.zeros(len(held.weight), np.bool_)
     outcome, culprit = FITS, NONE
     for chip in range(num_chips):
         mine = slice(held.activation_ptr[chip], held.activation_ptr[chip + 1])
@@ -205,9 +209,29 @@ def fit_chips(tables: CostTables, held: Holdings) -> Fit:
                 is_streamed[pair] = True
                 resident[chip] -= tables.stored_bytes[held.weight[pair]]
                 streamed[chip] += held.weight_touched[pair]
+        if tables.stream_sharers[chip] > 1 and streamed[chip] > 0:
+            forwarded[chip] = _forward(tables, held, chip, is_streamed, is_forwarded)
         if room < 0 and outcome == FITS:
             outcome, culprit = TOO_LARGE if room + height < most else FRAGMENTED, chip
-    return Fit(outcome, culprit, peak, resident, streamed, address, is_streamed)
+    return Fit(outcome, culprit, peak, resident, streamed, forwarded, address, is_streamed, is_forwarded)
+
+
+@compiled_inner
+def _forward(
+    tables: CostTables, held: Holdings, chip: int, is_streamed: BoolArray, is_forwarded: BoolArray
+) -> int:
+    """Mark what the chips of a stage forward to each other; its bytes."""
+    pairs = range(held.weight_ptr[chip], held.weight_ptr[chip + 1])
+    reads_a_part = np.zeros(held.weight_reader.max() + 1, np.bool_)
+    for pair in pairs:
+        if is_streamed[pair] and held.weight_touched[pair] < tables.tensor_bytes[held.weight[pair]]:
+            reads_a_part[held.weight_reader[pair]] = True
+    forwarded = int64(0)
+    for pair in pairs:
+        if is_streamed[pair] and not reads_a_part[held.weight_reader[pair]]:
+            is_forwarded[pair] = True
+            forwarded += held.weight_touched[pair]
+    return forwarded
 
 
 def stream_order(tables: CostTables, weight: NDArray[np.integer], touched_bytes: LongArray) -> LongArray:

@@ -31,7 +31,8 @@ from go_opt.env.simulator.package import (
     Package,
     crosses,
 )
-from go_opt.env.simulator.plumbing import Plumbing, Streams, lay_hops, lay_plumbing
+from go_opt.env.simulator.plumbing import Plumbing, lay_hops, lay_plumbing
+from go_opt.env.simulator.streams import streams_of
 
 
 class Setting(NamedTuple):
@@ -89,7 +90,7 @@ def assemble(
     if most_rounds == 0:
         most_rounds = rounds_limit(shared[0].window)
     window = min(shared[0].window, most_rounds)
-    streams = _streams(held, fit, num_kernels)
+    streams = streams_of(held, fit, num_kernels)
     plumbing = lay_plumbing(tables, kernel_of, kernel_chip, replicas, streams, most_rounds)
     flows, deliveries = plumbing.flows, plumbing.deliveries
     hops, others = lay_hops(tables, flows, deliveries)
@@ -128,7 +129,7 @@ def _most_waiting(flows: RecordArray, deliveries: RecordArray, window: int, buff
         under_way = min(limit, window // flow.replicas + 1)
         hops = flow.hop_end - flow.hop_begin
         nodes += (hops + 1) * under_way
-        events += (2 * hops + 1) * under_way
+        events += (2 * hops + 1) * under_way + 3 * flow.is_forwarded
     return nodes, events + len(deliveries) * limit
 
 
@@ -136,21 +137,6 @@ def _most_waiting(flows: RecordArray, deliveries: RecordArray, window: int, buff
 def rounds_limit(window: int) -> int:
     """Inferences after which a package without a period is measured as it is."""
     return 8 * window + 64
-
-
-@compiled_inner
-def _streams(held: Holdings, fit: Fit, num_kernels: int) -> Streams:
-    """Kernels that wait for streamed weights, with the bytes of all that each waits for."""
-    bytes_of = np.zeros(num_kernels, np.int64)
-    weight_of = np.full(num_kernels, NONE, np.int32)
-    for pair in range(len(held.weight)):
-        if fit.is_streamed[pair]:
-            kernel = held.weight_reader[pair]
-            if weight_of[kernel] == NONE:
-                weight_of[kernel] = held.weight[pair]
-            bytes_of[kernel] += held.weight_touched[pair]
-    kernel = np.flatnonzero(weight_of != NONE).astype(np.int32)
-    return Streams(kernel, weight_of[kernel], bytes_of[kernel])
 
 
 @compiled_inner
@@ -290,9 +276,19 @@ def _links(
         else:
             crossings = _crossings(others, flow, hops[i], link.cycle)
         link.round_bytes += flow.size_bytes * crossings
-    for i in range(len(flows)):
-        if flows[i].kind != CHIP_FLOW and flows[i].replica == 0:
-            links[num_links + (flows[i].kind == HOST_OUT)].round_bytes += flows[i].size_bytes
+    host_in = links[num_links]
+    for flow in flows:
+        if flow.is_forwarded:
+            cycle = host_in.cycle * (flow.replicas // gcd(host_in.cycle, flow.replicas))
+            host_in.cycle = min(cycle, MOST_TURNS)
+    for flow in flows:
+        if flow.is_forwarded and flow.replica > 0:
+            links[flow.chip - 1].round_bytes += flow.size_bytes
+        elif flow.kind == HOST_OUT and flow.replica == 0:
+            links[num_links + 1].round_bytes += flow.size_bytes
+        elif flow.kind != CHIP_FLOW and flow.replica == 0:
+            turns = host_in.cycle // flow.replicas if flow.is_forwarded else host_in.cycle
+            host_in.round_bytes += flow.size_bytes * turns
     return links
 
 

@@ -15,21 +15,28 @@ there is no room they stop the queue of the link they are on.
 
 from __future__ import annotations
 
-from go_opt.common.arrays import Record
 from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.env.simulator.package import (
+    ARRIVE,
     CHIP_FLOW,
+    CHUNK_CAME,
+    CHUNK_LEFT,
+    ENTER,
     HOST_IN,
     HOST_OUT,
+    HOST_SERVED,
+    HOST_TOOK,
     HOST_WAIT,
     INPUT_WAIT,
     NONE,
     ON_CHIP,
     OUTPUT_WAIT,
+    PACE,
+    SENT,
+    STAGE_END,
     STREAM,
     STREAM_WAIT,
     Package,
-    ask_host,
     crosses,
     drop_event,
     inference_of,
@@ -41,14 +48,8 @@ from go_opt.env.simulator.package import (
     turn_of,
 )
 from go_opt.env.simulator.steady import period_of
+from go_opt.env.simulator.streams import ask_first, ask_next, chunk_came, chunk_left, has_forwarded
 from go_opt.env.simulator.transfers import (
-    ARRIVE,
-    ENTER,
-    HOST_SERVED,
-    HOST_TOOK,
-    PACE,
-    SENT,
-    STAGE_END,
     ask,
     dispatch,
     enter_link,
@@ -87,6 +88,11 @@ def run(package: Package, num_rounds: int, first_check: int) -> tuple[int, int]:
             _arrive(package, subject, int64(value), now_s)
         elif kind == HOST_SERVED:
             _host_served(package, subject, now_s)
+        elif kind == CHUNK_LEFT:
+            chunk_left(package, subject, now_s)
+        elif kind == CHUNK_CAME:
+            if chunk_came(package, subject, now_s):
+                _weights_came(package, subject, now_s)
         elif kind == HOST_TOOK:
             _host_took(package, subject, now_s)
         else:
@@ -105,9 +111,7 @@ def _begin(package: Package) -> None:
         ask(package, flow)
     if not package.shared[0].prefetch_all:
         for chip in range(len(package.chips)):
-            flow = _next_stream(package, chip, package.chips[chip].stage_end - 1)
-            if flow != NONE:
-                ask_host(package, flow)
+            ask_first(package, chip)
     serve_host(package, 0.0)
     if package.shared[0].pace_s > 0:
         put_event(package, package.shared[0].pace_s, PACE, int64(0), 0.0)
@@ -116,24 +120,14 @@ def _begin(package: Package) -> None:
 
 
 @uncounted_inner
-def _next_stream(package: Package, number: int, stage: int) -> int:
-    """The streamed flow a chip waits for next after ``stage``, around its inferences."""
-    chip = package.chips[number]
-    stages = chip.stage_end - chip.stage_begin
-    for i in range(1, stages + 1):
-        flow = package.stages[chip.stage_begin + (stage - chip.stage_begin + i) % stages].stream
-        if flow != NONE:
-            return flow
-    return NONE
-
-
-@uncounted_inner
-def _may_start(package: Package, chip: Record) -> bool:
+def _may_start(package: Package, number: int) -> bool:
     """Whether the next stage of a chip has all it waits for."""
-    shared = package.shared[0]
+    chip, shared = package.chips[number], package.shared[0]
     if chip.is_running or chip.stage == chip.stage_end or chip.inference >= shared.admitted:
         return False
     stage = package.stages[chip.stage]
+    if not has_forwarded(package, number, stage):
+        return False
     for i in range(stage.needs_begin, stage.needs_end):
         if package.deliveries[package.refs[i]].arrived <= chip.turn:
             return False
@@ -147,18 +141,15 @@ def _may_start(package: Package, chip: Record) -> bool:
 @uncounted_inner
 def _try_start(package: Package, number: int, now_s: float, cause: int) -> None:
     chip, shared = package.chips[number], package.shared[0]
-    if not _may_start(package, chip):
+    if not _may_start(package, number):
         return
     chip.is_running = 1
     this, stage = package.rounds[chip.inference], package.stages[chip.stage]
     if not this.is_started:
         this.is_started, this.start_s = 1, now_s
     package.stall_s[number, chip.inference, cause] += now_s - chip.free_s
-    if stage.stream != NONE and not shared.prefetch_all:
-        flow = _next_stream(package, number, chip.stage)
-        if inference_of(package.flows[flow], package.flows[flow].queued) < shared.rounds:
-            ask_host(package, flow)
-            serve_host(package, now_s)
+    if stage.stream != NONE and not shared.prefetch_all and ask_next(package, number, now_s):
+        serve_host(package, now_s)
     end_s = now_s + stage.seconds
     record_span(package, ON_CHIP, number, chip.stage, chip.inference, now_s, end_s)
     put_event(package, end_s, STAGE_END, number, 0.0)
@@ -258,10 +249,7 @@ def _host_served(package: Package, number: int, now_s: float) -> None:
     flow.sent += 1
     serve_host(package, now_s)
     if flow.kind == STREAM:
-        chip = package.chips[flow.chip]
-        if chip.awaits_weights and package.stages[chip.stage].stream == number:
-            chip.awaits_weights = 0
-            _finish_stage(package, flow.chip, now_s)
+        _weights_came(package, number, now_s)
         return
     i = flow.delivery_begin
     while i < flow.delivery_end:
@@ -269,6 +257,19 @@ def _host_served(package: Package, number: int, now_s: float) -> None:
         delivery.arrived += 1
         _try_start(package, delivery.chip, now_s, HOST_WAIT)
         i += delivery.replicas
+
+
+@uncounted_inner
+def _weights_came(package: Package, number: int, now_s: float) -> None:
+    """A chip has the weights of a stream: it may go on, and the replica before it, too."""
+    flow = package.flows[number]
+    chip = package.chips[flow.chip]
+    chip.came += flow.is_forwarded
+    if chip.awaits_weights and package.stages[chip.stage].stream == number:
+        chip.awaits_weights = 0
+        _finish_stage(package, flow.chip, now_s)
+    if flow.is_forwarded and flow.replica > 0:
+        _try_start(package, flow.chip - 1, now_s, OUTPUT_WAIT)
 
 
 @uncounted_inner
@@ -282,10 +283,7 @@ def _host_took(package: Package, number: int, now_s: float) -> None:
 
 @uncounted_inner
 def _part_done(package: Package, inference: int, now_s: float) -> None:
-    """One chip, or one output, is through with an inference; the last lets another one in.
-
-    One that has overtaken others is complete with the last of those.
-    """
+    """A chip, or an output, is through with an inference, which is complete after all before it."""
     shared = package.shared[0]
     package.rounds[inference].parts_done += 1
     while shared.completed < shared.rounds:

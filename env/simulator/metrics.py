@@ -37,7 +37,9 @@ def simulate_plan(
     """
     graph, plan = expand_plan(graph, target, plan)
     rows = (plan.placement, plan.order, plan.fusion_group, plan.replication)
-    batch = simulate_batch(graph, target, *(row[None] for row in rows), without=without)
+    batch = simulate_batch(
+        graph, target, *(row[None] for row in rows), forwards=plan.forwards, without=without
+    )
     outcome = int(batch.outcome[0])
     interval_s = float(batch.interval_s[0]) * _noise(target, seed, without)
     return Metrics(

@@ -34,11 +34,14 @@ CHIP_FLOW, HOST_IN, STREAM, HOST_OUT = np.arange(4)
 # Causes of a chip's waiting, in the order of ``metrics.STALL_CAUSES``.
 INPUT_WAIT, HOST_WAIT, OUTPUT_WAIT, STREAM_WAIT = np.arange(4)
 ON_CHIP, ON_LINK = np.arange(2)  # where something ran
+# Kinds of events.
+STAGE_END, ENTER, SENT, ARRIVE, HOST_SERVED, HOST_TOOK, CHUNK_LEFT, CHUNK_CAME, PACE = np.arange(9)
 
 # `stage` runs or is next, of `inference`, its `turn`; `ready_*` list flows that wait for a DMA engine.
+# `begun` stages of those that wait for forwarded weights; `came`: forwarded weights that have come.
 CHIP: Final = record(
     "replica replicas stage_begin stage_end engines stage turn inference is_running awaits_weights "
-    "engines_free ready_head ready_tail",
+    "begun came engines_free ready_head ready_tail",
     "setup_s free_s",
 )
 # `kernel` to `kernel_end` are places in `Package.chip_kernel`; `stream`: the flow of its weights or
@@ -48,10 +51,13 @@ STAGE: Final = record(
 )
 # `chip` is the one it leaves, for streams the one it enters. Counted in turns: `made`;
 # `queued` with a DMA engine or the host; `sent` over all its first links, whose
-# list starts with `first_hop`. All replicas of a flow share their deliveries.
+# list starts with `first_hop`. All replicas of a flow share their deliveries. Of a stream that
+# `is_forwarded` only the first replica's comes from the host, each of the others' from the chip before,
+# over the link between them, in `chunks` a turn: this link has `begun` with so many, one while it
+# `is_busy`, and so many `came` to the chip.
 FLOW: Final = record(
     "kind chip replica replicas tensor size_bytes hop_begin hop_end delivery_begin delivery_end first_hop "
-    "made queued sent"
+    "made queued sent is_forwarded chunks chunk_bytes begun came is_busy"
 )
 # `flow` is the first of the `makers` replicas that send here. Counted in turns: `arrived`, with all
 # before them; `freed`; `landing`, arrived or on the last link. Where there are several makers,
@@ -116,10 +122,11 @@ def reset(package: Package, num_rounds: int) -> None:
     """Bring the package to rest, for ``num_rounds`` inferences."""
     for chip in package.chips:
         chip.stage, chip.turn, chip.inference = chip.stage_begin, 0, chip.replica
-        chip.is_running, chip.awaits_weights = 0, 0
+        chip.is_running, chip.awaits_weights, chip.begun, chip.came = 0, 0, 0, 0
         chip.engines_free, chip.ready_head, chip.ready_tail, chip.free_s = chip.engines, NONE, NONE, 0.0
     for flow in package.flows:
         flow.made, flow.queued, flow.sent = 0, 0, 0
+        flow.begun, flow.came, flow.is_busy = 0, 0, 0
     for delivery in package.deliveries:
         delivery.arrived, delivery.freed, delivery.landing = 0, 0, 0
     for hop in package.hops:
@@ -145,6 +152,14 @@ def reset(package: Package, num_rounds: int) -> None:
     shared.is_held = 0
     shared.free_node, shared.host_requests, shared.host_is_busy = 0, 0, 0
     shared.num_events, shared.num_serials, shared.num_spans = 0, 0, 0
+
+
+@uncounted_inner
+def cut_up(flow: Record, size_bytes: int, buffer_bytes: int) -> None:
+    """Weights that are forwarded pass the halves of the stream buffer, or where there is none come whole."""
+    flow.is_forwarded = 1
+    flow.chunk_bytes = max(buffer_bytes // 2, 1) if buffer_bytes > 0 else max(size_bytes, 1)
+    flow.chunks = max(-(-size_bytes // flow.chunk_bytes), 1)
 
 
 @uncounted
@@ -249,40 +264,6 @@ def give_node(package: Package, number: int) -> int:
     node.next = package.shared[0].free_node
     package.shared[0].free_node = number
     return following
-
-
-@uncounted_inner
-def ask_host(package: Package, number: int) -> None:
-    """Queue the next transfer of a flow from the host; the oldest inference is served first."""
-    flow, shared, heap = package.flows[number], package.shared[0], package.host_heap
-    key = inference_of(flow, flow.queued) * len(package.flows) + number
-    flow.queued += 1
-    i = shared.host_requests
-    shared.host_requests += 1
-    while i > 0 and heap[(i - 1) >> 1] > key:
-        heap[i] = heap[(i - 1) >> 1]
-        i = (i - 1) >> 1
-    heap[i] = key
-
-
-@uncounted_inner
-def next_of_host(package: Package) -> int:
-    """The flow the host serves next; it leaves the queue."""
-    heap = package.host_heap
-    first = heap[0]
-    package.shared[0].host_requests -= 1
-    size = package.shared[0].host_requests
-    key, i = heap[size], 0
-    while 2 * i + 1 < size:
-        child = 2 * i + 1
-        if child + 1 < size and heap[child + 1] < heap[child]:
-            child += 1
-        if heap[child] >= key:
-            break
-        heap[i] = heap[child]
-        i = child
-    heap[i] = key
-    return first % len(package.flows)
 
 
 @uncounted_inner

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.arrays import IntArray, LongArray, Record, RecordArray
+from go_opt.common.arrays import BoolArray, IntArray, LongArray, Record, RecordArray
 from go_opt.common.compiling import compiled_inner, int64
 from go_opt.env.cost.tables import CostTables
 from go_opt.env.simulator.package import (
@@ -20,6 +20,7 @@ from go_opt.env.simulator.package import (
     NONE,
     OTHERS,
     STREAM,
+    cut_up,
 )
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 
@@ -30,6 +31,7 @@ class Streams(NamedTuple):
     kernel: IntArray  # [W]
     weight: IntArray  # [W] the first of them
     size_bytes: LongArray  # [W] of all
+    is_forwarded: BoolArray  # [W] from replica to replica
 
 
 class Plumbing(NamedTuple):
@@ -108,6 +110,9 @@ def lay_plumbing(
         kernel = streams.kernel[i]
         chip = kernel_chip[kernel]
         maker[num_flows] = kernel
+        if streams.is_forwarded[i]:
+            for replica in range(replicas[chip]):
+                cut_up(flows[num_flows + replica], streams.size_bytes[i], tables.stream_buffer_bytes[chip])
         num_flows = _add_flows(
             flows, num_flows, STREAM, chip, replicas[chip], streams.weight[i], streams.size_bytes[i]
         )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, compiled_inner
-from go_opt.env.copies.stages import size_by_chip
+from go_opt.env.copies.stages import size_by_chip, with_sharers
 from go_opt.env.cost import CostTables, tables_with_effects
 from go_opt.env.cost.read_only import read_only
 from go_opt.env.kernels.numbering import number_kernels
@@ -57,9 +57,15 @@ def simulate_batch(
     fusion_group: IntArray,  # [B, N]
     replication: IntArray | None = None,  # [B, N]; by default none is replicated
     *,
+    forwards: Collection[int] = (),
     without: Collection[str] = (),
 ) -> SimulatedBatch:
-    """Simulate plans to steady state; ``without`` names effects (``EFFECTS``) to switch off."""
+    """Simulate plans to steady state.
+
+    Args:
+      forwards: first chips of the stages of all plans that forward streamed weights.
+      without: names of effects (``EFFECTS``) to switch off.
+    """
     tables, setting = setting_of(graph, target, tuple(sorted(without)))
     num_plans, num_chips = len(placement), tables.num_chips
     num_links = len(tables.link_s_per_byte) + 2
@@ -84,6 +90,7 @@ def simulate_batch(
         kernel_of = number_kernels(order[b], fusion_group[b])
         if replication is not None:
             replicas = replicas_by_chip(target, placement[b], replication[b])
+            tables = with_sharers(tables, forwards, replicas)
         _simulate(tables, setting, kernel_of, read_only(placement[b]), replicas, b, out)
     return out
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.env.copies.relays import expand_plan
+from go_opt.env.copies.stages import with_sharers
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.env.model.memory import FITS
 from go_opt.env.model.metrics import Fidelity, Metrics
@@ -58,6 +60,7 @@ def make_ready(
     tables, setting = setting_of(graph, target, tuple(sorted(without)))
     kernel_of = number_kernels(plan.order, plan.fusion_group)
     replicas = replicas_by_chip(target, plan.placement, plan.replication)
+    tables = with_sharers(tables, plan.forwards, replicas)
     assembly = assemble(tables, setting, kernel_of, plan.placement, replicas, inferences, 0)
     package = assembly.package
     spans = np.empty(_most_spans(package, inferences), package.spans.dtype)
@@ -67,7 +70,7 @@ def make_ready(
 def _most_spans(package: Package, inferences: int) -> int:
     chips, flows = package.chips, package.flows
     of_chip = chips["stage_end"] - chips["stage_begin"]
-    of_flow = flows["hop_end"] - flows["hop_begin"] + 1
+    of_flow = flows["hop_end"] - flows["hop_begin"] + np.maximum(flows["chunks"], 1)
     turns = (-(-inferences // replicas) for replicas in (chips["replicas"], flows["replicas"]))
     return sum(int(rows @ turn) for rows, turn in zip((of_chip, of_flow), turns, strict=True))
 
@@ -124,8 +127,9 @@ def _ran(traced: Traced, spans: NDArray) -> _Ran:
         span = Span(resource, name, inference, start_s, end_s, details)
         if flow["kind"] == CHIP_FLOW:
             ran.hops[hop_of[subject, resource], inference] = span
-        else:
-            ran.host[subject, inference] = span
+        else:  # of what comes in chunks all together
+            first = ran.host.get((subject, inference), span)
+            ran.host[subject, inference] = replace(first, end_s=end_s)
     return ran
 
 

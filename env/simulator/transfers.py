@@ -7,16 +7,19 @@ import numpy as np
 from go_opt.common.arrays import Record
 from go_opt.common.compiling import int64, uncounted_inner
 from go_opt.env.simulator.package import (
+    ARRIVE,
+    ENTER,
     HOST_IN,
+    HOST_SERVED,
+    HOST_TOOK,
     NONE,
     ON_LINK,
+    SENT,
     STREAM,
     Package,
-    ask_host,
     crosses,
     give_node,
     inference_of,
-    next_of_host,
     next_turn,
     put_event,
     record_carried,
@@ -25,9 +28,7 @@ from go_opt.env.simulator.package import (
     takes,
     turn_of,
 )
-
-# Kinds of events.
-STAGE_END, ENTER, SENT, ARRIVE, HOST_SERVED, HOST_TOOK, PACE = np.arange(7)
+from go_opt.env.simulator.streams import ask_host, comes_from_host, next_chunk_of_host, next_of_host
 
 
 @uncounted_inner
@@ -144,6 +145,8 @@ def _transmit(package: Package, number: int, last_byte_s: float, now_s: float) -
 def ask(package: Package, number: int) -> None:
     """Ask the host for what of an input may come by now, and for weights where all may come ahead."""
     flow, shared = package.flows[number], package.shared[0]
+    if not comes_from_host(flow):
+        return
     if flow.kind == HOST_IN or (flow.kind == STREAM and shared.prefetch_all):
         while inference_of(flow, flow.queued) < shared.admitted and _has_room(package, flow):
             ask_host(package, number)
@@ -158,6 +161,8 @@ def serve_host(package: Package, now_s: float) -> None:
     flow = package.flows[number]
     shared.host_is_busy = 1
     end_s = now_s + flow.size_bytes * package.links[link].s_per_byte
+    if flow.is_forwarded:
+        next_chunk_of_host(package, number, now_s)
     record_span(package, ON_LINK, link, number, inference_of(flow, flow.sent), now_s, end_s)
     put_event(package, end_s, HOST_SERVED, number, 0.0)
 

@@ -17,8 +17,8 @@ from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import Objective, Request, check_seed
+from go_opt.search.bounds import lower_bound
 from go_opt.search.split_ways import divisible_ops
-from go_opt.search.state import lower_bound
 from go_opt.solver import Violation
 from go_opt.solver import verify as verify_plan
 from go_opt.solver.problem.user_constraints import UserConstraint

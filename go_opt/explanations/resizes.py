@@ -73,4 +73,5 @@ def _resized(plan: Plan, before: Stages, after: Stages) -> Plan:
         replication=after.size[stage_of_op],
         relays=tuple(replace(relay, chips=tuple(chip_of[d] for d in relay.chips)) for relay in plan.relays),
         clones=tuple(replace(clone, chip=chip_of[clone.chip]) for clone in plan.clones),
+        forwards=tuple(chip_of[chip] for chip in plan.forwards),
     )

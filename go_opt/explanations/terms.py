@@ -15,6 +15,7 @@ from go_opt.common.arrays import FloatArray
 from go_opt.env import Metrics, Target
 from go_opt.env.copies.relays import clone_name, relay_name
 from go_opt.env.cost.tables import COPY_TYPE
+from go_opt.explanations.forwarding import forwarded_over, streamed_weights
 from go_opt.explanations.loads import Loads
 from go_opt.model.graph import INPUT, Graph
 from go_opt.model.plan import Plan
@@ -152,10 +153,16 @@ class Terms:
         )
 
     def streamed(self, chip: int) -> tuple[TensorPart, ...]:
-        """The weights that stream to a chip for one of its inferences, most bytes first."""
+        """The weights that stream to a chip for one of its inferences, most bytes first.
+
+        What the chips of a stage forward crosses the host's link for one in so many inferences.
+        """
         chip = int(self.loads.first_chip[chip])
-        weights = self.loads.streamed(chip, int(self.metrics.peak_bytes[chip]))
-        parts = [self._host_in(k, touched, [chip]) for k, touched in weights]
+        weights, forwarded = streamed_weights(self.loads, chip, self.metrics)
+        share = 1.0 / self.replicas(chip)
+        parts = [
+            self._host_in(k, touched, [chip], share if k in forwarded else 1.0) for k, touched in weights
+        ]
         return tuple(sorted(parts, key=lambda part: -part.size_bytes))
 
     def link(self, link: int) -> tuple[TensorPart, ...]:
@@ -163,12 +170,28 @@ class Terms:
         loads = self.loads
         if link < len(loads.tables.link_s_per_byte):
             crossing = zip(*loads.on_link(link), strict=True)
-            return tuple(self._crossing(int(k), float(share), link) for k, share in crossing)
+            parts = [self._crossing(int(k), float(share), link) for k, share in crossing]
+            forwarded = self._forwarded(link)
+            return tuple(sorted([*parts, *forwarded], key=lambda part: -part.seconds) if forwarded else parts)
         if self.target.link_names[link] == "host out":
             return tuple(self._host_out(int(k)) for k in loads.outputs())
         weights = [part for chip in self.streaming() for part in self.streamed(chip)]
         inputs = [self._host_in(int(k), int(loads.tables.tensor_bytes[k]), None) for k in loads.inputs()]
         return tuple(sorted([*inputs, *weights], key=lambda part: -part.size_bytes))
+
+    def _forwarded(self, link: int) -> list[TensorPart]:
+        """The weights that one chip of a stage forwards to the next over a link."""
+        chip = forwarded_over(self.loads, link)
+        if chip is None or not self.metrics.stream_bytes[chip]:
+            return []
+        weights, forwarded = streamed_weights(self.loads, chip, self.metrics)
+        s_per_byte = float(self.loads.tables.link_s_per_byte[link])
+        name, share = self.target.link_names[link], 1.0 / self.replicas(chip)
+        return [
+            replace(self._host_in(k, size, [chip], share), link=name, seconds=size * share * s_per_byte)
+            for k, size in weights
+            if k in forwarded
+        ]
 
     def streaming(self) -> list[int]:
         """The chips that weights stream to, the first of each stage."""
@@ -209,13 +232,13 @@ class Terms:
             share,
         )
 
-    def _host_in(self, k: int, size: int, chips: list[int] | None) -> TensorPart:
+    def _host_in(self, k: int, size: int, chips: list[int] | None, share: float = 1.0) -> TensorPart:
         loads = self.loads
         readers = [(op, int(loads.op_chip[op])) for op in loads.readers(k)]
         places = tuple(self._place(op) for op, chip in readers if chips is None or chip in chips)
         role: Role = "input" if loads.tables.tensor_kind[k] == INPUT else "weight"
-        seconds = size * loads.tables.host_in_s_per_byte
-        return TensorPart(self.tensor_name(k), role, "host in", size, seconds, None, places)
+        seconds = size * share * loads.tables.host_in_s_per_byte
+        return TensorPart(self.tensor_name(k), role, "host in", size, seconds, None, places, share)
 
     def _host_out(self, k: int) -> TensorPart:
         size = int(self.loads.tables.tensor_bytes[k])

@@ -65,6 +65,7 @@ class Plan:
     precision: Precision = "native"
     model: str = ""  # path or zoo:NAME the graph was loaded by; empty where it came from elsewhere
     splits: tuple[Split, ...] = ()  # ops of the model's graph that are computed in parts
+    forwards: tuple[int, ...] = ()  # first chips of the stages whose chips forward streamed weights
 
     def __repr__(self) -> str:
         kernels = int(self.fusion_group.max(initial=-1)) + 1
@@ -84,6 +85,7 @@ class Plan:
         fusion_group: NDArray,
         provenance: str,
         replication: NDArray | None = None,
+        forwards: tuple[int, ...] = (),
     ) -> Plan:
         """A plan of one origin without relays or clones; replication is 1 by default."""
         num_ops = graph.num_ops
@@ -101,6 +103,7 @@ class Plan:
             target=target_name,
             dims=graph.dims,
             precision=graph.precision,
+            forwards=forwards,
         )
 
     @property

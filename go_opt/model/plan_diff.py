@@ -31,6 +31,8 @@ class PlanDiff:
     relays_after: tuple[tuple[str, int], ...]
     clones_before: tuple[tuple[str, int], ...]  # op and chip
     clones_after: tuple[tuple[str, int], ...]
+    forwards_before: tuple[int, ...]  # first chips of stages that forward weights
+    forwards_after: tuple[int, ...]
 
     @property
     def num_moved(self) -> int:
@@ -54,6 +56,7 @@ def plan_diff(before: Start, after: Start) -> PlanDiff:
     kernels = [_kernels(choices.ops, shared) for choices in (before, after)]
     relays = [_relays(choices.plan) for choices in (before, after)]
     clones = [_clones(choices.plan) for choices in (before, after)]
+    forwards = [set(choices.plan.forwards) if choices.plan else set() for choices in (before, after)]
     return PlanDiff(
         in_both=len(shared),
         only_before=tuple(op for op in earlier if op not in later),
@@ -64,6 +67,8 @@ def plan_diff(before: Start, after: Start) -> PlanDiff:
         relays_after=tuple(sorted(relays[1] - relays[0])),
         clones_before=tuple(sorted(clones[0] - clones[1])),
         clones_after=tuple(sorted(clones[1] - clones[0])),
+        forwards_before=tuple(sorted(forwards[0] - forwards[1])),
+        forwards_after=tuple(sorted(forwards[1] - forwards[0])),
     )
 
 

@@ -157,7 +157,11 @@ def chips_table(target: Target, plan: Plan, metrics: Metrics, objective: Objecti
             format_bytes(int(metrics.stream_bytes[chip])) if metrics.stream_bytes[chip] else "-",
             style="bold" if binds(metrics.bottleneck, chip, last) and not of_one else None,
         )
-    for name, seconds in zip(target.link_names[-2:], metrics.link_s[-2:], strict=True):
+    links = list(zip(target.link_names, metrics.link_s, strict=True))
+    starts = [first for first in plan.forwards if first < target.num_chips]  # a wrong plan may name others
+    inside = [link for first in starts for link in links[first : first + int(size[first]) - 1]]
+    busiest = [max(inside, key=lambda link: float(link[1]))] if inside else []
+    for name, seconds in [*busiest, *links[-2:]]:
         load = _share(seconds, whole_s)
         style = "bold" if metrics.bottleneck == name and not of_one else None
         blank = [""] * (1 + len(copies))

@@ -28,6 +28,7 @@ LEAST_BUDGET_S: Final = 2.0  # of searches whose answer is simulated
 S_PER_OP: Final = 1e-5  # that a plan takes in the simulator, mostly; those that stream may take 6e-5
 MOST_RESERVED: Final = 0.1  # of the time
 MOST_SIMULATED_OPS: Final = 5_000  # of graphs whose plans are simulated while they are searched
+MOST_FORWARDED_OPS: Final = 20_000  # the same of plans whose chips forward weights: a second each
 SHORTLISTED: Final = 6  # plans
 _BLAME: Final = {
     "shapes": "products and vectors that do not fill the units",

@@ -21,9 +21,9 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
 from go_opt.model.start import Start
 from go_opt.result import OptimizeResult, Request, Step
+from go_opt.search.bounds import against_bound, lower_bound
 from go_opt.search.simulated_claim import is_simulated, simulated_answer
 from go_opt.search.split_ways import given_way, ways_to_split
-from go_opt.search.state import against_bound, lower_bound
 
 WHOLE_SHARE: Final = 1 / 4  # of the time or the evaluations, at most, before ways to split are tried
 CLOSE: Final = 0.01  # a gap to the bound of whole ops that ends the waiting

@@ -8,54 +8,29 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from go_opt.common.arrays import BoolArray, IntArray
+from go_opt.common.arrays import IntArray
 from go_opt.common.units import format_duration
-from go_opt.env import Metrics, Target, cost_tables, evaluate_plan, loop_roles
+from go_opt.env import Metrics, Target, cost_tables, evaluate_plan
 from go_opt.env.copies.stages import stages_of
 from go_opt.env.op_memory import op_that_runs_nowhere, why_no_plan
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.result import OPTIMAL_GAP, OptimizeResult, Request, Status, Step
+from go_opt.result import OptimizeResult, Request, Step
+from go_opt.search.bounds import against_bound, certificate, lower_bound
 from go_opt.search.methods.events import Event, Miss, NoPlan, Proposal, may_replicate, passing_of
-from go_opt.search.simulated_claim import EQUAL, MOST_SIMULATED_OPS, reserve_s, shortlisted, simulated_answer
-from go_opt.solver import (
-    Bound,
-    clones_of_arrays,
-    latency_bound,
-    needed_relays,
-    relays_of_arrays,
-    throughput_bound,
-    verify,
+from go_opt.search.simulated_claim import (
+    EQUAL,
+    MOST_FORWARDED_OPS,
+    MOST_SIMULATED_OPS,
+    reserve_s,
+    shortlisted,
+    simulated_answer,
 )
+from go_opt.solver import clones_of_arrays, needed_relays, relays_of_arrays, verify
 from go_opt.solver.constraints.plans import constrained_tables
 from go_opt.solver.problem.op_constraints import op_constraints
 from go_opt.solver.problem.segment_rules import SegmentRules, segment_rules
-
-
-def lower_bound(graph: Graph, target: Target, request: Request, divisible: BoolArray | None = None) -> Bound:
-    """The lower bound of the objective, for every decision ``request`` leaves open.
-
-    Args:
-      divisible: [N] ops that may be split; None: none of them.
-    """
-    if request.fidelity != "analytical":
-        return Bound(0.0, f"none is proven at the {request.fidelity} fidelity")
-    tables, roles = cost_tables(graph, target), loop_roles(graph)
-    is_open = request.decide == "all"
-    if request.objective == "latency":
-        return latency_bound(graph, tables, roles, fusion_is_open=is_open, divisible=divisible)
-    replicates = may_replicate(target, request)
-    return throughput_bound(
-        graph, tables, roles, fusion_is_open=is_open, replication_is_open=replicates, divisible=divisible
-    )
-
-
-def against_bound(result: OptimizeResult, request: Request, bound: Bound) -> OptimizeResult:
-    """``result`` with its gap to another bound."""
-    gap = _gap(result.objective_s, bound_s := bound.below(result.objective_s))
-    status = _status(request, gap)
-    return replace(result, status=status, lower_bound_s=bound_s, bound_reason=bound.reason, gap=gap)
 
 
 class Search:
@@ -89,6 +64,7 @@ class Search:
         self._least_latency_s = math.inf  # of valid plans that take longer for a sample than asked
         self._shortlist: list[OptimizeResult] = []  # the best plans met, by the model
         self._reserve_s = reserve_s(graph, target, request)
+        self._apart: tuple[float, Plan] | None = None  # the best whose chips each stream for themselves
         self._closest: tuple[int, Plan] | None = None  # of plans that do not fit: by how many bytes
 
     def take(self, event: Event) -> bool:
@@ -133,31 +109,38 @@ class Search:
             self._least_latency_s = min(self._least_latency_s, metrics.latency_s)
         if is_slow or not metrics.valid:
             reached_s = math.inf
+        if not plan.forwards and (self._apart is None or reached_s < self._apart[0]):
+            self._apart = reached_s, plan
         if proposal.method == "greedy":
             self._reference_s = reached_s
         self._record(proposal.method, reached_s)
         if is_as_good and not is_slow:
-            found = OptimizeResult(
-                plan=plan,
-                metrics=metrics,
-                objective=self.request.objective,
-                status="FEASIBLE",
-                lower_bound_s=0.0,
-                bound_reason="",
-                gap=math.inf,
-                method=proposal.method,
-                history=(),
-                evaluations=0,
-                wall_s=self._history[-1].elapsed_s,
-                reference_s=self._reference_s,
-                seed=self.request.seed,
-            )
-            found = against_bound(found, self.request, self._bound)
+            found = self._result(plan, metrics, proposal.method)
             self._shortlist = shortlisted([*self._shortlist, found])
             if is_better:
                 self.best = found
         self._on_step(self._history[-1])
         return is_better
+
+    def _result(self, plan: Plan, metrics: Metrics, method: str) -> OptimizeResult:
+        """A plan that was just evaluated, as the answer were the search to end here."""
+        objective_s = metrics.makespan_s if self.request.objective == "latency" else metrics.interval_s
+        proven = certificate(objective_s, self.request, self._bound)
+        return OptimizeResult(
+            plan=plan,
+            metrics=metrics,
+            objective=self.request.objective,
+            status=proven.status,
+            lower_bound_s=proven.lower_bound_s,
+            bound_reason=self._bound.reason,
+            gap=proven.gap,
+            method=method,
+            history=tuple(self._history),
+            evaluations=len(self._history),
+            wall_s=self._elapsed_s,
+            reference_s=self._reference_s,
+            seed=self.request.seed,
+        )
 
     def _is_leaner(self, plan: Plan, metrics: Metrics) -> bool:
         """Whether it takes fewer chips than the best plan, or as many and has a lower latency."""
@@ -174,6 +157,7 @@ class Search:
             fusion_group=proposal.fusion_group,
             provenance=proposal.method,
             replication=proposal.replication,
+            forwards=proposal.forwards,
         )
         copies = proposal.copies
         if copies is not None:
@@ -191,7 +175,9 @@ class Search:
 
     def _evaluate(self, plan: Plan) -> Metrics:
         """At the fidelity asked for; what does not fit by the analytical model is not simulated."""
-        is_quick = self.request.objective == "throughput" and self.graph.num_ops <= MOST_SIMULATED_OPS
+        # Where replicas forward weights, chips wait for them on most graphs.
+        most_ops = MOST_FORWARDED_OPS if plan.forwards else MOST_SIMULATED_OPS
+        is_quick = self.request.objective == "throughput" and self.graph.num_ops <= most_ops
         at_most_s = self.best_s * (1.0 + EQUAL) if is_quick else 0.0
         metrics = evaluate_plan(self.graph, self.target, plan, at_most_s=at_most_s)
         self.last_interval_s, self.last_latency_s = metrics.interval_s, metrics.latency_s
@@ -283,18 +269,11 @@ class Search:
         return None if self.best is None else self.best.plan
 
     @property
+    def best_unforwarded(self) -> Plan | None:
+        """The best plan so far in which no weights are forwarded; not all its rules were checked."""
+        return None if self._apart is None or math.isinf(self._apart[0]) else self._apart[1]
+
+    @property
     def best_s(self) -> float:
         """Objective of the best valid plan so far; infinite before the first."""
         return self._history[-1].best_s if self._history else math.inf
-
-
-def _status(request: Request, gap: float) -> Status:
-    if request.fidelity != "analytical":
-        return "HEURISTIC"
-    return "OPTIMAL" if gap <= OPTIMAL_GAP else "FEASIBLE"
-
-
-def _gap(reached_s: float, bound_s: float) -> float:
-    if bound_s > 0:
-        return reached_s / bound_s - 1.0
-    return 0.0 if reached_s == 0 else math.inf

@@ -35,10 +35,11 @@ TENSOR: Final = record("home size_bytes stored_bytes readers is_output row rank 
 # `stream_bytes` of weights, of which `slack_bytes` would do to stay, could a weight stream in part;
 # `over_bytes` of activations are beyond the memory. `old_*` were so before the last move. `first` and `last`
 # are units along the order, or NONE. The host's rates are zero where a chip does not pay for transfers.
+# So many `stream_sharers` forward to each other what the chip streams; `stream_bytes` are the chip's share.
 CHIP: Final = record(
     "units compute_ticks link_bytes relayed_bytes relays weight_bytes held_bytes inside_bytes host_in_bytes "
     "host_out_bytes stream_bytes over_bytes slack_bytes old_stream_bytes old_over_bytes old_slack_bytes "
-    "first last kind sram_bytes stream_buffer_bytes",
+    "first last kind sram_bytes stream_buffer_bytes stream_sharers",
     "copy_s_per_byte copy_s link_s_per_byte host_in_s_per_byte host_out_s_per_byte",
 )
 # A term of the objective and its power, and what they are to be if the move is kept.

@@ -112,6 +112,7 @@ def _chips(tables: CostTables) -> RecordArray:
     chips["kind"] = kind
     chips["sram_bytes"] = tables.sram_bytes
     chips["stream_buffer_bytes"] = tables.stream_buffer_bytes
+    chips["stream_sharers"] = tables.stream_sharers
     chips["copy_s_per_byte"] = 2.0 * tables.sram_s_per_byte[kind]
     chips["copy_s"] = tables.kernel_overhead_s[kind]
     chips["link_s_per_byte"] = hop_seconds_per_byte(tables)

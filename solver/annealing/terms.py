@@ -132,6 +132,8 @@ def _chip_s(state: AnnealingState, at: int) -> float:
     seconds = chip.compute_ticks * run.tick_s
     seconds += chip.relayed_bytes * chip.copy_s_per_byte
     seconds += chip.relays * chip.copy_s
+    if chip.stream_sharers > 1:  # the links that forward it
+        seconds = max(seconds, chip.stream_bytes * chip.link_s_per_byte)
     if run.overlap or chip.host_in_s_per_byte == 0.0:
         return seconds
     if at > 0:
@@ -160,6 +162,8 @@ def _fit(state: AnnealingState, prices: Prices, at: int) -> None:
             excess += chip.stream_buffer_bytes
             chip.over_bytes = max(int64(0), excess - chip.weight_bytes)
             _stream(state, prices, at, excess)
+            chip.stream_bytes //= chip.stream_sharers
+            chip.slack_bytes //= chip.stream_sharers
     run.stream_bytes += chip.stream_bytes - chip.old_stream_bytes
     run.over_bytes += chip.over_bytes - chip.old_over_bytes
     run.slack_bytes += chip.slack_bytes - chip.old_slack_bytes

@@ -57,14 +57,19 @@ def unit_plan(problem: RefinementProblem, units: UnitGraph, placement: IntArray)
     if (streams == NEVER_FITS).any():
         return UnitPlan(placement.astype(np.int32), np.ones(units.num_units, np.int32), math.inf)
     stage_s += streams * units.memory.stream_ticks_per_byte * problem.tick_s
-    if units.overlap and streams.any():
-        streamed = int(streams.sum() if units.memory.shares_link else streams.max())
-        least_s = max(least_s, _host_s(problem, units.memory, streamed))
+    if units.memory.shares_link and streams.any():
+        least_s = max(least_s, _host_s(problem, units.memory, int(streams.sum())))
     size = np.ones(len(used), np.int32)
-    chip_s = _chip_s(units, stage_s, enters_s, link_s, size)
+    alone = np.zeros_like(streams) if units.memory.shares_link or not units.overlap else streams
+
+    def chips_s() -> FloatArray:
+        work_s = _chip_s(units, stage_s, enters_s, link_s, size)
+        return np.maximum(work_s, _forwarding_s(problem, units.memory, alone, size))
+
+    chip_s = chips_s()
     while size.sum() < units.num_chips and chip_s.max() > least_s:
         size[np.argmax(chip_s)] += 1
-        chip_s = _chip_s(units, stage_s, enters_s, link_s, size)
+        chip_s = chips_s()
     first = (np.cumsum(size) - size).astype(np.int32)
     return UnitPlan(first[stage], size[stage], max(least_s, float(chip_s.max())))
 
@@ -146,6 +151,16 @@ def _streamed_by_chips(units: UnitGraph, placement: IntArray) -> LongArray:
 def _host_s(problem: RefinementProblem, memory: UnitMemory | HeldMemory, streamed_bytes: int) -> float:
     """What the host's link takes to bring so much beside what it always brings."""
     return (memory.reserved_bytes + streamed_bytes) / memory.stream_bytes_per_tick * problem.tick_s
+
+
+def _forwarding_s(
+    problem: RefinementProblem, memory: UnitMemory, streams: LongArray, size: IntArray
+) -> FloatArray:
+    """[S] what it takes to bring stages of ``size`` chips what they stream, each by itself."""
+    if not streams.any():
+        return np.zeros(len(streams))
+    per_tick = memory.stream_bytes_per_tick + (size - 1) * memory.forward_bytes_per_tick
+    return np.where(streams > 0, memory.reserved_bytes + streams, 0) / per_tick * problem.tick_s
 
 
 def _along(first: IntArray, end: IntArray, seconds: FloatArray, num_chips: int) -> FloatArray:

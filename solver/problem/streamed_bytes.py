@@ -1,4 +1,4 @@
-"""The weights that no memory can hold."""
+"""The weights that no memory can hold, and what they take of the interval."""
 
 from __future__ import annotations
 
@@ -6,10 +6,41 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray
 from go_opt.env import CostTables
-from go_opt.model.graph import WEIGHT
+from go_opt.model.graph import INPUT, WEIGHT
 
 
-def least_streamed_bytes(tables: CostTables, divisible: BoolArray | None = None) -> float:
+def least_host_s(tables: CostTables, divisible: BoolArray | None = None, *, forwards: bool) -> float:
+    """What inputs and weights that no memory can hold take of the interval, where transfers overlap.
+
+    Where the D chips of a stage may forward what the host sends them, a byte crosses the host's link for
+    one inference in D at least, and each link between chips within an interval T carries ``T / link``
+    bytes: stages of k chips stream at most ``k T / link`` that are forwarded, and ``T / host`` that are not.
+
+    Args:
+      divisible: [N] ops that may be split.
+      forwards: whether stages may forward weights.
+    """
+    input_bytes = float(tables.tensor_bytes[tables.tensor_kind == INPUT].sum())
+    streamed = least_streamed_bytes(tables, divisible)
+    host_s = tables.host_in_s_per_byte
+    if streamed == 0.0 or not (forwards and may_forward(tables)):
+        return (input_bytes + streamed) * host_s
+    shared = least_streamed_bytes(tables, divisible, sharers=tables.num_chips)
+    bytes_per_s = 1.0 / host_s + forwarded_bytes_per_s(tables)
+    return max((input_bytes + shared) * host_s, (input_bytes + streamed) / bytes_per_s)
+
+
+def may_forward(tables: CostTables) -> bool:
+    """Whether stages may forward weights: on rings, where transfers overlap compute."""
+    return tables.is_ring and tables.overlap and tables.num_chips > 1
+
+
+def forwarded_bytes_per_s(tables: CostTables) -> float:
+    """All stages together can forward no more, an inference a second."""
+    return tables.num_chips / float(tables.link_s_per_byte.min())
+
+
+def least_streamed_bytes(tables: CostTables, divisible: BoolArray | None = None, sharers: int = 1) -> float:
     """Bytes a sample must stream because all memories together cannot hold the weights.
 
     Each weight is held or streamed at least once; the cheapest way to shed the excess,
@@ -17,10 +48,11 @@ def least_streamed_bytes(tables: CostTables, divisible: BoolArray | None = None)
 
     Args:
       divisible: [N] ops that may be split, so that no chip need hold all of a weight of theirs.
+      sharers: chips that share what they stream of weights that are read as a whole.
     """
-    sizes = [_sizes(tables, np.ones(tables.num_ops, dtype=np.bool_))]
+    sizes = [_sizes(tables, np.ones(tables.num_ops, dtype=np.bool_), sharers)]
     if divisible is not None:
-        sizes = [_sizes(tables, ~divisible), _sizes(tables, divisible)]
+        sizes = [_sizes(tables, ~divisible, sharers), _sizes(tables, divisible, sharers)]
     always = 0.0
     for number, (stored, touched) in enumerate(sizes):
         # A weight held nowhere streams on the chip of its greediest reader too.
@@ -38,11 +70,12 @@ def least_streamed_bytes(tables: CostTables, divisible: BoolArray | None = None)
     return always + float((shed * share[cheapest]).sum())
 
 
-def _sizes(tables: CostTables, of_ops: BoolArray) -> tuple[FloatArray, FloatArray]:
-    """Bytes stored, and the most that an op touches, of the weights that some ops read."""
+def _sizes(tables: CostTables, of_ops: BoolArray, sharers: int) -> tuple[FloatArray, FloatArray]:
+    """Bytes stored, and the most that an op touches for an inference, of the weights that some ops read."""
     is_read = of_ops[tables.reader_op]
     touched = np.zeros(len(tables.tensor_bytes))
     np.maximum.at(touched, tables.reader_tensor[is_read], tables.read_bytes[is_read])
     weights = np.unique(tables.reader_tensor[is_read])
     weights = weights[tables.tensor_kind[weights] == WEIGHT]
+    touched = np.where(touched < tables.tensor_bytes, touched, touched / sharers)
     return tables.stored_bytes[weights].astype(np.float64), touched[weights]

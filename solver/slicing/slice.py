@@ -38,6 +38,7 @@ class Slicing:
     cuts: LongArray  # [chips used + 1]
     interval_s: float  # its cost, streamed weights left out but where slicing charges them
     replication: None = None  # no stage has more than one chip
+    forwards: tuple[int, ...] = ()
 
 
 def slice_order(

@@ -31,6 +31,7 @@ def pairs_in_turn(source: int, makers: int, reader: int, readers: int) -> Iterat
 def broken_stages(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:
     """The first stage that cannot be replicated, that overlaps another, or whose copies lie inside it."""
     stages = stages_in(plan)
+    yield from _broken_forwarding(target, plan, dict(stages))
     if all(size == 1 for _, size in stages):
         return
     before, behind = -1, 0  # the stage before, and the chip behind it
@@ -57,3 +58,21 @@ def broken_stages(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:
         if chip not in starts:
             yield "replication", f"a {what} is on chip {chip}, where no stage starts."
             return
+
+
+def _broken_forwarding(target: Target, plan: Plan, size_of: dict[int, int]) -> Iterator[Broken]:
+    """The first stage whose chips cannot forward weights to each other."""
+    for chip in plan.forwards:
+        if size_of.get(chip, 1) == 1:
+            yield "forwarding", f"weights are forwarded from chip {chip}, where no replicated stage starts."
+        elif not (target.goes_forward and target.overlap):
+            yield (
+                "forwarding",
+                (
+                    f"weights are forwarded from chip {chip}; that takes a one-directional ring or chain "
+                    "whose transfers overlap compute."
+                ),
+            )
+        else:
+            continue
+        return

@@ -52,6 +52,10 @@ def nothing(*args: object, **options: object) -> Iterator[None]:
     yield from ()
 
 
+def no_slicing(*given: object, **rules: object) -> None:
+    """In place of a slicing."""
+
+
 def proof_alone(refinings: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
     """The refinements but for those of placements."""
     return lambda search: (one for one in refinings(search) if one.proves)
@@ -75,6 +79,7 @@ def changes() -> dict[str, list[Change]]:
         "control": [],
         "tied keys": [("go_opt.solver.orders.joint_orders.tied_keys", lambda *args: None)],
         "interchange": [("go_opt.solver.certify.problem.build._interchange_edges", no_edges)],
+        "forwarded weights": [("go_opt.search.methods.slices.slice_order_forwarded", no_slicing)],
         "refinement of placements": [(rounds + "_refinings", proof_alone(improvement._refinings))],
         "annealing": [
             (rounds + "_Chain.run", lambda self: None),

@@ -7,6 +7,7 @@
   they need what lies below the highest end. Elsewhere they need the most alive at once.
 * Where weights do not fit beside that, a buffer is set aside for streams, and weights leave,
   the least touched for each byte first, until the others fit.
+* Chips that forward do so with what a kernel waits for, if it touches all of each weight of that.
 """
 
 from __future__ import annotations
@@ -47,12 +48,19 @@ class ChipMemory:
     most_alive_bytes: int  # of ``lives``
     peak_bytes: int
     weight_bytes: int  # resident
-    streams: list[tuple[int, int]]  # (first kernel, bytes touched) of each weight that streams
+    streams: list[tuple[int, int, bool]]  # (first kernel, bytes touched, whether all) of what streams
     short_bytes: int  # that activations and stream buffer take beyond the chip's memory
 
     @property
     def stream_bytes(self) -> int:
-        return sum(touched for _, touched in self.streams)
+        return sum(touched for _, touched, _ in self.streams)
+
+    @property
+    def forwarded_bytes(self) -> int:
+        return sum(touched for kernel, touched, _ in self.streams if self.may_forward(kernel))
+
+    def may_forward(self, kernel: int) -> bool:
+        return all(is_whole for first, _, is_whole in self.streams if first == kernel)
 
 
 def chip_memory(costs: Twin, chip: int) -> ChipMemory:
@@ -67,13 +75,14 @@ def chip_memory(costs: Twin, chip: int) -> ChipMemory:
         address = addresses(lives)
         top = max((address[a.tensor] + a.size_bytes for a in lives), default=0)
     room = kind.sram_bytes - border - top
-    streams: list[tuple[int, int]] = []
+    streams: list[tuple[int, int, bool]] = []
     if resident > 0 and resident > room:
         room -= parameters.kinds[costs.target.chip_kind[chip]].stream_buffer_bytes
         for k in sorted(weights, key=lambda k: (weights[k].use, -costs.tensor_bytes[k], k)):
             if resident > room and costs.tensor_bytes[k]:
                 resident -= costs.stored_bytes[k]
-                streams.append((weights[k].first, weights[k].touched))
+                is_whole = weights[k].touched == costs.tensor_bytes[k]
+                streams.append((weights[k].first, weights[k].touched, is_whole))
     return ChipMemory(border, lives, address, most, border + top, resident, streams, max(0, -room))
 
 

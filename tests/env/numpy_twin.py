@@ -62,8 +62,15 @@ class Twin:
     """One graph on one target under one plan."""
 
     def __init__(
-        self, graph: Graph, target: Target, plan: Plan, parameters: SimulatorParameters | None = None
+        self,
+        graph: Graph,
+        target: Target,
+        plan: Plan,
+        parameters: SimulatorParameters | None = None,
+        fed: frozenset[int] = frozenset(),
     ) -> None:
+        """``fed`` are chips to which the chip before forwards streamed weights."""
+        self.fed = fed
         self.graph, self.target, self.plan = graph, target, plan
         self.parameters = target.modelled if parameters is None else parameters
         self.chips = range(target.num_chips)
@@ -93,6 +100,10 @@ class Twin:
         memory = [chip_memory(self, d) for d in self.chips]
         stream = [held.stream_bytes for held in memory]
         link_s = self.link_seconds(stream)
+        for d in self.fed:
+            forwarded = memory[d].forwarded_bytes
+            link_s[d - 1] += forwarded * self.seconds_per_byte(d - 1)
+            link_s[-2] -= forwarded / self.target.host_in_bytes_per_s
         terms_s = self.interval_terms(compute_s, link_s, stream)
         return Terms(
             compute_s=compute_s,

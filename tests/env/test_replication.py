@@ -19,7 +19,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from tests.copies import with_legal_copies
 from tests.env.numpy_twin import Twin
-from tests.replicated import anywhere, random_stages, replicated_plan
+from tests.replicated import anywhere, random_forwards, random_stages, replicated_plan
 from tests.strategies import (
     examples,
     kind_names,
@@ -100,6 +100,28 @@ def test_links_inside_a_stage(behind: int) -> None:
     assert metrics.link_s[4] == in_us(20)
 
 
+def test_replicas_forward_what_streams() -> None:
+    graph, target, plan = toy([2, 3], [0, 0, 0, 0, 0, 1], sram_bytes=11_000)
+    alone = evaluate_plan(graph, target, plan)
+    metrics = evaluate_plan(graph, target, replace(plan, forwards=(2,)))
+    # The host sends the table of 10,000 bytes once for three inferences, 5 bytes a ns.
+    assert alone.link_s[-2] - metrics.link_s[-2] == in_us(10_000 * 2 / 3 * 0.005)
+    # Each of the two links between the three chips carries it once for three inferences, at 10 bytes a ns.
+    forwarded = (metrics.link_s - alone.link_s)[:-2]
+    assert forwarded[2:4].tolist() == [in_us(10_000 / 3 * 0.01)] * 2
+    assert forwarded[4:].tolist() == [0.0] * len(forwarded[4:])
+    assert metrics.stream_bytes.tolist() == alone.stream_bytes.tolist()
+
+
+@pytest.mark.parametrize("changes", [{"topology": "host_star"}, {"overlap": False}])
+def test_what_cannot_forward_is_costed_as_if_it_did_not(changes: dict[str, object]) -> None:
+    graph, target, plan = toy([2, 3], [0, 0, 0, 0, 0, 1], sram_bytes=11_000, **changes)
+    alone = evaluate_plan(graph, target, plan)
+    assert (
+        evaluate_plan(graph, target, replace(plan, forwards=(2, 9))).link_s.tolist() == alone.link_s.tolist()
+    )
+
+
 def test_replicas_stream_for_their_own_inferences() -> None:
     graph, target, plan = toy([2, 3], [0, 0, 0, 0, 0, 1], sram_bytes=11_000)
     metrics = evaluate_plan(graph, target, plan)
@@ -115,14 +137,15 @@ def test_replicas_stream_for_their_own_inferences() -> None:
 def test_inferences_take_turns(seed: int, num_ops: int) -> None:
     """The twin evaluates every inference as a plan without replication."""
     rng = np.random.default_rng(seed)
-    compare_with_turns(*random_case(rng, num_ops))
+    graph, target, plan = random_case(rng, num_ops)
+    compare_with_turns(graph, target, random_forwards(rng, target, plan))
 
 
 def compare_with_turns(graph: Graph, target: Target, plan: Plan) -> None:
     metrics = evaluate_plan(graph, target, plan)
     expanded, placed = expand_plan(graph, target, plan)
     turns = [
-        Twin(expanded, target, turn_of(placed, inference)).evaluate()
+        Twin(expanded, target, turn_of(placed, inference), fed=fed(placed, inference)).evaluate()
         for inference in range(lcm(*placed.replication.tolist()))
     ]
     for name in ("compute_s", "link_s"):
@@ -196,6 +219,13 @@ def random_case_anywhere(
     graph = random_graph(rng, num_ops, kinds=kind_names(target))
     plan = random_plan(rng, graph, target, monotone=target.constraints.acyclic, fusion="legal")
     return graph, target, anywhere(rng, target, plan)
+
+
+def fed(plan: Plan, inference: int) -> frozenset[int]:
+    """The chips that get an inference's streamed weights from the chip before."""
+    pairs = set(zip(plan.placement.tolist(), plan.replication.tolist(), strict=True))
+    turns = {first: inference % size for first, size in pairs if first in plan.forwards}
+    return frozenset(first + turn for first, turn in turns.items() if turn > 0)
 
 
 def turn_of(plan: Plan, inference: int) -> Plan:

@@ -28,7 +28,7 @@ def start(placement: list[int], kernels: list[int], names: tuple[str, ...] | Non
 
 def test_nothing() -> None:
     one = start([0, 0, 1, 1, 1, 2], [0, 1, 2, 3, 4, 5])
-    assert plan_diff(one, one) == PlanDiff(6, (), (), (), (), (), (), (), ())
+    assert plan_diff(one, one) == PlanDiff(6, (), (), (), (), (), (), (), (), (), ())
 
 
 def test_moves_and_kernels_by_hand() -> None:
@@ -55,6 +55,8 @@ def test_copies() -> None:
     found = plan_diff(one, replace(one, plan=plan))
     assert (found.relays_before, found.relays_after) == ((), (("x", 1), ("x", 2)))
     assert (found.clones_before, found.clones_after) == ((), (("relu", 2),))
+    found = plan_diff(replace(one, plan=replace(one.plan, forwards=(2,))), one)
+    assert (found.forwards_before, found.forwards_after) == ((2,), ())
 
 
 def test_the_command(cli: Cli, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -41,36 +42,88 @@ def interval_s(
 
     With ``sizes``, ``chips`` are replicated stages of so many chips each.
     """
-    sizes = sizes or (1,) * tables.num_chips
+    return _interval_s(_costs(graph, tables), chips, passing, sizes or (1,) * tables.num_chips)
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """Of an activation ``producer`` is the op that makes it, else None."""
+
+    size: float
+    producer: int | None
+    readers: list[int]
+    is_input: bool
+    is_output: bool
+
+
+@dataclass(frozen=True)
+class _Costs:
+    """What placements share, as plain numbers: thousands of placements are costed by it."""
+
+    op_s: list[float]
+    tensors: list[_Tensor]
+    host_in_s_per_byte: float
+    host_out_s_per_byte: float
+    link_s_per_byte: float
+    sram_s_per_byte: float
+    overhead_s: float
+    overlap: bool
+
+
+def _costs(graph: Graph, tables: CostTables) -> _Costs:
+    tensors = []
+    for k in range(graph.num_tensors):
+        producer = int(tables.tensor_producer[k])
+        is_made = tables.tensor_kind[k] == ACTIVATION and producer != NO_PRODUCER
+        tensors.append(
+            _Tensor(
+                size=float(tables.tensor_bytes[k]),
+                producer=producer if is_made else None,
+                readers=tables.reader_op[tables.reader_ptr[k] : tables.reader_ptr[k + 1]].tolist(),
+                is_input=bool(tables.tensor_kind[k] == INPUT),
+                is_output=bool(tables.tensor_is_output[k]),
+            )
+        )
+    return _Costs(
+        op_s=tables.kernel_floor_s()[0].tolist(),
+        tensors=tensors,
+        host_in_s_per_byte=float(tables.host_in_s_per_byte),
+        host_out_s_per_byte=float(tables.host_out_s_per_byte),
+        link_s_per_byte=max(tables.link_s_per_byte.tolist(), default=0.0),  # all alike; none with one chip
+        sram_s_per_byte=float(tables.sram_s_per_byte[0]),
+        overhead_s=float(tables.kernel_overhead_s[0]),
+        overlap=bool(tables.overlap),
+    )
+
+
+def _interval_s(costs: _Costs, chips: tuple[int, ...], passing: Passing, sizes: tuple[int, ...]) -> float:
     num_chips = len(sizes)
     compute_s, link_s = [0.0] * num_chips, [0.0] * num_chips
     host_in_s, host_out_s = [0.0] * num_chips, [0.0] * num_chips
-    for op, seconds in enumerate(tables.kernel_floor_s()[0]):
+    for op, seconds in enumerate(costs.op_s):
         compute_s[chips[op]] += seconds
     inputs_s = outputs_s = 0.0
-    for k in range(graph.num_tensors):
-        size, producer = float(tables.tensor_bytes[k]), int(tables.tensor_producer[k])
-        readers = {chips[op] for op in tables.reader_op[tables.reader_ptr[k] : tables.reader_ptr[k + 1]]}
-        if tables.tensor_kind[k] == INPUT:
-            inputs_s += size * tables.host_in_s_per_byte
+    for tensor in costs.tensors:
+        size, readers = tensor.size, {chips[op] for op in tensor.readers}
+        if tensor.is_input:
+            inputs_s += size * costs.host_in_s_per_byte
             for chip in readers:
-                host_in_s[chip] += size * tables.host_in_s_per_byte
-        if tables.tensor_kind[k] != ACTIVATION or producer == NO_PRODUCER:
+                host_in_s[chip] += size * costs.host_in_s_per_byte
+        if tensor.producer is None:
             continue
-        home = chips[producer]
-        if tables.tensor_is_output[k]:
-            outputs_s += size * tables.host_out_s_per_byte
-            host_out_s[home] += size * tables.host_out_s_per_byte
+        home = chips[tensor.producer]
+        if tensor.is_output:
+            outputs_s += size * costs.host_out_s_per_byte
+            host_out_s[home] += size * costs.host_out_s_per_byte
         last = max(readers, default=home)
         for link in range(home, last):
-            link_s[link] += size * float(tables.link_s_per_byte[0])
+            link_s[link] += size * costs.link_s_per_byte
         for chip in range(home + 1, last):
             if passing == "adjacent":
                 return np.inf
             if passing == "relayed":
-                compute_s[chip] += 2.0 * size * float(tables.sram_s_per_byte[0])
-                compute_s[chip] += float(tables.kernel_overhead_s[0])
-    if tables.overlap:
+                compute_s[chip] += 2.0 * size * costs.sram_s_per_byte + costs.overhead_s
+    if costs.overlap:
         share_s = [seconds / size for seconds, size in zip(compute_s, sizes, strict=True)]
         return max(*share_s, *link_s, inputs_s, outputs_s)
     before_s = [0.0, *link_s[:-1]]
@@ -85,8 +138,10 @@ def interval_s(
 
 def least_interval_s(graph: Graph, tables: CostTables, passing: Passing) -> float:
     """The optimum, by enumeration."""
-    placements = monotone_placements(graph, tables.num_chips)
-    return min(interval_s(graph, tables, chips, passing) for chips in placements)
+    costs, sizes = _costs(graph, tables), (1,) * tables.num_chips
+    return min(
+        _interval_s(costs, chips, passing, sizes) for chips in monotone_placements(graph, tables.num_chips)
+    )
 
 
 def stagings(graph: Graph, num_chips: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:

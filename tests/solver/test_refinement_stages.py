@@ -15,6 +15,8 @@ from go_opt.solver.certify.problem.joint_floors import replicated_plan_problem
 from go_opt.solver.certify.refinement import Refinement
 from go_opt.solver.certify.states.slices import slice_units
 from go_opt.solver.problem.passing import Passing
+from go_opt.solver.problem.streamed_bytes import least_host_s
+from tests.replicated import forwarding_s
 from tests.solver.placement_oracle import interval_s, stagings, tiny_graph
 from tests.strategies import examples, random_graph, small_mcm
 
@@ -46,7 +48,9 @@ def test_stages_by_hand() -> None:
 
     88 us on 9 chips are 9.78 us each. Alone, the ops take 10, 58/6 and 20/2 us on 1, 6, 2.
     Beside weights a stage holds twice the input's 20 bytes, and the 200 bytes that op 1 reads
-    and writes. The host brings 200 bytes in 1 us: within 9.78 us 1936 of weights.
+    and writes. The host brings 200 bytes in 1 us: within 9.78 us 1936 of weights. A slow host brings 70, and
+    chips forward 10 over each of eight slow links: within 10 us 1500 bytes, where a stage of two ops of 8000
+    bytes each has 7840 to stream.
     """
     target = small_mcm(9, sram_bytes=1000)
     everything = three_ops((300, 300, 160))
@@ -57,8 +61,9 @@ def test_stages_by_hand() -> None:
     assert one.replication.tolist() == [9, 9, 9]
 
     graph = three_ops((800, 800, 800))
-    slow_host = cost_tables(graph, small_mcm(9, sram_bytes=1000, host_in_bytes_per_s=7e7))
-    three = refined(graph, slow_host)
+    heavy = three_ops((8000, 8000, 8000))
+    slow = small_mcm(9, sram_bytes=8400, host_in_bytes_per_s=7e7, link_bytes_per_s=1e7)
+    three = refined(heavy, cost_tables(heavy, slow))
     assert three.is_optimal
     assert three.upper_s == pytest.approx(10e-6)
     assert three.placement is not None
@@ -82,8 +87,8 @@ def test_summed_streams_and_borders_by_hand() -> None:
     assert refined(graph, tables).upper_s == pytest.approx((44 + 0.05 + 4.1) * 1e-6)
 
 
-def streamed_bytes(graph: Graph, tables: CostTables, stages: tuple[int, ...]) -> float:
-    """The most that a stage streams, as bounds count it, and what streams wherever ops are.
+def streamed_bytes(graph: Graph, tables: CostTables, stages: tuple[int, ...]) -> tuple[float, list[float]]:
+    """What streams wherever ops are, unforwarded, and what each stage streams, as bounds count it.
 
     Of a weight every reader touches the least, and the greediest the rest. Infinite where the
     activations that an op reads and writes do not fit.
@@ -104,7 +109,11 @@ def streamed_bytes(graph: Graph, tables: CostTables, stages: tuple[int, ...]) ->
         elif tables.tensor_kind[k] == ACTIVATION and readers:
             for op in {producer, *readers}:
                 active[op] += size
-        elif tables.tensor_kind[k] == WEIGHT and size > tables.sram_bytes[0]:
+        elif (
+            tables.tensor_kind[k] == WEIGHT
+            and size > tables.sram_bytes[0]
+            and (tables.num_chips == 1 or max(touched, default=0) < size)
+        ):
             always += max(touched, default=0)
         elif tables.tensor_kind[k] == WEIGHT and readers:
             for stage in set(where):
@@ -112,8 +121,8 @@ def streamed_bytes(graph: Graph, tables: CostTables, stages: tuple[int, ...]) ->
             held[where[touched.index(max(touched))]] += max(touched) - min(touched)
     most = [max(active[op] for op in range(graph.num_ops) if stages[op] == s) for s in range(len(held))]
     if max(most) > tables.sram_bytes[0]:
-        return np.inf
-    return always + max(0, *(h + a - int(tables.sram_bytes[0]) for h, a in zip(held, most, strict=True)))
+        return always, [np.inf] * len(held)
+    return always, [max(0, h + a - int(tables.sram_bytes[0])) for h, a in zip(held, most, strict=True)]
 
 
 def least_interval_s(graph: Graph, tables: CostTables, passing: Passing) -> float:
@@ -121,7 +130,13 @@ def least_interval_s(graph: Graph, tables: CostTables, passing: Passing) -> floa
     inputs = int(tables.tensor_bytes[tables.tensor_kind == INPUT].sum())
     least_s = np.inf
     for stages, sizes in stagings(graph, tables.num_chips):
-        host_s = (inputs + streamed_bytes(graph, tables, stages)) * tables.host_in_s_per_byte
+        always, streamed = streamed_bytes(graph, tables, stages)
+        host_s = max((inputs + always) * tables.host_in_s_per_byte, least_host_s(tables, forwards=True))
+        for size, stage_bytes in zip(sizes, streamed, strict=True):
+            bytes_per_s = 1.0 / tables.host_in_s_per_byte
+            bytes_per_s += (size - 1) / tables.link_s_per_byte[0] if size > 1 else 0.0
+            needed_bytes = inputs + always + stage_bytes if stage_bytes else 0
+            host_s = max(host_s, needed_bytes / bytes_per_s)
         least_s = min(least_s, max(host_s, interval_s(graph, tables, stages, passing, sizes)))
     return least_s
 
@@ -173,6 +188,8 @@ def test_no_plan_beats_the_bound(overlap: bool) -> None:
         default = np.tile(np.arange(graph.num_ops, dtype=np.int32), (len(rows), 1))
         metrics = evaluate_batch(tables, placement, default, default, replication)
         optimum_s = metrics.interval_s[metrics.fits].min(initial=np.inf)
+        if overlap:
+            optimum_s = min(optimum_s, *forwarding_s(tables, placement, default, default, replication))
         refinement = refined(graph, tables)
         assert refinement.is_over, seed
         assert refinement.is_optimal or not overlap, seed

@@ -70,15 +70,22 @@ class Stagings:
 
     def cost_s(self, stage: IntArray, sizes: LongArray) -> float:
         """By the environment; infinite where activations do not fit."""
+        terms = evaluate_batch(*self.placed(stage, sizes)[:-1])
+        return float(terms.interval_s[0]) if terms.fits[0] else np.inf
+
+    def placed(
+        self, stage: IntArray, sizes: LongArray
+    ) -> tuple[CostTables, IntArray, IntArray, IntArray, IntArray, IntArray]:
+        """Tables, placement, order, kernels and chips of each op [1, N], with relays; chips by first chip."""
         tables, first = self.case.tables, (np.cumsum(sizes) - sizes).astype(np.int32)
-        replication = size_by_chip(first[stage], sizes[stage].astype(np.int32), tables.num_chips)
+        size = size_by_chip(first[stage], sizes[stage].astype(np.int32), tables.num_chips)
         plan = [first[stage], self.case.order, self.case.group]
         if self.passing == "relayed":
             nothing = np.zeros(0, np.int32)
             tensor, on_stage = needed_relays(tables, stage.astype(np.int32), "adjacent")
             tables, *plan = expanded_tables(tables, *plan, Copies(tensor, first[on_stage], nothing, nothing))
-        terms = evaluate_batch(tables, *(row[None] for row in plan), replication[plan[0]][None])
-        return float(terms.interval_s[0]) if terms.fits[0] else np.inf
+        placement, order, group = (row[None] for row in plan)
+        return tables, placement, order, group, size[placement], size
 
     def _keeps_rules(self, stage: IntArray) -> bool:
         rising = self.rules.get("rising")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.solver import verify
 from go_opt.solver.verify.verifier import memory_bytes
+from tests.replicated import replicated_plan
 from tests.strategies import (
     chip_kind,
     examples,
@@ -224,6 +226,20 @@ def test_memory() -> None:
     assert message == "chip 0 needs 300 bytes for activations and has 299."
     roomy = small_mcm(2, sram_bytes=300)
     assert verify(graph, roomy, plan_of(graph, roomy, [0, 0, 1])) == []
+
+
+def test_forwarding() -> None:
+    graph, target = ops(*CHAIN), small_mcm(4)
+    plan = replicated_plan(graph, target, np.array([0, 1, 1]), np.array([1, 3]))
+    assert verify(graph, target, replace(plan, forwards=(1,))) == []
+    rule, message = only_violation(graph, target, replace(plan, forwards=(0,)))
+    assert rule == "forwarding"
+    assert message == "weights are forwarded from chip 0, where no replicated stage starts."
+    in_turn = small_mcm(4, overlap=False)
+    plan = replicated_plan(graph, in_turn, np.array([0, 1, 1]), np.array([1, 3]))
+    rule, message = only_violation(graph, in_turn, replace(plan, forwards=(1,)))
+    assert rule == "forwarding"
+    assert message.startswith("weights are forwarded from chip 1; that takes a one-directional ring or chain")
 
 
 def test_plans_of_another_graph_or_target_are_refused() -> None:

@@ -44,6 +44,7 @@ def plan_from_fields(fields: Mapping[str, Any]) -> Plan:
         relays=fields["relays"],
         clones=fields["clones"],
         splits=fields["splits"],
+        forwards=tuple(int_array("forwards", fields["forwards"], 0, _INT32_MAX).tolist()),
         provenance=origins,
         op_provenance=_per_op("op_provenance", fields["op_provenance"], num_ops, 0, len(origins) - 1),
         dims=checked_dims(fields["dims"], "plan", PlanError),

@@ -20,7 +20,7 @@ from go_opt.model.codecs.plan_fields import (
 from go_opt.model.plan import Plan
 
 FORMAT: Final = "go_opt.v1.Plan"
-_OPTIONAL: Final = frozenset({"model", "splits"})  # files of version 0.1.0 lack them
+_OPTIONAL: Final = frozenset({"model", "splits", "forwards"})  # files of version 0.1.0 lack them
 _REQUIRED: Final = frozenset({"format", *(field.name for field in fields(Plan))}) - _OPTIONAL
 # What a file says for its readers, of plans and of the searches they are from. A plan is whole without.
 _FACTS: Final = frozenset(
@@ -60,6 +60,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "precision": plan.precision,
         "model": plan.model,
         **({"splits": [asdict(split) for split in plan.splits]} if plan.splits else {}),
+        **({"forwards": list(plan.forwards)} if plan.forwards else {}),
     }
 
 
@@ -85,7 +86,7 @@ def plan_from_dict(data: object) -> Plan:
             "splits", data.get("splits", []), ("op", "kind", "parts", "joined"), split_from_fields
         ),
     }
-    return plan_from_fields({"model": "", **data, **rows})
+    return plan_from_fields({"model": "", "forwards": (), **data, **rows})
 
 
 def save_plan(plan: Plan, path: str | Path, facts: Mapping[str, Any] = MappingProxyType({})) -> None:

@@ -160,6 +160,7 @@ def plan_to_proto(plan: Plan) -> plan_pb2.Plan:
             plan_pb2.Split(op=split.op, kind=split.kind, parts=split.parts, in_parts=not split.joined)
             for split in plan.splits
         ],
+        forwards=plan.forwards,
     )
 
 
@@ -169,7 +170,7 @@ def plan_from_proto(message: plan_pb2.Plan) -> Plan:
     Raises:
       PlanError: one sentence that names the field at fault.
     """
-    lists = ("placement", "order", "fusion_group", "replication", "provenance", "op_provenance")
+    lists = ("placement", "order", "fusion_group", "replication", "provenance", "op_provenance", "forwards")
     values = ("graph_fingerprint", "target_fingerprint", "target", "dims", "model")
     return plan_from_fields(
         {

@@ -28,11 +28,13 @@ def diff_lines(diff: PlanDiff, costed: Sequence[tuple[Plan, Metrics]]) -> Iterat
     fused = diff.fused_otherwise
     names = f": {listed(fused, MOST_NAMES)}" if fused else ""
     yield f"kernels     {counted(len(fused), 'op')} fused otherwise{names}"
-    copies = (
+    rows: list[tuple[str, Sequence[object], Sequence[object]]] = [
         ("relays", diff.relays_before, diff.relays_after),
         ("clones", diff.clones_before, diff.clones_after),
-    )
-    for name, before, after in copies:
+    ]
+    if diff.forwards_before or diff.forwards_after:
+        rows.append(("forwarding", diff.forwards_before, diff.forwards_after))
+    for name, before, after in rows:
         yield f"{name:<11} {len(before)} of the first plan alone, {len(after)} of the second alone"
 
 

@@ -35,7 +35,10 @@ def memory_lines(told: PlanExplanation) -> Iterator[str]:
     yield "Weights that stream from the host each inference, since they do not fit beside the activations:"
     for chip, weights in told.streamed[:MOST_LINES]:
         names = listed([f"`{part.tensor}`" for part in weights], MOST_NAMES)
-        yield f"  {stages.named(chip)}: {format_bytes(sum(part.size_bytes for part in weights))} of {names}"
+        size = format_bytes(sum(part.size_bytes for part in weights))
+        forwarded = sum(part.size_bytes for part in weights if part.share < 1.0)
+        way = f", {format_bytes(forwarded)} of it forwarded from chip to chip" if forwarded else ""
+        yield f"  {stages.named(chip)}: {size}{way}, of {names}"
     if len(told.streamed) > MOST_LINES:
         yield f"  and {len(told.streamed) - MOST_LINES} more chips"
 

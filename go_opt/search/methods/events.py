@@ -40,6 +40,7 @@ class Proposal:
     fusion_group: IntArray  # [N]
     copies: Copies | None = None  # None: the relays the rules ask for, and no clones
     replication: IntArray | None = None  # [N] chips of each op's stage; None: one each
+    forwards: tuple[int, ...] = ()  # first chips of the stages that forward streamed weights
     expected_s: float = math.inf  # what the method takes its interval for
     bound: Bound | None = None  # that the method has proven
 
@@ -96,6 +97,8 @@ class SearchView(Protocol):
     def best_s(self) -> float: ...  # objective of the best valid plan so far; infinite before the first
     @property
     def best_plan(self) -> Plan | None: ...
+    @property
+    def best_unforwarded(self) -> Plan | None: ...  # the best in which no weights are forwarded
     @property
     def left_s(self) -> float: ...  # seconds until the time is up
     @property

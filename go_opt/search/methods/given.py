@@ -38,7 +38,7 @@ def given(search: SearchView) -> Iterator[Event]:
     if plan is not None and _is_of(search, plan):
         copies = copies_of(search.graph, plan)
         arrays = plan.placement, plan.order, plan.fusion_group
-        yield Proposal(METHOD, *arrays, copies=copies, replication=plan.replication)
+        yield Proposal(METHOD, *arrays, copies=copies, replication=plan.replication, forwards=plan.forwards)
         return
     graph = search.graph
     matched = start.on(graph)

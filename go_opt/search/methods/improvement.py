@@ -88,6 +88,9 @@ def _chains(
     with ThreadPoolExecutor(2) as threads:
         for restart in itertools.count():
             start = search.best_plan
+            if start is not None and start.forwards and restart % 2 == 0:
+                # Large stages that forward weights leave chains little to move.
+                start = search.best_unforwarded or start
             if start is None or (barren >= BARREN_CHAINS and made >= LEAST_ROUNDS):
                 return
             before_s = search.best_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import Final
 
@@ -22,13 +22,15 @@ from go_opt.solver import (
     slice_order_streamed,
     slice_order_streamed_replicated,
 )
-from go_opt.solver.orders.cheapest import charged_slicing
+from go_opt.solver.orders.cheapest import charged_slicing, streams_weights
 from go_opt.solver.slicing.replicated.slice import ReplicatedSlicing, slice_order_replicated
 from go_opt.solver.slicing.split import slice_order_split
+from go_opt.solver.slicing.streamed.forwarded import slice_order_forwarded
 
 RELAYED: Final = ", relayed"
 REPLICATED: Final = ", replicated"
 STREAMED: Final = ", streaming counted"
+FORWARDED: Final = ", weights forwarded"
 ALLOTTED: Final = ", replicas allocated"
 SPLIT: Final = ", split branches"
 
@@ -119,7 +121,11 @@ def _replicated(search: SearchView, method: str, order: IntArray, group: IntArra
     )
     given = (search.tables, order, group)
     charged = partial(slice_order_streamed_replicated, *given, passing=passing, **rules)
-    yield from _in_turn(search, method, order, group, cuts, charged)
+    streams = yield from _in_turn(search, method, order, group, cuts, charged)
+    if streams and search.target.goes_forward:
+        at_most_s = min(search.best_s, search.last_interval_s)
+        forwarded = slice_order_forwarded(*given, passing=passing, at_most_s=at_most_s, **rules)
+        yield _sliced(method + FORWARDED, order, group, forwarded)
 
 
 def _in_turn(
@@ -129,19 +135,30 @@ def _in_turn(
     group: IntArray,
     cuts: Iterator[Callable[[], Slicing | ReplicatedSlicing | None]],
     charged: Callable[..., Slicing | ReplicatedSlicing | None],
-) -> Iterator[Event]:
-    """What each of ``cuts`` finds; then, where the last one's streams weights, what ``charged`` does."""
+) -> Generator[Event, None, bool]:
+    """What each of ``cuts`` finds; then, where the last one's streams weights, what ``charged`` does.
+
+    Returns whether it streams some.
+    """
     slicing = None
     for cut in cuts:
         slicing = cut()
-        if slicing is None:
-            yield Miss(method)
-        else:
-            yield Proposal(method, slicing.placement, order, group, replication=slicing.replication)
+        yield _sliced(method, order, group, slicing)
+    if slicing is None or not streams_weights(slicing, search.last_interval_s):
+        return False
+    slicing = charged_slicing(slicing, search.last_interval_s, search.best_s, charged)
     if slicing is not None:
-        slicing = charged_slicing(slicing, search.last_interval_s, search.best_s, charged)
-    if slicing is not None:
-        yield Proposal(method + STREAMED, slicing.placement, order, group, replication=slicing.replication)
+        yield _sliced(method + STREAMED, order, group, slicing)
+    return True
+
+
+def _sliced(
+    method: str, order: IntArray, group: IntArray, slicing: Slicing | ReplicatedSlicing | None
+) -> Proposal | Miss:
+    if slicing is None:
+        return Miss(method)
+    plan = slicing.placement, order, group
+    return Proposal(method, *plan, replication=slicing.replication, forwards=slicing.forwards)
 
 
 def _links_in_turn(search: SearchView) -> Iterator[CostTables]:

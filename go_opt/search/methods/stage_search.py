@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.common.arrays import IntArray
+from go_opt.common.arrays import BoolArray, IntArray
 from go_opt.env import BatchMetrics
 from go_opt.env.copies.expanded_tables import Copies
 from go_opt.env.copies.stage_tables import stage_tables
@@ -31,14 +31,27 @@ class StageSearch:
     """Placements on the ring of a plan's stages, and the way back."""
 
     def __init__(
-        self, search: SearchView, plan: Plan, stages: Stages | None = None, placement: IntArray | None = None
+        self,
+        search: SearchView,
+        plan: Plan,
+        stages: Stages | None = None,
+        placement: IntArray | None = None,
+        forwards: BoolArray | None = None,
     ) -> None:
-        """The plan's own ring, or that of other ``stages`` with its ops on ``placement`` [N]."""
+        """The plan's own ring, or that of other ``stages`` with its ops on ``placement`` [N].
+
+        Args:
+          forwards: [S] whether a stage forwards the weights it streams.
+        """
         self.search, self.plan = search, plan
         own = stages_of(plan.placement, plan.replication)
         self.stages = _with_free_chips(own if stages is None else stages, search.target.num_chips)
         self.placement = own.number(plan.placement) if placement is None else placement
-        self.tables = search.tables if _is_plain(self.stages) else stage_tables(search.tables, self.stages)
+        forwards = np.isin(own.first_chip, plan.forwards) if forwards is None else forwards
+        self.forwards = np.pad(forwards, (0, len(self.stages.size) - len(forwards))) & (self.stages.size > 1)
+        self.tables = search.tables
+        if not _is_plain(self.stages):
+            self.tables = stage_tables(search.tables, self.stages, self.forwards)
 
     def units(self) -> PlacementProblem:
         """Kernels of the plan on the ring, those that must share a chip as one."""
@@ -64,8 +77,11 @@ class StageSearch:
         first, size = self.stages
         if copies is not None:
             copies = copies._replace(relay_chip=first[copies.relay_chip], clone_chip=first[copies.clone_chip])
-        replication = None if _is_plain(self.stages) else size[placement]
-        return Proposal(method, first[placement], order, fusion_group, copies, replication)
+        if _is_plain(self.stages):
+            return Proposal(method, first[placement], order, fusion_group, copies)
+        used = np.unique(placement)
+        forwards = tuple(first[used[self.forwards[used]]].tolist())
+        return Proposal(method, first[placement], order, fusion_group, copies, size[placement], forwards)
 
     def as_it_stands(self, method: str) -> Proposal:
         """The plan on this ring."""
@@ -77,21 +93,24 @@ class StageSearch:
         work_s = (terms.compute_s[0] * self.stages.size)[:num_used]  # of each stage on one chip
         # Below what the busiest link takes more chips are of no use.
         sizes = allotted_chips(work_s, self.search.target.num_chips, float(terms.link_s[0].max()))
-        return StageSearch(self.search, self.plan, stages_of_sizes(sizes), self.placement)
+        return StageSearch(
+            self.search, self.plan, stages_of_sizes(sizes), self.placement, self.forwards[:num_used]
+        )
 
     def varied(self, rng: np.random.Generator) -> StageSearch:
         """A ring one step away: a chip moves to another stage, two stages merge, or one is split."""
         num_used, size = int(self.placement.max()) + 1, self.stages.size.astype(np.int64)
-        placement = self.placement.copy()
+        placement, forwards = self.placement.copy(), self.forwards[:num_used]
         stage, other = int(rng.integers(num_used)), int(rng.integers(num_used))
         what = rng.integers(3)
         if what == 0 and num_used > 1:
             left = min(stage, num_used - 2)
             size[left] += size[left + 1]
-            size = np.delete(size, left + 1)
+            size, forwards = np.delete(size, left + 1), np.delete(forwards, left + 1)
             placement[placement > left] -= 1
         elif what == 1 and size[stage] > 1 and len(later := self._later_half(stage)):
             size = np.insert(size, stage + 1, size[stage] // 2)
+            forwards = np.insert(forwards, stage + 1, forwards[stage])
             size[stage] -= size[stage + 1]
             placement[placement > stage] += 1
             placement[later] = stage + 1
@@ -99,7 +118,7 @@ class StageSearch:
             size[stage] -= 1
             size[other] += 1
         sizes = size[: int(placement.max()) + 1]
-        return StageSearch(self.search, self.plan, stages_of_sizes(sizes), placement)
+        return StageSearch(self.search, self.plan, stages_of_sizes(sizes), placement, forwards)
 
     def _later_half(self, stage: int) -> IntArray:
         """Ops of ``stage`` behind the middle of its work, whole kernels along the plan's order."""

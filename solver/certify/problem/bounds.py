@@ -19,8 +19,8 @@ import numpy as np
 from go_opt.common.arrays import BoolArray, FloatArray, LongArray
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles
-from go_opt.model.graph import INPUT, WEIGHT, Graph
-from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
+from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
+from go_opt.solver.problem.streamed_bytes import least_host_s
 
 MOST_LOOPS: Final = 64  # told apart
 ROUNDING: Final = 1e-12  # of sums of seconds in another order
@@ -130,11 +130,19 @@ def throughput_bound(
     if replication_is_open:
         bounds[1] = Bound(bounds[1].seconds / chips, f"{bounds[1].reason}, replicated on all {chips} chips")
     if tables.overlap:
-        streamed_s = least_streamed_bytes(tables, divisible) * tables.host_in_s_per_byte
-        what = "the inputs" if streamed_s == 0 else "the inputs and the weights no memory can hold"
-        bounds.append(Bound(host_in_s + streamed_s, f"{what} cross the host's link in"))
-        bounds.append(Bound(host_out_s, "the outputs cross the host's link out"))
+        bounds += host_bounds(tables, divisible, forwards=replication_is_open)
     return max(bounds, key=lambda bound: bound.seconds)
+
+
+def host_bounds(tables: CostTables, divisible: BoolArray | None = None, *, forwards: bool) -> list[Bound]:
+    """What crosses the host's links in any case, where transfers overlap."""
+    inputs_s, outputs_s = host_seconds(tables)
+    in_s = least_host_s(tables, divisible, forwards=forwards)
+    what = "the inputs" if in_s == inputs_s else "the inputs and the weights no memory can hold"
+    return [
+        Bound(in_s, f"{what} cross the host's link in"),
+        Bound(outputs_s, "the outputs cross the host's link out"),
+    ]
 
 
 def _total_bound(total_s: float, chips: int) -> Bound:
@@ -151,7 +159,8 @@ def _longest_op(graph: Graph, floors: OpFloors, divisible: BoolArray | None) -> 
 def host_seconds(tables: CostTables) -> tuple[float, float]:
     """What all inputs and all outputs take on the host's link."""
     inputs = int(tables.tensor_bytes[tables.tensor_kind == INPUT].sum())
-    outputs = int(tables.tensor_bytes[tables.tensor_is_output].sum())
+    leaves = tables.tensor_is_output & (tables.tensor_producer != NO_PRODUCER)
+    outputs = int(tables.tensor_bytes[leaves].sum())
     return inputs * tables.host_in_s_per_byte, outputs * tables.host_out_s_per_byte
 
 

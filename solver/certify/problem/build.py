@@ -11,8 +11,8 @@ from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.model.csr import row_pointers
-from go_opt.model.graph import INPUT, NO_PRODUCER, Graph
-from go_opt.solver.certify.problem.bounds import Bound
+from go_opt.model.graph import NO_PRODUCER, Graph
+from go_opt.solver.certify.problem.bounds import Bound, host_bounds
 from go_opt.solver.certify.problem.held import held_memory, nothing_held
 from go_opt.solver.certify.problem.interchange import interchange_edges
 from go_opt.solver.certify.problem.memory import UnitMemory, least_memory, no_memory, planned_memory
@@ -24,7 +24,6 @@ from go_opt.solver.certify.problem.traffic import (
     without_traffic_of,
 )
 from go_opt.solver.problem.passing import PASSING_CODE, Passing
-from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
 
 
 def refinement_problem(
@@ -104,7 +103,7 @@ def problem_of_units(
       tight: without ``replicates``: whether memory counts.
     """
     tensors = unit_tensors(units.passing_on(tables), units.of_op, len(units.seconds))
-    problem = _without_memory(graph, units.passing_on(tables), units, tensors)
+    problem = _without_memory(graph, units.passing_on(tables), units, tensors, forwards=replicates)
     if replicates:
         memory = least_memory(
             tables, units.of_op, len(units.seconds), units.are_apart(tables), units.may_clone, problem.tick_s
@@ -126,7 +125,7 @@ def planned_problem_of_units(
         which the host's link brings in that time, need not stay where a chip cannot hold all.
     """
     tensors = unit_tensors(tables, units.of_op, len(units.seconds))
-    problem = _without_memory(graph, tables, units, tensors)
+    problem = _without_memory(graph, tables, units, tensors, forwards=False)
     total_s = float((problem.unit_s + problem.own_s).sum() + problem.input_s.sum())
     least_s = max(problem.floor_s, total_s / tables.num_chips)
     memory = planned_memory(
@@ -136,9 +135,13 @@ def planned_problem_of_units(
 
 
 def _without_memory(
-    graph: Graph, tables: CostTables, units: Units, tensors: UnitTensors
+    graph: Graph, tables: CostTables, units: Units, tensors: UnitTensors, *, forwards: bool
 ) -> RefinementProblem:
-    """One chip a stage, memory left out, units in no order but that of their reads."""
+    """One chip a stage, memory left out, units in no order but that of their reads.
+
+    Args:
+      forwards: whether stages may forward streamed weights, for what the host sends at least.
+    """
     num_units = len(units.seconds)
     pays = tables.overlap or bool(tables.pays_transfers.all())
     link_s_per_byte = float(tables.link_s_per_byte.min()) if pays and len(tables.link_s_per_byte) else 0.0
@@ -154,7 +157,7 @@ def _without_memory(
     for size, readers in zip(input_ticks, input_readers, strict=True):
         unit_ticks[readers] += size // len(readers)
     relay_s = _relay_s(tables, units, tensors)
-    floor = _host_floor(tables)
+    floor = _host_floor(tables, forwards=forwards)
     tensor_of_read = np.repeat(np.arange(len(tensors.bytes), dtype=np.int32), np.diff(tensors.reader_ptr))
     graph_of_units = UnitGraph(
         unit_ticks=unit_ticks,
@@ -209,20 +212,11 @@ def _relay_s(tables: CostTables, units: Units, tensors: UnitTensors) -> FloatArr
     return relay_s
 
 
-def _host_floor(tables: CostTables) -> Bound:
+def _host_floor(tables: CostTables, *, forwards: bool) -> Bound:
     """What crosses the host's links in any case, where that overlaps with the rest."""
     if not tables.overlap:
         return Bound(0.0, "nothing crosses the host's links")
-    inputs_s = tables.tensor_bytes[tables.tensor_kind == INPUT].sum() * tables.host_in_s_per_byte
-    streamed_s = least_streamed_bytes(tables) * tables.host_in_s_per_byte
-    what = "the inputs" if streamed_s == 0 else "the inputs and the weights no memory can hold"
-    leaves = tables.tensor_is_output & (tables.tensor_producer != NO_PRODUCER)
-    outputs_s = tables.tensor_bytes[leaves].sum() * tables.host_out_s_per_byte
-    return max(
-        Bound(float(inputs_s + streamed_s), f"{what} cross the host's link in"),
-        Bound(float(outputs_s), "the outputs cross the host's link out"),
-        key=lambda bound: bound.seconds,
-    )
+    return max(host_bounds(tables, forwards=forwards), key=lambda bound: bound.seconds)
 
 
 def _with_stages(problem: RefinementProblem, memory: UnitMemory) -> RefinementProblem:

@@ -9,7 +9,10 @@ and streams from the host what exceeds its memory. Two readings of that rule:
 
 * :func:`least_memory`, for bounds: what readers touch of a weight, whether it stays or
   streams; inputs, outputs, and of activations those a unit certainly reads and writes. Each
-  stage may stream all that the host's link brings within the interval beside the inputs.
+  stage may stream all that the host's link brings within the interval beside the inputs, and what
+  each of its chips can send to the next: of k chips that forward F bytes and get D from the host,
+  ``D + F / k`` cross the host's link and ``F / k`` each link inside, so that ``D + F`` is
+  no more than what the host's link carries and k - 1 times what a link carries.
 * :func:`planned_memory`, for plans: whole weights, which stream as a whole, inputs, outputs
   and all activations in the units' order. Stages share the link.
 """
@@ -24,6 +27,7 @@ from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env.cost import CostTables
 from go_opt.model.csr import row_pointers
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
+from go_opt.solver.problem.streamed_bytes import may_forward
 
 CHEAP: Final = 0.5  # touched per stored byte of weights that stream before others
 
@@ -47,6 +51,7 @@ class UnitMemory(NamedTuple):
     stream_buffer_bytes: int  # set aside on a chip that streams
     reserved_bytes: int  # that the host's link brings in every interval, wherever units are
     stream_bytes_per_tick: float  # overlapped: the host's rate
+    forward_bytes_per_tick: float  # what each chip but the first of a stage can get from the one before
     stream_ticks_per_byte: float  # summed: what a streamed byte takes its chip
     shares_link: bool  # whether what all stages stream counts, or what each does
 
@@ -60,6 +65,7 @@ def no_memory() -> UnitMemory:
         stream_buffer_bytes=0,
         reserved_bytes=0,
         stream_bytes_per_tick=0.0,
+        forward_bytes_per_tick=0.0,
         stream_ticks_per_byte=0.0,
         shares_link=False,
     )
@@ -90,6 +96,7 @@ class _Held:
         stream_buffer_bytes: int,
         reserved_bytes: int,
         stream_bytes_per_tick: float,
+        forward_bytes_per_tick: float,
         stream_ticks_per_byte: float,
         shares_link: bool,
     ) -> UnitMemory:
@@ -119,6 +126,7 @@ class _Held:
             stream_buffer_bytes=stream_buffer_bytes,
             reserved_bytes=reserved_bytes,
             stream_bytes_per_tick=stream_bytes_per_tick,
+            forward_bytes_per_tick=forward_bytes_per_tick,
             stream_ticks_per_byte=stream_ticks_per_byte,
             shares_link=shares_link,
         )
@@ -141,6 +149,7 @@ def least_memory(
     held = _Held(num_units)
     reserved_bytes = 0
     pays = bool(tables.pays_transfers.all())  # else a chip may stream in no time of its own
+    forwards = may_forward(tables)
     most_sram = int(tables.sram_bytes.max())
     alive_bytes = np.zeros(num_units, np.int64)
     for k, size in enumerate(tables.stored_bytes.tolist()):
@@ -149,7 +158,8 @@ def least_memory(
         producer = int(tables.tensor_producer[k])
         is_anywhere = may_clone is not None and producer != NO_PRODUCER and bool(may_clone[producer])
         if tables.tensor_kind[k] == WEIGHT:
-            if size > most_sram:
+            is_whole = touched.max(initial=0) == tables.tensor_bytes[k]
+            if size > most_sram and not (forwards and is_whole):
                 reserved_bytes += int(touched.max(initial=0))
             elif len(readers):
                 # Every reader touches the least of it, and the greediest the rest.
@@ -170,6 +180,7 @@ def least_memory(
         stream_buffer_bytes=int(tables.stream_buffer_bytes.min()),
         reserved_bytes=reserved_bytes,
         stream_bytes_per_tick=tick_s / tables.host_in_s_per_byte if tables.overlap else 0.0,
+        forward_bytes_per_tick=tick_s / float(tables.link_s_per_byte.min()) if forwards else 0.0,
         stream_ticks_per_byte=tables.host_in_s_per_byte / tick_s if pays and not tables.overlap else 0.0,
         shares_link=False,
     )
@@ -222,6 +233,7 @@ def planned_memory(
         stream_buffer_bytes=int(tables.stream_buffer_bytes.max()),
         reserved_bytes=reserved_bytes,
         stream_bytes_per_tick=tick_s / tables.host_in_s_per_byte if tables.overlap else 0.0,
+        forward_bytes_per_tick=0.0,
         stream_ticks_per_byte=0.0 if tables.overlap else tables.host_in_s_per_byte / tick_s,
         shares_link=tables.overlap,
     )

@@ -22,6 +22,12 @@ def spare_bytes(memory: UnitMemory | HeldMemory, ticks: int) -> int:
 
 
 @uncounted_inner
+def forwarded_bytes(memory: UnitMemory, ticks: int) -> int:
+    """What a stage may stream beside that for each of its chips but the first."""
+    return int64(min(memory.forward_bytes_per_tick * (ticks + 1.0) * (1.0 + 1e-12), 2.0**50))
+
+
+@uncounted_inner
 def streaming_ticks(memory: UnitMemory, spare: int, ticks: int) -> float:
     """What a streamed byte takes its chip; where stages share the link, one chip's time for all there is.
 

@@ -31,9 +31,23 @@ from typing import Final
 from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.env.kernels.heap import heap_pop, heap_push
 from go_opt.solver.certify.problem.problem import UnitGraph
-from go_opt.solver.certify.problem.streams import NEVER_FITS, least_streamed, spare_bytes, streaming_ticks
+from go_opt.solver.certify.problem.streams import (
+    NEVER_FITS,
+    forwarded_bytes,
+    least_streamed,
+    spare_bytes,
+    streaming_ticks,
+)
 from go_opt.solver.certify.states.fits import known_streamed, most_shed_bytes
-from go_opt.solver.certify.states.open_fusion import NEVER, ChainSearch, keep_open, open_states, sort_by_low
+from go_opt.solver.certify.states.open_fusion import (
+    NEVER,
+    ChainSearch,
+    adds_nothing,
+    keep_open,
+    open_states,
+    sort_by_low,
+    walk_back,
+)
 from go_opt.solver.certify.states.pairs import extra_ticks, may_follow
 from go_opt.solver.certify.states.states import EVERYTHING, NOTHING, StatePool
 from go_opt.solver.problem.passing import ADJACENT, RELAYED
@@ -93,6 +107,7 @@ def _chain(graph: UnitGraph, pool: StatePool, search: ChainSearch, ticks: int, n
     search.label_work[0] = 0
     search.label_streamed[0] = 0
     search.label_resident[0] = 0
+    search.label_chips[0] = 1
     search.label_before[0] = NEVER
     for level in range(len(search.level_end)):
         search.level_end[level] = 0
@@ -112,7 +127,7 @@ def _chain(graph: UnitGraph, pool: StatePool, search: ChainSearch, ticks: int, n
         if num_labels < 0:
             return OUT_OF_ROOM
         if search.label_state[num_labels - 1] == EVERYTHING and num_labels > end:
-            return _walk_back(search, num_labels - 1)
+            return walk_back(search, num_labels - 1)
         if graph.replicates:
             _carry(graph, pool, search, ticks, num_open, end, num_labels)
         elif num_labels == end:
@@ -141,6 +156,7 @@ def _carry(
         if search.label_reach[label] != GONE:
             enters = int64(0) if graph.overlap else pool.cut[search.label_state[label]]
             search.label_reach[label] = min(search.label_reach[label] + ticks - enters, FURTHEST)
+            search.label_chips[label] += 1
     for i in range(num_open):
         if search.label[i] >= 0:
             search.best[i] = min(search.best[i] + ticks - search.cut[i], FURTHEST)
@@ -168,6 +184,7 @@ def _extend(
     memory, held = graph.memory, graph.held
     shares_link = held.stream_bytes_per_tick > 0.0
     spare = spare_bytes(held, ticks) if held.counts else spare_bytes(memory, ticks)
+    a_chip = forwarded_bytes(memory, ticks)
     ticks_per_byte = held.stream_ticks_per_byte * (1.0 - 1e-15)
     if not held.counts:
         ticks_per_byte = streaming_ticks(memory, spare, ticks)
@@ -206,7 +223,7 @@ def _extend(
                 resident = min(before_resident + held.sram_bytes, search.high_bytes[i])
             is_no_better = done <= search.best[i] and before_streamed >= search.best_streamed[i]
             if shares_link:
-                is_no_better = _is_no_better(search, i, done, before_streamed, resident)
+                is_no_better = adds_nothing(search, i, done, before_streamed, resident)
             if is_no_better:
                 # Labels to come may stream less, or hold more.
                 if before_streamed > 0 or (shares_link and resident < search.high_bytes[i]):
@@ -219,7 +236,8 @@ def _extend(
             if graph.replicates and follows:
                 borders = pool.cut_bytes[state] + pool.cut_bytes[after]
                 streamed = least_streamed(memory, pool.inside, pool.outside, state, after, borders)
-                follows = streamed != NEVER_FITS and search.label_streamed[label] + streamed <= spare
+                may_stream = spare + (search.label_chips[label] - 1) * a_chip
+                follows = streamed != NEVER_FITS and search.label_streamed[label] + streamed <= may_stream
             elif held.counts and follows:
                 streamed, stays = known_streamed(graph, pool, search.fits, state, after)
                 follows = streamed != NEVER_FITS and before_streamed + streamed <= spare
@@ -238,7 +256,7 @@ def _extend(
                     continue
                 is_no_better = done <= search.best[i] and so_far >= search.best_streamed[i]
                 if shares_link:
-                    is_no_better = _is_no_better(search, i, done, so_far, resident)
+                    is_no_better = adds_nothing(search, i, done, so_far, resident)
                 if is_no_better:
                     continue
             is_another = shares_link and search.num_labels[i] < MOST_LABELS
@@ -246,6 +264,9 @@ def _extend(
                 if num_labels == len(search.label_work):
                     return OUT_OF_ROOM
                 search.label_older[num_labels] = search.label[i]
+                # It takes the place of the older label, so it may do what that could.
+                older_chips = search.label_chips[search.label[i]] if search.label[i] >= 0 else int64(0)
+                search.label_chips[num_labels] = older_chips + 1
                 search.label[i] = num_labels
                 search.num_labels[i] += 1
                 search.label_state[num_labels] = after
@@ -271,18 +292,6 @@ def _extend(
                 return num_labels
         waiting = kept
     return num_labels
-
-
-@uncounted_inner
-def _is_no_better(search: ChainSearch, i: int, done: int, streamed: int, resident: int) -> bool:
-    """Whether a label of the state did as much before, streaming no more and holding as much."""
-    return (
-        done <= search.best[i] and streamed >= search.best_streamed[i] and resident <= search.best_resident[i]
-    ) or (
-        done <= search.thrifty[i]
-        and streamed >= search.thrifty_streamed[i]
-        and resident <= search.thrifty_resident[i]
-    )
 
 
 @uncounted_inner
@@ -312,19 +321,3 @@ def _note(search: ChainSearch, i: int, done: int, streamed: int, resident: int, 
         search.thrifty[i] = done
         search.thrifty_streamed[i] = streamed
         search.thrifty_resident[i] = resident
-
-
-@uncounted_inner
-def _walk_back(search: ChainSearch, label: int) -> int:
-    """Write the chain that ends with ``label``; its length."""
-    length = 0
-    while label >= 0:
-        search.chain[length] = search.label_state[label]
-        label = search.label_before[label]
-        length += 1
-    for i in range(length // 2):
-        j = length - 1 - i
-        state = search.chain[i]
-        search.chain[i] = search.chain[j]
-        search.chain[j] = state
-    return length

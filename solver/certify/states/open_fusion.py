@@ -49,6 +49,7 @@ class ChainSearch(NamedTuple):
     label_older: LongArray  # [Y] the label of the same state before this one
     label_streamed: LongArray  # [Y] bytes of the segments so far, where they share the host's link
     label_resident: LongArray  # [Y] most bytes of weights that these hold
+    label_chips: LongArray  # [Y] most chips that the next segment may have, with replication open
     queue: LongArray  # [Y] heap of the labels of a level
     waiting: IntArray  # [S] places of open_state that may be reached better
     level_end: LongArray  # [D + 2] labels up to and with each level; zero for levels not reached
@@ -83,6 +84,7 @@ def chain_search(graph: UnitGraph, capacity: int) -> ChainSearch:
         label_state=np.zeros(most_labels, np.int32),
         label_work=np.zeros(most_labels, np.int64),
         label_reach=np.zeros(most_labels, np.int64),
+        label_chips=np.zeros(most_labels, np.int64),
         label_before=np.zeros(most_labels, np.int64),
         label_older=np.zeros(most_labels, np.int64),
         label_streamed=np.zeros(most_labels, np.int64),
@@ -191,3 +193,31 @@ def sort_by_low(pool: StatePool, states: IntArray, sizes: LongArray, dead_ticks:
         size += 1
     sizes[0] = size
     sizes[1] = pool.num_states[0]
+
+
+@uncounted_inner
+def walk_back(search: ChainSearch, label: int) -> int:
+    """Write the chain that ends with ``label``; its length."""
+    length = 0
+    while label >= 0:
+        search.chain[length] = search.label_state[label]
+        label = search.label_before[label]
+        length += 1
+    for i in range(length // 2):
+        j = length - 1 - i
+        state = search.chain[i]
+        search.chain[i] = search.chain[j]
+        search.chain[j] = state
+    return length
+
+
+@uncounted_inner
+def adds_nothing(search: ChainSearch, i: int, done: int, streamed: int, resident: int) -> bool:
+    """Whether a label of the state did as much before, streaming no more and holding as much."""
+    return (
+        done <= search.best[i] and streamed >= search.best_streamed[i] and resident <= search.best_resident[i]
+    ) or (
+        done <= search.thrifty[i]
+        and streamed >= search.thrifty_streamed[i]
+        and resident <= search.thrifty_resident[i]
+    )

@@ -13,7 +13,7 @@ from go_opt.common.arrays import IntArray, LongArray
 from go_opt.common.compiling import compiled, compiled_inner, int64
 from go_opt.solver.certify.problem.memory import UnitMemory
 from go_opt.solver.certify.problem.problem import MOST_TICKS, UnitGraph
-from go_opt.solver.certify.problem.streams import NEVER_FITS, spare_bytes, streamed_bytes
+from go_opt.solver.certify.problem.streams import NEVER_FITS, forwarded_bytes, spare_bytes, streamed_bytes
 from go_opt.solver.problem.passing import ADJACENT
 
 STEPS = 12  # of the bisection: the interval found is that close to the best
@@ -113,7 +113,7 @@ def _reach_end_in_stages(
     last = len(work) - 1
     num_chips = graph.num_chips
     memory = graph.memory
-    spare = spare_bytes(memory, ticks)
+    spare, a_chip = spare_bytes(memory, ticks), forwarded_bytes(memory, ticks)
     chips = np.full(last + 1, num_chips + 1, np.int64)
     start_at = np.full(num_chips, -1, np.int64)
     held = np.zeros(num_chips, np.int64)  # behind each start
@@ -154,9 +154,12 @@ def _reach_end_in_stages(
                 continue
             active = alive[q] + memory.num_buffers * (cut_bytes[i] + cut_bytes[j])
             streams = streamed_bytes(memory, held[q], active, whole[q])
-            if streams == NEVER_FITS or streamed[i] + streams > spare:
+            excess = streamed[i] + streams - spare
+            if streams == NEVER_FITS or (excess > 0 and a_chip == 0):
                 continue
             size = _chips_of(work[j] - work[i], cut[i], cut[j], graph.overlap, ticks)
+            if excess > 0:
+                size = max(size, 1 - (-excess // a_chip))
             streams = streamed[i] + streams if memory.shares_link else int64(0)
             if q + size < chips[j] or (q + size == chips[j] and streams < streamed[j]):
                 chips[j] = q + size

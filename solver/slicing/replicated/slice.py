@@ -44,7 +44,8 @@ class ReplicatedSlicing:
     replication: IntArray  # [N] chips of the op's stage
     cuts: LongArray  # [S + 1]
     sizes: LongArray  # [S] chips of each stage
-    interval_s: float  # its cost, streamed weights left out
+    interval_s: float  # its cost, streamed weights left out but where slicing charges them
+    forwards: tuple[int, ...] = ()  # first chips of the stages that forward streamed weights
 
 
 def slice_order_replicated(

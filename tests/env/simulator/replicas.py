@@ -11,18 +11,23 @@ from go_opt.env.copies.relays import expand_plan
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from tests.copies import with_legal_copies
-from tests.replicated import anywhere, random_stages, replicated_plan
+from tests.replicated import anywhere, random_forwards, random_stages, replicated_plan
 from tests.strategies import random_graph, random_order, random_plan, random_simulated_target
 
 
 def random_replicated(
-    rng: np.random.Generator, *, legal: bool = False, target: Target | None = None
+    rng: np.random.Generator,
+    *,
+    legal: bool = False,
+    target: Target | None = None,
+    forwards: bool = False,
 ) -> tuple[Graph, Target, Plan]:
     """Graph, target and plan, with relays and clones as ops; half of them have those that the rule needs.
 
     Args:
       legal: all of them have.
       target: a ring or chain; drawn by default.
+      forwards: some stages forward the weights they stream.
     """
     if target is None:
         target = random_simulated_target(rng, topology=("ring", "chain")[int(rng.integers(2))])
@@ -33,6 +38,8 @@ def random_replicated(
     plan = replicated_plan(graph, target, stage_of_op, sizes, order=order, fusion_group=group)
     if legal or rng.random() < 0.5:
         plan = with_legal_copies(rng, graph, target, plan)
+    if forwards:
+        plan = random_forwards(rng, target, plan)
     graph, plan = expand_plan(graph, target, plan)
     return graph, target, plan
 

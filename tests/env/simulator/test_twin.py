@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from go_opt.env import Target
+from go_opt.env.copies.stages import with_sharers
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.env.model.memory import FITS
 from go_opt.env.simulator.assembly import Assembly, assemble
@@ -36,6 +37,7 @@ def assembled(graph: Graph, target: Target, plan: Plan, num_rounds: int, num_spa
     tables, setting = setting_of(graph, target, ())
     kernel_of = number_kernels(plan.order, plan.fusion_group)
     replicas = replicas_by_chip(target, plan.placement, plan.replication)
+    tables = with_sharers(tables, plan.forwards, replicas)
     return assemble(tables, setting, kernel_of, plan.placement, replicas, num_rounds, num_spans)
 
 
@@ -85,6 +87,31 @@ def test_replicated_stages(seed: int) -> None:
     graph, target, plan = random_replicated(np.random.default_rng(seed))
     if assembled(graph, target, plan, 1).fit.outcome == FITS:
         compare(graph, target, plan)
+
+
+@given(seed=seeds)
+@settings(max_examples=examples(150))
+def test_replicas_that_forward_weights(seed: int) -> None:
+    graph, target, plan = case_that_forwards(seed)
+    if assembled(graph, target, plan, 1).fit.outcome == FITS:
+        compare(graph, target, plan)
+
+
+def test_the_cases_forward() -> None:
+    cases = [assembled(*case_that_forwards(seed), 1) for seed in range(40)]
+    assert sum(case.package.flows["is_forwarded"].any() for case in cases if case.fit.outcome == FITS) > 5
+
+
+def case_that_forwards(seed: int) -> tuple[Graph, Target, Plan]:
+    """Chips with memory for the activations and some of the weights."""
+    sram_bytes = 10**6
+    for _ in range(2):
+        rng = np.random.default_rng(seed)
+        target = random_simulated_target(rng, topology="ring", acyclic=True, sram_bytes=sram_bytes)
+        case = random_replicated(rng, target=target, legal=True, forwards=True)
+        fit = assembled(*case, 1).fit
+        sram_bytes = int(fit.peak_bytes.max() + 0.3 * fit.weight_bytes.max()) + 1000
+    return case
 
 
 @given(seed=seeds)

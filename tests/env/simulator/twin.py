@@ -18,6 +18,10 @@ Written from the descriptions of the engine, with none of its tables, stages or 
 * Weights come one streaming kernel ahead, or as far ahead as inferences are admitted.
 * ``2 * chips used + 4`` inferences are under way at most, 8 a chip without a limit of buffers.
 * Weights stream as ``memory_twin.py`` says.
+* In a stage that forwards weights the host sends them to the first chip, and each chip to the next, in
+  chunks of half a stream buffer, two of which may be on their way to a chip. With weights one kernel
+  ahead, a kernel that streams then starts no sooner than the next chip has the weights of those before it,
+  but for the last.
 """
 
 from __future__ import annotations
@@ -98,6 +102,14 @@ class Weights:
     kernel: int
     size_bytes: int
     next: int  # inference to ask for
+    source: Weights | None = None  # those of the chip before, where that forwards them
+    sink: Weights | None = None  # those of the chip behind, likewise
+    chip: int = 0
+    asked: set[int] = field(default_factory=set)
+    chunks: list[int] = field(default_factory=list)  # bytes of each
+    here: list[tuple[int, int]] = field(default_factory=list)  # (inference, chunk) that have come
+    begun: int = 0  # chunks of all inferences that the link to the chip has begun with
+    is_on_link: bool = False
     arrived: set[int] = field(default_factory=set)
 
 
@@ -105,9 +117,9 @@ class Weights:
 class Leg:
     """One tensor of one inference on its way over one link."""
 
-    tensor: Tensor
+    tensor: Tensor | Weights
     inference: int
-    last_byte_s: float  # when its last byte is at the link
+    last_byte_s: float  # when its last byte is at the link; of weights, the number of the chunk
 
 
 @dataclass(eq=False)
@@ -121,8 +133,14 @@ class Chip:
     place: int = 0
     is_running: bool = False
     waits_for: Weights | None = None
+    begun: int = 0  # kernels that wait for weights that are forwarded
+    came: int = 0  # such weights
     free_engines: int = 0
     ready: deque[tuple[Tensor, int]] = field(default_factory=deque)
+
+
+def is_forwarded(weights: Weights) -> bool:
+    return weights.source is not None or weights.sink is not None
 
 
 class SlowSimulator:
@@ -167,11 +185,21 @@ class SlowSimulator:
             parameters = self.parameters.kinds[kind]
             inference = d - stage.first
             weights: dict[int, Weights] = {}
-            for kernel, touched in chip_memory(self.costs, stage.first).streams:
-                weights.setdefault(kernel, Weights(kernel, 0, inference)).size_bytes += touched
+            memory = chip_memory(self.costs, stage.first)
+            for kernel, touched, _ in memory.streams:
+                weights.setdefault(kernel, Weights(kernel, 0, inference, chip=d)).size_bytes += touched
             weights = dict(sorted(weights.items()))
+            buffer = self.parameters.kinds[self.target.chip_kind[stage.first]].stream_buffer_bytes
+            for each in weights.values():
+                size = each.size_bytes
+                chunk = max(buffer // 2 if buffer else size, 1)
+                each.chunks = [min(chunk, size - begin) for begin in range(0, size, chunk)] or [0]
             chips.append(Chip(d, stage, kernels, parameters, inference, weights))
             chips[-1].free_engines = parameters.dma_engines or 10**9
+            if stage.first in self.plan.forwards and d > stage.first:
+                for kernel in filter(memory.may_forward, weights):
+                    weights[kernel].source = chips[d - 1].weights[kernel]
+                    chips[d - 1].weights[kernel].sink = weights[kernel]
         return chips
 
     def make_tensors(self) -> list[Tensor]:
@@ -261,6 +289,8 @@ class SlowSimulator:
         if chip.is_running or not chip.kernels or chip.inference >= self.admitted:
             return
         kernel = chip.kernels[chip.place]
+        if not self.has_forwarded(chip, chip.weights.get(kernel)):
+            return
         for tensor in self.tensors:
             for reader in tensor.readers:
                 if reader.first == kernel and chip.inference not in reader.arrived:
@@ -268,6 +298,7 @@ class SlowSimulator:
             if tensor.maker == kernel and tensor.made[chip.number] - tensor.sent[chip.number] >= self.buffers:
                 return
         chip.is_running = True
+        chip.begun += kernel in chip.weights and is_forwarded(chip.weights[kernel])
         if kernel in chip.weights and not self.parameters.weight_prefetch:
             self.ask_weights_after(chip, chip.place)
             self.serve_host()
@@ -366,6 +397,11 @@ class SlowSimulator:
         if self.link_is_busy[link] or not self.queues[link]:
             return
         leg = self.queues[link][0]
+        if isinstance(leg.tensor, Weights):
+            self.queues[link].popleft()
+            self.link_is_busy[link] = True
+            self.send_chunk(link, leg)
+            return
         tensor, inference = leg.tensor, leg.inference
         tree = self.tree(tensor, inference)
         reader = tree.ends_at.get(link)
@@ -391,7 +427,7 @@ class SlowSimulator:
             self.at(end_s, lambda: self.leave_chip(leg))
         self.at(free_s, lambda: self.free_link(link, tensor))
 
-    def free_link(self, link: int, tensor: Tensor) -> None:
+    def free_link(self, link: int, tensor: Tensor | Weights) -> None:
         self.link_is_busy[link] = False
         self.carried[link].append((tensor.size_bytes, self.now_s))
         self.serve_link(link)
@@ -416,7 +452,76 @@ class SlowSimulator:
             heappush(self.requests, (tensor.granted[-1], tensor.number, tensor))
             tensor.granted[-1] += 1
 
+    def has_forwarded(self, chip: Chip, weights: Weights | None) -> bool:
+        """Whether the next chip has the weights of all kernels before, if it is to have these."""
+        if weights is None or weights.sink is None or self.parameters.weight_prefetch:
+            return True
+        return chip.inference + 1 >= self.rounds or self.chips[chip.number + 1].came >= chip.begun - 1
+
+    def forward(self, weights: Weights) -> None:
+        """Queue the next chunk for the link to the chip, if it is asked for and at the chip before."""
+        assert weights.source is not None
+        stage = self.chips[weights.chip].stage
+        turn, chunk = divmod(weights.begun, len(weights.chunks))
+        inference = weights.chip - stage.first + turn * stage.chips
+        is_asked = inference in weights.asked or self.parameters.weight_prefetch
+        if weights.is_on_link or inference >= self.rounds or not is_asked:
+            return
+        if (inference - 1, chunk) not in weights.source.here or weights.begun - len(weights.here) >= 2:
+            return
+        weights.begun += 1
+        weights.is_on_link = True
+        link = weights.chip - 1
+        self.queues[link].append(Leg(weights, inference, float(chunk)))
+        self.serve_link(link)
+
+    def send_chunk(self, link: int, leg: Leg) -> None:
+        """A link begins with a chunk of what one chip forwards to the next."""
+        weights, chunk = leg.tensor, int(leg.last_byte_s)
+        size_bytes = weights.chunks[chunk]
+        latency_s = 0.0 if self.costs.is_free(link) else float(self.target.topology.latency_s[link])
+        free_s = self.now_s + size_bytes * self.s_per_byte(link)
+
+        def left() -> None:
+            weights.is_on_link = self.link_is_busy[link] = False
+            self.carried[link].append((size_bytes, self.now_s))
+            self.forward(weights)
+            self.serve_link(link)
+
+        self.at(free_s, left)
+        self.at(free_s + latency_s, lambda: self.chunk_came(weights, leg.inference, chunk))
+
+    def chunk_came(self, weights: Weights, inference: int, chunk: int) -> None:
+        weights.here.append((inference, chunk))
+        if weights.sink is not None:
+            self.forward(weights.sink)
+        is_last = chunk + 1 == len(weights.chunks)
+        if weights.source is not None:
+            self.forward(weights)
+            if is_last:
+                self.weights_came(weights, inference)
+        elif not is_last:
+            self.next_chunk_of_host(weights, inference, chunk + 1)
+
+    def next_chunk_of_host(self, weights: Weights, inference: int, chunk: int) -> None:
+        seconds = weights.chunks[chunk] * self.s_per_byte(self.costs.num_links)
+        self.at(self.now_s + seconds, lambda: self.chunk_came(weights, inference, chunk))
+
+    def weights_came(self, weights: Weights, inference: int) -> None:
+        weights.arrived.add(inference)
+        chip = self.chips[weights.chip]
+        chip.came += is_forwarded(weights)
+        if chip.waits_for is weights:
+            self.end_kernel(chip)
+        if weights.source is not None:
+            self.try_start(self.chips[weights.chip - 1])
+
     def ask_weights(self, chip: Chip, weights: Weights) -> None:
+        if weights.source is not None:
+            weights.asked.add(weights.next)
+            weights.next += chip.stage.chips
+            self.forward(weights)
+            return
         heappush(self.requests, (weights.next, len(self.tensors) + weights.kernel, weights))
         weights.next += chip.stage.chips
 
@@ -439,7 +544,10 @@ class SlowSimulator:
             return
         self.host_is_sending = True
         inference, _, subject = heappop(self.requests)
-        seconds = subject.size_bytes * self.s_per_byte(self.costs.num_links)
+        s_per_byte = self.s_per_byte(self.costs.num_links)
+        seconds = subject.size_bytes * s_per_byte
+        if isinstance(subject, Weights) and subject.sink is not None:
+            self.next_chunk_of_host(subject, inference, 0)
         self.at(self.now_s + seconds, lambda: self.served(subject, inference))
 
     def served(self, subject: Tensor | Weights, inference: int) -> None:
@@ -447,9 +555,7 @@ class SlowSimulator:
         self.carried[self.costs.num_links].append((subject.size_bytes, self.now_s))
         self.serve_host()
         if isinstance(subject, Weights):
-            subject.arrived.add(inference)
-            for chip in (c for c in self.chips if c.waits_for is subject):
-                self.end_kernel(chip)
+            self.weights_came(subject, inference)
         else:
             for reader in subject.readers:
                 self.arrive(reader, inference)
@@ -484,18 +590,24 @@ class SlowSimulator:
         """Inferences until a link carries the same again: on rings only those inside a stage take turns."""
         if link < self.costs.num_links and not self.target.topology.is_ring:
             return lcm(*(stage.chips for stage in self.stages.values()))
+        if link == self.costs.num_links:
+            forwarding = (c.stage.chips for c in self.chips if any(map(is_forwarded, c.weights.values())))
+            return lcm(*forwarding)
         inside = [s.chips for s in self.stages.values() if s.first <= link < s.first + s.chips - 1]
         return inside[0] if inside else 1
 
     def bytes_of(self, link: int, inference: int) -> int:
         if link == self.costs.num_links:
             turns = (chip for chip in self.chips if chip.stage.chip(inference) == chip.number)
-            streamed = sum(weights.size_bytes for chip in turns for weights in chip.weights.values())
+            streamed = sum(w.size_bytes for chip in turns for w in chip.weights.values() if w.source is None)
             return streamed + sum(tensor.size_bytes for tensor in self.tensors if tensor.maker < 0)
         if link == self.costs.num_links + 1:
             return sum(tensor.size_bytes for tensor in self.tensors if not tensor.readers)
         crossing = (t for t in self.tensors if link in self.tree(t, inference).next_links)
-        return sum(tensor.size_bytes for tensor in crossing)
+        weights = self.chips[link + 1].weights if link + 1 < len(self.chips) else {}
+        is_turn = bool(weights) and self.chips[link + 1].stage.chip(inference) == link + 1
+        forwarded = sum(w.size_bytes for w in weights.values() if w.source is not None) * is_turn
+        return sum(tensor.size_bytes for tensor in crossing) + forwarded
 
     def s_per_byte(self, link: int) -> float:
         if link == self.costs.num_links:

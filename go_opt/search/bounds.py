@@ -1,0 +1,67 @@
+"""The lower bound of what is asked, and what it says of a plan."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from go_opt.common.arrays import BoolArray
+from go_opt.env import Target, cost_tables, loop_roles
+from go_opt.model.graph import Graph
+from go_opt.result import OPTIMAL_GAP, OptimizeResult, Request, Status
+from go_opt.search.methods.events import may_replicate
+from go_opt.solver import Bound, latency_bound, throughput_bound
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """How good a plan is, as far as it is proven; the fields are those of the answer."""
+
+    status: Status
+    lower_bound_s: float
+    gap: float
+
+
+def lower_bound(graph: Graph, target: Target, request: Request, divisible: BoolArray | None = None) -> Bound:
+    """The lower bound of the objective, for every decision ``request`` leaves open.
+
+    Args:
+      divisible: [N] ops that may be split; None: none of them.
+    """
+    if request.fidelity != "analytical":
+        return Bound(0.0, f"none is proven at the {request.fidelity} fidelity")
+    tables, roles = cost_tables(graph, target), loop_roles(graph)
+    is_open = request.decide == "all"
+    if request.objective == "latency":
+        return latency_bound(graph, tables, roles, fusion_is_open=is_open, divisible=divisible)
+    replicates = may_replicate(target, request)
+    return throughput_bound(
+        graph, tables, roles, fusion_is_open=is_open, replication_is_open=replicates, divisible=divisible
+    )
+
+
+def certificate(objective_s: float, request: Request, bound: Bound) -> Certificate:
+    """Of a plan that reaches ``objective_s``."""
+    bound_s = bound.below(objective_s)
+    gap = _gap(objective_s, bound_s)
+    if request.fidelity != "analytical":
+        return Certificate("HEURISTIC", bound_s, gap)
+    return Certificate("OPTIMAL" if gap <= OPTIMAL_GAP else "FEASIBLE", bound_s, gap)
+
+
+def against_bound(result: OptimizeResult, request: Request, bound: Bound) -> OptimizeResult:
+    """``result`` with its certificate by another bound."""
+    proven = certificate(result.objective_s, request, bound)
+    return replace(
+        result,
+        status=proven.status,
+        lower_bound_s=proven.lower_bound_s,
+        bound_reason=bound.reason,
+        gap=proven.gap,
+    )
+
+
+def _gap(reached_s: float, bound_s: float) -> float:
+    if bound_s > 0:
+        return reached_s / bound_s - 1.0
+    return 0.0 if reached_s == 0 else math.inf

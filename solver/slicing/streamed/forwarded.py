@@ -1,0 +1,206 @@
+"""SLICE into replicated stages whose chips forward the weights that they stream.
+
+A stage of k chips that streams s bytes an inference takes ``s / k`` of the host's link where its chips
+forward them, and as much of each link between its chips, beside what enters and leaves it. Such
+stages want to be large, not as small as their work allows. For a candidate interval T let ``g[b, d]``
+be the fewest bytes an inference that d chips take from the host which cover the kernels before
+candidate cut b within T each:
+
+    g[b, d + k] = min over a, k of g[a, d] + s(a, b)      where work(a, b) <= k T
+                    min over a, k of g[a, d] + s(a, b) / k    where, too, s(a, b) / k <= (T - border) rate
+
+with the seconds of the busier of its two cuts as ``border``. Of tables of which an inference reads
+some rows nothing is forwarded; that part of s stays whole. T is reached where the host's link carries
+the inputs and ``g[M, d]`` within it: O(A W D log D) for windows of W of A candidate cuts. Chips wait
+for streamed weights beside that, which the evaluation of the plan says.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
+from go_opt.common.compiling import compiled, int64
+from go_opt.env.cost import CostTables
+from go_opt.model.graph import WEIGHT
+from go_opt.solver.problem.passing import Passing
+from go_opt.solver.problem.segment_rules import SegmentRules
+from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence
+from go_opt.solver.slicing.replicated.slice import ReplicatedSlicing
+from go_opt.solver.slicing.segments.memory import segment_memory, shortage_bytes
+from go_opt.solver.slicing.segments.problem import least_s, slice_problem
+from go_opt.solver.slicing.segments.relay_terms import relay_terms
+from go_opt.solver.slicing.streamed.segment_table import SegmentTable, chip_classes, segment_table
+from go_opt.solver.slicing.streamed.weight_streams import weight_reads
+
+MOST_SEGMENTS: Final = 120_000  # half a second's work
+CLOSE: Final = 1e-3  # intervals are told apart by this share
+NEXT_SIZE: Final = 4  # sizes of stages that are tried grow by one in so many
+
+
+class _Within(NamedTuple):
+    """The stages of the fewest bytes by cut and chips. Axes: ``A`` cuts, ``D`` chips."""
+
+    from_host: FloatArray  # [A, D + 1] bytes an inference; infinite where there is no slicing
+    start: IntArray  # [A, D + 1] the cut before
+    size: IntArray  # [A, D + 1] of the stage between them
+    forwards: BoolArray  # [A, D + 1]
+
+
+def slice_order_forwarded(
+    tables: CostTables,
+    order: IntArray,
+    fusion_group: IntArray,
+    *,
+    passing: Passing,
+    at_most_s: float,
+    **rules: Unpack[SegmentRules],
+) -> ReplicatedSlicing | None:
+    """A slicing of ``order`` of close to the least interval, with stages that forward their weights.
+
+    For chips that are alike on a one-directional ring and overlap transfers. ``None`` where none was
+    found that fits and takes less than ``at_most_s``, or chips differ in what they may hold.
+
+    Args:
+      order: [N] a topological order; the ops of each group stand next to each other.
+      fusion_group: [N]; cuts fall between groups only.
+      passing: what becomes of tensors that pass a stage.
+      at_most_s: finite.
+      rules: what the user asks of segments.
+    """
+    sequence = kernel_sequence(tables, order, fusion_group, adjacent=passing == "adjacent")
+    is_relayed, chips = passing == "relayed", tables.num_chips
+    relays = relay_terms(tables, sequence.kernel_of, sequence.num_kernels) if is_relayed else None
+    problem = slice_problem(tables, sequence, relays=relays, **rules)
+    hops = problem.hop_s_per_byte[:-1]
+    is_even = chips > 1 and bool((hops == hops[0]).all())
+    if not (tables.overlap and problem.chips_are_alike and is_even):
+        return None
+    memory = segment_memory(
+        tables, sequence, weights_may_stream=True, relayed=is_relayed, with_stream_buffer=False
+    )
+    table = segment_table(
+        tables,
+        sequence,
+        problem,
+        memory,
+        chip_classes(tables, problem, chips),
+        reads=weight_reads(tables, sequence),
+        windows=None,
+        most_chips=chips,
+        longest_s=at_most_s,
+        most_streamed_bytes=at_most_s / tables.host_in_s_per_byte * chips,
+        most_segments=MOST_SEGMENTS,
+    )
+    hop_s = float(hops[0])
+    cut_s = problem.crossing_bytes[table.cut] * hop_s
+    in_part = _read_in_part(tables, sequence)[table.cut]
+    input_s = sequence.input_bytes * tables.host_in_s_per_byte
+
+    def slicing_within(interval_s: float) -> tuple[LongArray, LongArray, BoolArray] | None:
+        within = _fewest_bytes(table, cut_s, in_part, hop_s, interval_s, chips)
+        used = int(np.argmin(within.from_host[-1]))
+        host_s = input_s + within.from_host[-1, used] * tables.host_in_s_per_byte
+        return _walk_back(table.cut, within, used) if host_s <= interval_s else None
+
+    lower_s, upper_s = max(least_s(problem, chips), problem.floor_s), at_most_s
+    best = slicing_within(upper_s)
+    if best is None:
+        return None
+    while upper_s - lower_s > CLOSE * upper_s:
+        middle_s = math.sqrt(lower_s * upper_s) if lower_s > 0.0 else 0.5 * upper_s
+        found = slicing_within(middle_s)
+        if found is None:
+            lower_s = middle_s
+        else:
+            best, upper_s = found, middle_s
+    cuts, sizes, forwards = best
+    needed = segment_memory(tables, sequence, weights_may_stream=True, relayed=is_relayed)
+    if shortage_bytes(needed, cuts) > 0:
+        return None
+    lengths, first_chip = np.diff(cuts), np.cumsum(sizes) - sizes
+    return ReplicatedSlicing(
+        np.repeat(first_chip, lengths)[sequence.kernel_of].astype(np.int32),
+        np.repeat(sizes, lengths)[sequence.kernel_of].astype(np.int32),
+        cuts,
+        sizes,
+        upper_s,
+        tuple(first_chip[forwards].tolist()),
+    )
+
+
+def _read_in_part(tables: CostTables, sequence: KernelSequence) -> FloatArray:
+    """[M + 1] bytes that the kernels before each cut read of weights of which they do not read all."""
+    tensor = tables.reader_tensor
+    in_part = (tables.tensor_kind[tensor] == WEIGHT) & (tables.read_bytes < tables.tensor_bytes[tensor])
+    kernel = sequence.kernel_of[tables.reader_op[in_part]]
+    read = np.bincount(kernel, tables.read_bytes[in_part], minlength=sequence.num_kernels)
+    return np.concatenate([[0.0], np.cumsum(read)])
+
+
+@compiled
+def _fewest_bytes(
+    table: SegmentTable,
+    cut_s: FloatArray,
+    in_part: FloatArray,
+    hop_s_per_byte: float,
+    interval_s: float,
+    max_chips: int,
+) -> _Within:
+    """The slicings within an interval; ``in_part`` [A] bytes before each cut that are not forwarded."""
+    num_cuts = len(table.cut)
+    from_host = np.full((num_cuts, max_chips + 1), np.inf)
+    start = np.zeros((num_cuts, max_chips + 1), np.int32)
+    stage_size = np.zeros((num_cuts, max_chips + 1), np.int32)
+    forwards = np.zeros((num_cuts, max_chips + 1), np.bool_)
+    fewest_chips = np.full(num_cuts, max_chips + 1, np.int64)
+    from_host[0, 0] = 0.0
+    fewest_chips[0] = 0
+    for b in range(1, num_cuts):
+        if cut_s[b] > interval_s:
+            continue
+        for a in range(table.first[b], b):
+            place = table.offset[b] + a
+            cost_s, streamed = table.cost_s[0, place], table.streamed_bytes[0, place]
+            most = max_chips - fewest_chips[a]
+            if most < 1 or cost_s > interval_s * most:
+                continue
+            size = max(int64(math.ceil(cost_s / interval_s)), int64(1))
+            share, is_forwarded = streamed, False
+            least = int64(max_chips + 1)
+            room_s = interval_s - max(cut_s[a], cut_s[b])
+            # What is read in part streams before all else.
+            own = min(streamed, in_part[b] - in_part[a])
+            passed = streamed - own
+            if passed > 0.0 and passed * hop_s_per_byte <= room_s * most:
+                least = max(size, int64(2), int64(math.ceil(passed * hop_s_per_byte / room_s)))
+            while size <= most:
+                for d in range(fewest_chips[a], max_chips + 1 - size):
+                    reached = from_host[a, d] + share
+                    if reached < from_host[b, d + size]:
+                        from_host[b, d + size] = reached
+                        start[b, d + size] = a
+                        stage_size[b, d + size] = size
+                        forwards[b, d + size] = is_forwarded
+                size = size + 1 + size // NEXT_SIZE if is_forwarded else least
+                share, is_forwarded = own + passed / size, True
+        for d in range(max_chips, -1, -1):
+            if from_host[b, d] < np.inf:
+                fewest_chips[b] = d
+    return _Within(from_host, start, stage_size, forwards)
+
+
+def _walk_back(cut: LongArray, within: _Within, chips: int) -> tuple[LongArray, LongArray, BoolArray]:
+    """Cuts [S + 1], sizes [S] and which stages forward [S], of the slicing on so many chips."""
+    at, cuts, stages = len(cut) - 1, [int(cut[-1])], []
+    while at > 0:
+        size = int(within.size[at, chips])
+        stages.append((size, bool(within.forwards[at, chips])))
+        at, chips = int(within.start[at, chips]), chips - size
+        cuts.append(int(cut[at]))
+    rows: NDArray[np.int64] = np.array(stages[::-1], dtype=np.int64)
+    return np.array(cuts[::-1], dtype=np.int64), rows[:, 0].copy(), rows[:, 1] > 0
