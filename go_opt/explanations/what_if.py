@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from go_opt.common.units import format_bytes
 from go_opt.env import Metrics, Target
-from go_opt.env.copies.expanded_tables import PlanTables
+from go_opt.env.copies.expanded_tables import plan_tables
 from go_opt.env.cost import CostTables
-from go_opt.env.evaluation import plan_makespan_s
+from go_opt.env.evaluation import evaluate_plan, plan_makespan_s
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.result import Objective
 
 FASTER: Final = 1.1  # ten percent
+_MORE_BYTES: Final = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,9 @@ class WhatIf:
 
 
 def what_ifs(
+    graph: Graph,
     target: Target,
-    placed: PlanTables,
+    plan: Plan,
     metrics: Metrics,
     binding: Sequence[int],
     objective: Objective = "throughput",
@@ -37,12 +42,14 @@ def what_ifs(
     """Every change that helps the objective, the most helpful first; ``binding`` are the terms at fault.
 
     The plan stays as it is: another plan may make more of the change, never less. Where the plan
-    waits for streamed weights only changes after which none stream have a closed form.
+    waits for streamed weights, changes after which some stream still have no closed form: of these
+    only more memory is tried, in the simulator.
     """
 
     def reached_s(of: WhatIf | Metrics) -> float:
         return of.makespan_s if objective == "latency" else of.interval_s
 
+    placed = plan_tables(graph, target, plan)
     found: list[WhatIf] = []
     for change, changed in _changes(target, placed.tables, metrics, binding):
         better = placed._replace(tables=changed)
@@ -62,7 +69,17 @@ def what_ifs(
         )
         if reached_s(what_if) < reached_s(metrics) and is_more:
             found.append(what_if)
+    if metrics.stream_bytes.any():
+        roomier = evaluate_plan(graph, _roomier(target), plan)
+        change = f"{format_bytes(_MORE_BYTES)} more memory on each chip"
+        what_if = WhatIf(change, roomier.interval_s, roomier.bottleneck, roomier.makespan_s)
+        found += [what_if] if reached_s(what_if) < reached_s(metrics) else []
     return tuple(sorted(found, key=reached_s))
+
+
+def _roomier(target: Target) -> Target:
+    kinds = tuple(replace(kind, sram_bytes=kind.sram_bytes + _MORE_BYTES) for kind in target.kinds)
+    return replace(target, kinds=kinds)
 
 
 def _changes(

@@ -8,9 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.common.arrays import IntArray
 from go_opt.env import Metrics, Target, cost_tables, evaluate_plan
-from go_opt.env.copies.expanded_tables import PlanTables
 from go_opt.env.copies.relays import expand_plan
 from go_opt.env.critical_path import CriticalPath, critical_path
 from go_opt.env.peak_memory import PeakMemory, peak_memory
@@ -153,7 +151,7 @@ def explain_plan(
             for i in largest_first[num_binding:]
             if total_s[i] > 0 and not terms.is_inside(int(i))
         ),
-        what_ifs=what_ifs(target, PlanTables(tables, *_decided(placed)), metrics, binding, objective),
+        what_ifs=what_ifs(graph, target, plan, metrics, binding, objective),
         moves=None if mover is None else mover.around(_ops(graph, binding_terms)),
         resize=None
         if at_fault is None or mover is None
@@ -192,10 +190,6 @@ def _ops(graph: Graph, terms: tuple[Term, ...]) -> list[int]:
     for part in (part for term in terms for part in term.tensors):
         names += [place.op for place in (part.source, *part.readers) if place is not None]
     return [graph.op_index[name] for name in dict.fromkeys(names) if name in graph.op_index]
-
-
-def _decided(plan: Plan) -> tuple[IntArray, ...]:
-    return plan.placement, plan.order, plan.fusion_group, plan.replication
 
 
 def _provenance(plan: Plan) -> tuple[tuple[str, int], ...]:
