@@ -52,7 +52,8 @@ def answers(name: str, budget_s: float, seeds: int, *, forwards: bool) -> list[O
 
 def on_ideal(name: str, budget_s: float, ideal: str) -> float:
     """Print a line; how many times the interval is shorter where one limit of the machine is gone."""
-    graph, target, make = go_opt.load(f"zoo:{name}"), TARGET, tables.CostTables
+    # Of another name, or it would take what is kept of the machine as it is.
+    graph, target, make = go_opt.load(f"zoo:{name}"), replace(TARGET, name="ideal"), tables.CostTables
     if ideal == "fetching":
         target = replace(target, simulator=replace(target.simulator, weight_prefetch=True))
 
