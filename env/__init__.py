@@ -1,7 +1,7 @@
 """The environment: targets, costs, and the analytical model that evaluates plans."""
 
 from go_opt.env.cost import CostTables, cost_tables
-from go_opt.env.evaluation import PlanCosts, evaluate_plan, evaluate_plans
+from go_opt.env.evaluation import evaluate_plan
 from go_opt.env.kernels.fusion import fused_within_chips, greedy_fusion, is_one_loop, loop_roles
 from go_opt.env.kernels.priority_fusion import priority_fusion
 from go_opt.env.kernels.schedule import depth, height, list_schedule
@@ -16,14 +16,12 @@ __all__ = [
     "BatchMetrics",
     "CostTables",
     "Metrics",
-    "PlanCosts",
     "Target",
     "ZooEntry",
     "cost_tables",
     "depth",
     "evaluate_batch",
     "evaluate_plan",
-    "evaluate_plans",
     "fused_within_chips",
     "greedy_fusion",
     "height",

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.env.copies.expanded_tables import PlanTables, plan_tables
-from go_opt.env.cost import CostTables, cost_tables
+from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
-from go_opt.env.model.analytical import BatchMetrics, evaluate_batch
+from go_opt.env.model.analytical import BatchMetrics
 from go_opt.env.model.makespan import makespan_s
 from go_opt.env.model.metrics import WAITING, Fidelity, Metrics, check_fidelity
 from go_opt.env.target import Target
@@ -91,41 +91,20 @@ def with_waiting(target: Target, metrics: Metrics, simulated: Metrics) -> Metric
     )
 
 
-class PlanCosts(NamedTuple):
-    """What :func:`go_opt.env.reward` asks of a batch of plans. Axis: ``B`` plans."""
-
-    interval_s: FloatArray  # [B]
-    valid: BoolArray  # [B] True where activations fit every chip, and the plan runs
-
-
-def evaluate_plans(
-    graph: Graph,
-    target: Target,
+def makespans_s(
+    tables: CostTables,
+    terms: BatchMetrics,
     placement: IntArray,  # [B, N]
     order: IntArray,  # [B, N]
     fusion_group: IntArray,  # [B, N]
-    replication: IntArray | None = None,  # [B, N]; by default none is replicated
-    *,
-    fidelity: Fidelity = "analytical",
-) -> PlanCosts:
-    """Cost a batch of plans in one call, at either fidelity."""
-    check_fidelity(fidelity)
-    from go_opt.env.simulator import simulate_batch
-    from go_opt.env.simulator.simulate import VALID
-
-    if fidelity == "simulated":
-        simulated = simulate_batch(graph, target, placement, order, fusion_group, replication)
-        return PlanCosts(simulated.interval_s, simulated.outcome == VALID)
-    tables = cost_tables(graph, target)
-    terms = evaluate_batch(tables, placement, order, fusion_group, replication)
+) -> FloatArray:
+    """[B] seconds of one execution of each plan alone, given their terms; infinite where it does not fit."""
+    seconds = np.full(len(placement), np.inf)
+    alone = np.ones_like(placement)
     for b in np.flatnonzero(terms.fits):
-        if may_wait(target, terms.stream_bytes[b]):
-            one = slice(b, b + 1)
-            stages = None if replication is None else replication[one]
-            simulated = simulate_batch(graph, target, placement[one], order[one], fusion_group[one], stages)
-            if simulated.outcome[0] == VALID and simulated.interval_s[0] > terms.interval_s[b] * LONGER:
-                terms.interval_s[b] = simulated.interval_s[0]
-    return PlanCosts(terms.interval_s, terms.fits)
+        placed = PlanTables(tables, placement[b], order[b], fusion_group[b], alone[b])
+        seconds[b] = makespan_s(*execution_inputs(placed), terms.stream_bytes[b])
+    return seconds
 
 
 def may_wait(target: Target, stream_bytes: LongArray) -> bool:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from go_opt.agents.inputs.features import GraphFeatures, graph_features
 from go_opt.agents.inputs.op_types import NUM_OP_TYPES
 from go_opt.agents.training.problems.cases import reference_interval_s
-from go_opt.agents.training.problems.environment import Environment, greedy_interval_s, open_session
+from go_opt.agents.training.problems.environment import Environment, greedy_objective_s, open_session
 from go_opt.common.arrays import BoolArray
 from go_opt.env import INVALID_REWARD, Target, reward
 from go_opt.errors import InfeasibleError, InvalidInputError
@@ -94,7 +94,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
             }
         )
         self._session = open_session(as_environment(environment, 1), self.graph, self.target)
-        by_environment_s = greedy_interval_s(self._session, self._instance)
+        by_environment_s = greedy_objective_s(self._session, self._instance)
         self.reference_interval_s = (
             by_environment_s if math.isfinite(by_environment_s) else reference_interval_s(self._instance)
         )
@@ -133,8 +133,8 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
             fusion_group=group,
             provenance="gymnasium",
         )
-        earned = float(reward(answer.interval_s, answer.valid, self.reference_interval_s)[0])
-        return self._end(earned, interval_s=float(answer.interval_s[0]))
+        earned = float(reward(answer.objective_s, answer.valid, self.reference_interval_s)[0])
+        return self._end(earned, interval_s=float(answer.objective_s[0]))
 
     def action_masks(self) -> BoolArray:
         """[D] True where the chip is open to the next kernel, as masked policies ask for it."""

@@ -14,6 +14,7 @@ import numpy as np
 from go_opt.agents.training.problems.environment import Evaluations
 from go_opt.env import Target
 from go_opt.env.evaluation import Plans
+from go_opt.env.model.metrics import Objective, check_objective
 from go_opt.errors import EnvironmentFailedError, InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -30,7 +31,8 @@ class Hardware(Protocol):
     """What measures plans."""
 
     def evaluate(self, graph: Graph, target: Target, plan: Plan) -> float | None:
-        """Seconds between two inferences in steady state; None where this plan does not run.
+        """Seconds between two inferences in steady state, or of one inference alone where that is what
+        it is served for (``objective``); None where this plan does not run.
 
         An exception says that the hardware itself failed.
         """
@@ -43,14 +45,17 @@ class HardwareEnvironment:
     Args:
       repeats: measurements of each plan, of which the median counts.
       at_once: plans measured at the same time, each in a thread of its own.
+      objective: what is measured: ``throughput`` intervals, ``latency`` makespans.
     """
 
     hardware: Hardware
     repeats: int = 1
     at_once: int = 1
+    objective: Objective = "throughput"
     _free: threading.Semaphore = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        check_objective(self.objective)
         for name in ("repeats", "at_once"):
             if getattr(self, name) < 1:
                 raise InvalidInputError(f"{name} is {getattr(self, name)}, must be at least 1.", field=name)
@@ -116,6 +121,7 @@ def serve_environment(
     *,
     repeats: int = 1,
     at_once: int = 1,
+    objective: Objective = "throughput",
     insecure: bool = False,
     security: Security | None = None,
     watching: Watching | None = None,
@@ -127,6 +133,7 @@ def serve_environment(
       address: ``HOST:PORT``; port 0 takes a free one. Printed on stderr once it listens.
       repeats: measurements of each plan, of which the median counts.
       at_once: plans measured at the same time, each in a thread of its own.
+      objective: what is measured: ``throughput`` intervals, ``latency`` makespans.
       insecure: allow an address that other machines reach; short for a ``security`` of that alone.
       security: certificates and tokens.
       watching: metrics and logs.
@@ -141,10 +148,10 @@ def serve_environment(
 
     if security is not None and insecure:
         raise InvalidInputError("give insecure with the security, not beside it.", field="insecure")
-    environment = HardwareEnvironment(hardware, repeats, at_once)
+    environment = HardwareEnvironment(hardware, repeats, at_once, objective)
     serve(
         address,
-        lambda: [EnvironmentService({"hardware": environment}, limits=limits)],
+        lambda: [EnvironmentService({("hardware", objective): environment}, limits=limits)],
         security=security or Security(insecure=insecure),
         watching=watching,
         workers=at_once,

@@ -8,13 +8,20 @@ from typing import Any, Final, Literal, get_args
 
 from go_opt.common.units import format_duration, format_ratio
 from go_opt.common.version import VERSION
-from go_opt.env.model.metrics import Fidelity, Metrics, check_fidelity
+from go_opt.env.model.metrics import (
+    Fidelity,
+    Metrics,
+    check_choice,
+    check_fidelity,
+    check_objective,
+    objective_s,
+)
+from go_opt.env.model.metrics import Objective as Objective
 from go_opt.errors import InvalidInputError
 from go_opt.model.plan import Plan
 from go_opt.model.start import Start
 from go_opt.solver.problem.user_constraints import UserConstraint, checked_constraints
 
-Objective = Literal["throughput", "latency"]
 Decide = Literal["placement", "all"]
 Status = Literal["OPTIMAL", "FEASIBLE", "HEURISTIC", "INFEASIBLE"]
 
@@ -43,7 +50,7 @@ class Request:
 
     def __post_init__(self) -> None:
         check_objective(self.objective)
-        _check_choice("decide", self.decide, get_args(Decide))
+        check_choice("decide", self.decide, get_args(Decide))
         check_fidelity(self.fidelity)
         if self.budget_s is not None and not (math.isfinite(self.budget_s) and self.budget_s > 0):
             raise InvalidInputError(f"budget must be above zero, not {self.budget_s} s.", field="budget_s")
@@ -126,7 +133,7 @@ class OptimizeResult:
     @property
     def objective_s(self) -> float:
         """What was minimised, by the model."""
-        return self.metrics.makespan_s if self.objective == "latency" else self.metrics.interval_s
+        return objective_s(self.metrics, self.objective)
 
     def __repr__(self) -> str:
         what = "makespan" if self.objective == "latency" else "interval"
@@ -140,13 +147,3 @@ def check_seed(seed: int | None) -> None:
     """Raise :class:`InvalidInputError` where a seed is out of range."""
     if seed is not None and not 0 <= seed < 2**63:
         raise InvalidInputError(f"seed must be between 0 and 2^63 - 1, not {seed}.", field="seed")
-
-
-def check_objective(objective: Objective) -> None:
-    """Raise :class:`InvalidInputError` where there is no such objective."""
-    _check_choice("objective", objective, get_args(Objective))
-
-
-def _check_choice(field: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InvalidInputError(f"{field} must be one of {', '.join(choices)}, not {value!r}.", field=field)

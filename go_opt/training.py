@@ -252,9 +252,9 @@ def _verified(graph: Graph, target: Target, best: BestPlan) -> Plan:
 
 def _greedy_interval_s(graph: Graph, target: Target, environment: Environment) -> float | None:
     """Of the compiler's greedy plan, by the environment; None where it is not valid."""
-    from go_opt.agents.training.problems.environment import greedy_interval_s, open_session
+    from go_opt.agents.training.problems.environment import greedy_objective_s, open_session
     from go_opt.solver.orders.instance import instance
 
     with open_session(environment, graph, target) as session:
-        interval_s = greedy_interval_s(session, instance(graph, target))
+        interval_s = greedy_objective_s(session, instance(graph, target))
     return interval_s if math.isfinite(interval_s) else None

@@ -23,28 +23,29 @@ _sym_db = _symbol_database.Default()
 
 
 from go_opt.proto import graph_pb2 as go__opt_dot_proto_dot_graph__pb2
+from go_opt.proto import optimizer_pb2 as go__opt_dot_proto_dot_optimizer__pb2
 from go_opt.proto import plan_pb2 as go__opt_dot_proto_dot_plan__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ego_opt/proto/environment.proto\x12\tgo_opt.v1\x1a\x18go_opt/proto/graph.proto\x1a\x17go_opt/proto/plan.proto\"\x81\x01\n\x14\x43reateSessionRequest\x12\x1f\n\x05graph\x18\x01 \x01(\x0b\x32\x10.go_opt.v1.Graph\x12!\n\x06target\x18\x02 \x01(\x0b\x32\x11.go_opt.v1.Target\x12%\n\x08\x66idelity\x18\x03 \x01(\x0e\x32\x13.go_opt.v1.Fidelity\"\xc3\x01\n\x15\x43reateSessionResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x17\n\x0fmax_batch_plans\x18\x02 \x01(\x05\x12\x16\n\x0eidle_timeout_s\x18\x03 \x01(\x01\x12\x19\n\x11graph_fingerprint\x18\x04 \x01(\t\x12\x1a\n\x12target_fingerprint\x18\x05 \x01(\t\x12\x10\n\x08op_names\x18\x06 \x03(\t\x12\x1c\n\x14reference_interval_s\x18\x07 \x01(\x01\"\\\n\x14\x45valuateBatchRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x02 \x01(\x03\x12\x1e\n\x05plans\x18\x03 \x03(\x0b\x32\x0f.go_opt.v1.Plan\"o\n\x15\x45valuateBatchResponse\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x03\x12#\n\x07metrics\x18\x02 \x03(\x0b\x32\x12.go_opt.v1.Metrics\x12\x0e\n\x06wall_s\x18\x03 \x01(\x01\x12\x0f\n\x07rewards\x18\x04 \x03(\x01\")\n\x13\x43loseSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"/\n\x14\x43loseSessionResponse\x12\x17\n\x0fplans_evaluated\x18\x01 \x01(\x03\x32\x85\x02\n\x0b\x45nvironment\x12R\n\rCreateSession\x12\x1f.go_opt.v1.CreateSessionRequest\x1a .go_opt.v1.CreateSessionResponse\x12Q\n\x08\x45valuate\x12\x1f.go_opt.v1.EvaluateBatchRequest\x1a .go_opt.v1.EvaluateBatchResponse(\x01\x30\x01\x12O\n\x0c\x43loseSession\x12\x1e.go_opt.v1.CloseSessionRequest\x1a\x1f.go_opt.v1.CloseSessionResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ego_opt/proto/environment.proto\x12\tgo_opt.v1\x1a\x18go_opt/proto/graph.proto\x1a\x1cgo_opt/proto/optimizer.proto\x1a\x17go_opt/proto/plan.proto\"\xaa\x01\n\x14\x43reateSessionRequest\x12\x1f\n\x05graph\x18\x01 \x01(\x0b\x32\x10.go_opt.v1.Graph\x12!\n\x06target\x18\x02 \x01(\x0b\x32\x11.go_opt.v1.Target\x12%\n\x08\x66idelity\x18\x03 \x01(\x0e\x32\x13.go_opt.v1.Fidelity\x12\'\n\tobjective\x18\x04 \x01(\x0e\x32\x14.go_opt.v1.Objective\"\xe1\x01\n\x15\x43reateSessionResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x17\n\x0fmax_batch_plans\x18\x02 \x01(\x05\x12\x16\n\x0eidle_timeout_s\x18\x03 \x01(\x01\x12\x19\n\x11graph_fingerprint\x18\x04 \x01(\t\x12\x1a\n\x12target_fingerprint\x18\x05 \x01(\t\x12\x10\n\x08op_names\x18\x06 \x03(\t\x12\x1c\n\x14reference_interval_s\x18\x07 \x01(\x01\x12\x1c\n\x14reference_makespan_s\x18\x08 \x01(\x01\"\\\n\x14\x45valuateBatchRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x02 \x01(\x03\x12\x1e\n\x05plans\x18\x03 \x03(\x0b\x32\x0f.go_opt.v1.Plan\"o\n\x15\x45valuateBatchResponse\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x03\x12#\n\x07metrics\x18\x02 \x03(\x0b\x32\x12.go_opt.v1.Metrics\x12\x0e\n\x06wall_s\x18\x03 \x01(\x01\x12\x0f\n\x07rewards\x18\x04 \x03(\x01\")\n\x13\x43loseSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"/\n\x14\x43loseSessionResponse\x12\x17\n\x0fplans_evaluated\x18\x01 \x01(\x03\x32\x85\x02\n\x0b\x45nvironment\x12R\n\rCreateSession\x12\x1f.go_opt.v1.CreateSessionRequest\x1a .go_opt.v1.CreateSessionResponse\x12Q\n\x08\x45valuate\x12\x1f.go_opt.v1.EvaluateBatchRequest\x1a .go_opt.v1.EvaluateBatchResponse(\x01\x30\x01\x12O\n\x0c\x43loseSession\x12\x1e.go_opt.v1.CloseSessionRequest\x1a\x1f.go_opt.v1.CloseSessionResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'go_opt.proto.environment_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CREATESESSIONREQUEST']._serialized_start=97
-  _globals['_CREATESESSIONREQUEST']._serialized_end=226
-  _globals['_CREATESESSIONRESPONSE']._serialized_start=229
-  _globals['_CREATESESSIONRESPONSE']._serialized_end=424
-  _globals['_EVALUATEBATCHREQUEST']._serialized_start=426
-  _globals['_EVALUATEBATCHREQUEST']._serialized_end=518
-  _globals['_EVALUATEBATCHRESPONSE']._serialized_start=520
-  _globals['_EVALUATEBATCHRESPONSE']._serialized_end=631
-  _globals['_CLOSESESSIONREQUEST']._serialized_start=633
-  _globals['_CLOSESESSIONREQUEST']._serialized_end=674
-  _globals['_CLOSESESSIONRESPONSE']._serialized_start=676
-  _globals['_CLOSESESSIONRESPONSE']._serialized_end=723
-  _globals['_ENVIRONMENT']._serialized_start=726
-  _globals['_ENVIRONMENT']._serialized_end=987
+  _globals['_CREATESESSIONREQUEST']._serialized_start=127
+  _globals['_CREATESESSIONREQUEST']._serialized_end=297
+  _globals['_CREATESESSIONRESPONSE']._serialized_start=300
+  _globals['_CREATESESSIONRESPONSE']._serialized_end=525
+  _globals['_EVALUATEBATCHREQUEST']._serialized_start=527
+  _globals['_EVALUATEBATCHREQUEST']._serialized_end=619
+  _globals['_EVALUATEBATCHRESPONSE']._serialized_start=621
+  _globals['_EVALUATEBATCHRESPONSE']._serialized_end=732
+  _globals['_CLOSESESSIONREQUEST']._serialized_start=734
+  _globals['_CLOSESESSIONREQUEST']._serialized_end=775
+  _globals['_CLOSESESSIONRESPONSE']._serialized_start=777
+  _globals['_CLOSESESSIONRESPONSE']._serialized_end=824
+  _globals['_ENVIRONMENT']._serialized_start=827
+  _globals['_ENVIRONMENT']._serialized_end=1088
 # @@protoc_insertion_point(module_scope)

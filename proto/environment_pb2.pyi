@@ -1,4 +1,5 @@
 from go_opt.proto import graph_pb2 as _graph_pb2
+from go_opt.proto import optimizer_pb2 as _optimizer_pb2
 from go_opt.proto import plan_pb2 as _plan_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -9,17 +10,19 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CreateSessionRequest(_message.Message):
-    __slots__ = ("graph", "target", "fidelity")
+    __slots__ = ("graph", "target", "fidelity", "objective")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     FIDELITY_FIELD_NUMBER: _ClassVar[int]
+    OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
     graph: _graph_pb2.Graph
     target: _plan_pb2.Target
     fidelity: _plan_pb2.Fidelity
-    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., fidelity: _Optional[_Union[_plan_pb2.Fidelity, str]] = ...) -> None: ...
+    objective: _optimizer_pb2.Objective
+    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., fidelity: _Optional[_Union[_plan_pb2.Fidelity, str]] = ..., objective: _Optional[_Union[_optimizer_pb2.Objective, str]] = ...) -> None: ...
 
 class CreateSessionResponse(_message.Message):
-    __slots__ = ("session_id", "max_batch_plans", "idle_timeout_s", "graph_fingerprint", "target_fingerprint", "op_names", "reference_interval_s")
+    __slots__ = ("session_id", "max_batch_plans", "idle_timeout_s", "graph_fingerprint", "target_fingerprint", "op_names", "reference_interval_s", "reference_makespan_s")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     MAX_BATCH_PLANS_FIELD_NUMBER: _ClassVar[int]
     IDLE_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +30,7 @@ class CreateSessionResponse(_message.Message):
     TARGET_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     OP_NAMES_FIELD_NUMBER: _ClassVar[int]
     REFERENCE_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_MAKESPAN_S_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     max_batch_plans: int
     idle_timeout_s: float
@@ -34,7 +38,8 @@ class CreateSessionResponse(_message.Message):
     target_fingerprint: str
     op_names: _containers.RepeatedScalarFieldContainer[str]
     reference_interval_s: float
-    def __init__(self, session_id: _Optional[str] = ..., max_batch_plans: _Optional[int] = ..., idle_timeout_s: _Optional[float] = ..., graph_fingerprint: _Optional[str] = ..., target_fingerprint: _Optional[str] = ..., op_names: _Optional[_Iterable[str]] = ..., reference_interval_s: _Optional[float] = ...) -> None: ...
+    reference_makespan_s: float
+    def __init__(self, session_id: _Optional[str] = ..., max_batch_plans: _Optional[int] = ..., idle_timeout_s: _Optional[float] = ..., graph_fingerprint: _Optional[str] = ..., target_fingerprint: _Optional[str] = ..., op_names: _Optional[_Iterable[str]] = ..., reference_interval_s: _Optional[float] = ..., reference_makespan_s: _Optional[float] = ...) -> None: ...
 
 class EvaluateBatchRequest(_message.Message):
     __slots__ = ("session_id", "batch_id", "plans")

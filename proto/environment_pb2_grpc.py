@@ -73,7 +73,7 @@ class EnvironmentServicer(object):
         INVALID_ARGUMENT: the graph or the target is malformed.
         RESOURCE_EXHAUSTED: as many sessions are open as the environment holds, or holds for
         one client; a RetryInfo says when to try again.
-        UNIMPLEMENTED: the environment does not serve this fidelity.
+        UNIMPLEMENTED: the environment does not serve this fidelity, or not for this objective.
         UNAVAILABLE: the environment is draining, or its hardware cannot be reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

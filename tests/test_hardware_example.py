@@ -98,7 +98,7 @@ def measured(hardware: Scripted, num_plans: int, repeats: int = 1) -> list[float
         answer = session.evaluate(*arrays)
     assert all(each.placement.tolist() == plan.placement.tolist() for each in hardware.plans)
     assert all(each.target_fingerprint == target.fingerprint for each in hardware.plans)
-    return answer.interval_s.tolist()
+    return answer.objective_s.tolist()
 
 
 def test_the_median_counts() -> None:

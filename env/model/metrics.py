@@ -3,21 +3,49 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, Literal, Protocol, TypeVar, get_args
 
 from go_opt.common.arrays import FloatArray, LongArray
 from go_opt.errors import InvalidInputError
 
 Fidelity = Literal["analytical", "simulated"]
+Objective = Literal["throughput", "latency"]
 STALL_CAUSES: Final = ("input", "host", "output", "weights")
 WAITING: Final = "waiting for streamed weights"  # a bottleneck where no chip or link is always busy
 
 
+_T = TypeVar("_T", covariant=True)
+
+
+class Timed(Protocol[_T]):
+    """What has an interval and a makespan: of one plan, or of a batch."""
+
+    @property
+    def interval_s(self) -> _T: ...
+
+    @property
+    def makespan_s(self) -> _T: ...
+
+
+def objective_s(of: Timed[_T], objective: Objective) -> _T:
+    """What ``objective`` minimises: the interval, or the makespan."""
+    return of.makespan_s if objective == "latency" else of.interval_s
+
+
 def check_fidelity(fidelity: str) -> None:
     """Raise :class:`InvalidInputError` where there is no such fidelity."""
-    if fidelity not in get_args(Fidelity):
-        choices = ", ".join(get_args(Fidelity))
-        raise InvalidInputError(f"fidelity must be one of {choices}, not {fidelity!r}.", field="fidelity")
+    check_choice("fidelity", fidelity, get_args(Fidelity))
+
+
+def check_objective(objective: str) -> None:
+    """Raise :class:`InvalidInputError` where there is no such objective."""
+    check_choice("objective", objective, get_args(Objective))
+
+
+def check_choice(field: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raise :class:`InvalidInputError` where ``value`` is none of the choices."""
+    if value not in choices:
+        raise InvalidInputError(f"{field} must be one of {', '.join(choices)}, not {value!r}.", field=field)
 
 
 @dataclass(frozen=True, eq=False)

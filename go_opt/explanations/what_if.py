@@ -1,4 +1,4 @@
-"""What a plan would cost on a slightly better package, by costing it again there."""
+"""What a plan would cost on a slightly better package, by costing it, or listing its kernels, again there."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.units import format_bytes
-from go_opt.env import Metrics, Target
+from go_opt.env import Metrics, Target, cost_tables, evaluate_batch
 from go_opt.env.copies.expanded_tables import plan_tables
 from go_opt.env.cost import CostTables
-from go_opt.env.evaluation import evaluate_plan, plan_makespan_s
+from go_opt.env.evaluation import evaluate_plan, makespans_s, plan_makespan_s
+from go_opt.env.kernels.numbering import number_kernels
+from go_opt.env.model.metrics import objective_s
+from go_opt.env.target.topology import build_topology
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import Objective
+from go_opt.solver import ListScheduling, upward_ranks
 
 FASTER: Final = 1.1  # ten percent
 _MORE_BYTES: Final = 4_000_000
@@ -29,6 +33,35 @@ class WhatIf:
     interval_s: float
     bottleneck: str
     makespan_s: float
+
+
+@dataclass(frozen=True)
+class OneMoreChip:
+    """Makespans of a plan's kernels scheduled anew by list scheduling; infinite where they do not fit."""
+
+    makespan_s: float  # with one more chip, linked to the others as they are to each other
+    makespan_without_s: float  # on the chips there are
+
+
+def one_more_chip(graph: Graph, target: Target, plan: Plan) -> OneMoreChip | None:
+    """What one more chip is worth; None where static constraints hold, or chips or links are not alike."""
+    topology, rules, kind = target.topology, target.constraints, target.kinds[0]
+    rates = np.unique([topology.rate_bytes_per_s, topology.latency_s], axis=1).T.tolist()
+    are_alike = len(target.kinds) == len(rates) == 1 and topology.kind in ("all_to_all", "host_star")
+    if not are_alike or (rules.acyclic, rules.no_skip, rules.triangle) != (False, "off", "off"):
+        return None
+    count = target.num_chips + 1
+    links = build_topology(topology.kind, count, *rates[0])
+    larger = replace(target, kinds=(replace(kind, count=count),), topology=links)
+    return OneMoreChip(_listed_s(graph, larger, plan), _listed_s(graph, target, plan))
+
+
+def _listed_s(graph: Graph, target: Target, plan: Plan) -> float:
+    """Makespan of the plan's kernels by list scheduling along upward ranks."""
+    tables = cost_tables(graph, target)
+    rank = upward_ranks(tables, plan.order, number_kernels(plan.order, plan.fusion_group), 1.0)
+    rows = [row[None] for row in ListScheduling(tables, plan.order, plan.fusion_group, rank).best]
+    return float(makespans_s(tables, evaluate_batch(tables, *rows), *rows)[0])
 
 
 def what_ifs(
@@ -47,7 +80,7 @@ def what_ifs(
     """
 
     def reached_s(of: WhatIf | Metrics) -> float:
-        return of.makespan_s if objective == "latency" else of.interval_s
+        return objective_s(of, objective)
 
     placed = plan_tables(graph, target, plan)
     found: list[WhatIf] = []

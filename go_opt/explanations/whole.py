@@ -11,6 +11,7 @@ import numpy as np
 from go_opt.env import Metrics, Target, cost_tables, evaluate_plan
 from go_opt.env.copies.relays import expand_plan
 from go_opt.env.critical_path import CriticalPath, critical_path
+from go_opt.env.model.metrics import objective_s
 from go_opt.env.peak_memory import PeakMemory, peak_memory
 from go_opt.errors import PlanError
 from go_opt.explanations.blocks import Blocks, repeated_blocks
@@ -30,7 +31,7 @@ from go_opt.explanations.uses import (
     relay_uses,
     split_uses,
 )
-from go_opt.explanations.what_if import WhatIf, what_ifs
+from go_opt.explanations.what_if import OneMoreChip, WhatIf, one_more_chip, what_ifs
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import Objective
@@ -71,11 +72,12 @@ class PlanExplanation:
     provenance: tuple[tuple[str, int], ...]  # where decisions came from, and of how many ops
     objective: Objective = "throughput"  # of which bound, what-ifs and loads are told
     path: CriticalPath | None = None  # of the makespan, where that is the objective of a valid plan
+    one_more_chip: OneMoreChip | None = None  # likewise, where the user has no constraints
 
     @property
     def reached_s(self) -> float:
         """The objective of the plan."""
-        return self.metrics.makespan_s if self.objective == "latency" else self.metrics.interval_s
+        return objective_s(self.metrics, self.objective)
 
     def busy_s(self, use: ChipUse) -> float:
         """Seconds that a stage computes in what the objective is about: an interval, or one inference."""
@@ -129,9 +131,9 @@ def explain_plan(
     fullest = max(chips, key=lambda use: use.memory_share)
     at_fault = next((i for i in binding if i < target.num_chips), None)
     # Of an illegal plan there may not even be a graph of kernels to move.
-    of_interval = objective == "throughput"
+    runs_alone = objective == "latency" and not violations
     # Nor is there a closed form of how long a moved plan would wait for its weights.
-    can_move = of_interval and not violations and not metrics.waits
+    can_move = objective == "throughput" and not violations and not metrics.waits
     mover = Mover(graph, target, plan, constraints) if can_move else None
     return PlanExplanation(
         graph=graph.name,
@@ -166,7 +168,8 @@ def explain_plan(
         blocks=repeated_blocks(graph, plan),
         provenance=_provenance(plan),
         objective=objective,
-        path=None if of_interval or violations else critical_path(graph, target, plan),
+        path=critical_path(graph, target, plan) if runs_alone else None,
+        one_more_chip=one_more_chip(expanded, target, placed) if runs_alone and not constraints else None,
     )
 
 

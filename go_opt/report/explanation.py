@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -12,7 +13,7 @@ from go_opt.common.units import format_bytes, format_duration, format_ratio
 from go_opt.explanations import PlanExplanation
 from go_opt.explanations.moves import Neighbourhood
 from go_opt.explanations.resizes import Resize
-from go_opt.report.parts.path_lines import path_lines, path_table, slack_line
+from go_opt.report.parts.path_lines import idle_line, idle_table, path_lines, path_table, slack_line
 from go_opt.report.parts.plan_lines import blocks_lines, copies_lines, memory_lines, origin_lines, stages_of
 from go_opt.report.parts.screen import print_lines, print_table
 from go_opt.report.parts.split_lines import split_lines
@@ -37,6 +38,8 @@ def print_plan_explanation(console: Console, told: PlanExplanation) -> None:
     console.print()
     if told.path is not None:
         print_table(console, path_table(told.path))
+        console.print()
+        print_table(console, idle_table(told.path))
         console.print()
     print_table(console, _chips_table(told))
     console.print()
@@ -75,7 +78,8 @@ def _makespan_lines(told: PlanExplanation) -> Iterator[str]:
     yield ""
     if path is not None:
         yield "What binds: the critical path"
-        yield from (f"  {line}" for line in (*path_lines(path), slack_line(path)))
+        lines = (*path_lines(path), slack_line(path), idle_line(path, told.num_chips))
+        yield from (f"  {line}" for line in lines)
         yield ""
     yield "What would help, with this plan as it is:"
     helpful = [w for w in told.what_ifs if w.makespan_s < metrics.makespan_s * (1.0 - LEAST_GAIN)]
@@ -84,6 +88,10 @@ def _makespan_lines(told: PlanExplanation) -> Iterator[str]:
         yield f"  {what_if.change}: {format_duration(what_if.makespan_s)} ({gain:.1%})"
     if not helpful:
         yield "  none of faster links, compute, memory or host by itself"
+    listed = told.one_more_chip
+    if listed is not None and math.isfinite(listed.makespan_without_s):
+        then, now = map(format_duration, (listed.makespan_s, listed.makespan_without_s))
+        yield f"A list schedule of the same kernels: {now}, with one more chip {then}"
 
 
 def _interval_lines(told: PlanExplanation) -> Iterator[str]:

@@ -29,7 +29,8 @@ def trace_events(
 ) -> dict[str, Any]:
     """The JSON object: tracks of chips and links, an arrow for each transfer, memory as counters.
 
-    The critical path, where given, has a track of its own: that of one inference alone.
+    The critical path, where given, has a track of its own, of one inference alone; below it are what
+    chips run in that inference, and what they wait for meanwhile.
     """
     names = [f"chip {chip}" for chip in range(target.num_chips)]
     chips = _Tracks.of(_CHIPS, names, timeline.kernels, _FIRST_THREAD)
@@ -49,6 +50,7 @@ def trace_events(
             *(event for i, arrow in enumerate(timeline.arrows) for event in _arrow(tracks, i, arrow)),
             *_counters(timeline),
             *([] if path is None else _critical(path, links.end)),
+            *([] if path is None else _alone(path, links.end + 1, names)),
         ],
         "displayTimeUnit": "ns",
         "otherData": {
@@ -147,16 +149,27 @@ def _critical(path: CriticalPath, thread: int) -> Iterator[_Event]:
     yield from _process(_CRITICAL, "critical path")
     yield {"ph": "M", **track, "name": "thread_name", "args": {"name": "one inference alone"}}
     for piece in path.pieces:
-        start_ns, end_ns = _ns(piece.start_s), _ns(piece.end_s)
-        yield {
-            "ph": "X",
-            **track,
-            "name": piece.name if piece.kind == "kernel" else f"{piece.kind}: {piece.name}",
-            "cat": "critical",
-            "ts": _us(start_ns),
-            "dur": _us(end_ns - start_ns),
-            "args": {"kind": piece.kind, "on": piece.resource},
-        }
+        name = piece.name if piece.kind == "kernel" else f"{piece.kind}: {piece.name}"
+        args = {"kind": piece.kind, "on": piece.resource}
+        yield track | _stretch(name, "critical", piece.start_s, piece.end_s) | {"args": args}
+
+
+def _alone(path: CriticalPath, first_thread: int, names: Sequence[str]) -> Iterator[_Event]:
+    """A track for each chip: kernels and idle time of one inference alone."""
+    tracks = [{"pid": _CRITICAL, "tid": first_thread + chip} for chip in range(len(names))]
+    for track, name in zip(tracks, names, strict=True):
+        yield {"ph": "M", **track, "name": "thread_name", "args": {"name": f"{name} alone"}}
+    for kernel in path.kernels:
+        end_s = kernel.start_s + kernel.seconds
+        yield tracks[kernel.chip] | _stretch(kernel.ops[0], "kernel", kernel.start_s, end_s)
+    for idle in path.idle:
+        name = f"{idle.cause}: {idle.name}" if idle.name else idle.cause
+        yield tracks[idle.chip] | _stretch(name, "idle", idle.start_s, idle.end_s)
+
+
+def _stretch(name: str, category: str, start_s: float, end_s: float) -> _Event:
+    start_ns = _ns(start_s)
+    return {"ph": "X", "name": name, "cat": category, "ts": _us(start_ns), "dur": _us(_ns(end_s) - start_ns)}
 
 
 def _middle_ns(span: Span) -> int:

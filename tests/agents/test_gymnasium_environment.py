@@ -13,7 +13,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 
-from go_opt.agents.training.problems.environment import LocalEnvironment, greedy_interval_s, open_session
+from go_opt.agents.training.problems.environment import LocalEnvironment, greedy_objective_s, open_session
 from go_opt.env import INVALID_REWARD, evaluate_plan, load_target, load_zoo
 from go_opt.errors import InvalidInputError
 from go_opt.gymnasium_environment import ID, PlacementEnv
@@ -29,7 +29,7 @@ MODULE_ID = f"go_opt.gymnasium_environment:{ID}"
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with serve_in_thread([EnvironmentService({"hardware": LocalEnvironment()})]) as served_at:
+    with serve_in_thread([EnvironmentService({("hardware", "throughput"): LocalEnvironment()})]) as served_at:
         yield served_at
 
 
@@ -66,7 +66,7 @@ def test_made_by_its_id() -> None:
     interval_s = evaluate_plan(graph, target, placed.plan).interval_s
     assert info == {"interval_s": interval_s}
     with open_session(LocalEnvironment(), graph, target) as session:
-        greedy_s = greedy_interval_s(session, instance(graph, target))
+        greedy_s = greedy_objective_s(session, instance(graph, target))
     assert reward == pytest.approx(math.log(greedy_s / interval_s))
     environment.close()
 

@@ -91,7 +91,7 @@ def measured(name: str, folder: Path, seconds: float, counts: dict[str, int], ou
                 continue
             said = evaluate_plan(graph, on, plan)
             ran = session.evaluate_plans([plan])
-            seen_s = float(ran.interval_s[0]) if ran.valid[0] else None
+            seen_s = float(ran.objective_s[0]) if ran.valid[0] else None
             row = {"model": name, "kind": kind, "predicted_s": said.interval_s, "valid": said.valid}
             with out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row | {"measured_s": seen_s}) + "\n")

@@ -27,7 +27,7 @@ def test_no_such_environment(cli: Cli, command: tuple[str, ...], name: str) -> N
 
 
 def test_a_service_without_hardware(cli: Cli) -> None:
-    with serve_in_thread([EnvironmentService({"analytical": LocalEnvironment()})]) as address:
+    with serve_in_thread([EnvironmentService({("analytical", "throughput"): LocalEnvironment()})]) as address:
         run = cli(*FINETUNE, "--environment", address)
     assert run.code == 4
     sentence = run.err[-1]

@@ -17,7 +17,6 @@ from go_opt.agents.training.problems.environment import (
 from go_opt.agents.training.problems.variation import Variation, varied_target
 from go_opt.common.arrays import IntArray
 from go_opt.env import Target, evaluate_plan, load_target
-from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import EnvironmentFailedError, InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -32,13 +31,15 @@ from tests.strategies import random_graph, random_order, random_plan, small_mcm
 Batch = tuple[IntArray, IntArray, IntArray]
 
 
-LOCAL: dict[str, tuple[Environment, Fidelity]] = {
-    "analytical": (LocalEnvironment(), "analytical"),
-    "analytical, 3 workers": (LocalEnvironment(workers=3), "analytical"),
-    "simulated": (LocalEnvironment("simulated"), "simulated"),
-    "simulated, 3 workers": (LocalEnvironment("simulated", workers=3), "simulated"),
+LOCAL = {
+    "analytical": LocalEnvironment(),
+    "analytical, 3 workers": LocalEnvironment(workers=3),
+    "simulated": LocalEnvironment("simulated"),
+    "simulated, 3 workers": LocalEnvironment("simulated", workers=3),
+    "makespan": LocalEnvironment(objective="latency"),
+    "makespan, 3 workers": LocalEnvironment(workers=3, objective="latency"),
+    "simulated makespan": LocalEnvironment("simulated", objective="latency"),
 }
-REMOTE: dict[str, Fidelity] = {"remote analytical": "analytical", "remote simulated": "simulated"}
 
 
 @pytest.fixture(scope="module")
@@ -48,19 +49,28 @@ def address() -> Iterator[str]:
         yield served_at
 
 
-@pytest.fixture(params=[*LOCAL, *REMOTE])
+@pytest.fixture(params=[*LOCAL, *(f"remote {name}" for name in LOCAL if "workers" not in name)])
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
-def environment(name: str, address: str) -> Environment:
-    return LOCAL[name][0] if name in LOCAL else RemoteEnvironment(address, REMOTE[name])
+def here(name: str) -> LocalEnvironment:
+    """What the environment must answer as."""
+    return LOCAL[name.removeprefix("remote ")]
 
 
 @pytest.fixture
-def fidelity(name: str) -> Fidelity:
-    return LOCAL[name][1] if name in LOCAL else REMOTE[name]
+def environment(name: str, here: LocalEnvironment, address: str) -> Environment:
+    return here if name in LOCAL else RemoteEnvironment(address, here.fidelity, objective=here.objective)
+
+
+def wanted_s(here: LocalEnvironment, graph: Graph, target: Target, plan: Plan) -> float:
+    """The interval or the makespan; infinite where the plan is not valid."""
+    metrics = evaluate_plan(graph, target, plan, fidelity=here.fidelity)
+    if not metrics.valid:
+        return np.inf
+    return metrics.makespan_s if here.objective == "latency" else metrics.interval_s
 
 
 def case(seed: int = 0, num_plans: int = 8) -> tuple[Graph, Target, list[Plan]]:
@@ -85,20 +95,21 @@ def stacked(plans: list[Plan]) -> Batch:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_batch_is_answered_plan_by_plan(environment: Environment, fidelity: Fidelity, seed: int) -> None:
+def test_a_batch_is_answered_plan_by_plan(
+    environment: Environment, here: LocalEnvironment, seed: int
+) -> None:
     graph, target, plans = case(seed)
     with open_session(environment, graph, target) as session:
         answer = session.evaluate(*stacked(plans))
-    metrics = [evaluate_plan(graph, target, plan, fidelity=fidelity) for plan in plans]
-    np.testing.assert_array_equal(answer.valid, [m.valid for m in metrics], strict=True)
-    intervals_s = [m.interval_s if m.valid else np.inf for m in metrics]
-    np.testing.assert_array_equal(answer.interval_s, intervals_s, strict=True)
+    want_s = [wanted_s(here, graph, target, plan) for plan in plans]
+    np.testing.assert_array_equal(answer.valid, np.isfinite(want_s), strict=True)
+    np.testing.assert_array_equal(answer.objective_s, want_s, strict=True)
 
 
 def test_the_cases_hold_valid_and_invalid_plans() -> None:
-    for fidelity in ("analytical", "simulated"):
+    for here in (LOCAL["analytical"], LOCAL["simulated"]):
         valid = {
-            evaluate_plan(graph, target, plan, fidelity=fidelity).valid
+            np.isfinite(wanted_s(here, graph, target, plan))
             for graph, target, plans in map(case, range(4))
             for plan in plans
         }
@@ -106,7 +117,7 @@ def test_the_cases_hold_valid_and_invalid_plans() -> None:
 
 
 @pytest.mark.parametrize("package", ["mcm-2x2", "gpu-4"])
-def test_packages_of_other_rates(environment: Environment, fidelity: Fidelity, package: str) -> None:
+def test_packages_of_other_rates(environment: Environment, here: LocalEnvironment, package: str) -> None:
     """As pretraining varies them; no file of such a package exists."""
     graph = random_graph(np.random.default_rng(3), num_ops=12)
     target = varied_target(load_target(package), Variation(5, 1.37, 0.61, 1.9))
@@ -120,11 +131,11 @@ def test_packages_of_other_rates(environment: Environment, fidelity: Fidelity, p
         provenance="by hand",
     )
     with open_session(environment, graph, target) as session:
-        (interval_s,) = session.evaluate(*stacked([whole])).interval_s
-    assert interval_s == evaluate_plan(graph, target, whole, fidelity=fidelity).interval_s
+        (reached_s,) = session.evaluate(*stacked([whole])).objective_s
+    assert reached_s == wanted_s(here, graph, target, whole)
 
 
-def test_replicated_stages_relays_and_clones(environment: Environment, fidelity: Fidelity) -> None:
+def test_replicated_stages_relays_and_clones(environment: Environment, here: LocalEnvironment) -> None:
     rng = np.random.default_rng(7)
     graph, target = random_graph(rng, 12), small_mcm(5, sram_bytes=100_000)
     plans = []
@@ -135,11 +146,10 @@ def test_replicated_stages_relays_and_clones(environment: Environment, fidelity:
         plans.append(with_legal_copies(rng, graph, target, plan))
     with open_session(environment, graph, target) as session:
         answer = session.evaluate_plans(plans)
-    metrics = [evaluate_plan(graph, target, plan, fidelity=fidelity) for plan in plans]
-    assert {m.valid for m in metrics} == {True, False}
-    intervals_s = [m.interval_s if m.valid else np.inf for m in metrics]
-    np.testing.assert_array_equal(answer.interval_s, intervals_s, strict=True)
-    np.testing.assert_array_equal(answer.valid, [m.valid for m in metrics], strict=True)
+    want_s = [wanted_s(here, graph, target, plan) for plan in plans]
+    assert {*np.isfinite(want_s).tolist()} == {True, False}
+    np.testing.assert_array_equal(answer.objective_s, want_s, strict=True)
+    np.testing.assert_array_equal(answer.valid, np.isfinite(want_s), strict=True)
 
 
 @pytest.mark.parametrize("num_plans", [0, 1, 2, 7])
@@ -149,7 +159,7 @@ def test_a_batch_is_the_sum_of_its_parts(environment: Environment, num_plans: in
     with open_session(environment, graph, target) as session:
         want = session.evaluate(*whole)
         got = session.evaluate(*(array[:num_plans] for array in whole))
-    np.testing.assert_array_equal(got.interval_s, want.interval_s[:num_plans], strict=True)
+    np.testing.assert_array_equal(got.objective_s, want.objective_s[:num_plans], strict=True)
     np.testing.assert_array_equal(got.valid, want.valid[:num_plans], strict=True)
 
 
@@ -161,7 +171,7 @@ def test_threads_and_sessions_do_not_disturb_each_other(environment: Environment
     with ThreadPoolExecutor(4) as pool:
         together = [pool.submit(sessions[i % 3].evaluate, *batches[i % 3]) for i in range(24)]
     for i, answer in enumerate(together):
-        np.testing.assert_array_equal(answer.result().interval_s, alone[i % 3].interval_s)
+        np.testing.assert_array_equal(answer.result().objective_s, alone[i % 3].objective_s)
     for session in sessions:
         session.close()
 
@@ -172,10 +182,10 @@ def test_plans_are_left_as_they_are_and_answers_are_the_callers(environment: Env
     before = [array.copy() for array in batch]
     with open_session(environment, graph, target) as session:
         first = session.evaluate(*batch)
-        want_s = first.interval_s.copy()
-        first.interval_s[:], first.valid[:] = 0.0, False
+        want_s = first.objective_s.copy()
+        first.objective_s[:], first.valid[:] = 0.0, False
         again = session.evaluate(*batch)
-    np.testing.assert_array_equal(again.interval_s, want_s)
+    np.testing.assert_array_equal(again.objective_s, want_s)
     for array, was in zip(batch, before, strict=True):
         np.testing.assert_array_equal(array, was)
 
@@ -184,7 +194,7 @@ def test_the_baselines_ask_it_too(environment: Environment) -> None:
     graph, target, plans = case()
     with open_session(environment, graph, target) as session:
         interval_s = as_evaluator(session)(*stacked(plans))
-        np.testing.assert_array_equal(interval_s, session.evaluate(*stacked(plans)).interval_s)
+        np.testing.assert_array_equal(interval_s, session.evaluate(*stacked(plans)).objective_s)
 
 
 def test_plans_of_another_shape_are_refused(environment: Environment) -> None:

@@ -44,7 +44,7 @@ class Bench:
     def evaluate(self, *plans: IntArray) -> Any:
         answer = self._session.evaluate(*plans)
         self._left -= 1
-        return answer if self._left else self._answer(answer.interval_s, answer.valid)
+        return answer if self._left else self._answer(answer.objective_s, answer.valid)
 
     def close(self) -> None:
         self._session.close()
@@ -62,14 +62,14 @@ def with_first(value: float) -> Answer:
 
 
 NONSENSE: dict[str, tuple[Answer, str]] = {
-    "nan": (with_first(np.nan), "interval_s of plan 0 is nan, must be positive and finite where valid"),
-    "infinite": (with_first(np.inf), "interval_s of plan 0 is inf, must be positive and finite where valid"),
-    "negative": (with_first(-1.0), "interval_s of plan 0 is -1.0, must be positive and finite where valid"),
-    "zero": (with_first(0.0), "interval_s of plan 0 is 0.0, must be positive and finite where valid"),
-    "too short": (lambda t, v: Evaluations(t[1:], v[1:]), "interval_s has shape (1,), must be (2,)"),
+    "nan": (with_first(np.nan), "objective_s of plan 0 is nan, must be positive and finite where valid"),
+    "infinite": (with_first(np.inf), "objective_s of plan 0 is inf, must be positive and finite where valid"),
+    "negative": (with_first(-1.0), "objective_s of plan 0 is -1.0, must be positive and finite where valid"),
+    "zero": (with_first(0.0), "objective_s of plan 0 is 0.0, must be positive and finite where valid"),
+    "too short": (lambda t, v: Evaluations(t[1:], v[1:]), "objective_s has shape (1,), must be (2,)"),
     "too long": (lambda t, v: Evaluations(t, np.r_[v, v]), "valid has shape (4,), must be (2,)"),
-    "a column": (lambda t, v: Evaluations(t[:, None], v), "interval_s has shape (2, 1), must be (2,)"),
-    "a number": (lambda t, v: Evaluations(t[0], v), "interval_s has shape (), must be (2,)"),
+    "a column": (lambda t, v: Evaluations(t[:, None], v), "objective_s has shape (2, 1), must be (2,)"),
+    "a number": (lambda t, v: Evaluations(t[0], v), "objective_s has shape (), must be (2,)"),
 }
 FAILURES: dict[str, tuple[Answer, str]] = {
     "error": (raising(RuntimeError("the bench lost power.")), "RuntimeError: the bench lost power"),
@@ -77,7 +77,7 @@ FAILURES: dict[str, tuple[Answer, str]] = {
     "error of many lines": (raising(OSError("no\n  route\nto host")), "OSError: no route to host"),
     "one of ours": (raising(ServiceError("the service at x is gone.")), "the service at x is gone"),
     "end of an iterator": (raising(StopIteration()), "StopIteration"),
-    "no answer": (lambda t, v: None, "AttributeError: 'NoneType' object has no attribute 'interval_s'"),
+    "no answer": (lambda t, v: None, "AttributeError: 'NoneType' object has no attribute 'objective_s'"),
     "valid of numbers": (lambda t, v: Evaluations(t, v * 0.5), "TypeError: Cannot cast"),
     "complex interval": (lambda t, v: Evaluations(t * 1j, v), "TypeError: Cannot cast"),
     "words": (lambda t, v: Evaluations(np.array(["fast", "slow"]), v), "TypeError: Cannot cast"),
@@ -112,7 +112,7 @@ def test_a_service_says_the_same_of_what_it_serves(how: str) -> None:
     graph, target, plans = two_plans()
     did = "answered nonsense" if how in NONSENSE else "failed"
     # The service's own batch 1 is the greedy plan, so its third is our second.
-    with serve_in_thread([EnvironmentService({"hardware": Bench(answer)})]) as address:
+    with serve_in_thread([EnvironmentService({("hardware", "throughput"): Bench(answer)})]) as address:
         sentence = (
             f"RemoteEnvironment for 'toy' on 'small-mcm' failed at batch 2: the environment at {address} "
             f"failed: Bench for 'toy' on 'small-mcm' {did} at batch 3: {reason}"
@@ -129,12 +129,12 @@ def test_a_service_says_the_same_of_what_it_serves(how: str) -> None:
 def test_a_fault_that_passes_is_asked_again() -> None:
     graph, target, plans = two_plans()
     bench = Bench(raising(RuntimeError("a loose contact.")), fails_at=2)
-    with serve_in_thread([EnvironmentService({"hardware": bench})]) as address:
+    with serve_in_thread([EnvironmentService({("hardware", "throughput"): bench})]) as address:
         patient = RemoteEnvironment(address, retry=Retry(tries=2, first_s=0.01))
         with open_session(patient, graph, target) as session:
             got = session.evaluate(*plans)
     with open_session(LocalEnvironment(), graph, target) as session:
-        np.testing.assert_array_equal(got.interval_s, session.evaluate(*plans).interval_s)
+        np.testing.assert_array_equal(got.objective_s, session.evaluate(*plans).objective_s)
 
 
 Change = Callable[[environment_pb2.EvaluateBatchResponse], object]
@@ -193,9 +193,9 @@ STRANGE: dict[str, tuple[Change, str]] = {
     "nan reward": (with_reward(np.nan), "failed at batch 1: the environment at {0} failed: the reward of "
                    "plan 1 of batch 1 is nan."),
     "infinite reward": (with_reward(np.inf), "the reward of plan 1 of batch 1 is inf."),
-    "nan interval": (with_metrics(interval_s=np.nan, valid=True), "answered nonsense at batch 1: interval_s "
+    "nan interval": (with_metrics(interval_s=np.nan, valid=True), "answered nonsense at batch 1: objective_s "
                      "of plan 1 is nan, must be positive and finite where valid."),
-    "zero interval": (with_metrics(valid=True), "answered nonsense at batch 1: interval_s of plan 1 is 0.0"),
+    "zero interval": (with_metrics(valid=True), "answered nonsense at batch 1: objective_s of plan 1 is 0.0"),
     "too few": (lambda answer: answer.rewards.pop(), "it answered 2 metrics and 1 rewards to the 2 plans"),
     "another batch": (lambda answer: setattr(answer, "batch_id", 7), "it answered batch 7 in place of 1."),
     "nothing": (lambda answer: "end", "it ended the stream before batch 1."),
@@ -242,11 +242,30 @@ def test_a_service_without_hardware_says_so() -> None:
             open_session(RemoteEnvironment(address), graph, target)
 
 
+def test_hardware_that_measures_intervals_alone_says_so() -> None:
+    graph, target, _ = two_plans()
+    bench = Bench(raising(OSError()))
+    with (
+        serve_in_thread([EnvironmentService({("hardware", "throughput"): bench})]) as address,
+        pytest.raises(EnvironmentFailedError, match="does not serve latency, but throughput"),
+    ):
+        open_session(RemoteEnvironment(address, objective="latency"), graph, target)
+
+
+def test_a_service_that_knows_no_makespans() -> None:
+    graph, target, _ = two_plans()
+    with (
+        stranger(Stranger()) as address,
+        pytest.raises(EnvironmentFailedError, match="of a version that serves no objective latency"),
+    ):
+        open_session(RemoteEnvironment(address, objective="latency"), graph, target)
+
+
 def test_a_service_that_hangs_is_given_up() -> None:
     graph, target, plans = two_plans()
     hangs = Bench(lambda t, v: hang.wait(20), fails_at=2)
     hang = threading.Event()
-    with serve_in_thread([EnvironmentService({"hardware": hangs})]) as address:
+    with serve_in_thread([EnvironmentService({("hardware", "throughput"): hangs})]) as address:
         hasty = RemoteEnvironment(address, timeout_s=0.5)
         try:
             with (
@@ -270,7 +289,7 @@ def test_a_session_that_expired_is_opened_again() -> None:
                 time.sleep(0.02)
             assert service.sessions.num_sessions == 0
             got = session.evaluate(*plans)
-        np.testing.assert_array_equal(got.interval_s, want.interval_s)
+        np.testing.assert_array_equal(got.objective_s, want.objective_s)
         assert service.sessions.num_sessions == 0
 
 
@@ -290,7 +309,7 @@ def test_the_interval_of_an_invalid_plan_is_infinite(interval_s: float) -> None:
     bench = Bench(lambda t, v: Evaluations(np.array([t[0], interval_s]), np.array([True, False])), fails_at=1)
     with open_session(bench, graph, target) as session:
         answer = session.evaluate(*plans)
-    assert answer.interval_s[1] == np.inf
+    assert answer.objective_s[1] == np.inf
     assert answer.valid.tolist() == [True, False]
 
 
@@ -299,7 +318,7 @@ def test_numbers_of_other_types_are_as_good() -> None:
     bench = Bench(lambda t, v: Evaluations([1, 2], [True, True]), fails_at=1)  # type: ignore[arg-type]
     with open_session(bench, graph, target) as session:
         answer = session.evaluate(*plans)
-    np.testing.assert_array_equal(answer.interval_s, [1.0, 2.0], strict=True)
+    np.testing.assert_array_equal(answer.objective_s, [1.0, 2.0], strict=True)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])

@@ -49,6 +49,58 @@ def test_a_tensor_that_waits_for_a_link() -> None:
     assert [kind for kind, _, _ in path.by_kind] == ["transfer", "wait", "kernel"]
 
 
+def test_idle_time_by_cause() -> None:
+    graph = measured_graph({"a": 3, "b": 4, "c": 1, "d": 6}, {"c": ("a",), "d": ("b",)})
+    target = small_mcm(3)
+    # a's tensor holds both links from 3 to 13 and is on chip 2 at 15; b's waits for the first until 13.
+    path = critical_path(graph, target, make_plan(graph, target, (0, 0, 2, 1)))
+    idle = [(i.chip, i.cause, i.name, round(i.start_s / US, 6), round(i.end_s / US, 6)) for i in path.idle]
+    assert idle == [
+        (2, "kernel", "a", 0, 3),
+        (2, "transfer", "a", 3, 15),
+        (1, "kernel", "b", 0, 7),
+        (1, "link", "b", 7, 13),
+        (1, "transfer", "b", 13, 24),
+        (0, "nothing", "", 7, 30),
+        (2, "nothing", "", 16, 30),
+    ]
+    all_s = {cause: round(seconds / US, 6) for cause, seconds in path.idle_s().items()}
+    assert all_s == {"kernel": 10, "link": 6, "transfer": 23, "host": 0, "nothing": 37}
+    assert list(path.idle_s(1).values()) == pytest.approx([7 * US, 6 * US, 11 * US, 0, 0])
+
+
+def test_idle_for_the_host() -> None:
+    graph, target = toy_graph(), small_mcm(1)
+    path = critical_path(graph, target, make_plan(graph, target, (0,) * 6))
+    # ids take 2 us in, out 10 us back.
+    assert [(i.cause, i.name) for i in path.idle] == [("host", "embed"), ("nothing", "")]
+    assert list(path.idle_s(0).values()) == pytest.approx([0, 0, 0, 2 * US, 10 * US])
+
+
+@settings(max_examples=examples(150))
+@given(seed=seeds, num_ops=st.integers(1, 25), has_effects=st.booleans())
+def test_kernels_and_idle_time_fill_the_makespan(seed: int, num_ops: int, has_effects: bool) -> None:
+    graph, target, plan = case(seed, num_ops, has_effects=has_effects)
+    path = critical_path(graph, target, plan)
+    end_s = {kernel.ops[0]: kernel.start_s + kernel.seconds for kernel in path.kernels}
+    for chip in range(target.num_chips):
+        runs = [(k.start_s, end_s[k.ops[0]]) for k in path.kernels if k.chip == chip and k.seconds > 0]
+        idle = [(i.start_s, i.end_s) for i in path.idle if i.chip == chip]
+        spans = sorted(runs + idle)
+        assert [0.0, *(end for _, end in spans)] == pytest.approx(
+            [*(start for start, _ in spans), path.makespan_s], rel=1e-9, abs=1e-15
+        )
+    for idle in path.idle:
+        if idle.cause == "kernel":
+            assert idle.end_s == end_s[idle.name]
+        elif idle.cause in ("link", "transfer"):
+            producer = int(graph.tensor_producer[graph.tensor_names.index(idle.name)])
+            assert plan.placement[producer] != idle.chip
+            ptr, reader = graph.successors
+            names = {graph.op_names[op] for op in reader[ptr[producer] : ptr[producer + 1]]}
+            assert any(names & set(k.ops) and k.chip == idle.chip for k in path.kernels)
+
+
 def test_from_the_host_and_back() -> None:
     graph, target = toy_graph(), small_mcm(1)
     path = critical_path(graph, target, make_plan(graph, target, (0,) * 6))

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 import go_opt
+from go_opt.env.critical_path import critical_path
 from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
 from go_opt.report.trace import trace_events, trace_text
@@ -181,3 +182,23 @@ def test_replicas_take_inferences_in_turn_on_tracks_of_their_own(fidelity: Fidel
     assert chips == {s: {"chip 0", f"chip {1 + s % 3}", f"chip {4 + s % 2}"} for s in range(7)}
     sent = {track[event["pid"], event["tid"]] for event in events["X"] if event["cat"] == "transfer"}
     assert sent == {f"link {chip}->{chip + 1}" for chip in range(5)} | {"host in", "host out"}
+
+
+def test_one_inference_alone() -> None:
+    graph, target = toy_graph(), small_mcm(3)
+    plan = make_plan(graph, target, [0, 0, 0, 0, 0, 1])
+    timeline = go_opt.timeline(graph, target, plan, inferences=1)
+    events = by_phase(trace_events(graph, target, timeline, critical_path(graph, target, plan)))
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events["M"] if e["name"] == "thread_name"}
+    # 2 us of host, five kernels of 29.4 us in all, 11 us for y to chip 1; 14 us there, 10 us to the host.
+    idle = [
+        (names[e["pid"], e["tid"]], e["name"], e["ts"], e["dur"]) for e in events["X"] if e["cat"] == "idle"
+    ]
+    assert idle == [
+        ("chip 0 alone", "host: embed", 0, 2),
+        ("chip 1 alone", "kernel: add", 0, 31.4),
+        ("chip 1 alone", "transfer: y", 31.4, 11),
+        ("chip 0 alone", "nothing", 31.4, 35),
+        ("chip 1 alone", "nothing", 56.4, 10),
+        ("chip 2 alone", "nothing", 0, 66.4),
+    ]

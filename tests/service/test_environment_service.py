@@ -129,6 +129,18 @@ def test_batches_are_answered_in_order(stub: Any, opened: environment_pb2.Create
     assert closed.plans_evaluated == 18
 
 
+def test_makespans_and_their_rewards(stub: Any) -> None:
+    opened = stub.CreateSession(creation(objective="OBJECTIVE_LATENCY"))
+    assert opened.reference_interval_s == 0
+    (answer,) = stub.Evaluate(iter([batch(opened, plan(0, 0, 0, 0, 0, 0), plan(0, 0, 0, 0, 0, 1))]))
+    # 2 us in, 43.4 us of kernels, 10 us out; the last op apart: 11 us for what it reads.
+    assert [m.makespan_s for m in answer.metrics] == pytest.approx([55.4e-6, 66.4e-6])
+    assert [m.interval_s for m in answer.metrics] == [0, 0]
+    wanted = [math.log(opened.reference_makespan_s / m.makespan_s) for m in answer.metrics]
+    assert list(answer.rewards) == pytest.approx(wanted)
+    stub.CloseSession(environment_pb2.CloseSessionRequest(session_id=opened.session_id))
+
+
 def test_a_plan_that_breaks_a_rule_is_an_answer(
     stub: Any, opened: environment_pb2.CreateSessionResponse
 ) -> None:
@@ -302,6 +314,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[GoOptError], grpc.StatusCode, str]
         grpc.StatusCode.UNIMPLEMENTED,
         "does not serve hardware, but analytical and simulated",
     ),
+    "objective": ({"objective": 9}, InvalidInputError, grpc.StatusCode.INVALID_ARGUMENT, "9 is no number"),
     "fidelity": ({"fidelity": 9}, InvalidInputError, grpc.StatusCode.INVALID_ARGUMENT, "9 is no number"),
 }
 
@@ -363,7 +376,7 @@ class Greedy:
 def test_hardware_that_runs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     hardware = Greedy()
     with (
-        serve_in_thread([EnvironmentService({"hardware": hardware})]) as address,
+        serve_in_thread([EnvironmentService({("hardware", "throughput"): hardware})]) as address,
         grpc.insecure_channel(address) as channel,
     ):
         stub = environment_pb2_grpc.EnvironmentStub(channel)  # type: ignore[no-untyped-call]
@@ -394,4 +407,4 @@ def test_several_streams_of_a_session(address: str) -> None:
     session.close()
     for answer in answers:
         np.testing.assert_array_equal(answer.valid, want.valid & is_kept)
-        np.testing.assert_array_equal(answer.interval_s[is_kept], want.interval_s[is_kept])
+        np.testing.assert_array_equal(answer.objective_s[is_kept], want.objective_s[is_kept])

@@ -21,10 +21,9 @@ from typing import Final, Protocol, runtime_checkable
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray
-from go_opt.env import Target, cost_tables, evaluate_batch, evaluate_plan, evaluate_plans
-from go_opt.env.cost import CostTables
-from go_opt.env.evaluation import Evaluate, Plans
-from go_opt.env.model.metrics import Fidelity, check_fidelity
+from go_opt.env import CostTables, Target, cost_tables, evaluate_batch, evaluate_plan
+from go_opt.env.evaluation import Evaluate, Plans, makespans_s
+from go_opt.env.model.metrics import Fidelity, Objective, check_fidelity, check_objective, objective_s
 from go_opt.errors import EnvironmentFailedError, GoOptError, InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -38,7 +37,7 @@ MAX_REASON_CHARS: Final = 300  # of a foreign error within our sentence
 class Evaluations:
     """What an environment answers to a batch of plans."""
 
-    interval_s: FloatArray  # [B] seconds; infinite where invalid
+    objective_s: FloatArray  # [B] interval or makespan, by the objective; infinite where invalid
     valid: BoolArray  # [B] True where activations fit every chip, and the plan runs
 
 
@@ -73,7 +72,7 @@ class Environment(Protocol):
 
 @dataclass(frozen=True)
 class LocalEnvironment:
-    """The analytical model or the simulator in this process.
+    """The analytical model or the simulator in this process, asked for what ``objective`` minimises.
 
     ``workers`` threads share each batch, those of all sessions together; the answers are the
     same for any number of them.
@@ -81,21 +80,39 @@ class LocalEnvironment:
 
     fidelity: Fidelity = "analytical"
     workers: int = 1
+    objective: Objective = "throughput"
 
     def __post_init__(self) -> None:
         check_fidelity(self.fidelity)
+        check_objective(self.objective)
         if self.workers < 1:
             raise InvalidInputError(f"workers is {self.workers}, must be at least 1.", field="workers")
 
     def open(self, graph: Graph, target: Target) -> Session:
-        if self.fidelity == "simulated":
-            evaluate = partial(_simulated, graph, target)
-        else:
-            evaluate = partial(_analytical, cost_tables(graph, target))
-        interval_s = partial(_interval_s, graph, target, self.fidelity)
+        evaluate = partial(self._evaluate, graph, target, cost_tables(graph, target))
+        of_plan = partial(self._objective_s, graph, target)
         if self.workers == 1:
-            return _LocalSession(evaluate, partial(map, interval_s))
-        return _LocalSession(partial(self._shared, evaluate), partial(self._pool.map, interval_s))
+            return _LocalSession(evaluate, partial(map, of_plan))
+        return _LocalSession(partial(self._shared, evaluate), partial(self._pool.map, of_plan))
+
+    def _evaluate(self, graph: Graph, target: Target, tables: CostTables, *plans: Plans) -> Evaluations:
+        if self.fidelity == "simulated":
+            # The simulator loads where it is asked for.
+            from go_opt.env.simulator.simulate import VALID, simulate_batch
+
+            ran = simulate_batch(graph, target, *plans)
+            valid, reached_s = ran.outcome == VALID, objective_s(ran, self.objective)
+        else:
+            terms = evaluate_batch(tables, *plans)
+            is_latency = self.objective == "latency"
+            valid = terms.fits
+            reached_s = makespans_s(tables, terms, *plans) if is_latency else terms.interval_s
+        return Evaluations(np.where(valid, reached_s, np.inf), valid)
+
+    def _objective_s(self, graph: Graph, target: Target, plan: Plan) -> float:
+        """Of one plan; infinite where it is not valid."""
+        metrics = evaluate_plan(graph, target, plan, fidelity=self.fidelity)
+        return objective_s(metrics, self.objective) if metrics.valid else math.inf
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
@@ -106,14 +123,14 @@ class LocalEnvironment:
         num_parts = max(1, min(len(plans[0]), self.workers))
         parts = list(self._pool.map(evaluate, *(np.array_split(array, num_parts) for array in plans)))
         return Evaluations(
-            np.concatenate([part.interval_s for part in parts]),
+            np.concatenate([part.objective_s for part in parts]),
             np.concatenate([part.valid for part in parts]),
         )
 
 
 class CheckedSession:
     """A session held to its contract: plans and answers have the shapes they must have,
-    and every valid plan has an interval, positive and finite. Closes as a context manager.
+    and every valid plan takes a time, positive and finite. Closes as a context manager.
     """
 
     def __init__(self, session: Session, name: str, num_ops: int) -> None:
@@ -155,15 +172,15 @@ class CheckedSession:
             raise EnvironmentFailedError(f"{self._name} was closed before batch {batch}.")
         try:
             answer = ask()
-            interval_s = np.asarray(answer.interval_s).astype(np.float64, casting="same_kind")
+            reached_s = np.asarray(answer.objective_s).astype(np.float64, casting="same_kind")
             valid = np.asarray(answer.valid).astype(np.bool_, casting="no")
         except Exception as cause:
             raise EnvironmentFailedError(
                 f"{self._name} failed at batch {batch}: {_reason(cause)}."
             ) from cause
-        if nonsense := _nonsense(interval_s, valid, num_plans):
+        if nonsense := _nonsense(reached_s, valid, num_plans):
             raise EnvironmentFailedError(f"{self._name} answered nonsense at batch {batch}: {nonsense}.")
-        return Evaluations(np.where(valid, interval_s, np.inf), valid)
+        return Evaluations(np.where(valid, reached_s, np.inf), valid)
 
     def close(self) -> None:
         """Close the session; once closed, do nothing.
@@ -214,26 +231,28 @@ def open_session(environment: Environment, graph: Graph, target: Target) -> Chec
 
 
 def environment_name(environment: Environment) -> str:
-    """What tells one kind of environment from another, for records: its class and fidelity."""
-    if isinstance(environment, LocalEnvironment):
-        return environment.fidelity
+    """What tells one kind of environment from another, for records: its class, fidelity and objective."""
     name, fidelity = type(environment).__name__, getattr(environment, "fidelity", None)
-    return name if fidelity is None else f"{name} ({fidelity})"
+    if isinstance(environment, LocalEnvironment):
+        name = environment.fidelity
+    elif fidelity is not None:
+        name = f"{name} ({fidelity})"
+    return f"{name}, latency" if getattr(environment, "objective", None) == "latency" else name
 
 
-def greedy_interval_s(session: Session, on_target: Instance) -> float:
+def greedy_objective_s(session: Session, on_target: Instance) -> float:
     """Of the compiler's greedy plan, by the environment of ``session``; infinite where not valid."""
     order, group = on_target.order, on_target.fusion_group
     greedy = greedy_slicing(on_target.tables, order, group, adjacent=on_target.is_adjacent)
     answer = session.evaluate(greedy.placement[None], order[None], group[None])
-    return float(answer.interval_s[0]) if answer.valid[0] else math.inf
+    return float(answer.objective_s[0]) if answer.valid[0] else math.inf
 
 
 def as_evaluator(session: Session) -> Evaluate:
-    """The session as the harness of the baselines asks it: intervals, infinite where invalid."""
+    """The session as the harness of the baselines asks it: seconds, infinite where invalid."""
 
     def evaluate(placement: Plans, order: Plans, fusion_group: Plans) -> FloatArray:
-        return session.evaluate(placement, order, fusion_group).interval_s
+        return session.evaluate(placement, order, fusion_group).objective_s
 
     return evaluate
 
@@ -244,7 +263,7 @@ _Evaluator = Callable[..., Evaluations]  # (placement, order, fusion_group), [B,
 @dataclass(frozen=True, eq=False)
 class _LocalSession:
     _evaluate: _Evaluator
-    _intervals_s: Callable[[Sequence[Plan]], Iterable[float]]
+    _objectives_s: Callable[[Sequence[Plan]], Iterable[float]]
 
     def evaluate(self, placement: Plans, order: Plans, fusion_group: Plans) -> Evaluations:
         # A kernel compiles once more for arrays of any other type or layout.
@@ -252,29 +271,11 @@ class _LocalSession:
         return self._evaluate(*plans)
 
     def evaluate_plans(self, plans: Sequence[Plan]) -> Evaluations:
-        interval_s = np.array(list(self._intervals_s(plans)), dtype=np.float64)
-        return Evaluations(interval_s, np.isfinite(interval_s))
+        reached_s = np.array(list(self._objectives_s(plans)), dtype=np.float64)
+        return Evaluations(reached_s, np.isfinite(reached_s))
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-def _analytical(tables: CostTables, placement: Plans, order: Plans, fusion_group: Plans) -> Evaluations:
-    terms = evaluate_batch(tables, placement, order, fusion_group)
-    return Evaluations(np.where(terms.fits, terms.interval_s, np.inf), terms.fits)
-
-
-def _simulated(
-    graph: Graph, target: Target, placement: Plans, order: Plans, fusion_group: Plans
-) -> Evaluations:
-    costs = evaluate_plans(graph, target, placement, order, fusion_group, fidelity="simulated")
-    return Evaluations(np.where(costs.valid, costs.interval_s, np.inf), costs.valid)
-
-
-def _interval_s(graph: Graph, target: Target, fidelity: Fidelity, plan: Plan) -> float:
-    """Of one plan; infinite where it is not valid."""
-    metrics = evaluate_plan(graph, target, plan, fidelity=fidelity)
-    return metrics.interval_s if metrics.valid else math.inf
 
 
 def _reason(cause: Exception) -> str:
@@ -285,13 +286,13 @@ def _reason(cause: Exception) -> str:
     return text if len(text) <= MAX_REASON_CHARS else f"{text[:MAX_REASON_CHARS]}…"
 
 
-def _nonsense(interval_s: FloatArray, valid: BoolArray, num_plans: int) -> str:
+def _nonsense(reached_s: FloatArray, valid: BoolArray, num_plans: int) -> str:
     """What is wrong with an answer; empty where nothing is."""
-    for field, array in (("interval_s", interval_s), ("valid", valid)):
+    for field, array in (("objective_s", reached_s), ("valid", valid)):
         if array.shape != (num_plans,):
             return f"{field} has shape {array.shape}, must be ({num_plans},)"
-    is_bad = valid & ~((interval_s > 0) & (interval_s < np.inf))
+    is_bad = valid & ~((reached_s > 0) & (reached_s < np.inf))
     if is_bad.any():
         plan = int(np.argmax(is_bad))
-        return f"interval_s of plan {plan} is {interval_s[plan]}, must be positive and finite where valid"
+        return f"objective_s of plan {plan} is {reached_s[plan]}, must be positive and finite where valid"
     return ""

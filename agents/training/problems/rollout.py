@@ -46,8 +46,8 @@ def play(case: Case, outputs: Outputs, lesson: Lesson, session: Session, seed: i
         schedule_key,
         fusion_key,
         decoded,
-        np.where(answer.valid, answer.interval_s, np.inf),
-        reward(answer.interval_s, answer.valid, case.reference_s),
+        np.where(answer.valid, answer.objective_s, np.inf),
+        reward(answer.objective_s, answer.valid, case.reference_s),
     )
 
 

@@ -11,7 +11,7 @@ from go_opt.explanations.terms import KernelPart, TensorPart, Term
 from go_opt.report.explanation import LEAST_GAIN, moves_line, resize_line
 from go_opt.report.op_explanation import because_text, change_text
 from go_opt.report.page.subject import Subject
-from go_opt.report.parts.path_lines import path_lines, slack_line
+from go_opt.report.parts.path_lines import idle_line, path_lines, slack_line
 from go_opt.report.parts.plan_lines import blocks_lines, copies_lines, memory_lines, origin_lines
 from go_opt.report.parts.stage_names import named_stage
 
@@ -125,9 +125,10 @@ def _path(subject: Subject) -> dict[str, Any] | None:
     path = subject.told.path
     if path is None:
         return None
+    idle = idle_line(path, subject.told.num_chips)
     longest = sorted(sorted(path.pieces, key=lambda piece: -piece.seconds)[:12], key=lambda p: p.start_s)
     return {
-        "lines": [_sentence(line) for line in (*path_lines(path), slack_line(path))],
+        "lines": [_sentence(line) for line in (*path_lines(path), slack_line(path), idle)],
         "pieces": [
             {
                 "name": piece.name,

@@ -18,6 +18,13 @@ _SAID: Final = {
     "host in": "read from the host",
     "host out": "write to the host",
 }
+_IDLE: Final = {
+    "kernel": "kernels of other chips",
+    "link": "busy links",
+    "transfer": "transfers",
+    "host": "the host",
+    "nothing": "nothing left to do",
+}
 _MOST_PLACES: Final = 3
 _MOST_PIECES: Final = 16
 _ROUNDING: Final = 1e-12  # what sums of floats leave over
@@ -37,6 +44,24 @@ def slack_line(path: CriticalPath) -> str:
     slack_s = sorted(kernel.slack_s for kernel in path.kernels)
     median, most = format_duration(slack_s[len(slack_s) // 2]), format_duration(slack_s[-1])
     return f"slack       0 of {counted(tight, 'kernel')}, median {median}, at most {most}"
+
+
+def idle_line(path: CriticalPath, num_chips: int) -> str:
+    """What all chips together wait for while they run nothing."""
+    all_s = num_chips * path.makespan_s
+    causes = sorted(path.idle_s().items(), key=lambda item: -item[1])
+    parts = [f"{_IDLE[cause]} {seconds / all_s:.0%}" for cause, seconds in causes if seconds > 0]
+    return f"idle        {', '.join(parts) or 'never'}, of the time of {counted(num_chips, 'chip')}"
+
+
+def idle_table(path: CriticalPath) -> Table:
+    """One row a chip that runs a kernel: when it runs, and what it waits for when it does not."""
+    table = table_of(("chip", "runs", *_IDLE.values()))
+    for chip in sorted({kernel.chip for kernel in path.kernels}):
+        runs_s = sum(kernel.seconds for kernel in path.kernels if kernel.chip == chip)
+        cells = [format_duration(seconds) if seconds else "-" for seconds in path.idle_s(chip).values()]
+        table.add_row(str(chip), format_duration(runs_s), *cells)
+    return table
 
 
 def path_table(path: CriticalPath) -> Table:

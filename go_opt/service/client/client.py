@@ -14,14 +14,14 @@ from google.protobuf.message import Message
 
 from go_opt.constraint_file import as_constraints
 from go_opt.env import Metrics, Target
-from go_opt.env.model.metrics import Fidelity, check_fidelity
+from go_opt.env.model.metrics import Fidelity, check_fidelity, check_objective
 from go_opt.frontends.graph_like import as_graph
 from go_opt.frontends.onnx_model import OnnxModel
 from go_opt.model.codecs.wire import graph_to_proto, plan_to_proto
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.proto import optimizer_pb2
-from go_opt.result import Objective, OptimizeResult, check_objective, check_seed
+from go_opt.result import Objective, OptimizeResult, check_seed
 from go_opt.service.client.connection import Connection
 from go_opt.service.client.training import CALL_TIMEOUT_S, RemoteJobs, TrainingClient
 from go_opt.service.messages.convert import (

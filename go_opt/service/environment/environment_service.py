@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, get_args
 
 import numpy as np
 from google.protobuf.message import Message
@@ -16,11 +16,12 @@ from go_opt.agents.training.problems.environment import (
     Environment,
     Evaluations,
     LocalEnvironment,
-    greedy_interval_s,
+    greedy_objective_s,
     open_session,
 )
 from go_opt.env import Target, evaluate_batch, evaluate_plan, reward
 from go_opt.env.evaluation import Plans, out_of_memory_reason
+from go_opt.env.model.metrics import Fidelity, Objective
 from go_opt.errors import CancelledError, ExhaustedError, GoOptError, PlanError, UnsupportedError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -28,7 +29,7 @@ from go_opt.proto import environment_pb2, graph_pb2, plan_pb2
 from go_opt.service.calls.call import Call, ServiceMetric
 from go_opt.service.calls.calls import Calls, Handler, Service
 from go_opt.service.environment.sessions import SessionLimits, Sessions
-from go_opt.service.messages.convert import target_from_proto
+from go_opt.service.messages.convert import objective_from_proto, target_from_proto
 from go_opt.service.messages.convert_environment import (
     PlanBatch,
     PlanReader,
@@ -50,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 class EnvironmentService(Service):
-    """Environments by the fidelity they answer for; by default the two of this process.
+    """Environments by the fidelity and objective they answer for; by default those of this process.
 
     An environment is asked by several threads at once, and only for plans that keep every
     static rule; it may take them for invalid all the same, as where memory runs out.
@@ -60,14 +61,15 @@ class EnvironmentService(Service):
 
     def __init__(
         self,
-        environments: Mapping[ServedFidelity, Environment] | None = None,
+        environments: Mapping[tuple[ServedFidelity, Objective], Environment] | None = None,
         *,
         limits: SessionLimits | None = None,
         max_batch_plans: int = MAX_BATCH_PLANS,
     ) -> None:
-        self._environments: Mapping[ServedFidelity, Environment] = environments or {
-            "analytical": LocalEnvironment("analytical"),
-            "simulated": LocalEnvironment("simulated"),
+        self._environments: Mapping[tuple[ServedFidelity, Objective], Environment] = environments or {
+            (fidelity, objective): LocalEnvironment(fidelity, objective=objective)
+            for fidelity in get_args(Fidelity)
+            for objective in get_args(Objective)
         }
         self._max_batch_plans = max_batch_plans
         self.sessions: Sessions[EvaluationSession] = Sessions(limits or SessionLimits())
@@ -94,14 +96,15 @@ class EnvironmentService(Service):
 
     def _create_session(self, data: bytes, call: Call) -> Message:
         request = parsed(environment_pb2.CreateSessionRequest, data)
-        environment = self._environment(request.fidelity)
+        served = fidelity_from_number(request.fidelity), objective_from_proto(request.objective)
+        environment, is_latency = self._environment(*served), served[1] == "latency"
         target = target_from_proto(request.target)
         with request_part("graph", graph_pb2.Graph):
             sent = SentGraph.from_proto(request.graph)
         # The routes of a small text may be large.
         held_bytes = len(data) + sum(table.nbytes for table in target.topology.routes)
         session_id, session = self.sessions.open(
-            call.client, held_bytes, lambda: EvaluationSession(environment, sent, target)
+            call.client, held_bytes, lambda: EvaluationSession(environment, sent, target, served[1])
         )
         if call.stop.is_set():  # nobody will ever learn its id
             self.sessions.remove(session_id, call.client)
@@ -113,7 +116,7 @@ class EnvironmentService(Service):
             graph_fingerprint=sent.graph.fingerprint,
             target_fingerprint=target.fingerprint,
             op_names=sent.op_names,
-            reference_interval_s=session.reference_interval_s,
+            **{"reference_makespan_s" if is_latency else "reference_interval_s": session.reference_s},
         )
 
     def _evaluate(self, data: bytes, call: Call) -> Message:
@@ -137,14 +140,18 @@ class EnvironmentService(Service):
         session = self.sessions.remove(request.session_id, call.client)
         return environment_pb2.CloseSessionResponse(plans_evaluated=session.plans_evaluated)
 
-    def _environment(self, number: int) -> Environment:
-        fidelity = fidelity_from_number(number)
-        if fidelity not in self._environments:
+    def _environment(self, fidelity: ServedFidelity, objective: Objective) -> Environment:
+        served = self._environments
+        if fidelity not in (fidelities := list(dict.fromkeys(each for each, _ in served))):
             raise UnsupportedError(
-                f"fidelity: this environment does not serve {fidelity}, "
-                f"but {' and '.join(self._environments)}."
+                f"fidelity: this environment does not serve {fidelity}, but {' and '.join(fidelities)}."
             )
-        return self._environments[fidelity]
+        if (fidelity, objective) not in served:
+            raise UnsupportedError(
+                f"objective: this environment does not serve {objective}, "
+                f"but {' and '.join(other for each, other in served if each == fidelity)}."
+            )
+        return served[fidelity, objective]
 
     def _most_plans(self, graph: Graph) -> int:
         return max(1, min(self._max_batch_plans, _MAX_BATCH_OPS // graph.num_ops))
@@ -157,7 +164,10 @@ class EvaluationSession:
       EnvironmentFailedError: the environment cannot be opened, or fails at the greedy plan.
     """
 
-    def __init__(self, environment: Environment, sent: SentGraph, target: Target) -> None:
+    def __init__(
+        self, environment: Environment, sent: SentGraph, target: Target, objective: Objective
+    ) -> None:
+        self._objective = objective
         self.graph = graph = sent.graph
         self.plans_evaluated = 0
         self._target = target
@@ -168,7 +178,7 @@ class EvaluationSession:
         self._tables = on_target.tables
         self._session = open_session(environment, graph, target)
         try:
-            self.reference_interval_s = greedy_interval_s(self, on_target)
+            self.reference_s = greedy_objective_s(self, on_target)
         except BaseException:
             self.close()
             raise
@@ -183,22 +193,17 @@ class EvaluationSession:
           EnvironmentFailedError: the environment failed or answered nonsense.
         """
         batch = self._reader.read(request)
-        interval_s, valid = np.full(len(batch.is_plain), np.inf), batch.is_plain.copy()
+        reached_s, valid = np.full(len(batch.is_plain), np.inf), batch.is_plain.copy()
         plain = np.flatnonzero(batch.is_plain)
         answer = self.evaluate(batch.placement[plain], batch.order[plain], batch.fusion_group[plain])
-        interval_s[plain], valid[plain] = answer.interval_s, answer.valid
+        reached_s[plain], valid[plain] = answer.objective_s, answer.valid
         reasons = {i: self._why_broken(request.batch_id, i, plan) for i, plan in batch.others.items()}
         kept = [i for i, reason in reasons.items() if not reason]
         if kept:
             answer = self._session.evaluate_plans([batch.others[i] for i in kept])
-            interval_s[kept], valid[kept] = answer.interval_s, answer.valid
-        rewards = reward(interval_s, valid, self.reference_interval_s)
-        metrics = [
-            plan_pb2.Metrics(interval_s=seconds, throughput_per_s=1.0 / seconds, valid=True)
-            if seconds < math.inf
-            else plan_pb2.Metrics(interval_s=seconds, latency_s=seconds, makespan_s=seconds)
-            for seconds in interval_s.tolist()
-        ]
+            reached_s[kept], valid[kept] = answer.objective_s, answer.valid
+        rewards = reward(reached_s, valid, self.reference_s)
+        metrics = [self._metrics(seconds) for seconds in reached_s.tolist()]
         for i in np.flatnonzero(~valid).tolist():
             metrics[i].reason = reasons.get(i) or self._reason(batch, i)
         with self._lock:
@@ -209,14 +214,14 @@ class EvaluationSession:
         """As any session; plans that break a rule are invalid whatever the environment would say."""
         plans = (placement, order, fusion_group)
         valid = np.zeros(len(placement), dtype=np.bool_)
-        interval_s = np.full(len(placement), np.inf)
+        reached_s = np.full(len(placement), np.inf)
         if len(placement):
             valid = self._rules.are_kept(*plans)
         if valid.any():
             kept = np.flatnonzero(valid)
             answer = self._session.evaluate(*(array[kept] for array in plans))
-            interval_s[kept], valid[kept] = answer.interval_s, answer.valid
-        return Evaluations(interval_s, valid)
+            reached_s[kept], valid[kept] = answer.objective_s, answer.valid
+        return Evaluations(reached_s, valid)
 
     def close(self) -> None:
         """Close it in the environment; a failure is only logged, for nobody waits for it."""
@@ -224,6 +229,13 @@ class EvaluationSession:
             self._session.close()
         except GoOptError as error:
             _log.warning("%s", error)
+
+    def _metrics(self, reached_s: float) -> plan_pb2.Metrics:
+        if reached_s == math.inf:
+            return plan_pb2.Metrics(interval_s=reached_s, latency_s=reached_s, makespan_s=reached_s)
+        if self._objective == "latency":
+            return plan_pb2.Metrics(makespan_s=reached_s, valid=True)
+        return plan_pb2.Metrics(interval_s=reached_s, throughput_per_s=1.0 / reached_s, valid=True)
 
     def _why_broken(self, batch: int, i: int, plan: Plan) -> str:
         """The first rule that a plan with replicated stages, relays or clones breaks, memory apart; or none.

@@ -17,6 +17,7 @@ import numpy as np
 from go_opt.agents.training.problems.environment import Evaluations
 from go_opt.env import Target, load_target, target_names
 from go_opt.env.evaluation import Plans
+from go_opt.env.model.metrics import Objective, check_choice, check_objective, objective_s
 from go_opt.env.target.toml import target_to_toml
 from go_opt.errors import (
     EnvironmentFailedError,
@@ -53,6 +54,7 @@ class RemoteEnvironment:
     Args:
       fidelity: what it is asked for; ``hardware`` is whatever it measures on.
       timeout_s: how long it may take to open a session, or for one message of plans.
+      objective: whether it is asked for intervals or makespans.
     """
 
     address: str
@@ -60,14 +62,12 @@ class RemoteEnvironment:
     credentials: Credentials = field(default_factory=Credentials)
     timeout_s: float = 600.0
     retry: Retry = field(default_factory=Retry)
+    objective: Objective = "throughput"
 
     def __post_init__(self) -> None:
         parse_address(self.address)
-        if self.fidelity not in get_args(ServedFidelity):
-            choices = ", ".join(get_args(ServedFidelity))
-            raise InvalidInputError(
-                f"fidelity must be one of {choices}, not {self.fidelity!r}.", field="fidelity"
-            )
+        check_choice("fidelity", self.fidelity, get_args(ServedFidelity))
+        check_objective(self.objective)
         if not self.timeout_s > 0:
             raise InvalidInputError(f"timeout_s is {self.timeout_s}, must be above zero.", field="timeout_s")
 
@@ -102,7 +102,7 @@ class _Opened:
 
     session_id: str
     max_batch_plans: int
-    reference_interval_s: float
+    reference_s: float
     writer: PlanWriter
 
 
@@ -150,16 +150,16 @@ class RemoteSession:
         return self._evaluated(len(plans), write)
 
     def _evaluated(self, num_plans: int, write: _Write) -> Evaluations:
-        interval_s = np.full(num_plans, np.inf)
+        reached_s = np.full(num_plans, np.inf)
         valid = np.zeros(num_plans, dtype=np.bool_)
         done = 0
         while done < num_plans:
             metrics = self._retried(partial(self._ask, range(done, num_plans), write))
             stop = done + len(metrics)
-            interval_s[done:stop] = [each.interval_s for each in metrics]
+            reached_s[done:stop] = [objective_s(each, self._environment.objective) for each in metrics]
             valid[done:stop] = [each.valid for each in metrics]
             done = stop
-        return Evaluations(interval_s, valid)
+        return Evaluations(reached_s, valid)
 
     def close(self) -> None:
         """Close the session; one that cannot be told so expires by itself."""
@@ -218,10 +218,16 @@ class RemoteSession:
             graph=graph_to_proto(graph),
             target=_target_to_proto(self._target),
             fidelity=f"FIDELITY_{environment.fidelity.upper()}",
+            objective=f"OBJECTIVE_{environment.objective.upper()}",
         )
         response = self._stub.CreateSession(request, timeout=environment.timeout_s)
         if tuple(response.op_names) != graph.op_names or response.max_batch_plans < 1:
             raise EnvironmentFailedError("it holds another graph than it was sent.")
+        reference_s = response.reference_interval_s
+        if environment.objective == "latency":
+            reference_s = response.reference_makespan_s
+            if not reference_s:  # a service that is older than the field answers intervals
+                raise EnvironmentFailedError("it is of a version that serves no objective latency.")
         ops = np.arange(graph.num_ops, dtype=np.int32)
         example = Plan.create(
             graph,
@@ -235,7 +241,7 @@ class RemoteSession:
         return _Opened(
             response.session_id,
             response.max_batch_plans,
-            response.reference_interval_s,
+            reference_s,
             PlanWriter(replace(example, graph_fingerprint=response.graph_fingerprint)),
         )
 
@@ -283,7 +289,7 @@ def _checked(
             f"to the {num_plans} plans of batch {number}."
         )
     for i, (metrics, reward) in enumerate(zip(response.metrics, response.rewards, strict=True)):
-        if metrics.valid and math.isfinite(opened.reference_interval_s) and not math.isfinite(reward):
+        if metrics.valid and math.isfinite(opened.reference_s) and not math.isfinite(reward):
             raise EnvironmentFailedError(f"the reward of plan {i} of batch {number} is {reward}.")
     answered: Sequence[plan_pb2.Metrics] = response.metrics
     return answered

@@ -89,7 +89,7 @@ class _FlakySession:
         try:
             self._environment.trip("answers NaN")
         except RuntimeError:
-            return Evaluations(np.full_like(answer.interval_s, np.nan), answer.valid)
+            return Evaluations(np.full_like(answer.objective_s, np.nan), answer.valid)
         return answer
 
     def close(self) -> None:

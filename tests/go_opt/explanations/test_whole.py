@@ -14,14 +14,16 @@ from rich.console import Console
 from go_opt import optimize
 from go_opt.env import cost_tables, evaluate_batch, load_target, load_zoo, zoo_entries
 from go_opt.env.model.metrics import WAITING
+from go_opt.env.target.first_chips import first_chips
 from go_opt.errors import PlanError
 from go_opt.explanations import PlanExplanation, explain_op, explain_plan
 from go_opt.explanations.as_json import explanation_to_dict
-from go_opt.explanations.what_if import FASTER
+from go_opt.explanations.what_if import FASTER, OneMoreChip, one_more_chip
 from go_opt.model.plan import Clone, Relay
 from go_opt.report.explanation import print_plan_explanation, summary_lines
 from go_opt.report.op_explanation import print_op_explanation
 from go_opt.solver import Bound, Pin
+from tests.env.test_makespan import measured_graph
 from tests.strategies import (
     examples,
     kind_names,
@@ -103,6 +105,8 @@ def test_of_the_makespan_where_that_was_asked_for() -> None:
     for words in (
         f"makespan {told.reached_s * 1e6:.4g} us of one inference alone",
         "What binds: the critical path",
+        "idle        ",
+        "kernels of other chips",
         "no plan has a makespan below 20 us",
         " kernel ",
         " transfer ",
@@ -111,6 +115,33 @@ def test_of_the_makespan_where_that_was_asked_for() -> None:
     of_op = explain_op(graph, target, plan, "mix", objective="latency").alone
     assert of_op is not None
     assert of_op.start_s + of_op.seconds + of_op.slack_s <= told.reached_s
+
+
+def test_one_more_chip_by_hand() -> None:
+    gpus = load_target("gpu-4")
+    two = replace(first_chips(gpus, 2), kinds=(replace(gpus.kinds[0], name="chip", count=2),))
+    graph = measured_graph({"a": 6, "b": 6, "c": 6}, {})
+    told = explain_plan(graph, two, make_plan(graph, two, [0, 0, 0]), objective="latency")
+    assert told.one_more_chip == OneMoreChip(pytest.approx(6e-6), pytest.approx(12e-6))
+    assert "A list schedule of the same kernels: 12 us, with one more chip 6 us" in text_of(told)
+    assert explain_plan(graph, two, make_plan(graph, two, [0, 0, 0])).one_more_chip is None
+    ring = small_mcm(2)
+    assert (
+        explain_plan(graph, ring, make_plan(graph, ring, [0, 0, 1]), objective="latency").one_more_chip
+        is None
+    )
+
+
+@settings(max_examples=examples(20))
+@given(seeds)
+def test_one_more_chip_is_the_target_with_one_more(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    graph, gpus = random_graph(rng, 20), load_target("gpu-4")
+    three = first_chips(gpus, 3)
+    fewer, more = (one_more_chip(graph, on, make_plan(graph, on, [0] * 20)) for on in (three, gpus))
+    assert fewer is not None
+    assert more is not None
+    assert fewer.makespan_s == more.makespan_without_s
 
 
 def test_how_full_chips_and_links_are() -> None:
