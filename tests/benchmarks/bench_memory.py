@@ -65,7 +65,7 @@ def on_ideal(name: str, budget_s: float, ideal: str) -> float:
 
     now = go_opt.optimize(graph, TARGET, budget_s=budget_s, policy=None)
     with patch("go_opt.env.cost.tables.CostTables", costs):
-        then = go_opt.optimize(graph, target, budget_s=budget_s, policy=None, simulate=False)
+        then = go_opt.optimize(graph, target, budget_s=budget_s, policy=None, start=now.plan)
     gain = now.metrics.interval_s / then.metrics.interval_s
     print(f"| {name} | {in_us(now):.1f} | {in_us(then):.1f} | {gain:.2f}x |", flush=True)
     return gain
