@@ -96,7 +96,7 @@ def test_the_best_plan_of_finetuning(finetuned: Path) -> None:
     assert verify(request.graph, request.target, plan) == []
     with open_session(LocalEnvironment(), request.graph, request.target) as session:
         answer = session.evaluate(best.placement[None], best.order[None], best.fusion_group[None])
-    assert answer.interval_s[0] == best.interval_s
+    assert answer.objective_s[0] == best.interval_s
 
 
 def test_progress(tmp_path: Path) -> None:
