@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import count, islice
+from itertools import chain, count, cycle, islice
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from go_opt.agents.decoding.exploration import KeySpace, antithetic_normals, dra
 from go_opt.agents.decoding.outputs import Outputs
 from go_opt.agents.inputs.features import GraphFeatures, graph_features
 from go_opt.agents.inputs.padding import rows_to_ops
-from go_opt.common.arrays import IntArray
+from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import Target
 from go_opt.env.copies.stages import stages_of_sizes
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
@@ -92,6 +92,24 @@ def policy_plans(
         yield from islice(staged, 1)
 
 
+def own_plans(advised: Advice, instance: Instance, seed: int) -> Iterator[PolicyPlan]:
+    """Endless plans that the policy decides alone, order, kernels and placement at once; seeded.
+
+    First its means, then keys drawn in pairs. SLICE and SAMPLE (before that their likeliest, FIX) make
+    the placements valid in turn. None where chip kinds that exclude ops leave an order no valid one.
+    """
+    outputs, rng = advised.outputs, np.random.default_rng((seed, 4))
+    space = key_space(advised.directions)
+    means: tuple[Mode, ...] = ("slice_likeliest", "fix")
+    draws: tuple[Mode, ...] = ("slice_sampled", "sample")
+    keys = outputs.schedule_key[None], outputs.fusion_key[None]
+    with suppress(InfeasibleError):
+        for mode in chain(means, cycle(draws)):
+            decisions = Decisions(*keys, outputs.placement_logits, outputs.cut_score)
+            yield from _decoded(instance, decisions, mode, 1, rng)
+            keys = keys if mode == means[0] else _drawn_keys(space, outputs, rng)
+
+
 def _drawn_stages(
     instance: Instance,
     outputs: Outputs,
@@ -125,15 +143,20 @@ def _pair(
     method: str, instance: Instance, space: KeySpace, outputs: Outputs, rng: np.random.Generator
 ) -> Iterator[PolicyPlan]:
     """Two draws of opposite noise."""
+    schedule_key, fusion_key = _drawn_keys(space, outputs, rng)
+    for i in range(2):
+        group, order = schedule(instance, schedule_key[i], fusion_key[i])
+        yield PolicyPlan(method, order, group, None)
+
+
+def _drawn_keys(space: KeySpace, outputs: Outputs, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+    """[2, N] schedule and fusion keys of opposite noise."""
     schedule_log_std, fusion_log_std = outputs.exploration_log_std
     normals = antithetic_normals(rng, 2, len(schedule_log_std))
     schedule_key = draw_keys(space, outputs.schedule_key, schedule_log_std, normals)
     # Of its own noise: kernels that always went with the opposite order would be half of what is possible.
     normals = antithetic_normals(rng, 2, len(fusion_log_std))
-    fusion_key = draw_keys(space, outputs.fusion_key, fusion_log_std, normals)
-    for i in range(2):
-        group, order = schedule(instance, schedule_key[i], fusion_key[i])
-        yield PolicyPlan(method, order, group, None)
+    return schedule_key, draw_keys(space, outputs.fusion_key, fusion_log_std, normals)
 
 
 def _drawn_placements(
@@ -148,7 +171,12 @@ def _drawn_placements(
     rng = np.random.default_rng(seed)
     with suppress(InfeasibleError):
         while True:
-            decoded = decode(instance, decisions, mode, seed=int(rng.integers(2**31)), draws=draws)
-            plans = zip(decoded.placement, decoded.order, decoded.fusion_group, strict=True)
-            for placement, order, group in plans:
-                yield PolicyPlan("policy: placement", order, group, placement)
+            yield from _decoded(instance, decisions, mode, draws, rng)
+
+
+def _decoded(
+    instance: Instance, decisions: Decisions, mode: Mode, draws: int, rng: np.random.Generator
+) -> Iterator[PolicyPlan]:
+    decoded = decode(instance, decisions, mode, seed=int(rng.integers(2**31)), draws=draws)
+    for placement, order, group in zip(decoded.placement, decoded.order, decoded.fusion_group, strict=True):
+        yield PolicyPlan("policy: placement", order, group, placement)

@@ -13,7 +13,7 @@ from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search.optimizer import optimize_request
-from go_opt.search.policies import find_policy
+from go_opt.search.policies import ONLY, find_policy
 
 
 def fewest_chips(
@@ -90,7 +90,15 @@ def _solver(
     file = find_policy(policy)
 
     def solve(target: Target, request: Request) -> OptimizeResult:
-        return optimize_request(graph, target, request, policy=file, on_step=on_step, should_stop=should_stop)
+        return optimize_request(
+            graph,
+            target,
+            request,
+            policy=file,
+            policy_alone=policy == ONLY,
+            on_step=on_step,
+            should_stop=should_stop,
+        )
 
     return solve
 

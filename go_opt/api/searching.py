@@ -17,7 +17,7 @@ from go_opt.model.plan import Plan
 from go_opt.model.start import Start
 from go_opt.result import Decide, Objective, OptimizeResult, Request, Step
 from go_opt.search.optimizer import optimize_request
-from go_opt.search.policies import find_policy
+from go_opt.search.policies import ONLY, find_policy
 from go_opt.solver.problem.user_constraints import UserConstraint
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def optimize(
       max_latency_s: the longest ``latency_s`` of a plan, in seconds or as ``"2ms"``, while its
         interval is minimised.
       policy: ``default`` is the one that ships, a path one of your own, None or ``"none"``
-        none. It takes part where the budget leaves room for it.
+        none. It takes part where the budget leaves room for it. With ``"only"`` the shipped one
+        decides placement, order and kernels alone.
       costs: CSV file of measured seconds (:func:`with_measured_costs`).
       on_step: called after every method of the portfolio.
       on_improvement: called with every better plan, as it would be answered then.
@@ -106,6 +107,7 @@ def optimize(
         on,
         request,
         policy=find_policy(policy),
+        policy_alone=policy == ONLY,
         on_step=on_step,
         on_improvement=on_improvement,
         should_stop=should_stop,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from go_opt.env import Target
+from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search.compiling.kernel_cache import start_compiling
@@ -38,6 +39,7 @@ def optimize_request(
     request: Request,
     *,
     policy: Path | None = None,
+    policy_alone: bool = False,
     on_step: Callable[[Step], None] = lambda step: None,
     on_improvement: Callable[[OptimizeResult], None] = lambda result: None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -46,15 +48,19 @@ def optimize_request(
 
     Args:
       policy: the file of the policy that takes part where the request leaves room for it.
+      policy_alone: whether nothing but the policy proposes plans.
       on_improvement: sees every better plan, as the answer were the search to end there.
 
     Raises:
       InfeasibleError: no valid plan was found; the message names op, demand and limit.
+      InvalidInputError: the policy is to decide alone, and not everything is to be decided.
       PolicyError: the file is malformed.
     """
-    solve = partial(_search_whole_ops, target=target, policy=policy)
+    if policy_alone and request.decide != "all":
+        raise InvalidInputError("policy 'only' decides all, so decide must be 'all'.", field="decide")
+    solve = partial(_search_whole_ops, target=target, policy=policy, policy_alone=policy_alone)
     divisible = divisible_ops(graph, target, request)
-    if divisible.any():
+    if divisible.any() and not policy_alone:
         solve = partial(search_with_splits, target=target, divisible=divisible, solve=solve)
     return solve(
         graph, request=request, on_step=on_step, on_improvement=on_improvement, should_stop=should_stop
@@ -67,12 +73,13 @@ def _search_whole_ops(
     *,
     target: Target,
     policy: Path | None,
+    policy_alone: bool,
     on_step: Callable[[Step], None],
     on_improvement: Callable[[OptimizeResult], None],
     should_stop: Callable[[], bool],
 ) -> OptimizeResult:
     refuse_unreachable(graph, target, request)
-    if policy is not None and not policy_takes_part(graph, target, request):
+    if not (policy_alone or policy_takes_part(graph, target, request)):
         policy = None
     if request.objective == "throughput" and target.goes_forward:
         start_compiling()
@@ -97,7 +104,8 @@ def _search_whole_ops(
         return False
 
     try:
-        with closing(portfolio_events(search, policy)) as events:  # a thread of theirs ends with them
+        # A thread of theirs ends with the events.
+        with closing(portfolio_events(search, policy, is_alone=policy_alone)) as events:
             # The first plan needs few kernels. The others, which may have to be compiled, load when it
             # is there, and not on the time of the search.
             with nullcontext() if are_loaded(kernels) else search.clock_stopped():
@@ -113,7 +121,7 @@ def _search_whole_ops(
         if search.best is None:
             raise
         is_stopped = True
-    if search.best is not None and not is_stopped:
+    if search.best is not None and not (is_stopped or policy_alone):
         _try_fewer_copies(search, search.best)
     return search.answer(checks=checks and not is_stopped)
 

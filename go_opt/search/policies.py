@@ -17,18 +17,19 @@ from go_opt.errors import PolicyError
 from go_opt.model.graph import Graph
 
 SHIPPED: Final = "policy.safetensors"
+ONLY: Final = "only"  # the shipped policy, and no other method
 _log = logging.getLogger(__name__)
 
 
 def find_policy(policy: str | Path | None) -> Path | None:
-    """The file of a policy: ``"default"`` is the shipped one, ``"none"`` or None is none.
+    """The file of a policy: ``"default"`` and ``"only"`` are the shipped one, ``"none"`` or None is none.
 
     Raises:
       PolicyError: a file of your own is missing, malformed or of another version.
     """
     if policy is None or policy == "none":
         return None
-    if policy == "default":
+    if policy in ("default", ONLY):
         return _shipped_policy()
     path = Path(policy).absolute()
     _loaded(path)

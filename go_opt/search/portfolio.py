@@ -15,7 +15,7 @@ from go_opt.search.compiling.kernel_cache import are_compiled
 from go_opt.search.methods.background import has_core_to_spare, in_background
 from go_opt.search.methods.events import Event, Proposal, SearchView, has_static_constraints, waiting_until
 from go_opt.search.methods.first_plans import Start
-from go_opt.search.methods.guesses import until_advised
+from go_opt.search.methods.guesses import policy_alone, until_advised
 from go_opt.search.policies import ask_policy
 from go_opt.search.table import is_along_ring, is_for_latency, serving
 
@@ -43,12 +43,18 @@ def policy_takes_part(graph: Graph, target: Target, request: Request) -> bool:
     )
 
 
-def portfolio_events(search: SearchView, policy: Path | None = None) -> Generator[Event, None, None]:
+def portfolio_events(
+    search: SearchView, policy: Path | None = None, *, is_alone: bool = False
+) -> Generator[Event, None, None]:
     """Events from the surest method to the most speculative; ends when nothing is left to try.
 
     Args:
       policy: the file of the policy that takes part.
+      is_alone: whether no other method does.
     """
+    if policy is not None and is_alone:
+        yield from policy_alone(search, ask_policy(policy, search.graph, search.target))
+        return
     start = Start(search)
     for method in serving(search, "first"):
         yield from method.events(start)

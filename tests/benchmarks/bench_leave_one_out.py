@@ -10,7 +10,8 @@ which are taken at equal steps from the smallest to the largest. Every result is
 what stands there is not run again, so a run goes on where it was stopped. A second of the budget is
 two seconds of processor time, as on two cores with nothing else to do, so that other work on the
 machine does not count. ``control`` leaves nothing out and has other seeds: what two runs differ by
-without a reason. The seeds after the first are run only on graphs where the first one ends half a
+without a reason. The search has no policy; ``with the policy`` and ``with an untrained policy`` add
+one. The seeds after the first are run only on graphs where the first one ends half a
 per cent elsewhere. The table has, for every method, the geometric mean of interval (for latency, of
 makespan) without over that with it, the family that loses most, and the graphs that lose and gain
 more than 1 % in the median of the seeds. Where no plan is found in time there is no row.
@@ -39,6 +40,7 @@ APART: Final = 0.01
 CLOSE: Final = 0.005  # below it, other seeds are not asked
 CORES: Final = 2  # that a search uses
 CONTROL_SEEDS: Final = 1_000
+POLICIES: Final = {"with the policy": "default", "with an untrained policy": "untrained"}
 Change = tuple[str, Any]  # what is replaced, by what
 
 
@@ -77,6 +79,7 @@ def changes() -> dict[str, list[Change]]:
     return {
         "full": [],
         "control": [],
+        **{name: [] for name in POLICIES},
         "tied keys": [("go_opt.solver.orders.joint_orders.tied_keys", lambda *args: None)],
         "interchange": [("go_opt.solver.certify.problem.build._interchange_edges", no_edges)],
         "forwarded weights": [("go_opt.search.methods.slices.slice_order_forwarded", no_slicing)],
@@ -159,11 +162,25 @@ def _searched(entry: Any, name: str, seed: int, options: argparse.Namespace) -> 
             objective=options.objective,
             budget_s=parse_duration_s(options.budget, "--budget"),
             seed=seed,
-            policy=None,
+            policy=_policy(POLICIES.get(name), options.out),
             simulate=False,
             replication=options.replication,
             relays=not options.strict,
         )
+
+
+def _policy(name: str | None, out: Path) -> str | None:
+    """A policy to search with; the untrained one is written beside the results."""
+    if name != "untrained":
+        return name
+    from go_opt.agents.networks import PolicyConfig, initial_parameters
+    from go_opt.agents.policy.network import Policy, save_policy
+
+    path = out.with_name("untrained.safetensors")
+    if not path.exists():
+        config = PolicyConfig()
+        save_policy(path, Policy(config, initial_parameters(config, 0)), {})
+    return str(path)
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

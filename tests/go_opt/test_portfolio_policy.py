@@ -15,7 +15,7 @@ from go_opt.agents.decoding.outputs import Outputs
 from go_opt.agents.decoding.proposals import Advice, PolicyPlan, advice
 from go_opt.agents.inputs.features import NUM_EXPLORED
 from go_opt.env import Target, load_target
-from go_opt.errors import PolicyError
+from go_opt.errors import InfeasibleError, InvalidInputError, PolicyError
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search import portfolio, table
@@ -100,7 +100,9 @@ def asking(monkeypatch: pytest.MonkeyPatch, graph: Graph, target: Target) -> Ask
 
 
 def search(graph: Graph, target: Target, policy: Path | None = FILE, **options: Any) -> OptimizeResult:
-    calls = {name: options.pop(name) for name in ("on_step", "should_stop") if name in options}
+    calls = {
+        name: options.pop(name) for name in ("on_step", "should_stop", "policy_alone") if name in options
+    }
     return optimize_request(graph, target, Request(**options), policy=policy, **calls)
 
 
@@ -110,6 +112,29 @@ def methods(result: OptimizeResult) -> list[str]:
 
 def by_policy(result: OptimizeResult) -> list[str]:
     return [method for method in methods(result) if method.startswith(OWN)]
+
+
+# --------------------------------------------------------------------------- the policy alone
+
+
+def test_alone_it_makes_every_plan(graph: Graph, target: Target, asking: Asking) -> None:
+    asking()
+    first, again = (search(graph, target, policy_alone=True, max_evaluations=9, seed=seed) for seed in (5, 5))
+    assert set(methods(first)) == {"policy: placement"}
+    assert_consistent(graph, target, first)
+    assert (first.metrics.interval_s, methods(first)) == (again.metrics.interval_s, methods(again))
+
+
+def test_alone_it_decides_all(graph: Graph, target: Target, asking: Asking) -> None:
+    asking()
+    with pytest.raises(InvalidInputError, match="decide must be 'all'"):
+        search(graph, target, policy_alone=True, decide="placement")
+
+
+def test_alone_without_an_answer_there_is_no_plan(graph: Graph, target: Target, asking: Asking) -> None:
+    asking(None)
+    with pytest.raises(InfeasibleError, match="no answer"):
+        search(graph, target, policy_alone=True, max_evaluations=9)
 
 
 # --------------------------------------------------------------------------- who takes part

@@ -34,7 +34,8 @@ class Search:
     max_evaluations: Annotated[int | None, typer.Option(help="Plans to evaluate at most.")] = None
     seed: Annotated[int, typer.Option(help="Same seed and evaluations, same answer.")] = 0
     policy: Annotated[
-        str, typer.Option(metavar="NAME|PATH", help="default, none, or a policy file of your own.")
+        str,
+        typer.Option(metavar="NAME|PATH", help="default, none, a policy file, or only: no other method."),
     ] = "default"
     decide: Annotated[Decide, typer.Option(help="placement: one kernel per op, default order.")] = "all"
     fidelity: Annotated[Fidelity, typer.Option(help="What evaluates plans; simulated proves no bound.")] = (

@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.agents.decoding.proposals import Advice, PolicyPlan, policy_plans
+from go_opt.agents.decoding.proposals import Advice, PolicyPlan, own_plans, policy_plans
 from go_opt.common.arrays import IntArray
 from go_opt.env import list_schedule
-from go_opt.search.methods.events import Event, Proposal, SearchView, Waiting, waiting_until
+from go_opt.search.methods.events import Event, NoPlan, Proposal, SearchView, Waiting, waiting_until
 from go_opt.search.methods.slices import split_slices, widest_slices
 from go_opt.solver import earliest_finish_placement
 from go_opt.solver.orders import random_orders
@@ -58,6 +58,17 @@ def _random_orders(search: SearchView, fused: IntArray) -> Iterator[tuple[IntArr
         yield structured, True
         if request.is_interval_alone:  # they take long for one sample
             yield list_schedule(graph, fused, rng.random(int(fused.max()) + 1)), False
+
+
+def policy_alone(search: SearchView, asked: Future[Advice | None]) -> Iterator[Event]:
+    """The policy's plans and nothing else: it decides placement, order and kernels at once."""
+    yield from until_advised(search, asked)
+    advised = asked.result() if asked.done() else None
+    if advised is None:
+        yield NoPlan("the policy had no answer.")
+        return
+    for plan in own_plans(advised, instance(search.graph, search.target), search.request.seed):
+        yield from _policy_plan(search, plan)
 
 
 def until_advised(search: SearchView, asked: Future[Advice | None]) -> Iterator[Waiting]:

@@ -32,10 +32,10 @@ _Request = training_pb2.PretrainRequest | training_pb2.FinetuneRequest
 def check_names(message: _Request) -> None:
     """Raise where the name of the policy or the id of the request is malformed."""
     name = message.policy
-    if not _POLICY_NAME.fullmatch(name) or name in ("default", "none"):
+    if not _POLICY_NAME.fullmatch(name) or name in ("default", "none", "only"):
         raise InvalidInputError(
             "policy must be 1 to 63 of a-z, 0-9, '-', '_' and '.', the first a letter or digit, and not "
-            f"'default' or 'none', not {name[:100]!r}.",
+            f"'default', 'none' or 'only', not {name[:100]!r}.",
             field="policy",
         )
     if len(message.request_id) > MOST_REQUEST_ID_CHARS:

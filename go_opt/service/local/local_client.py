@@ -155,7 +155,7 @@ class LocalClient(TrainingClient):
         self.close()
 
     def _policy(self, name: str | None) -> str | Path | None:
-        return name if name in ("default", "none", None) else self._local_jobs.find_policy(name)
+        return name if name in ("default", "only", "none", None) else self._local_jobs.find_policy(name)
 
 
 def _graph(graph: Graph | nx.DiGraph | OnnxModel) -> Graph:

@@ -98,8 +98,11 @@ class OptimizerService(Service):
     def _policy(self, data: bytes, owner: str) -> Iterator[Policy]:
         """The policy of a request; what its file is at fault for is told of its name, not its place."""
         name = split_graph(optimizer_pb2.OptimizeRequest, data)[0].policy
-        if name in ("", "default", "none"):
-            yield None if name == "none" else "default"
+        if name in ("none", "only"):
+            yield None if name == "none" else "only"
+            return
+        if name in ("", "default"):
+            yield "default"
             return
         path = self._find_policy(name, owner)
         try:

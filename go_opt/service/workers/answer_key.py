@@ -37,7 +37,7 @@ def answer_key(
         "graph": graph.fingerprint,
         "sent": sent.digest,
         "target": target.fingerprint,
-        "policy": _policy_digest(policy),
+        "policy": ("only " if policy == "only" else "") + _policy_digest(policy),
         **request.options,
         # Their fields alone would not tell kinds apart.
         "constraints": constraints_to_toml(request.constraints),

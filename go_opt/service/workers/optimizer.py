@@ -42,7 +42,7 @@ _RESERVE_S_PER_BYTE: Final = 2e-8
 # Plans of larger graphs may take seconds in the simulator, which a deadline has no room for.
 _MOST_SIMULATED_BYTES: Final = 1_000_000
 
-Policy = Literal["default"] | Path | None  # what takes part in a search
+Policy = Literal["default", "only"] | Path | None  # what takes part in a search
 _OfPlan = optimizer_pb2.EvaluateRequest | optimizer_pb2.VerifyRequest | optimizer_pb2.ExplainRequest
 Improve = Callable[[optimizer_pb2.OptimizeResponse], None]
 

@@ -132,8 +132,9 @@ class _Worker:
 
 
 def _policy(text: str | None) -> Policy:
-    if text is None or text == "default":
-        return None if text is None else "default"
+    match text:
+        case None | "default" | "only":
+            return text
     return Path(text)
 
 
