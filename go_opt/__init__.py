@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from go_opt.run.profiling.profiling import Profile as Profile
     from go_opt.run.profiling.profiling import profile as profile
     from go_opt.service.client.client import Client as Client
+    from go_opt.service.client.local_client import LocalClient as LocalClient
     from go_opt.service.client.operation import Operation as Operation
     from go_opt.service.environment.remote_environment import RemoteEnvironment as RemoteEnvironment
-    from go_opt.service.local.local_client import LocalClient as LocalClient
     from go_opt.service.transport.credentials import Credentials as Credentials
     from go_opt.service.transport.retry import Retry as Retry
     from go_opt.solver import ChipLimit as ChipLimit
@@ -78,7 +78,7 @@ _DOORS = {
     "CutAfter": "go_opt.solver",
     "Forbid": "go_opt.solver",
     "Graph": "go_opt.model.graph",
-    "LocalClient": "go_opt.service.local.local_client",
+    "LocalClient": "go_opt.service.client.local_client",
     "Metrics": "go_opt.env",
     "Operation": "go_opt.service.client.operation",
     "OnnxModel": "go_opt.frontends.onnx_model",

@@ -10,7 +10,7 @@ from typing import Any
 from go_opt.env import Metrics
 from go_opt.env.model.metrics import STALL_CAUSES, Simulation
 from go_opt.errors import InfeasibleError
-from go_opt.model.codecs.plan_names import names_to_dict
+from go_opt.model.codecs.plan_json import names_to_dict
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import OptimizeResult

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from go_opt.env import Target
 from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import InfeasibleError
-from go_opt.model.codecs.plan_json import save_plan
-from go_opt.model.codecs.plan_names import names_to_dict
+from go_opt.model.codecs.plan_json import names_to_dict, save_plan
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import check_seed

@@ -43,7 +43,7 @@ def load(
         _refuse_dims(name, dims)
         return load_zoo(name.removeprefix(ZOO_PREFIX), precision)
     if name.endswith(".json"):
-        from go_opt.frontends.graph_file import load_graph_json
+        from go_opt.frontends.graph_like import load_graph_json
 
         _refuse_dims(name, dims)
         return load_graph_json(Path(name), precision)

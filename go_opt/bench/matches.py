@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from importlib.util import find_spec
 from typing import Any, Final
 
 from go_opt.bench.rivals import RIVALS, Limits, Outcome, Point
 from go_opt.common.suggestion import suggestion
+from go_opt.env import Target, parse_target
+from go_opt.env.target.toml import target_to_toml
 from go_opt.env.zoo import SPLITS, zoo_entries, zoo_entry, zoo_families
 from go_opt.errors import InvalidInputError
 from go_opt.result import Decide
@@ -142,3 +144,16 @@ def why_unplayable(method: str) -> str:
     if not needs or find_spec(needs) is not None:
         return ""
     return f"{method} needs {needs}, which is not installed: pip install 'go-opt[bench]'."
+
+
+def with_links_scaled(target: Target, scale: float) -> Target:
+    """``target`` with every link between chips ``scale`` times as fast; the host's stay."""
+    if not (math.isfinite(scale) and scale > 0):
+        raise InvalidInputError(f"link_scale must be above zero, not {scale}.", field="link_scale")
+    if scale == 1:
+        return target
+    topology = replace(target.topology, rate_bytes_per_s=target.topology.rate_bytes_per_s * scale)
+    name = f"{target.name}, links x{scale:g}"
+    return parse_target(
+        target_to_toml(replace(target, name=name, topology=topology)), f"{target.source}, links x{scale:g}"
+    )

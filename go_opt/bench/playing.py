@@ -6,8 +6,7 @@ import math
 
 from go_opt import api
 from go_opt.agents.generator import generate_graph
-from go_opt.bench.link_scale import with_links_scaled
-from go_opt.bench.matches import OURS, Match, Record
+from go_opt.bench.matches import OURS, Match, Record, with_links_scaled
 from go_opt.bench.rivals import RIVALS, Limits, Outcome, Point, compete, pose
 from go_opt.env import Target
 from go_opt.errors import InfeasibleError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -11,10 +12,12 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from types import TracebackType
 from typing import Final, NamedTuple
 
 from go_opt.bench.matches import Match, Record
-from go_opt.errors import GoOptError
+from go_opt.errors import GoOptError, InvalidInputError
 
 OVERTIME_S: Final = 120.0  # to load, to warm up and to end, beside twice the budget
 
@@ -105,3 +108,55 @@ def _end(connection: Connection, match: _Running) -> None:
     match.process.join()
     match.process.close()
     connection.close()
+
+
+class RecordFile:
+    """The records of a file, and a place to append more."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.records = self._read()
+        try:
+            self._file = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise self._refused(f"cannot be written: {error.strerror or error}") from None
+
+    def __enter__(self) -> RecordFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def append(self, record: Record) -> None:
+        """Write one record, whole, at once."""
+        self._file.write(json.dumps(record.to_dict(), allow_nan=False) + "\n")
+        self._file.flush()
+
+    def _read(self) -> dict[Match, Record]:
+        """By match, the last counts; of a line that was cut off nothing stays."""
+        try:
+            text = self._path.read_text("utf-8") if self._path.exists() else ""
+        except (OSError, ValueError) as error:
+            raise self._refused(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        records: dict[Match, Record] = {}
+        whole, _, rest = text.rpartition("\n")
+        for number, line in enumerate(whole.splitlines(), start=1):
+            record = self._record(number, line)
+            if not record.error:
+                records[record.match] = record
+        if rest:
+            if not rest.startswith("{"):
+                raise self._refused("is no file of records")
+            self._path.write_text(whole + "\n" if whole else "", "utf-8")
+        return records
+
+    def _record(self, number: int, line: str) -> Record:
+        try:
+            return Record.from_dict(json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise self._refused(f"has no record in line {number}") from None
+
+    def _refused(self, reason: str) -> InvalidInputError:
+        return InvalidInputError(f"--out: {str(self._path)!r} {reason}.", field="out")

@@ -14,17 +14,15 @@ import typer
 from go_opt.cli.commands import (
     INTERRUPTED,
     bench,
+    chips,
     drawing,
-    explaining,
     jobs,
     listing,
     plans,
+    running,
     serving,
     training,
 )
-from go_opt.cli.commands.planning import chips
-from go_opt.cli.commands.running import exporting, profiling, running
-from go_opt.cli.commands.targets import making
 from go_opt.errors import GoOptError, ServiceError
 
 app = typer.Typer(
@@ -39,18 +37,16 @@ app.command("chips")(chips.chips)
 app.command("evaluate")(plans.evaluate)
 app.command("verify")(plans.verify)
 app.command("diff")(plans.diff)
-app.command("explain")(explaining.explain)
+app.command("explain")(drawing.explain)
 app.command("trace")(drawing.trace)
 app.command("report")(drawing.report)
-app.command("export")(exporting.export)
+app.command("export")(running.export)
 app.command("run")(running.run)
-app.command("profile")(profiling.profile)
+app.command("profile")(running.profile)
 app.command("bench")(bench.bench)
 app.command("pretrain")(training.pretrain)
 app.command("finetune")(training.finetune)
 app.command("serve")(serving.serve)
-listing.targets_app.command("new")(making.new)
-listing.targets_app.command("schema")(making.schema)
 app.add_typer(jobs.jobs_app, name="jobs")
 app.add_typer(listing.targets_app, name="targets")
 app.add_typer(listing.zoo_app, name="zoo")

@@ -3,12 +3,13 @@
 A kernel moves whole. Where dataflow is acyclic what it reads from must not stand behind it,
 nor its readers before it, so those on the way move along, and so on: its *closure*. Tensors
 that then pass chips take the relays that the triangle rule asks for. Replicated stages keep
-their chips: a kernel moves to all chips of another stage, which goes by its first.
+their chips: a kernel moves to all chips of another stage, which goes by its first. A stage that
+binds may also get one chip more: a free one, or one of another stage that has several.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -225,3 +226,64 @@ def _useful_clones(graph: Graph, placement: IntArray, clones: tuple[Clone, ...])
         if is_read and placement[op] != clone.chip:
             chips_of.setdefault(op, set()).add(clone.chip)
     return tuple(clone for clone in clones if clone.chip in chips_of.get(graph.op_index[clone.op], ()))
+
+
+@dataclass(frozen=True)
+class Resize:
+    """A stage with one more chip."""
+
+    chip: int  # the first of the stage
+    giver: int | None  # first chip of the stage that has one fewer then; None: a free chip
+    cost: Cost  # of the plan then
+
+
+def best_resize(
+    graph: Graph, target: Target, plan: Plan, chip: int, constraints: Sequence[UserConstraint] = ()
+) -> Resize | None:
+    """The best legal way to one more chip for the stage that starts at ``chip``; None where there is none.
+
+    Args:
+      plan: a valid one; ops keep their kernels and their places among the stages.
+    """
+    if not (plan.placement == chip).any():
+        return None  # results only pass it
+    stages = stages_of(plan.placement, plan.replication)
+    stage = int(np.searchsorted(stages.first_chip, chip))
+    tried = []
+    for giver, sizes in _sizes(stages, stage, target.num_chips):
+        resized = _resized(plan, stages, stages_of_sizes(sizes))
+        cost, excess = plan_cost(graph, target, resized)
+        if not excess:
+            first = None if giver is None else int(stages.first_chip[giver])
+            tried.append((Resize(chip, first, cost), resized))
+    tried.sort(key=lambda pair: pair[0].cost.interval_s)
+    legal = (resize for resize, resized in tried if not verify(graph, target, resized, constraints))
+    return next(legal, None)
+
+
+def _sizes(stages: Stages, stage: int, num_chips: int) -> Iterator[tuple[int | None, np.ndarray]]:
+    """Who gives a chip, and the chips of every stage then."""
+    grown = stages.size.copy()
+    grown[stage] += 1
+    if grown.sum() <= num_chips:
+        yield None, grown
+        return
+    for giver in np.flatnonzero(stages.size > 1).tolist():
+        if giver != stage:
+            sizes = grown.copy()
+            sizes[giver] -= 1
+            yield giver, sizes
+
+
+def _resized(plan: Plan, before: Stages, after: Stages) -> Plan:
+    """The plan with its stages on other chips."""
+    chip_of = dict(zip(before.first_chip.tolist(), after.first_chip.tolist(), strict=True))
+    stage_of_op = before.number(plan.placement)
+    return replace(
+        plan,
+        placement=after.first_chip[stage_of_op],
+        replication=after.size[stage_of_op],
+        relays=tuple(replace(relay, chips=tuple(chip_of[d] for d in relay.chips)) for relay in plan.relays),
+        clones=tuple(replace(clone, chip=chip_of[clone.chip]) for clone in plan.clones),
+        forwards=tuple(chip_of[chip] for chip in plan.forwards),
+    )

@@ -15,8 +15,7 @@ from go_opt.common.arrays import FloatArray
 from go_opt.env import Metrics, Target
 from go_opt.env.copies.relays import clone_name, relay_name
 from go_opt.env.cost.tables import COPY_TYPE
-from go_opt.explanations.forwarding import forwarded_over, streamed_weights
-from go_opt.explanations.loads import Loads
+from go_opt.explanations.loads import Loads, forwarded_over, streamed_weights
 from go_opt.model.graph import INPUT, Graph
 from go_opt.model.plan import Plan
 

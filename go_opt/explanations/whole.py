@@ -16,8 +16,7 @@ from go_opt.env.peak_memory import PeakMemory, peak_memory
 from go_opt.errors import PlanError
 from go_opt.explanations.blocks import Blocks, repeated_blocks
 from go_opt.explanations.loads import Loads
-from go_opt.explanations.moves import Mover, Neighbourhood
-from go_opt.explanations.resizes import Resize, best_resize
+from go_opt.explanations.moves import Mover, Neighbourhood, Resize, best_resize
 from go_opt.explanations.terms import TensorPart, Term, Terms, original_names
 from go_opt.explanations.uses import (
     ChipUse,

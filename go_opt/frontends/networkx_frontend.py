@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from go_opt.errors import GraphError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.fields import Fields, as_integer, shown
+from go_opt.model.codecs.graph_columns import with_tensor_order
 from go_opt.model.codecs.graph_json import excluded_of, measured_of, read_precision
-from go_opt.model.codecs.tensor_order import with_tensor_order
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import INPUT, OP_CLASSES, TENSOR_KINDS, WEIGHT, Graph, Precision
 from go_opt.model.op_costs import OpSignature, op_cost

@@ -11,18 +11,31 @@ from rich.table import Table
 
 from go_opt.common.units import format_bytes, format_duration, format_ratio
 from go_opt.explanations import PlanExplanation
-from go_opt.explanations.moves import Neighbourhood
-from go_opt.explanations.resizes import Resize
-from go_opt.report.parts.path_lines import idle_line, idle_table, path_lines, path_table, slack_line
-from go_opt.report.parts.plan_lines import blocks_lines, copies_lines, memory_lines, origin_lines, stages_of
+from go_opt.explanations.moves import Neighbourhood, Resize
+from go_opt.report.parts.plan_lines import (
+    blocks_lines,
+    copies_lines,
+    memory_lines,
+    origin_lines,
+    split_lines,
+    stages_of,
+)
 from go_opt.report.parts.screen import print_lines, print_table
-from go_opt.report.parts.split_lines import split_lines
-from go_opt.report.parts.stage_names import StageNames, named_stage, stage_cell
-from go_opt.report.parts.term_lines import binding_lines
+from go_opt.report.parts.term_lines import (
+    binding_lines,
+    idle_line,
+    idle_table,
+    path_lines,
+    path_table,
+    slack_line,
+)
 from go_opt.report.parts.wording import (
     MOST_LINES,
+    StageNames,
     counted,
     listed,
+    named_stage,
+    stage_cell,
     table_of,
 )
 from go_opt.result import OPTIMAL_GAP

@@ -14,8 +14,16 @@ from go_opt.explanations.moves import Cost, Move
 from go_opt.explanations.of_op import Read, Written
 from go_opt.report.explanation import violation_lines
 from go_opt.report.parts.screen import print_lines, print_table
-from go_opt.report.parts.stage_names import StageNames, named_stage, stage_range
-from go_opt.report.parts.wording import counted, named_chips, named_place, named_places, table_of
+from go_opt.report.parts.wording import (
+    StageNames,
+    counted,
+    named_chips,
+    named_place,
+    named_places,
+    named_stage,
+    stage_range,
+    table_of,
+)
 
 
 def print_op_explanation(console: Console, told: OpExplanation) -> None:

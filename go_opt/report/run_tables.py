@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from go_opt.common.units import format_duration
-from go_opt.report.parts.stage_names import stage_cell
+from go_opt.report.parts.wording import stage_cell
 from go_opt.run.pipeline.results import RunResult
 
 

@@ -17,7 +17,7 @@ from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.model.metrics import STALL_CAUSES, Simulation
 from go_opt.model.plan import Plan
 from go_opt.report.parts.screen import print_lines, print_table
-from go_opt.report.parts.stage_names import binds, stage_cell
+from go_opt.report.parts.wording import binds, stage_cell
 
 _ROUNDING_S: Final = 1e-12  # what sums of floats leave over
 

@@ -18,10 +18,10 @@ from go_opt.env.critical_path import CriticalPath, critical_path
 from go_opt.explanations.uses import split_uses
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.report.parts.path_lines import path_lines
+from go_opt.report.parts.plan_lines import split_lines
 from go_opt.report.parts.screen import print_lines, print_table
-from go_opt.report.parts.split_lines import split_lines
-from go_opt.report.parts.stage_names import StageNames, binds, stage_cell
+from go_opt.report.parts.term_lines import path_lines
+from go_opt.report.parts.wording import StageNames, binds, stage_cell
 from go_opt.report.simulation_tables import print_simulation
 from go_opt.result import Objective, OptimizeResult, Step
 

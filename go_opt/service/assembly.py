@@ -17,8 +17,8 @@ from go_opt.service.calls.call import ServiceMetric
 from go_opt.service.calls.calls import Service
 from go_opt.service.environment.environment_service import EnvironmentService
 from go_opt.service.jobs.data_directory import DataDirectory
+from go_opt.service.jobs.job import Runner
 from go_opt.service.jobs.manager import JobManager
-from go_opt.service.jobs.runner import Runner
 from go_opt.service.jobs.runners.local_runner import LocalRunner
 from go_opt.service.jobs.scheduler import JobLimits
 from go_opt.service.services.operations_service import OperationsService

@@ -20,16 +20,14 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from go_opt.common.cores import num_cores
-from go_opt.common.process_memory import give_back
+from go_opt.common.processes import give_back
 from go_opt.service.calls.admission import AdmissionLimits
 from go_opt.service.calls.call import Observer
 from go_opt.service.calls.calls import Calls, Service
-from go_opt.service.calls.listener import Listener
-from go_opt.service.calls.parsing import ParsedRequests
+from go_opt.service.calls.listener import Listener, ParsedRequests
 from go_opt.service.calls.security import Authentication, Guard, Security
 from go_opt.service.observability.metrics import Metrics
-from go_opt.service.observability.readiness import Readiness
-from go_opt.service.observability.watching import Watching
+from go_opt.service.observability.watching import Readiness, Watching
 from go_opt.service.transport.address import DEFAULT_ADDRESS, Address, check_free, parse_address
 
 # Together the 5 s that orchestrators are promised, with a little to spare.

@@ -57,7 +57,7 @@ from go_opt.agents.training.problems.environment import LocalEnvironment, as_eva
 from go_opt.agents.training.problems.lessons import ORDER_AND_FUSION, PLACEMENT
 from go_opt.bench.rivals import Trial, pose
 from go_opt.bench.rivals.placement_search import anneal
-from go_opt.bench.rivals.units import unit_problem
+from go_opt.bench.rivals.problem import unit_problem
 from go_opt.solver.orders.cheapest import cheapest_slicing
 
 BUDGETS = (1, 20, 200)

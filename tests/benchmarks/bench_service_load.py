@@ -37,7 +37,7 @@ from load_mix import KINDS, SIZES
 from load_watch import PROBES_PER_S, Watch, probed
 from measuring import header
 
-from go_opt.service.transport.channel import MESSAGE_OPTIONS
+from go_opt.service.transport.credentials import MESSAGE_OPTIONS
 
 WARM_S = 20.0  # caches fill, policies load
 GREEDY_CALLS = 32

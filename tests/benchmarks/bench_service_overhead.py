@@ -34,10 +34,10 @@ from go_opt.result import Request
 from go_opt.service.calls.call import Call
 from go_opt.service.calls.calls import Calls, Handler, Service
 from go_opt.service.client.client import Client
-from go_opt.service.messages.convert import request_to_proto
+from go_opt.service.messages.convert_request import request_to_proto
 from go_opt.service.server import serve
 from go_opt.service.services.optimizer_service import OptimizerService
-from go_opt.service.transport.channel import MESSAGE_OPTIONS
+from go_opt.service.transport.credentials import MESSAGE_OPTIONS
 from go_opt.service.workers.process_optimizer import ProcessOptimizer
 from tests.service.big_graph import repeated
 

@@ -23,7 +23,7 @@ from load_mix import BATCH_PLANS, BATCHES, BROKEN_PLANS, TARGET, Ask, Subject, s
 import go_opt
 from go_opt.proto import environment_pb2, optimizer_pb2
 from go_opt.service.messages.convert import result_from_proto
-from go_opt.service.transport.channel import MESSAGE_OPTIONS
+from go_opt.service.transport.credentials import MESSAGE_OPTIONS
 
 CLIENTS = 64
 DEADLINE_S = 120.0

@@ -7,7 +7,7 @@ import numpy as np
 from go_opt.bench.rivals import RIVALS, Rival, Trial
 from go_opt.bench.rivals.order_slice import GENOMES, slice_along
 from go_opt.bench.rivals.placement_search import anneal, evaluate_units
-from go_opt.bench.rivals.units import unit_problem
+from go_opt.bench.rivals.problem import unit_problem
 from go_opt.env import list_schedule
 from go_opt.solver import sample
 from go_opt.solver.orders.genetic import genetic_search

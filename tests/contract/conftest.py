@@ -11,12 +11,12 @@ from typing import Any, Final
 import pytest
 
 from go_opt.service.calls.security import Security
+from go_opt.service.client import local_client
 from go_opt.service.client.client import Client
+from go_opt.service.client.local_client import LocalClient
 from go_opt.service.jobs.data_directory import DataDirectory
 from go_opt.service.jobs.manager import JobManager
 from go_opt.service.jobs.runners.local_runner import LocalRunner
-from go_opt.service.local import local_jobs
-from go_opt.service.local.local_client import LocalClient
 from go_opt.service.server import serve_in_thread
 from go_opt.service.services.operations_service import OperationsService
 from go_opt.service.services.optimizer_service import OptimizerService
@@ -51,7 +51,7 @@ def connected(transport: str, folder: Path) -> Iterator[Any]:
     """A client over the transport, and what it talks to."""
     if transport == "in process":
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(local_jobs, "LocalRunner", lambda: LocalRunner(FAKE_JOB))
+            patch.setattr(local_client, "LocalRunner", lambda: LocalRunner(FAKE_JOB))
             with LocalClient(folder=folder) as here:
                 yield here
         return

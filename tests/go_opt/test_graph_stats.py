@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from go_opt.model.builder import GraphBuilder
-from go_opt.report.graph_stats import OpTypeStats, TensorStats, graph_stats
+from go_opt.report.zoo_tables import OpTypeStats, TensorStats, graph_stats
 from tests.strategies import small_mcm, toy_graph
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from go_opt.model.codecs.plan_names import names_to_dict
+from go_opt.model.codecs.plan_json import names_to_dict
 from go_opt.model.graph import NodeWithoutOp
 from go_opt.model.plan import Plan
 from tests.strategies import toy_graph

@@ -16,9 +16,7 @@ from go_opt.errors import PolicyError
 from go_opt.model.graph import Graph, NodeWithoutOp
 from go_opt.result import Request
 from go_opt.service.messages.sent_graph import SentGraph
-from go_opt.service.workers.answer_cache import AnswerCache
-from go_opt.service.workers.answer_key import answer_key
-from go_opt.service.workers.optimizer import Policy
+from go_opt.service.workers.answer_cache import AnswerCache, Policy, answer_key
 from go_opt.solver.problem.user_constraints import Colocate, CutAfter
 
 TARGET = load_target("mcm-2x2")

@@ -31,8 +31,7 @@ from go_opt.service.client import connection
 from go_opt.service.client.client import Client
 from go_opt.service.messages.errors import status_from_error
 from go_opt.service.server import serve_in_thread
-from go_opt.service.transport.channel import REQUEST_ID_KEY
-from go_opt.service.transport.credentials import Credentials
+from go_opt.service.transport.credentials import REQUEST_ID_KEY, Credentials
 from go_opt.service.transport.retry import Retry
 from tests.certificates import Authority
 

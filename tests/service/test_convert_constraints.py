@@ -7,8 +7,12 @@ import pytest
 from go_opt.errors import InvalidInputError
 from go_opt.proto import optimizer_pb2
 from go_opt.result import Request
-from go_opt.service.messages.convert import request_from_proto, request_to_proto
-from go_opt.service.messages.convert_constraints import constraints_from_proto, constraints_to_proto
+from go_opt.service.messages.convert_request import (
+    constraints_from_proto,
+    constraints_to_proto,
+    request_from_proto,
+    request_to_proto,
+)
 from go_opt.solver.problem.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin
 
 CONSTRAINTS = (

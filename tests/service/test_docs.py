@@ -27,7 +27,7 @@ from go_opt.service.messages.errors import MAX_MESSAGE_BYTES as MAX_ERROR_BYTES
 from go_opt.service.messages.errors import TABLE
 from go_opt.service.observability.metrics import Metrics
 from go_opt.service.services import operations_service
-from go_opt.service.transport.channel import MAX_MESSAGE_BYTES
+from go_opt.service.transport.credentials import MAX_MESSAGE_BYTES
 from go_opt.service.transport.retry import Retry
 
 TEXT = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")

@@ -11,7 +11,7 @@ from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.proto import optimizer_pb2, optimizer_pb2_grpc
 from go_opt.service.server import serve_in_thread
 from go_opt.service.services.optimizer_service import OptimizerService
-from go_opt.service.transport.channel import MESSAGE_OPTIONS
+from go_opt.service.transport.credentials import MESSAGE_OPTIONS
 from go_opt.service.workers.process_optimizer import ProcessOptimizer
 from tests.service.big_graph import repeated
 

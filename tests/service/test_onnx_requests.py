@@ -14,7 +14,7 @@ from go_opt import OnnxModel
 from go_opt.errors import GraphError, InvalidInputError, ModelError
 from go_opt.proto import optimizer_pb2
 from go_opt.service.client.client import Client
-from go_opt.service.local.local_client import LocalClient
+from go_opt.service.client.local_client import LocalClient
 from go_opt.service.messages import decoded_graphs, requests
 from go_opt.service.messages.decoded_graphs import DecodedGraphs
 

@@ -18,10 +18,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from go_opt.errors import InvalidInputError
-from go_opt.service.calls.security import Security
+from go_opt.service.calls.security import Security, Tokens
 from go_opt.service.server import serve, serve_in_thread
 from go_opt.service.transport.address import parse_address
-from go_opt.service.transport.tokens import Tokens
 
 PATIENCE_S = 10.0
 TOKEN, OTHER_TOKEN = "alice-has-this-token", "bob-has-another-token"

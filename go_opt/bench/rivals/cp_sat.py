@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from go_opt.bench.rivals.coarsening import coarsened
 from go_opt.bench.rivals.cp_sat_model import RingModel, cp_model
+from go_opt.bench.rivals.metis import coarsened
 from go_opt.bench.rivals.order_slice import slice_along
 from go_opt.bench.rivals.placement_search import evaluate_units
+from go_opt.bench.rivals.problem import unit_problem, unit_seconds
 from go_opt.bench.rivals.trial import SpentError, Trial
-from go_opt.bench.rivals.units import unit_problem, unit_seconds
 from go_opt.common.cores import num_cores
 from go_opt.solver import PlacementProblem
 

@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 
+from go_opt.bench.rivals.problem import unit_problem
 from go_opt.bench.rivals.trial import Trial
-from go_opt.bench.rivals.units import unit_problem
 from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.solver import PlacementProblem, fix, fix_adjacent, greedy_slicing, sample
 from go_opt.solver.propagation.modes import Rule

@@ -64,8 +64,7 @@ def bench(
     Each run has a process of its own. Ctrl-C ends it with the standings so far.
     """
     from go_opt import api
-    from go_opt.bench.link_scale import with_links_scaled
-    from go_opt.bench.matches import METHODS, Match, methods_named, models_named
+    from go_opt.bench.matches import METHODS, Match, methods_named, models_named, with_links_scaled
     from go_opt.common.units import parse_duration_s
 
     for name, value in (("seeds", seeds), ("jobs", jobs), ("evaluations", evaluations)):
@@ -103,8 +102,7 @@ def playable(methods: list[str]) -> list[str]:
 
 def _play(matches: list[Match], jobs: int, out: Path | None) -> list[Record]:
     """The records in the order of the matches; Ctrl-C keeps what was reached."""
-    from go_opt.bench.processes import play_all
-    from go_opt.bench.record_file import RecordFile
+    from go_opt.bench.processes import RecordFile, play_all
     from go_opt.report.bench_tables import format_record
     from go_opt.report.progress import announce_compilation
 

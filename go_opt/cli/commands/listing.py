@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from go_opt.cli.commands.completion import targets_named, zoo_named
+from go_opt.cli.commands.plans import check_writable
+from go_opt.common.files import write_atomically
+from go_opt.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from go_opt.cli.inputs.machine import Answer
 
 targets_app = typer.Typer(
     help="The targets that ship, and files of your own.", no_args_is_help=True, rich_markup_mode=None
 )
 zoo_app = typer.Typer(help="The model graphs that ship.", no_args_is_help=True, rich_markup_mode=None)
-
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TargetArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=targets_named)]
 GraphArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=zoo_named)]
@@ -80,7 +86,7 @@ def show_zoo(name: GraphArgument, as_json: JsonOption = False) -> None:
     entry = zoo_entry(name)
     family = zoo_families()[entry.family]
     from go_opt.env import load_target
-    from go_opt.report.graph_stats import graph_stats
+    from go_opt.report.zoo_tables import graph_stats
 
     stats = graph_stats(load_zoo(name), load_target(entry.target))
     if as_json:
@@ -90,3 +96,82 @@ def show_zoo(name: GraphArgument, as_json: JsonOption = False) -> None:
     from go_opt.report.zoo_tables import print_zoo_graph
 
     print_zoo_graph(console(), entry, family, stats)
+
+
+@targets_app.command("new")
+def new_target(
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="TARGET", help="Write the target here.")],
+    given: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A figure, such as chips=2 or memory_bytes=24GB; asks no questions.",
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier file.")] = False,
+) -> None:
+    """Ask for the figures of a machine and write them as a target to plan for.
+
+    Figures: name, topology, chips, columns, native_dtype, matrix_flops_per_s, vector_flops_per_s,
+    memory_bytes, memory_bytes_per_s, kernel_overhead_s, link_bytes_per_s, link_latency_s,
+    host_in_bytes_per_s, host_out_bytes_per_s, overlap. Those not given are marked as assumed.
+    """
+    from go_opt.cli.inputs.machine import machine_text
+
+    check_writable(out)
+    if out.exists() and not force:
+        raise InvalidInputError(f"{str(out)!r} exists; --force replaces it.", field="out")
+    values = _read(given) if given else _ask(out.stem)
+    values.setdefault("name", out.stem)
+    write_atomically(out, machine_text(values, str(out)))
+    typer.echo(f"{out}: go-opt optimize MODEL --target {out}")
+
+
+@targets_app.command("schema")
+def show_schema() -> None:
+    """Print a JSON schema of target files, for editors that check TOML."""
+    from go_opt.env.target import target_schema
+
+    typer.echo(json.dumps(target_schema(), indent=2))
+
+
+def _read(given: list[str]) -> dict[str, Answer]:
+    from go_opt.cli.inputs.machine import figure
+
+    values: dict[str, Answer] = {}
+    for setting in given:
+        key, equals, answer = setting.partition("=")
+        if not equals:
+            raise InvalidInputError(f"--set must be KEY=VALUE, not {setting[:100]!r}.", field="set")
+        if key in values:
+            raise InvalidInputError(f"--set {key} is given twice.", field="set")
+        values[key] = figure(key).value(answer)
+    only_of = [figure(key) for key in values if figure(key).only_of not in ("", values.get("topology"))]
+    if only_of:
+        raise InvalidInputError(f"{only_of[0].key} is of a {only_of[0].only_of} only.", field="set")
+    return values
+
+
+def _ask(name: str) -> dict[str, Answer]:
+    """The figures that are answered; an answer that cannot be is asked for again."""
+    from go_opt.cli.inputs.machine import FIGURES, check_together
+
+    answered: dict[str, Answer] = {}
+    known: dict[str, Answer] = {}  # with the defaults of those that are not
+    for one in FIGURES:
+        if one.only_of not in ("", known.get("topology")):
+            continue
+        default = name if one.key == "name" else one.default
+        while one.key not in known:
+            answer = typer.prompt(f"{one.question} [{default}]", default="", show_default=False).strip()
+            try:
+                value = one.value(answer or default)
+                check_together(known | {one.key: value})
+            except InvalidInputError as error:
+                typer.echo(str(error), err=True)
+                continue
+            known[one.key] = value
+            if answer:
+                answered[one.key] = value
+    return answered

@@ -213,7 +213,7 @@ def diff(
 
         _print_json(asdict(found) | {"metrics": [metrics_to_dict(metrics) for _, metrics in costed]})
     else:
-        from go_opt.report.parts.diff_lines import diff_lines
+        from go_opt.report.parts.plan_lines import diff_lines
         from go_opt.report.parts.screen import console, print_lines
 
         print_lines(console(), diff_lines(found, costed))

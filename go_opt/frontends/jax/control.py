@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from go_opt.errors import ModelError
-from go_opt.frontends.recording.ops import Read, RecordedOp, live_ops
-from go_opt.frontends.recording.recorder import Result, Value, joined
+from go_opt.frontends.recorder import Read, RecordedOp, Result, Value, joined, live_ops
 from go_opt.model.graph import OP_CLASSES
 from go_opt.model.op_costs import OpCost
 

@@ -11,7 +11,7 @@ import numpy as np
 from go_opt.errors import GraphError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.fields import Fields, shown
-from go_opt.model.codecs.tensor_order import with_tensor_order
+from go_opt.model.codecs.graph_columns import with_tensor_order
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import (
     ACTIVATION,

@@ -17,6 +17,7 @@ from go_opt.model.codecs.plan_fields import (
     relay_from_fields,
     split_from_fields,
 )
+from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 
 FORMAT: Final = "go_opt.v1.Plan"
@@ -93,7 +94,7 @@ def save_plan(plan: Plan, path: str | Path, facts: Mapping[str, Any] = MappingPr
     """Write a plan file, whole or not at all.
 
     Args:
-      facts: for readers, beside the plan: those of :mod:`go_opt.model.codecs.plan_names` and of the search.
+      facts: for readers, beside the plan: those of :mod:`go_opt.model.codecs.plan_json` and of the search.
 
     Raises:
       InvalidInputError: the place cannot be written to.
@@ -127,3 +128,32 @@ def _rows(
             raise PlanError(f"plan: {name} must be an object of {parts}.", field=name)
         rows.append(row_from_fields(i, *(row[key] for key in keys)))
     return tuple(rows)
+
+
+def names_to_dict(graph: Graph, plan: Plan) -> dict[str, Any]:
+    """What the lists of a plan index, its stages and kernels, and the nodes of the model that have no op."""
+    return {
+        "op_names": list(graph.op_names),
+        "stages": _stages(graph, plan),
+        "kernels": _kernels(graph, plan),
+        "nodes_without_op": [node._asdict() for node in graph.nodes_without_op],
+    }
+
+
+def _stages(graph: Graph, plan: Plan) -> list[dict[str, Any]]:
+    """By first chip: the chips of each stage and its ops in execution order."""
+    ops: dict[tuple[int, int], list[str]] = {}
+    for op in plan.order.tolist():
+        ops.setdefault((int(plan.placement[op]), int(plan.replication[op])), []).append(graph.op_names[op])
+    return [
+        {"chips": list(range(first, first + size)), "ops": names}
+        for (first, size), names in sorted(ops.items())
+    ]
+
+
+def _kernels(graph: Graph, plan: Plan) -> list[list[str]]:
+    """The ops of each kernel; kernels and ops in execution order."""
+    kernels: dict[int, list[str]] = {}
+    for op in plan.order.tolist():
+        kernels.setdefault(int(plan.fusion_group[op]), []).append(graph.op_names[op])
+    return list(kernels.values())

@@ -13,7 +13,7 @@ import numpy as np
 
 from go_opt.errors import GraphError, InvalidInputError, PlanError
 from go_opt.model.builder import GraphBuilder
-from go_opt.model.codecs.graph_columns import graph_from_columns
+from go_opt.model.codecs.graph_columns import graph_from_columns, with_tensor_order
 from go_opt.model.codecs.plan_fields import (
     checked_dims,
     clone_from_fields,
@@ -21,7 +21,6 @@ from go_opt.model.codecs.plan_fields import (
     relay_from_fields,
     split_from_fields,
 )
-from go_opt.model.codecs.tensor_order import with_tensor_order
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import ACTIVATION, NO_PRODUCER, OP_CLASSES, TENSOR_KINDS, Graph, Precision
 from go_opt.model.plan import Plan

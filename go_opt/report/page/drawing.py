@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.model.csr import row_pointers
-from go_opt.report.page.boxes import Boxes
+from go_opt.report.page.graph_rows import Boxes
 
 MOST_LANES: Final = 10  # of a column; what is beyond takes another column
 COLUMN_PER_LANE: Final = 2.5  # width of a column, in heights of a lane

@@ -11,9 +11,9 @@ from go_opt.explanations.terms import KernelPart, TensorPart, Term
 from go_opt.report.explanation import LEAST_GAIN, moves_line, resize_line
 from go_opt.report.op_explanation import because_text, change_text
 from go_opt.report.page.subject import Subject
-from go_opt.report.parts.path_lines import idle_line, path_lines, slack_line
 from go_opt.report.parts.plan_lines import blocks_lines, copies_lines, memory_lines, origin_lines
-from go_opt.report.parts.stage_names import named_stage
+from go_opt.report.parts.term_lines import idle_line, path_lines, slack_line
+from go_opt.report.parts.wording import named_stage
 
 MOST_TERMS: Final = 3
 MOST_PARTS: Final = 8  # of a term

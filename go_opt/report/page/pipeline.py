@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from go_opt.report.page.subject import NO_STAGE, Stage, Subject
-from go_opt.report.parts.stage_names import binds
+from go_opt.report.parts.wording import binds
 
 HOST: Final = "host"
 

@@ -18,7 +18,7 @@ from go_opt.explanations.terms import Terms, original_names
 from go_opt.explanations.uses import ChipUse
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.report.parts.stage_names import StageNames, named_stage
+from go_opt.report.parts.wording import StageNames, named_stage
 from go_opt.solver.problem.user_constraints import UserConstraint
 
 NO_STAGE: Final = -1

@@ -23,9 +23,8 @@ from google.protobuf.message import Message
 from go_opt.errors import GoOptError, InvalidInputError
 from go_opt.service.calls.admission import AdmissionLimits
 from go_opt.service.calls.call import Call, Observer, Outcome, ServiceMetric
-from go_opt.service.calls.lane import Lane, Work
+from go_opt.service.calls.lane import Lane, Updates, Work
 from go_opt.service.calls.open_calls import OpenCalls
-from go_opt.service.calls.updates import Updates
 
 _QUICK_THREADS: Final = 4
 _Context = Any  # grpc.aio.ServicerContext; gRPC has no types

@@ -20,7 +20,7 @@ from go_opt.errors import ExhaustedError, GoOptError, ServiceError
 from go_opt.service.calls.call import Call, Observer, Outcome
 from go_opt.service.calls.lane import DefectError
 from go_opt.service.messages.errors import internal_status, status_from_error
-from go_opt.service.transport.channel import REQUEST_ID_KEY, request_id
+from go_opt.service.transport.credentials import REQUEST_ID_KEY, request_id
 
 # Slow readers, idle streams and long polls hold no thread, but memory.
 _MAX_OPEN: Final = 4096

@@ -26,15 +26,18 @@ from go_opt.service.client.connection import Connection
 from go_opt.service.client.training import CALL_TIMEOUT_S, RemoteJobs, TrainingClient
 from go_opt.service.messages.convert import (
     explanation_from_proto,
+    fewest_chips_from_proto,
     metrics_from_proto,
     onnx_to_proto,
-    request_to_proto,
     result_from_proto,
     target_to_proto,
 )
-from go_opt.service.messages.convert_chips import fewest_chips_from_proto
-from go_opt.service.messages.convert_constraints import constraints_to_proto
-from go_opt.service.messages.search_options import SearchOptions, read_options
+from go_opt.service.messages.convert_request import (
+    SearchOptions,
+    constraints_to_proto,
+    read_options,
+    request_to_proto,
+)
 from go_opt.service.transport.credentials import Credentials
 from go_opt.service.transport.retry import Retry
 from go_opt.solver import Violation

@@ -12,8 +12,7 @@ import grpc
 from go_opt.errors import InvalidInputError, ServiceError
 from go_opt.service.messages.errors import error_from_call
 from go_opt.service.transport.address import Address, parse_address
-from go_opt.service.transport.channel import REQUEST_ID_KEY, request_id
-from go_opt.service.transport.credentials import Credentials, channel
+from go_opt.service.transport.credentials import REQUEST_ID_KEY, Credentials, channel, request_id
 from go_opt.service.transport.retry import Failure, Retry, with_retries
 
 CONNECT_TIMEOUT_S: Final = 4.0

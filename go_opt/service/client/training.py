@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import secrets
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, get_args
 
 from google.longrunning import operations_pb2, operations_pb2_grpc
 from google.protobuf.duration_pb2 import Duration
 
+from go_opt.api import ZOO_PREFIX, load
 from go_opt.env import Target
-from go_opt.proto import training_pb2, training_pb2_grpc
+from go_opt.env.model.metrics import Fidelity
+from go_opt.errors import InvalidInputError
+from go_opt.frontends.graph_like import as_graph
+from go_opt.model.codecs.wire import graph_to_proto
+from go_opt.model.graph import Graph
+from go_opt.proto import graph_pb2, training_pb2, training_pb2_grpc
+from go_opt.result import check_seed
 from go_opt.service.client.connection import Connection
-from go_opt.service.client.job_requests import graph_message, of_graphs, of_policy
 from go_opt.service.client.operation import Jobs, Operation
+from go_opt.service.messages.convert import target_to_proto
+from go_opt.service.transport.address import parse_address
 
 if TYPE_CHECKING:
-    from go_opt.service.client.job_requests import AnyGraph
+    import networkx as nx
+
+    AnyGraph: TypeAlias = Graph | nx.DiGraph | str | Path
 
 CALL_TIMEOUT_S: Final = 60.0  # of calls that neither search nor wait
+_FIDELITIES: Final = get_args(Fidelity)
 
 
 class JobStarter(Jobs, Protocol):
@@ -177,14 +189,68 @@ class RemoteJobs:
         self._call(self._operations.DeleteOperation, operations_pb2.DeleteOperationRequest(name=name))
 
     def list(self) -> Sequence[operations_pb2.Operation]:
-        operations, page = [], ""
-        while True:
-            request = operations_pb2.ListOperationsRequest(name="operations", page_token=page)
-            answer = self._call(self._operations.ListOperations, request)
-            operations += answer.operations
-            page = answer.next_page_token
-            if not page:
-                return operations
+        return all_operations(lambda request: self._call(self._operations.ListOperations, request))
 
     def _call(self, *args: Any, timeout_s: float = CALL_TIMEOUT_S, **options: Any) -> Any:
         return self._connection.call(*args, timeout_s=timeout_s, **options)
+
+
+def all_operations(
+    list_page: Callable[[operations_pb2.ListOperationsRequest], operations_pb2.ListOperationsResponse],
+) -> list[operations_pb2.Operation]:
+    """The operations of all pages."""
+    operations, page = list[operations_pb2.Operation](), ""
+    while True:
+        answer = list_page(operations_pb2.ListOperationsRequest(name="operations", page_token=page))
+        operations += answer.operations
+        page = answer.next_page_token
+        if not page:
+            return operations
+
+
+def of_policy(
+    policy: str, target: str | Path | Target, *, environment: str, request_id: str | None, **same: Any
+) -> dict[str, Any]:
+    """The fields of every request that trains a policy; by default of a new request id.
+
+    Args:
+      same: fields that are sent as they are given.
+    """
+    check_seed(same["seed"])
+    return {
+        "policy": policy,
+        "target": target_to_proto(target),
+        "environment": _environment(environment),
+        "request_id": request_id or secrets.token_hex(16),
+        **same,
+    }
+
+
+def of_graphs(graphs: Sequence[AnyGraph]) -> dict[str, Any]:
+    """The fields of graphs; those of the zoo are named, others are sent."""
+    zoo = [str(graph) for graph in graphs if _is_of_zoo(graph)]
+    return {
+        "zoo_graphs": [name.removeprefix(ZOO_PREFIX) for name in zoo],
+        "graphs": [graph_message(graph) for graph in graphs if not _is_of_zoo(graph)],
+    }
+
+
+def graph_message(graph: AnyGraph) -> graph_pb2.Graph:
+    """The message of a graph, or of what :func:`go_opt.load` makes of a path."""
+    return graph_to_proto(load(graph) if isinstance(graph, str | Path) else as_graph(graph))
+
+
+def _environment(environment: str) -> training_pb2.TrainingEnvironment:
+    if environment in _FIDELITIES:
+        return training_pb2.TrainingEnvironment(fidelity=f"FIDELITY_{environment.upper()}")
+    try:
+        return training_pb2.TrainingEnvironment(address=str(parse_address(environment)))
+    except InvalidInputError:
+        raise InvalidInputError(
+            f"environment must be {', '.join(_FIDELITIES)} or HOST:PORT, not {environment[:100]!r}.",
+            field="environment",
+        ) from None
+
+
+def _is_of_zoo(graph: AnyGraph) -> bool:
+    return isinstance(graph, str) and graph.startswith(ZOO_PREFIX)

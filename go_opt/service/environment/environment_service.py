@@ -29,13 +29,14 @@ from go_opt.proto import environment_pb2, graph_pb2, plan_pb2
 from go_opt.service.calls.call import Call, ServiceMetric
 from go_opt.service.calls.calls import Calls, Handler, Service
 from go_opt.service.environment.sessions import SessionLimits, Sessions
-from go_opt.service.messages.convert import objective_from_proto, target_from_proto
+from go_opt.service.messages.convert import target_from_proto
 from go_opt.service.messages.convert_environment import (
     PlanBatch,
     PlanReader,
     ServedFidelity,
     fidelity_from_number,
 )
+from go_opt.service.messages.convert_request import objective_from_proto
 from go_opt.service.messages.requests import parsed, request_part
 from go_opt.service.messages.sent_graph import SentGraph
 from go_opt.solver import verify

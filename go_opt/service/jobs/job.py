@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Final, Protocol
 
 from google.longrunning import operations_pb2
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -20,7 +22,9 @@ SUCCEEDED: Final = training_pb2.JOB_STATE_SUCCEEDED
 FAILED: Final = training_pb2.JOB_STATE_FAILED
 CANCELLED: Final = training_pb2.JOB_STATE_CANCELLED
 ENDED: Final = (SUCCEEDED, FAILED, CANCELLED)
+STOP: Final = b"stop"  # to a job's process: end after the running step
 _PREFIX: Final = "operations/"
+OnProgress = Callable[[training_pb2.TrainingProgress], None]
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,18 @@ class Trained:
 
     progress: training_pb2.TrainingProgress
     result: training_pb2.TrainingResult | None = None  # None: it was stopped before its last step
+
+
+def last_message(messages: Iterable[bytes], on_progress: OnProgress) -> operations_pb2.Operation | None:
+    """The message of a job's process that is done, if there is one; those before it are progress."""
+    for data in messages:
+        message = operations_pb2.Operation.FromString(data)
+        if message.done:
+            return message
+        progress = training_pb2.TrainingProgress()
+        message.metadata.Unpack(progress)
+        on_progress(progress)
+    return None
 
 
 def checkpoint_step(progress: bytes) -> int:
@@ -125,3 +141,46 @@ def _timestamp(time_ns: int) -> Timestamp:
     timestamp = Timestamp()
     timestamp.FromNanoseconds(time_ns)
     return timestamp
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """All that a job's process is told."""
+
+    kind: int  # training_pb2.JobKind
+    request: bytes  # PretrainRequest or FinetuneRequest
+    start_policy: bytes | None  # the file of the policy to start from; None: an untrained one
+    folder: Path  # that the job leaves its files in, and goes on from
+
+
+class Attempt(Protocol):
+    """A job that was started."""
+
+    def wait(self, on_progress: OnProgress) -> operations_pb2.Operation | None:
+        """Its last message, which is done; None where it was cut off.
+
+        It has a TrainingResult, or one of the statuses CANCELLED (it was told to stop),
+        UNAVAILABLE (the disk is full, so try again later) and those of training.proto.
+        """
+
+    def stop(self) -> None:
+        """Tell it to stop after the running step and keep what it reached; does not wait."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+
+class Runner(Protocol):
+    """Starts jobs; several threads may use it at once."""
+
+    def start(self, spec: JobSpec) -> Attempt:
+        """Start a job, or go on with one whose folder holds a checkpoint.
+
+        A job that is cut off must end, or have ended, before it is started again.
+
+        Raises:
+          OSError: it cannot be started now.
+        """
+
+    def close(self) -> None:
+        """Free what the runner holds; all jobs have ended."""

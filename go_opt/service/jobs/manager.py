@@ -9,8 +9,7 @@ from typing import Final
 from go_opt.errors import ExhaustedError, NotFoundError, PreconditionError, ServiceError
 from go_opt.proto import training_pb2
 from go_opt.service.jobs.data_directory import DataDirectory
-from go_opt.service.jobs.job import CANCELLED, QUEUED, SUCCEEDED, Job, NewJob, no_such_job
-from go_opt.service.jobs.runner import Runner
+from go_opt.service.jobs.job import CANCELLED, QUEUED, SUCCEEDED, Job, NewJob, Runner, no_such_job
 from go_opt.service.jobs.scheduler import JobLimits, Scheduler
 
 POLICY_NAME: Final = "policy.safetensors"

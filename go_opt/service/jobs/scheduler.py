@@ -15,8 +15,17 @@ from google.rpc import code_pb2, status_pb2
 from go_opt.errors import CancelledError, ServiceError
 from go_opt.proto import training_pb2
 from go_opt.service.jobs.data_directory import DataDirectory, is_out_of_space, sync_folder
-from go_opt.service.jobs.job import CANCELLED, CANCELLING, FAILED, QUEUED, RUNNING, SUCCEEDED, Job
-from go_opt.service.jobs.runner import JobSpec, Runner
+from go_opt.service.jobs.job import (
+    CANCELLED,
+    CANCELLING,
+    FAILED,
+    QUEUED,
+    RUNNING,
+    SUCCEEDED,
+    Job,
+    JobSpec,
+    Runner,
+)
 from go_opt.service.jobs.taken import Taken, Watchers
 from go_opt.service.messages.errors import status_from_error
 

@@ -53,20 +53,6 @@ _DIGESTED: Final = tuple(
     for name in (*(field.name for field in fields(Job)), "request_id", "request", "start_policy")
     if name != "number"
 )
-# Version 1 knew no owners: its jobs are those of callers without a name.
-_OWNED: Final = ("owner", "is_shared")
-_DIGESTED_IN_1: Final = tuple(name for name in _DIGESTED if name not in _OWNED)
-_KEPT: Final = ", ".join(("number", *_DIGESTED_IN_1))
-_CONTENT_OF_1: Final = ", ".join({"owner": "''", "is_shared": "0"}.get(name, name) for name in _DIGESTED)
-_FROM_1: Final = f"""
-DROP INDEX jobs_by_state;
-ALTER TABLE jobs RENAME TO jobs_1;
-{_SCHEMA}
-INSERT INTO jobs ({_KEPT}, owner, is_shared, digest)
-  SELECT {_KEPT}, '', 0, digest({_CONTENT_OF_1}) FROM jobs_1;
-UPDATE sqlite_sequence SET seq = (SELECT seq FROM sqlite_sequence WHERE name = 'jobs_1') WHERE name = 'jobs';
-DROP TABLE jobs_1;
-"""
 
 
 class JobStore:
@@ -76,8 +62,8 @@ class JobStore:
       path: of the database, which is made where there is none.
 
     Raises:
-      InvalidInputError: what is there is damaged, no such database or of a later version;
-        it is left as it is. One of version 1 is brought to this one.
+      InvalidInputError: what is there is damaged, no such database or of another version;
+        it is left as it is.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -93,10 +79,8 @@ class JobStore:
                 f"journal_size_limit = {_MOST_LOG_BYTES}",
             ):
                 self._connection.execute(f"PRAGMA {setting}")
-            version = _version(self._connection)
-            if version != VERSION:
-                change = _FROM_1 if version else _SCHEMA
-                self._connection.executescript(f"BEGIN; {change} PRAGMA user_version = {VERSION}; COMMIT;")
+            if not _version(self._connection):
+                self._connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
 
     def create(self, new: NewJob) -> Job:
         """Store a job that is to be run; durable once this returns.
@@ -214,17 +198,15 @@ def _check(path: Path) -> None:
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if answer != "ok":
             raise sqlite3.DatabaseError(f"it is damaged ({' '.join(answer.split())})")
-        if version > VERSION:
+        if version not in (0, VERSION):
             raise InvalidInputError(
-                f"job store {str(path)!r} is of version {version}, this go-opt reads "
-                f"versions up to {VERSION}.",
+                f"job store {str(path)!r} is of version {version}, this go-opt reads version {VERSION}.",
                 field="data",
             )
         if not version and tables:
             raise sqlite3.DatabaseError("it is another program's database")
         connection.create_function("digest", -1, _digest)
-        digested = ", ".join(_DIGESTED_IN_1 if version == 1 else _DIGESTED)
-        damaged = f"SELECT id FROM jobs WHERE digest IS NOT digest({digested})"
+        damaged = f"SELECT id FROM jobs WHERE digest IS NOT digest({', '.join(_DIGESTED)})"
         row = connection.execute(damaged).fetchone() if version else None
         if row is not None:
             raise sqlite3.DatabaseError(f"it is damaged (job {row[0]})")

@@ -6,8 +6,7 @@ import math
 import threading
 from collections.abc import Callable
 
-from go_opt.service.jobs.job import Job, checkpoint_step
-from go_opt.service.jobs.runner import Attempt
+from go_opt.service.jobs.job import Attempt, Job, checkpoint_step
 
 
 class Taken:

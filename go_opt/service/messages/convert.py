@@ -2,32 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import numpy as np
 from google.protobuf import json_format, struct_pb2
+from google.protobuf.message import Message
 from numpy.typing import DTypeLike, NDArray
 
 from go_opt.env import Metrics, Target, load_target, parse_target, shipped_target, target_names
-from go_opt.env.model.metrics import STALL_CAUSES, Fidelity, Simulation
-from go_opt.errors import InvalidInputError, TargetError
+from go_opt.env.model.metrics import STALL_CAUSES, Simulation
+from go_opt.errors import ServiceError, TargetError
 from go_opt.frontends.onnx_model import OnnxModel
 from go_opt.model.codecs.wire import plan_from_proto
 from go_opt.proto import graph_pb2, optimizer_pb2, plan_pb2
-from go_opt.result import Decide, Objective, OptimizeResult, Request, Status, Step
-from go_opt.service.messages.convert_constraints import constraints_from_proto, constraints_to_proto
-from go_opt.service.messages.convert_start import start_from_proto, start_to_proto
+from go_opt.result import OptimizeResult, Status, Step
+from go_opt.service.messages.convert_request import named, objective_from_proto, optional
 from go_opt.service.messages.requests import request_part
 from go_opt.service.messages.sent_graph import SentGraph
 
-# An enum's number is the place of its name here; 0, "unspecified", reads as the default.
-_OBJECTIVES: Final[tuple[Objective, ...]] = ("throughput", "throughput", "latency")
-_DECIDES: Final[tuple[Decide, ...]] = ("all", "all", "placement")
-_FIDELITIES: Final[tuple[Fidelity, ...]] = ("analytical", "analytical", "simulated")
+if TYPE_CHECKING:
+    from go_opt.api.chip_counts import ChipCount, FewestChips
+
 _STATUSES: Final[tuple[Status, ...]] = get_args(Status)
-_Name = TypeVar("_Name", bound=str)
+# Fields that messages and what they stand for have in common.
+_OF_RESULT: Final = (
+    "lower_bound_s",
+    "bound_reason",
+    "gap",
+    "method",
+    "evaluations",
+    "wall_s",
+    "reference_s",
+    "seed",
+    "version",
+    "simulation_note",
+)
+_OF_METRICS: Final = (
+    "interval_s",
+    "throughput_per_s",
+    "latency_s",
+    "makespan_s",
+    "bottleneck",
+    "valid",
+    "reason",
+)
+_ARRAYS_OF_METRICS: Final = {
+    "compute_s": np.float64,
+    "link_s": np.float64,
+    "stream_bytes": np.int64,
+    "peak_bytes": np.int64,
+    "weight_bytes": np.int64,
+}
+_OF_SIMULATION: Final = ("period", "inferences")
+_ARRAYS_OF_SIMULATION: Final = dict.fromkeys(("utilisation", "link_utilisation", "link_wait_s"), np.float64)
 
 
 def target_to_proto(target: str | Path | Target) -> plan_pb2.Target:
@@ -75,63 +105,6 @@ def target_from_proto(message: plan_pb2.Target) -> Target:
         return shipped_target(message.name)
 
 
-def request_to_proto(request: Request, *, policy: str | None) -> optimizer_pb2.OptimizeRequest:
-    """The message of a request, without its graph and target.
-
-    Args:
-      policy: ``"default"``, ``"none"`` or None, or the name of one that the service trained.
-    """
-    return optimizer_pb2.OptimizeRequest(
-        objective=f"OBJECTIVE_{request.objective.upper()}",
-        budget_s=request.budget_s,
-        max_evaluations=request.max_evaluations,
-        seed=request.seed,
-        decide=f"DECIDE_{request.decide.upper()}",
-        no_relays=not request.relays,
-        no_replication=not request.replication,
-        policy=policy or "none",
-        fidelity=f"FIDELITY_{request.fidelity.upper()}",
-        constraints=constraints_to_proto(request.constraints),
-        max_latency_s=request.max_latency_s,
-        no_simulate=not request.simulate,
-        no_splits=not request.splits,
-        output_parts=request.output_parts,
-        start=None if request.start is None else start_to_proto(request.start),
-    )
-
-
-def objective_from_proto(number: int) -> Objective:
-    """The objective of a number of its enum."""
-    return _named("objective", _OBJECTIVES, number)
-
-
-def request_from_proto(message: optimizer_pb2.OptimizeRequest) -> Request:
-    """The validated request of a message; its graph and target are read elsewhere."""
-    return Request(
-        objective=objective_from_proto(message.objective),
-        budget_s=message.budget_s if message.HasField("budget_s") else None,
-        max_evaluations=message.max_evaluations if message.HasField("max_evaluations") else None,
-        seed=message.seed,
-        decide=_named("decide", _DECIDES, message.decide),
-        relays=not message.no_relays,
-        replication=not message.no_replication,
-        fidelity=fidelity_from_proto(message.fidelity),
-        constraints=constraints_from_proto(message.constraints),
-        max_latency_s=message.max_latency_s if message.HasField("max_latency_s") else None,
-        simulate=not message.no_simulate,
-        splits=not message.no_splits,
-        output_parts=message.output_parts,
-        start=start_from_proto(message.start) if message.HasField("start") else None,
-    )
-
-
-def fidelity_from_proto(number: int) -> Fidelity:
-    """The fidelity of an enum's number; HARDWARE is another environment's to serve."""
-    if number == plan_pb2.FIDELITY_HARDWARE:
-        raise InvalidInputError("fidelity: this service has no hardware to measure on.", field="fidelity")
-    return _named("fidelity", _FIDELITIES, number)
-
-
 def result_to_proto(result: OptimizeResult, sent: SentGraph) -> optimizer_pb2.OptimizeResponse:
     """The message of a result, for who sent the graph.
 
@@ -142,29 +115,11 @@ def result_to_proto(result: OptimizeResult, sent: SentGraph) -> optimizer_pb2.Op
         metrics=metrics_to_proto(result.metrics),
         objective=f"OBJECTIVE_{result.objective.upper()}",
         status=f"STATUS_{result.status}",
-        lower_bound_s=result.lower_bound_s,
-        bound_reason=result.bound_reason,
-        gap=result.gap,
-        method=result.method,
-        history=[
-            optimizer_pb2.Step(
-                method=step.method,
-                objective_s=step.objective_s,
-                best_s=step.best_s,
-                evaluations=step.evaluations,
-                elapsed_s=step.elapsed_s,
-            )
-            for step in result.history
-        ],
-        evaluations=result.evaluations,
-        wall_s=result.wall_s,
-        reference_s=result.reference_s,
-        seed=result.seed,
-        version=result.version,
+        history=[optimizer_pb2.Step(**vars(step)) for step in result.history],
         simulated_interval_s=result.simulated_interval_s,
         simulated_makespan_s=result.simulated_makespan_s,
-        simulation_note=result.simulation_note,
         nodes_without_op=[graph_pb2.NodeWithoutOp(**node._asdict()) for node in sent.graph.nodes_without_op],
+        **_same(result, _OF_RESULT),
     )
 
 
@@ -174,76 +129,38 @@ def result_from_proto(message: optimizer_pb2.OptimizeResponse) -> OptimizeResult
         plan=plan_from_proto(message.plan),
         metrics=metrics_from_proto(message.metrics),
         objective=objective_from_proto(message.objective),
-        status=_named("status", _STATUSES, message.status - 1),
-        lower_bound_s=message.lower_bound_s,
-        bound_reason=message.bound_reason,
-        gap=message.gap,
-        method=message.method,
+        status=named("status", _STATUSES, message.status - 1),
         history=tuple(
-            Step(step.method, step.objective_s, step.best_s, step.evaluations, step.elapsed_s)
+            Step(**{field.name: getattr(step, field.name) for field in fields(Step)})
             for step in message.history
         ),
-        evaluations=message.evaluations,
-        wall_s=message.wall_s,
-        reference_s=message.reference_s,
-        seed=message.seed,
-        version=message.version,
-        simulated_interval_s=_optional(message, "simulated_interval_s"),
-        simulated_makespan_s=_optional(message, "simulated_makespan_s"),
-        simulation_note=message.simulation_note,
+        simulated_interval_s=optional(message, "simulated_interval_s"),
+        simulated_makespan_s=optional(message, "simulated_makespan_s"),
+        **_same(message, _OF_RESULT),
     )
-
-
-def _optional(message: optimizer_pb2.OptimizeResponse, field: str) -> float | None:
-    return getattr(message, field) if message.HasField(field) else None
 
 
 def metrics_to_proto(metrics: Metrics) -> plan_pb2.Metrics:
     """The message of metrics; :func:`metrics_from_proto` gives the same metrics back."""
     return plan_pb2.Metrics(
-        interval_s=metrics.interval_s,
-        throughput_per_s=metrics.throughput_per_s,
-        latency_s=metrics.latency_s,
-        makespan_s=metrics.makespan_s,
-        bottleneck=metrics.bottleneck,
-        compute_s=metrics.compute_s.tolist(),
-        link_s=metrics.link_s.tolist(),
-        stream_bytes=metrics.stream_bytes.tolist(),
-        peak_bytes=metrics.peak_bytes.tolist(),
-        weight_bytes=metrics.weight_bytes.tolist(),
-        valid=metrics.valid,
-        reason=metrics.reason,
         simulation=None if metrics.simulation is None else _simulation_to_proto(metrics.simulation),
+        **_same(metrics, (*_OF_METRICS, *_ARRAYS_OF_METRICS)),
     )
 
 
 def metrics_from_proto(message: plan_pb2.Metrics) -> Metrics:
     """The metrics of a message."""
     return Metrics(
-        interval_s=message.interval_s,
-        throughput_per_s=message.throughput_per_s,
-        latency_s=message.latency_s,
-        makespan_s=message.makespan_s,
-        bottleneck=message.bottleneck,
-        compute_s=_array(message.compute_s, np.float64),
-        link_s=_array(message.link_s, np.float64),
-        stream_bytes=_array(message.stream_bytes, np.int64),
-        peak_bytes=_array(message.peak_bytes, np.int64),
-        weight_bytes=_array(message.weight_bytes, np.int64),
-        valid=message.valid,
-        reason=message.reason,
         simulation=_simulation_from_proto(message.simulation) if message.HasField("simulation") else None,
+        **_arrays(message, _ARRAYS_OF_METRICS),
+        **_same(message, _OF_METRICS),
     )
 
 
 def _simulation_to_proto(simulation: Simulation) -> plan_pb2.Simulation:
     stalls = zip(STALL_CAUSES, simulation.stall_s.T.tolist(), strict=True)
     return plan_pb2.Simulation(
-        utilisation=simulation.utilisation.tolist(),
-        link_utilisation=simulation.link_utilisation.tolist(),
-        link_wait_s=simulation.link_wait_s.tolist(),
-        period=simulation.period,
-        inferences=simulation.inferences,
+        **_same(simulation, (*_OF_SIMULATION, *_ARRAYS_OF_SIMULATION)),
         **{f"stall_{cause}_s": stall_s for cause, stall_s in stalls},
     )
 
@@ -251,35 +168,66 @@ def _simulation_to_proto(simulation: Simulation) -> plan_pb2.Simulation:
 def _simulation_from_proto(message: plan_pb2.Simulation) -> Simulation:
     stalls = [getattr(message, f"stall_{cause}_s") for cause in STALL_CAUSES]
     return Simulation(
-        utilisation=_array(message.utilisation, np.float64),
         stall_s=_array(np.transpose(stalls), np.float64),
-        link_utilisation=_array(message.link_utilisation, np.float64),
-        link_wait_s=_array(message.link_wait_s, np.float64),
-        period=message.period,
-        inferences=message.inferences,
+        **_arrays(message, _ARRAYS_OF_SIMULATION),
+        **_same(message, _OF_SIMULATION),
     )
 
 
 def target_summary(target: Target) -> optimizer_pb2.TargetSummary:
     """What a list of targets says of one."""
-    return optimizer_pb2.TargetSummary(
-        name=target.name,
-        description=target.description,
-        num_chips=target.num_chips,
-        topology=target.topology.kind,
-        native_dtype=target.native_dtype,
-        power_w=target.power_w,
-        fingerprint=target.fingerprint,
-    )
+    same = ("name", "description", "num_chips", "native_dtype", "power_w", "fingerprint")
+    return optimizer_pb2.TargetSummary(topology=target.topology.kind, **_same(target, same))
 
 
-def _named(field: str, names: tuple[_Name, ...], number: int) -> _Name:
-    if not 0 <= number < len(names):
-        raise InvalidInputError(f"{field}: {number} is no number of its enum.", field=field)
-    return names[number]
+def _same(source: Any, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(source, name) for name in names}
+
+
+def _arrays(message: Message, dtypes: Mapping[str, DTypeLike]) -> dict[str, Any]:
+    return {name: _array(getattr(message, name), dtype) for name, dtype in dtypes.items()}
 
 
 def _array(values: Sequence[float] | NDArray, dtype: DTypeLike) -> NDArray:
     array = np.array(values, dtype=dtype)
     array.flags.writeable = False
     return array
+
+
+def fewest_chips_to_proto(fewest: FewestChips, sent: SentGraph) -> optimizer_pb2.OptimizeResponse:
+    """The message of the answer, for who sent the graph."""
+    response = result_to_proto(fewest.result, sent)
+    response.chips_needed.chips = fewest.chips
+    response.chips_needed.is_proven = fewest.is_proven
+    response.chips_needed.tried.extend(_count_to_proto(found, sent) for found in fewest.tried)
+    return response
+
+
+def fewest_chips_from_proto(message: optimizer_pb2.OptimizeResponse) -> FewestChips:
+    """The answer of a message; the results of what was tried have no history.
+
+    Raises:
+      ServiceError: it has none.
+    """
+    # The search loads where it is asked for.
+    from go_opt.api.chip_counts import FewestChips
+
+    if not message.HasField("chips_needed"):
+        raise ServiceError("the service does not look for the fewest chips: it is of an earlier version.")
+    needed = message.chips_needed
+    tried = tuple(map(_count_from_proto, needed.tried))
+    return FewestChips(result_from_proto(message), needed.chips, needed.is_proven, tried)
+
+
+def _count_to_proto(found: ChipCount, sent: SentGraph) -> optimizer_pb2.ChipCount:
+    result = None if found.result is None else result_to_proto(replace(found.result, history=()), sent)
+    return optimizer_pb2.ChipCount(
+        chips=found.chips, result=result, is_proven=found.is_proven, reason=found.reason
+    )
+
+
+def _count_from_proto(message: optimizer_pb2.ChipCount) -> ChipCount:
+    from go_opt.api.chip_counts import ChipCount
+
+    result = result_from_proto(message.result) if message.HasField("result") else None
+    return ChipCount(message.chips, result, message.is_proven, message.reason)

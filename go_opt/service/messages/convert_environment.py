@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.common.arrays import BoolArray, IntArray
-from go_opt.errors import InvalidInputError, PlanError
+from go_opt.errors import PlanError
 from go_opt.model.codecs.wire import plan_from_proto, plan_to_proto
 from go_opt.model.plan import Plan
 from go_opt.proto import environment_pb2, plan_pb2
+from go_opt.service.messages.convert_request import named
 from go_opt.service.messages.sent_graph import PER_OP, SentGraph
 
 ServedFidelity = Literal["analytical", "simulated", "hardware"]
@@ -30,9 +31,7 @@ Plans = IntArray
 
 def fidelity_from_number(number: int) -> ServedFidelity:
     """The fidelity of an enum's number."""
-    if not 0 <= number < len(_FIDELITIES):
-        raise InvalidInputError(f"fidelity: {number} is no number of its enum.", field="fidelity")
-    return _FIDELITIES[number]
+    return named("fidelity", _FIDELITIES, number)
 
 
 class PlanWriter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,8 @@ from go_opt.service.calls.call import Call, ServiceMetric
 from go_opt.service.calls.calls import Calls, Emit, Handler, Service
 from go_opt.service.messages.convert import target_summary
 from go_opt.service.messages.requests import parsed, split_graph
-from go_opt.service.workers.optimizer import Optimizer, Policy
+from go_opt.service.workers.answer_cache import Policy
+from go_opt.service.workers.optimizer import Judgement, Optimizer
 
 SERVICE_NAME: Final = optimizer_pb2.DESCRIPTOR.services_by_name["Optimizer"].full_name
 
@@ -47,9 +49,9 @@ class OptimizerService(Service):
         return {
             "Optimize": calls.search(self._optimize),
             "OptimizeStream": calls.search_updates(self._optimize_stream),
-            "Evaluate": calls.search(self._evaluate),
-            "Verify": calls.search(self._verify),
-            "Explain": calls.search(self._explain),
+            "Evaluate": calls.search(partial(self._judge, "evaluate")),
+            "Verify": calls.search(partial(self._judge, "verify")),
+            "Explain": calls.search(partial(self._judge, "explain")),
             "ListTargets": calls.quick(self._list_targets),
         }
 
@@ -80,14 +82,8 @@ class OptimizerService(Service):
             )
         return optimizer_pb2.OptimizeUpdate(result=result)
 
-    def _evaluate(self, data: bytes, call: Call) -> Message:
-        return self._optimizer.evaluate(data, stop=call.stop)
-
-    def _verify(self, data: bytes, call: Call) -> Message:
-        return self._optimizer.verify(data, stop=call.stop)
-
-    def _explain(self, data: bytes, call: Call) -> Message:
-        return self._optimizer.explain(data, stop=call.stop)
+    def _judge(self, judgement: Judgement, data: bytes, call: Call) -> Message:
+        return self._optimizer.judge(judgement, data, stop=call.stop)
 
     def _list_targets(self, data: bytes, call: Call) -> Message:
         parsed(optimizer_pb2.ListTargetsRequest, data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,9 +14,23 @@ import grpc
 
 from go_opt.errors import InvalidInputError
 from go_opt.service.transport.address import Address
-from go_opt.service.transport.channel import MESSAGE_OPTIONS
 
+# A graph of a million ops; gRPC's own limit of 4 MiB holds some 40,000.
+MAX_MESSAGE_BYTES: Final = 256 * 2**20
+MESSAGE_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+)
+REQUEST_ID_KEY: Final = "x-request-id"  # finds one call in the logs of all who took part in it
+_SANE: Final = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,4096}")  # what a header takes, without spaces
+
+
+def request_id(given: str | bytes | None) -> str:
+    """The caller's name of the call where it can stand in a log, else a new one."""
+    if isinstance(given, str) and _SANE.fullmatch(given):
+        return given
+    return secrets.token_hex(16)
 
 
 @dataclass(frozen=True)
@@ -149,3 +164,52 @@ def _options(address: Address) -> tuple[tuple[str, int], ...]:
         # Connect at once when a service that is being started comes up.
         ("grpc.max_reconnect_backoff_ms", 500),
     )
+
+
+def server_credentials(cert: Path, key: Path, client_ca: Path | None = None) -> grpc.ServerCredentials:
+    """What a port of gRPC needs, of PEM files.
+
+    Args:
+      client_ca: with it, only clients with a certificate of these authorities connect.
+
+    Raises:
+      InvalidInputError: a file cannot be read, or they are no certificate with its key.
+    """
+    chain, private = _content(cert, "tls_cert"), _content(key, "tls_key")
+    authorities = None if client_ca is None else _content(client_ca, "tls_client_ca")
+    # gRPC itself takes anything, and lets every handshake fail.
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(cert, key, password=_no_password)
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(
+            f"--tls-cert {cert} and --tls-key {key} are no certificate with its key: {_reason(error)}.",
+            field="tls_cert",
+        ) from None
+    if authorities is not None:
+        try:
+            context.load_verify_locations(client_ca)
+        except OSError as error:
+            raise InvalidInputError(
+                f"--tls-client-ca {client_ca} holds no certificates: {_reason(error)}.", field="tls_client_ca"
+            ) from None
+    return grpc.ssl_server_credentials(
+        [(private, chain)], authorities, require_client_auth=authorities is not None
+    )
+
+
+def _content(path: Path, field: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        flag = "--" + field.replace("_", "-")
+        raise InvalidInputError(f"{flag}: {path} cannot be read: {error.strerror}.", field=field) from None
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted, and nobody is there to type its password")
+
+
+def _reason(error: Exception) -> str:
+    reason = getattr(error, "reason", None) or str(error)
+    return str(reason).replace("_", " ").lower().rstrip(".")

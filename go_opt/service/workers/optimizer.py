@@ -9,8 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final, Literal, Protocol
+
+from google.protobuf.message import Message
 
 from go_opt.env import Target
 from go_opt.errors import InvalidInputError
@@ -21,19 +22,21 @@ from go_opt.proto import optimizer_pb2, plan_pb2
 from go_opt.result import OptimizeResult, Request
 from go_opt.service.calls.call import ServiceMetric, Stop
 from go_opt.service.messages.convert import (
-    fidelity_from_proto,
+    fewest_chips_to_proto,
     metrics_to_proto,
-    objective_from_proto,
-    request_from_proto,
     result_to_proto,
     target_from_proto,
 )
-from go_opt.service.messages.convert_chips import fewest_chips_to_proto
-from go_opt.service.messages.convert_constraints import constraints_from_proto
+from go_opt.service.messages.convert_request import (
+    constraints_from_proto,
+    fidelity_from_proto,
+    objective_from_proto,
+    request_from_proto,
+)
 from go_opt.service.messages.decoded_graphs import DecodedGraphs
 from go_opt.service.messages.requests import request_part, split_graph
 from go_opt.service.messages.sent_graph import SentGraph
-from go_opt.service.workers.answer_cache import AnswerCache, Answers
+from go_opt.service.workers.answer_cache import AnswerCache, Answers, Policy, answer_key
 
 # Of the time left, for the answer's way back: a tenth, but not more than this …
 _MOST_RESERVE_S: Final = 0.2
@@ -42,7 +45,7 @@ _RESERVE_S_PER_BYTE: Final = 2e-8
 # Plans of larger graphs may take seconds in the simulator, which a deadline has no room for.
 _MOST_SIMULATED_BYTES: Final = 1_000_000
 
-Policy = Literal["default", "only"] | Path | None  # what takes part in a search
+Judgement = Literal["evaluate", "verify", "explain"]  # what may be asked about a plan
 _OfPlan = optimizer_pb2.EvaluateRequest | optimizer_pb2.VerifyRequest | optimizer_pb2.ExplainRequest
 Improve = Callable[[optimizer_pb2.OptimizeResponse], None]
 
@@ -68,14 +71,8 @@ class Optimizer(Protocol):
           on_improvement: called with every better answer as it is found.
         """
 
-    def evaluate(self, request: bytes, *, stop: Stop) -> optimizer_pb2.EvaluateResponse:
-        """The answer to an ``EvaluateRequest``; ``stop`` is set where nobody waits for it."""
-
-    def verify(self, request: bytes, *, stop: Stop) -> optimizer_pb2.VerifyResponse:
-        """The answer to a ``VerifyRequest``; ``stop`` as of :meth:`evaluate`."""
-
-    def explain(self, request: bytes, *, stop: Stop) -> optimizer_pb2.ExplainResponse:
-        """The answer to an ``ExplainRequest``; ``stop`` as of :meth:`evaluate`."""
+    def judge(self, judgement: Judgement, request: bytes, *, stop: Stop) -> Message:
+        """The answer to a request about a plan, as ``EvaluateRequest``; stop is set where nobody waits."""
 
     def is_ready(self) -> bool:
         """Whether calls would be answered without waiting for anything to load."""
@@ -110,9 +107,6 @@ class LocalOptimizer:
         on_improvement: Improve | None = None,
     ) -> optimizer_pb2.OptimizeResponse:
         """As :meth:`Optimizer.optimize`."""
-        # The search and its kernels load with the first call.
-        from go_opt.service.workers.answer_key import answer_key
-
         message, graph_bytes = split_graph(optimizer_pb2.OptimizeRequest, request)
         asked = request_from_proto(message)
         target = target_from_proto(message.target)
@@ -153,8 +147,12 @@ class LocalOptimizer:
             self._answers.put(key, response.SerializeToString())
         return response
 
-    def evaluate(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.EvaluateResponse:
-        """As :meth:`Optimizer.evaluate`."""
+    def judge(self, judgement: Judgement, request: bytes, *, stop: threading.Event) -> Message:
+        """As :meth:`Optimizer.judge`."""
+        answer = {"evaluate": self._evaluate, "verify": self._verify, "explain": self._explain}[judgement]
+        return answer(request)
+
+    def _evaluate(self, request: bytes) -> Message:
         message, graph_bytes = split_graph(optimizer_pb2.EvaluateRequest, request)
         fidelity = fidelity_from_proto(message.fidelity)
         metrics = self._api.evaluate(
@@ -165,8 +163,7 @@ class LocalOptimizer:
         )
         return optimizer_pb2.EvaluateResponse(metrics=metrics_to_proto(metrics))
 
-    def verify(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.VerifyResponse:
-        """As :meth:`Optimizer.verify`."""
+    def _verify(self, request: bytes) -> Message:
         message, graph_bytes = split_graph(optimizer_pb2.VerifyRequest, request)
         constraints = constraints_from_proto(message.constraints)
         found = self._api.verify(*self._planned(message, graph_bytes), constraints=constraints)
@@ -174,8 +171,7 @@ class LocalOptimizer:
             violations=[optimizer_pb2.Violation(**vars(violation)) for violation in found]
         )
 
-    def explain(self, request: bytes, *, stop: threading.Event) -> optimizer_pb2.ExplainResponse:
-        """As :meth:`Optimizer.explain`."""
+    def _explain(self, request: bytes) -> Message:
         message, graph_bytes = split_graph(optimizer_pb2.ExplainRequest, request)
         found = self._api.explain(
             *self._planned(message, graph_bytes),

@@ -14,18 +14,18 @@ import traceback
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from google.protobuf.message import Message
 
-from go_opt.common.process_memory import give_back, resident_bytes
+from go_opt.common.processes import give_back, resident_bytes
 from go_opt.errors import GoOptError
 from go_opt.proto import optimizer_pb2
 from go_opt.search.compiling.warm_up import warm_up
 from go_opt.service.messages.errors import status_from_error
-from go_opt.service.workers.answer_cache import Answers
-from go_opt.service.workers.frames import Frame, receive, send
-from go_opt.service.workers.optimizer import LocalOptimizer, Policy
+from go_opt.service.workers.answer_cache import Answers, Policy
+from go_opt.service.workers.optimizer import Judgement, LocalOptimizer
+from go_opt.service.workers.worker import Frame, receive, send
 
 # Kernels and caches never give memory back; a process does.
 _MOST_CALLS: Final = 1000
@@ -113,12 +113,7 @@ class _Worker:
     def _answer(self, call: _Call) -> Message:
         request = call.request
         if request.kind != "optimize":
-            answer = {
-                "evaluate": self._optimizer.evaluate,
-                "verify": self._optimizer.verify,
-                "explain": self._optimizer.explain,
-            }[request.kind]
-            return answer(request.body, stop=call.stop)
+            return self._optimizer.judge(cast(Judgement, request.kind), request.body, stop=call.stop)
         return self._optimizer.optimize(
             request.body,
             policy=_policy(request["policy"]),

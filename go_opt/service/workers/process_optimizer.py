@@ -9,21 +9,21 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from google.protobuf.message import Message
 from google.rpc import status_pb2
 
 from go_opt.errors import CancelledError
 from go_opt.proto import optimizer_pb2
 from go_opt.service.calls.call import ServiceMetric, Stop
-from go_opt.service.messages.convert import request_from_proto
+from go_opt.service.messages.convert_request import request_from_proto
 from go_opt.service.messages.errors import error_from_status
 from go_opt.service.messages.requests import parsed, split_graph
-from go_opt.service.workers.answer_cache import AnswerCache
-from go_opt.service.workers.frames import Frame
-from go_opt.service.workers.optimizer import Improve, Policy, reserve_s
-from go_opt.service.workers.worker import Worker
+from go_opt.service.workers.answer_cache import AnswerCache, Policy
+from go_opt.service.workers.optimizer import Improve, Judgement, reserve_s
+from go_opt.service.workers.worker import Frame, Worker
 from go_opt.service.workers.worker_pool import WorkerPool
 
 _POLL_S: Final = 0.01
@@ -31,6 +31,11 @@ _POLL_S: Final = 0.01
 # here, and is the answer where a step outlasts the deadline, or the budget by this much.
 _INSURED_BYTES: Final = 1 << 17
 _OVERTIME_S: Final = 0.5
+_ANSWERS: Final[Mapping[Judgement, type[Message]]] = {
+    "evaluate": optimizer_pb2.EvaluateResponse,
+    "verify": optimizer_pb2.VerifyResponse,
+    "explain": optimizer_pb2.ExplainResponse,
+}
 
 
 class ProcessOptimizer:
@@ -75,17 +80,12 @@ class ProcessOptimizer:
                 call.answer_by_s = deadline_s - reserve_s(left_s, len(request)) / 2
             return parsed(optimizer_pb2.OptimizeResponse, call.outcome())
 
-    def evaluate(self, request: bytes, *, stop: Stop) -> optimizer_pb2.EvaluateResponse:
-        """As :meth:`go_opt.service.workers.optimizer.Optimizer.evaluate`."""
-        return parsed(optimizer_pb2.EvaluateResponse, self._answer("evaluate", request, stop))
-
-    def verify(self, request: bytes, *, stop: Stop) -> optimizer_pb2.VerifyResponse:
-        """As :meth:`go_opt.service.workers.optimizer.Optimizer.verify`."""
-        return parsed(optimizer_pb2.VerifyResponse, self._answer("verify", request, stop))
-
-    def explain(self, request: bytes, *, stop: Stop) -> optimizer_pb2.ExplainResponse:
-        """As :meth:`go_opt.service.workers.optimizer.Optimizer.explain`."""
-        return parsed(optimizer_pb2.ExplainResponse, self._answer("explain", request, stop))
+    def judge(self, judgement: Judgement, request: bytes, *, stop: Stop) -> Message:
+        """As :meth:`go_opt.service.workers.optimizer.Optimizer.judge`."""
+        with self._pool.worker(stop) as worker:
+            call = _WorkerCall(worker, next(self._numbers), self._answers, stop, None)
+            call.send(judgement, request)
+            return parsed(_ANSWERS[judgement], call.outcome())
 
     def is_ready(self) -> bool:
         """As :meth:`go_opt.service.workers.optimizer.Optimizer.is_ready`."""
@@ -110,13 +110,6 @@ class ProcessOptimizer:
     def close(self) -> None:
         """End all workers; calls under way fail."""
         self._pool.close()
-
-    def _answer(self, kind: str, request: bytes, stop: Stop) -> bytes:
-        """A worker's answer to a request that is no search."""
-        with self._pool.worker(stop) as worker:
-            call = _WorkerCall(worker, next(self._numbers), self._answers, stop, None)
-            call.send(kind, request)
-            return call.outcome()
 
 
 class _WorkerFailedError(Exception):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 
-from go_opt.bench.rivals.coarsening import coarsened
-from go_opt.bench.rivals.units import unit_problem, unit_seconds
+from go_opt.bench.rivals.metis import coarsened
+from go_opt.bench.rivals.problem import unit_problem, unit_seconds
 from tests.agents.rivals.cases import random_problem
 from tests.strategies import examples, seeds
 

@@ -11,7 +11,7 @@ pytest.importorskip("pymetis")
 from go_opt.bench.rivals import RIVALS, Limits, Trial, compete
 from go_opt.bench.rivals.metis import _numbered, _weighted_graph
 from go_opt.bench.rivals.placement_search import repaired
-from go_opt.bench.rivals.units import unit_problem
+from go_opt.bench.rivals.problem import unit_problem
 from go_opt.solver import broken_rules
 from go_opt.solver.problem.problem import TRIANGLE_ADJACENT
 from tests.agents.rivals.cases import Clock, random_problem, toy_problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from go_opt.bench.link_scale import with_links_scaled
+from go_opt.bench.matches import with_links_scaled
 from go_opt.env import load_target
 from go_opt.errors import InvalidInputError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from go_opt.bench.matches import Match, Record
-from go_opt.bench.record_file import RecordFile
+from go_opt.bench.processes import RecordFile
 from go_opt.bench.rivals import Point
 from go_opt.errors import InvalidInputError
 

@@ -17,8 +17,7 @@ from go_opt.common.arrays import IntArray
 from go_opt.env import Target, evaluate_plan
 from go_opt.explanations import explain_op, explain_plan
 from go_opt.explanations.as_json import explanation_to_dict
-from go_opt.explanations.moves import Mover
-from go_opt.explanations.resizes import best_resize
+from go_opt.explanations.moves import Mover, best_resize
 from go_opt.explanations.terms import Place
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan

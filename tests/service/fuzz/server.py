@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from go_opt.service.assembly import Plant
-from go_opt.service.jobs.runner import Runner
+from go_opt.service.jobs.job import Runner
 from go_opt.service.jobs.runners.local_runner import LocalRunner
 from go_opt.service.server import serve
 

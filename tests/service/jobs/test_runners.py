@@ -17,7 +17,7 @@ from google.rpc import code_pb2
 
 from go_opt.errors import InvalidInputError
 from go_opt.proto import training_pb2
-from go_opt.service.jobs.runner import Attempt, JobSpec, Runner
+from go_opt.service.jobs.job import Attempt, JobSpec, Runner
 from go_opt.service.jobs.runners.local_runner import LocalRunner
 from go_opt.service.jobs.runners.ray_runner import RayRunner
 from tests.service.jobs import fake_job

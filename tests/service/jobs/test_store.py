@@ -7,13 +7,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from go_opt.errors import AlreadyExistsError, InvalidInputError, NotFoundError, ServiceError
-from go_opt.service.jobs import store as store_module
 from go_opt.service.jobs.data_directory import DataDirectory
 from go_opt.service.jobs.job import FAILED, QUEUED, RUNNING
 from go_opt.service.jobs.store import JobStore
@@ -130,11 +128,12 @@ def test_a_damaged_store_is_refused_and_left_alone(tmp_path: Path, damage: Calla
         assert path.read_bytes() == damaged
 
 
-def test_another_version_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 7])
+def test_another_version_is_refused(tmp_path: Path, version: int) -> None:
     JobStore(tmp_path / "jobs.sqlite3").close()
     with closing(sqlite3.connect(tmp_path / "jobs.sqlite3")) as connection:
-        connection.execute("PRAGMA user_version = 7")
-    with pytest.raises(InvalidInputError, match="is of version 7, this go-opt reads versions up to 2"):
+        connection.execute(f"PRAGMA user_version = {version}")
+    with pytest.raises(InvalidInputError, match=f"is of version {version}, this go-opt reads version 2"):
         JobStore(tmp_path / "jobs.sqlite3")
 
 
@@ -157,54 +156,3 @@ def test_a_place_that_cannot_be_used(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InvalidInputError, match="cannot be"):
         DataDirectory(tmp_path / place)
-
-
-# What version 1 made, and the digests that it gave its rows.
-VERSION_1 = """
-CREATE TABLE jobs (
-  number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, kind INTEGER NOT NULL,
-  policy TEXT NOT NULL UNIQUE, request_id TEXT UNIQUE, request BLOB NOT NULL, start_policy BLOB,
-  state INTEGER NOT NULL, created_ns INTEGER NOT NULL, started_ns INTEGER, ended_ns INTEGER,
-  attempts INTEGER NOT NULL DEFAULT 0, vain_starts INTEGER NOT NULL DEFAULT 0,
-  progress BLOB NOT NULL DEFAULT x'', result BLOB, error BLOB, digest BLOB NOT NULL
-);
-CREATE INDEX jobs_by_state ON jobs (state, number);
-PRAGMA user_version = 1;
-"""
-COLUMNS_1 = (
-    "id", "kind", "policy", "state", "created_ns", "started_ns", "ended_ns", "attempts", "vain_starts",
-    "progress", "result", "error", "request_id", "request", "start_policy",
-)  # fmt: skip
-
-
-def version_1(path: Path, digest: Callable[..., bytes]) -> None:
-    """A store with one job that waits, as the version before owners left it."""
-    values = ("job1", 2, "mine", QUEUED, 5, None, None, 0, 0, b"", None, None, "id", b"asked", b"start")
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.executescript(VERSION_1)
-        connection.execute(
-            f"INSERT INTO jobs ({', '.join(COLUMNS_1)}, digest) VALUES ({', '.join('?' * 16)})",
-            (*values, digest(*values)),
-        )
-
-
-def test_a_store_of_version_1_keeps_its_jobs_for_callers_without_a_name(tmp_path: Path) -> None:
-    version_1(tmp_path / "jobs.sqlite3", store_module._digest)
-    for _ in range(2):  # brought to this version, and opened again
-        with closing(JobStore(tmp_path / "jobs.sqlite3")) as store:
-            (job,) = store.page(None, None, 9)
-            assert (job.id, job.number, job.policy, job.state) == ("job1", 1, "mine", QUEUED)
-            assert (job.owner, job.is_shared) == ("", 0)
-            assert store.request("job1").request == b"asked"
-            assert store.page(None, None, 9, "alice") == []
-    with closing(JobStore(tmp_path / "jobs.sqlite3")) as store:
-        store.create(replace(new_job(0, "mine"), owner="alice"))  # the name is free for another owner
-        assert [job.number for job in store.page(None, None, 9, "alice")] == [2]
-
-
-def test_a_damaged_store_of_version_1_is_left_as_it_is(tmp_path: Path) -> None:
-    version_1(tmp_path / "jobs.sqlite3", lambda *values: b"another")
-    before = (tmp_path / "jobs.sqlite3").read_bytes()
-    with pytest.raises(InvalidInputError, match=r"damaged \(job job1\)"):
-        JobStore(tmp_path / "jobs.sqlite3")
-    assert (tmp_path / "jobs.sqlite3").read_bytes() == before

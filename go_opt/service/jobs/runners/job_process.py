@@ -1,9 +1,9 @@
 """The process of one training job: ``python -m go_opt.service.jobs.runners.job_process FOLDER KIND``.
 
-On stdin come the request and the policy to start from, a frame each, then a byte that says
-stop. The end of stdin is the end of the service, and of this process: at once, since every
-file is written whole or not at all. On stdout go ``google.longrunning.Operation`` messages,
-a frame each, the last of them done; without that one the job was cut off.
+Stdin is a socket. From it come the request and the policy to start from, then a message that says
+stop. Its end is the end of the service, and of this process: at once, since every file is written
+whole or not at all. Into it go ``google.longrunning.Operation`` messages, the last of them done;
+without that one the job was cut off.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from google.longrunning import operations_pb2
 from google.rpc import code_pb2, status_pb2
@@ -27,8 +28,7 @@ from go_opt.common.files import write_bytes_atomically
 from go_opt.errors import CancelledError, GoOptError, InfeasibleError
 from go_opt.proto import training_pb2
 from go_opt.service.jobs.data_directory import is_out_of_space, lock
-from go_opt.service.jobs.job import Trained
-from go_opt.service.jobs.runners.frames import STOP, read_frame, write_frame
+from go_opt.service.jobs.job import STOP, Trained
 from go_opt.service.messages.errors import status_from_error
 
 START_POLICY_NAME: Final = "start_policy.safetensors"
@@ -43,18 +43,18 @@ def main(train: Train, *, niceness: int = NICENESS) -> None:
     """Run the job that the command line and stdin describe."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
-    messages = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints goes to the log, not among the messages
+    service = Connection(os.dup(0))
     os.nice(niceness)
     folder, kind = Path(sys.argv[1]), int(sys.argv[2])
-    request, start_policy = read_frame(0), read_frame(0)
-    if request is None or start_policy is None:
+    try:
+        request, start_policy = service.recv_bytes(), service.recv_bytes()
+    except (EOFError, OSError):
         sys.exit(_CUT_OFF)
-    threading.Thread(target=_watch_stdin, args=(stop,), name="stdin", daemon=True).start()
-    reporter = _Reporter(messages)
+    threading.Thread(target=_watch, args=(service, stop), name="service", daemon=True).start()
+    reporter = _Reporter(service)
     with _alone(folder):
         job = partial(train, kind, request, on_progress=reporter.report, should_stop=stop.is_set)
-        write_frame(messages, _last_message(job, folder, start_policy).SerializeToString())
+        service.send_bytes(_last_message(job, folder, start_policy).SerializeToString())
 
 
 def _last_message(job: Train, folder: Path, start_policy: bytes) -> operations_pb2.Operation:
@@ -99,8 +99,8 @@ def _stopped(progress: training_pb2.TrainingProgress) -> status_pb2.Status:
 class _Reporter:
     """Sends progress, not more often than anyone looks at it."""
 
-    def __init__(self, messages: BinaryIO) -> None:
-        self._messages = messages
+    def __init__(self, service: Connection) -> None:
+        self._service = service
         self._sent_s = -math.inf
 
     def report(self, progress: training_pb2.TrainingProgress) -> None:
@@ -110,12 +110,13 @@ class _Reporter:
         self._sent_s = now_s
         message = operations_pb2.Operation()
         message.metadata.Pack(progress)
-        write_frame(self._messages, message.SerializeToString())
+        self._service.send_bytes(message.SerializeToString())
 
 
-def _watch_stdin(stop: threading.Event) -> None:
-    while os.read(0, 1) == STOP:
-        stop.set()
+def _watch(service: Connection, stop: threading.Event) -> None:
+    with suppress(EOFError, OSError):
+        while service.recv_bytes() == STOP:
+            stop.set()
     os._exit(_CUT_OFF)
 
 
@@ -132,7 +133,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _train(*args: Any, **options: Any) -> Trained:
-    # Loads once stdin is watched.
+    # Loads once the service is watched.
     from go_opt.service.jobs.train import train_job
 
     return train_job(*args, **options)

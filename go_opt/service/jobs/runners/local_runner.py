@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from typing import Final
 
 from google.longrunning import operations_pb2
 
 from go_opt.common.processes import module_command, module_environment
-from go_opt.proto import training_pb2
-from go_opt.service.jobs.runner import JobSpec, OnProgress
-from go_opt.service.jobs.runners.frames import STOP, read_frame, write_frame
+from go_opt.service.jobs.job import STOP, JobSpec, OnProgress, last_message
 
 COMMAND: Final = module_command("go_opt.service.jobs.runners.job_process")
 LOG_NAME: Final = "log.txt"  # what the process and its libraries print
@@ -43,22 +43,21 @@ class JobProcess:
 
     def __init__(self, command: Sequence[str], spec: JobSpec) -> None:
         spec.folder.mkdir(parents=True, exist_ok=True)
-        with (spec.folder / LOG_NAME).open("ab") as log:
+        ours, theirs = socket.socketpair()
+        self._connection = Connection(ours.detach())
+        with theirs, (spec.folder / LOG_NAME).open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, spec.folder.name, str(spec.kind)],
                 cwd=spec.folder.parent,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdin=theirs.fileno(),
+                stdout=log,
                 stderr=log,
                 env=module_environment(),
                 start_new_session=True,  # Ctrl-C is for the service
             )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._stdin, self._stdout = self._process.stdin, self._process.stdout
-        with suppress(BrokenPipeError):  # it ended at once, as wait will say
-            write_frame(self._stdin, spec.request)
-            write_frame(self._stdin, spec.start_policy or b"")
+        with suppress(OSError):  # it ended at once, as wait will say
+            self._connection.send_bytes(spec.request)
+            self._connection.send_bytes(spec.start_policy or b"")
 
     @property
     def pid(self) -> int:
@@ -66,32 +65,24 @@ class JobProcess:
 
     def wait(self, on_progress: OnProgress) -> operations_pb2.Operation | None:
         try:
-            return self._last_message(on_progress)
+            return last_message(self._messages(), on_progress)
         finally:
             try:
                 self._process.wait(_EXIT_S)
             except subprocess.TimeoutExpired:
                 self.kill()
                 self._process.wait()
-            self._stdout.close()
-            with suppress(BrokenPipeError):
-                self._stdin.close()
+            self._connection.close()
 
     def stop(self) -> None:
         # Not by a signal, which would kill a process that has no handler yet.
-        with suppress(BrokenPipeError, ValueError):  # ended, or closed after the end
-            self._stdin.write(STOP)
-            self._stdin.flush()
+        with suppress(OSError):  # ended, or closed after the end
+            self._connection.send_bytes(STOP)
 
     def kill(self) -> None:
         self._process.kill()
 
-    def _last_message(self, on_progress: OnProgress) -> operations_pb2.Operation | None:
-        while (frame := read_frame(self._stdout.fileno())) is not None:
-            message = operations_pb2.Operation.FromString(frame)
-            if message.done:
-                return message
-            progress = training_pb2.TrainingProgress()
-            message.metadata.Unpack(progress)
-            on_progress(progress)
-        return None
+    def _messages(self) -> Iterator[bytes]:
+        with suppress(EOFError, OSError):
+            while True:
+                yield self._connection.recv_bytes()

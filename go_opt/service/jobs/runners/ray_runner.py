@@ -14,7 +14,7 @@ from google.longrunning import operations_pb2
 
 from go_opt.errors import InvalidInputError
 from go_opt.proto import training_pb2
-from go_opt.service.jobs.runner import JobSpec, OnProgress
+from go_opt.service.jobs.job import JobSpec, OnProgress, last_message
 from go_opt.service.jobs.runners.local_runner import COMMAND, JobProcess
 
 _METHODS_AT_ONCE: Final = 4  # of an actor: one waits for messages while another stops the job
@@ -104,18 +104,11 @@ class _RayAttempt:
 
     def wait(self, on_progress: OnProgress) -> operations_pb2.Operation | None:
         try:
-            while (data := self.ray.get(self.actor.next_message.remote())) is not None:
-                message = operations_pb2.Operation.FromString(data)
-                if message.done:
-                    return message
-                progress = training_pb2.TrainingProgress()
-                message.metadata.Unpack(progress)
-                on_progress(progress)
+            return last_message(iter(self._next_message, None), on_progress)
         except self.ray.exceptions.RayError:  # the actor, or its node, is lost
             return None
         finally:
             self.ray.kill(self.actor)
-        return None
 
     def stop(self) -> None:
         self.actor.stop.remote()
@@ -123,6 +116,9 @@ class _RayAttempt:
     def kill(self) -> None:
         with suppress(self.ray.exceptions.RayError):
             self.ray.kill(self.actor)  # the process ends with it
+
+    def _next_message(self) -> Any:
+        return self.ray.get(self.actor.next_message.remote())
 
 
 def _import_ray() -> Any:

@@ -3,20 +3,63 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from go_opt.errors import ModelError
-from go_opt.frontends.recording.ops import Read, RecordedOp, add_ops, live_ops
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph, Precision
 from go_opt.model.op_costs import OpCost
 
+Read = tuple[str, int | None]  # tensor and elements touched; None: all of it
 MAX_OPS: Final = 1_000_000
-
 Result = tuple[tuple[int, ...], str]  # shape and dtype
+
+
+@dataclass(frozen=True)
+class RecordedOp:
+    """The arguments of :meth:`GraphBuilder.add_op`."""
+
+    name: str
+    op_type: str
+    op_class: str
+    flops: float
+    dtype: str
+    reads: tuple[Read, ...]
+    writes: tuple[tuple[str, int, str], ...]  # (tensor, elements, dtype)
+
+
+def live_ops(
+    ops: Sequence[RecordedOp], wanted: Iterable[str], resolve: Callable[[str], str] = str
+) -> list[RecordedOp]:
+    """The ops on which the wanted tensors depend, in their order.
+
+    Args:
+      resolve: the tensor that a name stands for.
+    """
+    needed = set(map(resolve, wanted))
+    live = []
+    for op in reversed(ops):
+        if any(tensor in needed for tensor, _, _ in op.writes):
+            live.append(op)
+            needed.update(resolve(tensor) for tensor, _ in op.reads)
+    return live[::-1]
+
+
+def add_ops(builder: GraphBuilder, ops: Iterable[RecordedOp]) -> None:
+    """Hand the ops to the builder."""
+    for op in ops:
+        builder.add_op(
+            op.name,
+            op.op_type,
+            op.op_class,
+            flops=op.flops,
+            dtype=op.dtype,
+            reads=op.reads,
+            writes=op.writes,
+        )
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,0 @@
-"""The commands that say how large a package a model needs."""

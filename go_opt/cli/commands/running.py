@@ -1,0 +1,196 @@
+"""The command that runs a plan on this machine: ``run``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from go_opt.cli.commands.interrupt import interrupts_raised
+from go_opt.cli.commands.options import (
+    CostsOption,
+    JsonOption,
+    ModelArgument,
+    PlanArgument,
+    PlanTargetOption,
+    with_options,
+)
+from go_opt.cli.commands.plans import check_writable
+from go_opt.cli.inputs.loading import parse_dims
+from go_opt.errors import InvalidInputError
+from go_opt.run.export import FORMATS, TORCH_FORMATS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from go_opt.run.export import Manifest
+    from go_opt.run.profiling.profiling import Profile
+
+
+@dataclass(frozen=True)
+class Values:
+    """What goes in and what comes out."""
+
+    seed: Annotated[int, typer.Option(help="Draws the inputs.")] = 0
+    inputs: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz", help="Inputs of your own, an array for each by name.")
+    ] = None
+    outputs: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz", help="Write the outputs of the first inference.")
+    ] = None
+
+
+@with_options
+def run(
+    model: ModelArgument,
+    values: Values,
+    plan: Annotated[
+        Path | None, typer.Option("--plan", metavar="PLAN", help="A plan written by optimize --out.")
+    ] = None,
+    serve: Annotated[
+        str | None,
+        typer.Option("--serve", metavar="HOST:PORT", help="Instead of one plan, run those of clients there."),
+    ] = None,
+    inferences: Annotated[int, typer.Option(help="Inferences of a plan to run as a pipeline.")] = 100,
+    links: Annotated[
+        bool, typer.Option("--links", help="Tensors arrive as late as the target's links make them.")
+    ] = False,
+    target: PlanTargetOption = None,
+    costs: CostsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the stages of a plan in ONNX Runtime, a process for each chip, and compare with the prediction."""
+    from go_opt.hardware import serve_environment
+    from go_opt.report.parts.screen import console, print_lines, print_table
+    from go_opt.report.progress import announce_compilation
+    from go_opt.report.run_tables import run_lines, run_to_dict, stages_table
+    from go_opt.run.pipeline.inputs import save_arrays
+    from go_opt.run.pipeline.running import run_plan
+    from go_opt.run.profiling.measured_machine import MeasuredMachine
+
+    announce_compilation()
+    if (plan is None) == (serve is None):
+        raise InvalidInputError("give --plan or --serve, one of them.", field="plan")
+    if plan is None:
+        if as_json or any(option is not None for option in (values.inputs, values.outputs, target, costs)):
+            raise InvalidInputError(
+                "--inputs, --outputs, --target, --costs and --json are for --plan.", field="serve"
+            )
+        serve_environment(MeasuredMachine(model, inferences, values.seed, links), str(serve))
+        return
+    check_writable(values.outputs, "--outputs")
+    with interrupts_raised():  # so that no process is left
+        result = run_plan(
+            model,
+            plan,
+            inferences=inferences,
+            seed=values.seed,
+            links=links,
+            inputs=values.inputs,
+            target=target,
+            costs=costs,
+        )
+    if values.outputs is not None:
+        save_arrays(values.outputs, result.outputs)
+    if as_json:
+        typer.echo(json.dumps(run_to_dict(result), ensure_ascii=False))
+        return
+    screen = console()
+    print_lines(screen, run_lines(result))
+    screen.print()
+    print_table(screen, stages_table(result))
+
+
+def export(
+    model: ModelArgument,
+    plan: PlanArgument,
+    directory: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Write to this folder.")],
+    formats: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help=f"{', '.join(FORMATS)}, or of a .pt2 file {', '.join(TORCH_FORMATS)}; "
+            "may be given more than once.  [default: stages, or split-spec and device-map]",
+        ),
+    ] = None,
+    target: PlanTargetOption = None,
+    costs: CostsOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier export.")] = False,
+) -> None:
+    """Write each stage of PLAN as an ONNX model of its own, or the plan for other tools."""
+    from go_opt.report.progress import announce_compilation
+    from go_opt.run.export import export as export_plan
+    from go_opt.run.export import export_torch
+
+    announce_compilation()
+    with interrupts_raised():  # so that nothing half written is left
+        if model.endswith(".pt2"):
+            chosen = formats or ["split-spec", "device-map"]
+            split = export_torch(
+                model, plan, directory, formats=chosen, target=target, costs=costs, force=force
+            )
+            text, notes = f"{len(split.chips)} stages of {split.model}", split.notes
+        else:
+            chosen = formats or ["stages"]
+            manifest = export_plan(
+                model, plan, directory, formats=chosen, target=target, costs=costs, force=force
+            )
+            text, notes = _exported(manifest), ()
+    typer.echo(f"{directory}: {text}; {', '.join(dict.fromkeys(chosen))}")
+    for note in notes:
+        typer.echo(note)
+
+
+def _exported(manifest: Manifest) -> str:
+    stages, chips = len(manifest.stages), {chip for stage in manifest.stages for chip in stage.chips}
+    several = sum(stage.part == 1 for stage in manifest.stages)
+    note = f", {several} of which run several" if several else ""
+    return f"{stages} stages of {manifest.model} on {len(chips)} chips{note}"
+
+
+def profile(
+    model: ModelArgument,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="TARGET", help="Write the target here.")],
+    costs: Annotated[
+        Path | None,
+        typer.Option("--costs", metavar="FILE", help="Write the seconds of each op to this CSV file."),
+    ] = None,
+    chips: Annotated[int, typer.Option(help="Processes that the target has.")] = 4,
+    seconds: Annotated[float, typer.Option(help="How long to measure.")] = 30.0,
+    seed: Annotated[int, typer.Option(help="Draws cuts and inputs.")] = 0,
+    dim: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Bind a symbolic dimension.")
+    ] = None,
+) -> None:
+    """Run random segments of MODEL on this machine, and write it as a target to plan for."""
+    from go_opt.report.progress import announce_compilation
+    from go_opt.run.profiling.profiling import profile as measure
+
+    for path in (out, costs):
+        check_writable(path)
+    announce_compilation()
+    with interrupts_raised():  # so that no folder of segments is left
+        found = measure(
+            model, out, costs, chips=chips, seconds=seconds, seed=seed, dims=parse_dims(dim or [])
+        )
+    for line in _profiled(found):
+        typer.echo(line)
+
+
+def _profiled(found: Profile) -> Iterator[str]:
+    graph = found.graph
+    yield f"{graph.name}: {graph.num_ops} ops, {found.segments} segments measured in processor time"
+    yield f"held out    {found.held_out} segments, mean error {_share(found.rates_error)} by the rates, " + (
+        f"{_share(found.ops_error)} by the seconds of ops"
+    )
+    yield f"all ops     {sum(found.op_s.values()) * 1e3:.4g} ms"
+    for name, seconds in found.quantity_s.items():
+        yield f"  {seconds:.3g} s per {name}"
+
+
+def _share(error: float) -> str:
+    return f"{error:.1%}" if error == error else "unknown"

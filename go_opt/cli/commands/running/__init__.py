@@ -1,1 +1,0 @@
-"""The commands that take a plan to where it runs."""

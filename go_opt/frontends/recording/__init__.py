@@ -1,1 +1,0 @@
-"""What importers record of a program that they walk."""

@@ -1,1 +1,0 @@
-"""The client's calls answered in this process."""

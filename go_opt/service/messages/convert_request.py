@@ -1,0 +1,232 @@
+"""What is asked of a search to and from its message: constraints, what it begins with, and all else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypedDict, TypeVar
+
+from google.protobuf.message import Message
+
+from go_opt.constraint_file import as_constraints
+from go_opt.env.model.metrics import Fidelity
+from go_opt.errors import InvalidInputError
+from go_opt.given_start import as_start
+from go_opt.model.codecs.wire import plan_from_proto, plan_to_proto
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.model.start import NO_KERNEL, OpStart, Start
+from go_opt.proto import optimizer_pb2, plan_pb2
+from go_opt.result import Decide, Objective, Request
+from go_opt.service.messages.requests import request_part
+from go_opt.solver.problem.user_constraints import KINDS, UserConstraint
+
+# An enum's number is the place of its name here; 0, "unspecified", reads as the default.
+_OBJECTIVES: Final[tuple[Objective, ...]] = ("throughput", "throughput", "latency")
+_DECIDES: Final[tuple[Decide, ...]] = ("all", "all", "placement")
+_FIDELITIES: Final[tuple[Fidelity, ...]] = ("analytical", "analytical", "simulated")
+_Name = TypeVar("_Name", bound=str)
+_LEAST: Final = {"chip": 0, "replication": 1, "kernel": 0}  # of the fields of an op
+
+
+def start_to_proto(start: Start) -> optimizer_pb2.Start:
+    """The message of a start; :func:`start_from_proto` gives the same start back."""
+    if start.plan is not None:
+        plan = plan_to_proto(start.plan)
+        plan.op_names.extend(start.ops)
+        return optimizer_pb2.Start(plan=plan)
+    return optimizer_pb2.Start(
+        ops=[
+            optimizer_pb2.OpStart(
+                op=name,
+                chip=op.chip,
+                replication=op.replication,
+                kernel=None if op.kernel == NO_KERNEL else op.kernel,
+                rank=op.rank,
+            )
+            for name, op in start.ops.items()
+        ]
+    )
+
+
+def start_from_proto(message: optimizer_pb2.Start) -> Start:
+    """The start of a message, `start` of a request.
+
+    Raises:
+      InvalidInputError: it is malformed; one sentence that names the field at fault.
+    """
+    if not message.HasField("plan"):
+        return Start({op.op: _op_start(i, op) for i, op in enumerate(message.ops)})
+    if message.ops:
+        raise InvalidInputError("start has ops or a plan, not both.", field="start.ops")
+    with request_part("start.plan", plan_pb2.Plan):
+        plan, names = plan_from_proto(message.plan), message.plan.op_names
+        if len(names) != len(plan.placement):
+            raise InvalidInputError(
+                f"the plan of start must name its {len(plan.placement)} ops, op_names has {len(names)}.",
+                field="op_names",
+            )
+        return Start.of_plan(plan, names)
+
+
+def _op_start(i: int, message: optimizer_pb2.OpStart) -> OpStart:
+    for name, least in _LEAST.items():
+        value = getattr(message, name)
+        if value < least and (name == "chip" or message.HasField(name)):
+            raise InvalidInputError(
+                f"start: {name} of op {message.op[:100]!r} must be {least} or more, not {value}.",
+                field=f"start.ops[{i}].{name}",
+            )
+    return OpStart(
+        message.chip,
+        message.replication if message.HasField("replication") else 1,
+        message.kernel if message.HasField("kernel") else NO_KERNEL,
+        message.rank,
+    )
+
+
+def constraints_to_proto(constraints: Iterable[UserConstraint]) -> list[optimizer_pb2.Constraint]:
+    """The messages of constraints; :func:`constraints_from_proto` gives the same constraints back."""
+    return [_constraint_to_proto(constraint) for constraint in constraints]
+
+
+def constraints_from_proto(messages: Iterable[optimizer_pb2.Constraint]) -> tuple[UserConstraint, ...]:
+    """The constraints of messages.
+
+    Raises:
+      InvalidInputError: one says nothing, or something that cannot be.
+    """
+    return tuple(_constraint_from_proto(i, message) for i, message in enumerate(messages))
+
+
+def _constraint_to_proto(constraint: UserConstraint) -> optimizer_pb2.Constraint:
+    (name,) = (name for name, kind in KINDS.items() if isinstance(constraint, kind))
+    message = getattr(optimizer_pb2, type(constraint).__name__)(**vars(constraint))
+    return optimizer_pb2.Constraint(**{name: message})
+
+
+def _constraint_from_proto(i: int, message: optimizer_pb2.Constraint) -> UserConstraint:
+    name = message.WhichOneof("kind")
+    if name is None:
+        raise InvalidInputError(f"constraints[{i}] is of no kind.", field="constraints")
+    asked = getattr(message, name)
+    given = {
+        field.name: getattr(asked, field.name)
+        for field in asked.DESCRIPTOR.fields
+        if not field.has_presence or asked.HasField(field.name)
+    }
+    lists = {key: tuple(value) for key, value in given.items() if not isinstance(value, int | float)}
+    try:
+        return KINDS[name](**given | lists)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"constraints[{i}]: {error}", field="constraints") from None
+
+
+def request_to_proto(request: Request, *, policy: str | None) -> optimizer_pb2.OptimizeRequest:
+    """The message of a request, without its graph and target.
+
+    Args:
+      policy: ``"default"``, ``"none"`` or None, or the name of one that the service trained.
+    """
+    return optimizer_pb2.OptimizeRequest(
+        objective=f"OBJECTIVE_{request.objective.upper()}",
+        budget_s=request.budget_s,
+        max_evaluations=request.max_evaluations,
+        seed=request.seed,
+        decide=f"DECIDE_{request.decide.upper()}",
+        no_relays=not request.relays,
+        no_replication=not request.replication,
+        policy=policy or "none",
+        fidelity=f"FIDELITY_{request.fidelity.upper()}",
+        constraints=constraints_to_proto(request.constraints),
+        max_latency_s=request.max_latency_s,
+        no_simulate=not request.simulate,
+        no_splits=not request.splits,
+        output_parts=request.output_parts,
+        start=None if request.start is None else start_to_proto(request.start),
+    )
+
+
+def objective_from_proto(number: int) -> Objective:
+    """The objective of a number of its enum."""
+    return named("objective", _OBJECTIVES, number)
+
+
+def request_from_proto(message: optimizer_pb2.OptimizeRequest) -> Request:
+    """The validated request of a message; its graph and target are read elsewhere."""
+    return Request(
+        objective=objective_from_proto(message.objective),
+        budget_s=optional(message, "budget_s"),
+        max_evaluations=optional(message, "max_evaluations"),
+        seed=message.seed,
+        decide=named("decide", _DECIDES, message.decide),
+        relays=not message.no_relays,
+        replication=not message.no_replication,
+        fidelity=fidelity_from_proto(message.fidelity),
+        constraints=constraints_from_proto(message.constraints),
+        max_latency_s=optional(message, "max_latency_s"),
+        simulate=not message.no_simulate,
+        splits=not message.no_splits,
+        output_parts=message.output_parts,
+        start=start_from_proto(message.start) if message.HasField("start") else None,
+    )
+
+
+def fidelity_from_proto(number: int) -> Fidelity:
+    """The fidelity of an enum's number; HARDWARE is another environment's to serve."""
+    if number == plan_pb2.FIDELITY_HARDWARE:
+        raise InvalidInputError("fidelity: this service has no hardware to measure on.", field="fidelity")
+    return named("fidelity", _FIDELITIES, number)
+
+
+def named(field: str, names: tuple[_Name, ...], number: int) -> _Name:
+    """The name that an enum's number stands for."""
+    if not 0 <= number < len(names):
+        raise InvalidInputError(f"{field}: {number} is no number of its enum.", field=field)
+    return names[number]
+
+
+def optional(message: Message, field: str) -> Any:
+    """The field of a message, or None where it is not set."""
+    return getattr(message, field) if message.HasField(field) else None
+
+
+class SearchOptions(TypedDict, total=False):
+    """Those of :func:`go_opt.optimize` that a service has too, with the same defaults."""
+
+    objective: Objective
+    budget_s: float | None
+    max_evaluations: int | None
+    seed: int
+    decide: Decide
+    relays: bool
+    replication: bool
+    splits: bool
+    output_parts: bool
+    fidelity: Fidelity
+    constraints: Sequence[UserConstraint] | str | Path  # a path is of a file of this side
+    max_latency_s: float | None
+    simulate: bool
+    start: Start | Plan | str | Path | None  # a path is of a file of this side
+    policy: str | None  # "default", "none" or None, or the name of one that the service trained
+
+
+def read_options(options: SearchOptions, graph: Graph | None) -> tuple[Request, str | None]:
+    """The request and the policy of the options.
+
+    Args:
+      graph: None where it is not known in this process.
+
+    Raises:
+      InvalidInputError: a value is out of range.
+      TypeError: there is no such option.
+    """
+    asked: dict[str, Any] = {"constraints": (), "policy": "default", **options}
+    policy = asked.pop("policy")
+    if not isinstance(policy, str | None):
+        raise InvalidInputError(
+            f"policy must be the name of one that the service has, not {policy!r}.", field="policy"
+        )
+    asked["constraints"] = as_constraints(asked["constraints"])
+    asked["start"] = as_start(asked.get("start"), graph)
+    return Request(**asked), policy
