@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from go_opt.errors import GoOptError, ModelError
 from go_opt.frontends.jax.walk import Walker, dtype_name
-from go_opt.frontends.recorder import Recorder, Value
+from go_opt.frontends.recording.recorder import Recorder, Value
 from go_opt.model.graph import Graph, Precision
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from go_opt.errors import GoOptError, ModelError
 from go_opt.frontends.jax.walk import Walker, dtype_name
-from go_opt.frontends.recorder import Recorder
+from go_opt.frontends.recording.recorder import Recorder
 from go_opt.model.graph import Graph, Precision
 
 

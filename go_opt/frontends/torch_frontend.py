@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from go_opt.errors import GoOptError, ModelError
-from go_opt.frontends.recorder import Recorder, Value
+from go_opt.frontends.recording.recorder import Recorder, Value
 from go_opt.frontends.torch.archive import read_program
 from go_opt.frontends.torch.nodes import root_class
 from go_opt.frontends.torch.sizes import Sizes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from go_opt.cli.commands.completion import targets_named, zoo_named
+from go_opt.cli.commands.options import targets_named, zoo_named
 from go_opt.cli.commands.plans import check_writable
 from go_opt.common.files import write_atomically
 from go_opt.errors import InvalidInputError

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
-from go_opt.cli.commands.completion import models_named, targets_named
 from go_opt.errors import InvalidInputError
 from go_opt.result import Objective
 from go_opt.service.transport.address import DEFAULT_ADDRESS
@@ -23,6 +22,47 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE: Final = "GO_OPT_TOKEN"
 _MAX_TOKEN_BYTES: Final = 10_000  # who gives a larger file has mistaken it
+ZOO_PREFIX: Final = "zoo:"
+
+
+def targets_named(incomplete: str) -> list[str]:
+    """Targets that ship, and files."""
+    from go_opt.env import target_names
+
+    return [*(name for name in target_names() if name.startswith(incomplete)), *_files(incomplete, ".toml")]
+
+
+def models_named(incomplete: str) -> list[str]:
+    """Graphs of the zoo, and files."""
+    names = [f"{ZOO_PREFIX}{name}" for name in zoo_named("")]
+    return [
+        *(name for name in names if name.startswith(incomplete)),
+        *_files(incomplete, ".onnx", ".pt2", ".mlir", ".json"),
+    ]
+
+
+def zoo_named(incomplete: str) -> list[str]:
+    """Graphs of the zoo by name."""
+    from go_opt.env import zoo_entries
+
+    return [entry.name for entry in zoo_entries() if entry.name.startswith(incomplete)]
+
+
+def _files(incomplete: str, *suffixes: str) -> list[str]:
+    """Files of these kinds, and folders that may hold some."""
+    folder, _, start = incomplete.rpartition("/")
+    before = f"{folder}/" if "/" in incomplete else ""
+    try:
+        found = sorted(Path(before or ".").iterdir())
+    except OSError:
+        return []
+    return [
+        f"{before}{path.name}{'/' if path.is_dir() else ''}"
+        for path in found
+        if path.name.startswith(start) and (path.name.endswith(suffixes) or path.is_dir())
+        if start or not path.name.startswith(".")
+    ]
+
 
 ModelArgument = Annotated[
     str,

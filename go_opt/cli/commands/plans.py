@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from go_opt.cli.commands.completion import models_named
 from go_opt.cli.commands.options import (
     Connection,
     ConstraintsOption,
@@ -21,6 +20,7 @@ from go_opt.cli.commands.options import (
     PlanObjectiveOption,
     PlanTargetOption,
     TargetOption,
+    models_named,
     read_constraints,
     with_options,
 )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from go_opt.errors import ModelError
-from go_opt.frontends.recorder import Read, RecordedOp, Result, Value, joined, live_ops
+from go_opt.frontends.recording.recorder import Read, RecordedOp, Result, Value, joined, live_ops
 from go_opt.model.graph import OP_CLASSES
 from go_opt.model.op_costs import OpCost
 

@@ -23,7 +23,7 @@ from go_opt.frontends.jax.primitives import (
     onnx_type,
     primitive_cost,
 )
-from go_opt.frontends.recorder import Recorder, Result, Value, joined, reads_of
+from go_opt.frontends.recording.recorder import Recorder, Result, Value, joined, reads_of
 from go_opt.model.dtypes import DTYPE_BITS, DTYPES, IS_FLOATING, dtype_code
 from go_opt.model.graph import Precision
 from go_opt.model.op_costs import is_elementwise

@@ -21,7 +21,7 @@ from go_opt.frontends.onnx.program import AbsentNode, Program
 from go_opt.frontends.onnx.shapes import PartialType, ShapeInference, complete, is_argument, merged
 from go_opt.frontends.onnx.structure import ordered_nodes, reads_of
 from go_opt.frontends.onnx.values import Shape, Value, make_value
-from go_opt.frontends.recorder import RecordedOp
+from go_opt.frontends.recording.recorder import RecordedOp
 from go_opt.model.op_costs import OpSignature, is_view, op_cost
 
 # A relaid or still quantised weight is stored once: its readers take it as it is.

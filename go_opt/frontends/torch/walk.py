@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from go_opt.errors import ModelError
-from go_opt.frontends.recorder import Recorder, Result, Value, joined, reads_of
+from go_opt.frontends.recording.recorder import Recorder, Result, Value, joined, reads_of
 from go_opt.frontends.torch import aten
 from go_opt.frontends.torch.nodes import Node, dtype_of, parsed, tensor_names
 from go_opt.frontends.torch.sizes import Sizes

@@ -14,8 +14,9 @@ from go_opt.errors import InfeasibleError
 from go_opt.explanations import PlanExplanation
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
+from go_opt.report.page.drawing import Boxes, boxes_of
 from go_opt.report.page.facts import Claims, claims_of, fact_rows
-from go_opt.report.page.graph_rows import Boxes, boxes_of, drawing_rows, kernel_rows, op_rows
+from go_opt.report.page.graph_rows import drawing_rows, kernel_rows, op_rows
 from go_opt.report.page.html import page_text
 from go_opt.report.page.limit_rows import limit_rows, move_rows
 from go_opt.report.page.over_time import MOST_SPANS, memory_rows, timeline_of, timeline_rows

@@ -1,0 +1,1 @@
+"""What importers record of a program that they walk."""
