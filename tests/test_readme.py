@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from go_opt.service.server import serve_in_thread
-
 README = Path(__file__).parent.parent / "README.md"
 PYTHON_BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
 
@@ -22,11 +20,5 @@ def test_the_python_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "runs on chip" in capsys.readouterr().out
 
 
-def test_the_grpc_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    with serve_in_thread() as address:
-        run(PYTHON_BLOCKS[1].replace("127.0.0.1:50051", address))
-    assert "mcm-6x6" in capsys.readouterr().out
-
-
 def test_there_are_no_other_examples() -> None:
-    assert len(PYTHON_BLOCKS) == 2
+    assert len(PYTHON_BLOCKS) == 1
