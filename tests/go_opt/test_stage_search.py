@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +25,8 @@ def test_rings_lead_back_to_plans_that_keep_the_rules(seed: int, num_ops: int) -
     group = greedy_fusion(loop_roles(graph), order)
     stage_of_op, sizes = random_stages(rng, order, group, target.num_chips)
     plan = replicated_plan(graph, target, stage_of_op, sizes, order=order, fusion_group=group)
+    several = np.flatnonzero((plan.replication > 1) & (rng.random(num_ops) < 0.5))
+    plan = replace(plan, forwards=tuple(np.unique(plan.placement[several]).tolist()))
     search = Search(graph, target, Request(max_evaluations=1))
     ring = StageSearch(search, plan)
     back = ring.as_it_stands("back")
@@ -35,3 +39,6 @@ def test_rings_lead_back_to_plans_that_keep_the_rules(seed: int, num_ops: int) -
         assert ring.stages.size.sum() == target.num_chips
         faster = ring.allotted()
         assert faster.tables.num_chips >= int(faster.placement.max()) + 1
+        same = ring.placed(ring.placement)
+        assert same.forwards.tolist() == ring.forwards.tolist()
+        assert same.allotted().stages.size.tolist() == faster.stages.size.tolist()

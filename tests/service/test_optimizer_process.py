@@ -78,7 +78,9 @@ def test_an_evaluation_is_the_same(ready: ProcessOptimizer) -> None:
         graph=asked.graph, target=asked.target, plan=optimize(ready, asked).plan
     ).SerializeToString()
     stop = Stop()
-    assert ready.judge("evaluate", request, stop=stop) == LocalOptimizer().judge("evaluate", request, stop=stop)
+    assert ready.judge("evaluate", request, stop=stop) == LocalOptimizer().judge(
+        "evaluate", request, stop=stop
+    )
 
 
 def test_every_improvement_comes_and_the_last_is_the_answer(ready: ProcessOptimizer) -> None:

@@ -201,8 +201,7 @@ class _Chain:
 
     def allotted(self) -> Proposal:
         """The best placement met, its stages of as many chips as they need."""
-        at = self._on_ring
-        reached = StageSearch(at.search, at.plan, at.stages, self._annealing.best.placement)
+        reached = self._on_ring.placed(self._annealing.best.placement)
         return reached.allotted().as_it_stands("annealing")
 
     def events(self, search: SearchView) -> Iterator[Event]:

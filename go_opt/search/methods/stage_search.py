@@ -87,6 +87,10 @@ class StageSearch:
         """The plan on this ring."""
         return self.proposal(method, self.placement, self.plan.order, self.plan.fusion_group)
 
+    def placed(self, placement: IntArray) -> StageSearch:
+        """The same ring with the ops on ``placement`` [N]."""
+        return StageSearch(self.search, self.plan, self.stages, placement, self.forwards)
+
     def allotted(self) -> StageSearch:
         """The same stages, of as many chips each as makes the slowest of them the fastest."""
         terms, num_used = self._terms(), int(self.placement.max()) + 1
