@@ -108,6 +108,14 @@ def are_one_loop(roles: LoopRoles, order: IntArray, starts: LongArray) -> BoolAr
     return legal
 
 
+def may_share(roles: LoopRoles, before: IntArray, behind: IntArray) -> BoolArray:
+    """[E] whether the ends of an edge may be in one kernel, whatever else is in it."""
+    role, elements = roles.role, roles.loop_elements
+    may: BoolArray = (role[before] != ALONE) & (role[behind] != ALONE) & (role[before] != REDUCTION)
+    may &= elements[before] == elements[behind]
+    return may & ((role[before] != MATRIX_LOOP) | (role[behind] != MATRIX_LOOP))
+
+
 @compiled
 def _greedy_fusion(roles: LoopRoles, order: IntArray) -> IntArray:
     group = np.empty(len(order), np.int32)

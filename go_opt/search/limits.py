@@ -52,7 +52,11 @@ def _is_final(graph: Graph, target: Target, request: Request) -> bool:
 
 def _refuse_latency(graph: Graph, target: Target, request: Request) -> None:
     bound = sample_bound(
-        graph, cost_tables(graph, target), loop_roles(graph), fusion_is_open=request.decide == "all"
+        graph,
+        cost_tables(graph, target),
+        loop_roles(graph),
+        fusion_is_open=request.decide == "all",
+        is_anywhere=np.ones(graph.num_ops, np.bool_),  # stages may share their chips
     )
     if bound.seconds > request.latency_limit_s * (1 + 1e-9):
         raise InfeasibleError(

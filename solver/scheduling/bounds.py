@@ -4,7 +4,8 @@ An op's *head* is the least time before its kernel starts, its *tail* the least 
 and tails follow from paths, where ops that may share a kernel share its overhead and start together. All
 ops with a head of at least a and a tail of at least b are done in what is left between them: the work
 they need, shared by all chips (energetic reasoning; Baptiste, Le Pape, Nuijten, "Constraint-based
-scheduling", 2001, chapter 3). Transfers between chips take no time here.
+scheduling", 2001, chapter 3). Transfers between chips count from forks to joins
+(:mod:`go_opt.solver.scheduling.fork_join`).
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ import numpy as np
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled
 from go_opt.env.cost import CostTables
-from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, REDUCTION, LoopRoles
-from go_opt.model.graph import INPUT, Graph
+from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, LoopRoles, may_share
+from go_opt.env.model.execution import package_of
+from go_opt.model.csr import row_pointers
+from go_opt.model.graph import INPUT, NO_PRODUCER, Graph
 from go_opt.solver.certify.problem.bounds import Bound, OpFloors, host_seconds, op_floors
+from go_opt.solver.scheduling.fork_join import WINDOW, Flow, seconds_between
 
+PAIRS: Final = 1 << 13  # of forks and joins
 GRID: Final = 48  # heads and tails that windows begin and end at
 
 
@@ -38,11 +43,15 @@ def latency_bound(
     *,
     fusion_is_open: bool,
     divisible: BoolArray | None = None,
+    is_anywhere: BoolArray | None = None,
 ) -> Bound:
-    """A lower bound of the makespan: paths, windows, the host's traffic."""
+    """A lower bound of the makespan: paths, windows, the host's traffic; arguments as below."""
     host_in_s, host_out_s = host_seconds(tables)
+    paths_and_windows = sample_bound(
+        graph, tables, roles, fusion_is_open=fusion_is_open, divisible=divisible, is_anywhere=is_anywhere
+    )
     return max(
-        sample_bound(graph, tables, roles, fusion_is_open=fusion_is_open, divisible=divisible),
+        paths_and_windows,
         Bound(host_in_s, "the inputs cross the host's link in"),
         Bound(host_out_s, "the outputs cross the host's link out"),
         key=lambda bound: bound.seconds,
@@ -56,29 +65,32 @@ def sample_bound(
     *,
     fusion_is_open: bool,
     divisible: BoolArray | None = None,
+    is_anywhere: BoolArray | None = None,
 ) -> Bound:
     """A lower bound of the latency of a sample, and so of the makespan: paths and windows.
 
     Args:
       divisible: [N] ops that may be split, at best into a part for each chip; None: none of them.
+      is_anywhere: [N] ops whose tensors take no time to other chips, as plans may have clones of them;
+        None: none of them.
     """
     floors = op_floors(tables, roles, fusion_is_open=fusion_is_open, divisible=divisible)
     is_split = np.zeros(graph.num_ops, np.bool_) if divisible is None else divisible
     chips = tables.num_chips if is_split.any() else min(tables.num_chips, graph.num_ops)
     ops = _ops(tables, roles, floors, is_split, fusion_is_open)
     input_s, output_s = _host_seconds_by_op(tables)
-    along = np.arange(graph.num_ops, dtype=np.int32)
-
-    def heads(
-        rows: tuple[LongArray, IntArray], given_s: FloatArray, order: IntArray, is_behind: bool
-    ) -> tuple[FloatArray, FloatArray]:
-        op = np.repeat(along, np.diff(rows[0]))
-        before, behind = (op, rows[1]) if is_behind else (rows[1], op)
-        may_share = _may_share(roles, is_split, before, behind) & fusion_is_open
-        return _heads(*rows, order, may_share, ops, given_s)
-
-    head_s, path_s = heads(graph.predecessors, input_s, along, False)
-    tail_s, _ = heads(graph.successors, output_s, along[::-1].copy(), True)
+    stays = ~is_split if is_anywhere is None else ~(is_split | is_anywhere)
+    forward, reverse = _flows(graph, tables, roles, (is_split, stays), ops.floor_s, fusion_is_open)
+    pairs = _pairs(forward, reverse)
+    between_s = seconds_between(forward, reverse, ops.path_s, pairs, chips)
+    head_s, path_s = _heads(forward, ops, input_s, _between(pairs[:, 0], pairs[:, 1], between_s, tables))
+    pairs = tables.num_ops - 1 - pairs
+    backward = (
+        _Ops(ops.floor_s[::-1].copy(), ops.path_s[::-1].copy(), ops.is_matrix[::-1].copy()),
+        output_s[::-1].copy(),
+    )
+    tail_s, _ = _heads(reverse, *backward, _between(pairs[:, 1], pairs[:, 0], between_s, tables))
+    tail_s = tail_s[::-1].copy()
     last = int(np.argmax(path_s + tail_s))
     return max(
         Bound(float((path_s + tail_s)[last]), f"the critical path, on which op {graph.op_names[last]!r} is"),
@@ -102,40 +114,106 @@ def _ops(
     return _Ops(floor_s * share, path_s * share, is_matrix & ~is_split)
 
 
-def _may_share(roles: LoopRoles, is_split: BoolArray, before: IntArray, behind: IntArray) -> BoolArray:
-    """[E] whether the ends of an edge may be in one kernel; parts of an op may be in several."""
-    role, elements = roles.role, roles.loop_elements
-    may: BoolArray = (role[before] != ALONE) & (role[behind] != ALONE) & (role[before] != REDUCTION)
-    may &= elements[before] == elements[behind]
-    may &= (role[before] != MATRIX_LOOP) | (role[behind] != MATRIX_LOOP)
-    return may | is_split[before] | is_split[behind]
+def _flows(
+    graph: Graph,
+    tables: CostTables,
+    roles: LoopRoles,
+    split_and_stay: tuple[BoolArray, BoolArray],
+    floor_s: FloatArray,
+    fusion_is_open: bool,
+) -> tuple[Flow, Flow]:
+    """The graph and the reversed one. Parts of an op may be in kernels with all its neighbours."""
+    first, second, last = graph.edge_src, graph.edge_dst, graph.num_ops - 1
+    is_split, stays = split_and_stay
+    shares = (may_share(roles, first, second) | is_split[first] | is_split[second]) & fusion_is_open
+    sent_s = np.where(stays[first] & ~is_split[second], _transfer_s(tables, first, second), 0.0)
+
+    def flow(before: IntArray, behind: IntArray, of_floor_s: FloatArray) -> Flow:
+        by = np.argsort(behind, kind="stable")
+        return Flow(row_pointers(behind, len(floor_s)), before[by], shares[by], sent_s[by], of_floor_s)
+
+    return flow(first, second, floor_s), flow(last - second, last - first, floor_s[::-1].copy())
+
+
+def _transfer_s(tables: CostTables, first: IntArray, second: IntArray) -> FloatArray:
+    """[E] of the largest tensor of an edge between two chips, at least."""
+    if tables.num_chips == 1:
+        return np.zeros(len(first))
+    pairs = package_of(tables).pairs[:-1][~np.eye(tables.num_chips, dtype=np.bool_).ravel()]
+    is_made = tables.tensor_producer[tables.reader_tensor] != NO_PRODUCER
+    tensor, reader = tables.reader_tensor[is_made], tables.reader_op[is_made].astype(np.int64)
+    edges, edge = np.unique(tables.tensor_producer[tensor] * tables.num_ops + reader, return_inverse=True)
+    seconds = np.zeros(len(edges))
+    sent_s = pairs["setup_s"].min() + tables.tensor_bytes[tensor] * pairs["s_per_byte"].min()
+    np.maximum.at(seconds, edge, sent_s)
+    of_edges: FloatArray = seconds[np.searchsorted(edges, first.astype(np.int64) * tables.num_ops + second)]
+    return of_edges
+
+
+class _Between(NamedTuple):
+    """Seconds between ops, by the later op."""
+
+    ptr: LongArray  # [N + 1]
+    first: LongArray  # [P]
+    seconds: FloatArray  # [P]
+
+
+def _between(first: LongArray, last: LongArray, seconds: FloatArray, tables: CostTables) -> _Between:
+    by = np.argsort(last, kind="stable")
+    return _Between(row_pointers(last, tables.num_ops), first[by], seconds[by])
+
+
+def _pairs(forward: Flow, reverse: Flow) -> LongArray:
+    """[P, 2] forks and joins behind them, sorted by the join: the nearest ones, ``PAIRS`` at most."""
+    joins = np.flatnonzero(_joins(forward))
+    forks = len(forward.floor_s) - 1 - np.flatnonzero(_joins(reverse))[::-1]
+    end = np.searchsorted(forks, joins)
+    begin = np.maximum(
+        np.searchsorted(forks, joins - WINDOW, side="right"), end - PAIRS // max(1, len(joins))
+    )
+    count = end - begin
+    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    return np.stack([forks[np.repeat(begin, count) + within], np.repeat(joins, count)], axis=1)
 
 
 @compiled
-def _heads(
-    ptr: LongArray,
-    neighbour: IntArray,
-    visiting_order: IntArray,
-    may_share: BoolArray,
-    ops: _Ops,
-    given_s: FloatArray,
-) -> tuple[FloatArray, FloatArray]:
+def _joins(flow: Flow) -> BoolArray:
+    """[N] ops with several edges, and those behind a kernel that may hold such an op with one before it."""
+    num_ops = len(flow.floor_s)
+    is_join = np.zeros(num_ops, np.bool_)
+    may_share_join = np.zeros(num_ops, np.bool_)
+    for op in range(num_ops):
+        is_join[op] = flow.ptr[op + 1] - flow.ptr[op] > 1
+        for i in range(flow.ptr[op], flow.ptr[op + 1]):
+            if flow.may_share[i]:
+                may_share_join[op] |= is_join[op] or may_share_join[flow.before[i]]
+            else:
+                is_join[op] |= may_share_join[flow.before[i]]
+    return is_join
+
+
+@compiled
+def _heads(flow: Flow, ops: _Ops, given_s: FloatArray, between: _Between) -> tuple[FloatArray, FloatArray]:
     """([N], [N]): the least time before each op's kernel starts, and until it ends.
 
-    With readers for ``neighbour`` and the order reversed: behind its end, and from its start on.
+    Of the reversed graph: behind its end, and from its start on.
     """
     head_s = given_s.copy()
     path_s = given_s.copy()
     matrix_s = np.zeros(len(given_s))  # until the last kernel before with a matrix op ends
-    for op in visiting_order:
-        for i in range(ptr[op], ptr[op + 1]):
-            other = neighbour[i]
+    for op in range(len(given_s)):
+        for i in range(flow.ptr[op], flow.ptr[op + 1]):
+            other, may_share = flow.before[i], flow.may_share[i]
             end_s = max(path_s[other], head_s[other] + ops.floor_s[other])
-            head_s[op] = max(head_s[op], head_s[other] if may_share[i] else end_s)
-            path_s[op] = max(path_s[op], path_s[other] if may_share[i] else end_s)
+            head_s[op] = max(head_s[op], head_s[other] if may_share else end_s)
+            path_s[op] = max(path_s[op], path_s[other] if may_share else end_s)
             matrix_s[op] = max(matrix_s[op], max(matrix_s[other], end_s if ops.is_matrix[other] else 0.0))
         if ops.is_matrix[op]:
             head_s[op] = max(head_s[op], matrix_s[op])
+        for i in range(between.ptr[op], between.ptr[op + 1]):
+            first = between.first[i]
+            end_s = max(path_s[first], head_s[first] + ops.floor_s[first])
+            head_s[op] = max(head_s[op], end_s + between.seconds[i])
         path_s[op] = max(path_s[op], head_s[op]) + ops.path_s[op]
     for op in range(len(given_s)):
         path_s[op] = max(path_s[op], head_s[op] + ops.floor_s[op])

@@ -17,9 +17,11 @@ from go_opt.solver import (
     ListScheduling,
     ScheduleAnnealing,
     earliest_finish_placement,
+    latency_bound,
     upward_ranks,
     verify,
 )
+from go_opt.solver.scheduling.fork_join import PRECISION
 from tests.env.test_makespan import US, in_us, measured_graph
 from tests.solver.test_bounds import least_makespan_s
 from tests.strategies import examples, kind_names, random_graph, random_target, seeds, small_mcm, toy_graph
@@ -155,6 +157,31 @@ def test_annealing_by_hand() -> None:
     assert annealing.best_s == in_us(42)
     annealing.run(100)
     assert annealing.best_s == in_us(33)
+
+
+def test_a_fork_waits_for_a_transfer_by_hand() -> None:
+    # On one chip: 2 + 20 + 20 + 2 us. On two, b and c each wait for a transfer of 11 us, before or behind.
+    graph = measured_graph({"a": 2, "b": 20, "c": 20, "d": 2}, {"b": ("a",), "c": ("a",), "d": ("b", "c")})
+    target, order = small_mcm(2, **FREE), np.arange(4, dtype=np.int32)
+    assert makespan_s(graph, target, (np.array([0, 0, 1, 1], np.int32), order, order)) == in_us(35)
+    tables, roles = cost_tables(graph, target), loop_roles(graph)
+    bound = latency_bound(graph, tables, roles, fusion_is_open=True)
+    assert 35 * (1 - 2 * PRECISION) < bound.seconds / US <= 35
+    # Were all tensors anywhere at once, there would be no wait.
+    free = np.ones(4, np.bool_)
+    bound = latency_bound(graph, tables, roles, fusion_is_open=True, is_anywhere=free)
+    assert bound.seconds == in_us(24)
+
+
+@settings(max_examples=examples(60))
+@given(seed=seeds)
+def test_no_annealed_schedule_beats_the_bound(seed: int) -> None:
+    graph, target = free_case(seed, 14, 4)
+    tables, roles = cost_tables(graph, target), loop_roles(graph)
+    annealing = ScheduleAnnealing(graph, tables, roles, first_schedule(graph, target), moves=2000, seed=seed)
+    annealing.run(2000)
+    bound = latency_bound(graph, tables, roles, fusion_is_open=True)
+    assert bound.seconds <= annealing.best_s * (1 + 1e-9)
 
 
 @given(seed=st.integers(0, 10))

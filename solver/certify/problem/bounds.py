@@ -6,7 +6,8 @@ kernel can at best hide its memory traffic and share one overhead among its ops,
 * an op that may not fuse costs what it costs alone;
 * a kernel holds ops of one trip count, and at most one matrix op, one reduction and
   ``MAX_GROUP_OPS`` ops, so there are at least as many kernels, each with an overhead;
-* a kernel with a matrix op lasts at least as long as reading that op's weights.
+* a kernel lasts at least as long as moving what one of its ops reads from other kernels, and writes for
+  others, in any case.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray, LongArray
 from go_opt.env.cost import CostTables
-from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles
+from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles, may_share
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
 from go_opt.solver.problem.streamed_bytes import least_host_s
 
@@ -52,7 +53,7 @@ class OpFloors:
         """Seconds of all kernels together, given sums over ops of each row of ``parts``, [6, ..., loops].
 
         Rows: seconds of ops that are kernels of their own, and compute of the others; of matrix ops,
-        seconds with their weights; numbers of matrix ops, of reductions, and of ops that may share a kernel.
+        seconds with what they move; numbers of matrix ops, of reductions, and of ops that may share a kernel.
         """
         alone_s, compute_s, matrix_s, matrices, reductions, sharing = sums
         kernels = np.maximum(np.maximum(matrices, reductions), np.ceil(sharing / MAX_GROUP_OPS))
@@ -81,15 +82,15 @@ def op_floors(
         return OpFloors(alone_s, np.zeros(len(alone_s), np.int64), parts, overhead_s)
     compute_s = np.where(tables.can_run, tables.op_s, np.inf).min(axis=0)
     is_alone, is_matrix = roles.role == ALONE, roles.role == MATRIX_LOOP
-    weights_s = _weight_bytes_read(tables) * float(tables.sram_s_per_byte.min())
-    kernel_s = np.where(is_matrix, np.maximum(compute_s, weights_s), compute_s)
+    is_split = np.zeros(len(alone_s), np.bool_) if divisible is None else divisible
+    moved_s = _sure_bytes(tables, roles, is_split) * float(tables.sram_s_per_byte.min())
+    kernel_s = np.maximum(compute_s, moved_s)
     op_s = np.where(is_alone, alone_s, kernel_s + overhead_s)
     parts[0, is_alone] = alone_s[is_alone]
     parts[1, ~is_alone] = compute_s[~is_alone]
     parts[2, is_matrix] = kernel_s[is_matrix]
     parts[3], parts[4], parts[5] = is_matrix, roles.role == REDUCTION, ~is_alone
-    has_parts = divisible is not None and bool(divisible.any())
-    loop = np.zeros(len(alone_s), np.int64) if has_parts else _loops(roles)
+    loop = np.zeros(len(alone_s), np.int64) if is_split.any() else _loops(roles)
     return OpFloors(op_s, loop, parts, overhead_s)
 
 
@@ -164,10 +165,19 @@ def host_seconds(tables: CostTables) -> tuple[float, float]:
     return inputs * tables.host_in_s_per_byte, outputs * tables.host_out_s_per_byte
 
 
-def _weight_bytes_read(tables: CostTables) -> FloatArray:
-    """[N] bytes of weights each op touches."""
-    is_weight = tables.tensor_kind[tables.reader_tensor] == WEIGHT
-    touched = tables.read_bytes[is_weight].astype(np.float64)
-    return np.bincount(tables.reader_op[is_weight], weights=touched, minlength=tables.num_ops).astype(
-        np.float64
-    )
+def _sure_bytes(tables: CostTables, roles: LoopRoles, is_split: BoolArray) -> FloatArray:
+    """[N] bytes that the kernel of an op surely reads and writes.
+
+    Those of weights and inputs, and of what another kernel makes, or reads, in any case. Where all readers
+    of an op read clones of it, these write as much.
+    """
+    num_ops, reader, producer = tables.num_ops, tables.reader_op, tables.tensor_producer[tables.reader_tensor]
+    is_made, is_weight = producer != NO_PRODUCER, tables.tensor_kind[tables.reader_tensor] == WEIGHT
+    is_apart = is_made & ~may_share(roles, producer, reader) & ~is_split[producer] & ~is_split[reader]
+    is_read = is_apart | is_weight | (~is_made & ~is_split[reader])
+    num_bytes = np.bincount(reader[is_read], weights=tables.read_bytes[is_read], minlength=num_ops)
+    is_stored = tables.tensor_is_output & (tables.tensor_producer != NO_PRODUCER)
+    is_stored[tables.reader_tensor[is_apart]] = True
+    maker = tables.tensor_producer[is_stored]
+    written = np.bincount(maker, weights=tables.tensor_bytes[is_stored], minlength=num_ops)
+    return np.asarray(num_bytes + np.where(is_split, 0.0, written), np.float64)
