@@ -39,7 +39,7 @@ PRECISION_NATIVE: Precision
 PRECISION_AS_IS: Precision
 
 class Op(_message.Message):
-    __slots__ = ("name", "op_type", "op_class", "flops", "dtype", "measured_s", "excluded_kinds")
+    __slots__ = ("name", "op_type", "op_class", "flops", "dtype", "measured_s", "excluded_kinds", "window")
     class MeasuredSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +54,7 @@ class Op(_message.Message):
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     MEASURED_S_FIELD_NUMBER: _ClassVar[int]
     EXCLUDED_KINDS_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
     name: str
     op_type: str
     op_class: OpClass
@@ -61,7 +62,8 @@ class Op(_message.Message):
     dtype: str
     measured_s: _containers.ScalarMap[str, float]
     excluded_kinds: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., op_type: _Optional[str] = ..., op_class: _Optional[_Union[OpClass, str]] = ..., flops: _Optional[float] = ..., dtype: _Optional[str] = ..., measured_s: _Optional[_Mapping[str, float]] = ..., excluded_kinds: _Optional[_Iterable[str]] = ...) -> None: ...
+    window: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., op_type: _Optional[str] = ..., op_class: _Optional[_Union[OpClass, str]] = ..., flops: _Optional[float] = ..., dtype: _Optional[str] = ..., measured_s: _Optional[_Mapping[str, float]] = ..., excluded_kinds: _Optional[_Iterable[str]] = ..., window: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Reader(_message.Message):
     __slots__ = ("op", "elements")
@@ -72,7 +74,7 @@ class Reader(_message.Message):
     def __init__(self, op: _Optional[int] = ..., elements: _Optional[int] = ...) -> None: ...
 
 class Tensor(_message.Message):
-    __slots__ = ("name", "elements", "dtype", "kind", "producer", "readers", "is_output")
+    __slots__ = ("name", "elements", "dtype", "kind", "producer", "readers", "is_output", "shape")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +82,7 @@ class Tensor(_message.Message):
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
     READERS_FIELD_NUMBER: _ClassVar[int]
     IS_OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
     name: str
     elements: int
     dtype: str
@@ -87,7 +90,8 @@ class Tensor(_message.Message):
     producer: int
     readers: _containers.RepeatedCompositeFieldContainer[Reader]
     is_output: bool
-    def __init__(self, name: _Optional[str] = ..., elements: _Optional[int] = ..., dtype: _Optional[str] = ..., kind: _Optional[_Union[TensorKind, str]] = ..., producer: _Optional[int] = ..., readers: _Optional[_Iterable[_Union[Reader, _Mapping]]] = ..., is_output: bool = ...) -> None: ...
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., elements: _Optional[int] = ..., dtype: _Optional[str] = ..., kind: _Optional[_Union[TensorKind, str]] = ..., producer: _Optional[int] = ..., readers: _Optional[_Iterable[_Union[Reader, _Mapping]]] = ..., is_output: bool = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class NodeWithoutOp(_message.Message):
     __slots__ = ("name", "became", "op")

@@ -9,13 +9,16 @@ no ``Concat``: the host puts the slices side by side.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from go_opt.env.copies.part_names import part_name
+from go_opt.env.copies.row_parts import JOIN, RowParts, Span
+from go_opt.env.copies.rows import Rows, rows_of
 from go_opt.errors import PlanError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.dtypes import DTYPES
@@ -31,8 +34,6 @@ from go_opt.model.graph import (
 from go_opt.model.plan import Plan, Split
 
 SPLITTABLE: Final = ("Conv", "Gemm", "MatMul")
-JOIN: Final = "Concat"
-
 
 _Read = tuple[str, int]  # tensor, elements touched
 _Write = tuple[str, int, str]  # tensor, elements, dtype
@@ -44,11 +45,6 @@ class Columns(NamedTuple):
     number: int  # of columns of the product
     output: int  # tensor
     weights: tuple[int, ...]  # tensors with a slice for each part; the others are read whole
-
-
-def part_name(name: str, part: int, parts: int) -> str:
-    """The op that is a part of the op ``name``, or its slice of the tensor ``name``."""
-    return f"{name}/part {part + 1} of {parts}"
 
 
 def columns_of(graph: Graph, op: int) -> Columns | None:
@@ -99,28 +95,62 @@ def _row(rows: tuple[np.ndarray, np.ndarray], i: int) -> np.ndarray:
     return values[pointers[i] : pointers[i + 1]]
 
 
-@lru_cache(maxsize=32)
+KINDS: Final[Mapping[str, Callable[[Graph, int], Columns | Rows | None]]] = {
+    "columns": columns_of,
+    "rows": rows_of,
+}
+
+
 def split_graph(graph: Graph, splits: tuple[Split, ...]) -> Graph:
     """``graph`` with the ops that ``splits`` name as their parts.
 
     Raises:
       PlanError: an op is not there, named twice, or cannot be split like that.
     """
+    return _split(graph, splits)[0]
+
+
+def row_spans(graph: Graph, splits: tuple[Split, ...]) -> Mapping[str, Span]:
+    """The tensors of :func:`split_graph` that are some rows of a tensor of ``graph``, by name."""
+    return _split(graph, splits)[1]
+
+
+@lru_cache(maxsize=32)
+def _split(graph: Graph, splits: tuple[Split, ...]) -> tuple[Graph, Mapping[str, Span]]:
     by_op = {_op_of(graph, split): split for split in splits}
     if len(by_op) < len(splits):
         raise PlanError("splits: an op is split twice.", field="splits")
-    parts = _Parts(graph, {op: (split, _checked(graph, op, split)) for op, split in by_op.items()})
-    ops = [row for op in range(graph.num_ops) for row in parts.rows(op)]
+    divided = {op: _checked(graph, op, split) for op, split in by_op.items()}
+    by_columns = {op: (by_op[op], one) for op, one in divided.items() if isinstance(one, Columns)}
+    by_rows = {op: (by_op[op], one) for op, one in divided.items() if isinstance(one, Rows)}
+    parts = _Parts(graph, by_columns)
+    row_parts = RowParts(graph, by_rows, parts.make)
+    ops = [
+        row for op in range(graph.num_ops) for row in (row_parts.of(op) if op in by_rows else parts.rows(op))
+    ]
     builder = GraphBuilder(graph.name, precision=graph.precision, dims=graph.dims)
-    for k in np.flatnonzero(parts.is_whole).tolist():
+    read = {name for row in ops for name, _ in row["reads"]}
+    for k in np.flatnonzero(graph.tensor_producer == NO_PRODUCER).tolist():
+        is_whole = graph.tensor_kind[k] == INPUT or graph.reader_ptr[k] == graph.reader_ptr[k + 1]
+        if not is_whole and graph.tensor_names[k] not in read:
+            continue  # a weight that is in slices alone
         parts.add_tensor(builder, k, graph.tensor_names[k], int(graph.tensor_elements[k]))
     for name, (k, elements) in parts.slices.items():
         parts.add_tensor(builder, k, name, elements)
     for row in ops:
         builder.add_op(**row)
-    for name in parts.outputs():
+    in_parts = {one.output: by_op[op] for op, one in divided.items() if not by_op[op].joined}
+    for name in _outputs(graph, in_parts):
         builder.mark_output(name)
-    return replace(builder.build(), nodes_without_op=graph.nodes_without_op)
+    return replace(builder.build(), nodes_without_op=graph.nodes_without_op), row_parts.spans
+
+
+def _outputs(graph: Graph, in_parts: Mapping[int, Split]) -> Iterator[str]:
+    """Names of the tensors that the host reads."""
+    for k in np.flatnonzero(graph.tensor_is_output).tolist():
+        name = graph.tensor_names[k]
+        parts = in_parts[k].parts if k in in_parts else 0
+        yield from (part_name(name, part, parts) for part in range(parts)) if parts else (name,)
 
 
 def planned_graph(graph: Graph, plan: Plan) -> Graph:
@@ -140,16 +170,16 @@ def _op_of(graph: Graph, split: Split) -> int:
     return graph.op_index[split.op]
 
 
-def _checked(graph: Graph, op: int, split: Split) -> Columns:
-    columns = columns_of(graph, op)
+def _checked(graph: Graph, op: int, split: Split) -> Columns | Rows:
+    divided = KINDS[split.kind](graph, op) if split.kind in KINDS else None
     where = f"splits: op {split.op!r}"
-    if columns is None or split.kind != "columns":
+    if divided is None:
         raise PlanError(f"{where} cannot be split by {split.kind}.", field="splits")
-    if not 2 <= split.parts <= columns.number:
-        raise PlanError(f"{where} has {columns.number} columns for {split.parts} parts.", field="splits")
-    if not split.joined and not stays_in_parts(graph, columns):
+    if not 2 <= split.parts <= divided.number:
+        raise PlanError(f"{where} has {divided.number} {split.kind} for {split.parts} parts.", field="splits")
+    if isinstance(divided, Columns) and not split.joined and not stays_in_parts(graph, divided):
         raise PlanError(f"{where} is read by others than the host, which need it whole.", field="splits")
-    return columns
+    return divided
 
 
 class _Parts:
@@ -158,8 +188,6 @@ class _Parts:
     def __init__(self, graph: Graph, divided: Mapping[int, tuple[Split, Columns]]) -> None:
         self._graph, self._divided = graph, divided
         self.slices: dict[str, tuple[int, int]] = {}  # of weights: tensor of the graph, elements
-        is_unread = (graph.tensor_producer == NO_PRODUCER) & (np.diff(graph.reader_ptr) == 0)
-        self.is_whole = (graph.tensor_kind == INPUT) | is_unread  # and weights that an op reads as they are
 
     def rows(self, op: int) -> Iterator[dict[str, Any]]:
         """One op, or its parts and what joins them."""
@@ -167,7 +195,7 @@ class _Parts:
         if op not in self._divided:
             measured = {kind: float(s[op]) for kind, s in graph.measured_s.items() if not np.isnan(s[op])}
             reads = [self._read(*read) for read in self._reads(op)]
-            yield self._row(op, graph.op_names[op], float(graph.op_flops[op]), reads, self._writes(op)) | {
+            yield self.make(op, graph.op_names[op], float(graph.op_flops[op]), reads, self._writes(op)) | {
                 "measured_s": measured
             }
             return
@@ -183,25 +211,17 @@ class _Parts:
             ]
             slices.append((part_name(output, part, split.parts), elements // columns.number * size, dtype))
             flops = float(graph.op_flops[op]) * size / columns.number
-            yield self._row(op, part_name(split.op, part, split.parts), flops, reads, slices[-1:])
+            yield self.make(op, part_name(split.op, part, split.parts), flops, reads, slices[-1:])
         if split.joined:
-            joins = self._row(op, split.op, 0.0, [one[:2] for one in slices], [(output, elements, dtype)])
+            joins = self.make(op, split.op, 0.0, [one[:2] for one in slices], [(output, elements, dtype)])
             yield joins | {"op_type": JOIN, "op_class": "data_movement"}
-
-    def outputs(self) -> Iterator[str]:
-        """Names of the tensors that the host reads."""
-        in_parts = {columns.output: split for split, columns in self._divided.values() if not split.joined}
-        for k in np.flatnonzero(self._graph.tensor_is_output).tolist():
-            name = self._graph.tensor_names[k]
-            parts = in_parts[k].parts if k in in_parts else 0
-            yield from (part_name(name, part, parts) for part in range(parts)) if parts else (name,)
 
     def add_tensor(self, builder: GraphBuilder, k: int, name: str, elements: int) -> None:
         """A weight or input, or a slice of it."""
         graph = self._graph
         builder.add_tensor(name, elements, DTYPES[graph.tensor_dtype[k]], TENSOR_KINDS[graph.tensor_kind[k]])
 
-    def _row(
+    def make(
         self, op: int, name: str, flops: float, reads: list[_Read], writes: list[_Write]
     ) -> dict[str, Any]:
         graph = self._graph
@@ -231,7 +251,6 @@ class _Parts:
         ]
 
     def _read(self, k: int, touched: int) -> _Read:
-        self.is_whole[k] |= self._graph.tensor_kind[k] == WEIGHT
         return self._graph.tensor_names[k], touched
 
     def _slice(self, k: int, columns: Columns, part: int, parts: int, size: int) -> _Read:

@@ -9,8 +9,8 @@ from itertools import groupby
 import numpy as np
 
 from go_opt.env import Target, cost_tables
+from go_opt.env.copies.part_names import part_name
 from go_opt.env.copies.relays import clone_name, relay_name
-from go_opt.env.copies.splits import part_name
 from go_opt.explanations.terms import KernelPart, Place, TensorPart, Terms
 from go_opt.model.graph import WEIGHT, Graph
 from go_opt.model.plan import Plan

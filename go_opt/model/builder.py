@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -21,7 +22,10 @@ from go_opt.model.graph import (
     TENSOR_KINDS,
     Graph,
     Precision,
+    Window,
 )
+
+Size = int | tuple[int, ...]  # the number of elements of a tensor, or its shape
 
 # The sum over ops must stay finite and exact enough to compare.
 MAX_FLOPS = 1e30
@@ -46,6 +50,7 @@ class _Tensor:
     dtype: int
     kind: int
     producer: int
+    shape: tuple[int, ...] = ()  # empty where it is not known
     is_output: bool = False
     readers: dict[int, int] = field(default_factory=dict)  # op -> elements touched
 
@@ -67,13 +72,15 @@ class GraphBuilder:
         self._op_names: set[str] = set()
         self._tensors: dict[str, _Tensor] = {}
         self._aliases: dict[str, str] = {}
+        self._view_shapes: dict[str, tuple[int, ...]] = {}
         self._outputs: list[str] = []
+        self._windows: dict[str, Window] = {}
 
-    def add_tensor(self, name: str, elements: int, dtype: str, kind: str) -> None:
+    def add_tensor(self, name: str, size: Size, dtype: str, kind: str) -> None:
         """Add a weight or an input: a tensor that no op produces."""
         if kind not in TENSOR_KINDS or TENSOR_KINDS.index(kind) == ACTIVATION:
             raise GraphError(f"tensor {name!r}: kind must be 'weight' or 'input', not {kind!r}.")
-        self._define(name, elements, dtype, TENSOR_KINDS.index(kind), NO_PRODUCER)
+        self._define(name, size, dtype, TENSOR_KINDS.index(kind), NO_PRODUCER)
 
     def add_op(
         self,
@@ -84,7 +91,7 @@ class GraphBuilder:
         flops: float,
         dtype: str,
         reads: Iterable[tuple[str, int | None]],
-        writes: Sequence[tuple[str, int, str]],
+        writes: Sequence[tuple[str, Size, str]],
         measured_s: Mapping[str, float] = MappingProxyType({}),
         excluded_kinds: Iterable[str] = (),
     ) -> None:
@@ -93,7 +100,7 @@ class GraphBuilder:
         Args:
           flops: floating-point operations of one execution.
           reads: ``(tensor, elements touched)``; ``None`` touches the whole tensor.
-          writes: ``(tensor, elements, dtype)`` of each tensor the op produces.
+          writes: ``(tensor, shape or number of elements, dtype)`` of each tensor the op produces.
           measured_s: seconds by chip kind; the op then costs exactly that.
           excluded_kinds: chip kinds that cannot run the op.
         """
@@ -119,14 +126,22 @@ class GraphBuilder:
             dict(measured_s),
             tuple(excluded_kinds),
         )
-        for tensor, elements, tensor_dtype in writes:
-            self._define(tensor, elements, tensor_dtype, ACTIVATION, len(self._ops))
+        for tensor, size, tensor_dtype in writes:
+            self._define(tensor, size, tensor_dtype, ACTIVATION, len(self._ops))
         self._ops.append(op)
 
-    def add_view(self, name: str, source: str) -> None:
-        """Make ``name`` another name of ``source``: no kernel, no bytes of its own."""
+    def set_window(self, op: str, window: Window) -> None:
+        """Say what rows of its input a convolution or pooling needs, where that is known."""
+        self._windows[op] = checked_window(f"op {op!r}", window)
+
+    def add_view(self, name: str, source: str, shape: tuple[int, ...] = ()) -> None:
+        """Make ``name`` another name of ``source``: no kernel, no bytes of its own.
+
+        A tensor that is read in two shapes has none that is known.
+        """
         self._check_new(name)
         self._aliases[name] = source
+        self._view_shapes[name] = shape
 
     def mark_output(self, name: str) -> None:
         """The host reads this tensor after every inference."""
@@ -149,16 +164,23 @@ class GraphBuilder:
         for i, op in enumerate(self._ops):
             for tensor_name, touched in op.reads:
                 self._add_reader(i, op, tensor_name, touched)
+        for name, shape in self._view_shapes.items():
+            source = self._tensors.get(self.resolve(name))
+            if source is not None and source.shape != shape:
+                source.shape = ()
         for output in self._outputs:
             self._find(output, f"graph output {output!r}").is_output = True
         return self._freeze(self._topological_order())
 
-    def _define(self, name: str, elements: int, dtype: str, kind: int, producer: int) -> None:
+    def _define(self, name: str, size: Size, dtype: str, kind: int, producer: int) -> None:
         self._check_new(name)
+        shape = tuple(size) if isinstance(size, tuple) else ()
+        for length in shape:
+            _check_number(f"tensor {name!r}: shape", length, MAX_ELEMENTS)
+        elements = math.prod(size) if isinstance(size, tuple) else size
         _check_number(f"tensor {name!r}: elements", elements, MAX_ELEMENTS)
-        self._tensors[name] = _Tensor(
-            name, int(elements), dtype_code(dtype, field=f"tensor {name!r}"), kind, producer
-        )
+        code = dtype_code(dtype, field=f"tensor {name!r}")
+        self._tensors[name] = _Tensor(name, int(elements), code, kind, producer, shape)
 
     def _check_new(self, name: str) -> None:
         if name in self._tensors or name in self._aliases:
@@ -238,7 +260,17 @@ class GraphBuilder:
             excluded=by_kind([dict.fromkeys(op.excluded_kinds, True) for op in ops], False, np.bool_),
             dims=MappingProxyType(self._dims),
             precision=self._precision,
+            shapes=MappingProxyType({t.name: t.shape for t in tensors if t.shape}),
+            windows=MappingProxyType(self._windows),
         )
+
+
+def checked_window(what: str, window: Window) -> Window:
+    """The window of an op, called ``what`` in the error where a number is too small or too large."""
+    for name, number, least in zip(window._fields, window, (1, 1, 0), strict=True):
+        if type(number) is not int or not least <= number <= MAX_ELEMENTS:
+            raise GraphError(f"{what}: window: {name} must be a whole number of at least {least}.")
+    return window
 
 
 def _check_number(what: str, value: float, limit: float) -> None:

@@ -41,6 +41,18 @@ class NodeWithoutOp(NamedTuple):
     op: str | None  # None where there is no such op, or several
 
 
+class Window(NamedTuple):
+    """Which rows of its input a row of the output of a convolution or pooling needs.
+
+    Rows lie along the second-to-last dimension. Row ``i`` needs ``size`` rows from ``i * stride - before``
+    on, some of which may be padding.
+    """
+
+    size: int
+    stride: int
+    before: int  # rows of padding
+
+
 @dataclass(frozen=True, eq=False)
 class Graph:
     """A model as ops and tensors; build one with :class:`go_opt.model.builder.GraphBuilder`.
@@ -68,7 +80,10 @@ class Graph:
     excluded: Mapping[str, BoolArray] = field(default_factory=dict)  # kind -> [N], True: not here
     dims: Mapping[str, int] = field(default_factory=dict)  # symbolic dimension -> value
     precision: Precision = "native"
-    nodes_without_op: tuple[NodeWithoutOp, ...] = ()  # by the importer; no part of the fingerprint
+    # What follows costs nothing, and is no part of the fingerprint.
+    nodes_without_op: tuple[NodeWithoutOp, ...] = ()  # by the importer
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # tensor -> sizes, where known
+    windows: Mapping[str, Window] = field(default_factory=dict)  # convolution or pooling -> its window
 
     def __repr__(self) -> str:
         return (

@@ -34,9 +34,11 @@ class Split:
     """An op that is computed in ``parts``, each an op of its own."""
 
     op: str
-    kind: str  # "columns": output features of MatMul and Gemm, output channels of Conv
+    # "columns": output features of MatMul and Gemm, output channels of Conv. "rows": of images, tokens, or a
+    # batch of vectors.
+    kind: str
     parts: int
-    joined: bool = True  # False: an output of the model that stays in parts
+    joined: bool = True  # False: its readers take parts as they are
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from go_opt.model.graph import WEIGHT, Graph
 from go_opt.model.plan import Split
-
-
-class _Op(NamedTuple):
-    """An op in words that do not depend on the numbers of a graph."""
-
-    kind: tuple[str, int, int]  # type, class, dtype
-    flops: float
-    reads: Counter[tuple[str, int, bool]]  # tensor, elements touched, whether a weight
-    writes: tuple[tuple[str, int, int], ...]  # tensor, elements, dtype
+from go_opt.solver.verify.row_spans import NamedOp, RowSpans
 
 
 def broken_splits(whole: Graph, split: Graph, splits: Sequence[Split]) -> Iterator[str]:
     """What is wrong with ``split`` as the graph ``whole`` with the ops of ``splits`` in parts."""
     before, after = _ops(whole), _ops(split)
+    spans = RowSpans(whole, before, after, splits)
+    after = {name: op for name, op in after.items() if name not in spans.moves}
+    yield from (f"op {name!r} has not the rows of its name." for name in spans.wrong_moves)
     outputs = {whole.tensor_names[k] for k in np.flatnonzero(whole.tensor_is_output)}
     for one in splits:
         names = [f"{one.op}/part {i + 1} of {one.parts}" for i in range(one.parts)]
@@ -32,14 +26,20 @@ def broken_splits(whole: Graph, split: Graph, splits: Sequence[Split]) -> Iterat
             return
         parts, joined = [after.pop(name) for name in names], after.pop(one.op, None)
         op = before.pop(one.op)
-        yield from (f"op {one.op!r}, {problem}." for problem in _wrong_parts(op, parts))
+        wrong = list(_wrong_parts(op, parts))
+        if one.kind == "rows":
+            wrong += spans.wrong_reads(one.op, op, parts) if not wrong else []
+        else:
+            wrong += _wrong_columns(op, parts)
+        yield from (f"op {one.op!r}, {problem}." for problem in wrong)
         written = [part.writes[0] for part in parts]
         if one.joined:
             reads = Counter((name, elements, False) for name, elements, _ in written)
             if joined is None or joined.reads != reads or joined.writes != op.writes or joined.flops:
                 yield f"op {one.op!r}: nothing joins its parts."
         else:
-            outputs = outputs - {op.writes[0][0]} | {name for name, _, _ in written}
+            if op.writes[0][0] in outputs:
+                outputs = outputs - {op.writes[0][0]} | {name for name, _, _ in written}
             if joined is not None:
                 yield f"op {one.op!r} is there beside its parts."
     changed = next((name for name in before if after.get(name) != before[name]), None)
@@ -49,8 +49,8 @@ def broken_splits(whole: Graph, split: Graph, splits: Sequence[Split]) -> Iterat
         yield "the outputs of the model are not as they were."
 
 
-def _wrong_parts(op: _Op, parts: Sequence[_Op]) -> Iterator[str]:
-    """Columns: every part reads the whole activation and a slice of the weights, and writes a slice."""
+def _wrong_parts(op: NamedOp, parts: Sequence[NamedOp]) -> Iterator[str]:
+    """Every part does its share of the work and writes a slice of the output."""
     if any(part.kind != op.kind for part in parts):
         yield "a part is of another type"
     if abs(sum(part.flops for part in parts) - op.flops) > 1e-9 * op.flops:
@@ -59,6 +59,10 @@ def _wrong_parts(op: _Op, parts: Sequence[_Op]) -> Iterator[str]:
         len(part.writes) != 1 or part.writes[0][2] != op.writes[0][2] for part in parts
     ):
         yield "the parts do not write its output"
+
+
+def _wrong_columns(op: NamedOp, parts: Sequence[NamedOp]) -> Iterator[str]:
+    """Every part reads the whole activation and a slice of the weights."""
     shared = [Counter({read: n for read, n in part.reads.items() if read in op.reads}) for part in parts]
     own = [part.reads - same for part, same in zip(parts, shared, strict=True)]
     divided = op.reads - shared[0]
@@ -69,7 +73,7 @@ def _wrong_parts(op: _Op, parts: Sequence[_Op]) -> Iterator[str]:
         yield "the parts do not read its weights once"
 
 
-def _ops(graph: Graph) -> dict[str, _Op]:
+def _ops(graph: Graph) -> dict[str, NamedOp]:
     read_ptr, readers = graph.op_reads
     write_ptr, written = graph.op_outputs
     found = {}
@@ -84,5 +88,5 @@ def _ops(graph: Graph) -> dict[str, _Op]:
             for k in written[write_ptr[op] : write_ptr[op + 1]]
         )
         kind = graph.op_types[op], int(graph.op_class[op]), int(graph.op_dtype[op])
-        found[name] = _Op(kind, float(graph.op_flops[op]), reads, writes)
+        found[name] = NamedOp(kind, float(graph.op_flops[op]), reads, writes)
     return found

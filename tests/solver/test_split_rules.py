@@ -1,4 +1,4 @@
-"""The rule of splits by columns, proven: from axioms of the operators, and over a prime field.
+"""The rules of splits, proven: from axioms of the operators, and over a prime field.
 
 From axioms, as TASO does (Jia et al., SOSP 2019): first-order formulas that say how products and sums pass
 through a concatenation; z3 shows that the rule follows for two parts, and with the same for ``p - 1`` parts
@@ -17,7 +17,9 @@ import z3
 from hypothesis import given, settings
 from numpy.typing import NDArray
 
+from go_opt.env.copies.rows import rows_needed
 from go_opt.env.copies.splits import split_sizes
+from go_opt.model.graph import Window
 from tests.strategies import examples, seeds
 
 PRIME = 2**31 - 1
@@ -156,4 +158,74 @@ def test_parts_over_a_prime_field(kind: str, seed: int) -> None:
     ]
     for results in wrong:
         joined = np.concatenate(results, axis=output)
+        assert joined.shape != whole.shape or not np.array_equal(joined, whole)
+
+
+# ------------------------------------------------------------------ rows, and windows over them
+
+SIZE, BEFORE, NUMBER, START, STOP, ROW, AT = z3.Ints("size before number start stop row at")
+
+
+def read_by_part(stride: int, *, halo: int = 0, padding: int = 0) -> tuple[z3.BoolRef, z3.BoolRef]:
+    """What holds of a part of a window, and that it reads the row of the image that the whole op reads.
+
+    Output ``ROW`` of rows ``START`` to ``STOP`` reads ``AT`` of its ``SIZE`` rows: of the whole image the row
+    ``reads``, of the part's rows and padding the row ``local``. Outside the rows is padding.
+
+    Args:
+      halo: rows that the part has too few in front; padding: that it has too much.
+    """
+    first = START * stride - BEFORE
+    low = z3.If(first > 0, first, 0) + halo
+    end = (STOP - 1) * stride - BEFORE + SIZE
+    high = z3.If(end < NUMBER, end, NUMBER)
+    pad = z3.If(first < 0, -first, 0) + padding
+    reads, local = ROW * stride - BEFORE + AT, (ROW - START) * stride - pad + AT
+    holds = z3.And(
+        NUMBER > 0, BEFORE >= 0, BEFORE < SIZE, START >= 0, START <= ROW, ROW < STOP, AT >= 0, AT < SIZE,
+        (STOP - 1) * stride - BEFORE < NUMBER,
+    )  # fmt: skip
+    is_in, is_in_part = z3.And(reads >= 0, reads < NUMBER), z3.And(local >= 0, local < high - low)
+    return holds, z3.And(is_in == is_in_part, z3.Implies(is_in, local + low == reads))
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3, 4])
+def test_a_part_reads_the_rows_that_the_whole_reads(stride: int) -> None:
+    holds, is_same = read_by_part(stride)
+    solver = z3.Solver()
+    solver.add(holds, z3.Not(is_same))
+    assert solver.check() == z3.unsat
+    for wrong in ({"halo": 1}, {"halo": -1}, {"padding": 1}):
+        holds, is_same = read_by_part(stride, **wrong)
+        solver = z3.Solver()
+        solver.add(holds, z3.Not(is_same))
+        assert solver.check() == z3.sat
+
+
+@given(seed=seeds)
+@settings(max_examples=examples(20), deadline=None)
+def test_parts_by_rows_over_a_prime_field(seed: int) -> None:
+    """A convolution with a bias on rows and padding of its own, for any cut of its output."""
+    rng = np.random.default_rng(seed)
+    size, stride = (int(n) for n in rng.integers(1, (5, 4)))
+    before = int(rng.integers(0, size))
+    rows = int(rng.integers(size, 12))
+    x, w, b = field(rng, 2, rows, 3), field(rng, 2, 2, size, 2), field(rng, 2)
+
+    def padded(image: Numbers, front: int, behind: int) -> Numbers:
+        zeros = [np.zeros((2, n, 3), dtype=object) for n in (front, behind)]
+        return conv(np.concatenate([zeros[0], image, zeros[1]], axis=1), w, b)[:, ::stride]
+
+    whole = padded(x, before, before)
+    window, number = Window(size, stride, before), whole.shape[1]
+    stops = sorted({*rng.integers(1, number + 1, 2).tolist(), number})
+    parts, wrong = [], []
+    for start, stop in zip([0, *stops[:-1]], stops, strict=True):
+        first, last = start * stride - before, (stop - 1) * stride - before + size
+        low, high = rows_needed(window, start, stop, rows)
+        parts.append(padded(x[:, low:high], max(0, -first), max(0, last - rows)))
+        wrong.append(padded(x[:, low:high], max(0, -first), max(0, last - rows)) if start == 0 else parts[0])
+    assert np.array_equal(np.concatenate(parts, axis=1), whole)
+    if len(parts) > 1:  # the first rows again
+        joined = np.concatenate(wrong, axis=1)
         assert joined.shape != whole.shape or not np.array_equal(joined, whole)

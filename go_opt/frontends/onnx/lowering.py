@@ -16,12 +16,13 @@ from go_opt.errors import ModelError
 from go_opt.frontends.onnx.dims import DimTable, flags
 from go_opt.frontends.onnx.file import ModelFile
 from go_opt.frontends.onnx.folding import constant_attribute, lazy_outputs
-from go_opt.frontends.onnx.nodes import is_alias, is_foldable, is_standard, plain_attributes
+from go_opt.frontends.onnx.nodes import is_alias, is_foldable, is_standard, plain_attributes, window_of
 from go_opt.frontends.onnx.program import AbsentNode, Program
 from go_opt.frontends.onnx.shapes import PartialType, ShapeInference, complete, is_argument, merged
 from go_opt.frontends.onnx.structure import ordered_nodes, reads_of
 from go_opt.frontends.onnx.values import Shape, Value, make_value
 from go_opt.frontends.recording.recorder import RecordedOp
+from go_opt.model.graph import Window
 from go_opt.model.op_costs import OpSignature, is_view, op_cost
 
 # A relaid or still quantised weight is stored once: its readers take it as it is.
@@ -207,7 +208,8 @@ class Scope:
             # Arguments such as axes or pads are baked into the kernel.
             if value is not None and not (touched == 0 and value.is_constant)
         )
-        self.emit(name, node.op_type, cost.op_class, cost.flops, reads, inputs, outputs)
+        window = window_of(node, inputs, outputs)
+        self.emit(name, node.op_type, cost.op_class, cost.flops, reads, inputs, outputs, window)
 
     def _lower_alias(
         self,
@@ -231,12 +233,13 @@ class Scope:
         reads: tuple[tuple[str, int | None], ...],
         inputs: Sequence[Value | None],
         outputs: Sequence[Value],
+        window: Window | None = None,
     ) -> None:
         """Add an op that computes in its first floating type, of the outputs first."""
         dtypes = [value.dtype for value in (*outputs, *inputs) if value is not None]
         dtype = next((name for name in dtypes if "float" in name), dtypes[0])
-        writes = tuple((value.tensor, value.elements, value.dtype) for value in outputs)
-        self.program.ops.append(RecordedOp(name, op_type, op_class, flops, dtype, reads, writes))
+        writes = tuple((value.tensor, value.shape, value.dtype) for value in outputs)
+        self.program.ops.append(RecordedOp(name, op_type, op_class, flops, dtype, reads, writes, window))
         baked = [value.tensor for value in inputs if value is not None and value.is_constant]
         for tensor in (*baked, *(tensor for tensor, _ in reads)):
             self.program.readers.setdefault(tensor, set()).add(name)

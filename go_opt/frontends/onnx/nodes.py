@@ -11,6 +11,7 @@ from onnx import helper
 
 from go_opt.frontends.onnx.folding import RANDOM_OPS
 from go_opt.frontends.onnx.values import Value
+from go_opt.model.graph import Window
 from go_opt.model.op_costs import is_view
 
 
@@ -61,3 +62,28 @@ def is_alias(node: onnx.NodeProto, inputs: Sequence[Value | None], output_type: 
         moved = [axis for axis in axes if source.shape[axis] != 1]
         return moved == sorted(moved)
     return is_view(node.op_type)
+
+
+def window_of(
+    node: onnx.NodeProto, inputs: Sequence[Value | None], outputs: Sequence[Value]
+) -> Window | None:
+    """The rows that a row of a convolution or pooling of images needs; None for other ops."""
+    kind = node.op_type if is_standard(node) else ""
+    image, weight = (*inputs, None, None)[:2]
+    if kind not in ("Conv", "MaxPool", "AveragePool") or image is None or len(image.shape) < 4:
+        return None
+    attributes = plain_attributes(node)
+    axes = len(image.shape) - 2
+    along = axes - 2
+    sizes = attributes.get("kernel_shape") or ([1] * axes if weight is None else weight.shape[2:])
+    size = (sizes[along] - 1) * attributes.get("dilations", [1] * axes)[along] + 1
+    stride = attributes.get("strides", [1] * axes)[along]
+    before = attributes.get("pads", [0] * 2 * axes)[along]
+    padding = attributes.get("auto_pad", "NOTSET")
+    if padding.startswith("SAME"):
+        rows = image.shape[-2], outputs[0].shape[-2]
+        missing = max(0, (rows[1] - 1) * stride + size - rows[0])
+        before = missing // 2 if padding == "SAME_UPPER" else (missing + 1) // 2
+    elif padding == "VALID":
+        before = 0
+    return Window(size, stride, before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from go_opt.frontends.onnx.values import Value
+from go_opt.frontends.onnx.values import Shape, Value
 from go_opt.frontends.recording.recorder import RecordedOp, add_ops, live_ops
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import OP_CLASSES, Graph, NodeWithoutOp
@@ -84,10 +84,14 @@ class Program:
 
     def emit(self, builder: GraphBuilder, outputs: Sequence[str]) -> None:
         """Hand everything the outputs depend on to the builder."""
+        shapes: dict[str, set[Shape]] = {}  # in which a tensor is read
+        for value in self.values.values():
+            shapes.setdefault(value.tensor, set()).add(value.shape)
         for name, (elements, dtype) in self.constants.items():
-            builder.add_tensor(name, elements, dtype, "weight")
+            (shape, *others) = shapes.get(name, ((),))
+            builder.add_tensor(name, elements if others or not shape else shape, dtype, "weight")
         add_ops(builder, live_ops(self.ops, outputs, self.resolve))
         for name, source in self.views.items():
-            builder.add_view(name, source)
+            builder.add_view(name, source, min(shapes.get(name, ((),))))
         for output in outputs:
             builder.mark_output(output)

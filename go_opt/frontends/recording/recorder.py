@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from go_opt.errors import ModelError
-from go_opt.model.builder import GraphBuilder
-from go_opt.model.graph import Graph, Precision
+from go_opt.model.builder import GraphBuilder, Size
+from go_opt.model.graph import Graph, Precision, Window
 from go_opt.model.op_costs import OpCost
 
 Read = tuple[str, int | None]  # tensor and elements touched; None: all of it
@@ -28,7 +28,8 @@ class RecordedOp:
     flops: float
     dtype: str
     reads: tuple[Read, ...]
-    writes: tuple[tuple[str, int, str], ...]  # (tensor, elements, dtype)
+    writes: tuple[tuple[str, Size, str], ...]
+    window: Window | None = None
 
 
 def live_ops(
@@ -60,6 +61,8 @@ def add_ops(builder: GraphBuilder, ops: Iterable[RecordedOp]) -> None:
             reads=op.reads,
             writes=op.writes,
         )
+        if op.window is not None:
+            builder.set_window(op.name, op.window)
 
 
 @dataclass(frozen=True)

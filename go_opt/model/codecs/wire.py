@@ -13,6 +13,7 @@ import numpy as np
 
 from go_opt.errors import GraphError, InvalidInputError, PlanError
 from go_opt.model.builder import GraphBuilder
+from go_opt.model.codecs.geometry import with_geometry
 from go_opt.model.codecs.graph_columns import graph_from_columns, with_tensor_order
 from go_opt.model.codecs.plan_fields import (
     checked_dims,
@@ -58,6 +59,10 @@ def graph_to_proto(graph: Graph) -> graph_pb2.Graph:
         for i in np.flatnonzero(excluded).tolist():
             message.ops[i].excluded_kinds.append(kind)
     _tensors_to_proto(graph, message)
+    for name, shape in graph.shapes.items():
+        message.tensors[graph.tensor_index[name]].shape.extend(shape)
+    for name, window in graph.windows.items():
+        message.ops[graph.op_index[name]].window.extend(window)
     return message
 
 
@@ -92,7 +97,10 @@ def graph_from_proto(message: graph_pb2.Graph) -> Graph:
     try:
         precision = precision_from_proto(message.precision, GraphError)
         dims = checked_dims(message.dims, "graph", GraphError)
-        return graph_from_columns(message, precision, dims) or _built_graph(message, precision, dims)
+        graph = graph_from_columns(message, precision, dims) or _built_graph(message, precision, dims)
+        shapes = {tensor.name: list(tensor.shape) for tensor in message.tensors if tensor.shape}
+        windows = {op.name: list(op.window) for op in message.ops if op.window}
+        return with_geometry(graph, shapes, windows)
     except GraphError:
         raise
     except InvalidInputError as error:

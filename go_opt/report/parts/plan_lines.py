@@ -119,7 +119,14 @@ def origin_lines(told: PlanExplanation) -> Iterator[str]:
 
 
 def split_lines(splits: Sequence[SplitUse]) -> Iterator[str]:
-    """One line for each of the heaviest splits, and one for the others."""
+    """One line for those by rows, one for each of the heaviest by columns, and one for the others."""
+    by_rows = [use for use in splits if use.kind == "rows"]
+    if by_rows:
+        parts = " or ".join(str(number) for number in sorted({use.parts for use in by_rows}))
+        yield (
+            f"{counted(len(by_rows), 'op')} by rows into {parts} parts, which share the work of an inference"
+        )
+    splits = [use for use in splits if use.kind != "rows"]
     for use in splits[:_MOST_NAMED]:
         output = "" if use.joined else "; its output stays in parts"
         yield (

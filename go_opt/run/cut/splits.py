@@ -10,7 +10,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
-from go_opt.env.copies.splits import columns_of, part_name, split_sizes
+from go_opt.env.copies.part_names import part_name
+from go_opt.env.copies.splits import columns_of, split_sizes
 from go_opt.errors import ModelError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Split

@@ -1,0 +1,121 @@
+"""The ops that ops split by rows become: the rows that parts take from others, parts, and what joins them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from go_opt.env.copies.part_names import part_name, rows_name
+from go_opt.env.copies.rows import Rows, row_stops, rows_needed
+from go_opt.errors import PlanError
+from go_opt.model.dtypes import DTYPES
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Split
+
+JOIN: Final = "Concat"
+TAKE: Final = "Slice"
+
+Row = dict[str, Any]  # arguments of GraphBuilder.add_op
+
+
+class Span(NamedTuple):
+    """Rows of a tensor of the graph."""
+
+    tensor: str
+    start: int
+    stop: int
+
+
+class RowParts:
+    """What ops split by rows become, and the spans of the tensors that are some rows of another.
+
+    Args:
+      splits: of ops of ``graph`` that are split by rows, with what that divides.
+      make: the row of an op with another name, FLOPs, reads and writes.
+
+    Raises:
+      PlanError: an op has too few rows, or is not joined where an op needs it whole.
+    """
+
+    def __init__(
+        self, graph: Graph, splits: Mapping[int, tuple[Split, Rows]], make: Callable[..., Row]
+    ) -> None:
+        self._graph, self._splits, self._make = graph, splits, make
+        self._stops = row_stops(graph, splits)
+        self.spans: dict[str, Span] = {}
+        for op, (split, _) in splits.items():
+            if not self._stops[op]:
+                raise PlanError(
+                    f"splits: op {split.op!r} has too few rows for {split.parts} parts.", field="splits"
+                )
+
+    def of(self, op: int) -> Iterator[Row]:
+        """What an op becomes."""
+        graph, (split, rows) = self._graph, self._splits[op]
+        name, elements, dtype = self._tensor(rows.output)
+        whole = [(graph.tensor_names[k], None) for k in self._reads(op) if k not in rows.windows]
+        parts = []
+        for part, (start, stop) in enumerate(self._spans(op)):
+            reads = list(whole)
+            for k, window in rows.windows.items():
+                taken = yield from self._taken(k, *rows_needed(window, start, stop, self._number(k)))
+                reads.append((taken, None))
+            written = part_name(name, part, split.parts)
+            self.spans[written] = Span(name, start, stop)
+            flops = float(graph.op_flops[op]) * (stop - start) / rows.number
+            writes = [(written, elements // rows.number * (stop - start), dtype)]
+            parts.append(self._make(op, part_name(split.op, part, split.parts), flops, reads, writes))
+        yield from parts
+        if split.joined:
+            joined = [(row["writes"][0][0], None) for row in parts]
+            join = self._make(op, split.op, 0.0, joined, [(name, elements, dtype)])
+            yield join | {"op_type": JOIN, "op_class": "data_movement"}
+
+    def _reads(self, op: int) -> list[int]:
+        pointers, by_op = self._graph.op_reads
+        tensors: list[int] = self._graph.reader_tensor[by_op[pointers[op] : pointers[op + 1]]].tolist()
+        return tensors
+
+    def _spans(self, op: int) -> Iterator[tuple[int, int]]:
+        stops = self._stops[op]
+        return zip([0, *stops[:-1]], stops, strict=True)
+
+    def _number(self, k: int) -> int:
+        return self._graph.shapes[self._graph.tensor_names[k]][-2]
+
+    def _tensor(self, k: int) -> tuple[str, int, str]:
+        graph = self._graph
+        return graph.tensor_names[k], int(graph.tensor_elements[k]), DTYPES[graph.tensor_dtype[k]]
+
+    def _taken(self, k: int, start: int, stop: int) -> Generator[Row, None, str]:
+        """The ops that put some rows of tensor ``k`` into one; returns its name."""
+        producer, name = int(self._graph.tensor_producer[k]), self._graph.tensor_names[k]
+        held = [(name, (0, self._number(k)))]
+        if producer in self._splits and not self._splits[producer][0].joined:
+            spans = list(self._spans(producer))
+            held = [(part_name(name, part, len(spans)), span) for part, span in enumerate(spans)]
+        pieces = []
+        for source, span in held:
+            wanted = max(start, span[0]), min(stop, span[1])
+            if wanted == span:
+                pieces.append(source)
+            elif wanted[0] < wanted[1]:
+                pieces.append((yield from self._move(TAKE, k, wanted, [source])))
+        if len(pieces) == 1:
+            return pieces[0]
+        return (yield from self._move(JOIN, k, (start, stop), pieces))
+
+    def _move(
+        self, op_type: str, k: int, span: tuple[int, int], sources: list[str]
+    ) -> Generator[Row, None, str]:
+        whole, elements, dtype = self._tensor(k)
+        name = rows_name(whole, *span)
+        if name not in self.spans:
+            self.spans[name] = Span(whole, *span)
+            size = elements // self._number(k) * (span[1] - span[0])
+            touched = size if op_type == TAKE else None
+            yield {
+                "name": name, "op_type": op_type, "op_class": "data_movement", "flops": 0.0, "dtype": dtype,
+                "reads": [(source, touched) for source in sources], "writes": [(name, size, dtype)],
+            }  # fmt: skip
+        return name

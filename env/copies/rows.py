@@ -1,0 +1,183 @@
+"""Which ops can be divided by rows, which rows the parts need, and where the parts end.
+
+Rows lie along the second-to-last dimension of an output: the height of an image, tokens, or a batch of
+vectors. A part of a convolution or pooling needs rows beyond its own, its halo. Parts are *skewed*: where a
+part ends, its readers need no rows of the next part. So rows pass from a part to later ones alone, no row
+is computed twice, and parts can follow each other along a ring. (Skewed tiling of loops: Wolf and Lam,
+PLDI 1991.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from go_opt.common.arrays import BoolArray, LongArray
+from go_opt.errors import PlanError
+from go_opt.model.graph import WEIGHT, Graph, Window
+from go_opt.model.op_costs import is_elementwise
+from go_opt.model.plan import Split
+
+WINDOWED: Final = ("AveragePool", "Conv", "MaxPool")
+PRODUCTS: Final = ("Gemm", "MatMul")
+SAME_ROW: Final = Window(size=1, stride=1, before=0)
+
+
+class Rows(NamedTuple):
+    """What splitting an op by rows divides."""
+
+    number: int  # of rows of the output
+    output: int  # tensor
+    windows: Mapping[int, Window]  # tensor -> its rows that a row needs; other tensors are read whole
+
+
+def rows_of(graph: Graph, op: int) -> Rows | None:
+    """What can be divided of ``op`` by rows; None where it cannot be, or shapes are not known."""
+    pointers, by_op = graph.op_reads
+    reads = by_op[pointers[op] : pointers[op + 1]]
+    tensors = graph.reader_tensor[reads].tolist()
+    outputs = graph.op_outputs[1][graph.op_outputs[0][op] : graph.op_outputs[0][op + 1]]
+    is_partial = (graph.reader_elements[reads] != graph.tensor_elements[tensors]).any()
+    is_measured = any(not np.isnan(seconds[op]) for seconds in graph.measured_s.values())
+    if is_partial or is_measured or len(outputs) != 1:
+        return None
+    output = int(outputs[0])
+    shape = _shape(graph, output)
+    if len(shape) < 2 or shape[-2] < 2:
+        return None
+    windows = _windows(graph, op, shape, tensors)
+    return Rows(shape[-2], output, windows) if windows else None
+
+
+def _windows(
+    graph: Graph, op: int, shape: tuple[int, ...], tensors: Sequence[int]
+) -> dict[int, Window] | None:
+    op_type = graph.op_types[op]
+    images = [k for k in tensors if graph.tensor_kind[k] != WEIGHT]
+    of_image = _shape(graph, images[0]) if len(images) == 1 else ()
+    if op_type in WINDOWED:
+        window = graph.windows.get(graph.op_names[op])
+        return {images[0]: window} if window and len(of_image) == len(shape) > 3 else None
+    if op_type in PRODUCTS:
+        # Where it is square, which operand is the left one a graph does not say.
+        is_left = len(of_image) > 1 and of_image[:-1] == shape[:-1] and of_image[-1] != of_image[-2]
+        return {images[0]: SAME_ROW} if is_left and len(tensors) > 1 else None
+    if op_type == "Concat":
+        shapes = [_shape(graph, k) for k in tensors]
+        is_beside = all(len(one) == len(shape) and one[-2] == shape[-2] for one in shapes)
+        return dict.fromkeys(tensors, SAME_ROW) if is_beside and len(images) == len(tensors) else None
+    if is_elementwise(op_type) or op_type == "LRN":
+        return _broadcast(graph, shape, tensors)
+    return None
+
+
+def _broadcast(graph: Graph, shape: tuple[int, ...], tensors: Sequence[int]) -> dict[int, Window] | None:
+    """Operands that have the rows of the output, and operands that every row reads whole."""
+    windows = {}
+    for k in tensors:
+        sizes = _shape(graph, k)
+        # Statistics of a BatchNormalization are one for each channel: they stand at no row.
+        is_whole = len(sizes) < 2 or sizes[-2] == 1
+        if graph.tensor_kind[k] == WEIGHT and is_whole:
+            continue
+        if sizes != shape:
+            return None
+        windows[k] = SAME_ROW
+    return windows
+
+
+def _shape(graph: Graph, tensor: int) -> tuple[int, ...]:
+    return graph.shapes.get(graph.tensor_names[tensor], ())
+
+
+def rows_needed(window: Window, start: int, stop: int, number: int) -> tuple[int, int]:
+    """The rows of an input with ``number`` of them that rows ``start`` to ``stop`` need, without padding."""
+    first = start * window.stride - window.before
+    return max(0, first), min(number, first + (stop - 1 - start) * window.stride + window.size)
+
+
+def row_stops(graph: Graph, splits: Mapping[int, tuple[Split, Rows]]) -> dict[int, list[int]]:
+    """Where the parts of each op end: before the first row that a part does not compute.
+
+    Ops that take each other's parts as they are end together, so that no part needs a row of the next one,
+    and each part has its share of their work. Where there are too few rows an op has none.
+
+    Args:
+      splits: of the ops that are split by rows, with what that divides.
+
+    Raises:
+      PlanError: parts that are not joined are read by an op that needs them whole.
+    """
+    rows = {op: row for op, (_, row) in splits.items()}
+    readers = {
+        op: [] if split.joined else _part_readers(graph, op, splits) for op, (split, _) in splits.items()
+    }
+    stops: dict[int, list[int]] = {}
+    for group in _groups(readers):
+        stops |= _balanced(graph, group, rows, readers, splits[group[0]][0].parts)
+    return stops
+
+
+def _part_readers(graph: Graph, op: int, splits: Mapping[int, tuple[Split, Rows]]) -> list[int]:
+    split, (_, output, _) = splits[op]
+    readers: list[int] = graph.reader_op[graph.reader_ptr[output] : graph.reader_ptr[output + 1]].tolist()
+    for reader in readers:
+        other, rows = splits.get(reader, (None, None))
+        if other is None or rows is None or other.parts != split.parts or output not in rows.windows:
+            raise PlanError(
+                f"splits: op {split.op!r} is read by others than the host, which need it whole.",
+                field="splits",
+            )
+    return readers
+
+
+def _groups(readers: Mapping[int, list[int]]) -> Iterable[list[int]]:
+    """Ops that are connected by parts, in topological order."""
+    group_of = {op: [op] for op in readers}
+    for op, found in readers.items():
+        for reader in found:
+            mine, other = group_of[op], group_of[reader]
+            if mine is not other:
+                mine += other
+                group_of |= dict.fromkeys(other, mine)
+    return {id(group): sorted(group) for group in group_of.values()}.values()
+
+
+def _balanced(
+    graph: Graph,
+    group: list[int],
+    rows: Mapping[int, Rows],
+    readers: Mapping[int, list[int]],
+    parts: int,
+) -> dict[int, list[int]]:
+    """Stops for which parts have equal FLOPs, as far as rows of the last ops allow."""
+    last = [op for op in group if not readers[op]]
+    finest = max(rows[op].number for op in last)
+    share = np.arange(1, finest) / finest
+    stop: dict[int, LongArray] = {}  # [shares] of each op
+    work, all_work = np.zeros(len(share)), 0.0
+    is_open: BoolArray = np.ones(len(share), np.bool_)
+    for op in reversed(group):
+        number = rows[op].number
+        ends = [
+            (stop[reader] - 1) * window.stride - window.before + window.size
+            for reader in readers[op]
+            for window in [rows[reader].windows[rows[op].output]]
+        ]
+        stop[op] = (
+            np.minimum(number, np.max(ends, axis=0)) if ends else np.rint(share * number).astype(np.int64)
+        )
+        is_open &= (stop[op] > 0) & (stop[op] < number)
+        work += graph.op_flops[op] * stop[op] / number
+        all_work += graph.op_flops[op]
+    chosen: list[int] = []
+    for part in range(1, parts):
+        far = np.abs(work - all_work * part / parts)
+        for op in group if chosen else ():
+            is_open &= stop[op] > stop[op][chosen[-1]]
+        if not is_open.any():
+            return {op: [] for op in group}
+        chosen.append(int(np.argmin(np.where(is_open, far, np.inf))))
+    return {op: [*stop[op][chosen].tolist(), rows[op].number] for op in group}

@@ -1,0 +1,189 @@
+"""Ops split by rows, as nodes of the model: slices, parts with padding of their own, and what joins them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import onnx_ir as ir
+
+from go_opt.env.copies.part_names import part_name
+from go_opt.env.copies.row_parts import TAKE, Span
+from go_opt.env.copies.rows import WINDOWED
+from go_opt.errors import ModelError
+from go_opt.model.graph import Graph, Window
+from go_opt.model.plan import Split
+from go_opt.run.cut.reads import Reads
+from go_opt.run.manifest import OutputPart
+
+_SLICE_READS_LIMITS: Final = 10  # operator set
+
+
+def split_rows(
+    nodes: ir.Graph, graph: Graph, planned: Graph, splits: Sequence[Split], spans: Mapping[str, Span]
+) -> dict[str, OutputPart]:
+    """Put the parts of ops in their place, in ``nodes`` itself, under the names that ``planned`` has.
+
+    Args:
+      graph: of the model as it is.
+      planned: the graph with the parts.
+      splits: those by rows.
+      spans: which rows of a tensor of ``graph`` some tensors of ``planned`` are.
+
+    Returns:
+      outputs of the model that stay in parts, by name.
+
+    Raises:
+      ModelError: an op that cannot be divided like that; one sentence that names it.
+    """
+    maker = _Maker(nodes, graph, spans)
+    part_of = {part_name(one.op, i, one.parts): one.op for one in splits for i in range(one.parts)}
+    joins = {one.op for one in splits if one.joined}
+    new: list[ir.Node] = []
+    for name, written, reads in _ops(planned):
+        if name in part_of:
+            new.append(maker.part(part_of[name], name, written, reads))
+        elif name in joins or name in spans:
+            new.append(maker.move(name, written, reads))
+        if name in part_of or name in joins:  # what an op takes of others stands before it
+            nodes.insert_before(maker.reads.op_node[part_of.get(name, name)], new)
+            new = []
+    outputs: dict[str, OutputPart] = {}
+    for one in splits:
+        outputs |= maker.replace(one)
+    maker.remove({one.op for one in splits})
+    return outputs
+
+
+def _ops(graph: Graph) -> Iterator[tuple[str, str, list[str]]]:
+    """Name, first tensor written and tensors read of each op."""
+    (read_ptr, by_op), (write_ptr, written) = graph.op_reads, graph.op_outputs
+    for op, name in enumerate(graph.op_names):
+        tensors = graph.reader_tensor[by_op[read_ptr[op] : read_ptr[op + 1]]].tolist()
+        yield name, graph.tensor_names[written[write_ptr[op]]], [graph.tensor_names[k] for k in tensors]
+
+
+class _Maker:
+    """Makes nodes of one model; ``values`` are the tensors that the split graph names."""
+
+    def __init__(self, nodes: ir.Graph, graph: Graph, spans: Mapping[str, Span]) -> None:
+        self._nodes, self._graph, self._spans = nodes, graph, spans
+        self.reads = Reads(nodes, graph.op_index)
+        self._values = {str(value.name): value for value in (*nodes.inputs, *self.reads.written.values())}
+
+    def part(self, op: str, name: str, written: str, reads: Sequence[str]) -> ir.Node:
+        """A part of an op: the same node of some rows, padded where the rows end."""
+        node = self.reads.op_node[op]
+        rows = {self._spans[read].tensor: self._values[read] for read in reads if read in self._spans}
+        inputs = [self._rows_of(value, rows) for value in node.inputs]
+        part = ir.node(node.op_type, inputs, overload=node.overload, domain=node.domain, name=name)
+        for attr in node.attributes.values():
+            part.attributes.add(attr)
+        if node.op_type in WINDOWED:
+            self._pad(node, part, self._graph.windows[op], self._spans[written])
+        return self._named(part, written, node.outputs[0])
+
+    def move(self, name: str, written: str, reads: Sequence[str]) -> ir.Node:
+        """Rows of one tensor, or the rows of several one after the other."""
+        sources = sorted(reads, key=lambda read: self._spans[read].start if read in self._spans else 0)
+        values = [self._values[read] for read in sources]
+        axis = len(_sizes(values[0])) - 2
+        if len(sources) > 1:
+            like = self.reads.op_node[name].outputs[0] if name in self.reads.op_node else values[0]
+            return self._named(ir.node("Concat", values, {"axis": axis}, name=name), written, like)
+        _, start, stop = self._spans[written]
+        before = self._spans[sources[0]].start if sources[0] in self._spans else 0
+        limits = {"starts": start - before, "ends": stop - before, "axes": axis}
+        if self._nodes.opset_imports[""] < _SLICE_READS_LIMITS:
+            take = ir.node(TAKE, values, {what: [number] for what, number in limits.items()}, name=name)
+        else:
+            given = [self._numbers(f"{name}/{what}", number) for what, number in limits.items()]
+            take = ir.node(TAKE, [*values, *given], name=name)
+        return self._named(take, written, values[0])
+
+    def replace(self, split: Split) -> dict[str, OutputPart]:
+        """Let readers of an op read what joins its parts, or the host its parts."""
+        node = self.reads.op_node[split.op]
+        whole, outputs = node.outputs[0], {}
+        if split.joined:
+            whole.replace_all_uses_with(self._values[str(whole.name)], replace_graph_outputs=True)
+        elif whole in (shown := list(self._nodes.outputs)):
+            names = [part_name(str(whole.name), i, split.parts) for i in range(split.parts)]
+            at, axis = shown.index(whole), len(_sizes(whole)) - 2
+            self._nodes.outputs[at : at + 1] = [self._values[name] for name in names]
+            outputs = {name: OutputPart(str(whole.name), axis, *self._spans[name][1:]) for name in names}
+        return outputs
+
+    def remove(self, ops: Collection[str]) -> None:
+        """Take away ops that nobody reads any more, and views of them."""
+        gone = {self.reads.op_node[op] for op in ops}
+        for node in self._nodes:
+            if node.name not in self._graph.op_index:
+                gone |= {node} if gone & {value.producer() for value in node.inputs if value} else set()
+        for node in reversed(list(self._nodes)):
+            if node in gone:
+                self._nodes.remove(node, safe=True)
+
+    def _rows_of(self, value: ir.Value | None, rows: Mapping[str, ir.Value]) -> ir.Value | None:
+        bases = self.reads.bases_of([] if value is None else [value])
+        return rows.get(str(bases[0].name), value) if len(bases) == 1 else value
+
+    def _named(self, node: ir.Node, tensor: str, like: ir.Value) -> ir.Node:
+        """The node with a name, type and shape for its output, which is like another one but for its rows."""
+        (output,), sizes = node.outputs, _sizes(like)
+        if tensor in self._spans:
+            sizes[-2] = self._spans[tensor].stop - self._spans[tensor].start
+        output.name, output.type, output.shape = tensor, like.type, ir.Shape(sizes)
+        self._values[tensor] = output
+        return node
+
+    def _numbers(self, name: str, number: int) -> ir.Value:
+        tensor = ir.tensor(np.array([number], np.int64), name=name)
+        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([1]), const_value=tensor)
+        self._nodes.register_initializer(value)
+        return value
+
+    def _pad(self, node: ir.Node, part: ir.Node, window: Window, span: Span) -> None:
+        """Padding where the rows of the whole input end, and along the other axes as it was."""
+        image = node.inputs[0]
+        assert image is not None
+        sizes, results = _sizes(image)[2:], _sizes(node.outputs[0])[2:]
+        count = _integers(node, "count_include_pad", [0])[0]
+        if node.op_type == "AveragePool" and count and _integers(node, "ceil_mode", [0])[0]:
+            raise ModelError(f"op {node.name!r} cannot be split by rows: it counts padding and rounds up.")
+        before, after = _padding(node, sizes, results)
+        first = span.start * window.stride - window.before
+        last = first + (span.stop - 1 - span.start) * window.stride + window.size
+        before[-2], after[-2] = max(0, -first), max(0, last - sizes[-2])
+        part.attributes.pop("auto_pad", None)
+        part.attributes["pads"] = ir.AttrInt64s("pads", [*before, *after])
+
+
+def _padding(node: ir.Node, sizes: Sequence[int], results: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Before and behind, along each axis of an image."""
+    axes = len(sizes)
+    automatic = node.attributes["auto_pad"].as_string() if "auto_pad" in node.attributes else "NOTSET"
+    if automatic in ("NOTSET", "VALID"):
+        pads = _integers(node, "pads", [0] * 2 * axes) if automatic == "NOTSET" else [0] * 2 * axes
+        return pads[:axes], pads[axes:]
+    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    kernel = _integers(node, "kernel_shape", [] if weight is None else _sizes(weight)[2:])
+    strides, dilations = (_integers(node, name, [1] * axes) for name in ("strides", "dilations"))
+    rows = zip(sizes, results, kernel, strides, dilations, strict=True)
+    missing = [max(0, (out - 1) * s + (k - 1) * d + 1 - size) for size, out, k, s, d in rows]
+    less, more = [pad // 2 for pad in missing], [(pad + 1) // 2 for pad in missing]
+    return (less, more) if automatic == "SAME_UPPER" else (more, less)
+
+
+def _integers(node: ir.Node, name: str, otherwise: Sequence[int]) -> list[int]:
+    if name not in node.attributes:
+        return list(otherwise)
+    attr = node.attributes[name]
+    return [attr.as_int()] if attr.type == ir.AttributeType.INT else list(attr.as_ints())
+
+
+def _sizes(value: ir.Value) -> list[int]:
+    if value.shape is None or not value.shape.is_static():
+        raise ModelError(f"tensor {value.name!r} has no known size, so that it cannot be split.")
+    return list(value.shape.numpy())
