@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -52,7 +52,7 @@ def split_rows(
     outputs: dict[str, OutputPart] = {}
     for one in splits:
         outputs |= maker.replace(one)
-    maker.remove({one.op for one in splits})
+    maker.remove(splits)
     return outputs
 
 
@@ -70,6 +70,7 @@ class _Maker:
     def __init__(self, nodes: ir.Graph, graph: Graph, spans: Mapping[str, Span]) -> None:
         self._nodes, self._graph, self._spans = nodes, graph, spans
         self.reads = Reads(nodes, graph.op_index)
+        self._without_op = [node for node in nodes if node.name not in graph.op_index]
         self._values = {str(value.name): value for value in (*nodes.inputs, *self.reads.written.values())}
 
     def part(self, op: str, name: str, written: str, reads: Sequence[str]) -> ir.Node:
@@ -115,15 +116,14 @@ class _Maker:
             outputs = {name: OutputPart(str(whole.name), axis, *self._spans[name][1:]) for name in names}
         return outputs
 
-    def remove(self, ops: Collection[str]) -> None:
-        """Take away ops that nobody reads any more, and views of them."""
-        gone = {self.reads.op_node[op] for op in ops}
-        for node in self._nodes:
-            if node.name not in self._graph.op_index:
-                gone |= {node} if gone & {value.producer() for value in node.inputs if value} else set()
-        for node in reversed(list(self._nodes)):
-            if node in gone:
-                self._nodes.remove(node, safe=True)
+    def remove(self, splits: Sequence[Split]) -> None:
+        """Take away ops that nobody reads any more, their views, and what is computed of them in vain."""
+        gone = {self.reads.op_node[split.op] for split in splits if not split.joined}
+        for node in self._without_op:
+            if gone & {value.producer() for value in self.reads.of_node(node)}:
+                gone.add(node)
+        gone |= {self.reads.op_node[split.op] for split in splits}
+        self._nodes.remove(gone)
 
     def _rows_of(self, value: ir.Value | None, rows: Mapping[str, ir.Value]) -> ir.Value | None:
         bases = self.reads.bases_of([] if value is None else [value])
