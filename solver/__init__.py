@@ -24,8 +24,9 @@ from go_opt.solver.scheduling import (
     upward_ranks,
 )
 from go_opt.solver.scheduling.bounds import latency_bound
+from go_opt.solver.slicing.along import Slicing
 from go_opt.solver.slicing.likelihood import likelihood_slicing
-from go_opt.solver.slicing.slice import Slicing, greedy_slicing, slice_order, slice_order_relayed
+from go_opt.solver.slicing.slice import greedy_slicing, slice_order
 from go_opt.solver.slicing.streamed.slice import slice_order_streamed, slice_order_streamed_replicated
 from go_opt.solver.verify.rule_check import broken_rules
 from go_opt.solver.verify.verifier import Violation, verify
@@ -71,7 +72,6 @@ __all__ = [
     "sample_adjacent",
     "sample_constrained",
     "slice_order",
-    "slice_order_relayed",
     "slice_order_streamed",
     "slice_order_streamed_replicated",
     "throughput_bound",

@@ -11,15 +11,11 @@ from go_opt.env.target import Triangle
 from go_opt.solver.copies.relays import needed_relays
 
 
-def relay_copies(tables: CostTables, placement: IntArray, triangle: Triangle) -> Copies:
-    """Relays with which ``placement`` [N] keeps the rule, and no clones; ``off`` needs none."""
-    nothing = np.empty(0, np.int32)
-    return Copies(*needed_relays(tables, placement, triangle), nothing, nothing)
-
-
-def terms_with_copies(
-    tables: CostTables, placement: IntArray, order: IntArray, fusion_group: IntArray, copies: Copies
+def relayed_terms(
+    tables: CostTables, placement: IntArray, order: IntArray, fusion_group: IntArray, triangle: Triangle
 ) -> BatchMetrics:
-    """The terms of one plan ([N] each) that has ``copies``."""
-    expanded, *plan = expanded_tables(tables, placement, order, fusion_group, copies)
+    """The terms of one plan ([N] each) with the relays that it needs; ``off`` needs none."""
+    nothing = np.empty(0, np.int32)
+    relays = Copies(*needed_relays(tables, placement, triangle), nothing, nothing)
+    expanded, *plan = expanded_tables(tables, placement, order, fusion_group, relays)
     return evaluate_batch(expanded, *(row[None] for row in plan))

@@ -12,12 +12,13 @@ from go_opt.common.arrays import IntArray
 from go_opt.env import CostTables
 from go_opt.env.copies.stage_tables import stage_tables
 from go_opt.env.copies.stages import stages_of
-from go_opt.solver.copies.relayed_terms import relay_copies, terms_with_copies
+from go_opt.solver.copies.relayed_terms import relayed_terms
 from go_opt.solver.orders.instance import Instance
 from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.segment_rules import SegmentRules
-from go_opt.solver.slicing.replicated.slice import ReplicatedSlicing, slice_order_replicated
-from go_opt.solver.slicing.slice import Slicing, greedy_slicing, slice_order, slice_order_relayed
+from go_opt.solver.slicing.along import Slicing
+from go_opt.solver.slicing.replicated.slice import slice_order_replicated
+from go_opt.solver.slicing.slice import greedy_slicing, slice_order
 from go_opt.solver.slicing.streamed.slice import (
     least_streamed_s,
     slice_order_streamed,
@@ -90,23 +91,19 @@ class Slicer:
 
     @property
     def _slice(self) -> Any:
-        passing, min_chips = self.passing, self.instance.min_chips
+        asked: dict[str, Any] = {"passing": self.passing, **self.rules}
         if self.replicates:
-            return partial(slice_order_replicated, passing=passing, weights_may_stream=True, **self.rules)
-        if passing == "relayed":
-            return partial(slice_order_relayed, min_chips=min_chips, **self.rules)
-        return partial(slice_order, adjacent=passing == "adjacent", min_chips=min_chips, **self.rules)
+            return partial(slice_order_replicated, weights_may_stream=True, **asked)
+        return partial(slice_order, min_chips=self.instance.min_chips, **asked)
 
     @property
     def _slice_streamed(self) -> Any:
+        asked: dict[str, Any] = {"passing": self.passing, **self.rules}
         if self.replicates:
-            return partial(slice_order_streamed_replicated, passing=self.passing, **self.rules)
-        min_chips = self.instance.min_chips
-        return partial(slice_order_streamed, passing=self.passing, min_chips=min_chips, **self.rules)
+            return partial(slice_order_streamed_replicated, **asked)
+        return partial(slice_order_streamed, min_chips=self.instance.min_chips, **asked)
 
-    def _cost(
-        self, slicing: Slicing | ReplicatedSlicing, order: IntArray, fusion_group: IntArray
-    ) -> CheapestSlicing:
+    def _cost(self, slicing: Slicing, order: IntArray, fusion_group: IntArray) -> CheapestSlicing:
         placement, replication = slicing.placement, slicing.replication
         if replication is None:
             return self._evaluated(self.instance.tables, placement, order, fusion_group)
@@ -119,19 +116,16 @@ class Slicer:
         self, tables: CostTables, placement: IntArray, order: IntArray, fusion_group: IntArray
     ) -> CheapestSlicing:
         triangle = self.instance.target.constraints.triangle if self.passing == "relayed" else "off"
-        copies = relay_copies(tables, placement, triangle)
-        terms = terms_with_copies(tables, placement, order, fusion_group, copies)
+        terms = relayed_terms(tables, placement, order, fusion_group, triangle)
         return CheapestSlicing(placement, float(terms.interval_s[0]) if terms.fits[0] else math.inf, True)
 
 
-def streams_weights(slicing: Slicing | ReplicatedSlicing, reached_s: float) -> bool:
+def streams_weights(slicing: Slicing, reached_s: float) -> bool:
     """Whether streamed weights, left out of its cost, make a plan slower than its cuts."""
     return reached_s > slicing.interval_s * STREAMS
 
 
-def charged_slicing(
-    slicing: Slicing | ReplicatedSlicing, reached_s: float, at_most_s: float, cut: Callable[..., Any]
-) -> Any:
+def charged_slicing(slicing: Slicing, reached_s: float, at_most_s: float, cut: Callable[..., Any]) -> Any:
     """The cheapest slicing charged for the weights it streams, if ``slicing`` streams any.
 
     Args:

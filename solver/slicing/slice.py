@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Unpack
 
-import numpy as np
-
 from go_opt.common.arrays import IntArray, LongArray
 from go_opt.env.cost import CostTables
+from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.segment_rules import SegmentRules
-from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence
+from go_opt.solver.problem.sequence import KernelSequence
+from go_opt.solver.slicing.along import Slicing, one_chip_each, problem_along
 from go_opt.solver.slicing.general import cheapest_cuts_alike, cheapest_cuts_general
 from go_opt.solver.slicing.greedy import greedy_cuts
 from go_opt.solver.slicing.segments.memory import SegmentMemory, segment_memory, shortage_bytes
@@ -22,23 +21,10 @@ from go_opt.solver.slicing.segments.problem import (
     is_allowed,
     least_s,
     one_chip_s,
-    slice_problem,
     slicing_cost_s,
 )
-from go_opt.solver.slicing.segments.relay_terms import relay_terms
 
 TRIES: Final = 4  # with less memory each time
-
-
-@dataclass(frozen=True, eq=False)
-class Slicing:
-    """A placement that follows an order: kernels between two cuts share a chip."""
-
-    placement: IntArray  # [N]
-    cuts: LongArray  # [chips used + 1]
-    interval_s: float  # its cost, streamed weights left out but where slicing charges them
-    replication: None = None  # no stage has more than one chip
-    forwards: tuple[int, ...] = ()
 
 
 def slice_order(
@@ -46,7 +32,7 @@ def slice_order(
     order: IntArray,
     fusion_group: IntArray,
     *,
-    adjacent: bool,
+    passing: Passing,
     min_chips: int = 1,
     max_chips: int | None = None,
     at_most_s: float = math.inf,
@@ -55,47 +41,25 @@ def slice_order(
     """The cheapest slicing of ``order`` whose activations fit; ``None`` where there is none.
 
     Args:
-      order: [N] a topological order; the ops of each group stand next to each other.
-      fusion_group: [N]; cuts fall between groups only.
-      adjacent: whether every edge may span at most one chip (the triangle rule holds).
+      order, fusion_group, passing, rules: see :func:`~go_opt.solver.slicing.along.problem_along`;
+        relays have their buffers in memory, too.
       min_chips: use no fewer chips than this.
       max_chips: use no more chips than this; all by default.
       at_most_s: do not look for slicings slower than this.
-      rules: what the user asks of segments (``allowed``, ``colocated``, ``rising``).
     """
-    sequence = kernel_sequence(tables, order, fusion_group, adjacent=adjacent)
-    problem = slice_problem(tables, sequence, **rules)
-    memory = partial(segment_memory, tables, sequence, weights_may_stream=True)
+    sequence, problem = problem_along(tables, order, fusion_group, passing, **rules)
+    memory = partial(segment_memory, tables, sequence, weights_may_stream=True, relayed=passing == "relayed")
     chips = most_chips(tables, sequence, max_chips)
     cuts = _cheapest_that_fits(problem, memory, min_chips, chips, at_most_s)
-    return None if cuts is None else _sliced(sequence, problem, cuts)
-
-
-def slice_order_relayed(
-    tables: CostTables,
-    order: IntArray,
-    fusion_group: IntArray,
-    *,
-    min_chips: int = 1,
-    max_chips: int | None = None,
-    at_most_s: float = math.inf,
-    **rules: Unpack[SegmentRules],
-) -> Slicing | None:
-    """The same where every tensor that passes a chip is copied there, and its buffers fit, too."""
-    sequence = kernel_sequence(tables, order, fusion_group, adjacent=False)
-    relays = relay_terms(tables, sequence.kernel_of, sequence.num_kernels)
-    problem = slice_problem(tables, sequence, relays=relays, **rules)
-    memory = partial(segment_memory, tables, sequence, weights_may_stream=True, relayed=True)
-    chips = most_chips(tables, sequence, max_chips)
-    cuts = _cheapest_that_fits(problem, memory, min_chips, chips, at_most_s)
-    return None if cuts is None else _sliced(sequence, problem, cuts)
+    return None if cuts is None else one_chip_each(sequence, cuts, slicing_cost_s(problem, cuts))
 
 
 def greedy_slicing(tables: CostTables, order: IntArray, fusion_group: IntArray, *, adjacent: bool) -> Slicing:
     """The greedy compiler heuristic along ``order``, made valid by the adjacent rule."""
-    sequence = kernel_sequence(tables, order, fusion_group, adjacent=adjacent)
-    problem = slice_problem(tables, sequence)
-    return _sliced(sequence, problem, greedy_cuts(problem, tables.num_chips))
+    passing: Passing = "adjacent" if adjacent else "free"
+    sequence, problem = problem_along(tables, order, fusion_group, passing)
+    cuts = greedy_cuts(problem, tables.num_chips)
+    return one_chip_each(sequence, cuts, slicing_cost_s(problem, cuts))
 
 
 def _cheapest_that_fits(
@@ -153,9 +117,3 @@ def with_addresses(
 def most_chips(tables: CostTables, sequence: KernelSequence, max_chips: int | None) -> int:
     """Chips a slicing may use: no more than there are kernels."""
     return min(max_chips or tables.num_chips, tables.num_chips, sequence.num_kernels)
-
-
-def _sliced(sequence: KernelSequence, problem: SliceProblem, cuts: LongArray) -> Slicing:
-    """The slicing with segments between ``cuts``."""
-    chip_of_kernel = np.repeat(np.arange(len(cuts) - 1, dtype=np.int32), np.diff(cuts))
-    return Slicing(chip_of_kernel[sequence.kernel_of], cuts, slicing_cost_s(problem, cuts))

@@ -53,7 +53,7 @@ def test_neutral_decisions_give_the_defaults() -> None:
     decoded = decode(case, neutral_decisions(case), "slice_cheapest")
     assert decoded.order.tolist() == [[0, 1, 2, 3, 4, 5]]
     assert decoded.fusion_group.tolist() == [[0, 1, 1, 2, 2, 3]]
-    sliced = slice_order(case.tables, case.order, case.fusion_group, adjacent=True)
+    sliced = slice_order(case.tables, case.order, case.fusion_group, passing="adjacent")
     assert sliced is not None
     np.testing.assert_array_equal(decoded.placement[0], sliced.placement)
 

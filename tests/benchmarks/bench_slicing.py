@@ -24,7 +24,7 @@ from measuring import best_s
 
 from go_opt.env import cost_tables, evaluate_plan, load_target
 from go_opt.model.plan import Plan
-from go_opt.solver import slice_order, slice_order_relayed, verify
+from go_opt.solver import slice_order, verify
 from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
 
 SIZES = (100, 1_000, 10_000, 50_000)
@@ -41,7 +41,7 @@ def main() -> None:
             tables = cost_tables(graph, target)
             order = np.arange(num_ops, dtype=np.int32)
             group = order  # one kernel per op: the longest sequence there is
-            cut = slice_order_relayed if is_relayed else partial(slice_order, adjacent=True)
+            cut = partial(slice_order, passing="relayed" if is_relayed else "adjacent")
             run = partial(cut, tables, order, group)
             slicing = run()
             assert_answer(graph, target, order, group, slicing, is_relayed)

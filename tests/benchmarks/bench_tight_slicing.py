@@ -18,7 +18,7 @@ import numpy as np
 from measuring import best_s
 
 from go_opt.env import cost_tables, list_schedule, load_target, load_zoo
-from go_opt.solver import slice_order, slice_order_relayed
+from go_opt.solver import slice_order
 from tests.solver.brute_force import plenty_of_memory
 
 GRAPHS = (
@@ -26,9 +26,9 @@ GRAPHS = (
     "gnmt_2", "gnmt_4", "gnmt_8",
 )  # fmt: skip
 SLICERS = {
-    "adjacent": partial(slice_order, adjacent=True),
-    "relayed": slice_order_relayed,
-    "free": partial(slice_order, adjacent=False),
+    "adjacent": partial(slice_order, passing="adjacent"),
+    "relayed": partial(slice_order, passing="relayed"),
+    "free": partial(slice_order, passing="free"),
 }
 SHARES = (1.0, 0.5, 0.25)  # of the memory of a chip
 REPEATS = 2

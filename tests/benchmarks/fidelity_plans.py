@@ -21,7 +21,7 @@ from go_opt.env import (
 )
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.graph import Graph
-from go_opt.solver import Slicing, likelihood_slicing, placement_problem, sample, slice_order
+from go_opt.solver import Passing, Slicing, likelihood_slicing, placement_problem, sample, slice_order
 from go_opt.solver.orders import fixed_orders, random_orders
 from go_opt.solver.problem.sequence import kernel_sequence
 
@@ -52,8 +52,8 @@ class Case:
     fusion_group: Ints
 
     @property
-    def adjacent(self) -> bool:
-        return self.target.constraints.triangle != "off"
+    def passing(self) -> Passing:
+        return "free" if self.target.constraints.triangle == "off" else "adjacent"
 
 
 def case_of(graph: Graph, target: Target) -> Case:
@@ -107,7 +107,7 @@ def _random_cuts(case: Case, rng: np.random.Generator) -> Iterator[PlanArrays]:
     rows = np.zeros((case.graph.num_ops, case.target.num_chips))
     while True:
         order = _random_order(case, rng)
-        sequence = kernel_sequence(case.tables, order, case.fusion_group, adjacent=case.adjacent)
+        sequence = kernel_sequence(case.tables, order, case.fusion_group, adjacent=case.passing == "adjacent")
         seed = int(rng.integers(2**31))
         drawn = likelihood_slicing(sequence, rows, case.tables.chip_kind, seed=seed, num_samples=1)
         yield PlanArrays(drawn.placement[0], order, case.fusion_group)
@@ -119,7 +119,7 @@ def _sliced_random_orders(case: Case, rng: np.random.Generator) -> Iterator[Plan
 
 
 def _sliced(case: Case, order: Ints, group: Ints) -> Iterator[PlanArrays]:
-    slicing = slice_order(case.tables, order, group, adjacent=case.adjacent)
+    slicing = slice_order(case.tables, order, group, passing=case.passing)
     if slicing is not None:
         yield PlanArrays(slicing.placement, order, group)
 
@@ -130,7 +130,7 @@ def _best_slice(case: Case, seed: int) -> tuple[Ints, Slicing, float]:
     orders += islice(random_orders(case.graph, case.tables, case.fusion_group, seed), NUM_ORDERS)
     found = []
     for number, order in enumerate(orders):
-        slicing = slice_order(case.tables, order, case.fusion_group, adjacent=case.adjacent)
+        slicing = slice_order(case.tables, order, case.fusion_group, passing=case.passing)
         if slicing is not None:
             interval_s, _ = _model(case, PlanArrays(slicing.placement, order, case.fusion_group))
             found.append((interval_s, number, order, slicing))
@@ -160,7 +160,7 @@ def _split_kernels(case: Case, order: Ints, rng: np.random.Generator) -> Iterato
 
 
 def _moved_cuts(case: Case, order: Ints, best: Slicing, rng: np.random.Generator) -> Iterator[PlanArrays]:
-    sequence = kernel_sequence(case.tables, order, case.fusion_group, adjacent=case.adjacent)
+    sequence = kernel_sequence(case.tables, order, case.fusion_group, adjacent=case.passing == "adjacent")
     while len(best.cuts) > 2:
         cuts = best.cuts.copy()
         for cut in rng.integers(1, len(cuts) - 1, size=int(rng.integers(1, 4))):

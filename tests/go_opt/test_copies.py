@@ -37,7 +37,7 @@ def real_plan() -> Plan:
     """A sliced plan of a transformer with the relays it needs and clones of its mask."""
     tables, order = cost_tables(GRAPH, TARGET), np.arange(GRAPH.num_ops, dtype=np.int32)
     group = greedy_fusion(loop_roles(GRAPH), order)
-    slicing = slice_order(tables, order, group, adjacent=False)
+    slicing = slice_order(tables, order, group, passing="free")
     assert slicing is not None
     copies = improve_with_clones(
         tables, clonable_ops(GRAPH), "longest_path", slicing.placement, order, group

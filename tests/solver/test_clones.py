@@ -137,7 +137,7 @@ def test_an_attention_mask(overlap: bool) -> None:
     graph, target = load_zoo("deberta_v3_base"), replace(load_target("mcm-6x6"), overlap=overlap)
     order = np.arange(graph.num_ops, dtype=np.int32)
     group = greedy_fusion(loop_roles(graph), order)
-    slicing = slice_order(cost_tables(graph, target), order, group, adjacent=False)
+    slicing = slice_order(cost_tables(graph, target), order, group, passing="free")
     assert slicing is not None
     plan = make_plan(graph, target, slicing.placement, fusion_group=group)
     relayed, cloned = improve(graph, target, plan, max_evaluations=1), improve(graph, target, plan)

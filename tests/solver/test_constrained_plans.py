@@ -89,7 +89,7 @@ def test_starts_stay_close_to_what_is_wanted() -> None:
     target = small_mcm(6, sram_bytes=10**9)
     order = np.arange(40, dtype=np.int32)
     group = greedy_fusion(loop_roles(graph), order)
-    wanted = slice_order(cost_tables(graph, target), order, group, adjacent=True).placement
+    wanted = slice_order(cost_tables(graph, target), order, group, passing="adjacent").placement
     kept = starts_of(graph, target, [], guides=[wanted])
     assert (kept.placement == wanted).all(axis=1).any()
     op = int(np.flatnonzero(wanted == wanted.max())[0])
@@ -150,7 +150,7 @@ def test_tables_of_allowed_chips_make_slices_that_keep_pins() -> None:
     asked = op_constraints(graph, target, [Pin("mix", 1), Forbid("relu", [0])])
     order = np.arange(6, dtype=np.int32)
     group = constrained_fusion(asked, order, greedy_fusion(loop_roles(graph), order))
-    slicing = slice_order(constrained_tables(asked), order, group, adjacent=True)
+    slicing = slice_order(constrained_tables(asked), order, group, passing="adjacent")
     assert slicing.placement[3] == 1
     assert slicing.placement[2] == 1
     assert ConstraintFilter(asked, group, "adjacent").are_kept(slicing.placement[None]).all()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env import CostTables, cost_tables, evaluate_batch
 from go_opt.env.copies.expanded_tables import Copies, expanded_tables
-from go_opt.solver import slice_order, slice_order_relayed
+from go_opt.solver import Passing, slice_order
 from go_opt.solver.copies.relays import needed_relays
 from go_opt.solver.problem.op_constraints import op_constraints
 from go_opt.solver.problem.segment_rules import SegmentRules, segment_rules
@@ -34,7 +34,7 @@ class Slicings:
 
     def __init__(self, seed: int, **fields: object) -> None:
         self.case = Case(seed, **fields)
-        self.case.adjacent = False
+        self.case.passing = "free"
         self.placements = self.case.slicings()
         tables = self.case.tables
         plenty = [self._evaluate(plenty_of_memory(tables), row) for row in self.placements]
@@ -58,10 +58,12 @@ class Slicings:
 def test_relayed_slicing_is_the_least_of_all_slicings(seed: int) -> None:
     all_of, at_most = Slicings(seed), np.random.default_rng(seed).uniform(0.9, 1.1)
     case, best_s = all_of.case, least(all_of.interval_s[all_of.fits])
-    got = slice_order_relayed(case.tables, case.order, case.group)
+    got = slice_order(case.tables, case.order, case.group, passing="relayed")
     assert reached(got) == pytest.approx(best_s, rel=1e-9, abs=0)
     if np.isfinite(best_s) and best_s > 0:
-        within = slice_order_relayed(case.tables, case.order, case.group, at_most_s=best_s * at_most)
+        within = slice_order(
+            case.tables, case.order, case.group, passing="relayed", at_most_s=best_s * at_most
+        )
         assert (within is not None) == (at_most >= 1.0)
 
 
@@ -72,8 +74,8 @@ def test_fewer_and_more_chips_may_be_asked_for(seed: int) -> None:
     case = all_of.case
     used = all_of.placements.max(axis=1, initial=0) + 1
     for bound in range(1, case.target.num_chips + 1):
-        few = slice_order_relayed(case.tables, case.order, case.group, max_chips=bound)
-        many = slice_order_relayed(case.tables, case.order, case.group, min_chips=bound)
+        few = slice_order(case.tables, case.order, case.group, passing="relayed", max_chips=bound)
+        many = slice_order(case.tables, case.order, case.group, passing="relayed", min_chips=bound)
         assert reached(few) == pytest.approx(
             least(all_of.interval_s[all_of.fits & (used <= bound)]), rel=1e-9, abs=0
         )
@@ -89,15 +91,16 @@ def test_segments_keep_to_what_the_user_asks(seed: int) -> None:
     case, rng = all_of.case, np.random.default_rng(seed)
     asked = random_rules(rng, case)
     keeps = keep_rules(all_of.placements, asked)
-    got = slice_order_relayed(case.tables, case.order, case.group, **asked)
+    got = slice_order(case.tables, case.order, case.group, passing="relayed", **asked)
     assert reached(got) == pytest.approx(least(all_of.interval_s[keeps & all_of.fits]), rel=1e-9, abs=0)
-    for adjacent in (False, True):
-        case.adjacent = adjacent
+    passings: tuple[Passing, ...] = ("free", "adjacent")
+    for passing in passings:
+        case.passing = passing
         placements = case.slicings()
         placements = placements[keep_rules(placements, asked)]
         fits = case.evaluate(case.tables, placements).fits
         seconds = case.evaluate(plenty_of_memory(case.tables), placements).interval_s
-        got = slice_order(case.tables, case.order, case.group, adjacent=adjacent, **asked)
+        got = slice_order(case.tables, case.order, case.group, passing=passing, **asked)
         assert reached(got) == pytest.approx(least(seconds[fits]), rel=1e-9, abs=0)
 
 
@@ -157,9 +160,9 @@ def test_toy_by_hand(relayed: bool, interval_us: float) -> None:
     target = small_mcm(4, link_bytes_per_s=1e9)
     tables, order = cost_tables(toy_graph(), target), np.arange(6, dtype=np.int32)
     if relayed:
-        slicing = slice_order_relayed(tables, order, order)
+        slicing = slice_order(tables, order, order, passing="relayed")
     else:
-        slicing = slice_order(tables, order, order, adjacent=True)
+        slicing = slice_order(tables, order, order, passing="adjacent")
     assert reached(slicing) == pytest.approx(interval_us * 1e-6)
 
 
@@ -183,8 +186,8 @@ def test_no_chip_for_an_op_leaves_no_slicing() -> None:
     tables, order = cost_tables(toy_graph(), small_mcm(3)), np.arange(6, dtype=np.int32)
     allowed = np.ones((3, 6), dtype=np.bool_)
     allowed[:, 2] = False
-    assert slice_order_relayed(tables, order, order, allowed=allowed) is None
-    assert slice_order(tables, order, order, adjacent=True, allowed=allowed) is None
+    assert slice_order(tables, order, order, passing="relayed", allowed=allowed) is None
+    assert slice_order(tables, order, order, passing="adjacent", allowed=allowed) is None
 
 
 def test_rules_of_constraints_by_hand() -> None:
@@ -194,7 +197,7 @@ def test_rules_of_constraints_by_hand() -> None:
     rules = segment_rules(asked)
     assert rules["rising"].tolist() == [[1], [2]]
     tables, order = cost_tables(graph, target), np.arange(6, dtype=np.int32)
-    slicing = slice_order_relayed(tables, order, order, **rules)
+    slicing = slice_order(tables, order, order, passing="relayed", **rules)
     assert slicing is not None
     # relu to add 17 us, logits 14 us, embed and dense 12.4 us: the only way with logits on chip 2.
     assert slicing.placement.tolist() == [0, 0, 1, 1, 1, 2]

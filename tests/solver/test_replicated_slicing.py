@@ -21,9 +21,10 @@ from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import kernel_sequence
 from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
+from go_opt.solver.slicing.along import Slicing
 from go_opt.solver.slicing.replicated.cuts import cheapest_replicated_cuts, replicated_cost_s
 from go_opt.solver.slicing.replicated.general import replicated_cuts_general
-from go_opt.solver.slicing.replicated.slice import ReplicatedSlicing, free_reads, slice_order_replicated
+from go_opt.solver.slicing.replicated.slice import free_reads, slice_order_replicated
 from go_opt.solver.slicing.segments.fitting_starts import fitting_starts
 from go_opt.solver.slicing.segments.memory import segment_memory
 from go_opt.solver.slicing.segments.problem import least_s, one_chip_s, slice_problem
@@ -50,7 +51,7 @@ class Stagings:
         self.chips = np.array([int(sizes.sum()) for _, sizes in self.stages])
         self.terms = [self._evaluate(*stages) for stages in self.stages]
 
-    def slice(self, **limits: object) -> ReplicatedSlicing | None:
+    def slice(self, **limits: object) -> Slicing | None:
         case = self.case
         return slice_order_replicated(
             self.tables, case.order, case.group, passing=self.passing, **limits, **self.rules
@@ -133,7 +134,7 @@ def held_bytes(tables: CostTables, is_here: BoolArray, free: set[int] | tuple[()
     return sum(int(tables.tensor_bytes[k]) for k in held if tables.tensor_bytes[k] <= tables.sram_bytes.max())
 
 
-def reached(slicing: ReplicatedSlicing | None) -> float:
+def reached(slicing: Slicing | None) -> float:
     return np.inf if slicing is None else slicing.interval_s
 
 
@@ -156,7 +157,7 @@ def test_the_slicing_is_the_least_of_all_stagings(seed: int) -> None:
         assert np.array_equal(got.replication, got.sizes[stage])
 
 
-def like(all_of: Stagings, got: ReplicatedSlicing) -> Iterator[tuple[IntArray, IntArray]]:
+def like(all_of: Stagings, got: Slicing) -> Iterator[tuple[IntArray, IntArray]]:
     return ((stage, sizes) for stage, sizes in all_of.stages if len(sizes) == len(got.sizes))
 
 

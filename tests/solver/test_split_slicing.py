@@ -59,7 +59,7 @@ def test_branches_get_chips_of_their_own(stack: Graph, num_chips: int, interval_
     """first | 4 branches | join | 4 branches | join: 11 chips of 6 us, or 7 of 12 us, 2 for 4 branches."""
     target = small_mcm(num_chips)
     tables, each = cost_tables(stack, target), np.arange(stack.num_ops, dtype=np.int32)
-    adjacent = slice_order(tables, each, each, adjacent=True)
+    adjacent = slice_order(tables, each, each, passing="adjacent")
     assert adjacent is not None
     assert adjacent.interval_s == pytest.approx(19e-6)
     placement = slice_order_split(stack, tables, each, each, at_most_s=adjacent.interval_s)
@@ -86,7 +86,7 @@ def test_splits_are_valid() -> None:
         target = small_mcm(int(rng.integers(2, 9)), sram_bytes=10**9, link_bytes_per_s=1e12)
         tables, order = cost_tables(graph, target), random_order(rng, graph)
         each = np.arange(graph.num_ops, dtype=np.int32)
-        adjacent = slice_order(tables, order, each, adjacent=True)
+        adjacent = slice_order(tables, order, each, passing="adjacent")
         assert adjacent is not None
         placement = slice_order_split(graph, tables, order, each, at_most_s=adjacent.interval_s * (1 + 1e-9))
         assert placement is not None  # a slicing is one without a split

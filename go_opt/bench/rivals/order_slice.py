@@ -7,7 +7,7 @@ networks", ICML 2024.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
@@ -19,16 +19,12 @@ from go_opt.common.arrays import IntArray
 from go_opt.env import list_schedule
 from go_opt.solver import (
     Passing,
-    Slicing,
     greedy_slicing,
     slice_order,
-    slice_order_relayed,
     slice_order_streamed,
 )
 from go_opt.solver.orders.cheapest import charged_slicing, streams_weights
 from go_opt.solver.orders.genetic import AS_BY_DEFAULT, Keys, decoded, genetic_search, order_keys
-
-Slicer = Callable[..., Slicing | None]
 
 GENOMES: Final = 10_000  # of a genetic search, where neither time nor evaluations end it before
 
@@ -90,8 +86,8 @@ def slice_along(trial: Trial, order: IntArray, kernels: IntArray | None = None) 
     given = (problem.instance.tables, order, kernels)
     min_chips = problem.instance.min_chips
     best_s = math.inf
-    for passing, cheapest in _slicers(problem):
-        slicing = cheapest(*given, min_chips=min_chips)
+    for passing in _passings(problem):
+        slicing = slice_order(*given, passing=passing, min_chips=min_chips)
         if slicing is None:
             trial.count_miss()
             continue
@@ -106,12 +102,11 @@ def slice_along(trial: Trial, order: IntArray, kernels: IntArray | None = None) 
     return best_s
 
 
-def _slicers(problem: Problem) -> Iterator[tuple[Passing, Slicer]]:
-    """The cheapest slicing, streamed weights left out, by what becomes of tensors that pass a chip."""
+def _passings(problem: Problem) -> Iterator[Passing]:
+    """What becomes of tensors that pass a chip, in the cheapest slicing."""
     if problem.passing == "relayed":
-        yield "relayed", slice_order_relayed
-    passing: Passing = "free" if problem.passing == "free" else "adjacent"
-    yield passing, partial(slice_order, adjacent=passing == "adjacent")
+        yield "relayed"
+    yield "free" if problem.passing == "free" else "adjacent"
 
 
 def _evaluate(trial: Trial, placement: IntArray, order: IntArray, kernels: IntArray) -> float:

@@ -17,7 +17,7 @@ from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.model.graph import NO_PRODUCER, Graph
 from go_opt.model.plan import Plan
 from go_opt.solver import PlacementProblem, placement_problem
-from go_opt.solver.copies.relayed_terms import relay_copies, terms_with_copies
+from go_opt.solver.copies.relayed_terms import relayed_terms
 from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
 from go_opt.solver.orders.instance import Instance, instance
 from go_opt.solver.problem.passing import Passing
@@ -64,9 +64,8 @@ class Problem:
         return np.array([_interval_s(of_one)[0] for of_one in terms])
 
     def _relayed(self, placement: IntArray, order: IntArray, fusion_group: IntArray) -> BatchMetrics:
-        tables = self.instance.tables
-        copies = relay_copies(tables, placement, self.target.constraints.triangle)
-        return terms_with_copies(tables, placement, order, fusion_group, copies)
+        triangle = self.target.constraints.triangle
+        return relayed_terms(self.instance.tables, placement, order, fusion_group, triangle)
 
     def plan(
         self,

@@ -27,7 +27,6 @@ from go_opt.solver import (
     needed_relays,
     relays_of_arrays,
     slice_order,
-    slice_order_relayed,
     slice_order_streamed,
 )
 from go_opt.solver.orders import fixed_orders
@@ -150,9 +149,9 @@ def _simulate(graph: Graph, target: Target) -> None:
 _COMMON: Final[dict[str, Callable[[Graph, Target], object]]] = {
     "evaluation": lambda graph, target: evaluate_plan(graph, target, _on_one_chip(graph, target)),
     "relays": lambda graph, target: plan_tables(graph, target, _relayed(graph, target)),
-    "slicing": partial(_slice, partial(slice_order, adjacent=True)),
+    "slicing": partial(_slice, partial(slice_order, passing="adjacent")),
     "split slicing": _split,
-    "relayed slicing": partial(_slice, slice_order_relayed),
+    "relayed slicing": partial(_slice, partial(slice_order, passing="relayed")),
     "streamed slicing": partial(_slice, partial(slice_order_streamed, passing="relayed")),
     "forwarded weights": partial(_slice, partial(slice_order_forwarded, passing="relayed", at_most_s=1.0)),
     "replicated slicing": partial(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,12 +18,11 @@ from go_opt.solver import (
     Passing,
     Slicing,
     slice_order,
-    slice_order_relayed,
     slice_order_streamed,
     slice_order_streamed_replicated,
 )
 from go_opt.solver.orders.cheapest import charged_slicing, streams_weights
-from go_opt.solver.slicing.replicated.slice import ReplicatedSlicing, slice_order_replicated
+from go_opt.solver.slicing.replicated.slice import slice_order_replicated
 from go_opt.solver.slicing.split import slice_order_split
 from go_opt.solver.slicing.streamed.forwarded import slice_order_forwarded
 
@@ -82,14 +81,14 @@ def _cheapest(
     needs_all = search.target.constraints.no_skip == "all"
     min_chips = search.target.num_chips if needs_all else 1
     passing: Passing = "free" if search.target.constraints.triangle == "off" else "adjacent"
-    cut: Callable[..., Slicing | None] = partial(slice_order, adjacent=passing == "adjacent")
     if is_relayed:
-        passing, cut = "relayed", slice_order_relayed
+        passing = "relayed"
     at_most_s = search.best_s if search.request.is_interval_alone else math.inf
     given = (cost_tables(search.graph, search.target), order, group)
-    limits = {"min_chips": min_chips, "at_most_s": at_most_s}
-    cuts = (partial(cut, *given, max_chips=chips, **limits, **search.rules) for chips in _chip_counts(search))
-    charged = partial(slice_order_streamed, *given, passing=passing, min_chips=min_chips, **search.rules)
+    asked: dict[str, Any] = {"passing": passing, "min_chips": min_chips, **search.rules}
+    cut = partial(slice_order, *given, at_most_s=at_most_s, **asked)
+    cuts = (partial(cut, max_chips=chips) for chips in _chip_counts(search))
+    charged = partial(slice_order_streamed, *given, **asked)
     yield from _in_turn(search, method, order, group, cuts, charged)
 
 
@@ -133,8 +132,8 @@ def _in_turn(
     method: str,
     order: IntArray,
     group: IntArray,
-    cuts: Iterator[Callable[[], Slicing | ReplicatedSlicing | None]],
-    charged: Callable[..., Slicing | ReplicatedSlicing | None],
+    cuts: Iterator[Callable[[], Slicing | None]],
+    charged: Callable[..., Slicing | None],
 ) -> Generator[Event, None, bool]:
     """What each of ``cuts`` finds; then, where the last one's streams weights, what ``charged`` does.
 
@@ -152,9 +151,7 @@ def _in_turn(
     return True
 
 
-def _sliced(
-    method: str, order: IntArray, group: IntArray, slicing: Slicing | ReplicatedSlicing | None
-) -> Proposal | Miss:
+def _sliced(method: str, order: IntArray, group: IntArray, slicing: Slicing | None) -> Proposal | Miss:
     if slicing is None:
         return Miss(method)
     plan = slicing.placement, order, group

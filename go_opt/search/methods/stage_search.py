@@ -21,7 +21,7 @@ from go_opt.model.plan import Plan
 from go_opt.search.methods.events import Proposal, SearchView
 from go_opt.solver import PlacementProblem, placement_problem
 from go_opt.solver.constraints.problem import problem_under
-from go_opt.solver.copies.relayed_terms import relay_copies, terms_with_copies
+from go_opt.solver.copies.relayed_terms import relayed_terms
 from go_opt.solver.problem.allotment import allotted_chips
 
 _ALONE: Final = 1
@@ -136,9 +136,8 @@ class StageSearch:
 
     def _terms(self) -> BatchMetrics:
         triangle = self.search.target.constraints.triangle if self.search.passing == "relayed" else "off"
-        copies = relay_copies(self.tables, self.placement, triangle)
         plan = (self.placement, self.plan.order, self.plan.fusion_group)
-        return terms_with_copies(self.tables, *plan, copies)
+        return relayed_terms(self.tables, *plan, triangle)
 
 
 def _is_plain(stages: Stages) -> bool:

@@ -8,7 +8,6 @@ carries beside the inputs within the least interval there may be.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Unpack
 
 import numpy as np
@@ -19,8 +18,8 @@ from go_opt.env.model.memory import stream_order
 from go_opt.model.graph import INPUT, WEIGHT
 from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.segment_rules import SegmentRules
-from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence
 from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
+from go_opt.solver.slicing.along import Slicing, problem_along, stages
 from go_opt.solver.slicing.replicated.cuts import (
     MOST_STEPS,
     cheapest_replicated_cuts,
@@ -30,22 +29,9 @@ from go_opt.solver.slicing.replicated.cuts import (
 from go_opt.solver.slicing.replicated.general import replicated_cuts_general
 from go_opt.solver.slicing.segments.fitting_starts import fitting_starts
 from go_opt.solver.slicing.segments.memory import SegmentMemory, least_needed_bytes, segment_memory
-from go_opt.solver.slicing.segments.problem import least_s, one_chip_s, slice_problem
-from go_opt.solver.slicing.segments.relay_terms import relay_terms
+from go_opt.solver.slicing.segments.problem import least_s, one_chip_s
 from go_opt.solver.slicing.segments.starts import all_starts
 from go_opt.solver.slicing.slice import with_addresses
-
-
-@dataclass(frozen=True, eq=False)
-class ReplicatedSlicing:
-    """A placement that follows an order: kernels between two cuts share the chips of a stage."""
-
-    placement: IntArray  # [N] first chip of the op's stage
-    replication: IntArray  # [N] chips of the op's stage
-    cuts: LongArray  # [S + 1]
-    sizes: LongArray  # [S] chips of each stage
-    interval_s: float  # its cost, streamed weights left out but where slicing charges them
-    forwards: tuple[int, ...] = ()  # first chips of the stages that forward streamed weights
 
 
 def slice_order_replicated(
@@ -59,35 +45,34 @@ def slice_order_replicated(
     at_most_s: float = math.inf,
     weights_may_stream: bool = False,
     **rules: Unpack[SegmentRules],
-) -> ReplicatedSlicing | None:
+) -> Slicing | None:
     """The cheapest slicing of ``order`` into replicated stages, on a one-directional ring.
 
     ``None`` where none was found that fits and takes no more than ``at_most_s``; the amount of work
     is bounded.
 
     Args:
-      order: [N] a topological order; the ops of each group stand next to each other.
-      fusion_group: [N]; cuts fall between groups only.
-      passing: what becomes of tensors that pass a stage.
+      order, fusion_group, passing, rules: see :func:`~go_opt.solver.slicing.along.problem_along`.
       min_chips: use no fewer chips than this.
       max_chips: use no more chips than this; all by default.
       at_most_s: do not look for slicings slower than this.
       weights_may_stream: look for those too that stream more weights than is free; what they
         stream is left out of their cost.
-      rules: what the user asks of segments; every chip of a stage has to be allowed.
     """
-    sequence = kernel_sequence(tables, order, fusion_group, adjacent=passing == "adjacent")
-    relays = None
-    if passing == "relayed":
-        relays = relay_terms(tables, sequence.kernel_of, sequence.num_kernels)
-    problem = slice_problem(tables, sequence, relays=relays, **rules)
+    sequence, problem = problem_along(tables, order, fusion_group, passing, **rules)
     chips = min(max_chips or tables.num_chips, tables.num_chips)
     lower_s = least_s(problem, chips)
     if tables.overlap:
         lower_s = max(lower_s, _host_floor_s(tables))
     # No segment takes longer than one chip takes for all; the host's link may.
     upper_s = min(at_most_s, max(lower_s, one_chip_s(problem)))
-    memory = _memory(tables, sequence, free_reads(tables, lower_s), weights_may_stream, passing)
+    memory = segment_memory(
+        tables,
+        sequence,
+        weights_may_stream=weights_may_stream,
+        relayed=passing == "relayed",
+        streamed=free_reads(tables, lower_s),
+    )
     if tables.overlap and problem.kinds_are_alike:
         # Leaving memory out relaxes the problem.
         cuts = cheapest_replicated_cuts(problem, all_starts(problem.num_kernels), chips, lower_s, upper_s)
@@ -108,9 +93,9 @@ def slice_order_replicated(
         # Where chips may not hold something, which is left out here, this is a lower bound.
         lower_s = replicated_cost_s(problem, cuts, chips)
         if problem.chips_are_alike:
-            return _sliced(sequence, cuts, stage_sizes(problem, cuts, chips, min_chips), lower_s)
+            return stages(sequence, cuts, stage_sizes(problem, cuts, chips, min_chips), lower_s)
     found = replicated_cuts_general(problem, memory, chips, min_chips, lower_s, upper_s)
-    return None if found is None else _sliced(sequence, *found)
+    return None if found is None else stages(sequence, *found)
 
 
 def free_reads(tables: CostTables, interval_s: float) -> LongArray:
@@ -128,33 +113,7 @@ def free_reads(tables: CostTables, interval_s: float) -> LongArray:
     return read[: np.searchsorted(host_s, interval_s, side="right")]
 
 
-def _memory(
-    tables: CostTables,
-    sequence: KernelSequence,
-    streamed: LongArray,
-    weights_may_stream: bool,
-    passing: Passing,
-) -> SegmentMemory:
-    """Weights that only the ``streamed`` reads read take none but the stream buffer."""
-    return segment_memory(
-        tables,
-        sequence,
-        weights_may_stream=weights_may_stream,
-        relayed=passing == "relayed",
-        streamed=streamed,
-    )
-
-
 def _host_floor_s(tables: CostTables) -> float:
     """Of the host's link in: the inputs, and what all memories together cannot hold."""
     inputs = int(tables.tensor_bytes[tables.tensor_kind == INPUT].sum())
     return (inputs + least_streamed_bytes(tables)) * tables.host_in_s_per_byte
-
-
-def _sliced(
-    sequence: KernelSequence, cuts: LongArray, sizes: LongArray, interval_s: float
-) -> ReplicatedSlicing:
-    lengths = np.diff(cuts)
-    first_chip = np.repeat(np.cumsum(sizes) - sizes, lengths)[sequence.kernel_of].astype(np.int32)
-    replication = np.repeat(sizes, lengths)[sequence.kernel_of].astype(np.int32)
-    return ReplicatedSlicing(first_chip, replication, cuts, sizes, interval_s)

@@ -29,11 +29,10 @@ from go_opt.env.cost import CostTables
 from go_opt.model.graph import WEIGHT
 from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.segment_rules import SegmentRules
-from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence
-from go_opt.solver.slicing.replicated.slice import ReplicatedSlicing
+from go_opt.solver.problem.sequence import KernelSequence
+from go_opt.solver.slicing.along import Slicing, problem_along, stages
 from go_opt.solver.slicing.segments.memory import segment_memory, shortage_bytes
-from go_opt.solver.slicing.segments.problem import least_s, slice_problem
-from go_opt.solver.slicing.segments.relay_terms import relay_terms
+from go_opt.solver.slicing.segments.problem import least_s
 from go_opt.solver.slicing.streamed.segment_table import SegmentTable, chip_classes, segment_table
 from go_opt.solver.slicing.streamed.weight_streams import weight_reads
 
@@ -59,23 +58,18 @@ def slice_order_forwarded(
     passing: Passing,
     at_most_s: float,
     **rules: Unpack[SegmentRules],
-) -> ReplicatedSlicing | None:
+) -> Slicing | None:
     """A slicing of ``order`` of close to the least interval, with stages that forward their weights.
 
     For chips that are alike on a one-directional ring and overlap transfers. ``None`` where none was
     found that fits and takes less than ``at_most_s``, or chips differ in what they may hold.
 
     Args:
-      order: [N] a topological order; the ops of each group stand next to each other.
-      fusion_group: [N]; cuts fall between groups only.
-      passing: what becomes of tensors that pass a stage.
+      order, fusion_group, passing, rules: see :func:`~go_opt.solver.slicing.along.problem_along`.
       at_most_s: finite.
-      rules: what the user asks of segments.
     """
-    sequence = kernel_sequence(tables, order, fusion_group, adjacent=passing == "adjacent")
+    sequence, problem = problem_along(tables, order, fusion_group, passing, **rules)
     is_relayed, chips = passing == "relayed", tables.num_chips
-    relays = relay_terms(tables, sequence.kernel_of, sequence.num_kernels) if is_relayed else None
-    problem = slice_problem(tables, sequence, relays=relays, **rules)
     hops = problem.hop_s_per_byte[:-1]
     is_even = chips > 1 and bool((hops == hops[0]).all())
     if not (tables.overlap and problem.chips_are_alike and is_even):
@@ -122,15 +116,7 @@ def slice_order_forwarded(
     needed = segment_memory(tables, sequence, weights_may_stream=True, relayed=is_relayed)
     if shortage_bytes(needed, cuts) > 0:
         return None
-    lengths, first_chip = np.diff(cuts), np.cumsum(sizes) - sizes
-    return ReplicatedSlicing(
-        np.repeat(first_chip, lengths)[sequence.kernel_of].astype(np.int32),
-        np.repeat(sizes, lengths)[sequence.kernel_of].astype(np.int32),
-        cuts,
-        sizes,
-        upper_s,
-        tuple(first_chip[forwards].tolist()),
-    )
+    return stages(sequence, cuts, sizes, upper_s, forwards)
 
 
 def _read_in_part(tables: CostTables, sequence: KernelSequence) -> FloatArray:

@@ -12,13 +12,13 @@ from go_opt.env.cost import CostTables
 from go_opt.model.graph import WEIGHT
 from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.segment_rules import SegmentRules
-from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence
+from go_opt.solver.problem.sequence import KernelSequence
 from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
-from go_opt.solver.slicing.replicated.slice import ReplicatedSlicing, slice_order_replicated
+from go_opt.solver.slicing.along import Slicing, one_chip_each, problem_along, stages
+from go_opt.solver.slicing.replicated.slice import slice_order_replicated
 from go_opt.solver.slicing.segments.memory import SegmentMemory, segment_memory, shortage_bytes
-from go_opt.solver.slicing.segments.problem import SliceProblem, least_s, one_chip_s, slice_problem
-from go_opt.solver.slicing.segments.relay_terms import relay_terms
-from go_opt.solver.slicing.slice import TRIES, Slicing, most_chips
+from go_opt.solver.slicing.segments.problem import SliceProblem, least_s, one_chip_s
+from go_opt.solver.slicing.slice import TRIES, most_chips
 from go_opt.solver.slicing.streamed.cuts import StreamedCuts, StreamedProblem, cheapest_streamed_cuts
 from go_opt.solver.slicing.streamed.floor import CELLS, FINE_CELLS, StreamedFloor
 from go_opt.solver.slicing.streamed.segment_table import chip_classes, segment_table
@@ -50,22 +50,16 @@ def slice_order_streamed(
     every cut is looked at it is a good one, and its cost is exact.
 
     Args:
-      order: [N] a topological order; the ops of each group stand next to each other.
-      fusion_group: [N]; cuts fall between groups only.
-      passing: what becomes of tensors that pass a chip.
+      order, fusion_group, passing, rules: see :func:`~go_opt.solver.slicing.along.problem_along`.
       min_chips: use no fewer chips than this.
       at_least_s: none takes less, as known from a slicing that leaves streamed weights out.
       at_most_s: do not look for slicings as slow as this.
-      rules: what the user asks of segments.
     """
-    sequence, problem = _sequence(tables, order, fusion_group, passing, rules)
+    sequence, problem = problem_along(tables, order, fusion_group, passing, **rules)
     chips = most_chips(tables, sequence, None)
     limits_s = (at_least_s, at_most_s)
     found = _cheapest(tables, sequence, problem, passing, (min_chips, chips), limits_s, replicates=False)
-    if found is None:
-        return None
-    chip_of_kernel = np.repeat(np.arange(len(found.sizes), dtype=np.int32), np.diff(found.cuts))
-    return Slicing(chip_of_kernel[sequence.kernel_of], found.cuts, found.interval_s)
+    return None if found is None else one_chip_each(sequence, found.cuts, found.interval_s)
 
 
 def slice_order_streamed_replicated(
@@ -77,12 +71,12 @@ def slice_order_streamed_replicated(
     at_least_s: float = 0.0,
     at_most_s: float = math.inf,
     **rules: Unpack[SegmentRules],
-) -> ReplicatedSlicing | None:
+) -> Slicing | None:
     """The same into replicated stages, on a one-directional ring of links alike that overlap compute.
 
     On other rings the cheapest that streams no more than is free.
     """
-    sequence, problem = _sequence(tables, order, fusion_group, passing, rules)
+    sequence, problem = problem_along(tables, order, fusion_group, passing, **rules)
     hops = problem.hop_s_per_byte[:-1]
     if not (tables.overlap and (hops == hops[:1]).all()):
         return slice_order_replicated(
@@ -90,16 +84,7 @@ def slice_order_streamed_replicated(
         )
     limits_s = (at_least_s, at_most_s)
     found = _cheapest(tables, sequence, problem, passing, (1, tables.num_chips), limits_s, replicates=True)
-    if found is None:
-        return None
-    lengths, first_chip = np.diff(found.cuts), np.cumsum(found.sizes) - found.sizes
-    return ReplicatedSlicing(
-        np.repeat(first_chip, lengths)[sequence.kernel_of].astype(np.int32),
-        np.repeat(found.sizes, lengths)[sequence.kernel_of].astype(np.int32),
-        found.cuts,
-        found.sizes,
-        found.interval_s,
-    )
+    return None if found is None else stages(sequence, *found)
 
 
 def least_streamed_s(
@@ -116,7 +101,7 @@ def least_streamed_s(
     Close to what the cheapest takes where the host's link binds; found in a hundredth of the time.
     Arguments as for :func:`slice_order_streamed`; relays and the traffic of cuts are left out.
     """
-    sequence, problem = _sequence(tables, order, fusion_group, passing, rules)
+    sequence, problem = problem_along(tables, order, fusion_group, passing, **rules)
     chips = tables.num_chips if replicates else most_chips(tables, sequence, None)
     upper_s = _streaming_all_s(tables, problem)
     s_per_byte = tables.host_in_s_per_byte if tables.overlap else 0.0
@@ -138,20 +123,6 @@ def _memory(tables: CostTables, sequence: KernelSequence, passing: Passing) -> S
         relayed=passing == "relayed",
         with_stream_buffer=False,
     )
-
-
-def _sequence(
-    tables: CostTables,
-    order: IntArray,
-    fusion_group: IntArray,
-    passing: Passing,
-    rules: SegmentRules,
-) -> tuple[KernelSequence, SliceProblem]:
-    sequence = kernel_sequence(tables, order, fusion_group, adjacent=passing == "adjacent")
-    relays = None
-    if passing == "relayed":
-        relays = relay_terms(tables, sequence.kernel_of, sequence.num_kernels)
-    return sequence, slice_problem(tables, sequence, relays=relays, **rules)
 
 
 def _cheapest(
