@@ -130,19 +130,19 @@ def execution_inputs(
     return tables, order, kernel_of, kernel_chip, kernel_s
 
 
-def out_of_memory_reason(tables: CostTables, terms: BatchMetrics, plan: int = 0) -> str:
-    """Why the activations of one of a batch's plans do not fit; empty if they do.
+def out_of_memory_reason(tables: CostTables, terms: BatchMetrics) -> str:
+    """Why the activations of the only plan of ``terms`` do not fit; empty if they do.
 
     Names the fullest chip, its demand and its limit.
     """
-    if terms.fits[plan]:
+    if terms.fits[0]:
         return ""
-    peak_bytes, beside = terms.peak_bytes[plan], ""
+    peak_bytes, beside = terms.peak_bytes[0], ""
     if (peak_bytes <= tables.sram_bytes).all():
         beside = " beside the buffer for streamed weights"
         peak_bytes = peak_bytes + tables.stream_buffer_bytes
     chip = int(np.argmax(peak_bytes - tables.sram_bytes))
     return (
-        f"out of memory: chip {chip} needs {int(terms.peak_bytes[plan, chip])} bytes for activations{beside} "
+        f"out of memory: chip {chip} needs {int(terms.peak_bytes[0, chip])} bytes for activations{beside} "
         f"and has {int(tables.sram_bytes[chip])}"
     )

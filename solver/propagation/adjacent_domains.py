@@ -35,6 +35,20 @@ class Domains(NamedTuple):
     marks: LongArray  # [2] units on that stack; place in the visiting order
 
 
+def longest_stretches(open_chips: BoolArray) -> tuple[IntArray, IntArray]:
+    """[U] first and last of the most consecutive chips that are open, of ``open_chips`` [U, D]."""
+    num_units, num_chips = open_chips.shape
+    first, last = np.zeros((2, num_units), np.int32)
+    run, longest = np.zeros((2, num_units), np.int32)
+    for chip in range(num_chips):
+        run = np.where(open_chips[:, chip], run + 1, 0)
+        is_longer = run > longest
+        longest = np.where(is_longer, run, longest)
+        first = np.where(is_longer, chip + 1 - run, first)
+        last = np.where(is_longer, chip, last)
+    return first.astype(np.int32), last.astype(np.int32)
+
+
 def start_domains(
     problem: PlacementProblem, first_chip: ArrayLike | None, last_chip: ArrayLike | None
 ) -> Domains | None:

@@ -7,8 +7,10 @@ adjacent rule the core does it all. Axes as in :mod:`go_opt.solver.propagation.m
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from functools import partial
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, Lon
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.solver.problem.problem import PlacementProblem
 from go_opt.solver.propagation.adjacent import ANCHORED, DRAWN, checked_rows, fix_adjacent, sample_adjacent
+from go_opt.solver.propagation.adjacent_domains import longest_stretches
 from go_opt.solver.propagation.adjacent_orders import VISITING, Visiting, visiting_orders
 from go_opt.solver.propagation.mode_kernels import (
     ADJACENT,
@@ -32,6 +35,8 @@ from go_opt.solver.propagation.propagators.tables import RuleTables, rule_tables
 from go_opt.solver.propagation.search import Solver, Statistics, holds
 
 Rule = Literal["full", "adjacent"]
+_Made = TypeVar("_Made")
+_Rows = TypeVar("_Rows", FloatArray, IntArray)
 RULES: Final = ("full", "adjacent")
 MAX_BACKTRACKS: Final = 300
 
@@ -103,7 +108,6 @@ def fix(
     *,
     log_probs: FloatArray | None = None,
     seed: int = 0,
-    order: Visiting = "random",
     rule: Rule = "full",
     max_backtracks: int = MAX_BACKTRACKS,
     tables: RuleTables | None = None,
@@ -116,11 +120,11 @@ def fix(
       proposals: [S, U] chips; values outside 0 … D - 1 are never kept.
       log_probs: [U, D] or [S, U, D]: the rest is drawn from these rows; without them it takes
         the nearest chip of its domain.
-      order, max_backtracks, tables: as for :func:`sample`, with its errors.
+      max_backtracks, tables: as for :func:`sample`, with its errors.
     """
     proposals = _checked_proposals(problem, proposals)
     rows = _NO_ROWS if log_probs is None else checked_rows(problem, log_probs, len(proposals))
-    batch = _batch(problem, tables, len(proposals), order, rule, seed)
+    batch = _batch(problem, tables, len(proposals), "random", rule, seed)
     batch.draws.proposal[:] = proposals
     statistics = _search(batch, fix_all, rows, max_backtracks)
     _fix_rest(batch, rows)
@@ -183,18 +187,11 @@ def _search(batch: _Batch, kernel: Any, rows: FloatArray, max_backtracks: int) -
 
 def _sample_rest(batch: _Batch, rows: FloatArray) -> None:
     """Let the adjacent core draw where the engine did not."""
-    rest, arguments = _rest(batch)
-    if not len(rest):
-        return
-    first, last = _stretches(batch.tables)
-    try:
-        drawn = sample_adjacent(
-            batch.problem, rows[rest] if len(rows) > 1 else rows, num_samples=len(rest),
-            first_chip=first, last_chip=last, **arguments,
-        )  # fmt: skip
-    except InfeasibleError:
-        if batch.rule == "adjacent":
-            raise
+    rest = np.flatnonzero(batch.draws.ending == LIMIT)
+    drawn = _by_core(
+        batch, rest, partial(sample_adjacent, batch.problem, _rows_of(rows, rest), num_samples=len(rest))
+    )
+    if drawn is None:
         return
     draws = batch.draws
     is_valid = _accept(batch, rest, drawn.placement, drawn.status)
@@ -210,21 +207,12 @@ def _sample_rest(batch: _Batch, rows: FloatArray) -> None:
 
 def _fix_rest(batch: _Batch, rows: FloatArray) -> None:
     """Let the adjacent core repair what the engine did not."""
-    rest, arguments = _rest(batch)
-    if not len(rest):
-        return
-    first, last = _stretches(batch.tables)
-    log_probs = None
-    if len(rows):
-        log_probs = rows[rest] if len(rows) > 1 else rows
-    try:
-        fixed = fix_adjacent(
-            batch.problem, batch.draws.proposal[rest], log_probs=log_probs,
-            first_chip=first, last_chip=last, **arguments,
-        )  # fmt: skip
-    except InfeasibleError:
-        if batch.rule == "adjacent":
-            raise
+    rest = np.flatnonzero(batch.draws.ending == LIMIT)
+    log_probs = _rows_of(rows, rest) if len(rows) else None
+    fixed = _by_core(
+        batch, rest, partial(fix_adjacent, batch.problem, batch.draws.proposal[rest], log_probs=log_probs)
+    )
+    if fixed is None:
         return
     is_valid = _accept(batch, rest, fixed.placement, fixed.status)
     if batch.rule == "adjacent":
@@ -232,13 +220,25 @@ def _fix_rest(batch: _Batch, rows: FloatArray) -> None:
         batch.draws.ending[rest[is_valid]] = np.where(is_kept, KEPT, SEARCHED)[is_valid]
 
 
-def _rest(batch: _Batch) -> tuple[LongArray, dict[str, Any]]:
-    """The samples without a placement, and how the core should go about them."""
-    rest = np.flatnonzero(batch.draws.ending == LIMIT)
+def _by_core(batch: _Batch, rest: LongArray, core: Callable[..., _Made]) -> _Made | None:
+    """What the adjacent core makes of the samples ``rest``; none where there are none, or no placement is."""
+    if not len(rest):
+        return None
     # Only a listed order would keep the core from following the smallest domain.
-    listed = batch.orders[rest] if len(batch.orders) > 1 else batch.orders
-    orders = "most_constrained" if batch.order == "most_constrained" else listed
-    return rest, {"orders": orders, "seed": batch.seed}
+    is_listed = batch.order != "most_constrained"
+    orders = _rows_of(batch.orders, rest) if is_listed else "most_constrained"
+    first, last = longest_stretches(unpack_chips(batch.tables.allowed, batch.tables.num_chips))
+    try:
+        return core(orders=orders, seed=batch.seed, first_chip=first, last_chip=last)
+    except InfeasibleError:
+        if batch.rule == "adjacent":
+            raise
+        return None
+
+
+def _rows_of(rows: _Rows, samples: LongArray) -> _Rows:
+    """The rows of ``samples``, unless all samples share them."""
+    return rows[samples] if len(rows) > 1 else rows
 
 
 def _accept(batch: _Batch, rest: LongArray, placement: IntArray, status: CodeArray) -> BoolArray:
@@ -249,20 +249,6 @@ def _accept(batch: _Batch, rest: LongArray, placement: IntArray, status: CodeArr
     batch.draws.placement[rest[is_valid]] = placement[is_valid]
     batch.draws.ending[rest[is_valid]] = ADJACENT
     return is_valid
-
-
-def _stretches(tables: RuleTables) -> tuple[IntArray, IntArray]:
-    """[U] first and last of the most consecutive chips open to each unit: the core knows intervals."""
-    open_chips = unpack_chips(tables.allowed, tables.num_chips)
-    first, last = np.zeros((2, tables.num_units), np.int32)
-    run, longest = np.zeros((2, tables.num_units), np.int32)
-    for chip in range(tables.num_chips):
-        run = np.where(open_chips[:, chip], run + 1, 0)
-        is_longer = run > longest
-        longest = np.where(is_longer, run, longest)
-        first = np.where(is_longer, chip + 1 - run, first)
-        last = np.where(is_longer, chip, last)
-    return first.astype(np.int32), last.astype(np.int32)
 
 
 def _placements(

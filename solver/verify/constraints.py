@@ -25,11 +25,10 @@ from go_opt.solver.problem.user_constraints import (
     Pin,
     UserConstraint,
 )
-from go_opt.solver.verify.stages import stages_in
+from go_opt.solver.verify.stages import Broken, stages_in
 
 # Sums of seconds in different orders differ in the last digits.
 SLACK: Final = 1e-9
-Broken = tuple[str, str]  # the rule's name, and one sentence
 
 
 def broken_constraints(

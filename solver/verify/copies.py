@@ -12,8 +12,7 @@ from go_opt.env.copies.clonable import clonable_ops
 from go_opt.env.target import Target
 from go_opt.model.graph import NO_PRODUCER, Graph
 from go_opt.model.plan import Clone, Plan
-
-Broken = tuple[str, str]  # the rule's name, and one sentence
+from go_opt.solver.verify.stages import Broken
 
 
 def shape_of_copies(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:

@@ -16,17 +16,15 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env.copies.relays import expand_plan
-from go_opt.env.cost.tables import COPY_TYPE
 from go_opt.env.kernels.fusion import are_one_loop, loop_roles
-from go_opt.env.model.addresses import MOST_BY_SIZE
 from go_opt.env.target import Target
 from go_opt.model.cycles import cycle_text
-from go_opt.model.dtypes import costed_dtype, size_bytes
-from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph
+from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.solver.problem.user_constraints import UserConstraint
 from go_opt.solver.verify.constraints import broken_constraints
 from go_opt.solver.verify.copies import broken_by_copies, shape_of_copies
+from go_opt.solver.verify.memory import broken_memory
 from go_opt.solver.verify.stages import broken_stages, pairs_in_turn, stages_in
 
 
@@ -68,7 +66,7 @@ def verify(
     return (
         found
         if any(v.constraint in ("order", "fusion") for v in found)
-        else [*found, *_memory(placed, target, placed_plan)]
+        else [*found, *starmap(Violation, broken_memory(placed, target, placed_plan))]
     )
 
 
@@ -234,96 +232,3 @@ def _detours(depends: BoolArray, rule: str, place: LongArray) -> LongArray:
             reachable = longest[:, c] >= 0
             longest[reachable, b] = np.maximum(longest[reachable, b], longest[reachable, c] + 1)
     return np.argwhere(depends & (longest > 1))
-
-
-def _memory(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
-    peak, weights = memory_bytes(graph, target, plan)
-    room = target.chip_sram_bytes - peak
-    # Where weights stream, their buffer is set aside; they may all stream.
-    buffers = np.array([kind.stream_buffer_bytes for kind in target.modelled.kinds])[target.chip_kind]
-    streams = weights > np.maximum(room, 0)
-    over = np.flatnonzero(room < np.where(streams, buffers, 0))
-    if len(over):
-        chip = over[0]
-        beside = f" beside {buffers[chip]} for streamed weights" if streams[chip] else ""
-        yield Violation(
-            "memory",
-            f"chip {chip} needs {peak[chip]} bytes for activations{beside} and has "
-            f"{target.chip_sram_bytes[chip]}.",
-        )
-
-
-def memory_bytes(graph: Graph, target: Target, plan: Plan) -> tuple[LongArray, LongArray]:
-    """[D] activations at their highest address, and [D] all weights.
-
-    What crosses a chip's border has two buffers throughout. Where not everything fits side by side,
-    the others need what their addresses reach, else what is alive at once.
-    """
-    group = plan.fusion_group[plan.order]
-    kernel_of = np.empty(graph.num_ops, dtype=np.int64)
-    kernel_of[plan.order] = np.cumsum(np.concatenate([[0], group[1:] != group[:-1]]))
-    num_kernels = int(kernel_of.max()) + 1
-    dtypes = costed_dtype(graph.tensor_dtype, target.native_dtype, graph.precision)
-    page = target.modelled.page_bytes
-    size = -(-size_bytes(graph.tensor_elements, dtypes) // page) * page
-    tensor, reader = graph.reader_tensor, graph.reader_op
-    producer = graph.tensor_producer[tensor]
-    is_activation = graph.tensor_kind[tensor] != WEIGHT
-    home = np.where(producer == NO_PRODUCER, -1, plan.placement[producer])
-    chip = plan.placement[reader]
-    enters = is_activation & (home != chip)
-    held = np.zeros(target.num_chips, dtype=np.int64)
-    for t, d in np.unique(np.stack([tensor[enters], chip[enters]], axis=1), axis=0):
-        held[d] += 2 * size[t]
-    leaves = graph.tensor_is_output.copy()
-    leaves[tensor[enters & (producer != NO_PRODUCER)]] = True
-    produced = graph.tensor_producer != NO_PRODUCER
-    # What a relay writes shares the double buffer of what it reads.
-    is_copy = np.array([op_type == COPY_TYPE for op_type in graph.op_types])[graph.tensor_producer]
-    buffered = leaves & produced & ~is_copy
-    np.add.at(held, plan.placement[graph.tensor_producer[buffered]], 2 * size[buffered])
-    last = np.full(graph.num_tensors, -1, dtype=np.int64)
-    np.maximum.at(last, tensor, kernel_of[reader])
-    first = np.where(produced, kernel_of[graph.tensor_producer], -1)
-    stays = produced & ~leaves & (last > first)
-    kernel_chip = np.empty(num_kernels, dtype=np.int64)
-    kernel_chip[kernel_of] = plan.placement
-    weights = np.zeros(target.num_chips, dtype=np.int64)
-    is_weight = graph.tensor_kind[tensor] == WEIGHT
-    for t, d in np.unique(np.stack([tensor[is_weight], chip[is_weight]], axis=1), axis=0):
-        weights[d] += size[t]
-    peak = held.copy()
-    for d in np.unique(plan.placement):
-        here = np.flatnonzero(stays & (kernel_chip[first] == d))
-        here = here[np.argsort(first[here], kind="stable")]
-        is_tight = weights[d] + held[d] + size[here].sum() > target.chip_sram_bytes[d]
-        reach = _highest_address if is_tight and not target.modelled.fit_by_size else _most_alive
-        peak[d] += reach(size[here], first[here], last[here])
-    return peak, weights
-
-
-def _most_alive(size: LongArray, first: LongArray, last: LongArray) -> int:
-    """Most bytes at once of buffers that live from one kernel to another."""
-    change = np.zeros(int(last.max(initial=0)) + 2, dtype=np.int64)
-    np.add.at(change, first, size)
-    np.add.at(change, last + 1, -size)
-    return max(0, int(np.cumsum(change).max()))
-
-
-def _highest_address(size: LongArray, first: LongArray, last: LongArray) -> int:
-    """Where the buffers end, the largest first, each at the lowest address that is free while it lives.
-
-    So many that this takes long come in the order of ``first``.
-    """
-    address = np.zeros(len(size), dtype=np.int64)
-    is_placed = np.zeros(len(size), dtype=np.bool_)
-    by_size = np.argsort(-size, kind="stable")
-    for i in by_size if len(size) <= MOST_BY_SIZE else range(len(size)):
-        others = np.flatnonzero(is_placed & (first <= last[i]) & (last >= first[i]))
-        others = others[np.argsort(address[others], kind="stable")]
-        ends = np.maximum.accumulate(address[others] + size[others])
-        below = np.concatenate([[0], ends])  # where each gap begins, and the last one
-        fits = np.flatnonzero(below[:-1] + size[i] <= address[others])
-        address[i] = below[fits[0]] if len(fits) else below[-1]
-        is_placed[i] = True
-    return int((address + size).max(initial=0))

@@ -12,7 +12,7 @@ from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Clone, Relay
 from go_opt.solver import verify
-from go_opt.solver.verify.verifier import memory_bytes
+from go_opt.solver.verify.memory import memory_bytes
 from tests.copies import with_legal_copies
 from tests.solver.test_verify import ops, plan_of
 from tests.strategies import (
