@@ -26,14 +26,11 @@ LONG_FILES: Final = {
     "env.simulator.assembly": 311,
     "env.simulator.engine": 321,
     "env.target.definition": 307,
-    "solver.certify.states.chains": 323,
     "solver.certify.states.states": 302,
     "solver.propagation.adjacent": 310,
     "solver.propagation.mode_kernels": 319,
-    "solver.propagation.modes": 306,
     "solver.propagation.propagators.domains": 340,
     "solver.slicing.segments.fitting_starts": 310,
-    "solver.verify.verifier": 329,
 }
 MANY_PARAMETERS: Final = {
     "env.model.analytical:_account_tensors": 17,

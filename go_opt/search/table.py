@@ -20,7 +20,7 @@ from go_opt.search.methods.improvement import improvements, with_clones
 from go_opt.search.methods.slices import slices
 
 MISSION: Final = "the mission names it"
-NOT_MEASURED: Final = "not measured"
+REFERENCE: Final = "what rewards and comparisons refer to"
 When = Literal[
     "first",  # one after the other, before anything that could delay a plan
     "next",  # one after the other
@@ -76,7 +76,7 @@ def _rounds(s: Start) -> Iterator[Event]:
 
 METHODS: Final = (
     # Chips filled along the default order up to equal shares of the work: the reference of comparisons.
-    Method("greedy", "first", lambda v: True, first_plans.greedy, NOT_MEASURED),
+    Method("greedy", "first", lambda v: True, first_plans.greedy, REFERENCE),
     # The plan that the user gives to begin with.
     Method("start", "first", lambda v: v.request.start is not None, lambda s: given(s.search), MISSION),
     # The cheapest cuts of the default order: without relays, with relays, into replicated stages.
@@ -85,9 +85,9 @@ METHODS: Final = (
     # Placements of the propagation engine that keep the user's constraints, or the proof that none does.
     Method("constraints", "first", lambda v: bool(v.asked.constraints), first_plans.constrained, MISSION),
     # Everything on one chip, of each kind.
-    Method("one kind", "next", is_free, first_plans.one_kind, NOT_MEASURED),
+    Method("one kind", "next", is_free, first_plans.one_kind, "one kind"),
     # Each op where it finishes earliest, along the default order.
-    Method("earliest finish", "next", is_free, first_plans.earliest_finish, NOT_MEASURED),
+    Method("earliest finish", "next", is_free, first_plans.earliest_finish, "earliest finish"),
     # The same, and copies of a whole plan, with kernels joined wherever they may be.
     Method("joined kernels", "next", lambda v: is_free(v) and is_open(v),
            first_plans.joined, "joined kernels"),

@@ -32,7 +32,7 @@ def unit_plan(problem: RefinementProblem, units: UnitGraph, placement: IntArray)
       units: those of ``problem``, with memory or without.
     """
     if not units.replicates:
-        stage_s, link_s, _ = _loads(problem, placement, units.num_chips)
+        stage_s, link_s = _loads(problem, placement, units.num_chips)
         enters_s = np.concatenate([[0.0], link_s[:-1]])
         streams = _streamed_by_chips(units, placement)
         interval_s = problem.floor_s
@@ -50,17 +50,15 @@ def unit_plan(problem: RefinementProblem, units: UnitGraph, placement: IntArray)
     if len(used) > units.num_chips:
         return UnitPlan(placement.astype(np.int32), np.ones(units.num_units, np.int32), math.inf)
     stage = np.searchsorted(used, placement).astype(np.int32)
-    stage_s, link_s, leaves_bytes = _loads(problem, stage, len(used))
+    stage_s, link_s = _loads(problem, stage, len(used))
     enters_s = np.concatenate([[0.0], link_s[:-1]])
     least_s = max(problem.floor_s, float(link_s.max()) if units.overlap else 0.0)
-    streams = _streamed_bytes(units.memory, stage, leaves_bytes)
+    streams = _streamed_bytes(units.memory, stage, len(used))
     if (streams == NEVER_FITS).any():
         return UnitPlan(placement.astype(np.int32), np.ones(units.num_units, np.int32), math.inf)
     stage_s += streams * units.memory.stream_ticks_per_byte * problem.tick_s
-    if units.memory.shares_link and streams.any():
-        least_s = max(least_s, _host_s(problem, units.memory, int(streams.sum())))
     size = np.ones(len(used), np.int32)
-    alone = np.zeros_like(streams) if units.memory.shares_link or not units.overlap else streams
+    alone = streams if units.overlap else np.zeros_like(streams)
 
     def chips_s() -> FloatArray:
         work_s = _chip_s(units, stage_s, enters_s, link_s, size)
@@ -74,10 +72,8 @@ def unit_plan(problem: RefinementProblem, units: UnitGraph, placement: IntArray)
     return UnitPlan(first[stage], size[stage], max(least_s, float(chip_s.max())))
 
 
-def _loads(
-    problem: RefinementProblem, stage: IntArray, num_stages: int
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """[S] seconds of all that runs on each stage; seconds and bytes of what leaves it."""
+def _loads(problem: RefinementProblem, stage: IntArray, num_stages: int) -> tuple[FloatArray, FloatArray]:
+    """[S] seconds of all that runs on each stage, and of what leaves it."""
     units = problem.units
     work_s = problem.unit_s + problem.own_s
     stage_s = np.bincount(stage, weights=work_s, minlength=num_stages).astype(np.float64)
@@ -85,7 +81,6 @@ def _loads(
     farthest = home.copy()
     tensor = np.repeat(np.arange(len(home)), np.diff(units.reader_ptr))
     np.maximum.at(farthest, tensor, stage[units.reader])
-    leaves_bytes = _along(home, farthest, units.tensor_bytes.astype(np.float64), num_stages)
     tensor_s = (units.tensor_bytes * problem.link_s_per_byte).astype(np.float64)
     link_s = _along(home, farthest, tensor_s, num_stages)
     relayed = farthest > home + 1
@@ -93,7 +88,7 @@ def _loads(
     for i, seconds in enumerate(problem.input_s):
         readers = units.input_reader[units.input_ptr[i] : units.input_ptr[i + 1]]
         stage_s[np.unique(stage[readers])] += seconds
-    return stage_s, link_s, leaves_bytes
+    return stage_s, link_s
 
 
 def _chip_s(
@@ -109,22 +104,17 @@ def _chip_s(
     return (stage_s + leaves_s + enters_s + (2 * size - 2) * np.maximum(enters_s, leaves_s)) / size
 
 
-def _streamed_bytes(memory: UnitMemory, stage: IntArray, leaves_bytes: FloatArray) -> LongArray:
+def _streamed_bytes(memory: UnitMemory, stage: IntArray, num_stages: int) -> LongArray:
     """[S] what each stage streams, or NEVER_FITS."""
-    held, alive, whole = (np.zeros(len(leaves_bytes), np.int64) for _ in range(3))
+    held, alive = np.zeros(num_stages, np.int64), np.zeros(num_stages, np.int64)
     np.add.at(held, stage, memory.held_bytes)
     unit = np.repeat(np.arange(len(stage)), np.diff(memory.shared_ptr))
     reads = np.unique(np.stack([stage[unit], memory.shared], axis=1), axis=0)
     np.add.at(held, reads[:, 0], memory.shared_bytes[reads[:, 1]])
     np.maximum.at(alive, stage, memory.alive_bytes)
-    np.maximum.at(whole, stage, memory.whole_bytes)
-    borders = (leaves_bytes + np.concatenate([[0.0], leaves_bytes[:-1]])).astype(np.int64)
-    active = alive + memory.num_buffers * borders
-    excess = held + active - memory.sram_bytes
-    excess = np.where(excess > 0, excess + memory.stream_buffer_bytes, 0)
-    whole = np.maximum(whole, 1)
-    streamed: LongArray = -(-excess // whole) * whole
-    return np.where(active > memory.sram_bytes, NEVER_FITS, streamed)
+    excess = held + alive - memory.sram_bytes
+    streamed = np.where(excess > 0, excess + memory.stream_buffer_bytes, 0)
+    return np.where(alive > memory.sram_bytes, NEVER_FITS, streamed)
 
 
 def _streamed_by_chips(units: UnitGraph, placement: IntArray) -> LongArray:
@@ -148,7 +138,7 @@ def _streamed_by_chips(units: UnitGraph, placement: IntArray) -> LongArray:
     return streams
 
 
-def _host_s(problem: RefinementProblem, memory: UnitMemory | HeldMemory, streamed_bytes: int) -> float:
+def _host_s(problem: RefinementProblem, memory: HeldMemory, streamed_bytes: int) -> float:
     """What the host's link takes to bring so much beside what it always brings."""
     return (memory.reserved_bytes + streamed_bytes) / memory.stream_bytes_per_tick * problem.tick_s
 

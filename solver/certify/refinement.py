@@ -49,35 +49,21 @@ FIRST_SHARE: Final = 1 / 4  # with memory
 class Refinement:
     """Refines until bound and placement meet."""
 
-    def __init__(
-        self,
-        problem: RefinementProblem,
-        *,
-        placement: IntArray | None = None,
-        upper_s: float = math.inf,
-    ) -> None:
-        """Start from what other methods reached.
-
-        Args:
-          placement: [U] a placement to be beaten; by default the slicing of the default order.
-          upper_s: the interval to be beaten, where it is known without a placement.
-        """
+    def __init__(self, problem: RefinementProblem) -> None:
+        """Start from the slicing of the default order."""
         self.problem = problem
         self.placement: IntArray | None = None
         self.replication: IntArray | None = None
-        self.upper_s = upper_s
+        self.upper_s = math.inf
         self.expansions = 0
         self._units = problem.units
         self._is_free = problem.tight is not None  # memory is left out so far
-        self._given_s = upper_s
         self._checked: IntArray | None = None
         self._fitting = UnitPlan(np.zeros(0, np.int32), np.zeros(0, np.int32), math.inf)
         trivial = trivial_bound(problem)
         self._trivial_s, self._trivial_reason = trivial.seconds, trivial.reason
         self._refuted = math.floor(trivial.seconds / problem.tick_s * (1.0 - 1e-12)) - 1
         self._begin()
-        if placement is not None:
-            self.consider(placement)
         self._slice(np.arange(self._units.num_units, dtype=np.int32))
 
     def _begin(self) -> None:
@@ -204,7 +190,7 @@ class Refinement:
             return self._is_met
         self._is_free = False
         self._units = self.problem.tight
-        self.upper_s, self.placement, self.replication = self._given_s, None, None
+        self.upper_s, self.placement, self.replication = math.inf, None, None
         self._begin()
         self._share = FIRST_SHARE
         if self._fitting.interval_s < math.inf:

@@ -20,7 +20,6 @@ from go_opt.solver.orders.instance import Instance, instance
 from go_opt.solver.orders.joint_orders import joint_orders
 from go_opt.solver.orders.orders import fixed_orders
 from go_opt.solver.orders.seeded import order_along, seeded_orders
-from go_opt.solver.orders.tied_keys import TiedKeys
 from tests.strategies import small_mcm, toy_graph
 
 EVALUATIONS = 150
@@ -133,7 +132,6 @@ def test_joint_search_goes_on_from_what_others_know(branchy: Instance) -> None:
     sliced = slicer(one_chain_first, branchy.fusion_group)
     assert sliced is not None
     known = OrderPlan(sliced.placement, one_chain_first, branchy.fusion_group, sliced.interval_s)
-    # Behind a generation of tied keys.
     plans = filter(None, islice(joint_orders(slicer, seed=0, known=lambda: known), EVALUATIONS))
     same = [plan for plan in plans if plan.order.tolist() == one_chain_first.tolist()]
     assert same[0].fusion_group.tolist() == branchy.fusion_group.tolist()
@@ -147,11 +145,3 @@ def test_keys_of_a_plan_give_its_kernels() -> None:
         kernels, order = decoded(case, joint_keys(case, case.order, group))
         assert kernels.tolist() == group.tolist()
         assert order.tolist() == case.order.tolist()
-
-
-def test_tied_keys_of_joint_search_are_those_of_their_classes() -> None:
-    """Three classes; the second block begins behind the first, strictly: its places come later."""
-    tie = TiedKeys(np.array([0, 1, 0, 1, 2]), np.array([0.0, 0.0, 1.0, 1.0, 0.0]))
-    genome = np.array([0.7, 0.2, 0.5, 1.0, 0.1, 0.9, 0.4])
-    keys = joint_order_search._untied(tie, genome)
-    assert keys.tolist() == pytest.approx([0.7, 0.2, -0.3, -0.8, 0.5, 0.1, 0.9, 0.1, 0.9, 0.4])

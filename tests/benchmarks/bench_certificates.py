@@ -29,11 +29,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+import go_opt
 from go_opt.env import (
     CostTables,
     cost_tables,
-    evaluate_plan,
-    fused_within_chips,
     greedy_fusion,
     load_target,
     load_zoo,
@@ -41,14 +40,11 @@ from go_opt.env import (
     zoo_entries,
 )
 from go_opt.env.copies.clonable import clonable_ops
-from go_opt.env.copies.stages import stages_of
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
 from go_opt.solver.certify.problem.build import refinement_problem
-from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem, replicated_plan_problem
+from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem
 from go_opt.solver.certify.problem.problem import RefinementProblem
 from go_opt.solver.certify.refinement import Refinement
-from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
 from go_opt.solver.problem.passing import PASSING_CODE, Passing
 from go_opt.solver.slicing.streamed.slice import slice_order_streamed
 
@@ -110,29 +106,6 @@ def fused_upper_s(graph: Graph, tables: CostTables, most_s: float) -> float:
     return refinement.upper_s
 
 
-def staged_upper_s(graph: Graph, most_s: float) -> float:
-    """The best plan with replicated stages that refinement finds; infinite where none fits."""
-    target = load_target("mcm-6x6")
-    tables = cost_tables(graph, target)
-    refinement = Refinement(replicated_plan_problem(graph, tables, loop_roles(graph), passing="relayed"))
-    start_s = time.thread_time()
-    while not refinement.run(STEP) and time.thread_time() - start_s < most_s:
-        pass
-    if refinement.placement is None or refinement.replication is None:
-        return math.inf
-    order = np.argsort(refinement.placement, kind="stable").astype(np.int32)
-    plan = Plan.create(
-        graph, target.source, target.fingerprint, placement=refinement.placement, order=order,
-        fusion_group=fused_within_chips(graph, order, refinement.placement),
-        replication=refinement.replication, provenance="refinement",
-    )  # fmt: skip
-    stages = stages_of(plan.placement, plan.replication)
-    tensor, stage = needed_relays(tables, stages.number(plan.placement), target.constraints.triangle)
-    plan = replace(plan, relays=relays_of_arrays(graph, tensor, stages.first_chip[stage]))
-    metrics = evaluate_plan(graph, target, plan)
-    return metrics.interval_s if metrics.valid else math.inf
-
-
 def replicated(names: list[str], seconds: float) -> None:
     gaps = []
     for name in names:
@@ -143,7 +116,8 @@ def replicated(names: list[str], seconds: float) -> None:
         start_s = time.thread_time()
         while not refinement.run(STEP) and time.thread_time() - start_s < seconds:
             pass
-        upper_s = staged_upper_s(graph, seconds)
+        found = go_opt.optimize(graph, load_target("mcm-6x6"), budget_s=seconds, policy=None, simulate=False)
+        upper_s = found.metrics.interval_s
         gaps.append(upper_s / refinement.lower_bound_s - 1.0)
         print(
             f"{name:24} trivial {trivial_s * 1e6:10.2f} us, bound {refinement.lower_bound_s * 1e6:10.2f}, "

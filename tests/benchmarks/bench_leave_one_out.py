@@ -24,7 +24,7 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -58,15 +58,9 @@ def no_slicing(*given: object, **rules: object) -> None:
     """In place of a slicing."""
 
 
-def proof_alone(refinings: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    """The refinements but for those of placements."""
-    return lambda search: (one for one in refinings(search) if one.proves)
-
-
 def changes() -> dict[str, list[Change]]:
     """By method, or part of one: what takes its place."""
     from go_opt.search import table
-    from go_opt.search.methods import improvement
     from go_opt.solver.certify.problem import build
 
     rounds = "go_opt.search.methods.improvement."
@@ -80,10 +74,8 @@ def changes() -> dict[str, list[Change]]:
         "full": [],
         "control": [],
         **{name: [] for name in POLICIES},
-        "tied keys": [("go_opt.solver.orders.joint_orders.tied_keys", lambda *args: None)],
         "interchange": [("go_opt.solver.certify.problem.build._interchange_edges", no_edges)],
         "forwarded weights": [("go_opt.search.methods.slices.slice_order_forwarded", no_slicing)],
-        "refinement of placements": [(rounds + "_refinings", proof_alone(improvement._refinings))],
         "annealing": [
             (rounds + "_Chain.run", lambda self: None),
             (rounds + "_Chain.events", nothing),

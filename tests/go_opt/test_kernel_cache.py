@@ -54,7 +54,7 @@ def methods(result: OptimizeResult) -> set[str]:
 FIRST = {"greedy", "slice: default order"}
 NEXT = {"slice: depth order", "slice: height order"}
 WAIT = {
-    "refinement",
+    "proof",
     "annealing",
     "clones",
     "slice: order of a free slicing",

@@ -10,8 +10,7 @@ from go_opt.env.copies.stages import stages_of_sizes
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import ACTIVATION, INPUT, WEIGHT, Graph
 from go_opt.solver.certify.problem.bounds import throughput_bound
-from go_opt.solver.certify.problem.build import Units, planned_problem_of_units, refinement_problem
-from go_opt.solver.certify.problem.joint_floors import replicated_plan_problem
+from go_opt.solver.certify.problem.build import refinement_problem
 from go_opt.solver.certify.refinement import Refinement
 from go_opt.solver.certify.states.slices import slice_units
 from go_opt.solver.problem.passing import Passing
@@ -197,53 +196,6 @@ def test_no_plan_beats_the_bound(overlap: bool) -> None:
         roles = loop_roles(graph)
         trivial = throughput_bound(graph, tables, roles, fusion_is_open=False, replication_is_open=True)
         assert trivial.seconds <= optimum_s * (1 + 1e-9), seed
-
-
-def test_planned_stages_fit() -> None:
-    """Activations always fit; where nothing has to stream, what stages take is as planned."""
-    found = 0
-    for seed in range(examples(60)):
-        rng = np.random.default_rng([seed, 13])
-        graph = tiny_graph(rng, int(rng.integers(3, 9)), num_weights=4)
-        sram_bytes = int(rng.choice([4000, 6000, 9000]))
-        tables = cost_tables(graph, small_mcm(5, sram_bytes=sram_bytes, host_in_bytes_per_s=1e6))
-        ops = np.arange(graph.num_ops, dtype=np.int32)
-        units = Units(ops, tables.kernel_floor_s()[0], "free")
-        problem = planned_problem_of_units(graph, tables, units, ops)
-        refinement = Refinement(problem)
-        refinement.run(10_000)
-        if refinement.upper_s == np.inf:
-            continue
-        assert refinement.placement is not None
-        assert refinement.replication is not None
-        metrics = evaluate_batch(
-            tables, refinement.placement[None], ops[None], ops[None], refinement.replication[None]
-        )
-        assert metrics.fits[0], seed
-        if not metrics.stream_bytes.any():
-            found += 1
-            assert metrics.interval_s[0] <= refinement.upper_s * (1 + 1e-9), seed
-    assert found > examples(60) // 3
-
-
-def test_plans_stream_what_is_touched_little() -> None:
-    """Each op touches 28 of 800 bytes; the host brings 7 in 1 us, the 20 of the input in 2.9.
-
-    One op's table streams within the least interval, 88 us / 9, the second in 10.9 us. Known that
-    a plan takes longer, it does stream, as a chip cannot hold two: one stage. Else there are two.
-    """
-    graph = three_ops((800, 800, 800), touched=28)
-    tables = cost_tables(graph, small_mcm(9, sram_bytes=1300, host_in_bytes_per_s=7e6))
-    chips = []
-    for planned_s in (0.0, 12e-6):
-        problem = replicated_plan_problem(
-            graph, tables, loop_roles(graph), passing="free", planned_s=planned_s
-        )
-        refinement = Refinement(problem)
-        refinement.run(1000)
-        assert refinement.replication is not None
-        chips.append(refinement.replication.tolist())
-    assert chips == [[7, 7, 2], [9, 9, 9]]
 
 
 def test_slices_are_the_cheapest_of_their_order() -> None:

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.env import cost_tables, fused_within_chips, greedy_fusion, loop_roles
+from go_opt.env import cost_tables, loop_roles
 from go_opt.env.copies.clonable import clonable_ops
 from go_opt.model.plan import Plan
 from go_opt.search.compiling.kernel_cache import are_compiled
@@ -36,9 +36,7 @@ from go_opt.search.methods.stage_search import StageSearch
 from go_opt.solver import Annealing, AnnealingProblem, improve_with_clones
 from go_opt.solver.annealing.anneal import HOT
 from go_opt.solver.certify.problem.build import refinement_problem
-from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem, replicated_plan_problem
-from go_opt.solver.certify.problem.op_shares import loose_refinement_problem
-from go_opt.solver.certify.problem.problem import RefinementProblem
+from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem
 
 MOVES: Final = 16_384  # of a chain in a round
 EXACT_ROUNDS: Final = 8  # of the refinement alone, before the first chain
@@ -130,7 +128,7 @@ def with_clones(search: SearchView) -> Iterator[Event]:
 
 
 def _refinings(search: SearchView) -> Iterator[Refining]:
-    """The proof, where the problem as asked has one; and the best placement of the default kernels.
+    """The proof; and where the placement alone is open the best one, without what the proof leaves out.
 
     The proof leaves out the triangle rule, so relays cost nothing there.
     """
@@ -146,26 +144,6 @@ def _refinings(search: SearchView) -> Iterator[Refining]:
     replicates = may_replicate(search.target, request)
     relaxed = joint_refinement_problem(graph, tables, roles, may_clone=may_clone, replicates=replicates)
     yield (BackgroundRefining if has_core_to_spare(search) else Refining)(relaxed, proves=True)
-    if search.replicates:
-        yield Refining(
-            replicated_plan_problem(
-                graph, search.tables, roles, passing=search.passing, planned_s=search.best_s
-            )
-        )
-        return
-    kernels = greedy_fusion(roles, default)
-    yield Refining(refinement_problem(graph, search.tables, kernels, passing=search.passing))
-    yield Refining(_split_problem(search))
-
-
-def _split_problem(search: SearchView) -> RefinementProblem:
-    """Where to cut between any two ops: kernels along the order of the best plan, shared out."""
-    graph, plan = search.graph, search.best_plan
-    order = np.arange(graph.num_ops, dtype=np.int32)
-    kernels = greedy_fusion(loop_roles(graph), order)
-    if plan is not None:
-        order, kernels = plan.order, fused_within_chips(graph, plan.order, plan.placement)
-    return loose_refinement_problem(graph, search.tables, order, kernels, passing=search.passing)
 
 
 def _ring(search: SearchView, plan: Plan, restart: int) -> StageSearch:

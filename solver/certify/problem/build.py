@@ -15,7 +15,7 @@ from go_opt.model.graph import NO_PRODUCER, Graph
 from go_opt.solver.certify.problem.bounds import Bound, host_bounds
 from go_opt.solver.certify.problem.held import held_memory, nothing_held
 from go_opt.solver.certify.problem.interchange import interchange_edges
-from go_opt.solver.certify.problem.memory import UnitMemory, least_memory, no_memory, planned_memory
+from go_opt.solver.certify.problem.memory import UnitMemory, least_memory, no_memory
 from go_opt.solver.certify.problem.problem import MOST_TICKS, TOTAL_TICKS, RefinementProblem, UnitGraph
 from go_opt.solver.certify.problem.traffic import (
     UnitTensors,
@@ -113,25 +113,6 @@ def problem_of_units(
         _with_interchange(problem, no_memory(), []),
         tight=_with_held_memory(problem, tables, units, tensors) if tight else None,
     )
-
-
-def planned_problem_of_units(
-    graph: Graph, tables: CostTables, units: Units, kernel_of: IntArray, planned_s: float = 0.0
-) -> RefinementProblem:
-    """Replicated stages of ``units`` that hold what a plan of the kernels ``kernel_of`` [N] would.
-
-    Args:
-      planned_s: an interval that such plans may take. Weights of which little is touched, and
-        which the host's link brings in that time, need not stay where a chip cannot hold all.
-    """
-    tensors = unit_tensors(tables, units.of_op, len(units.seconds))
-    problem = _without_memory(graph, tables, units, tensors, forwards=False)
-    total_s = float((problem.unit_s + problem.own_s).sum() + problem.input_s.sum())
-    least_s = max(problem.floor_s, total_s / tables.num_chips)
-    memory = planned_memory(
-        tables, units.of_op, len(units.seconds), kernel_of, problem.tick_s, least_s, planned_s
-    )
-    return _with_stages(problem, memory)
 
 
 def _without_memory(

@@ -24,12 +24,11 @@ import numpy as np
 from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled
 from go_opt.env.cost import CostTables
-from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles, greedy_fusion
+from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles
 from go_opt.model.graph import ACTIVATION, NO_PRODUCER, Graph
-from go_opt.solver.certify.problem.build import Units, planned_problem_of_units, problem_of_units
+from go_opt.solver.certify.problem.build import Units, problem_of_units
 from go_opt.solver.certify.problem.kernel_parts import KernelParts, kernel_parts
 from go_opt.solver.certify.problem.problem import RefinementProblem
-from go_opt.solver.problem.passing import Passing
 
 
 def joint_refinement_problem(
@@ -56,24 +55,6 @@ def joint_refinement_problem(
         apart=_never_together(tables, roles, may_clone),
     )
     return problem_of_units(graph, tables, units, replicates=replicates, tight=tight)
-
-
-def replicated_plan_problem(
-    graph: Graph, tables: CostTables, roles: LoopRoles, *, passing: Passing, planned_s: float = 0.0
-) -> RefinementProblem:
-    """Where to look for replicated stages: cut between any two ops, memory as plans use it.
-
-    Ops take what fusion leaves them at best. Kernels are to be fused anew within the stages
-    that are found: those of one order for all chips are in the way of good cuts.
-
-    Args:
-      planned_s: an interval that plans may take, such as that of the best one known. Weights of
-        which little is touched, and which the host's link brings in that time, need not stay
-        where a chip cannot hold all.
-    """
-    ops = np.arange(graph.num_ops, dtype=np.int32)
-    units = Units(ops, joint_floor_s(tables, roles), passing)
-    return planned_problem_of_units(graph, tables, units, greedy_fusion(roles, ops), planned_s)
 
 
 def joint_floor_s(tables: CostTables, roles: LoopRoles, may_clone: BoolArray | None = None) -> FloatArray:

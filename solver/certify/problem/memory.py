@@ -2,34 +2,27 @@
 
 Without a limit of memory one stage of all chips would always be best. A stage holds
 
-    sum of held_bytes of its units + shared_bytes that any of them reads
-    + most alive_bytes of its units + num_buffers * bytes that cross its borders,
+    sum of held_bytes of its units + shared_bytes that any of them reads + most alive_bytes of its units,
 
-and streams from the host what exceeds its memory. Two readings of that rule:
-
-* :func:`least_memory`, for bounds: what readers touch of a weight, whether it stays or
-  streams; inputs, outputs, and of activations those a unit certainly reads and writes. Each
-  stage may stream all that the host's link brings within the interval beside the inputs, and what
-  each of its chips can send to the next: of k chips that forward F bytes and get D from the host,
-  ``D + F / k`` cross the host's link and ``F / k`` each link inside, so that ``D + F`` is
-  no more than what the host's link carries and k - 1 times what a link carries.
-* :func:`planned_memory`, for plans: whole weights, which stream as a whole, inputs, outputs
-  and all activations in the units' order. Stages share the link.
+and streams from the host what exceeds its memory. Held is what readers touch of a weight, whether
+it stays or streams; inputs, outputs, and of activations those a unit certainly reads and writes. Each
+stage may stream all that the host's link brings within the interval beside the inputs, and what
+each of its chips can send to the next: of k chips that forward F bytes and get D from the host,
+``D + F / k`` cross the host's link and ``F / k`` each link inside, so that ``D + F`` is
+no more than what the host's link carries and k - 1 times what a link carries.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env.cost import CostTables
 from go_opt.model.csr import row_pointers
-from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
+from go_opt.model.graph import NO_PRODUCER, WEIGHT
 from go_opt.solver.problem.streamed_bytes import may_forward
-
-CHEAP: Final = 0.5  # touched per stored byte of weights that stream before others
 
 
 class UnitMemory(NamedTuple):
@@ -37,37 +30,31 @@ class UnitMemory(NamedTuple):
 
     held_bytes: LongArray  # [U] for as long as the unit is on the chip
     alive_bytes: LongArray  # [U] while the unit runs
-    whole_bytes: LongArray  # [U] of which the largest that a stage holds is streamed first
     shared_bytes: LongArray  # [G] held once for all readers on a chip
     shared_words: LongArray  # [G, W] the readers
     shared_ptr: LongArray  # [U + 1]
     shared: IntArray  # groups that unit u reads
     word_held_bytes: LongArray  # [W] sums of held_bytes
     word_alive_bytes: LongArray  # [W] the largest of alive_bytes
-    word_whole_bytes: LongArray  # [W]
     word_units: LongArray  # [W] all units of the word
-    num_buffers: int  # of what crosses a border
     sram_bytes: int
     stream_buffer_bytes: int  # set aside on a chip that streams
     reserved_bytes: int  # that the host's link brings in every interval, wherever units are
     stream_bytes_per_tick: float  # overlapped: the host's rate
     forward_bytes_per_tick: float  # what each chip but the first of a stage can get from the one before
     stream_ticks_per_byte: float  # summed: what a streamed byte takes its chip
-    shares_link: bool  # whether what all stages stream counts, or what each does
 
 
 def no_memory() -> UnitMemory:
     """For problems without replication: memory is left out."""
     return _Held(0).unit_memory(
         np.zeros(0, np.int64),
-        num_buffers=0,
         sram_bytes=0,
         stream_buffer_bytes=0,
         reserved_bytes=0,
         stream_bytes_per_tick=0.0,
         forward_bytes_per_tick=0.0,
         stream_ticks_per_byte=0.0,
-        shares_link=False,
     )
 
 
@@ -76,7 +63,6 @@ class _Held:
 
     def __init__(self, num_units: int) -> None:
         self.own_bytes = np.zeros(num_units, np.int64)
-        self.whole_bytes = np.zeros(num_units, np.int64)
         self._shared: dict[bytes, int] = {}
 
     def add(self, readers: IntArray, size: int) -> None:
@@ -91,14 +77,12 @@ class _Held:
         self,
         alive_bytes: LongArray,
         *,
-        num_buffers: int,
         sram_bytes: int,
         stream_buffer_bytes: int,
         reserved_bytes: int,
         stream_bytes_per_tick: float,
         forward_bytes_per_tick: float,
         stream_ticks_per_byte: float,
-        shares_link: bool,
     ) -> UnitMemory:
         num_units = len(self.own_bytes)
         padding = (0, -num_units % 64)
@@ -112,23 +96,19 @@ class _Held:
         return UnitMemory(
             held_bytes=self.own_bytes,
             alive_bytes=alive_bytes,
-            whole_bytes=self.whole_bytes,
             shared_bytes=np.array(list(self._shared.values()), dtype=np.int64),
             shared_words=words[:-1],
             shared_ptr=row_pointers(unit, num_units),
             shared=group.astype(np.int32),
             word_held_bytes=np.pad(self.own_bytes, padding).reshape(-1, 64).sum(axis=1),
             word_alive_bytes=np.pad(alive_bytes, padding).reshape(-1, 64).max(axis=1),
-            word_whole_bytes=np.pad(self.whole_bytes, padding).reshape(-1, 64).max(axis=1),
             word_units=words[-1].copy(),
-            num_buffers=num_buffers,
             sram_bytes=sram_bytes,
             stream_buffer_bytes=stream_buffer_bytes,
             reserved_bytes=reserved_bytes,
             stream_bytes_per_tick=stream_bytes_per_tick,
             forward_bytes_per_tick=forward_bytes_per_tick,
             stream_ticks_per_byte=stream_ticks_per_byte,
-            shares_link=shares_link,
         )
 
 
@@ -175,86 +155,10 @@ def least_memory(
             alive_bytes[np.unique(np.append(readers[apart[reads]], home[: not is_anywhere]))] += size
     return held.unit_memory(
         alive_bytes,
-        num_buffers=0,
         sram_bytes=most_sram,
         stream_buffer_bytes=int(tables.stream_buffer_bytes.min()),
         reserved_bytes=reserved_bytes,
         stream_bytes_per_tick=tick_s / tables.host_in_s_per_byte if tables.overlap else 0.0,
         forward_bytes_per_tick=tick_s / float(tables.link_s_per_byte.min()) if forwards else 0.0,
         stream_ticks_per_byte=tables.host_in_s_per_byte / tick_s if pays and not tables.overlap else 0.0,
-        shares_link=False,
     )
-
-
-def planned_memory(
-    tables: CostTables,
-    unit_of_op: IntArray,
-    num_units: int,
-    kernel_of: IntArray,
-    tick_s: float,
-    least_s: float,
-    planned_s: float,
-) -> UnitMemory:
-    """What stages hold that are cut out of the units' order.
-
-    Weights of which little is touched stream in any case, as many as the host's link brings
-    beside the inputs within ``least_s``, which any plan takes; and within ``planned_s``, until one
-    chip holds the others.
-    """
-    held = _Held(num_units)
-    streamed, reserved_bytes = _streamed_in_any_case(tables, least_s, planned_s)
-    # A kernel needs what it reads and writes for as long as it runs.
-    start = np.full(len(unit_of_op), num_units, np.int32)
-    end = np.zeros(len(unit_of_op), np.int32)
-    np.minimum.at(start, kernel_of, unit_of_op)
-    np.maximum.at(end, kernel_of, unit_of_op + 1)
-    change = np.zeros(num_units + 1, np.int64)
-    for k, size in enumerate(tables.stored_bytes.tolist()):
-        readers_op = tables.reader_op[tables.reader_ptr[k] : tables.reader_ptr[k + 1]]
-        readers = unit_of_op[readers_op]
-        if tables.tensor_kind[k] == WEIGHT:
-            if not streamed[k]:
-                held.add(readers, size)
-                held.whole_bytes[readers] = np.maximum(held.whole_bytes[readers], size)
-            continue
-        if tables.tensor_producer[k] == NO_PRODUCER:
-            held.add(readers, 2 * size)
-            continue
-        home = tables.tensor_producer[k]
-        if tables.tensor_is_output[k]:
-            held.add(unit_of_op[home][None], 2 * size)
-        elif (kernel_of[readers_op] != kernel_of[home]).any():
-            change[start[kernel_of[home]]] += size
-            change[end[kernel_of[readers_op]].max()] -= size
-    return held.unit_memory(
-        np.cumsum(change)[:num_units],
-        num_buffers=2,
-        sram_bytes=int(tables.sram_bytes.min()),
-        stream_buffer_bytes=int(tables.stream_buffer_bytes.max()),
-        reserved_bytes=reserved_bytes,
-        stream_bytes_per_tick=tick_s / tables.host_in_s_per_byte if tables.overlap else 0.0,
-        forward_bytes_per_tick=0.0,
-        stream_ticks_per_byte=0.0 if tables.overlap else tables.host_in_s_per_byte / tick_s,
-        shares_link=tables.overlap,
-    )
-
-
-def _streamed_in_any_case(tables: CostTables, least_s: float, planned_s: float) -> tuple[BoolArray, int]:
-    """[K] weights no memory holds, and cheap ones; bytes of the link that they and the inputs take."""
-    touched = np.zeros(len(tables.tensor_bytes), np.int64)
-    np.maximum.at(touched, tables.reader_tensor, tables.read_bytes)
-    weights, stored = tables.weight_by_size, tables.stored_bytes
-    share = touched[weights] / np.maximum(stored[weights], 1)
-    weights = weights[np.argsort(share, kind="stable")]
-    fits = stored[weights] <= tables.sram_bytes.max()
-    always, others = weights[~fits], weights[fits]
-    cheap = others[touched[others] < CHEAP * stored[others]] if tables.overlap else others[:0]
-    inputs = tables.tensor_kind == INPUT
-    reserved_bytes = int(tables.tensor_bytes[inputs].sum() + touched[always].sum())
-    link_s = (reserved_bytes + np.cumsum(touched[cheap])) * tables.host_in_s_per_byte
-    left_bytes = stored[others].sum() - np.cumsum(stored[cheap]) + stored[cheap]
-    is_too_much = left_bytes > tables.sram_bytes.max()
-    cheap = cheap[(link_s <= least_s) | ((link_s <= planned_s) & is_too_much)]
-    streamed = np.zeros(len(touched), np.bool_)
-    streamed[always] = streamed[cheap] = True
-    return streamed, reserved_bytes + int(touched[cheap].sum())

@@ -28,38 +28,19 @@ def forwarded_bytes(memory: UnitMemory, ticks: int) -> int:
 
 
 @uncounted_inner
-def streaming_ticks(memory: UnitMemory, spare: int, ticks: int) -> float:
-    """What a streamed byte takes its chip; where stages share the link, one chip's time for all there is.
-
-    The latter is a price only: of stages that do as much, those that stream less are better.
-    """
-    if memory.shares_link:
-        return ticks / max(spare, 1.0)
-    return memory.stream_ticks_per_byte * (1.0 - 1e-15)
-
-
-@uncounted_inner
-def streamed_bytes(memory: UnitMemory, held: int, active: int, whole: int) -> int:
+def streamed_bytes(memory: UnitMemory, held: int, active: int) -> int:
     """What a stage streams that holds so much beside its activations, or NEVER_FITS for too many of these."""
     if active > memory.sram_bytes:
         return NEVER_FITS
     excess = held + active - memory.sram_bytes
-    if excess <= 0:
-        return int64(0)
-    excess += memory.stream_buffer_bytes
-    if whole == 0:
-        return excess
-    return -(-excess // whole) * whole
+    return excess + memory.stream_buffer_bytes if excess > 0 else int64(0)
 
 
 @uncounted_inner
-def least_streamed(
-    memory: UnitMemory, inside: LongArray, outside: LongArray, state: int, after: int, borders: int
-) -> int:
+def least_streamed(memory: UnitMemory, inside: LongArray, outside: LongArray, state: int, after: int) -> int:
     """What any stage between a down-set of ``state`` and one of ``after`` streams, or NEVER_FITS."""
     held = int64(0)
     alive = int64(0)
-    whole = int64(0)
     first = len(memory.word_units)
     last = -1
     for word in range(len(memory.word_units)):
@@ -71,17 +52,15 @@ def least_streamed(
         if forced == memory.word_units[word]:
             held += memory.word_held_bytes[word]
             alive = max(alive, memory.word_alive_bytes[word])
-            whole = max(whole, memory.word_whole_bytes[word])
             continue
         for bit in range(min(64, len(memory.held_bytes) - 64 * word)):
             if (forced >> bit) & 1:
                 unit = 64 * word + bit
                 held += memory.held_bytes[unit]
                 alive = max(alive, memory.alive_bytes[unit])
-                whole = max(whole, memory.whole_bytes[unit])
     for group in range(len(memory.shared_bytes)):
         for word in range(first, last + 1):
             if memory.shared_words[group, word] & inside[after, word] & outside[state, word]:
                 held += memory.shared_bytes[group]
                 break
-    return streamed_bytes(memory, held, alive + memory.num_buffers * borders, whole)
+    return streamed_bytes(memory, held, alive)

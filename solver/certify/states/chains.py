@@ -31,19 +31,14 @@ from typing import Final
 from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.env.kernels.heap import heap_pop, heap_push
 from go_opt.solver.certify.problem.problem import UnitGraph
-from go_opt.solver.certify.problem.streams import (
-    NEVER_FITS,
-    forwarded_bytes,
-    least_streamed,
-    spare_bytes,
-    streaming_ticks,
-)
+from go_opt.solver.certify.problem.streams import NEVER_FITS, forwarded_bytes, least_streamed, spare_bytes
 from go_opt.solver.certify.states.fits import known_streamed, most_shed_bytes
 from go_opt.solver.certify.states.open_fusion import (
     NEVER,
     ChainSearch,
     adds_nothing,
     keep_open,
+    note_label,
     open_states,
     sort_by_low,
     walk_back,
@@ -185,9 +180,8 @@ def _extend(
     shares_link = held.stream_bytes_per_tick > 0.0
     spare = spare_bytes(held, ticks) if held.counts else spare_bytes(memory, ticks)
     a_chip = forwarded_bytes(memory, ticks)
-    ticks_per_byte = held.stream_ticks_per_byte * (1.0 - 1e-15)
-    if not held.counts:
-        ticks_per_byte = streaming_ticks(memory, spare, ticks)
+    ticks_per_byte = held.stream_ticks_per_byte if held.counts else memory.stream_ticks_per_byte
+    ticks_per_byte *= 1.0 - 1e-15
     queued = int64(0)
     for label in range(0 if graph.replicates else begin, end):
         if search.label_reach[label] != GONE:
@@ -234,10 +228,9 @@ def _extend(
             follows = may_follow(before, pool.outside, state, after, pool.first_outside[after], last)
             streamed = int64(0)
             if graph.replicates and follows:
-                borders = pool.cut_bytes[state] + pool.cut_bytes[after]
-                streamed = least_streamed(memory, pool.inside, pool.outside, state, after, borders)
+                streamed = least_streamed(memory, pool.inside, pool.outside, state, after)
                 may_stream = spare + (search.label_chips[label] - 1) * a_chip
-                follows = streamed != NEVER_FITS and search.label_streamed[label] + streamed <= may_stream
+                follows = streamed != NEVER_FITS and streamed <= may_stream
             elif held.counts and follows:
                 streamed, stays = known_streamed(graph, pool, search.fits, state, after)
                 follows = streamed != NEVER_FITS and before_streamed + streamed <= spare
@@ -281,43 +274,11 @@ def _extend(
                 resident = max(resident, search.label_resident[at])
                 search.label_streamed[at] = so_far
                 search.label_resident[at] = resident
-            else:
-                total = search.label_streamed[label] + (streamed if memory.shares_link else 0)
-                search.label_streamed[at] = total
             search.label_work[at] = done
             search.label_before[at] = label
             search.label_reach[at] = done + ticks - search.cut[i]
-            _note(search, i, done, so_far, resident, shares_link)
+            note_label(search, i, done, so_far, resident, shares_link)
             if after == EVERYTHING:
                 return num_labels
         waiting = kept
     return num_labels
-
-
-@uncounted_inner
-def _note(search: ChainSearch, i: int, done: int, streamed: int, resident: int, shares_link: bool) -> None:
-    """Remember a new label if it does most, or streams least."""
-    if done > search.best[i] or (
-        done == search.best[i]
-        and (
-            streamed < search.best_streamed[i]
-            or (shares_link and streamed == search.best_streamed[i] and resident > search.best_resident[i])
-        )
-    ):
-        search.best[i] = done
-        search.best_streamed[i] = streamed
-        if shares_link:
-            search.best_resident[i] = resident
-    if shares_link and (
-        streamed < search.thrifty_streamed[i]
-        or (
-            streamed == search.thrifty_streamed[i]
-            and (
-                resident > search.thrifty_resident[i]
-                or (resident == search.thrifty_resident[i] and done > search.thrifty[i])
-            )
-        )
-    ):
-        search.thrifty[i] = done
-        search.thrifty_streamed[i] = streamed
-        search.thrifty_resident[i] = resident

@@ -221,3 +221,34 @@ def adds_nothing(search: ChainSearch, i: int, done: int, streamed: int, resident
         and streamed >= search.thrifty_streamed[i]
         and resident <= search.thrifty_resident[i]
     )
+
+
+@uncounted_inner
+def note_label(
+    search: ChainSearch, i: int, done: int, streamed: int, resident: int, shares_link: bool
+) -> None:
+    """Remember a new label if it does most, or streams least."""
+    if done > search.best[i] or (
+        done == search.best[i]
+        and (
+            streamed < search.best_streamed[i]
+            or (shares_link and streamed == search.best_streamed[i] and resident > search.best_resident[i])
+        )
+    ):
+        search.best[i] = done
+        search.best_streamed[i] = streamed
+        if shares_link:
+            search.best_resident[i] = resident
+    if shares_link and (
+        streamed < search.thrifty_streamed[i]
+        or (
+            streamed == search.thrifty_streamed[i]
+            and (
+                resident > search.thrifty_resident[i]
+                or (resident == search.thrifty_resident[i] and done > search.thrifty[i])
+            )
+        )
+    ):
+        search.thrifty[i] = done
+        search.thrifty_streamed[i] = streamed
+        search.thrifty_resident[i] = resident

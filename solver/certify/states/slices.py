@@ -29,8 +29,7 @@ def slice_units(graph: UnitGraph, order: IntArray, least_ticks: int, most_ticks:
     change = np.zeros(num_units + 2, np.int64)
     np.add.at(change, home + 1, graph.tensor_bytes)
     np.add.at(change, last + 1, -graph.tensor_bytes)
-    cut_bytes = np.cumsum(change)[: num_units + 1]
-    cut = np.minimum(cut_bytes * graph.ticks_per_byte, MOST_TICKS).astype(np.int64)
+    cut = np.minimum(np.cumsum(change)[: num_units + 1] * graph.ticks_per_byte, MOST_TICKS).astype(np.int64)
     reach = np.zeros(num_units + 1, np.int64)
     if graph.passing == ADJACENT:
         np.maximum.at(reach, home + 1, last + 1)
@@ -41,7 +40,7 @@ def slice_units(graph: UnitGraph, order: IntArray, least_ticks: int, most_ticks:
     for step in range(STEPS + 1):
         ticks = most_ticks if step == 0 else (least_ticks + most_ticks) // 2
         if graph.replicates:
-            is_within = _reach_end_in_stages(graph, order, work, cut, cut_bytes, reach, ticks, before)
+            is_within = _reach_end_in_stages(graph, order, work, cut, reach, ticks, before)
         else:
             is_within = _reach_end(work, cut, reach, graph.num_chips, graph.overlap, ticks, before)
         if not is_within:
@@ -104,7 +103,6 @@ def _reach_end_in_stages(
     order: IntArray,
     work: LongArray,
     cut: LongArray,
-    cut_bytes: LongArray,
     reach: LongArray,
     ticks: int,
     before: LongArray,
@@ -118,8 +116,6 @@ def _reach_end_in_stages(
     start_at = np.full(num_chips, -1, np.int64)
     held = np.zeros(num_chips, np.int64)  # behind each start
     alive = np.zeros(num_chips, np.int64)
-    whole = np.zeros(num_chips, np.int64)
-    streamed = np.zeros(last + 1, np.int64)  # before each cut, where stages share the host's link
     shared_at = np.full(len(memory.shared_bytes), -1, np.int64)  # last place of a reader
     shared_before = np.full(len(memory.shared), -1, np.int64)  # place of the reader before this one
     chips[0] = 0
@@ -132,7 +128,6 @@ def _reach_end_in_stages(
         for q in range(num_chips):
             held[q] += _held_anew(memory, shared_before, unit, start_at[q])
             alive[q] = max(alive[q], memory.alive_bytes[unit])
-            whole[q] = max(whole[q], memory.whole_bytes[unit])
         while entering < j and reach[entering] <= j:
             i = entering
             entering += 1
@@ -141,30 +136,25 @@ def _reach_end_in_stages(
                 start_at[q] = i
                 held[q] = 0
                 alive[q] = 0
-                whole[q] = 0
                 for place in range(i, j):
                     held[q] += _held_anew(memory, shared_before, order[place], i)
                     alive[q] = max(alive[q], memory.alive_bytes[order[place]])
-                    whole[q] = max(whole[q], memory.whole_bytes[order[place]])
         if cut[j] > ticks:
             continue
         for q in range(num_chips):
             i = start_at[q]
             if i < 0:
                 continue
-            active = alive[q] + memory.num_buffers * (cut_bytes[i] + cut_bytes[j])
-            streams = streamed_bytes(memory, held[q], active, whole[q])
-            excess = streamed[i] + streams - spare
+            streams = streamed_bytes(memory, held[q], alive[q])
+            excess = streams - spare
             if streams == NEVER_FITS or (excess > 0 and a_chip == 0):
                 continue
             size = _chips_of(work[j] - work[i], cut[i], cut[j], graph.overlap, ticks)
             if excess > 0:
                 size = max(size, 1 - (-excess // a_chip))
-            streams = streamed[i] + streams if memory.shares_link else int64(0)
-            if q + size < chips[j] or (q + size == chips[j] and streams < streamed[j]):
+            if q + size < chips[j]:
                 chips[j] = q + size
                 before[j] = i
-                streamed[j] = streams
     return chips[last] <= num_chips
 
 
