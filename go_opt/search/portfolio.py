@@ -19,10 +19,12 @@ from go_opt.search.methods.guesses import policy_alone, until_advised
 from go_opt.search.policies import ask_policy
 from go_opt.search.table import is_along_ring, is_for_latency, serving
 
-# What the policy needs to get a word in, and the largest graph that is worth waiting for it.
+# What the policy needs to get a word in.
 LEAST_EVALUATIONS: Final = 16
 LEAST_BUDGET_S: Final = 2.0
-MOST_OPS: Final = 60_000
+# Its pass takes 50 to 75 us an op: for so many ops a second of budget, 3 % of the time of two cores.
+OPS_PER_S: Final = 1_000
+LONGEST_S: Final = 60.0  # longer budgets, and those in evaluations alone, count as this
 FAVOUR: Final = 3.0  # turns of the method that found the best plan so far, for one of each other
 NOTABLY: Final = 0.999  # better, to be the finder: many small steps are no reason to go on
 HEAD_START: Final = 0.2  # of the time, for guesses: on small graphs they lose patience long before
@@ -37,7 +39,7 @@ def policy_takes_part(graph: Graph, target: Target, request: Request) -> bool:
     return (
         request.decide == "all"
         and (request.objective == "throughput" or not has_static_constraints(target))
-        and graph.num_ops <= MOST_OPS
+        and graph.num_ops <= OPS_PER_S * min(request.time_limit_s, LONGEST_S)
         and (request.max_evaluations is None or request.max_evaluations >= LEAST_EVALUATIONS)
         and request.time_limit_s >= LEAST_BUDGET_S
     )

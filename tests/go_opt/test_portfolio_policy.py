@@ -22,7 +22,7 @@ from go_opt.search import portfolio, table
 from go_opt.search.methods import events, guesses
 from go_opt.search.methods.guesses import PATIENCE
 from go_opt.search.optimizer import optimize_request
-from go_opt.search.portfolio import LEAST_BUDGET_S, LEAST_EVALUATIONS, MOST_OPS, policy_takes_part
+from go_opt.search.portfolio import LEAST_BUDGET_S, LEAST_EVALUATIONS, OPS_PER_S, policy_takes_part
 from tests.go_opt.test_optimizer import answer, assert_consistent
 from tests.strategies import random_graph, small_mcm, toy_graph
 
@@ -157,8 +157,10 @@ def test_it_takes_part_where_it_has_something_to_decide_and_room(graph: Graph) -
 
 
 def test_it_does_not_take_part_on_a_huge_graph(graph: Graph) -> None:
-    huge = replace(graph, op_names=tuple(str(i) for i in range(MOST_OPS + 1)))
-    assert not policy_takes_part(huge, load_target("mcm-2x2"), Request())
+    target, huge = load_target("mcm-2x2"), replace(graph, op_names=tuple(map(str, range(10 * OPS_PER_S))))
+    assert policy_takes_part(huge, target, Request(budget_s=10))
+    assert not policy_takes_part(huge, target, Request(budget_s=9.9))
+    assert policy_takes_part(huge, target, Request(max_evaluations=100))
 
 
 @pytest.mark.parametrize("options", [{"decide": "placement"}, {"max_evaluations": 5}])
