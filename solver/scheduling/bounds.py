@@ -142,7 +142,9 @@ def _transfer_s(tables: CostTables, first: IntArray, second: IntArray) -> FloatA
     pairs = package_of(tables).pairs[:-1][~np.eye(tables.num_chips, dtype=np.bool_).ravel()]
     is_made = tables.tensor_producer[tables.reader_tensor] != NO_PRODUCER
     tensor, reader = tables.reader_tensor[is_made], tables.reader_op[is_made].astype(np.int64)
-    edges, edge = np.unique(tables.tensor_producer[tensor] * tables.num_ops + reader, return_inverse=True)
+    edges, edge = np.unique(
+        tables.tensor_producer[tensor].astype(np.int64) * tables.num_ops + reader, return_inverse=True
+    )
     seconds = np.zeros(len(edges))
     sent_s = pairs["setup_s"].min() + tables.tensor_bytes[tensor] * pairs["s_per_byte"].min()
     np.maximum.at(seconds, edge, sent_s)
