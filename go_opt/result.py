@@ -25,6 +25,9 @@ from go_opt.solver.problem.user_constraints import UserConstraint, checked_const
 Decide = Literal["placement", "all"]
 Status = Literal["OPTIMAL", "FEASIBLE", "HEURISTIC", "INFEASIBLE"]
 
+ONLY: Final = "only"  # the shipped policy, and no other method
+POLICY_NAMES: Final = ("default", ONLY, "none")  # all others are of files, or of jobs that train
+
 DEFAULT_BUDGET_S: Final = 5.0
 OPTIMAL_GAP: Final = 1e-6
 

@@ -11,9 +11,9 @@ from go_opt.api.chip_counts import ChipCount, FewestChips
 from go_opt.env import Target, load_target
 from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
-from go_opt.result import OptimizeResult, Request, Step
+from go_opt.result import ONLY, OptimizeResult, Request, Step
 from go_opt.search.optimizer import optimize_request
-from go_opt.search.policies import ONLY, find_policy
+from go_opt.search.policies import find_policy
 
 
 def fewest_chips(

@@ -15,9 +15,9 @@ from go_opt.given_start import as_start
 from go_opt.model.graph import Graph, Precision
 from go_opt.model.plan import Plan
 from go_opt.model.start import Start
-from go_opt.result import Decide, Objective, OptimizeResult, Request, Step
+from go_opt.result import ONLY, Decide, Objective, OptimizeResult, Request, Step
 from go_opt.search.optimizer import optimize_request
-from go_opt.search.policies import ONLY, find_policy
+from go_opt.search.policies import find_policy
 from go_opt.solver.problem.user_constraints import UserConstraint
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from go_opt.agents.policy.policy_file import LoadedPolicy, load_policy
 from go_opt.env import Target
 from go_opt.errors import PolicyError
 from go_opt.model.graph import Graph
+from go_opt.result import ONLY
 
 SHIPPED: Final = "policy.safetensors"
-ONLY: Final = "only"  # the shipped policy, and no other method
 _log = logging.getLogger(__name__)
 
 

@@ -27,7 +27,7 @@ from go_opt.frontends.onnx_model import OnnxModel
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.proto import training_pb2
-from go_opt.result import Objective, OptimizeResult, Request
+from go_opt.result import POLICY_NAMES, Objective, OptimizeResult, Request
 from go_opt.service.client.training import TrainingClient, all_operations
 from go_opt.service.jobs.data_directory import DataDirectory
 from go_opt.service.jobs.manager import JobManager
@@ -163,7 +163,7 @@ class LocalClient(TrainingClient):
         self.close()
 
     def _policy(self, name: str | None) -> str | Path | None:
-        return name if name in ("default", "only", "none", None) else self._local_jobs.find_policy(name)
+        return name if name in (*POLICY_NAMES, None) else self._local_jobs.find_policy(name)
 
 
 def _graph(graph: Graph | nx.DiGraph | OnnxModel) -> Graph:

@@ -13,7 +13,7 @@ from go_opt.errors import InvalidInputError
 from go_opt.model.codecs.wire import graph_from_proto
 from go_opt.model.graph import Graph
 from go_opt.proto import graph_pb2, training_pb2
-from go_opt.result import check_seed
+from go_opt.result import POLICY_NAMES, check_seed
 from go_opt.service.messages.convert import target_from_proto
 from go_opt.service.messages.convert_request import fidelity_from_proto
 from go_opt.service.messages.requests import request_part
@@ -33,7 +33,7 @@ _Request = training_pb2.PretrainRequest | training_pb2.FinetuneRequest
 def check_names(message: _Request) -> None:
     """Raise where the name of the policy or the id of the request is malformed."""
     name = message.policy
-    if not _POLICY_NAME.fullmatch(name) or name in ("default", "none", "only"):
+    if not _POLICY_NAME.fullmatch(name) or name in POLICY_NAMES:
         raise InvalidInputError(
             "policy must be 1 to 63 of a-z, 0-9, '-', '_' and '.', the first a letter or digit, and not "
             f"'default', 'none' or 'only', not {name[:100]!r}.",

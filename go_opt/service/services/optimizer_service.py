@@ -21,6 +21,7 @@ from go_opt.service.workers.answer_cache import Policy
 from go_opt.service.workers.optimizer import Judgement, Optimizer
 
 SERVICE_NAME: Final = optimizer_pb2.DESCRIPTOR.services_by_name["Optimizer"].full_name
+_NAMED: Final[Mapping[str, Policy]] = {"": "default", "default": "default", "only": "only", "none": None}
 
 
 def no_policies(name: str, owner: str) -> Path:
@@ -94,11 +95,8 @@ class OptimizerService(Service):
     def _policy(self, data: bytes, owner: str) -> Iterator[Policy]:
         """The policy of a request; what its file is at fault for is told of its name, not its place."""
         name = split_graph(optimizer_pb2.OptimizeRequest, data)[0].policy
-        if name in ("none", "only"):
-            yield None if name == "none" else "only"
-            return
-        if name in ("", "default"):
-            yield "default"
+        if name in _NAMED:
+            yield _NAMED[name]
             return
         path = self._find_policy(name, owner)
         try:

@@ -18,7 +18,7 @@ from go_opt.run.export import export
 from go_opt.run.pipeline.running import run_plan
 from tests.exports import check_stages, info, model, node, saved, weight
 from tests.go_opt.run.test_random_stages import Drawing, with_random_weights
-from tests.go_opt.run.test_splits import split_plan
+from tests.go_opt.run.test_splits import check_parts, split_plan
 from tests.strategies import examples, seeds
 
 IMAGE = info("x", (1, 4, 13, 6))
@@ -63,11 +63,7 @@ CASES = {
 @pytest.mark.parametrize("parts", [2, 3, 6])
 @pytest.mark.parametrize("case", CASES)
 def test_parts_give_what_the_op_gives(case: str, parts: int, joined: bool, tmp_path: Path) -> None:
-    path = saved(CASES[case], tmp_path)
-    plan = split_plan(path, Split("op", "rows", parts, joined))
-    manifest = check_stages(path, plan, tmp_path / "out")
-    assert len(manifest.outputs) == (1 if joined else parts)
-    assert from_onnx(tmp_path / "out" / "annotated.onnx").fingerprint == plan.graph_fingerprint
+    check_parts(saved(CASES[case], tmp_path), Split("op", "rows", parts, joined), tmp_path / "out")
 
 
 def block() -> object:

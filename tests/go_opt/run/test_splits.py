@@ -38,6 +38,14 @@ def split_plan(path: Path, *splits: Split, chips: int = 4, seed: int = 0) -> Pla
     return replace(plan, splits=splits)
 
 
+def check_parts(path: Path, split: Split, folder: Path) -> None:
+    """The parts of an op, whose output is the model's, give what it gives, and are what is imported."""
+    plan = split_plan(path, split)
+    manifest = check_stages(path, plan, folder)
+    assert len(manifest.outputs) == (1 if split.joined else split.parts)
+    assert from_onnx(folder / "annotated.onnx").fingerprint == plan.graph_fingerprint
+
+
 X, Y = info("x", (4, 8)), info("y", (4, 12))
 IMAGE = info("x", (1, 3, 6, 6))
 CASES = {
@@ -72,11 +80,7 @@ CASES = {
 @pytest.mark.parametrize("parts", [2, 3, 6])
 @pytest.mark.parametrize("case", CASES)
 def test_parts_give_what_the_op_gives(case: str, parts: int, joined: bool, tmp_path: Path) -> None:
-    path = saved(CASES[case], tmp_path)
-    plan = split_plan(path, Split("op", "columns", parts, joined))
-    manifest = check_stages(path, plan, tmp_path / "out")
-    assert len(manifest.outputs) == (1 if joined else parts)
-    assert from_onnx(tmp_path / "out" / "annotated.onnx").fingerprint == plan.graph_fingerprint
+    check_parts(saved(CASES[case], tmp_path), Split("op", "columns", parts, joined), tmp_path / "out")
 
 
 def test_a_stage_has_the_slices_of_its_parts_alone(tmp_path: Path) -> None:
