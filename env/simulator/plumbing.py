@@ -281,8 +281,10 @@ def _list_children(flow: Record, hops: RecordArray) -> None:
 
 @compiled_inner
 def _route(tables: CostTables, source: int, destination: int, route: LongArray) -> int:
-    """Fill ``route`` with the links from one chip to another; their number."""
+    """Fill ``route`` with the links from one chip to another; their number, 0 where there is no route."""
     if tables.is_ring:
+        if destination < source and len(tables.link_s_per_byte) < len(tables.chip_kind):
+            return 0  # back along a chain
         length = (destination - source) % len(tables.chip_kind)
         for i in range(length):
             route[i] = (source + i) % len(tables.chip_kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -78,9 +79,16 @@ def test_without_the_rule_every_dependency_has_credit() -> None:
     assert metrics.valid, metrics.reason
 
 
-def test_a_tensor_without_a_way_never_comes() -> None:
-    graph, target = detour(1), small_mcm(3, topology="listed", links=[(0, 1, 1e8, 0.0)])
-    metrics = simulate_plan(graph, target, make_plan(graph, target, range(3)))
+@pytest.mark.parametrize(
+    ("links", "chips"),
+    [
+        ({"topology": "listed", "links": [(0, 1, 1e8, 0.0)]}, (0, 1, 2)),
+        ({"topology": "chain"}, (0, 2, 1)),  # which has no link back
+    ],
+)
+def test_a_tensor_without_a_way_never_comes(links: dict[str, Any], chips: tuple[int, ...]) -> None:
+    graph, target = detour(1), small_mcm(3, **links)
+    metrics = simulate_plan(graph, target, make_plan(graph, target, chips))
     assert not metrics.valid
     assert metrics.reason == "deadlock: every chip waits for a tensor that never comes"
 
