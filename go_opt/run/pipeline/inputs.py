@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from go_opt.errors import InvalidInputError
 from go_opt.run.manifest import Manifest, Tensor
+from go_opt.run.pipeline.sessions import BFLOAT16
 
 # What leaves the values of its first input as they are.
 _PASSING: Final = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"})
@@ -67,7 +68,11 @@ def _arrays(file: Path) -> dict[str, NDArray]:
             if not isinstance(loaded, np.lib.npyio.NpzFile):
                 raise ValueError("one array, without a name.")
             with loaded:
-                return dict(loaded)
+                # Of bfloat16 such a file knows the size alone.
+                return {
+                    name: array.view(BFLOAT16) if array.dtype == "V2" else array
+                    for name, array in loaded.items()
+                }
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no .npz file of arrays"
         raise _bad(file, f"cannot be read: {reason}") from None

@@ -18,11 +18,16 @@ from numpy.typing import NDArray
 from go_opt.common.arrays import FloatArray, LongArray
 from go_opt.errors import ModelError
 from go_opt.run.manifest import Manifest
+from go_opt.run.pipeline.sessions import BFLOAT16
 
 HOST: Final = -1  # in place of a stage
 NOT_LOADED: Final = -1  # counter of a unit whose model is not loaded
-_TYPES: Final = frozenset(  # those of NumPy
-    ("bool", *(f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)))
+_TYPES: Final = frozenset(  # of which there are arrays
+    (
+        "bool",
+        BFLOAT16.name,
+        *(f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)),
+    )
 ) - {"float8"}
 _ALIGNMENT_BYTES: Final = 64  # of a cache line
 

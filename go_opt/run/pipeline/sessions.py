@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     import onnxruntime
 
+BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)
+_ONNX_BFLOAT16: Final = 16  # TensorProto.BFLOAT16
 
-def session(model: str | Path | bytes, *, is_optimized: bool = True) -> onnxruntime.InferenceSession:
+
+class Session:
+    """A model that is loaded. Arrays may be of bfloat16, for which ONNX Runtime has no NumPy type."""
+
+    def __init__(self, loaded: onnxruntime.InferenceSession) -> None:
+        self._loaded = loaded
+        types = {value.type for value in (*loaded.get_inputs(), *loaded.get_outputs())}
+        self._has_bfloat16 = "tensor(bfloat16)" in types
+
+    def run(self, outputs: Sequence[str], inputs: Mapping[str, NDArray]) -> list[NDArray]:
+        """The outputs of these names."""
+        if self._has_bfloat16:  # 40 microseconds slower
+            given = {name: _value(array) for name, array in inputs.items()}
+            return [_array(value) for value in self._loaded.run_with_ort_values(outputs, given)]
+        results: list[NDArray] = self._loaded.run(outputs, inputs)
+        return results
+
+
+def session(model: str | Path | bytes, *, is_optimized: bool = True) -> Session:
     """A model, or the path of one, loaded to run on the CPU."""
     import onnxruntime
 
@@ -20,4 +47,21 @@ def session(model: str | Path | bytes, *, is_optimized: bool = True) -> onnxrunt
     if not is_optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     source = model if isinstance(model, bytes) else str(model)
-    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    return Session(onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"]))
+
+
+def _value(array: NDArray) -> onnxruntime.OrtValue:
+    from onnxruntime import OrtValue
+
+    if array.dtype != BFLOAT16:
+        return OrtValue.ortvalue_from_numpy(array)
+    return OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _ONNX_BFLOAT16)
+
+
+def _array(value: onnxruntime.OrtValue) -> NDArray:
+    if value.element_type() != _ONNX_BFLOAT16:
+        array: NDArray = value.numpy()
+        return array
+    shape = value.shape()
+    raw = (ctypes.c_char * (math.prod(shape) * BFLOAT16.itemsize)).from_address(value.data_ptr())
+    return np.frombuffer(raw, BFLOAT16).reshape(shape).copy()

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
 
 import go_opt
 from go_opt.env import load_target
@@ -22,7 +22,7 @@ from go_opt.model.plan import Clone, Relay
 from go_opt.run.export import export
 from go_opt.run.pipeline import running
 from go_opt.run.pipeline.check import difference
-from go_opt.run.pipeline.inputs import random_inputs
+from go_opt.run.pipeline.inputs import random_inputs, save_arrays
 from go_opt.run.pipeline.layout import HOST, Layout
 from go_opt.run.pipeline.links import Links, write_links
 from go_opt.run.pipeline.results import StageRun, busiest_chip_s
@@ -243,8 +243,31 @@ def test_the_difference_of_tensors() -> None:
 def test_what_is_refused(chain: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="inferences must be between 2 and"):
         go_opt.run_plan(chain, plan_of(chain, [0, 1, 2, 2]), inferences=1)
-    bfloat16 = onnx.TensorProto.BFLOAT16
-    nodes = [node("Cast", "x", "a", "a", to=bfloat16), node("Cast", "a", "y", "b", to=FLOAT)]
-    path = saved(model(nodes, [info("x", [2])], [info("y", [2])]), tmp_path, "casts")
-    with pytest.raises(ModelError, match="tensor 'a' is of type bfloat16, which cannot go"):
+    path = saved(casts(TensorProto.FLOAT8E4M3FN), tmp_path, "casts")
+    with pytest.raises(ModelError, match="tensor 'a' is of type float8_e4m3fn, which cannot go"):
         go_opt.run_plan(path, plan_of(path, [0, 1]), inferences=5)
+    path = saved(casts(TensorProto.BFLOAT16, "Neg"), tmp_path, "negated")  # ONNX Runtime has no such kernel
+    with pytest.raises(EnvironmentFailedError, match=r"not run in ONNX Runtime: .*Neg"):
+        go_opt.run_plan(path, plan_of(path, [0, 0, 1]), inferences=5)
+
+
+def casts(elem_type: int, *between: str) -> onnx.ModelProto:
+    """To a type, through ops without attributes, and back."""
+    nodes = [node("Cast", "x", "a", "a", to=elem_type)]
+    for op_type in between:
+        nodes.append(node(op_type, nodes[-1].output[0], f"{op_type}_out", op_type))
+    nodes.append(node("Cast", nodes[-1].output[0], "y", "b", to=FLOAT))
+    return model(nodes, [info("x", [2])], [info("y", [2])])
+
+
+def test_bfloat16_between_stages_and_at_both_ends(tmp_path: Path) -> None:
+    kind = TensorProto.BFLOAT16
+    nodes = [node("Cast", "x", "a", "a", to=FLOAT), node("Sigmoid", "a", "b", "b"),
+             node("Cast", "b", "c", "c", to=kind), node("Transpose", "c", "y", "y")]  # fmt: skip
+    path = saved(model(nodes, [info("x", [2, 3], kind)], [info("y", [3, 2], kind)]), tmp_path)
+    ran = go_opt.run_plan(path, plan_of(path, [0, 1, 2, 3]), inferences=5)
+    assert (ran.difference, ran.outputs["y"].dtype.name) == (0, "bfloat16")
+    save_arrays(tmp_path / "x.npz", {"x": ran.outputs["y"].T.copy()})
+    again = go_opt.run_plan(path, plan_of(path, [0, 1, 2, 3]), inferences=5, inputs=tmp_path / "x.npz")
+    expected = 1 / (1 + np.exp(-ran.outputs["y"].astype(np.float32)))
+    np.testing.assert_allclose(again.outputs["y"].astype(np.float32), expected, rtol=2**-8)
