@@ -54,6 +54,11 @@ class Case:
     plan: Plan
 
 
+def model_file(name: str, folder: Path) -> Path:
+    """An ONNX file as it is, or a light model of the onnx package with random weights."""
+    return Path(name) if name.endswith(".onnx") else with_random_weights(name, folder)
+
+
 def targets_of(text: str) -> dict[int, Target]:
     """The machine with each number of processes."""
     assert "count = 8\n" in text
@@ -106,7 +111,7 @@ def with_other_rates(plain: Graph, on: Target, plan: Plan) -> float:
 
 def measure(name: str, folder: Path, seconds: float, rates: str | None) -> tuple[str, list[dict]]:
     """The text of the model's own target, and a row for each plan."""
-    path = with_random_weights(name, folder)
+    path = model_file(name, folder)
     profile = go_opt.profile(path, folder / "machine.toml", folder / "costs.csv", chips=8, seconds=seconds)
     print(
         f"{name}: {profile.graph.num_ops} ops, {profile.segments} segments, held-out error by rates "
@@ -136,7 +141,7 @@ def measure(name: str, folder: Path, seconds: float, rates: str | None) -> tuple
 
 def print_coverage(name: str, folder: Path) -> None:
     """Of a profile of ONNX Runtime with its default optimizations."""
-    path = with_random_weights(name, folder)
+    path = model_file(name, folder)
     read = read_costs(go_opt.load(str(path)), recorded_profile(path, folder))
     print(name, *read.coverage.lines(), sep="\n  ", flush=True)
 
@@ -183,7 +188,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     known = sorted(path.stem for path in LIGHT.glob("*.onnx"))
-    parser.add_argument("models", nargs="*", choices=[*known, []], default=[])
+    parser.add_argument("models", nargs="*", help=f"ONNX files, or of {', '.join(known)} (all)")
     parser.add_argument("--seconds", type=float, default=30.0, help="of each profile")
     parser.add_argument("--out", type=Path, help="append a JSON line for each plan")
     parser.add_argument("--coverage", action="store_true", help="only how much of a profile is mapped")

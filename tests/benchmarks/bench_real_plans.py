@@ -33,7 +33,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.run.profiling.measured_machine import MeasuredMachine
 from go_opt.solver import placement_problem, sample
-from tests.go_opt.run.test_random_stages import with_random_weights
+from tests.benchmarks.bench_measured import model_file
 
 MODELS = ("light_squeezenet", "light_shufflenet", "light_densenet121")
 CHIPS = 4
@@ -72,7 +72,8 @@ def good_plans(graph: Graph, on: Target, best: Plan) -> Iterator[Plan]:
 
 def measured(name: str, folder: Path, seconds: float, counts: dict[str, int], out: Path) -> None:
     """Append a row for each plan that is not in ``out`` yet."""
-    path = with_random_weights(name, folder)
+    path = model_file(name, folder)
+    name = path.stem
     # The machine's figures, so that a run that goes on has the same.
     machine, costs = (out.with_name(f"{out.stem}-{name}{suffix}") for suffix in (".toml", ".csv"))
     if not costs.exists():
@@ -124,7 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("models", nargs="*", default=MODELS)
+    parser.add_argument("models", nargs="*", default=MODELS, help="light models of onnx, or ONNX files")
     parser.add_argument("--seconds", type=float, default=30.0, help="of each profile")
     parser.add_argument("--random", type=int, default=2000)
     parser.add_argument("--good", type=int, default=200)

@@ -23,10 +23,10 @@ from go_opt.run.cut.reads import Reads
 from go_opt.run.cut.source import model_of_plan
 from go_opt.run.manifest import Manifest, Stage
 from go_opt.run.pipeline.inputs import random_inputs
-from go_opt.run.pipeline.sessions import session
+from go_opt.run.pipeline.sessions import Session, session
 
 MOST_SEGMENTS: Final = 12  # of one cut
-_LEAST_RUNS, _MOST_RUNS, _ENOUGH_S = 4, 15, 0.1
+_LEAST_RUNS, _MOST_RUNS, _ENOUGH_S = 6, 15, 0.1  # of a segment
 
 
 @dataclass(frozen=True)
@@ -66,16 +66,15 @@ class Segments:
         )
         cut = cut_models(self.whole, self._reads, graph, self._target, plan)
         manifest = manifest_of(cut, graph, self._target, plan, lambda stage: f"{stage}.onnx")
-        values = random_inputs(self._path, manifest, rng)
-        segments = []
         for stage, model in zip(manifest.stages, cut.models, strict=True):
             write_model(model, folder / stage.file)
-            seconds = _run(folder / stage.file, stage, values)
-            ops = np.array([graph.op_index[name] for name in stage.ops])
-            segments.append(Segment(ops, _bytes(manifest, stage), seconds))
-            for file in folder.iterdir():
-                file.unlink()
-        return segments
+        seconds = _seconds(folder, manifest, random_inputs(self._path, manifest, rng))
+        for file in folder.iterdir():
+            file.unlink()
+        return [
+            Segment(np.array([graph.op_index[op] for op in stage.ops]), _bytes(manifest, stage), seconds_of)
+            for stage, seconds_of in zip(manifest.stages, seconds, strict=True)
+        ]
 
 
 def random_cut(rng: np.random.Generator, num_ops: int) -> LongArray:
@@ -86,21 +85,37 @@ def random_cut(rng: np.random.Generator, num_ops: int) -> LongArray:
     return np.searchsorted(cuts, np.arange(num_ops), side="right")
 
 
-def _run(path: Path, stage: Stage, values: dict[str, NDArray]) -> float:
-    """Run a stage often enough, add its outputs to ``values``, and return its processor seconds."""
-    model = session(path)
-    names = [row.tensor for row in stage.outputs]
-    given = {row.tensor: values[row.tensor] for row in stage.inputs}
-    results = [np.copy(result) for result in model.run(names, given)]
-    values.update(zip(names, results, strict=True))
-    seconds: list[float] = []
-    end_s = time.monotonic() + _ENOUGH_S
-    while len(seconds) < _LEAST_RUNS or (len(seconds) < _MOST_RUNS and time.monotonic() < end_s):
+def _seconds(folder: Path, manifest: Manifest, values: dict[str, NDArray]) -> list[float]:
+    """Median processor seconds of each stage.
+
+    The stages run by turns, as in a pipeline: of what a stage read, caches hold what the others leave.
+    """
+    runs = [_Run(session(folder / stage.file), stage, values) for stage in manifest.stages]
+    for rounds in range(_MOST_RUNS):
+        if rounds >= _LEAST_RUNS and sum(sum(run.seconds) for run in runs) > _ENOUGH_S * len(runs):
+            break
+        for run in runs:
+            run()
+    return [statistics.median(run.seconds[1:]) for run in runs]
+
+
+class _Run:
+    """A stage that reads and writes arrays of ``values``, as a worker those in shared memory."""
+
+    def __init__(self, model: Session, stage: Stage, values: dict[str, NDArray]) -> None:
+        self._model = model
+        self._outputs = [row.tensor for row in stage.outputs]
+        self._inputs = {row.tensor: values[row.tensor] for row in stage.inputs}
+        results = self._model.run(self._outputs, self._inputs)
+        self._results = [np.copy(result) for result in results]
+        values.update(zip(self._outputs, self._results, strict=True))
+        self.seconds: list[float] = []
+
+    def __call__(self) -> None:
         start_s = time.process_time()
-        for result, kept in zip(model.run(names, given), results, strict=True):
-            kept[...] = result  # as a worker writes to shared memory
-        seconds.append(time.process_time() - start_s)
-    return statistics.median(seconds[1:])
+        for result, kept in zip(self._model.run(self._outputs, self._inputs), self._results, strict=True):
+            kept[...] = result
+        self.seconds.append(time.process_time() - start_s)
 
 
 def _bytes(manifest: Manifest, stage: Stage) -> int:
