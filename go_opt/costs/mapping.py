@@ -2,8 +2,9 @@
 
 Most rows carry the name of a node or of a tensor, with what the runtime put before or behind it. Fused
 nodes run several ops. So the rows are gone through in the order in which they ran: when an op runs, all
-that it depends on has run, and ops before it without a row of their own are part of its row. The seconds
-of a row are divided over its ops as their FLOPs are.
+that it depends on has run. Ops before it without a row of their own are part of the row of the op that
+they share a default kernel with, else of its row. The seconds of a row are divided over its ops as their
+FLOPs are.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from go_opt.costs.runtime_profile import ProfileRow
+from go_opt.env import greedy_fusion, loop_roles
 from go_opt.model.graph import MATRIX, VECTOR, Graph
 
 # What ONNX Runtime puts behind the name of a node or tensor when it makes another node of it.
@@ -51,6 +53,7 @@ class _Replay:
         self._added: list[tuple[int, float]] = []  # op and seconds: of nodes that are part of an op
         self._predecessors = _neighbours(*graph.predecessors)
         self._successors = _neighbours(*graph.successors)
+        self._kernel_of = greedy_fusion(loop_roles(graph), np.arange(graph.num_ops, dtype=np.int32))
         ptr, outputs = graph.op_outputs
         first = [int(outputs[ptr[op]]) if ptr[op] < ptr[op + 1] else -1 for op in range(graph.num_ops)]
         self._elements = [int(graph.tensor_elements[tensor]) if tensor >= 0 else 0 for tensor in first]
@@ -110,12 +113,14 @@ class _Replay:
 
     def _take_with_ancestors(self, op: int, i: int) -> None:
         self._row_of[op] = i
-        todo = [op]
+        todo, before = [op], set[int]()
         while todo:
-            for other in self._predecessors[todo.pop()]:
-                if self._is_open(other):
-                    self._row_of[other] = i
-                    todo.append(other)
+            new = {other for other in self._predecessors[todo.pop()] if self._is_open(other)} - before
+            before |= new
+            todo += new
+        for other in sorted(before):
+            fused = [p for p in self._predecessors[other] if self._kernel_of[p] == self._kernel_of[other]]
+            self._row_of[other] = next((self._row_of[p] for p in fused if p in self._row_of), i)
 
     def _take_next(self, op: int, i: int) -> None:
         """The activation, bias or factor that a row names by the op before it."""
