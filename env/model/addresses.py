@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from go_opt.common.arrays import IntArray, LongArray
+from go_opt.common.arrays import LongArray
 from go_opt.common.compiling import compiled, compiled_inner, int64
+from go_opt.env.kernels.plain_loops import stable_order
 
 MOST_BY_SIZE = 1024  # buffers of a chip that get addresses by size
 NO_END = 1 << 62
@@ -14,7 +15,7 @@ NO_END = 1 << 62
 @compiled
 def most_alive(size_bytes: LongArray, born: LongArray, dead: LongArray) -> int:
     """Most bytes at once of buffers that live from kernel ``born``, in whose order they come, to ``dead``."""
-    by_death = np.argsort(dead, kind="mergesort")
+    by_death = stable_order(dead.astype(np.float64))
     gone, alive, most = 0, int64(0), int64(0)
     for buffer in range(len(size_bytes)):
         while dead[by_death[gone]] < born[buffer]:
@@ -26,9 +27,7 @@ def most_alive(size_bytes: LongArray, born: LongArray, dead: LongArray) -> int:
 
 
 @compiled
-def place_buffers(
-    size_bytes: LongArray, born: IntArray | LongArray, dead: IntArray | LongArray, address: LongArray
-) -> int:
+def place_buffers(size_bytes: LongArray, born: LongArray, dead: LongArray, address: LongArray) -> int:
     """Give each buffer the lowest address that is free while it lives; fills ``address`` [A].
 
     The largest come first, "greedy by size" of Pisarchyk and Lee, Efficient memory management for
@@ -40,7 +39,7 @@ def place_buffers(
         return place_in_order(size_bytes, born, dead, address)
     placed = np.empty(len(size_bytes), np.int64)  # by address
     height = int64(0)
-    for number, buffer in enumerate(np.argsort(-size_bytes, kind="mergesort")):
+    for number, buffer in enumerate(stable_order((-size_bytes).astype(np.float64))):
         lowest = int64(0)
         for i in range(number):
             other = placed[i]
@@ -60,16 +59,14 @@ def place_buffers(
 
 
 @compiled
-def place_in_order(
-    size_bytes: LongArray, born: IntArray | LongArray, dead: IntArray | LongArray, address: LongArray
-) -> int:
+def place_in_order(size_bytes: LongArray, born: LongArray, dead: LongArray, address: LongArray) -> int:
     """The same in the order of ``born``, in O(A) times the holes there are."""
     num_buffers = len(size_bytes)
-    by_death = np.argsort(dead, kind="mergesort")
+    by_death = stable_order(dead.astype(np.float64))
     # Holes by address; the last one has no end.
     begin, end = np.empty(num_buffers + 1, np.int64), np.empty(num_buffers + 1, np.int64)
     begin[0], end[0] = 0, NO_END
-    holes, gone, height = 1, 0, int64(0)
+    holes, gone, height = int64(1), 0, int64(0)
     for buffer in range(num_buffers):
         while dead[by_death[gone]] < born[buffer]:
             freed = by_death[gone]
@@ -93,7 +90,9 @@ def _free(begin: LongArray, end: LongArray, holes: int, start: int, stop: int) -
     """Add the hole [start, stop), joined with those it touches; how many holes there are then."""
     if start == stop:
         return holes
-    at = np.searchsorted(begin[:holes], start)  # there is one behind: the last hole has no end
+    at = 0
+    while begin[at] < start:  # there is one behind: the last hole has no end
+        at += 1
     if at > 0 and end[at - 1] == start:
         end[at - 1] = stop
         if begin[at] == stop:

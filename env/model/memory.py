@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, compiled_inner, int64
 from go_opt.env.cost import COPY, CostTables
+from go_opt.env.kernels.plain_loops import largest, stable_order
 from go_opt.env.model.addresses import place_buffers
 from go_opt.model.graph import NO_PRODUCER, WEIGHT
 
@@ -34,8 +35,8 @@ class Holdings(NamedTuple):
     border_bytes: LongArray  # [D] of tensors that enter or leave
     activation: IntArray  # [A] tensors, chip by chip, in the order of their kernels
     activation_ptr: LongArray  # [D + 1]
-    born: IntArray  # [A] kernel that makes it
-    dead: IntArray  # [A] kernel that reads it last
+    born: LongArray  # [A] kernel that makes it
+    dead: LongArray  # [A] kernel that reads it last
     size_bytes: LongArray  # [A] stored
     alive_bytes: LongArray  # [D] of activations at once, at most
     weight: IntArray  # [W] chip by chip, the largest first
@@ -115,11 +116,18 @@ def holdings(tables: CostTables, kernel_of: IntArray, kernel_chip: IntArray) -> 
     for i in range(len(by_kernel)):
         chip_of[i] = kernel_chip[home_of[by_kernel[i]]]
     activation_ptr, place = rows_of(chip_of, len(chip_of), num_chips)
-    activation = by_kernel[place]
+    activation = np.empty(len(place), np.int32)
+    born, dead, size = (
+        np.empty(len(place), np.int64),
+        np.empty(len(place), np.int64),
+        np.empty(len(place), np.int64),
+    )
+    for i in range(len(place)):
+        k = by_kernel[place[i]]
+        activation[i], born[i], dead[i], size[i] = k, home_of[k], dead_of[k], tables.stored_bytes[k]
     weight, weight_ptr, touched, reader = _weights(tables, kernel_of, kernel_chip)
     return Holdings(
-        border_bytes, activation, activation_ptr,
-        home_of[activation], dead_of[activation], tables.stored_bytes[activation],
+        border_bytes, activation, activation_ptr, born, dead, size,
         _alive_bytes(tables, by_kernel, home_of, dead_of, kernel_chip, num_chips),
         weight, weight_ptr, touched, reader,
     )  # fmt: skip
@@ -173,7 +181,14 @@ def _weights(
             touched[slot] = max(touched[slot], tables.read_bytes[r])
             reader[slot] = min(reader[slot], kernel)
     weight_ptr, place = rows_of(chip_of, pairs, num_chips)
-    return weight[place], weight_ptr, touched[place], reader[place]
+    by_chip, read_bytes, first = (
+        np.empty(pairs, np.int32),
+        np.empty(pairs, np.int64),
+        np.empty(pairs, np.int32),
+    )
+    for i in range(pairs):
+        by_chip[i], read_bytes[i], first[i] = weight[place[i]], touched[place[i]], reader[place[i]]
+    return by_chip, weight_ptr, read_bytes, first
 
 
 @compiled
@@ -204,7 +219,7 @@ def fit_chips(tables: CostTables, held: Holdings) -> Fit:
         if resident[chip] > max(room, 0):
             room -= tables.stream_buffer_bytes[chip]
             for pair in _by_use(tables, held, chip):
-                if resident[chip] <= room:
+                if resident[chip] <= room or tables.tensor_bytes[held.weight[pair]] == 0:
                     break
                 is_streamed[pair] = True
                 resident[chip] -= tables.stored_bytes[held.weight[pair]]
@@ -222,7 +237,7 @@ def _forward(
 ) -> int:
     """Mark what the chips of a stage forward to each other; its bytes."""
     pairs = range(held.weight_ptr[chip], held.weight_ptr[chip + 1])
-    reads_a_part = np.zeros(held.weight_reader.max() + 1, np.bool_)
+    reads_a_part = np.zeros(largest(held.weight_reader) + 1, np.bool_)
     for pair in pairs:
         if is_streamed[pair] and held.weight_touched[pair] < tables.tensor_bytes[held.weight[pair]]:
             reads_a_part[held.weight_reader[pair]] = True
@@ -246,8 +261,13 @@ def stream_order(tables: CostTables, weight: NDArray[np.integer], touched_bytes:
 
 @compiled_inner
 def _by_use(tables: CostTables, held: Holdings, chip: int) -> LongArray:
-    """The weights of a chip that take memory, the least touched per stored byte first."""
-    pairs = np.arange(held.weight_ptr[chip], held.weight_ptr[chip + 1])
-    size = tables.tensor_bytes[held.weight[pairs]]
-    pairs, size = pairs[size > 0], size[size > 0]
-    return pairs[np.argsort(held.weight_touched[pairs] / size, kind="mergesort")]
+    """The weights of a chip, the least touched per stored byte first; those of no bytes come last."""
+    first = held.weight_ptr[chip]
+    share = np.empty(held.weight_ptr[chip + 1] - first)
+    for i in range(len(share)):
+        size = tables.tensor_bytes[held.weight[first + i]]
+        share[i] = held.weight_touched[first + i] / size if size > 0 else np.inf
+    pairs = stable_order(share)
+    for i in range(len(pairs)):
+        pairs[i] += first
+    return pairs

@@ -11,6 +11,7 @@ from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, Rec
 from go_opt.common.compiling import compiled, compiled_inner, int64
 from go_opt.env.cost.tables import CostTables
 from go_opt.env.kernels.numbering import seconds_of_kernels
+from go_opt.env.kernels.plain_loops import largest
 from go_opt.env.model.analytical import MOST_TURNS
 from go_opt.env.model.memory import Fit, Holdings, fit_chips, holdings, rows_of
 from go_opt.env.simulator.credit import grant_credit
@@ -76,7 +77,7 @@ def assemble(
         times 8.
       num_spans: spans to have room for.
     """
-    num_kernels = kernel_of.max() + 1
+    num_kernels = largest(kernel_of) + 1
     kernel_chip = np.empty(num_kernels, np.int32)
     for op in range(len(kernel_of)):
         kernel_chip[kernel_of[op]] = placement[op]
@@ -148,7 +149,10 @@ def _stages(
     stands_alone = _interacting_kernels(plumbing, num_kernels)
     chip_kernel_ptr, chip_kernel = rows_of(kernel_chip, num_kernels, num_chips)
     chips = np.zeros(num_chips, CHIP)
-    stages = np.zeros((np.diff(chip_kernel_ptr) * replicas).sum(), STAGE)
+    most_stages = int64(0)
+    for number in range(num_chips):
+        most_stages += (chip_kernel_ptr[number + 1] - chip_kernel_ptr[number]) * replicas[number]
+    stages = np.zeros(most_stages, STAGE)
     stage_of = np.empty(num_kernels, np.int32)
     first, num_stages = int64(0), int64(0)
     for number in range(num_chips):
@@ -214,7 +218,12 @@ def _connect(plumbing: Plumbing, chips: RecordArray, stages: RecordArray, stage_
         stage.needs_begin, stage.needs_end = needs_ptr[i], needs_ptr[i + 1]
         stage.frees_begin, stage.frees_end = num_ends + frees_ptr[i], num_ends + frees_ptr[i + 1]
         stage.makes_begin, stage.makes_end = 2 * num_ends + makes_ptr[i], 2 * num_ends + makes_ptr[i + 1]
-    return np.concatenate((needs, frees, makes))
+    refs = np.empty(2 * num_ends + len(makes), np.int32)
+    for i in range(num_ends):
+        refs[i], refs[num_ends + i] = needs[i], frees[i]
+    for i in range(len(makes)):
+        refs[2 * num_ends + i] = makes[i]
+    return refs
 
 
 @compiled_inner

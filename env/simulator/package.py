@@ -142,10 +142,14 @@ def reset(package: Package, num_rounds: int) -> None:
     for i in range(num_rounds):
         this = package.rounds[i]
         this.parts_done, this.is_started, this.start_s, this.completion_s = 0, 0, 0.0, 0.0
-    package.chip_end_s[:, :num_rounds] = 0.0
-    package.link_end_s[:, :num_rounds] = 0.0
-    package.stall_s[:, :num_rounds] = 0.0
-    package.link_wait_s[:, :num_rounds] = 0.0
+    for number in range(len(package.chips)):
+        for i in range(num_rounds):
+            package.chip_end_s[number, i] = 0.0
+            for cause in range(package.stall_s.shape[2]):
+                package.stall_s[number, i, cause] = 0.0
+    for number in range(len(package.links)):
+        for i in range(num_rounds):
+            package.link_end_s[number, i] = package.link_wait_s[number, i] = 0.0
     shared = package.shared[0]
     shared.rounds, shared.completed = num_rounds, 0
     shared.admitted = min(LEAD if shared.pace_s > 0 else shared.window, num_rounds)

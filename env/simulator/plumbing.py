@@ -209,7 +209,8 @@ def lay_hops(
                 length = _route(tables, flow.chip, delivery.chip, route)
                 if num_hops + length > len(hops):
                     more = np.zeros(2 * len(hops) + length, HOP)
-                    more[:num_hops] = hops[:num_hops]
+                    for i in range(num_hops):
+                        more[i] = hops[i]
                     hops = more
                 parent = int64(NONE)
                 for i in range(length):
@@ -223,7 +224,8 @@ def lay_hops(
                     parent = hop_of_link[route[i]]
                     if num_others == len(others):
                         more = np.zeros(2 * num_others, OTHERS)
-                        more[:num_others] = others
+                        for j in range(num_others):
+                            more[j] = others[j]
                         others = more
                     num_others = _come_as_far(hops[parent], others, num_others, delivery)
                 hops[parent].delivery = end

@@ -10,24 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
-from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.copies.stages import size_by_chip, with_sharers
 from go_opt.env.cost import CostTables, tables_with_effects
 from go_opt.env.cost.read_only import read_only
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.env.model.memory import FITS
-from go_opt.env.simulator.assembly import Setting, assemble, rounds_limit
+from go_opt.env.simulator.assembly import Setting, assemble
 from go_opt.env.simulator.credit import RULES
 from go_opt.env.simulator.engine import DEADLOCK, STEADY, run
 from go_opt.env.simulator.package import NONE, UNBOUNDED, Package, inference_of
-from go_opt.env.simulator.steady import average_step_s, slowest_step_s
+from go_opt.env.simulator.steady import step_s
 from go_opt.env.target import Target
 from go_opt.env.target.simulator_parameters import UNLIMITED
 from go_opt.model.graph import Graph
 
 VALID, TOO_LARGE, FRAGMENTED, DEADLOCKED = range(4)
-# Inferences; NumPy's integers, or kernels would be compiled for each.
-NONE_SHOWN, ONE, FIRST_CHECK, NEVER = np.array([0, 1, 12, 1 << 40])
+FIRST_CHECK, NEVER = 12, 1 << 40  # inferences
 
 
 class SimulatedBatch(NamedTuple):
@@ -126,7 +124,6 @@ def setting_of(graph: Graph, target: Target, without: tuple[str, ...]) -> tuple[
     return tables, setting
 
 
-@compiled
 def _simulate(
     tables: CostTables,
     setting: Setting,
@@ -136,60 +133,49 @@ def _simulate(
     b: int,
     out: SimulatedBatch,
 ) -> None:
-    plan = assemble(tables, setting, kernel_of, placement, replicas, NONE_SHOWN, NONE_SHOWN)
+    plan = assemble(tables, setting, kernel_of, placement, replicas, 0, 0)
     fit, package = plan.fit, plan.package
-    for kernel in range(len(plan.kernel_s)):
-        out.compute_s[b, plan.kernel_chip[kernel]] += plan.kernel_s[kernel]
-    for number in range(len(package.chips)):
-        chip = package.chips[number]
-        first = number - chip.replica
-        out.peak_bytes[b, number], out.weight_bytes[b, number] = (
-            fit.peak_bytes[first],
-            fit.weight_bytes[first],
-        )
-        out.stream_bytes[b, number] = fit.stream_bytes[first]
-        out.compute_s[b, number] = out.compute_s[b, first] / (1 if number > first else chip.replicas)
-    for number in range(len(package.links)):
-        link = package.links[number]
-        out.link_s[b, number] = link.round_bytes / link.cycle * link.s_per_byte
+    chips, links, rounds = package.chips, package.links, package.rounds
+    np.add.at(out.compute_s[b], plan.kernel_chip, plan.kernel_s)
+    first = np.arange(len(chips)) - chips["replica"]
+    out.compute_s[b] = (out.compute_s[b] / chips["replicas"])[first]
+    out.peak_bytes[b], out.weight_bytes[b] = fit.peak_bytes[first], fit.weight_bytes[first]
+    out.stream_bytes[b] = fit.stream_bytes[first]
+    out.link_s[b] = links["round_bytes"] / links["cycle"] * links["s_per_byte"]
     if fit.outcome != FITS:
         out.outcome[b] = fit.outcome
         out.culprit[b, 0] = fit.chip
         return
-    run(package, ONE, NEVER)
-    out.makespan_s[b] = package.rounds[0].completion_s
-    shared = package.shared[0]
+    run(package, 1, NEVER)
+    out.makespan_s[b] = rounds["completion_s"][0]
     if setting.buffers >= UNBOUNDED:
         # Nothing else holds chips back, and what runs far ahead would stand before the rest in
         # every queue for ever: one inference enters per interval, as the model has it.
-        shared.pace_s = max(out.compute_s[b].max(), out.link_s[b].max())
-    ended, period = run(package, rounds_limit(shared.window), FIRST_CHECK)
-    out.rounds[b] = shared.completed
+        package.shared["pace_s"] = max(out.compute_s[b].max(), out.link_s[b].max())
+    ended, period = run(package, len(rounds), FIRST_CHECK)
+    out.rounds[b] = completed = int(package.shared["completed"][0])
     if ended == DEADLOCK:
         out.outcome[b] = DEADLOCKED
         _name_deadlock(package, out.culprit[b])
         return
     out.period[b] = period
-    if ended == STEADY:
-        last, over = shared.completed - 1, period
-        out.interval_s[b] = slowest_step_s(package, last, over)
-    else:
+    last, over = completed - 1, period
+    if ended != STEADY:
         # Once no more are admitted the package runs empty: the last window does not count.
-        last = shared.completed - 1 - shared.window
+        last -= int(package.shared["window"][0])
         over = last // 2
-        out.interval_s[b] = average_step_s(package, last, over)
-    out.latency_s[b] = package.rounds[last].completion_s - package.rounds[last].start_s
+    out.interval_s[b] = step_s(package, last, over, ended == STEADY)
+    out.latency_s[b] = rounds["completion_s"][last] - rounds["start_s"][last]
     for inference in range(last + 1 - over, last + 1):
         out.stall_s[b] += package.stall_s[:, inference] / over
         out.link_wait_s[b] += package.link_wait_s[:, inference] / over
 
 
-@compiled_inner
 def _name_deadlock(package: Package, culprit: LongArray) -> None:
     """The first link whose queue has stopped, the tensor at its head and the inference that is of."""
-    for link in range(len(package.links)):
-        if package.links[link].blocked_head != NONE:
-            hop = package.hops[package.nodes[package.links[link].blocked_head].subject]
-            flow = package.flows[hop.flow]
-            culprit[0], culprit[1], culprit[2] = link, flow.tensor, inference_of(flow, hop.turn)
+    for link, head in enumerate(package.links["blocked_head"]):
+        if head != NONE:
+            hop = package.hops[package.nodes["subject"][head]]
+            flow = package.flows[hop["flow"]]
+            culprit[:] = link, flow["tensor"], inference_of(flow, hop["turn"])
             return

@@ -118,7 +118,7 @@ def _repeats(end_s: FloatArray, last: int, period: int, inferences: int, toleran
     return True
 
 
-@uncounted
+@uncounted_inner
 def slowest_step_s(package: Package, last: int, over: int) -> float:
     """Seconds an inference takes at the slowest chip or link, over the ``over`` inferences up to ``last``."""
     slowest_s = (package.rounds[last].completion_s - package.rounds[last - over].completion_s) / over
@@ -145,6 +145,12 @@ def _link_step_s(package: Package, number: int, last: int, over: int) -> float:
     if cycles == 0:
         return 0.0  # too few to tell
     return (end_s[cycle] - end_s[cycle - cycles]) / (cycles * link.cycle)
+
+
+@uncounted
+def step_s(package: Package, last: int, over: int, repeats: bool) -> float:
+    """Seconds between inferences, by the last ``over`` of them up to ``last``."""
+    return slowest_step_s(package, last, over) if repeats else average_step_s(package, last, over)
 
 
 @uncounted_inner

@@ -73,8 +73,13 @@ def streams_of(held: Holdings, fit: Fit, num_kernels: int) -> Streams:
                 weight_of[kernel] = held.weight[pair]
             bytes_of[kernel] += held.weight_touched[pair]
             is_forwarded[kernel] = fit.is_forwarded[pair]
-    kernel = np.flatnonzero(weight_of != NONE).astype(np.int32)
-    return Streams(kernel, weight_of[kernel], bytes_of[kernel], is_forwarded[kernel])
+    waiting, kernel = 0, np.empty(num_kernels, np.int32)
+    for i in range(num_kernels):
+        if weight_of[i] != NONE:
+            kernel[waiting], weight_of[waiting], bytes_of[waiting] = i, weight_of[i], bytes_of[i]
+            is_forwarded[waiting] = is_forwarded[i]
+            waiting += 1
+    return Streams(kernel[:waiting], weight_of[:waiting], bytes_of[:waiting], is_forwarded[:waiting])
 
 
 @uncounted_inner

@@ -10,7 +10,9 @@ tuple that it passes on, which takes longer than most of these functions do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, cast
 
 import numpy as np
@@ -26,6 +28,18 @@ compiled_inner: Final[_Decorator] = njit(**_INNER)
 compiled_inline: Final[_Decorator] = njit(**_INNER, inline="always")
 uncounted: Final[_Decorator] = njit(**_OUTER, **_UNCOUNTED)
 uncounted_inner: Final[_Decorator] = njit(**_INNER, **_UNCOUNTED)
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """While kernels compile: that makes many objects and little garbage, whose collection takes a tenth."""
+    before = gc.get_threshold()
+    gc.set_threshold(50_000, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
 
 # Within compiled functions: integers of a certain width, which are ``int`` to the type checker.
 int32: Final = cast("Callable[[Any], int]", np.int32)

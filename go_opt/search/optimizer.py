@@ -12,7 +12,6 @@ from contextlib import closing, nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Final
 
 from go_opt.env import Target
 from go_opt.errors import InvalidInputError
@@ -29,8 +28,6 @@ from go_opt.search.simulated_claim import is_simulated
 from go_opt.search.split_race import search_with_splits
 from go_opt.search.split_ways import divisible_ops
 from go_opt.search.state import Search
-
-FIRST_EVENTS: Final = 2  # the greedy plan and the first slicing, before further kernels are loaded
 
 
 def optimize_request(
@@ -109,7 +106,10 @@ def _search_whole_ops(
             # The first plan needs few kernels. The others, which may have to be compiled, load when it
             # is there, and not on the time of the search.
             with nullcontext() if are_loaded(kernels) else search.clock_stopped():
-                is_over = run(islice(events, FIRST_EVENTS))
+                is_over = run(islice(events, 1))  # the greedy plan
+                if not is_over:
+                    load("slicing", kernels)
+                    is_over = run(islice(events, 1))
                 # A search that is over has its answer simulated at most.
                 for name in kernels.keys() & {"simulator"} if is_over else kernels:
                     if is_stopped := is_stopped or should_stop():

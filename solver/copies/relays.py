@@ -19,6 +19,7 @@ import numpy as np
 from go_opt.common.arrays import IntArray, LongArray, WordArray
 from go_opt.common.compiling import compiled, compiled_inner, int64, uint64
 from go_opt.env.cost import CostTables
+from go_opt.env.kernels.plain_loops import largest
 from go_opt.env.target import Triangle
 from go_opt.model.graph import NO_PRODUCER, Graph
 from go_opt.model.plan import Clone, Relay
@@ -68,7 +69,7 @@ def _needed_relays(
     is_adjacent: bool,
     is_three_chip: bool,
 ) -> tuple[IntArray, IntArray]:
-    num_chips = int64(placement.max()) + 1
+    num_chips = int64(largest(placement)) + 1
     num_words = (num_chips + 63) >> 6
     num_tensors = len(tensor_producer)
     near = np.zeros((num_chips, num_words), np.uint64)  # dependencies of tensors that pass no chip

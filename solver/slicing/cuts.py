@@ -139,7 +139,8 @@ def fewest_chips(
             again += 1
             is_saving = not problem.overlap
         if is_saving:
-            least_s[:] = np.inf
+            for number in range(len(least_s)):
+                least_s[number] = np.inf
             top = int64(-1)
             for i in range(entering):
                 if start_s[i] < np.inf:

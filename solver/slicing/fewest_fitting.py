@@ -13,7 +13,7 @@ import numpy as np
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, compiled_inline, int64
 from go_opt.solver.slicing.cuts import NO_SLICING
-from go_opt.solver.slicing.segments.problem import SliceProblem, segment_cost_s
+from go_opt.solver.slicing.segments.problem import SliceProblem, least_hop_s_per_byte, segment_cost_s
 from go_opt.solver.slicing.segments.relay_terms import Alive, start_over
 from go_opt.solver.slicing.segments.starts import FittingStarts, first_start, least_work_s
 
@@ -49,11 +49,13 @@ def fewest_fitting_chips(
     cuts[0, 0], number[0] = 0, 1
     oldest = np.zeros(max_chips, np.int64)  # of them that a segment may start from
     may_start = np.zeros(max_chips, np.int64)  # segments of each chip may start from here on
-    has_blocked = problem.blocked[:, num_kernels].any()
+    has_blocked = False
+    for d in range(len(problem.blocked)):
+        has_blocked = has_blocked or problem.blocked[d, num_kernels] > 0
     start_over(problem.relays, alive)
     passing = np.zeros(2, np.int64)  # bytes and number of the tensors that pass [first, j)
     saved_s = np.zeros(num_kernels)  # by a segment from here to the end at hand
-    most_saved_s, least_hop = problem.again_s.sum(), problem.hop_s_per_byte[:max_chips].min()
+    most_saved_s, least_hop = problem.again_s.sum(), least_hop_s_per_byte(problem, max_chips)
     first, again = int64(0), 0
     fewest = 0  # chips up to any start there still is
     next_s = np.inf
@@ -139,7 +141,13 @@ def _longest_segment(
     for run in range(fits.run_ptr[end + 1] - 1, fits.run_ptr[end] - 1, -1):
         if fits.size[run] > size or fits.stop[run] <= cuts[0]:
             continue
-        at = 0 if fits.start[run] <= cuts[0] else np.searchsorted(cuts, fits.start[run])
+        at, beyond = int64(0), int64(0 if fits.start[run] <= cuts[0] else len(cuts))
+        while at < beyond:  # the first from the start of the run on
+            middle = (at + beyond) // 2
+            if cuts[middle] < fits.start[run]:
+                at = middle + 1
+            else:
+                beyond = middle
         while at < len(cuts) and cuts[at] < fits.stop[run] and problem.reach[cuts[at]] <= end:
             i = int64(cuts[at])
             while first < i and is_relayed:

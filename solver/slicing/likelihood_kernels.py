@@ -168,9 +168,9 @@ def run_marginals(cut_filter: CutFilter, marginals: FloatArray) -> None:
         running = cut_filter.cumulative[level]
         sums = cut_filter.prefix[level]
         begins = cut_filter.stretch[level]
-        ended[:num_kernels] = begun
+        for i in range(num_kernels):
+            ended[i], begun[i] = begun[i], 0.0
         ended[num_kernels] = np.exp(cut_filter.end[level] - cut_filter.log_total)
-        begun[:] = 0.0
         shared = 0.0
         scale = 0.0
         for j in range(num_kernels, 0, -1):

@@ -101,14 +101,14 @@ def test_one_process_compiles_for_all_searches(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(kernel_cache, "_started", started := [])
     sleeps = (sys.executable, "-c", "import time; time.sleep(1e6)")
     monkeypatch.setattr(kernel_cache, "module_command", lambda module: sleeps)
-    with open(tmp_path / "ready.lock", "w") as lock:  # of another search's process, which then dies
+    with open(tmp_path / "improvement.lock", "w") as lock:  # of another search's process, which then dies
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert methods(search(max_evaluations=10**6)) == FIRST | NEXT  # it waits
         assert started == []
     for _ in range(2):
         assert not are_compiled()
     (process,) = started
-    with open(tmp_path / "ready.lock", "w") as lock:
+    with open(tmp_path / "improvement.lock", "w") as lock:
         with pytest.raises(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         process.kill()

@@ -85,7 +85,8 @@ def _compiling() -> subprocess.Popen[bytes] | None:
     """
     if not _started:
         marker().parent.mkdir(parents=True, exist_ok=True)
-        with open(marker().with_suffix(".lock"), "w") as lock, suppress(BlockingIOError):
+        # One for all sources: where they change, at most one process compiles nonetheless.
+        with open(marker().with_name("improvement.lock"), "w") as lock, suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _started.append(_start(lock.fileno()))
     return _started[0] if _started else None

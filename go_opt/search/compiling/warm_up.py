@@ -18,8 +18,10 @@ from go_opt.agents.decoding.outputs import Outputs
 from go_opt.agents.decoding.proposals import Advice, policy_plans
 from go_opt.agents.inputs.features import NUM_EXPLORED
 from go_opt.common.arrays import IntArray
+from go_opt.common.compiling import rare_collections
 from go_opt.env import Target, cost_tables, evaluate_plan, greedy_fusion, load_target, loop_roles
 from go_opt.env.copies.expanded_tables import plan_tables
+from go_opt.env.model.memory import fit_chips, holdings
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -36,7 +38,7 @@ from go_opt.solver.slicing.split import slice_order_split
 from go_opt.solver.slicing.streamed.forwarded import slice_order_forwarded
 
 Families = dict[str, Callable[[], object]]  # each runs kernels that belong together, by name
-FIRST: Final = 3  # families that the first plan needs
+FIRST: Final = 3  # families that the first plan needs, the greedy one
 _position = (0, 0)  # number of the family that is being loaded, from 1 on, and of how many
 _loaded: Final[set[str]] = set()
 
@@ -67,7 +69,8 @@ def load(name: str, families: Families) -> None:
     global _position
     if name not in _loaded:
         _position = list(families).index(name) + 1, len(families)
-        families[name]()
+        with rare_collections():
+            families[name]()
         _loaded.add(name)
 
 
@@ -111,6 +114,12 @@ def _on_one_chip(graph: Graph, target: Target) -> Plan:
     return _plan(graph, target, np.zeros_like(order), greedy_fusion(loop_roles(graph), order))
 
 
+def _fit(graph: Graph, target: Target) -> None:
+    """The larger half of what an evaluation runs: beside the rest where two processes compile."""
+    tables, order = cost_tables(graph, target), np.arange(graph.num_ops, dtype=np.int32)
+    fit_chips(tables, holdings(tables, order, np.zeros_like(order)))
+
+
 def _relayed(graph: Graph, target: Target) -> Plan:
     """On one chip for each op."""
     order = np.arange(graph.num_ops, dtype=np.int32)
@@ -147,8 +156,9 @@ def _simulate(graph: Graph, target: Target) -> None:
 
 
 _COMMON: Final[dict[str, Callable[[Graph, Target], object]]] = {
-    "evaluation": lambda graph, target: evaluate_plan(graph, target, _on_one_chip(graph, target)),
     "relays": lambda graph, target: plan_tables(graph, target, _relayed(graph, target)),
+    "evaluation": lambda graph, target: evaluate_plan(graph, target, _on_one_chip(graph, target)),
+    "memory": _fit,
     "slicing": partial(_slice, partial(slice_order, passing="adjacent")),
     "split slicing": _split,
     "relayed slicing": partial(_slice, partial(slice_order, passing="relayed")),

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import IntArray, LongArray
-from go_opt.common.compiling import compiled, compiled_inner, int64
+from go_opt.common.compiling import compiled, compiled_inner, int64, uncounted_inner
 from go_opt.model.csr import row_pointers
 
 # Readers are compared by search; groups that are left when all this is spent get no order.
@@ -166,7 +166,12 @@ def _edges(
             continue
         before = units[chain_ptr[order[at - 1]] : chain_ptr[order[at - 1] + 1]]
         after = units[chain_ptr[order[at]] : chain_ptr[order[at] + 1]]
-        if not _are_alike(reads, before, after) or not (before < after).all():
+        if not _are_alike(reads, before, after):
+            continue
+        ascends = True
+        for i in range(len(before)):
+            ascends = ascends and before[i] < after[i]
+        if not ascends:
             continue
         if _is_due_before(reads, _readers(reads, before[-1]), _readers(reads, after[-1]), search):
             for i in range(len(before)):
@@ -182,7 +187,7 @@ def _are_alike(reads: _Reads, before: LongArray, after: LongArray) -> bool:
         return False
     begins = reads.read[reads.read_ptr[before[0]] : reads.read_ptr[before[0] + 1]]
     begins_after = reads.read[reads.read_ptr[after[0]] : reads.read_ptr[after[0] + 1]]
-    if len(begins) != len(begins_after) or not (begins == begins_after).all():
+    if not _are_equal(begins, begins_after):
         return False
     for u, v in zip(before, after):  # noqa: B905 (numba knows no strict zip)
         if reads.unit_class[u] != reads.unit_class[v]:
@@ -192,9 +197,17 @@ def _are_alike(reads: _Reads, before: LongArray, after: LongArray) -> bool:
     return True
 
 
+@uncounted_inner
+def _are_equal(a: IntArray, b: IntArray) -> bool:
+    is_equal = len(a) == len(b)
+    for i in range(min(len(a), len(b))):
+        is_equal = is_equal and a[i] == b[i]
+    return is_equal
+
+
 @compiled_inner
 def _is_due_before(reads: _Reads, readers: IntArray, later: IntArray, search: _Search) -> bool:
-    if len(readers) == len(later) and (readers == later).all():
+    if _are_equal(readers, later):
         return True
     if len(readers) == 0 or search.spent[0] > MOST_STEPS:
         return False

@@ -74,7 +74,7 @@ def find_chain(graph: UnitGraph, pool: StatePool, search: ChainSearch, ticks: in
         if is_new:
             search.near[num_near] = search.chain[i]
             num_near += 1
-    search.num_near[:] = num_near, pool.num_states[0]
+    search.num_near[0], search.num_near[1] = num_near, pool.num_states[0]
     return length
 
 

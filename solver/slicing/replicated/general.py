@@ -18,6 +18,7 @@ import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, compiled_inner, int64
+from go_opt.env.kernels.plain_loops import largest
 from go_opt.solver.slicing.cuts import RELATIVE_TOLERANCE
 from go_opt.solver.slicing.segments.memory import SegmentMemory, SegmentUsage, grow_segment, segment_usage
 from go_opt.solver.slicing.segments.problem import SliceProblem
@@ -87,8 +88,9 @@ def _least_by_chips(
     least_s = np.full((num_kernels + 1, max_chips + 1), np.inf)
     least_s[0, 0] = 0.0
     saved_s = np.zeros(num_kernels)  # by a segment from here to the end at hand
-    most_saved_s, most_bytes = problem.again_s.sum(), memory.sram_bytes[:max_chips].max()
-    usage.seen[:] = -1
+    most_saved_s, most_bytes = problem.again_s.sum(), largest(memory.sram_bytes[:max_chips])
+    for tensor in range(len(usage.seen)):
+        usage.seen[tensor] = -1
     start_over(problem.relays, alive)
     first, again = int64(0), 0
     for j in range(1, num_kernels + 1):

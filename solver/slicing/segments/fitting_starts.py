@@ -21,7 +21,7 @@ import numpy as np
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, compiled_inner, int64
 from go_opt.solver.slicing.segments.memory import SegmentMemory
-from go_opt.solver.slicing.segments.problem import SliceProblem
+from go_opt.solver.slicing.segments.problem import SliceProblem, least_hop_s_per_byte
 from go_opt.solver.slicing.segments.starts import FittingStarts, first_start
 
 BLOCK: Final = 64  # starts
@@ -68,7 +68,8 @@ def fitting_starts(
     is_reached = np.zeros(num_kernels + 1, np.bool_)
     is_reached[0] = True
     last_reached = np.zeros(num_kernels + 2, np.int64)  # the last one before each cut
-    most_saved_s, least_hop = problem.again_s.sum(), problem.hop_s_per_byte.min()
+    most_saved_s = problem.again_s.sum()
+    least_hop = least_hop_s_per_byte(problem, len(problem.hop_s_per_byte))
     slack_s = interval_s * (1.0 + 1e-13)
     first, usable = ZERO, 0
     for j in range(1, num_kernels + 1):
@@ -237,7 +238,9 @@ def _nothing_held(memory: SegmentMemory) -> _Held:
             end_ptr[memory.last[tensor] + 1] += 1
             alive[memory.home[tensor]] += memory.size_bytes[tensor]
             alive[memory.last[tensor] + 1] -= memory.size_bytes[tensor]
-    end_ptr, alive = np.cumsum(end_ptr), np.cumsum(alive)
+    for kernel in range(num_kernels):
+        end_ptr[kernel + 1] += end_ptr[kernel]
+        alive[kernel + 1] += alive[kernel]
     end, place = np.empty(end_ptr[num_kernels], np.int64), end_ptr.copy()
     for tensor in memory.write:
         if not memory.is_output[tensor]:
@@ -306,5 +309,7 @@ def _with_room(runs: IntArray, number: int) -> IntArray:
     if number <= runs.shape[1]:
         return runs
     larger = np.empty((3, 2 * number), np.int32)
-    larger[:, : runs.shape[1]] = runs
+    for row in range(3):
+        for i in range(runs.shape[1]):
+            larger[row, i] = runs[row, i]
     return larger

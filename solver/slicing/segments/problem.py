@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Unpack
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
-from go_opt.common.compiling import compiled
+from go_opt.common.compiling import compiled, compiled_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.routes import hop_seconds_per_byte
 from go_opt.solver.problem.segment_rules import SegmentRules, latest_ends, may_be_cut
@@ -166,6 +166,15 @@ def one_chip_s(problem: SliceProblem) -> float:
 def slicing_cost_s(problem: SliceProblem, cuts: LongArray) -> float:
     """Interval of a slicing, streamed weights left out."""
     return max(problem.floor_s, float(_dearest_segment_s(problem, cuts)))
+
+
+@compiled_inner
+def least_hop_s_per_byte(problem: SliceProblem, max_chips: int) -> float:
+    """The fastest hop from one of the first ``max_chips`` chips on."""
+    least = problem.hop_s_per_byte[0]
+    for chip in range(1, max_chips):
+        least = min(least, problem.hop_s_per_byte[chip])
+    return least
 
 
 @compiled

@@ -14,6 +14,7 @@ import numpy as np
 from go_opt.common.arrays import BoolArray, FloatArray, LongArray
 from go_opt.common.compiling import compiled, int64
 from go_opt.env.cost import CostTables
+from go_opt.env.kernels.plain_loops import largest
 from go_opt.solver.problem.sequence import KernelSequence
 from go_opt.solver.slicing.segments.memory import SegmentMemory, SegmentUsage, grow_segment, segment_usage
 from go_opt.solver.slicing.segments.problem import ROUNDING, SliceProblem
@@ -166,7 +167,7 @@ def _fill(
     alive: Alive,
 ) -> None:
     saved_s = np.zeros(len(problem.reach))  # by a segment from here to the end at hand
-    most_bytes = classes.sram_bytes.max()
+    most_bytes = largest(classes.sram_bytes)
     start_over(problem.relays, alive)
     again = 0
     for b in range(1, len(table.cut)):

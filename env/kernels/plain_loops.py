@@ -1,0 +1,47 @@
+"""What NumPy does in one call, for compiled kernels: numba compiles loops in a tenth of the time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
+from go_opt.common.compiling import compiled_inner, int64
+
+_RUN = 16  # sorted by insertion
+
+
+@compiled_inner
+def largest(values: IntArray | LongArray | FloatArray) -> int | float:
+    """The largest of ``values``, of which there is one at least."""
+    most = values[0]
+    for value in values:
+        most = max(most, value)
+    return most
+
+
+@compiled_inner
+def stable_order(keys: FloatArray) -> LongArray:
+    """[n] the indices of ``keys`` [n] in ascending order; those of equal keys keep theirs: merge sort."""
+    size = len(keys)
+    order, merged = np.empty(size, np.int64), np.empty(size, np.int64)
+    for i in range(size):
+        at = i
+        while at % _RUN > 0 and keys[order[at - 1]] > keys[i]:
+            order[at] = order[at - 1]
+            at -= 1
+        order[at] = i
+    width = int64(_RUN)
+    while width < size:
+        for begin in range(0, size, 2 * width):
+            middle, end = min(begin + width, size), min(begin + 2 * width, size)
+            left, right = begin, middle
+            for at in range(begin, end):
+                if right >= end or (left < middle and keys[order[left]] <= keys[order[right]]):
+                    merged[at] = order[left]
+                    left += 1
+                else:
+                    merged[at] = order[right]
+                    right += 1
+        order, merged = merged, order
+        width *= 2
+    return order
