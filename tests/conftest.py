@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Makes `tests.strategies` importable when pytest is not started as `python -m pytest`.
@@ -14,9 +15,6 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 # Tests compile many small programs that run once: optimizing them takes longer than they run.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-
-# Tracing programs makes many objects and little garbage: at the default sizes its collection takes a tenth.
-gc.set_threshold(50_000, 10, 10)
 
 # The first example of a test may compile a kernel.
 settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -29,13 +27,24 @@ def pytest_sessionstart() -> None:
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker is None:
         return
+    from go_opt.common.compiling import quick_compilation
     from go_opt.search.compiling.warm_up import warm_up
 
     if worker == "gw0":
         warm_up(simulator=False)
-        _propagate()
+        with quick_compilation():
+            _propagate()
     else:
         warm_up(policy=True, backwards=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_compilation() -> Iterator[None]:
+    """Of what tests compile by themselves; JAX traces their programs in less time with it, too."""
+    from go_opt.common.compiling import quick_compilation
+
+    with quick_compilation():
+        yield
 
 
 def _propagate() -> None:

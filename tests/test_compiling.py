@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Final
+
+from numba.core.types.functions import BaseFunction
+
+from go_opt.common.compiling import quick_compilation
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDERS: Final = ("go_opt", "env", "solver", "agents", "tests")
@@ -99,3 +104,10 @@ def test_compiled_functions_are_annotated() -> None:
         for module, node in functions
         if node.returns is None or any(argument.annotation is None for argument in node.args.args)
     ] == []
+
+
+def test_numba_and_collections_are_left_as_they_were() -> None:
+    before = gc.get_threshold(), BaseFunction.get_call_type
+    with quick_compilation():
+        assert BaseFunction.get_call_type is not before[1]
+    assert (gc.get_threshold(), BaseFunction.get_call_type) == before

@@ -23,14 +23,13 @@ MOST_PARAMETERS: Final = 10
 LONG_FILES: Final = {
     "env.copies.expanded_tables": 306,
     "env.model.analytical": 398,
-    "env.simulator.assembly": 311,
     "env.simulator.engine": 321,
     "env.target.definition": 307,
     "solver.certify.states.states": 302,
     "solver.propagation.adjacent": 310,
     "solver.propagation.mode_kernels": 319,
     "solver.propagation.propagators.domains": 340,
-    "solver.slicing.segments.fitting_starts": 310,
+    "solver.slicing.segments.fitting_starts": 303,
 }
 MANY_PARAMETERS: Final = {
     "env.model.analytical:_account_tensors": 17,

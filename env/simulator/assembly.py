@@ -12,15 +12,13 @@ from go_opt.common.compiling import compiled, compiled_inner, int64
 from go_opt.env.cost.tables import CostTables
 from go_opt.env.kernels.numbering import seconds_of_kernels
 from go_opt.env.kernels.plain_loops import largest
-from go_opt.env.model.analytical import MOST_TURNS
 from go_opt.env.model.memory import Fit, Holdings, fit_chips, holdings, rows_of
 from go_opt.env.simulator.credit import grant_credit
+from go_opt.env.simulator.links import lay_links
 from go_opt.env.simulator.package import (
     CHIP,
-    CHIP_FLOW,
     EVENT,
     HOST_OUT,
-    LINK,
     NODE,
     NONE,
     ROUND,
@@ -30,7 +28,6 @@ from go_opt.env.simulator.package import (
     STREAM,
     UNBOUNDED,
     Package,
-    crosses,
 )
 from go_opt.env.simulator.plumbing import Plumbing, lay_hops, lay_plumbing
 from go_opt.env.simulator.streams import streams_of
@@ -103,7 +100,9 @@ def assemble(
     num_nodes, num_events = _most_waiting(flows, deliveries, window, setting.buffers)
     package = Package(
         chips, stages, flows, deliveries, hops, others,
-        _links(tables, setting, shared[0], chips, flows, hops, others),
+        lay_links(
+            tables, setting.link_s_per_byte, setting.link_latency_s, shared[0], chips, flows, hops, others
+        ),
         refs, chip_kernel, np.empty(plumbing.num_came, np.bool_), shared,
         np.empty(16 + num_nodes, NODE),
         np.empty(16 + len(chips) + num_events, EVENT),
@@ -254,67 +253,3 @@ def _shared(tables: CostTables, setting: Setting, kernel_chip: IntArray, replica
     # many under way as that keep the slowest of all busy; without limits tensors queue as long again.
     one.window = (2 if setting.buffers < UNBOUNDED else 8) * used + 4
     return shared
-
-
-@compiled_inner
-def _links(
-    tables: CostTables,
-    setting: Setting,
-    shared: Record,
-    chips: RecordArray,
-    flows: RecordArray,
-    hops: RecordArray,
-    others: RecordArray,
-) -> RecordArray:
-    num_links = len(setting.link_s_per_byte)
-    links = np.zeros(num_links + 2, LINK)
-    for i in range(num_links):
-        links[i].s_per_byte, links[i].latency_s = setting.link_s_per_byte[i], setting.link_latency_s[i]
-    links[num_links].s_per_byte = tables.host_in_s_per_byte
-    links[num_links + 1].s_per_byte = tables.host_out_s_per_byte
-    for i in range(len(links)):
-        # On a ring link i leaves chip i; another one of its replicas is behind it, or not.
-        is_inside = i < len(chips) and chips[i].replica + 1 < chips[i].replicas
-        links[i].cycle = chips[i].replicas if is_inside else 1
-        if i < num_links and not tables.is_ring:
-            links[i].cycle = min(shared.cycle, MOST_TURNS)
-    for i in range(len(hops)):
-        flow, link = flows[hops[i].flow], links[hops[i].link]
-        if tables.is_ring:
-            crossings = _crossings_of_ring(chips, flow, hops[i], link.cycle)
-        else:
-            crossings = _crossings(others, flow, hops[i], link.cycle)
-        link.round_bytes += flow.size_bytes * crossings
-    host_in = links[num_links]
-    for flow in flows:
-        if flow.is_forwarded:
-            cycle = host_in.cycle * (flow.replicas // gcd(host_in.cycle, flow.replicas))
-            host_in.cycle = min(cycle, MOST_TURNS)
-    for flow in flows:
-        if flow.is_forwarded and flow.replica > 0:
-            links[flow.chip - 1].round_bytes += flow.size_bytes
-        elif flow.kind == HOST_OUT and flow.replica == 0:
-            links[num_links + 1].round_bytes += flow.size_bytes
-        elif flow.kind != CHIP_FLOW and flow.replica == 0:
-            turns = host_in.cycle // flow.replicas if flow.is_forwarded else host_in.cycle
-            host_in.round_bytes += flow.size_bytes * turns
-    return links
-
-
-@compiled_inner
-def _crossings(others: RecordArray, flow: Record, hop: Record, cycle: int) -> int:
-    """How many inferences of a link's cycle cross it in a flow."""
-    crossings = int64(0)
-    for inference in range(flow.replica, cycle, flow.replicas):
-        crossings += crosses(others, hop, inference)
-    return crossings
-
-
-@compiled_inner
-def _crossings_of_ring(chips: RecordArray, flow: Record, hop: Record, cycle: int) -> int:
-    """The same on a ring, at once; the first of replicas counts for all."""
-    if cycle > 1 and hop.link - chips[hop.link].replica == flow.chip - flow.replica:
-        return 1  # its own turn
-    if flow.replica > 0:
-        return 0
-    return cycle - hop.nearer  # between the readers the cycle is theirs

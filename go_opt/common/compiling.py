@@ -17,6 +17,8 @@ from typing import Any, Final, cast
 
 import numpy as np
 from numba import njit
+from numba.core.targetconfig import ConfigStack
+from numba.core.types.functions import BaseFunction
 
 _Decorator = Callable[[Callable[..., Any]], Any]
 _OUTER: Final[dict[str, Any]] = {"cache": True, "nogil": True, "no_cfunc_wrapper": True}
@@ -31,14 +33,32 @@ uncounted_inner: Final[_Decorator] = njit(**_INNER, **_UNCOUNTED)
 
 
 @contextmanager
-def rare_collections() -> Iterator[None]:
-    """While kernels compile: that makes many objects and little garbage, whose collection takes a tenth."""
-    before = gc.get_threshold()
-    gc.set_threshold(50_000, *before[1:])
+def quick_compilation() -> Iterator[None]:
+    """While kernels compile: in four fifths of the time.
+
+    Compiling makes many objects and little garbage, so that is rarely collected. And numba tries up to
+    twenty implementations of each ``+`` and ``max``: here once for each types of arguments.
+    """
+    numba_calls: Any = BaseFunction
+    thresholds, find = gc.get_threshold(), numba_calls.get_call_type
+    found: dict[Any, Any] = {}
+
+    def find_once(function: Any, context: Any, args: Any, kws: Any) -> Any:
+        flags = cast(
+            "Any", ConfigStack
+        ).top_or_none()  # of which implementations inherit whether references are counted
+        key = function, context, tuple(args), tuple(kws.items()), flags is None or flags.nrt
+        if key not in found:
+            found[key] = find(function, context, args, kws)
+        return found[key]
+
+    gc.set_threshold(50_000, *thresholds[1:])
+    numba_calls.get_call_type = find_once
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        numba_calls.get_call_type = find
+        gc.set_threshold(*thresholds)
 
 
 # Within compiled functions: integers of a certain width, which are ``int`` to the type checker.

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from go_opt.agents.generator import generate_graph
-from go_opt.common.compiling import rare_collections
+from go_opt.common.compiling import quick_compilation
 from go_opt.common.files import write_atomically
 from go_opt.env import load_target
 from go_opt.result import Request
@@ -42,7 +42,7 @@ def main() -> None:
     """Compile and leave the marker, unless it is there by now; who started this has taken the lock for it."""
     os.environ[COMPILES] = "1"
     if not marker().exists():
-        with rare_collections():
+        with quick_compilation():
             _compile(_REQUESTS)
             _compile(_LATENCY, on="gpu-2")
             write_atomically(marker(), "")

@@ -18,7 +18,7 @@ from go_opt.agents.decoding.outputs import Outputs
 from go_opt.agents.decoding.proposals import Advice, policy_plans
 from go_opt.agents.inputs.features import NUM_EXPLORED
 from go_opt.common.arrays import IntArray
-from go_opt.common.compiling import rare_collections
+from go_opt.common.compiling import quick_compilation
 from go_opt.env import Target, cost_tables, evaluate_plan, greedy_fusion, load_target, loop_roles
 from go_opt.env.copies.expanded_tables import plan_tables
 from go_opt.env.model.memory import fit_chips, holdings
@@ -69,7 +69,7 @@ def load(name: str, families: Families) -> None:
     global _position
     if name not in _loaded:
         _position = list(families).index(name) + 1, len(families)
-        with rare_collections():
+        with quick_compilation():
             families[name]()
         _loaded.add(name)
 

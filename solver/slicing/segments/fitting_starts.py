@@ -22,7 +22,7 @@ from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, compiled_inner, int64
 from go_opt.solver.slicing.segments.memory import SegmentMemory
 from go_opt.solver.slicing.segments.problem import SliceProblem, least_hop_s_per_byte
-from go_opt.solver.slicing.segments.starts import FittingStarts, first_start
+from go_opt.solver.slicing.segments.starts import FittingStarts, first_start, with_room
 
 BLOCK: Final = 64  # starts
 ZERO, NONE = int64(0), int64(-1)  # numba compiles anew for every literal
@@ -85,7 +85,7 @@ def fitting_starts(
         )
         if not is_open or usable <= first or last_reached[usable] < first:
             continue
-        runs = _with_room(runs, num_runs + j - first)
+        runs = with_room(runs, num_runs + j - first)
         num_runs, taken = _runs_of_end(
             memory, sizes_bytes, held, kept, is_reached, first, usable, j, runs, num_runs, most_steps[1]
         )
@@ -301,15 +301,3 @@ def _freshen(held: _Held, entered: LongArray, block: int) -> None:
         most = max(most, steady + entering + entered[i])
     held.total[0, block], held.total[1, block], held.most_held[block] = steady, entering, most
     held.is_fresh[block] = True
-
-
-@compiled_inner
-def _with_room(runs: IntArray, number: int) -> IntArray:
-    """``runs`` with room for so many."""
-    if number <= runs.shape[1]:
-        return runs
-    larger = np.empty((3, 2 * number), np.int32)
-    for row in range(3):
-        for i in range(runs.shape[1]):
-            larger[row, i] = runs[row, i]
-    return larger

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
-from go_opt.common.compiling import compiled_inline
+from go_opt.common.compiling import compiled_inline, compiled_inner
 from go_opt.solver.slicing.segments.problem import SliceProblem
 
 
@@ -65,3 +65,15 @@ def least_work_s(problem: SliceProblem, start: int, end: int) -> float:
     for kind in range(len(problem.prefix_s)):
         least_s = min(least_s, problem.prefix_s[kind, end] - problem.prefix_s[kind, start])
     return least_s
+
+
+@compiled_inner
+def with_room(runs: IntArray, number: int) -> IntArray:
+    """``runs`` with room for so many."""
+    if number <= runs.shape[1]:
+        return runs
+    larger = np.empty((3, 2 * number), np.int32)
+    for row in range(3):
+        for i in range(runs.shape[1]):
+            larger[row, i] = runs[row, i]
+    return larger
