@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from go_opt.env import Metrics
 from go_opt.env.model.metrics import STALL_CAUSES, Simulation
@@ -15,6 +17,9 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import OptimizeResult
 from go_opt.solver import Violation
+
+if TYPE_CHECKING:
+    from go_opt.explanations import OpExplanation, PlanExplanation
 
 
 def result_to_dict(graph: Graph, result: OptimizeResult) -> dict[str, Any]:
@@ -27,8 +32,8 @@ def result_to_dict(graph: Graph, result: OptimizeResult) -> dict[str, Any]:
         "status": result.status,
         "method": result.method,
         **metrics_to_dict(result.metrics),
-        "simulated_interval_s": _finite_or_none(result.simulated_interval_s),
-        "simulated_makespan_s": _finite_or_none(result.simulated_makespan_s),
+        "simulated_interval_s": as_json(result.simulated_interval_s),
+        "simulated_makespan_s": as_json(result.simulated_makespan_s),
         "simulation_note": result.simulation_note,
         "lower_bound_s": result.lower_bound_s,
         "bound_reason": result.bound_reason,
@@ -42,21 +47,8 @@ def result_to_dict(graph: Graph, result: OptimizeResult) -> dict[str, Any]:
         "version": result.version,
         **decisions_to_dict(plan),
         **names_to_dict(graph, plan),
-        "history": [
-            {
-                "method": step.method,
-                "objective_s": finite(step.objective_s),
-                "best_s": finite(step.best_s),
-                "evaluations": step.evaluations,
-                "elapsed_s": step.elapsed_s,
-            }
-            for step in result.history
-        ],
+        "history": as_json(result.history),
     }
-
-
-def _finite_or_none(seconds: float | None) -> float | None:
-    return None if seconds is None else finite(seconds)
 
 
 def plan_facts(graph: Graph, result: OptimizeResult) -> dict[str, Any]:
@@ -88,34 +80,14 @@ def decisions_to_dict(plan: Plan) -> dict[str, Any]:
 
 def metrics_to_dict(metrics: Metrics) -> dict[str, Any]:
     """Every term of an evaluation."""
-    return {
-        "interval_s": finite(metrics.interval_s),
-        "throughput_per_s": finite(metrics.throughput_per_s),
-        "latency_s": finite(metrics.latency_s),
-        "makespan_s": finite(metrics.makespan_s),
-        "bottleneck": metrics.bottleneck,
-        "compute_s": metrics.compute_s.tolist(),
-        "link_s": metrics.link_s.tolist(),
-        "stream_bytes": metrics.stream_bytes.tolist(),
-        "peak_bytes": metrics.peak_bytes.tolist(),
-        "weight_bytes": metrics.weight_bytes.tolist(),
-        "valid": metrics.valid,
-        "reason": metrics.reason,
-        "simulation": None if metrics.simulation is None else simulation_to_dict(metrics.simulation),
-    }
+    values = {field.name: as_json(getattr(metrics, field.name)) for field in fields(metrics)}
+    return values | {"simulation": metrics.simulation and simulation_to_dict(metrics.simulation)}
 
 
 def simulation_to_dict(simulation: Simulation) -> dict[str, Any]:
     """What the simulator saw beside the metrics; waiting by cause."""
-    stalls = zip(STALL_CAUSES, simulation.stall_s.T.tolist(), strict=True)
-    return {
-        "utilisation": simulation.utilisation.tolist(),
-        "stall_s": dict(stalls),
-        "link_utilisation": simulation.link_utilisation.tolist(),
-        "link_wait_s": simulation.link_wait_s.tolist(),
-        "period": simulation.period,
-        "inferences": simulation.inferences,
-    }
+    values = {field.name: as_json(getattr(simulation, field.name)) for field in fields(simulation)}
+    return values | {"stall_s": dict(zip(STALL_CAUSES, simulation.stall_s.T.tolist(), strict=True))}
 
 
 def infeasible_to_dict(error: InfeasibleError) -> dict[str, Any]:
@@ -128,6 +100,26 @@ def violations_to_dict(violations: Sequence[Violation]) -> dict[str, Any]:
     """The answer to ``verify``."""
     rows = [{"constraint": v.constraint, "message": v.message} for v in violations]
     return {"valid": not violations, "violations": rows}
+
+
+def explanation_to_dict(told: PlanExplanation | OpExplanation) -> dict[str, Any]:
+    """The answer to ``explain`` with the field names of the Python result."""
+    return {field.name: as_json(getattr(told, field.name)) for field in fields(told)}
+
+
+def as_json(value: Any) -> Any:
+    """A value of dataclasses, arrays and lists as JSON types."""
+    if isinstance(value, Metrics):
+        return metrics_to_dict(value)
+    if is_dataclass(value):
+        return {field.name: as_json(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, dict):
+        return {key: as_json(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, tuple | list):
+        return [as_json(item) for item in value]
+    return finite(value) if isinstance(value, float) else value
 
 
 def finite(value: float) -> float | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
@@ -12,15 +11,14 @@ from rich.table import Table
 from go_opt.bench.matches import Record
 from go_opt.bench.standings import OPEN_GAP, Cell, Standings
 from go_opt.common.units import format_duration, format_ratio
+from go_opt.report.parts.wording import table_of
+from go_opt.result_json import as_json
 
 
 def rows_table(standings: Standings) -> Table:
     """One row a graph: medians over seeds, least and most where they differ."""
-    table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
-    table.add_column("graph", no_wrap=True)
-    for name in ("ops", *standings.methods, "bound", "gap", "rival / ours"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("best rival", no_wrap=True)
+    columns = ("graph", "ops", *standings.methods, "bound", "gap", "rival / ours", "best rival")
+    table = table_of(columns, text=("graph", "best rival"))
     for row in standings.rows:
         table.add_row(
             row.graph,
@@ -36,10 +34,8 @@ def rows_table(standings: Standings) -> Table:
 
 def tallies_table(standings: Standings) -> Table:
     """One row a method: how it stands against the hero, how soon it is done."""
-    table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
-    table.add_column("method", no_wrap=True)
-    for name in ("geometric mean", "wins", "ties", "losses", "time to best", "evaluations"):
-        table.add_column(name, justify="right", no_wrap=True)
+    columns = ("method", "geometric mean", "wins", "ties", "losses", "time to best", "evaluations")
+    table = table_of(columns, text=("method",))
     for tally in standings.tallies:
         is_hero = tally.against == standings.hero
         counts = ("-",) * 3 if is_hero else (str(tally.wins), str(tally.ties), str(tally.losses))
@@ -90,16 +86,8 @@ def format_record(record: Record) -> str:
 
 def standings_to_dict(standings: Standings) -> dict[str, Any]:
     """Everything in the tables; None stands for what is not finite."""
-    data: dict[str, Any] = _finite(asdict(standings))
+    data: dict[str, Any] = as_json(standings)
     return data
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _factor(ratio: float) -> str:

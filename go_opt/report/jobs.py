@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from go_opt.common.units import format_duration
+from go_opt.report.parts.wording import table_of
 from go_opt.report.training_progress import format_time_left
 from go_opt.result_json import finite
 from go_opt.service.client.operation import JobProgress, JobResult, Operation
@@ -50,10 +51,8 @@ def job_result_to_dict(operation: Operation, result: JobResult) -> dict[str, Any
 
 def jobs_table(operations: Sequence[Operation]) -> Table:
     """One row a job."""
-    table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
-    for name in ("operation", "policy", "kind", "state", "step", "samples", "left", "created"):
-        is_number = name in ("step", "samples", "left")
-        table.add_column(name, justify="right" if is_number else "left", no_wrap=True)
+    columns = ("operation", "policy", "kind", "state", "step", "samples", "left", "created")
+    table = table_of(columns, text=(*columns[:4], "created"))
     for operation in operations:
         job = operation.latest
         table.add_row(

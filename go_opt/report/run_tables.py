@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from go_opt.common.units import format_duration
-from go_opt.report.parts.wording import stage_cell
+from go_opt.report.parts.wording import stage_cell, table_of
 from go_opt.run.pipeline.results import RunResult
 
 
@@ -45,9 +45,7 @@ def run_lines(result: RunResult) -> Iterator[str]:
 
 def stages_table(result: RunResult) -> Table:
     """One row a stage; seconds are of one inference, divided by the chips that take turns."""
-    table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
-    for name in ("stage", "chips", "ops", "predicted", "processor time", "by clock"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = table_of(("stage", "chips", "ops", "predicted", "processor time", "by clock"))
     for stage in result.stages:
         seconds = (stage.predicted_s, stage.processor_s, stage.wall_s)
         table.add_row(

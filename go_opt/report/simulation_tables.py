@@ -17,7 +17,7 @@ from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.model.metrics import STALL_CAUSES, Simulation
 from go_opt.model.plan import Plan
 from go_opt.report.parts.screen import print_lines, print_table
-from go_opt.report.parts.wording import binds, stage_cell
+from go_opt.report.parts.wording import binds, stage_cell, table_of
 
 _ROUNDING_S: Final = 1e-12  # what sums of floats leave over
 
@@ -46,7 +46,7 @@ def stalls_table(size: IntArray, metrics: Metrics, simulation: Simulation) -> Ta
     Args:
       size: [D] chips of the stage that starts at each chip; a stage is a row of means.
     """
-    table = _table("chip", "utilisation", *(f"waits for {cause}" for cause in STALL_CAUSES))
+    table = table_of(("chip", "utilisation", *(f"waits for {cause}" for cause in STALL_CAUSES)))
     for first, end in _stages(size):
         if not metrics.compute_s[first:end].any():
             continue
@@ -64,7 +64,7 @@ def links_table(size: IntArray, target: Target, metrics: Metrics, simulation: Si
 
     Of the links inside a stage only the fullest has a row.
     """
-    table = _table("link", "transfers", "load", "tensors wait")
+    table = table_of(("link", "transfers", "load", "tensors wait"))
     inside = [range(first, end - 1) for first, end in _stages(size)]
     hidden = {link for links in inside for link in links} - {
         max(links, key=lambda link: float(metrics.link_s[link])) for links in inside if links
@@ -92,11 +92,3 @@ def _stages(size: IntArray) -> Iterator[tuple[int, int]]:
 
 def _waiting(seconds: float) -> str:
     return format_duration(seconds) if seconds > _ROUNDING_S else "-"
-
-
-def _table(first: str, *names: str) -> Table:
-    table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
-    table.add_column(first, no_wrap=True)
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table

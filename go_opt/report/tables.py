@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from rich.console import Console
@@ -21,7 +21,7 @@ from go_opt.model.plan import Plan
 from go_opt.report.parts.plan_lines import split_lines
 from go_opt.report.parts.screen import print_lines, print_table
 from go_opt.report.parts.term_lines import path_lines
-from go_opt.report.parts.wording import StageNames, binds, stage_cell
+from go_opt.report.parts.wording import StageNames, binds, stage_cell, table_of
 from go_opt.report.simulation_tables import print_simulation
 from go_opt.result import Objective, OptimizeResult, Step
 
@@ -128,12 +128,10 @@ def chips_table(target: Target, plan: Plan, metrics: Metrics, objective: Objecti
     """
     of_one = objective == "latency"
     whole_s = metrics.makespan_s if of_one else metrics.interval_s
-    table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
     ops = np.bincount(plan.placement, minlength=target.num_chips)
     copies = _copies_by_chip(target, plan)
     names = ("compute", "load", "", "sends", "load", "weights", "activations", "streamed")
-    for name in ("chip", "ops", *copies, *names):
-        table.add_column(name, justify="left" if name in ("", "chip") else "right", no_wrap=True)
+    table = table_of(("chip", "ops", *copies, *names), text=("", "chip"))
     sent_s = np.zeros(target.num_chips)
     leaves = target.topology.link_from
     has_source = leaves >= 0
@@ -195,9 +193,7 @@ def _copies_text(plan: Plan) -> str:
 
 def history_table(result: OptimizeResult) -> Table:
     """One row a method: how often it was asked, its best, and what it added."""
-    table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
-    for name in ("method", "evaluations", "its best", "best so far", "added", "after"):
-        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
+    table = table_of(("method", "evaluations", "its best", "best so far", "added", "after"), text=("method",))
     before_s = math.inf
     for steps in _by_method(result.history):
         best_s = steps[-1].best_s
@@ -216,10 +212,8 @@ def history_table(result: OptimizeResult) -> Table:
 
 def targets_table(targets: Sequence[Target]) -> Table:
     """The targets that ship, one row each."""
-    table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
-    for name in ("name", "chips", "links", "native type", "description"):
-        justify: Literal["left", "right"] = "right" if name in ("chips", "links") else "left"
-        table.add_column(name, justify=justify, no_wrap=name != "description")
+    columns = ("name", "chips", "links", "native type", "description")
+    table = table_of(columns, text=("name", "native type", "description"))
     for target in targets:
         table.add_row(
             target.name,

@@ -18,16 +18,17 @@ from go_opt.env.zoo import SPLITS, Family, ZooEntry
 from go_opt.model.dtypes import size_bytes
 from go_opt.model.graph import ACTIVATION, INPUT, WEIGHT, Graph
 from go_opt.report.parts.screen import print_lines, print_table
+from go_opt.report.parts.wording import table_of
 from go_opt.solver import most_chips_adjacent, placement_problem
 
 _COLUMNS: Final = ("name", "family", "split", "target", "ops", "edges", "GFLOP", "weights", "source")
 LEFT_OUT: Final = ("source", "edges", "target", "family", "GFLOP")  # on a narrow screen; show has them
-_NUMBERS: Final = {"ops", "edges", "GFLOP", "weights", "share", "tensors", "in all", "median", "largest"}
+_TEXT: Final = ("name", "family", "split", "target", "source", "kind", "op type")
 
 
 def zoo_table(entries: Sequence[ZooEntry]) -> Table:
     """The graphs of the zoo, one row each."""
-    table = _table(_COLUMNS)
+    table = table_of(_COLUMNS, text=_TEXT)
     for entry in entries:
         table.add_row(
             entry.name,
@@ -72,7 +73,7 @@ def print_zoo_graph(console: Console, entry: ZooEntry, family: Family, stats: Gr
 
 
 def _tensors_table(stats: GraphStats) -> Table:
-    table = _table(("kind", "tensors", "in all", "median", "largest"))
+    table = table_of(("kind", "tensors", "in all", "median", "largest"), text=_TEXT)
     kinds = {
         "inputs": stats.inputs,
         "outputs": stats.outputs,
@@ -89,17 +90,10 @@ def _sizes(tensors: TensorStats) -> list[str]:
 
 
 def _op_types_table(entry: ZooEntry, stats: GraphStats) -> Table:
-    table = _table(("op type", "ops", "GFLOP", "share"))
+    table = table_of(("op type", "ops", "GFLOP", "share"), text=_TEXT)
     for row in stats.op_types:
         share = row.flops / entry.flops if entry.flops else 0.0
         table.add_row(row.op_type, str(row.ops), f"{row.flops / 1e9:.3f}", f"{share:.1%}")
-    return table
-
-
-def _table(columns: Sequence[str]) -> Table:
-    table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
-    for name in columns:
-        table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=True)
     return table
 
 

@@ -12,12 +12,12 @@ import pytest
 from go_opt import Forbid, api, chip_counts, fewest_chips
 from go_opt.env import load_target
 from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
-from go_opt.explanations.as_json import explanation_to_dict
 from go_opt.model.codecs.plan_json import save_plan
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Clone, Plan, Relay, Split
 from go_opt.model.start import OpStart, Start
 from go_opt.result import Request
+from go_opt.result_json import explanation_to_dict
 from tests.contract.test_service_contract import chain
 
 TARGET: Final = load_target("mcm-2x2")

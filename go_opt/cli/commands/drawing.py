@@ -144,7 +144,7 @@ def _graph(path: Path, plan: Plan, model: str | None) -> Graph:
 
 def _show(told: PlanExplanation | OpExplanation, *, as_json: bool) -> None:
     if as_json:
-        from go_opt.explanations.as_json import explanation_to_dict
+        from go_opt.result_json import explanation_to_dict
 
         typer.echo(json.dumps(explanation_to_dict(told), allow_nan=False))
         return

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from go_opt.api.chip_counts import ChipCount, FewestChips
 from go_opt.common.units import format_duration, format_ratio
-from go_opt.report.parts.wording import counted
+from go_opt.report.parts.wording import counted, table_of
 
 
 def count_line(found: ChipCount) -> str:
@@ -22,9 +22,8 @@ def count_line(found: ChipCount) -> str:
 
 def counts_table(counts: Sequence[ChipCount]) -> Table:
     """One row for each number of chips; the ratio is against the fewest with a plan."""
-    table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
-    for name in ("chips", "used", "interval", "times as fast", "latency", "bound", "gap", "status"):
-        table.add_column(name, justify="left" if name == "status" else "right", no_wrap=True)
+    columns = ("chips", "used", "interval", "times as fast", "latency", "bound", "gap", "status")
+    table = table_of(columns, text=("status",))
     first_s = next((_interval_s(found) for found in counts if found.result), math.nan)
     for found in counts:
         result = found.result

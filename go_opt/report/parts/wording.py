@@ -13,7 +13,7 @@ from go_opt.model.plan import Plan
 
 MOST_NAMES: Final = 3
 MOST_LINES: Final = 12  # of a list
-_LONG: Final = ("which is", "dearest kernel", "because")
+_LONG: Final = ("which is", "dearest kernel", "because", "description")
 _TEXT: Final = ("chip", "link", "then binds", "piece", "where", *_LONG)
 _OF_CHIP: Final = re.compile(r"chip (\d+) compute")  # with transfers, chips of a stage differ
 
@@ -53,11 +53,11 @@ def named_chips(chips: Iterable[int]) -> str:
     return f"chip{'s' if len(runs) > 1 or runs[0][0] < runs[0][1] else ''} {', '.join(texts)}"
 
 
-def table_of(columns: Sequence[str]) -> Table:
-    """An empty table; text is to the left, numbers to the right."""
+def table_of(columns: Sequence[str], text: Sequence[str] = _TEXT) -> Table:
+    """An empty table; ``text`` is to the left, numbers to the right."""
     table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
     for name in columns:
-        table.add_column(name, justify="left" if name in _TEXT else "right", no_wrap=name not in _LONG)
+        table.add_column(name, justify="left" if name in text else "right", no_wrap=name not in _LONG)
     return table
 
 

@@ -21,13 +21,13 @@ from go_opt.api.chip_counts import FewestChips
 from go_opt.env import Metrics, Target, target_names
 from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import ServiceError
-from go_opt.explanations.as_json import explanation_to_dict
 from go_opt.frontends.graph_like import as_graph
 from go_opt.frontends.onnx_model import OnnxModel
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.proto import training_pb2
 from go_opt.result import POLICY_NAMES, Objective, OptimizeResult, Request
+from go_opt.result_json import explanation_to_dict
 from go_opt.service.client.training import TrainingClient, all_operations
 from go_opt.service.jobs.data_directory import DataDirectory
 from go_opt.service.jobs.manager import JobManager

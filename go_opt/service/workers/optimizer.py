@@ -15,11 +15,11 @@ from google.protobuf.message import Message
 
 from go_opt.env import Target
 from go_opt.errors import InvalidInputError
-from go_opt.explanations.as_json import explanation_to_dict
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.proto import optimizer_pb2, plan_pb2
 from go_opt.result import OptimizeResult, Request
+from go_opt.result_json import explanation_to_dict
 from go_opt.service.calls.call import ServiceMetric, Stop
 from go_opt.service.messages.convert import (
     fewest_chips_to_proto,

@@ -16,7 +16,6 @@ from rich.console import Console
 from go_opt.common.arrays import IntArray
 from go_opt.env import Target, evaluate_plan
 from go_opt.explanations import explain_op, explain_plan
-from go_opt.explanations.as_json import explanation_to_dict
 from go_opt.explanations.moves import Mover, best_resize
 from go_opt.explanations.terms import Place
 from go_opt.model.graph import Graph
@@ -24,6 +23,7 @@ from go_opt.model.plan import Plan
 from go_opt.report.explanation import print_plan_explanation
 from go_opt.report.op_explanation import print_op_explanation
 from go_opt.report.tables import print_metrics
+from go_opt.result_json import explanation_to_dict
 from go_opt.solver import verify
 from tests.copies import with_legal_copies
 from tests.env.test_replication import random_case, random_case_anywhere
