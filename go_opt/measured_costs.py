@@ -6,9 +6,9 @@
     resize,chip,excluded
 
 A row is one op on one kind of the target's chips, or on all of them (``*``) but those that have
-a row of their own. The op then costs exactly that and is no part of a larger kernel. Nothing,
-or ``excluded``, for seconds: the kind cannot run the op. Costs are part of a graph's
-fingerprint, so a plan made with them is judged with them.
+a row of their own. The op then costs exactly that, in any kernel. Nothing, or ``excluded``,
+for seconds: the kind cannot run the op. Costs are part of a graph's fingerprint, so a plan made
+with them is judged with them.
 
 A profile is the JSON file that ``InferenceSession.end_profiling`` writes, as it is (:mod:`go_opt.costs`).
 """

@@ -250,6 +250,8 @@ def random_graph(
     max_flops = {"matrix": 20_000, "vector": 2000, "data_movement": 0}
     near = int(rng.choice([2, 5, num_ops + 1]))  # how far back an op reads
 
+    measured_share = float(rng.choice([0.1, 0.9])) if kinds else 0.0
+
     def draw_size() -> int:
         return sizes[int(rng.integers(len(sizes)))]
 
@@ -271,7 +273,7 @@ def random_graph(
         op_type, op_class = _OPS[int(rng.integers(len(_OPS)))]
         num_writes = int(rng.choice([0, 1, 2], p=[0.05, 0.8, 0.15]))
         writes = [(f"t{i}.{j}", draw_size(), draw_dtype()) for j in range(num_writes)]
-        measured = {kind: float(rng.uniform(0, 1e-5)) for kind in kinds if rng.random() < 0.1}
+        measured = {kind: float(rng.uniform(0, 1e-5)) for kind in kinds if rng.random() < measured_share}
         b.add_op(
             f"op{i}",
             op_type,

@@ -81,6 +81,15 @@ class CostTables(NamedTuple):
         floor = floor + self.kernel_overhead_s[:, None]
         return np.where(np.isnan(self.measured_s), floor, self.measured_s)
 
+    def own_s(self) -> FloatArray:
+        """[Q, N] seconds that an op costs in any kernel: those measured, else flops / peak rate."""
+        return np.where(np.isnan(self.measured_s), self.op_s, self.measured_s)
+
+    def is_measured(self) -> BoolArray:
+        """[N] True for ops with measured seconds on some kind."""
+        is_measured: BoolArray = np.count_nonzero(~np.isnan(self.measured_s), axis=0) > 0
+        return is_measured
+
     def op_bytes(self) -> LongArray:
         """[N] bytes each op reads and writes as a kernel of its own."""
         read = np.bincount(self.reader_op, weights=self.read_bytes, minlength=self.num_ops)

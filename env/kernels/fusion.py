@@ -7,8 +7,8 @@ A fusion group is one loop nest (design section 5). The rule, in one place:
   elements: they share the loop over it;
 * a reduction only as the last op, over that number of elements: its result is known
   only when the loop is done;
-* no ``data_movement`` op (views are no ops), no op of measured cost (it was measured
-  alone), no other vector op (scans, sorts: no common loop);
+* no ``data_movement`` op (views are no ops), no other vector op (scans, sorts: no common loop);
+* ops of measured cost and others apart: what a kernel of both would cost, nobody measured;
 * at most ``MAX_GROUP_OPS`` ops: the live values of a loop body must fit the registers;
 * the ops stand next to each other in the order, so contracting all groups leaves the
   graph acyclic.
@@ -27,6 +27,7 @@ from go_opt.model.graph import ACTIVATION, DATA_MOVEMENT, MATRIX, NO_PRODUCER, G
 from go_opt.model.op_costs import is_elementwise, is_reduction
 
 MAX_GROUP_OPS: Final = 32
+_MEASURED: Final = 1 << 62  # added to the trip counts of ops of measured cost
 ALONE, MATRIX_LOOP, ELEMENTWISE, REDUCTION = range(4)
 
 
@@ -34,7 +35,7 @@ class LoopRoles(NamedTuple):
     """What the fusion rule asks of each op. Axis ``N`` ops."""
 
     role: CodeArray  # [N] ALONE, MATRIX_LOOP, ELEMENTWISE or REDUCTION
-    loop_elements: LongArray  # [N] trip count of the op's loop
+    loop_elements: LongArray  # [N] trip count of the op's loop: equal where ops may share one
     read_ptr: LongArray  # [N + 1]
     read_producer: IntArray  # [...] producers each op reads from
 
@@ -45,11 +46,12 @@ def loop_roles(graph: Graph) -> LoopRoles:
     written = _largest_written(graph)
     read = _largest_read(graph)
     role = np.full(graph.num_ops, ALONE, dtype=np.int8)
-    measured = np.zeros(graph.num_ops, dtype=np.bool_)
-    for seconds in graph.measured_s.values():
-        measured |= ~np.isnan(seconds)
+    kinds = [~np.isnan(seconds) for seconds in graph.measured_s.values()] or [
+        np.zeros(graph.num_ops, np.bool_)
+    ]
+    everywhere, somewhere = np.all(kinds, axis=0), np.any(kinds, axis=0)
     for op, op_type in enumerate(graph.op_types):
-        if measured[op] or graph.op_class[op] == DATA_MOVEMENT:
+        if somewhere[op] > everywhere[op] or graph.op_class[op] == DATA_MOVEMENT:
             continue
         if graph.op_class[op] == MATRIX:
             role[op] = MATRIX_LOOP
@@ -58,7 +60,8 @@ def loop_roles(graph: Graph) -> LoopRoles:
         elif is_elementwise(op_type) and read[op] <= written[op]:
             role[op] = ELEMENTWISE
     read_ptr, read_producer = graph.predecessors
-    return LoopRoles(role, np.where(role == REDUCTION, read, written), read_ptr, read_producer)
+    loop_elements = np.where(role == REDUCTION, read, written) + _MEASURED * everywhere
+    return LoopRoles(role, loop_elements, read_ptr, read_producer)
 
 
 def greedy_fusion(roles: LoopRoles, order: IntArray) -> IntArray:

@@ -4,7 +4,7 @@ Most rows carry the name of a node or of a tensor, with what the runtime put bef
 nodes run several ops. So the rows are gone through in the order in which they ran: when an op runs, all
 that it depends on has run. Ops before it without a row of their own are part of the row of the op that
 they share a default kernel with, else of its row. The seconds of a row are divided over its ops as their
-FLOPs are.
+FLOPs are, so a kernel of all of them takes what was measured.
 """
 
 from __future__ import annotations

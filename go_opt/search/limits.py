@@ -95,9 +95,7 @@ def _demands(
     weight_bytes = float(tables.tensor_bytes[np.unique(tables.reader_tensor[is_read])].sum())
     yield weight_bytes, limit.at_most_bytes, f"reads {format_bytes(int(weight_bytes))} of weights"
     kind = tables.chip_kind[limit.chip]
-    least_s = tables.kernel_floor_s()[kind]
-    if request.decide == "all":  # a larger kernel costs no less than the work of its ops
-        measured_s = tables.measured_s[kind]
-        least_s = np.where(np.isnan(measured_s), tables.op_s[kind], measured_s)
-    seconds = float(least_s[ops].sum())
+    # A larger kernel costs no less than the work of its ops.
+    least_s = tables.own_s() if request.decide == "all" else tables.kernel_floor_s()
+    seconds = float(least_s[kind, ops].sum())
     yield seconds, limit.at_most_s, f"takes {format_duration(seconds)} at least"

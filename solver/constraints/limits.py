@@ -41,9 +41,8 @@ def loosest_limits(
     Since clones add to any chip, nothing is then asked for at least.
     """
     tables = cost_tables(asked.graph, asked.target)
-    most_s = least_s = tables.kernel_floor_s()
-    if fusion_is_open:
-        least_s = np.where(np.isnan(tables.measured_s), tables.op_s, tables.measured_s)
+    most_s = tables.kernel_floor_s()
+    least_s = tables.own_s() if fusion_is_open else most_s
     at_most = [
         ChipLimit(limit.chip, at_most_bytes=limit.at_most_bytes, at_most_s=limit.at_most_s)
         for limit in asked.limits

@@ -107,9 +107,9 @@ def _ops(
     if fusion_is_open:
         # A kernel lasts as long as the compute of its ops on the path; its overhead is surely
         # theirs alone only for matrix ops and loners.
-        compute_s = np.where(tables.can_run, tables.op_s, np.inf).min(axis=0)
+        compute_s = np.where(tables.can_run, tables.own_s(), np.inf).min(axis=0)
         overhead_s = float(tables.kernel_overhead_s.min()) * is_matrix
-        path_s = np.where(is_alone, floors.op_s, compute_s + overhead_s)
+        path_s = np.where(is_alone | tables.is_measured(), floors.op_s, compute_s + overhead_s)
     share = np.where(is_split, 1.0 / tables.num_chips, 1.0)
     return _Ops(floor_s * share, path_s * share, is_matrix & ~is_split)
 

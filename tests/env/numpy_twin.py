@@ -204,10 +204,10 @@ class Twin:
 
     def kernel_seconds(self, kernel: Kernel) -> float:
         kind = self.kind(kernel.chip)
-        if len(kernel.ops) == 1 and kind.name in self.graph.measured_s:
-            measured = self.graph.measured_s[kind.name][kernel.ops[0]]
-            if not np.isnan(measured):
-                return float(measured)
+        if kind.name in self.graph.measured_s:
+            measured = self.graph.measured_s[kind.name][kernel.ops]
+            if not np.isnan(measured).any():
+                return float(measured.sum())
         compute = sum(self.op_seconds(op, kernel.chip) for op in kernel.ops)
         return max(compute, self.kernel_bytes(kernel) / kind.sram_bytes_per_s) + kind.kernel_overhead_s
 

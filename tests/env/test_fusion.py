@@ -38,7 +38,9 @@ def ops() -> Graph:
     add("log", "Log", "vector", "softmax", 100)
     add("transpose", "Transpose", "data_movement", "exp", 100)
     add("resize", "Resize", "vector", "exp", 100)
-    add("measured", "Relu", "vector", "exp", 100, measured_s={"chip": 1e-6})
+    add("measured", "Relu", "vector", "exp", 100, measured_s={"chip": 1e-6, "other": 1e-6})
+    add("again", "Neg", "vector", "measured", 100, measured_s={"chip": 1e-6, "other": 1e-6})
+    add("partly", "Neg", "vector", "measured", 100, measured_s={"other": 1e-6})
     add("scale", "Mul", "vector", "wide", 100)
     add("widen", "Relu", "vector", "exp", 200)
     for i in range(MAX_GROUP_OPS):
@@ -64,7 +66,9 @@ CHAIN = [f"chain{i}" for i in range(MAX_GROUP_OPS)]
         (["exp", "max"], False),  # a reduction over another count
         (["exp", "transpose"], False),  # data movement
         (["exp", "resize"], False),  # a vector op without a common loop
-        (["exp", "measured"], False),  # measured alone
+        (["exp", "measured"], False),  # one measured, one not
+        (["measured", "again"], True),  # both
+        (["measured", "partly"], False),  # on other kinds
         (["scale", "exp"], True),  # a weight may be larger than the loop
         (CHAIN[:MAX_GROUP_OPS], True),
         (["exp", *CHAIN], False),  # 33 ops

@@ -10,10 +10,12 @@ import onnxruntime
 import pytest
 
 import go_opt
+from go_opt.env import evaluate_plan, greedy_fusion, loop_roles
 from go_opt.errors import InvalidInputError
 from go_opt.measured_costs import CostsWarning, read_costs, with_measured_costs
+from go_opt.solver import verify
 from tests.go_opt.run.test_random_stages import with_random_weights
-from tests.strategies import chip_kind, small_mcm, toy_graph
+from tests.strategies import chip_kind, make_plan, small_mcm, toy_graph
 
 TARGET = small_mcm(kinds=[chip_kind("big")])
 
@@ -52,6 +54,16 @@ def test_a_row_is_divided_over_the_ops_it_ran(tmp_path: Path) -> None:
     read = read_costs(toy_graph(), written(tmp_path, [*run_of(0, 9.0), *run_of(1000), *run_of(2000)]), TARGET)
     expected = [2e-6, 8e-6, 0.5e-6, 4e-6, 1e-6, 10.5e-6]  # by FLOPs: 8000:500, 2000:500
     np.testing.assert_allclose(read.graph.measured_s["big"], expected)
+    # The default kernels hold the ops of a row, and take what it says.
+    plan = make_plan(
+        read.graph,
+        TARGET,
+        [0] * 6,
+        fusion_group=greedy_fusion(loop_roles(read.graph), np.arange(6, dtype=np.int32)),
+    )
+    assert plan.fusion_group.tolist() == [0, 1, 1, 2, 2, 3]
+    assert verify(read.graph, TARGET, plan) == []
+    assert evaluate_plan(read.graph, TARGET, plan).compute_s == pytest.approx([26e-6])
     assert read.coverage.measured_ops == 6
     assert [row.name for row in read.coverage.unmapped] == ["ReorderInput"]
     assert read.coverage.mapped_share == pytest.approx(26 / 27)

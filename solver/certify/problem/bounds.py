@@ -80,8 +80,11 @@ def op_floors(
     if not fusion_is_open:
         parts[0] = alone_s
         return OpFloors(alone_s, np.zeros(len(alone_s), np.int64), parts, overhead_s)
-    compute_s = np.where(tables.can_run, tables.op_s, np.inf).min(axis=0)
-    is_alone, is_matrix = roles.role == ALONE, roles.role == MATRIX_LOOP
+    compute_s = np.where(tables.can_run, tables.own_s(), np.inf).min(axis=0)
+    # Ops of measured cost owe nothing to the kernel that they are in.
+    alone_s = np.where(roles.role == ALONE, alone_s, compute_s)
+    is_alone = (roles.role == ALONE) | tables.is_measured()
+    is_matrix = (roles.role == MATRIX_LOOP) & ~is_alone
     is_split = np.zeros(len(alone_s), np.bool_) if divisible is None else divisible
     moved_s = _sure_bytes(tables, roles, is_split) * float(tables.sram_s_per_byte.min())
     kernel_s = np.maximum(compute_s, moved_s)
@@ -89,7 +92,7 @@ def op_floors(
     parts[0, is_alone] = alone_s[is_alone]
     parts[1, ~is_alone] = compute_s[~is_alone]
     parts[2, is_matrix] = kernel_s[is_matrix]
-    parts[3], parts[4], parts[5] = is_matrix, roles.role == REDUCTION, ~is_alone
+    parts[3], parts[4], parts[5] = is_matrix, (roles.role == REDUCTION) & ~is_alone, ~is_alone
     loop = np.zeros(len(alone_s), np.int64) if is_split.any() else _loops(roles)
     return OpFloors(op_s, loop, parts, overhead_s)
 

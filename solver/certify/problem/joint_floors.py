@@ -66,7 +66,7 @@ def joint_floor_s(tables: CostTables, roles: LoopRoles, may_clone: BoolArray | N
     if may_clone is None:
         may_clone = np.zeros(tables.num_ops, np.bool_)
     alone_s = np.where(tables.can_run, tables.kernel_floor_s(), np.inf).min(axis=0)
-    flops_s = np.where(tables.can_run, tables.op_s, np.inf).min(axis=0)
+    flops_s = np.where(tables.can_run, tables.own_s(), np.inf).min(axis=0)
     parts = kernel_parts(roles, may_clone)
     bytes_s = _unavoidable_bytes(tables, roles, parts, may_clone) * float(tables.sram_s_per_byte.min())
     overhead_s = float(tables.kernel_overhead_s.min())
@@ -75,6 +75,7 @@ def joint_floor_s(tables: CostTables, roles: LoopRoles, may_clone: BoolArray | N
     some = np.full(len(is_matrix), 1.0 / MAX_GROUP_OPS)
     share = np.stack([is_matrix, is_reduction, parts.is_on_chain, some])
     fused_s = _best_choice(work, parts.part) + overhead_s * _best_choice(share, parts.part)
+    fused_s = np.where(tables.is_measured(), flops_s, fused_s)
     return np.where(roles.role == ALONE, alone_s, fused_s)
 
 
