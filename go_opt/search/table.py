@@ -93,8 +93,6 @@ METHODS: Final = (
            first_plans.joined, "joined kernels"),
     # The same of a few other orders, and of one kernel for each op.
     Method("fixed orders", "next", is_open, first_plans.sliced_orders, "fixed orders"),
-    # These orders in segments of one chip for each branch.
-    Method("split slicing", "next", lambda v: True, first_plans.split_branches, "split slicing"),
     # Earliest finish along upward ranks.
     Method("upward ranks", "next", is_for_latency, schedules.ranked, "upward ranks"),
     # Annealing of whole schedules.
@@ -111,9 +109,6 @@ METHODS: Final = (
     # Cheap ops run once more, on the chips that read what they make.
     Method("clones", "after a chain", lambda v: v.passing == "relayed",
            lambda s: with_clones(s.search), "clones"),
-    # Orders of what the triangle rule leaves of free slicings.
-    Method("seeded orders", "in turn", lambda v: is_along_ring(v) and v.passing != "free",
-           lambda s: orders.seeded(s.search, s.best_kernels), "seeded orders"),
     # Genetic search over orders and kernels at once.
     Method("orders and kernels", "background", lambda v: is_along_ring(v) and is_open(v),
            lambda s: orders.joint_keys(s.search), "orders and kernels"),

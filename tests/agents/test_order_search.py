@@ -1,4 +1,4 @@
-"""Searches over orders: seeded by slicing without the triangle rule, and genetic with kernels."""
+"""The genetic search over orders and kernels."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from go_opt.solver.orders.cheapest import OrderPlan, Slicer
 from go_opt.solver.orders.genetic import decoded, joint_keys
 from go_opt.solver.orders.instance import Instance, instance
 from go_opt.solver.orders.joint_orders import joint_orders
-from go_opt.solver.orders.orders import fixed_orders
-from go_opt.solver.orders.seeded import order_along, seeded_orders
 from tests.strategies import small_mcm, toy_graph
 
 EVALUATIONS = 150
@@ -62,12 +60,9 @@ def recurrent() -> Instance:
 
 
 def test_plans_are_valid_and_cost_what_they_say(branchy: Instance) -> None:
-    strict, relayed, group = Slicer(branchy, "adjacent"), Slicer(branchy, "relayed"), branchy.fusion_group
-    orders = [branchy.order, *(order for _, order in fixed_orders(branchy.graph, group))]
     searches = (
-        seeded_orders(strict, group, orders, seed=0),
-        joint_orders(strict, seed=0),
-        joint_orders(relayed, seed=0),
+        joint_orders(Slicer(branchy, "adjacent"), seed=0),
+        joint_orders(Slicer(branchy, "relayed"), seed=0),
     )
     triangle = branchy.target.constraints.triangle
     for plans in searches:
@@ -86,20 +81,6 @@ def test_plans_are_valid_and_cost_what_they_say(branchy: Instance) -> None:
             assert verify(branchy.graph, branchy.target, plan) == []
             metrics = go_opt.evaluate(branchy.graph, branchy.target, plan)
             assert metrics.interval_s == pytest.approx(found.interval_s, rel=1e-9)
-
-
-def test_seeded_orders_repeat_themselves(branchy: Instance) -> None:
-    slicer, group = Slicer(branchy, "adjacent"), branchy.fusion_group
-    one, two = ([*islice(seeded_orders(slicer, group, [branchy.order], seed=7), 20)] for _ in range(2))
-    assert [plan and plan.placement.tolist() for plan in one] == [
-        plan and plan.placement.tolist() for plan in two
-    ]
-
-
-def test_order_along_keeps_kernels_together() -> None:
-    order, group = np.arange(6, dtype=np.int32), np.array([0, 1, 1, 2, 3, 4], dtype=np.int32)
-    placement = np.array([0, 1, 1, 0, 1, 2], dtype=np.int32)
-    assert order_along(placement, order, group).tolist() == [0, 3, 1, 2, 4, 5]
 
 
 def test_nothing_that_fits_is_no_plan() -> None:

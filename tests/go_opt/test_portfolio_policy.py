@@ -36,7 +36,6 @@ def _guesses_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     later = {"in turn", "background", "after a chain"}
     kept = tuple(method for method in table.METHODS if method.when not in later or method.name == "guesses")
     monkeypatch.setattr(table, "METHODS", kept)
-    monkeypatch.setattr(guesses, "split_slices", lambda *args: iter(()))
 
 
 @pytest.fixture(scope="module")

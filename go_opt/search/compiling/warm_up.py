@@ -31,10 +31,8 @@ from go_opt.solver import (
     slice_order,
     slice_order_streamed,
 )
-from go_opt.solver.orders import fixed_orders
 from go_opt.solver.orders.instance import instance
 from go_opt.solver.slicing.replicated.slice import slice_order_replicated
-from go_opt.solver.slicing.split import slice_order_split
 from go_opt.solver.slicing.streamed.forwarded import slice_order_forwarded
 
 Families = dict[str, Callable[[], object]]  # each runs kernels that belong together, by name
@@ -135,12 +133,6 @@ def _slice(cut: Callable[..., object], graph: Graph, target: Target) -> None:
     cut(tables._replace(sram_bytes=np.full(target.num_chips, 5 * tables.stored_bytes[0])), alone, alone)
 
 
-def _split(graph: Graph, target: Target) -> None:
-    alone = np.arange(graph.num_ops, dtype=np.int32)
-    for _, order in fixed_orders(graph, alone):
-        slice_order_split(graph, cost_tables(graph, target), order, alone, at_most_s=np.inf)
-
-
 def _decode(graph: Graph, target: Target) -> None:
     """A plan of each kind, by a policy that has no opinion."""
     neutral = np.zeros(graph.num_ops)
@@ -160,7 +152,6 @@ _COMMON: Final[dict[str, Callable[[Graph, Target], object]]] = {
     "evaluation": lambda graph, target: evaluate_plan(graph, target, _on_one_chip(graph, target)),
     "memory": _fit,
     "slicing": partial(_slice, partial(slice_order, passing="adjacent")),
-    "split slicing": _split,
     "relayed slicing": partial(_slice, partial(slice_order, passing="relayed")),
     "streamed slicing": partial(_slice, partial(slice_order_streamed, passing="relayed")),
     "forwarded weights": partial(_slice, partial(slice_order_forwarded, passing="relayed", at_most_s=1.0)),

@@ -25,7 +25,7 @@ from go_opt.search.methods.events import (
     copies_are_open,
     has_static_constraints,
 )
-from go_opt.search.methods.slices import slices, split_slices
+from go_opt.search.methods.slices import slices
 from go_opt.solver import ListScheduling, earliest_finish_placement, greedy_slicing, upward_ranks
 from go_opt.solver.constraints.fusion import constrained_fusion
 from go_opt.solver.constraints.plans import constrained_starts
@@ -133,11 +133,6 @@ def sliced_orders(start: Start) -> Iterator[Event]:
     for name, order in orders:
         yield from slices(search, f"slice: {name}", order, kernels)
     yield from slices(search, "slice: default order, unfused", start.order, start.order)
-
-
-def split_branches(start: Start) -> Iterator[Event]:
-    for name, order in start.orders.items():
-        yield from split_slices(start.search, f"slice: {name}", order, start.best_kernels)
 
 
 def _earliest_finish(search: SearchView, name: str, order: IntArray, group: IntArray) -> Proposal:

@@ -12,7 +12,7 @@ from go_opt.agents.decoding.proposals import Advice, PolicyPlan, own_plans, poli
 from go_opt.common.arrays import IntArray
 from go_opt.env import list_schedule
 from go_opt.search.methods.events import Event, NoPlan, Proposal, SearchView, Waiting, waiting_until
-from go_opt.search.methods.slices import split_slices, widest_slices
+from go_opt.search.methods.slices import widest_slices
 from go_opt.solver import earliest_finish_placement
 from go_opt.solver.orders import random_orders
 from go_opt.solver.orders.instance import instance
@@ -29,7 +29,7 @@ def guesses(search: SearchView, fused: IntArray, asked: Future[Advice | None] | 
     """
     graph, request = search.graph, search.request
     patience, plans, misses, best_s = PATIENCE, None, 0, search.best_s
-    for order, is_structured in _random_orders(search, fused):
+    for order in _random_orders(search, fused):
         misses, best_s = (misses, best_s) if search.best_s == best_s else (0, search.best_s)
         if asked is not None and (asked.done() or misses >= patience):
             yield from until_advised(search, asked)
@@ -45,19 +45,17 @@ def guesses(search: SearchView, fused: IntArray, asked: Future[Advice | None] | 
             yield from _policy_plan(search, next(plans))
             misses += 1
         yield from widest_slices(search, "slice: random order", order, fused)
-        if is_structured:  # uniform ones run all branches at once, so that segments hold few whole ones
-            yield from split_slices(search, "slice: random order", order, fused)
         misses += 1
 
 
-def _random_orders(search: SearchView, fused: IntArray) -> Iterator[tuple[IntArray, bool]]:
+def _random_orders(search: SearchView, fused: IntArray) -> Iterator[IntArray]:
     """Structured ones and uniform keys in turn: in stacks of layers structured ones are much alike."""
     graph, request = search.graph, search.request
     rng = np.random.default_rng((request.seed, 4))
     for structured in random_orders(graph, search.tables, fused, request.seed):
-        yield structured, True
+        yield structured
         if request.is_interval_alone:  # they take long for one sample
-            yield list_schedule(graph, fused, rng.random(int(fused.max()) + 1)), False
+            yield list_schedule(graph, fused, rng.random(int(fused.max()) + 1))
 
 
 def policy_alone(search: SearchView, asked: Future[Advice | None]) -> Iterator[Event]:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import Any, Final
 
-import numpy as np
-
 from go_opt.common.arrays import IntArray
 from go_opt.env import CostTables, cost_tables
 from go_opt.search.methods.copies import copies
@@ -23,7 +21,6 @@ from go_opt.solver import (
 )
 from go_opt.solver.orders.cheapest import charged_slicing, streams_weights
 from go_opt.solver.slicing.replicated.slice import slice_order_replicated
-from go_opt.solver.slicing.split import slice_order_split
 from go_opt.solver.slicing.streamed.forwarded import slice_order_forwarded
 
 RELAYED: Final = ", relayed"
@@ -31,7 +28,6 @@ REPLICATED: Final = ", replicated"
 STREAMED: Final = ", streaming counted"
 FORWARDED: Final = ", weights forwarded"
 ALLOTTED: Final = ", replicas allocated"
-SPLIT: Final = ", split branches"
 
 
 def slices(search: SearchView, method: str, order: IntArray, group: IntArray) -> Iterator[Event]:
@@ -57,21 +53,6 @@ def widest_slices(search: SearchView, method: str, order: IntArray, group: IntAr
         return
     is_relayed = search.passing == "relayed"
     yield from _cheapest(search, method, order, group, is_relayed=is_relayed)
-
-
-def split_slices(search: SearchView, method: str, order: IntArray, group: IntArray) -> Iterator[Event]:
-    """``order`` in segments of a chip for each branch, where the triangle rule leaves that open."""
-    target, request = search.target, search.request
-    is_open = target.constraints.triangle in ("longest_path", "three_chip")
-    chips_are_alike = bool((target.chip_kind == target.chip_kind[0]).all())
-    if not (is_open and chips_are_alike and target.goes_forward and request.objective == "throughput"):
-        return
-    placement = slice_order_split(search.graph, search.tables, order, group, at_most_s=search.best_s)
-    if placement is None:
-        yield Miss(method + SPLIT)
-        return
-    default = np.arange(search.graph.num_ops, dtype=np.int32)
-    yield Proposal(method + SPLIT, placement, order if request.decide == "all" else default, group)
 
 
 def _cheapest(

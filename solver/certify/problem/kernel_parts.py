@@ -17,9 +17,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, CodeArray, IntArray, LongArray
-from go_opt.common.compiling import compiled, int64
+from go_opt.common.compiling import compiled, compiled_inner, int64
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, REDUCTION, LoopRoles
-from go_opt.solver.problem.components import root_of
 
 MOST_OPS: Final = 8192  # beyond, ops of one trip count are one part: sets of ancestors take N^2 bits
 
@@ -117,3 +116,12 @@ def _parts(
                 is_on_chain[at] = True
                 at = back[at]
     return root, is_on_chain
+
+
+@compiled_inner
+def root_of(root: LongArray, member: int) -> int:
+    """What stands for the component of ``member``; halves the way there (Tarjan and van Leeuwen 1984)."""
+    while root[member] != member:
+        root[member] = root[root[member]]
+        member = root[member]
+    return member
