@@ -18,9 +18,9 @@ from go_opt.solver.propagation.modes import Placements, fix, sample
 from go_opt.solver.propagation.propagators import rule_tables
 from go_opt.solver.propagation.search import Solver
 from go_opt.solver.scheduling import (
-    ListScheduling,
     ScheduleAnnealing,
     earliest_finish_placement,
+    list_scheduling,
     upward_ranks,
 )
 from go_opt.solver.scheduling.bounds import latency_bound
@@ -39,7 +39,6 @@ __all__ = [
     "Colocate",
     "CutAfter",
     "Forbid",
-    "ListScheduling",
     "Passing",
     "Pin",
     "PlacementProblem",
@@ -62,6 +61,7 @@ __all__ = [
     "joint_refinement_problem",
     "latency_bound",
     "likelihood_slicing",
+    "list_scheduling",
     "most_chips_adjacent",
     "needed_relays",
     "placement_problem",

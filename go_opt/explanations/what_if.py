@@ -19,7 +19,7 @@ from go_opt.env.target.topology import build_topology
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import Objective
-from go_opt.solver import ListScheduling, upward_ranks
+from go_opt.solver import list_scheduling, upward_ranks
 
 FASTER: Final = 1.1  # ten percent
 _MORE_BYTES: Final = 4_000_000
@@ -60,7 +60,7 @@ def _listed_s(graph: Graph, target: Target, plan: Plan) -> float:
     """Makespan of the plan's kernels by list scheduling along upward ranks."""
     tables = cost_tables(graph, target)
     rank = upward_ranks(tables, plan.order, number_kernels(plan.order, plan.fusion_group), 1.0)
-    rows = [row[None] for row in ListScheduling(tables, plan.order, plan.fusion_group, rank).best]
+    rows = [row[None] for row in list_scheduling(tables, plan.order, plan.fusion_group, rank)]
     return float(makespans_s(tables, evaluate_batch(tables, *rows), *rows)[0])
 
 

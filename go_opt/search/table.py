@@ -98,8 +98,6 @@ METHODS: Final = (
     # Annealing of whole schedules.
     Method("annealed schedules", "in turn", lambda v: is_for_latency(v) and schedules.is_scheduled(v),
            lambda s: schedules.annealed(s.search), "annealed schedules"),
-    # Earliest finish along ranks that are drawn.
-    Method("drawn ranks", "in turn", is_for_latency, schedules.drawn_ranks, "drawn ranks"),
     # Random orders, sliced, and the policy's plans in turn with them.
     Method("guesses", "in turn", is_open,
            lambda s: guesses(s.search, s.best_kernels, s.advice), MISSION),

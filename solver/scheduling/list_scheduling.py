@@ -2,14 +2,10 @@
 
 The rule of HEFT (Topcuoglu et al., "Performance-effective and low-complexity task scheduling for
 heterogeneous computing", TPDS 2002), gaps between kernels included, where links are taken into account: a
-tensor leaves when its links are free, and once for all readers on a chip. Priorities are drawn around the
-best ones met, a (1+1) evolution strategy (Rechenberg, "Evolutionsstrategie", 1973); what counts is the
-makespan of the environment.
+tensor leaves when its links are free, and once for all readers on a chip.
 """
 
 from __future__ import annotations
-
-from typing import Final
 
 import numpy as np
 
@@ -17,99 +13,47 @@ from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.heap import heap_pop, heap_push
-from go_opt.env.model.execution import NONE, Package, execute
+from go_opt.env.kernels.numbering import number_kernels
+from go_opt.env.model.execution import NONE, Package
 from go_opt.solver.scheduling.lists import Lists, fill_sequence, find_slot, lists_of, take_slot
 from go_opt.solver.scheduling.schedule import scheduling_package
 
-SPREADS: Final = (0.3, 0.1, 0.03)  # standard deviations of the logarithm of a priority drawn anew
-SHARES: Final = (1.0, 0.3, 0.1, 0.03)  # of the kernels whose priorities are
+
+def list_scheduling(
+    tables: CostTables,
+    order: IntArray,
+    fusion_group: IntArray,
+    rank: FloatArray,
+    *,
+    fills_gaps: bool = True,
+) -> tuple[IntArray, IntArray, IntArray]:
+    """``(placement, order, fusion_group)``, [N] each, of kernels placed by ``rank`` [M], highest first.
+
+    Args:
+      order: [N] along which the kernels of ``fusion_group`` [N] are numbered.
+      fills_gaps: whether a kernel may run before others of its chip that were placed earlier.
+    """
+    lists = lists_of(tables, order, fusion_group, rank, fills_gaps)
+    _schedule(scheduling_package(tables), lists)
+    kernel_of = lists.ops["kernel"].astype(np.int32)
+    placement = lists.kernels["chip"][kernel_of].astype(np.int32)
+    place = np.empty(len(lists.placed), np.int64)
+    place[lists.sequence] = np.arange(len(place))
+    within = np.empty(len(kernel_of), np.int64)  # ops of a kernel stay in the order given
+    within[order] = np.arange(len(kernel_of))
+    return placement, np.lexsort((within, place[kernel_of])).astype(np.int32), kernel_of
 
 
-class ListScheduling:
-    """Schedules of kernels that stay; :meth:`run` it in slices of any size."""
-
-    def __init__(
-        self,
-        tables: CostTables,
-        order: IntArray,
-        fusion_group: IntArray,
-        rank: FloatArray,
-        *,
-        fills_gaps: bool = True,
-    ) -> None:
-        """Place kernels by ``rank`` [M], numbered along ``order`` [N].
-
-        Args:
-          fills_gaps: whether a kernel may run before others of its chip that were placed earlier.
-        """
-        self._package, self._order = scheduling_package(tables), order
-        self._lists = lists_of(tables, order, fusion_group, rank, fills_gaps)
-        _first(self._package, self._lists)
-
-    def run(self, draws: int, rng: np.random.Generator) -> None:
-        """Draw so many times; other threads run meanwhile."""
-        _run(self._package, self._lists, draws, rng)
-
-    @property
-    def best_s(self) -> float:
-        """Makespan of the best schedule so far."""
-        return float(self._lists.best_s[0])
-
-    @property
-    def best(self) -> tuple[IntArray, IntArray, IntArray]:
-        """``(placement, order, fusion_group)`` of the best schedule so far, [N] each."""
-        lists = self._lists
-        kernel_of = lists.ops["kernel"].astype(np.int32)
-        placement = lists.placed["best_chip"][kernel_of].astype(np.int32)
-        place = np.empty(len(lists.placed), np.int64)
-        place[lists.best_sequence[: len(place)]] = np.arange(len(place))
-        within = np.empty(len(kernel_of), np.int64)  # ops of a kernel stay in the order given
-        within[self._order] = np.arange(len(kernel_of))
-        order = np.lexsort((within, place[kernel_of])).astype(np.int32)
-        return placement, order, kernel_of
+def earliest_finish_placement(tables: CostTables, order: IntArray, fusion_group: IntArray) -> IntArray:
+    """[N] chip of each op, where kernels along ``order`` go where they finish first; arguments are [N]."""
+    num_kernels = int(number_kernels(order, fusion_group).max()) + 1
+    falling = np.arange(num_kernels, 0, -1, dtype=np.float64)
+    return list_scheduling(tables, order, fusion_group, falling, fills_gaps=False)[0]
 
 
 @uncounted
-def _first(package: Package, lists: Lists) -> None:
-    lists.best_s[0] = np.inf
-    _schedule(package, lists)
-    _keep(lists, _makespan_s(package, lists))
-
-
-@uncounted
-def _run(package: Package, lists: Lists, draws: int, rng: np.random.Generator) -> None:
-    for _ in range(draws):
-        spread = SPREADS[int64(rng.random() * len(SPREADS))]
-        share = SHARES[int64(rng.random() * len(SHARES))]
-        for kernel in range(len(lists.placed)):
-            is_drawn = rng.random() < share
-            lists.drawn[kernel] = lists.noise[kernel] + (spread * rng.standard_normal() if is_drawn else 0.0)
-        _schedule(package, lists)
-        seconds = _makespan_s(package, lists)
-        if seconds <= lists.best_s[0]:
-            _keep(lists, seconds)
-
-
-@uncounted_inner
-def _makespan_s(package: Package, lists: Lists) -> float:
-    at_most_s = lists.best_s[0]
-    return execute(
-        package, lists.kernels, lists.ops, lists.sequence, len(lists.placed), lists.stream_bytes, at_most_s
-    )
-
-
-@uncounted_inner
-def _keep(lists: Lists, seconds: float) -> None:
-    lists.best_s[0] = seconds
-    for kernel in range(len(lists.placed)):
-        lists.noise[kernel] = lists.drawn[kernel]
-        lists.placed[kernel].best_chip = lists.kernels[kernel].chip
-        lists.best_sequence[kernel] = lists.sequence[kernel]
-
-
-@uncounted_inner
 def _schedule(package: Package, lists: Lists) -> None:
-    """Place every kernel by ``drawn``; fills in chips, seconds and the sequence."""
+    """Place every kernel; fills in chips, seconds and the sequence."""
     size = _begin(package, lists)
     host_s = 0.0
     place = 0
@@ -139,7 +83,6 @@ def _begin(package: Package, lists: Lists) -> int:
     lists.link_free_s[:] = 0.0
     for kernel in range(len(lists.placed)):
         lists.placed[kernel].waits_for = 0
-        lists.priority[kernel] = lists.rank[kernel] * np.exp(lists.drawn[kernel])
     for tensor in range(len(lists.producer)):
         for chip in range(len(lists.chips)):
             lists.there_s[tensor, chip] = np.inf

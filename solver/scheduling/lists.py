@@ -16,9 +16,9 @@ from go_opt.env.model.makespan import decisions
 
 MOST_GAPS: Final = 4096
 
-# Of a kernel while kernels are placed: tensors it waits for, its place among those placed, the kernels
-# that run before and behind it on its chip, or NONE, and its chip in the best schedule.
-PLACED: Final = record("waits_for place before behind best_chip", "start_s end_s")
+# Of a kernel while kernels are placed: tensors it waits for, its place among those placed, and the kernels
+# that run before and behind it on its chip, or NONE.
+PLACED: Final = record("waits_for place before behind", "start_s end_s")
 # Of a chip: the first and the last kernel on it, or NONE; when all that a kernel reads is there; where in
 # time the kernel would start, and behind which other one.
 CHIP: Final = record("first last slot_before", "arrival_s slot_s")
@@ -29,8 +29,7 @@ class Lists(NamedTuple):
 
     kernels: RecordArray  # [N] KERNEL
     ops: RecordArray  # [N] OP
-    sequence: IntArray  # [N]
-    best_sequence: IntArray  # [N]
+    sequence: IntArray  # [M]
     placed: RecordArray  # [M] PLACED
     kind_s: FloatArray  # [Q, M] infinite where the kind cannot run an op of the kernel
     reads: IntArray  # [R] activations and inputs that ops read
@@ -41,13 +40,8 @@ class Lists(NamedTuple):
     link_free_s: FloatArray  # [L]
     chips: RecordArray  # [D] CHIP
     heap: LongArray  # [M]
-    rank: FloatArray  # [M]
-    noise: FloatArray  # [M] logarithms
-    drawn: FloatArray  # [M]
     priority: FloatArray  # [M]
-    stream_bytes: LongArray  # [D] none
-    most_gaps: LongArray  # [1] looked at, from the last one back
-    best_s: FloatArray  # [1]
+    most_gaps: int  # looked at, from the last one back
 
 
 def lists_of(
@@ -59,12 +53,11 @@ def lists_of(
     kind_s = kernel_seconds(tables, kernel_of)
     kind, op = np.nonzero(~tables.can_run)
     kind_s[kind, kernel_of[op]] = np.inf
-    num_kernels, num_ops, num_chips = kind_s.shape[1], tables.num_ops, tables.num_chips
+    num_kernels, num_chips = kind_s.shape[1], tables.num_chips
     return Lists(
         kernels=kernels,
         ops=ops,
-        sequence=np.zeros(num_ops, np.int32),
-        best_sequence=np.zeros(num_ops, np.int32),
+        sequence=np.zeros(num_kernels, np.int32),
         placed=np.zeros(num_kernels, PLACED),
         kind_s=kind_s,
         reads=tables.reader_tensor[tables.op_read].astype(np.int32),
@@ -75,13 +68,8 @@ def lists_of(
         link_free_s=np.zeros(len(tables.link_s_per_byte)),
         chips=np.zeros(num_chips, CHIP),
         heap=np.zeros(num_kernels, np.int64),
-        rank=rank,
-        noise=np.zeros(num_kernels),
-        drawn=np.zeros(num_kernels),
-        priority=np.zeros(num_kernels),
-        stream_bytes=np.zeros(num_chips, np.int64),
-        most_gaps=np.array([MOST_GAPS * fills_gaps]),
-        best_s=np.zeros(1),
+        priority=rank,
+        most_gaps=MOST_GAPS * fills_gaps,
     )
 
 
@@ -94,7 +82,7 @@ def find_slot(lists: Lists, kernel: int, chip: int) -> float:
     behind = chips[chip].last
     start_s = arrival_s if behind == NONE else max(arrival_s, placed[behind].end_s)
     before = behind
-    for _ in range(lists.most_gaps[0]):
+    for _ in range(lists.most_gaps):
         if behind == NONE or placed[behind].end_s <= arrival_s:
             break
         ahead = placed[behind].before

@@ -77,10 +77,11 @@ def assert_consistent(graph: Graph, target: Target, result: OptimizeResult) -> N
         assert getattr(result.metrics, name) == getattr(metrics, name)
     best = [step.best_s for step in result.history]
     assert best == sorted(best, reverse=True)
-    assert best[-1] == reached_s
+    assert best[-1] <= reached_s  # another plan of the search may fare better in the simulator
+    assert reached_s in [step.objective_s for step in result.history]
     assert [step.evaluations for step in result.history] == list(range(1, len(best) + 1))
     assert result.evaluations == len(result.history)
-    assert min(step.objective_s for step in result.history) == reached_s
+    assert min(step.objective_s for step in result.history) == best[-1]
     assert result.bound_reason
     assert result.lower_bound_s <= reached_s * (1 + 1e-9)
     if result.lower_bound_s > 0:

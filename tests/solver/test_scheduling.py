@@ -14,10 +14,10 @@ from go_opt.env import Target, cost_tables, evaluate_plan, loop_roles
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.solver import (
-    ListScheduling,
     ScheduleAnnealing,
     earliest_finish_placement,
     latency_bound,
+    list_scheduling,
     upward_ranks,
     verify,
 )
@@ -96,20 +96,11 @@ def test_annealing_finds_the_best_schedule_of_tiny_graphs(seed: int) -> None:
 
 @settings(max_examples=examples(60))
 @given(seed=seeds)
-def test_listed_schedules_are_valid_and_last_as_long_as_told(seed: int) -> None:
+def test_listed_schedules_are_valid(seed: int) -> None:
     graph, target = free_case(seed, 30, 5)
     tables, order = cost_tables(graph, target), np.arange(graph.num_ops, dtype=np.int32)
-    rank = upward_ranks(tables, order, order, 1.0)
-    scheduling, draws_of = ListScheduling(tables, order, order, rank), np.random.default_rng
-    first_s = scheduling.best_s
-    scheduling.run(30, draws_of(seed))
-    assert scheduling.best_s <= first_s
-    assert scheduling.best_s == pytest.approx(makespan_s(graph, target, scheduling.best), rel=1e-9)
-    # Alone or in slices: the same.
-    again, rng = ListScheduling(tables, order, order, rank), draws_of(seed)
-    for draws in (1, 9, 20):
-        again.run(draws, rng)
-    assert again.best_s == scheduling.best_s
+    listed = list_scheduling(tables, order, order, upward_ranks(tables, order, order, 1.0))
+    assert makespan_s(graph, target, listed) < np.inf
 
 
 def test_a_kernel_goes_where_it_finishes_first() -> None:

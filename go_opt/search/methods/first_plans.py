@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
 
 import numpy as np
 
 from go_opt.agents.decoding.proposals import Advice
 from go_opt.common.arrays import IntArray
 from go_opt.env import greedy_fusion, loop_roles
-from go_opt.env.kernels.numbering import number_kernels
 from go_opt.errors import InfeasibleError
 from go_opt.search.methods.copies import joined_kernels
 from go_opt.search.methods.events import (
@@ -26,12 +23,10 @@ from go_opt.search.methods.events import (
     has_static_constraints,
 )
 from go_opt.search.methods.slices import slices
-from go_opt.solver import ListScheduling, earliest_finish_placement, greedy_slicing, upward_ranks
+from go_opt.solver import earliest_finish_placement, greedy_slicing
 from go_opt.solver.constraints.fusion import constrained_fusion
 from go_opt.solver.constraints.plans import constrained_starts
 from go_opt.solver.orders import fixed_orders
-
-TRANSFER_WEIGHTS: Final = (1.0, 0.0, 4.0)  # in upward ranks
 
 
 @dataclass
@@ -40,7 +35,6 @@ class Start:
 
     search: SearchView
     advice: Future[Advice | None] | None = None  # of the policy, where one takes part
-    _lists: list[ListScheduling] = field(default_factory=list)
 
     @cached_property
     def order(self) -> IntArray:
@@ -59,15 +53,6 @@ class Start:
     def joined(self) -> tuple[IntArray, IntArray]:
         """An order, and its kernels joined wherever they may be."""
         return joined_kernels(self.search, self.kernels)
-
-    def lists(self) -> Iterator[ListScheduling]:
-        """List schedules of either order by upward ranks, in which transfers weigh more or less."""
-        tables, given = self.search.tables, (self.joined, (self.order, self.kernels))
-        for number, ((order, kernels), weight) in enumerate(itertools.product(given, TRANSFER_WEIGHTS)):
-            if number == len(self._lists):
-                rank = upward_ranks(tables, order, number_kernels(order, kernels), weight)
-                self._lists.append(ListScheduling(tables, order, kernels, rank))
-            yield self._lists[number]
 
     @property
     def best_kernels(self) -> IntArray:

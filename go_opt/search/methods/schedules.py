@@ -1,7 +1,8 @@
-"""Proposals for the makespan on targets without static constraints: ranks, and annealing of schedules."""
+"""Proposals for the makespan where placements are free: upward ranks, and annealing of schedules."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,15 +11,14 @@ from typing import Final
 import numpy as np
 
 from go_opt.env import loop_roles
+from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.plan import Plan
 from go_opt.search.compiling.kernel_cache import are_compiled
 from go_opt.search.methods.events import Event, Miss, Proposal, SearchView, waiting_until
 from go_opt.search.methods.first_plans import Start
-from go_opt.solver import Forbid, ListScheduling, Pin, ScheduleAnnealing
+from go_opt.solver import Forbid, Pin, ScheduleAnnealing, list_scheduling, upward_ranks
 
-RANKED: Final = "earliest finish: upward rank"
-OPS_PLACED: Final = 1 << 14  # in a round of draws
-MOST_DRAWS: Final = 64
+TRANSFER_WEIGHTS: Final = (1.0, 0.0, 4.0)  # in upward ranks
 LEAST_MOVES: Final = 16  # of a chain in a round
 OPS_MOVED: Final = 1 << 20  # in a round: a move looks at all ops
 MOST_MOVES: Final = 1 << 14
@@ -33,28 +33,11 @@ def is_scheduled(search: SearchView) -> bool:
 
 
 def ranked(start: Start) -> Iterator[Event]:
-    """Earliest finish along upward ranks."""
-    yield from map(_proposal, start.lists())
-
-
-def drawn_ranks(start: Start) -> Iterator[Event]:
-    """The same along ranks drawn anew around the best ones so far; each of the draws of a round counts.
-
-    Every setting has one round, and then that goes on which found the best schedule.
-    """
-    search = start.search
-    rng = np.random.default_rng((search.request.seed, 1))
-    draws = min(max(OPS_PLACED // search.graph.num_ops, 1), MOST_DRAWS)
-    lists = start.lists()
-    while True:
-        one = next(lists, None) or min(start.lists(), key=lambda one: one.best_s)
-        one.run(draws, rng)
-        yield from [Miss(RANKED)] * (draws - 1)
-        yield _proposal(one) if one.best_s < search.best_s else Miss(RANKED)
-
-
-def _proposal(lists: ListScheduling) -> Proposal:
-    return Proposal(RANKED, *lists.best)
+    """List schedules of either order by upward ranks, in which transfers weigh more or less."""
+    tables, given = start.search.tables, (start.joined, (start.order, start.kernels))
+    for (order, kernels), weight in itertools.product(given, TRANSFER_WEIGHTS):
+        rank = upward_ranks(tables, order, number_kernels(order, kernels), weight)
+        yield Proposal("earliest finish: upward rank", *list_scheduling(tables, order, kernels, rank))
 
 
 def annealed(search: SearchView) -> Iterator[Event]:
