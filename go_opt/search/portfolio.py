@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +27,6 @@ LONGEST_S: Final = 60.0  # longer budgets, and those in evaluations alone, count
 FAVOUR: Final = 3.0  # turns of the method that found the best plan so far, for one of each other
 NOTABLY: Final = 0.999  # better, to be the finder: many small steps are no reason to go on
 HEAD_START: Final = 0.2  # of the time, for guesses: on small graphs they lose patience long before
-FIRST_EVENTS: Final = 16  # of the rounds of improvement, where only placements are decided
 
 
 def policy_takes_part(graph: Graph, target: Target, request: Request) -> bool:
@@ -83,9 +81,6 @@ def _others(start: Start, last: Sequence[Iterator[Event]]) -> Iterator[Event]:
         if is_along_ring(search) or is_for_latency(search):
             yield from waiting_until(are_compiled)
     turns = [method.events(start) for method in serving(search, "in turn")]
-    if search.request.decide == "placement":
-        for rounds in turns[:1]:  # most graphs are solved in these: the search over orders need not begin
-            yield from islice(rounds, FIRST_EVENTS)
     head_start = HEAD_START if search.request.decide == "all" else 0.0
     yield from _in_turn(search, [*turns, *last], head_start)
 

@@ -60,6 +60,11 @@ def is_open(search: SearchView) -> bool:
     return search.request.decide == "all"
 
 
+def has_orders(search: SearchView) -> bool:
+    """Whether slicings of other orders are of use: along a ring they place in other ways, too."""
+    return is_open(search) or is_along_ring(search)
+
+
 def is_free(search: SearchView) -> bool:
     return not has_static_constraints(search.target)
 
@@ -92,14 +97,14 @@ METHODS: Final = (
     Method("joined kernels", "next", lambda v: is_free(v) and is_open(v),
            first_plans.joined, "joined kernels"),
     # The same of a few other orders, and of one kernel for each op.
-    Method("fixed orders", "next", is_open, first_plans.sliced_orders, "fixed orders"),
+    Method("fixed orders", "next", has_orders, first_plans.sliced_orders, "fixed orders"),
     # Earliest finish along upward ranks.
     Method("upward ranks", "next", is_for_latency, schedules.ranked, "upward ranks"),
     # Annealing of whole schedules.
     Method("annealed schedules", "in turn", lambda v: is_for_latency(v) and schedules.is_scheduled(v),
            lambda s: schedules.annealed(s.search), "annealed schedules"),
     # Random orders, sliced, and the policy's plans in turn with them.
-    Method("guesses", "in turn", is_open,
+    Method("guesses", "in turn", has_orders,
            lambda s: guesses(s.search, s.best_kernels, s.advice), MISSION),
     # Annealing on the best plan's placement, and the refinement that finds placements and proves a bound.
     Method("rounds of improvement", "in turn",

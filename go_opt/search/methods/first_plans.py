@@ -117,7 +117,8 @@ def sliced_orders(start: Start) -> Iterator[Event]:
         yield from (_earliest_finish(search, name, order, kernels) for name, order in orders)
     for name, order in orders:
         yield from slices(search, f"slice: {name}", order, kernels)
-    yield from slices(search, "slice: default order, unfused", start.order, start.order)
+    if search.request.decide == "all":
+        yield from slices(search, "slice: default order, unfused", start.order, start.order)
 
 
 def _earliest_finish(search: SearchView, name: str, order: IntArray, group: IntArray) -> Proposal:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
+
 from go_opt.common.arrays import IntArray
 from go_opt.env import CostTables, cost_tables
 from go_opt.search.methods.copies import copies
@@ -105,7 +107,7 @@ def _replicated(search: SearchView, method: str, order: IntArray, group: IntArra
     if streams and search.target.goes_forward:
         at_most_s = min(search.best_s, search.last_interval_s)
         forwarded = slice_order_forwarded(*given, passing=passing, at_most_s=at_most_s, **rules)
-        yield _sliced(method + FORWARDED, order, group, forwarded)
+        yield _sliced(search, method + FORWARDED, order, group, forwarded)
 
 
 def _in_turn(
@@ -123,18 +125,23 @@ def _in_turn(
     slicing = None
     for cut in cuts:
         slicing = cut()
-        yield _sliced(method, order, group, slicing)
+        yield _sliced(search, method, order, group, slicing)
     if slicing is None or not streams_weights(slicing, search.last_interval_s):
         return False
     slicing = charged_slicing(slicing, search.last_interval_s, search.best_s, charged)
     if slicing is not None:
-        yield _sliced(method + STREAMED, order, group, slicing)
+        yield _sliced(search, method + STREAMED, order, group, slicing)
     return True
 
 
-def _sliced(method: str, order: IntArray, group: IntArray, slicing: Slicing | None) -> Proposal | Miss:
+def _sliced(
+    search: SearchView, method: str, order: IntArray, group: IntArray, slicing: Slicing | None
+) -> Proposal | Miss:
+    """Where only placements are decided, ops run in the default order."""
     if slicing is None:
         return Miss(method)
+    if search.request.decide == "placement":
+        order = np.arange(search.graph.num_ops, dtype=np.int32)
     plan = slicing.placement, order, group
     return Proposal(method, *plan, replication=slicing.replication, forwards=slicing.forwards)
 
