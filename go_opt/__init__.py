@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from go_opt.frontends import from_torch as from_torch
     from go_opt.frontends import to_networkx as to_networkx
     from go_opt.frontends.onnx_model import OnnxModel as OnnxModel
+    from go_opt.hardware import Measured as Measured
     from go_opt.hardware import serve_environment as serve_environment
     from go_opt.measured_costs import with_measured_costs as with_measured_costs
     from go_opt.model.graph import Graph as Graph
@@ -79,6 +80,7 @@ _DOORS = {
     "Forbid": "go_opt.solver",
     "Graph": "go_opt.model.graph",
     "LocalClient": "go_opt.service.client.local_client",
+    "Measured": "go_opt.hardware",
     "Metrics": "go_opt.env",
     "Operation": "go_opt.service.client.operation",
     "OnnxModel": "go_opt.frontends.onnx_model",

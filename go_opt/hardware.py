@@ -7,7 +7,7 @@ import statistics
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -27,10 +27,17 @@ if TYPE_CHECKING:
     from go_opt.service.observability.watching import Watching
 
 
+class Measured(NamedTuple):
+    """A measurement that also knows what each chip took, from which ``go-opt calibrate`` learns far more."""
+
+    seconds: float  # as Hardware.evaluate returns them alone
+    chip_s: Sequence[float]  # [D] seconds each chip computes for an inference
+
+
 class Hardware(Protocol):
     """What measures plans."""
 
-    def evaluate(self, graph: Graph, target: Target, plan: Plan) -> float | None:
+    def evaluate(self, graph: Graph, target: Target, plan: Plan) -> float | Measured | None:
         """Seconds between two inferences in steady state, or of one inference alone where that is what
         it is served for (``objective``); None where this plan does not run.
 
@@ -65,18 +72,23 @@ class HardwareEnvironment:
         """Get ready to measure plans of ``graph`` on ``target``."""
         return HardwareSession(self, graph, target)
 
-    def measured_s(self, graph: Graph, target: Target, plan: Plan) -> float | None:
-        """The median of the measurements; None where the plan does not run."""
+    def measured(self, graph: Graph, target: Target, plan: Plan) -> Measured | None:
+        """The medians of the measurements; None where the plan does not run. Chips are NaN where not seen."""
         measured = []
         for _ in range(self.repeats):
             with self._free:
-                seconds = self.hardware.evaluate(graph, target, plan)
-            if seconds is None:
+                answer = self.hardware.evaluate(graph, target, plan)
+            if answer is None:
                 return None
+            unseen = [math.nan] * target.num_chips
+            seconds, chip_s = answer if isinstance(answer, tuple) else (answer, unseen)
             if not 0 < seconds < math.inf:
                 raise EnvironmentFailedError(f"a plan was measured to take {seconds} s.")
-            measured.append(float(seconds))
-        return statistics.median(measured)
+            if len(chip_s) != target.num_chips:
+                raise EnvironmentFailedError(f"{len(chip_s)} chips of {target.num_chips} were measured.")
+            measured.append((float(seconds), np.asarray(chip_s, np.float64)))
+        chips = np.median([chip_s for _, chip_s in measured], axis=0)
+        return Measured(statistics.median(seconds for seconds, _ in measured), chips.tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,10 +106,12 @@ class HardwareSession:
 
     def evaluate_plans(self, plans: Sequence[Plan]) -> Evaluations:
         """Measure the plans, one after the other."""
-        measured = [self.environment.measured_s(self.graph, self.target, plan) for plan in plans]
+        measured = [self.environment.measured(self.graph, self.target, plan) for plan in plans]
+        unseen = [math.nan] * self.target.num_chips
         return Evaluations(
-            np.array([math.inf if seconds is None else seconds for seconds in measured], dtype=np.float64),
-            np.array([seconds is not None for seconds in measured], dtype=np.bool_),
+            np.array([math.inf if each is None else each.seconds for each in measured], dtype=np.float64),
+            np.array([each is not None for each in measured], dtype=np.bool_),
+            np.array([unseen if each is None else each.chip_s for each in measured], dtype=np.float64),
         )
 
     def close(self) -> None:

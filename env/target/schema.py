@@ -137,7 +137,7 @@ _KIND_SIM: Final = _table(
         "tiles_at_once": _whole("Output tiles computed side by side."),
         "fill_s": _non_negative("Seconds until the first result leaves a matrix unit."),
         "vector_lanes": _whole("Elements that a vector unit takes at a time."),
-        "dma_engines": _whole("Transfers that a chip sends at a time."),
+        "dma_engines": _whole("Transfers that a chip sends at a time; 0: any number.", 0),
         "dma_setup_s": _non_negative("Seconds of each transfer before its first byte."),
         "alignment_bytes": _whole("Of buffers in memory."),
         "stream_buffer_bytes": _whole("Set aside on a chip that streams weights.", 0),

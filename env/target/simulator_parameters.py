@@ -108,7 +108,7 @@ def read_kind(table: TomlTable) -> KindParameters:
         tiles_at_once=table.count("tiles_at_once"),
         fill_s=table.non_negative("fill_s"),
         vector_lanes=table.count("vector_lanes"),
-        dma_engines=table.count("dma_engines"),
+        dma_engines=table.natural("dma_engines"),
         dma_setup_s=table.non_negative("dma_setup_s"),
         alignment_bytes=table.count("alignment_bytes"),
         stream_buffer_bytes=table.natural("stream_buffer_bytes"),

@@ -18,6 +18,7 @@ from go_opt.agents.training.problems.variation import Variation, varied_target
 from go_opt.common.arrays import IntArray
 from go_opt.env import Target, evaluate_plan, load_target
 from go_opt.errors import EnvironmentFailedError, InvalidInputError
+from go_opt.hardware import HardwareEnvironment, Measured
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.service.environment.environment_service import EnvironmentService
@@ -26,7 +27,7 @@ from go_opt.service.server import serve_in_thread
 from go_opt.solver import verify
 from tests.copies import with_legal_copies
 from tests.replicated import random_stages, replicated_plan
-from tests.strategies import random_graph, random_order, random_plan, small_mcm
+from tests.strategies import make_plan, random_graph, random_order, random_plan, small_mcm, toy_graph
 
 Batch = tuple[IntArray, IntArray, IntArray]
 
@@ -150,6 +151,27 @@ def test_replicated_stages_relays_and_clones(environment: Environment, here: Loc
     assert {*np.isfinite(want_s).tolist()} == {True, False}
     np.testing.assert_array_equal(answer.objective_s, want_s, strict=True)
     np.testing.assert_array_equal(answer.valid, np.isfinite(want_s), strict=True)
+    assert answer.chip_s is not None
+    for i in np.flatnonzero(answer.valid).tolist():
+        seen = evaluate_plan(graph, target, plans[i], fidelity=here.fidelity).compute_s
+        np.testing.assert_array_equal(answer.chip_s[i], seen, strict=True)
+
+
+def test_chips_that_hardware_has_seen_come_with_its_answer() -> None:
+    class Board:
+        def evaluate(self, graph: Graph, target: Target, plan: Plan) -> float | Measured:
+            return Measured(3e-6, [2e-6, 3e-6]) if plan.placement.any() else 5e-6
+
+    graph, target = toy_graph(), small_mcm()
+    plans = [make_plan(graph, target, [0] * 6), make_plan(graph, target, [0] * 5 + [1])]
+    service = EnvironmentService({("hardware", "throughput"): HardwareEnvironment(Board(), repeats=3)})
+    with (
+        serve_in_thread([service]) as address,
+        open_session(RemoteEnvironment(address), graph, target) as session,
+    ):
+        answer = session.evaluate(*stacked(plans))
+    assert answer.objective_s.tolist() == [5e-6, 3e-6]
+    np.testing.assert_array_equal(answer.chip_s, [[np.nan, np.nan], [2e-6, 3e-6]])
 
 
 @pytest.mark.parametrize("num_plans", [0, 1, 2, 7])

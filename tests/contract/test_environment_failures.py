@@ -69,6 +69,14 @@ NONSENSE: dict[str, tuple[Answer, str]] = {
     "too short": (lambda t, v: Evaluations(t[1:], v[1:]), "objective_s has shape (1,), must be (2,)"),
     "too long": (lambda t, v: Evaluations(t, np.r_[v, v]), "valid has shape (4,), must be (2,)"),
     "a column": (lambda t, v: Evaluations(t[:, None], v), "objective_s has shape (2, 1), must be (2,)"),
+    "chips below zero": (
+        lambda t, v: Evaluations(t, v, np.array([[1.0, -1.0]] * 2)),
+        "chip_s must be seconds of every plan and chip",
+    ),
+    "chips of one plan": (
+        lambda t, v: Evaluations(t, v, np.ones((1, 2))),
+        "chip_s must be seconds of every plan and chip",
+    ),
     "a number": (lambda t, v: Evaluations(t[0], v), "objective_s has shape (), must be (2,)"),
 }
 FAILURES: dict[str, tuple[Answer, str]] = {

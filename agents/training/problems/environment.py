@@ -39,6 +39,7 @@ class Evaluations:
 
     objective_s: FloatArray  # [B] interval or makespan, by the objective; infinite where invalid
     valid: BoolArray  # [B] True where activations fit every chip, and the plan runs
+    chip_s: FloatArray | None = None  # [B, D] seconds of each chip for an inference; NaN where not seen
 
 
 class Session(Protocol):
@@ -90,7 +91,7 @@ class LocalEnvironment:
 
     def open(self, graph: Graph, target: Target) -> Session:
         evaluate = partial(self._evaluate, graph, target, cost_tables(graph, target))
-        of_plan = partial(self._objective_s, graph, target)
+        of_plan = partial(self._of_plan, graph, target)
         if self.workers == 1:
             return _LocalSession(evaluate, partial(map, of_plan))
         return _LocalSession(partial(self._shared, evaluate), partial(self._pool.map, of_plan))
@@ -109,10 +110,10 @@ class LocalEnvironment:
             reached_s = makespans_s(tables, terms, *plans) if is_latency else terms.interval_s
         return Evaluations(np.where(valid, reached_s, np.inf), valid)
 
-    def _objective_s(self, graph: Graph, target: Target, plan: Plan) -> float:
-        """Of one plan; infinite where it is not valid."""
+    def _of_plan(self, graph: Graph, target: Target, plan: Plan) -> tuple[float, FloatArray]:
+        """Seconds of one plan, infinite where it is not valid, and of its chips."""
         metrics = evaluate_plan(graph, target, plan, fidelity=self.fidelity)
-        return objective_s(metrics, self.objective) if metrics.valid else math.inf
+        return objective_s(metrics, self.objective) if metrics.valid else math.inf, metrics.compute_s
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
@@ -122,10 +123,8 @@ class LocalEnvironment:
         """What ``evaluate`` says of ``plans``, cut into a part for each worker."""
         num_parts = max(1, min(len(plans[0]), self.workers))
         parts = list(self._pool.map(evaluate, *(np.array_split(array, num_parts) for array in plans)))
-        return Evaluations(
-            np.concatenate([part.objective_s for part in parts]),
-            np.concatenate([part.valid for part in parts]),
-        )
+        names = ("objective_s", "valid")
+        return Evaluations(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 class CheckedSession:
@@ -174,13 +173,14 @@ class CheckedSession:
             answer = ask()
             reached_s = np.asarray(answer.objective_s).astype(np.float64, casting="same_kind")
             valid = np.asarray(answer.valid).astype(np.bool_, casting="no")
+            chip_s = None if answer.chip_s is None else np.asarray(answer.chip_s, np.float64)
         except Exception as cause:
             raise EnvironmentFailedError(
                 f"{self._name} failed at batch {batch}: {_reason(cause)}."
             ) from cause
-        if nonsense := _nonsense(reached_s, valid, num_plans):
+        if nonsense := _nonsense(reached_s, valid, chip_s, num_plans):
             raise EnvironmentFailedError(f"{self._name} answered nonsense at batch {batch}: {nonsense}.")
-        return Evaluations(np.where(valid, reached_s, np.inf), valid)
+        return Evaluations(np.where(valid, reached_s, np.inf), valid, chip_s)
 
     def close(self) -> None:
         """Close the session; once closed, do nothing.
@@ -250,11 +250,7 @@ def greedy_objective_s(session: Session, on_target: Instance) -> float:
 
 def as_evaluator(session: Session) -> Evaluate:
     """The session as the harness of the baselines asks it: seconds, infinite where invalid."""
-
-    def evaluate(placement: Plans, order: Plans, fusion_group: Plans) -> FloatArray:
-        return session.evaluate(placement, order, fusion_group).objective_s
-
-    return evaluate
+    return lambda placement, order, fusion_group: session.evaluate(placement, order, fusion_group).objective_s
 
 
 _Evaluator = Callable[..., Evaluations]  # (placement, order, fusion_group), [B, N] each
@@ -263,7 +259,7 @@ _Evaluator = Callable[..., Evaluations]  # (placement, order, fusion_group), [B,
 @dataclass(frozen=True, eq=False)
 class _LocalSession:
     _evaluate: _Evaluator
-    _objectives_s: Callable[[Sequence[Plan]], Iterable[float]]
+    _of_plans: Callable[[Sequence[Plan]], Iterable[tuple[float, FloatArray]]]
 
     def evaluate(self, placement: Plans, order: Plans, fusion_group: Plans) -> Evaluations:
         # A kernel compiles once more for arrays of any other type or layout.
@@ -271,8 +267,10 @@ class _LocalSession:
         return self._evaluate(*plans)
 
     def evaluate_plans(self, plans: Sequence[Plan]) -> Evaluations:
-        reached_s = np.array(list(self._objectives_s(plans)), dtype=np.float64)
-        return Evaluations(reached_s, np.isfinite(reached_s))
+        answers = list(self._of_plans(plans))
+        reached_s = np.array([seconds for seconds, _ in answers], dtype=np.float64)
+        chip_s = np.array([seconds for _, seconds in answers]) if answers else None
+        return Evaluations(reached_s, np.isfinite(reached_s), chip_s)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -286,7 +284,7 @@ def _reason(cause: Exception) -> str:
     return text if len(text) <= MAX_REASON_CHARS else f"{text[:MAX_REASON_CHARS]}…"
 
 
-def _nonsense(reached_s: FloatArray, valid: BoolArray, num_plans: int) -> str:
+def _nonsense(reached_s: FloatArray, valid: BoolArray, chip_s: FloatArray | None, num_plans: int) -> str:
     """What is wrong with an answer; empty where nothing is."""
     for field, array in (("objective_s", reached_s), ("valid", valid)):
         if array.shape != (num_plans,):
@@ -295,4 +293,6 @@ def _nonsense(reached_s: FloatArray, valid: BoolArray, num_plans: int) -> str:
     if is_bad.any():
         plan = int(np.argmax(is_bad))
         return f"objective_s of plan {plan} is {reached_s[plan]}, must be positive and finite where valid"
+    if chip_s is not None and (chip_s.ndim != 2 or len(chip_s) != num_plans or (chip_s < 0).any()):
+        return "chip_s must be seconds of every plan and chip, not below zero"
     return ""

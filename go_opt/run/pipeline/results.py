@@ -48,10 +48,10 @@ class RunResult:
         return 1 / self.wall_interval_s
 
 
-def busiest_chip_s(stages: tuple[StageRun, ...]) -> float:
-    """Processor seconds of the busiest chip for each inference of the pipeline."""
+def chip_seconds(stages: tuple[StageRun, ...]) -> dict[int, float]:
+    """Processor seconds of each chip for each inference of the pipeline."""
     seconds: dict[int, float] = {}
     for stage in stages:
         for chip in stage.chips:
             seconds[chip] = seconds.get(chip, 0.0) + stage.processor_s / stage.replication
-    return max(seconds.values())
+    return seconds

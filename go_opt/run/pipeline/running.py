@@ -27,7 +27,7 @@ from go_opt.run.pipeline.inputs import load_inputs, random_inputs
 from go_opt.run.pipeline.layout import NOT_LOADED, Layout, State
 from go_opt.run.pipeline.links import write_links
 from go_opt.run.pipeline.memory import shared_memory
-from go_opt.run.pipeline.results import RunResult, StageRun, busiest_chip_s
+from go_opt.run.pipeline.results import RunResult, StageRun, chip_seconds
 from go_opt.run.pipeline.workers import Workers, started
 
 MAX_INFERENCES: Final = 1_000_000
@@ -211,7 +211,7 @@ def _result(manifest: Manifest, layout: Layout, host: _Host, seconds: FloatArray
         cores=num_cores(),
         stages=stages,
         predicted_interval_s=manifest.interval_s,
-        processor_interval_s=busiest_chip_s(stages),
+        processor_interval_s=max(chip_seconds(stages).values()),
         wall_interval_s=(done_s[-1] - done_s[_ALONE]) / (len(done_s) - _ALONE - 1),
         predicted_latency_s=manifest.latency_s,
         latency_s=statistics.median(alone),

@@ -10,8 +10,10 @@ from typing import Final
 from go_opt import api
 from go_opt.env import Target
 from go_opt.errors import EnvironmentFailedError, GoOptError, PlanError
+from go_opt.hardware import Measured
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
+from go_opt.run.pipeline.results import chip_seconds
 from go_opt.run.pipeline.running import run_plan
 from go_opt.solver import verify
 
@@ -34,8 +36,8 @@ class MeasuredMachine:
     seed: int = 0
     links: bool = False
 
-    def evaluate(self, graph: Graph, target: Target, plan: Plan) -> float | None:
-        """Processor seconds of the busiest chip for an inference; None where the plan does not run.
+    def evaluate(self, graph: Graph, target: Target, plan: Plan) -> Measured | None:
+        """Processor seconds of the busiest chip for an inference, and of each; None where it does not run.
 
         Plans that break a rule of the target do not run, nor do stages that ONNX Runtime refuses or
         whose outputs differ from the whole model's.
@@ -57,7 +59,10 @@ class MeasuredMachine:
             return None
         except GoOptError as error:  # the model's, or a process that cannot start
             raise EnvironmentFailedError(str(error)) from error
-        return ran.processor_interval_s
+        by_chip = chip_seconds(ran.stages)
+        return Measured(
+            ran.processor_interval_s, [by_chip.get(chip, 0.0) for chip in range(target.num_chips)]
+        )
 
 
 @lru_cache(maxsize=4)

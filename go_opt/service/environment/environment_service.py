@@ -19,6 +19,7 @@ from go_opt.agents.training.problems.environment import (
     greedy_objective_s,
     open_session,
 )
+from go_opt.common.arrays import FloatArray
 from go_opt.env import Target, evaluate_batch, evaluate_plan, reward
 from go_opt.env.evaluation import Plans, out_of_memory_reason
 from go_opt.env.model.metrics import Fidelity, Objective
@@ -158,6 +159,13 @@ class EnvironmentService(Service):
         return max(1, min(self._max_batch_plans, _MAX_BATCH_OPS // graph.num_ops))
 
 
+def _rows(plans: Sequence[int], chip_s: FloatArray | None) -> dict[int, FloatArray]:
+    """Seconds of chips by plan, where they were seen."""
+    if chip_s is None:
+        return {}
+    return {i: row for i, row in zip(plans, chip_s, strict=True) if not np.isnan(row).any()}
+
+
 class EvaluationSession:
     """A graph on a target, open in an environment that is asked for plans that keep every rule.
 
@@ -195,16 +203,19 @@ class EvaluationSession:
         """
         batch = self._reader.read(request)
         reached_s, valid = np.full(len(batch.is_plain), np.inf), batch.is_plain.copy()
+        chip_s: dict[int, FloatArray] = {}
         plain = np.flatnonzero(batch.is_plain)
         answer = self.evaluate(batch.placement[plain], batch.order[plain], batch.fusion_group[plain])
         reached_s[plain], valid[plain] = answer.objective_s, answer.valid
+        chip_s |= _rows(plain.tolist(), answer.chip_s)
         reasons = {i: self._why_broken(request.batch_id, i, plan) for i, plan in batch.others.items()}
         kept = [i for i, reason in reasons.items() if not reason]
         if kept:
             answer = self._session.evaluate_plans([batch.others[i] for i in kept])
             reached_s[kept], valid[kept] = answer.objective_s, answer.valid
+            chip_s |= _rows(kept, answer.chip_s)
         rewards = reward(reached_s, valid, self.reference_s)
-        metrics = [self._metrics(seconds) for seconds in reached_s.tolist()]
+        metrics = [self._metrics(seconds, chip_s.get(i, ())) for i, seconds in enumerate(reached_s.tolist())]
         for i in np.flatnonzero(~valid).tolist():
             metrics[i].reason = reasons.get(i) or self._reason(batch, i)
         with self._lock:
@@ -215,14 +226,17 @@ class EvaluationSession:
         """As any session; plans that break a rule are invalid whatever the environment would say."""
         plans = (placement, order, fusion_group)
         valid = np.zeros(len(placement), dtype=np.bool_)
-        reached_s = np.full(len(placement), np.inf)
+        reached_s, chip_s = np.full(len(placement), np.inf), None
         if len(placement):
             valid = self._rules.are_kept(*plans)
         if valid.any():
             kept = np.flatnonzero(valid)
             answer = self._session.evaluate(*(array[kept] for array in plans))
             reached_s[kept], valid[kept] = answer.objective_s, answer.valid
-        return Evaluations(reached_s, valid)
+            if answer.chip_s is not None:
+                chip_s = np.full((len(placement), answer.chip_s.shape[1]), np.nan)
+                chip_s[kept] = answer.chip_s
+        return Evaluations(reached_s, valid, chip_s)
 
     def close(self) -> None:
         """Close it in the environment; a failure is only logged, for nobody waits for it."""
@@ -231,12 +245,14 @@ class EvaluationSession:
         except GoOptError as error:
             _log.warning("%s", error)
 
-    def _metrics(self, reached_s: float) -> plan_pb2.Metrics:
+    def _metrics(self, reached_s: float, chip_s: Sequence[float] | FloatArray) -> plan_pb2.Metrics:
         if reached_s == math.inf:
             return plan_pb2.Metrics(interval_s=reached_s, latency_s=reached_s, makespan_s=reached_s)
         if self._objective == "latency":
-            return plan_pb2.Metrics(makespan_s=reached_s, valid=True)
-        return plan_pb2.Metrics(interval_s=reached_s, throughput_per_s=1.0 / reached_s, valid=True)
+            return plan_pb2.Metrics(makespan_s=reached_s, valid=True, compute_s=chip_s)
+        return plan_pb2.Metrics(
+            interval_s=reached_s, throughput_per_s=1.0 / reached_s, valid=True, compute_s=chip_s
+        )
 
     def _why_broken(self, batch: int, i: int, plan: Plan) -> str:
         """The first rule that a plan with replicated stages, relays or clones breaks, memory apart; or none.

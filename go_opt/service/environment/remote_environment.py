@@ -152,14 +152,18 @@ class RemoteSession:
     def _evaluated(self, num_plans: int, write: _Write) -> Evaluations:
         reached_s = np.full(num_plans, np.inf)
         valid = np.zeros(num_plans, dtype=np.bool_)
+        chip_s = np.full((num_plans, self._target.num_chips), np.nan)
         done = 0
         while done < num_plans:
             metrics = self._retried(partial(self._ask, range(done, num_plans), write))
             stop = done + len(metrics)
             reached_s[done:stop] = [objective_s(each, self._environment.objective) for each in metrics]
             valid[done:stop] = [each.valid for each in metrics]
+            for row, each in zip(chip_s[done:stop], metrics, strict=True):
+                if len(each.compute_s) == len(row):  # else it was not seen
+                    row[:] = each.compute_s
             done = stop
-        return Evaluations(reached_s, valid)
+        return Evaluations(reached_s, valid, chip_s)
 
     def close(self) -> None:
         """Close the session; one that cannot be told so expires by itself."""

@@ -27,7 +27,7 @@ PACKAGE_MISTAKES = [
 KIND_MISTAKES = [
     ("tile", [16, 64]), ("tile", [16, 0, 64]), ("tile", [16, 64, 0.5]), ("tile", 16), ("tile", [True, 1, 1]),
     ("tiles_at_once", 0), ("fill_s", -1.0), ("vector_lanes", 0), ("vector_lanes", 2.0),
-    ("dma_engines", 0), ("dma_setup_s", -1e-6), ("alignment_bytes", 0), ("stream_buffer_bytes", -1),
+    ("dma_engines", -1), ("dma_setup_s", -1e-6), ("alignment_bytes", 0), ("stream_buffer_bytes", -1),
 ]  # fmt: skip
 
 

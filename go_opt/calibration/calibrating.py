@@ -1,0 +1,204 @@
+"""The loop of a calibration: choose a plan, measure it, find the target that explains what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from go_opt.agents.training.problems.environment import CheckedSession, Environment, open_session
+from go_opt.api.searching import optimize
+from go_opt.calibration.chip_fit import ChipFigures, ChipFit
+from go_opt.calibration.observations import observe
+from go_opt.calibration.package_fit import fit_package, scaled
+from go_opt.calibration.samples import Sample, read_samples, write_samples
+from go_opt.env import Target, parse_target
+from go_opt.env.target.simulator_parameters import ANALYTICAL_EFFECTS
+from go_opt.env.target.toml import target_to_toml
+from go_opt.errors import InfeasibleError, InvalidInputError
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+
+EVALUATIONS: Final = 12  # of the search for one plan
+_FIT_AGAIN: Final = 1.25  # with so many times the samples of the last fit
+_MOST_SEEN: Final = 24  # samples that a fit looks at, evenly taken
+_HOTTER: Final = 4.0  # temperature, where a plan was measured already
+_TRIES: Final = 4
+_FOLDS: Final = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """What some samples say."""
+
+    num_samples: int
+    package: Target  # the target with links, host and memory as found
+    chips: ChipFit | None  # None without a sample that runs
+
+    @property
+    def target(self) -> Target:
+        """The target that explains the samples best."""
+        return self.package if self.chips is None else _with_figures(self.package, self.chips.best()[0][1])
+
+    def drawn(self, rng: np.random.Generator, temperature: float) -> Target:
+        """A target as likely as it explains the samples, to the power of 1 / ``temperature``; 0: the best."""
+        if self.chips is None or temperature == 0:
+            return self.target
+        return _with_figures(self.package, self.chips.drawn(rng, temperature))
+
+
+class Calibration:
+    """A graph on a target, and the machine that measures its plans.
+
+    Args:
+      target: what plans are made for and the result differs from; with one kind of chip.
+      samples: the file of samples.
+      machine: what the environment opens the graph on, where it is not the target.
+      machine_name: tells the file's machine from others.
+
+    Raises:
+      InvalidInputError: the target has several kinds of chips, or the file is another's.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        target: Target,
+        environment: Environment,
+        samples: Path,
+        *,
+        machine: Target | None = None,
+        machine_name: str = "",
+        seed: int = 0,
+    ) -> None:
+        if len(target.kinds) > 1:
+            raise InvalidInputError(
+                f"target {target.name!r} has {len(target.kinds)} kinds of chips; calibrate takes one.",
+                field="target",
+            )
+        self._graph, self._target, self._environment = graph, target, environment
+        self._machine, self._machine_name, self._path = machine or target, machine_name, samples
+        self._seed = seed
+        self.samples = read_samples(samples, machine_name, graph, target)
+
+    @property
+    def best(self) -> Sample:
+        """The fastest plan measured; of no samples an error."""
+        return min(self.samples, key=lambda sample: sample.interval_s)
+
+    def run(self, number: int, should_stop: Callable[[], bool] = lambda: False) -> Iterator[Learned]:
+        """Measure until there are ``number`` samples; what is known at first and after each.
+
+        Raises:
+          EnvironmentFailedError: the machine failed.
+        """
+        learned = self.learned()
+        if self.samples:
+            yield learned
+        if len(self.samples) >= number:
+            return
+        with open_session(self._environment, self._graph, self._machine) as session:
+            while len(self.samples) < number and not should_stop():
+                self.samples.append(self._measured(session, self._chosen(learned)))
+                write_samples(self._path, self._machine_name, self.samples)
+                if len(self.samples) >= min(number, _FIT_AGAIN * learned.num_samples):
+                    learned = self.learned()
+                yield learned
+
+    def learned(self) -> Learned:
+        """What the samples say."""
+        samples = self.samples[:: -(-len(self.samples) // _MOST_SEEN) or 1]
+        chips = self._fitted(samples)
+        package = self._target
+        if chips is not None:
+            likeliest = _with_figures(package, chips.best()[0][1])
+            package = scaled(package, fit_package(self._graph, likeliest, samples))
+        return Learned(len(self.samples), package, chips)
+
+    def error(self) -> float | None:
+        """Mean relative error of chips of one plan in four by what the others say; None of too few."""
+        held, rest = self.samples[1::_FOLDS], [s for i, s in enumerate(self.samples) if i % _FOLDS != 1]
+        chips = self._fitted(rest)
+        held = [sample for sample in held if np.isfinite(sample.interval_s)]
+        if chips is None or not held:
+            return None
+        seen = observe(self._graph, self._target, held)
+        predicted_s = chips.predicted_s(chips.best()[0][1], seen)
+        return float(np.nanmean(np.abs(predicted_s / seen.measured_s(predicted_s) - 1)))
+
+    def text(self, learned: Learned) -> str:
+        """The target file of what was learned."""
+        says = f"{self._target.name} as {learned.num_samples} measured plans of {self._graph.name} explain it"
+        name = f"{self._target.name}-calibrated"
+        return target_to_toml(replace(learned.target, name=name, description=says))
+
+    def _fitted(self, samples: Sequence[Sample]) -> ChipFit | None:
+        ran = [sample for sample in samples if np.isfinite(sample.interval_s)]
+        if not ran:
+            return None
+        chips = ChipFit(self._graph, self._target, observe(self._graph, self._target, ran))
+        chips.run(self._seed)
+        return chips
+
+    def _chosen(self, learned: Learned) -> Plan:
+        """A plan that was not measured yet.
+
+        The first is the best for the target as it is; the second has a kernel for each op and no replicated
+        stages, which tells overhead, ops and chips apart. Then in turn the best for the likeliest target, and
+        two for targets drawn as likely as they are (Thompson, 1933); one whose plan was measured already
+        gives way to another, drawn at a higher temperature.
+        """
+        turn = len(self.samples)
+        rng = np.random.default_rng([self._seed, turn])
+        known = {sample.key for sample in self.samples}
+        temperature = float(turn % 3 > 0)
+        for attempt in range(_TRIES):
+            on = learned.drawn(rng, temperature)
+            plan = self._plan(on, attempt, is_plain=turn == 1)
+            if Sample(plan, 0.0).key not in known:
+                break
+            temperature = max(1.0, _HOTTER * temperature)
+        return plan
+
+    def _plan(self, on: Target, attempt: int, *, is_plain: bool) -> Plan:
+        """Of the graph on a target like ours, as a plan for ours."""
+        for target in (on, self._target):  # with the memory that is left nothing may fit
+            try:
+                found = optimize(
+                    self._graph,
+                    target,
+                    max_evaluations=EVALUATIONS,
+                    decide="placement" if is_plain else "all",
+                    replication=not is_plain and attempt < _TRIES // 2,  # without, plans differ more
+                    seed=self._seed + attempt,
+                    policy=None,
+                    simulate=False,
+                    splits=False,
+                )
+                break
+            except InfeasibleError:
+                if target is self._target:
+                    raise
+        ours = self._target
+        return replace(found.plan, target=ours.source, target_fingerprint=ours.fingerprint)
+
+    def _measured(self, session: CheckedSession, plan: Plan) -> Sample:
+        answer = session.evaluate_plans([replace(plan, target_fingerprint=self._machine.fingerprint)])
+        chip_s = None if answer.chip_s is None or np.isnan(answer.chip_s[0]).any() else answer.chip_s[0]
+        return Sample(plan, float(answer.objective_s[0]), chip_s)
+
+
+def _with_figures(package: Target, figures: ChipFigures) -> Target:
+    kind = figures.kind(package.kinds[0])
+    changed = replace(
+        package,
+        kinds=(kind,),
+        simulator=replace(package.simulator, kinds=(kind.simulator,)),
+        analytical_effects=tuple(
+            e for e in ANALYTICAL_EFFECTS if e in {*package.analytical_effects, "shapes"}
+        ),
+    )
+    return parse_target(target_to_toml(changed), package.source.removesuffix(":paper"))

@@ -1,0 +1,162 @@
+"""Figures of a chip that explain the measured seconds of chips.
+
+A product takes ``a * padded / peak + fill``, padded to whole tiles (:mod:`go_opt.env.cost.shapes`), any
+other op ``b * padded / peak``, padded to whole lanes; a kernel ``max(sum of its ops, c * bytes / bandwidth)
++ overhead``; a chip the sum of its kernels. Sizes of tiles and vectors are drawn at random and the best
+bettered one by one; for each, a, b, fill, c and overhead are non-negative least squares of relative errors
+(Huber, 1964: absolute ones of chips far off), drawn to the target's own figures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from scipy.optimize import nnls
+
+from go_opt.calibration.observations import Observations
+from go_opt.common.arrays import FloatArray
+from go_opt.env import Target
+from go_opt.env.cost.shapes import shaped_op_seconds
+from go_opt.env.cost.tables import tables_with_effects
+from go_opt.env.target.definition import ChipKind
+from go_opt.env.target.simulator_parameters import KindParameters, ideal_parameters
+from go_opt.model.graph import MATRIX as IS_MATRIX
+from go_opt.model.graph import Graph
+
+MATRIX, VECTOR, FILL, BYTE, OVERHEAD = range(5)
+_SIZES: Final = {
+    name: tuple(2**i for i in range(most))
+    for name, most in (
+        ("tile_rows", 9),
+        ("tile_inner", 9),
+        ("tile_columns", 9),
+        ("tiles_at_once", 5),
+        ("vector_lanes", 11),
+    )
+}
+_DRAWS: Final = 200
+_BETTERED: Final = 3  # of these
+_ERROR: Final = 0.05  # relative, of a chip: what no figures explain
+_RATE_ERROR: Final = 0.5  # relative, of a target's rates
+_FILL_OVERHEADS: Final = 3.0  # how many overheads the fill may typically be off
+_ROUNDS: Final = 2  # of deciding what binds a kernel, and of weights
+_LEAST_FACTOR: Final = 0.01  # of a rate's seconds
+
+
+@dataclass(frozen=True, eq=False)
+class ChipFigures:
+    """What the seconds of a chip follow from."""
+
+    sizes: KindParameters  # those of _SIZES; the others are ideal
+    terms: FloatArray  # [5] factors a and b, fill in seconds, factor c, overhead in seconds
+
+    def kind(self, sheet: ChipKind) -> ChipKind:
+        """The kind of chip ``sheet`` with these figures."""
+        a, b, _, c, _ = np.maximum(self.terms, _LEAST_FACTOR).tolist()
+        sizes = {name: getattr(self.sizes, name) for name in _SIZES}
+        return replace(
+            sheet,
+            matrix_flops_per_s={name: rate / a for name, rate in sheet.matrix_flops_per_s.items()},
+            vector_flops_per_s={name: rate / b for name, rate in sheet.vector_flops_per_s.items()},
+            sram_bytes_per_s=sheet.sram_bytes_per_s / c,
+            kernel_overhead_s=float(self.terms[OVERHEAD]),
+            simulator=replace(sheet.simulator, fill_s=float(self.terms[FILL]), **sizes),
+        )
+
+
+class ChipFit:
+    """Figures that were tried on observations of a graph, with how well they explain them."""
+
+    def __init__(self, graph: Graph, target: Target, seen: Observations) -> None:
+        self._graph, self._seen = graph, seen
+        self._peak_s = tables_with_effects(graph, target, ideal_parameters(1)).op_s
+        kind = target.kinds[0]
+        self._sheet = np.array([1.0, 1.0, kind.simulator.fill_s, 1.0, kind.kernel_overhead_s])
+        overhead_s = max(kind.kernel_overhead_s, 1e-8)
+        self._spread = np.full(5, _RATE_ERROR)
+        self._spread[[FILL, OVERHEAD]] = _FILL_OVERHEADS * overhead_s, overhead_s
+        sizes = KindParameters(**{name: getattr(kind.simulator, name) for name in _SIZES})
+        self._tried: dict[KindParameters, tuple[float, ChipFigures]] = {}
+        self._own = ChipFigures(sizes, self._sheet)
+
+    def run(self, seed: int) -> None:
+        """Try sizes at random, and those near the best."""
+        rng = np.random.default_rng(seed)
+        self._try(self._own.sizes)
+        for _ in range(_DRAWS):
+            self._try(KindParameters(**{name: int(rng.choice(sizes)) for name, sizes in _SIZES.items()}))
+        for _, figures in self.best()[:_BETTERED]:
+            self._better(figures.sizes)
+
+    def best(self) -> list[tuple[float, ChipFigures]]:
+        """Negative logarithms of probabilities, and figures, the likeliest first."""
+        return sorted(self._tried.values(), key=lambda tried: tried[0])
+
+    def drawn(self, rng: np.random.Generator, temperature: float) -> ChipFigures:
+        """Figures as likely as they explain what was seen, to the power of 1 / ``temperature``."""
+        scores = np.array([score for score, _ in self._tried.values()])
+        weights = np.exp((scores.min() - scores) / temperature)
+        return list(self._tried.values())[rng.choice(len(scores), p=weights / weights.sum())][1]
+
+    def predicted_s(self, figures: ChipFigures, seen: Observations) -> FloatArray:
+        """[R] seconds of each chip for an inference."""
+        return _chip_seconds(figures.terms, self._work(figures.sizes, seen), seen)
+
+    def _better(self, sizes: KindParameters) -> None:
+        """Change one size at a time while that helps."""
+        least, is_better = self._try(sizes), True
+        while is_better:
+            is_better = False
+            for name, choices in _SIZES.items():
+                for size in choices:
+                    changed = replace(sizes, **{name: size})
+                    score = self._try(changed)
+                    if score < least - 1e-3:
+                        sizes, least, is_better = changed, score, True
+
+    def _try(self, sizes: KindParameters) -> float:
+        if sizes not in self._tried:
+            work = self._work(sizes, self._seen)
+            terms = self._solved(work)
+            predicted_s = _chip_seconds(terms, work, self._seen)
+            errors = np.abs(predicted_s / self._seen.measured_s(predicted_s) - 1)
+            off = (terms - self._sheet) / self._spread
+            score = float(np.nansum(errors) / _ERROR + 0.5 * off @ off)
+            self._tried[sizes] = score, ChipFigures(sizes, terms)
+        return self._tried[sizes][0]
+
+    def _work(self, sizes: KindParameters, seen: Observations) -> FloatArray:
+        """[3, M] seconds of products and of other work, and number of products, of each kernel."""
+        seconds = shaped_op_seconds(self._graph, self._peak_s, (sizes,))[0]
+        is_matrix = self._graph.op_class == IS_MATRIX
+        of_op = np.zeros((3, self._graph.num_ops + 1))  # the last is that of relays
+        of_op[:, :-1] = seconds * is_matrix, seconds * ~is_matrix, is_matrix & (seconds > 0)
+        return np.stack([np.bincount(seen.kernel_of, row[seen.op], len(seen.moved_s)) for row in of_op])
+
+    def _solved(self, work: FloatArray) -> FloatArray:
+        """[5] the terms that explain the observations best."""
+        seen, terms, near = self._seen, self._sheet, self._sheet / self._spread
+        weights = np.ones(len(seen.turns))
+        for _ in range(_ROUNDS):
+            is_compute = terms[:3] @ work >= terms[BYTE] * seen.moved_s
+            columns = [*(work * is_compute), seen.moved_s * ~is_compute, np.ones(len(seen.moved_s))]
+            measured_s = seen.measured_s(_chip_seconds(terms, work, seen))
+            known = measured_s > 0  # NaN is not
+            rows = np.stack([_by_chip(seen, column) for column in columns], axis=1)[known]
+            rows *= (self._spread / measured_s[known, None]) * (weights[known, None] / _ERROR)
+            right = np.concatenate([weights[known] / _ERROR, near])
+            terms = nnls(np.concatenate([rows, np.eye(5)]), right)[0] * self._spread
+            off = np.abs(_chip_seconds(terms, work, seen) / measured_s - 1) / _ERROR
+            weights = 1 / np.sqrt(np.fmax(off, 1.0))  # a chip that was not seen may count next
+        return terms
+
+
+def _chip_seconds(terms: FloatArray, work: FloatArray, seen: Observations) -> FloatArray:
+    return _by_chip(seen, np.maximum(terms[:3] @ work, terms[BYTE] * seen.moved_s) + terms[OVERHEAD])
+
+
+def _by_chip(seen: Observations, kernel_values: FloatArray) -> FloatArray:
+    values: FloatArray = np.bincount(seen.row_of, kernel_values, len(seen.turns)) / seen.turns
+    return values

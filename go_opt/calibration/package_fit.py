@@ -1,0 +1,79 @@
+"""How far links, host and memory fall short of a target: what explains best which plans run, and how fast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from go_opt.calibration.samples import Sample
+from go_opt.env import Target
+from go_opt.env.copies.expanded_tables import plan_tables
+from go_opt.model.graph import Graph
+
+_MEMORIES: Final = (1.0, 0.9, 0.8, 0.7)
+_PAGES: Final = (1.0, 4.0, 16.0)
+_RATES: Final = (1.2, 1.1, 1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
+_MOST_LOSS: Final = 0.5  # of one plan: a plan that does not run against its prediction, or is far off
+_PRIOR: Final = 0.05  # for a factor of e: nothing changes without a measurement that says so
+
+
+class Factors(NamedTuple):
+    """Of what the target says."""
+
+    memory: float = 1.0
+    page: float = 1.0  # bytes that buffers are aligned to
+    links: float = 1.0
+    host: float = 1.0
+
+
+def scaled(target: Target, factors: Factors) -> Target:
+    """The target with its memory, pages and rates times these factors."""
+    topology, kind = target.topology, target.kinds[0]
+    page_bytes = int(kind.simulator.alignment_bytes * factors.page)
+    kind = replace(
+        kind,
+        sram_bytes=int(kind.sram_bytes * factors.memory),
+        simulator=replace(kind.simulator, alignment_bytes=page_bytes),
+    )
+    return replace(
+        target,
+        topology=replace(topology, rate_bytes_per_s=topology.rate_bytes_per_s * factors.links),
+        host_in_bytes_per_s=target.host_in_bytes_per_s * factors.host,
+        host_out_bytes_per_s=target.host_out_bytes_per_s * factors.host,
+        kinds=(kind,),
+        simulator=replace(target.simulator, kinds=(kind.simulator,)),
+    )
+
+
+def fit_package(graph: Graph, target: Target, samples: Sequence[Sample]) -> Factors:
+    """The factors that explain the samples best, by least absolute errors of logarithms."""
+    memories = [Factors(memory, page) for memory, page in product(_MEMORIES, _PAGES)]
+    return min((_with_rates(graph, target, samples, one) for one in memories), key=lambda found: found[0])[1]
+
+
+def _with_rates(
+    graph: Graph, target: Target, samples: Sequence[Sample], memory: Factors
+) -> tuple[float, Factors]:
+    """The loss, and ``memory`` with the rates that go with it."""
+    on, loss, rows = scaled(target, memory), 0.0, []
+    for sample in samples:
+        terms = plan_tables(graph, on, sample.plan).evaluate()
+        if bool(terms.fits[0]) is not bool(np.isfinite(sample.interval_s)):
+            loss += _MOST_LOSS
+        elif terms.fits[0]:
+            links = terms.link_s[0]
+            chip_s = terms.compute_s[0] if sample.chip_s is None else sample.chip_s
+            rows.append((sample.interval_s, chip_s.max(), links[:-2].max(initial=0.0), links[-2:].max()))
+    measured_s, chip_s, link_s, host_s = np.array(rows).reshape(-1, 4).T
+
+    def loss_of(factors: Factors) -> float:
+        expected_s = np.maximum(chip_s, np.maximum(link_s / factors.links, host_s / factors.host))
+        off = np.minimum(np.abs(np.log(expected_s / measured_s)), _MOST_LOSS)
+        return loss + float(off.sum() + _PRIOR * np.abs(np.log(factors)).sum())
+
+    tried = [memory._replace(links=links, host=host) for links, host in product(_RATES, _RATES)]
+    return min(((loss_of(factors), factors) for factors in tried), key=lambda found: found[0])

@@ -1,0 +1,86 @@
+"""The file of samples: what was measured so far, so that a calibration can go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from go_opt.common.arrays import FloatArray
+from go_opt.common.files import read_json, write_atomically
+from go_opt.env import Target
+from go_opt.errors import InvalidInputError, PlanError
+from go_opt.model.codecs.plan_json import plan_from_dict, plan_to_dict
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+
+FORMAT: Final = "go_opt.v1.Samples"
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """A plan and what was measured of it."""
+
+    plan: Plan
+    interval_s: float  # infinite: it does not run
+    chip_s: FloatArray | None = None  # [D] seconds of each chip for an inference, where they were seen
+
+    @property
+    def key(self) -> bytes:
+        """What tells its plan from others."""
+        plan = self.plan
+        return b"".join(
+            a.tobytes() for a in (plan.placement, plan.order, plan.fusion_group, plan.replication)
+        )
+
+
+def read_samples(path: Path, machine: str, graph: Graph, target: Target) -> list[Sample]:
+    """The samples of a file; none where there is no file.
+
+    Raises:
+      InvalidInputError: it is no file of samples, or one of another machine, graph or target.
+    """
+    if not path.exists():
+        return []
+    data = read_json(path, "samples")
+    try:
+        if data["format"] != FORMAT:
+            raise ValueError
+        samples = [
+            Sample(
+                plan_from_dict(row["plan"]),
+                np.inf if row["interval_s"] is None else float(row["interval_s"]),
+                None if row["chip_s"] is None else np.array(row["chip_s"], np.float64),
+            )
+            for row in data["samples"]
+        ]
+        if data["machine"] != machine:
+            raise PlanError("they are of another machine.")
+        for sample in samples:
+            sample.plan.check_belongs_to(graph, target.fingerprint)
+    except PlanError as error:
+        problem = f"cannot be gone on with: {error}"
+    except (ValueError, KeyError, TypeError):
+        problem = "are no samples of a calibration."
+    else:
+        return samples
+    raise InvalidInputError(
+        f"samples {str(path)!r} {problem} Delete the file, or give another -o.", field="out"
+    )
+
+
+def write_samples(path: Path, machine: str, samples: Sequence[Sample]) -> None:
+    """Write the file, whole or not at all."""
+    rows = [
+        {
+            "plan": plan_to_dict(sample.plan),
+            "interval_s": sample.interval_s if np.isfinite(sample.interval_s) else None,
+            "chip_s": None if sample.chip_s is None else sample.chip_s.tolist(),
+        }
+        for sample in samples
+    ]
+    write_atomically(path, json.dumps({"format": FORMAT, "machine": machine, "samples": rows}))

@@ -1,0 +1,61 @@
+"""``go-opt calibrate``: from a target to one that other commands take."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from go_opt.env.target.definition import target_text
+from tests.cli.conftest import Cli, graph_file
+from tests.cli.test_process import PATIENCE_S, start
+
+COMMAND = ("calibrate", "chain.json", "--target", "mcm-2x2", "-o", "found.toml")
+SIMULATED = (*COMMAND, "--simulator", "machine.toml", "--plan", "best.json")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> None:
+    graph_file(tmp_path / "chain.json", num_ops=8)
+    text = target_text("mcm-2x2").replace("vector_lanes = 256", "vector_lanes = 512")
+    (tmp_path / "machine.toml").write_text(text, "utf-8")
+
+
+def test_a_target_that_other_commands_take(cli: Cli, files: None) -> None:
+    first = cli(*SIMULATED, "--samples", 2)
+    assert first.code == 0
+    assert [line.split(": ")[0] for line in first.err] == ["sample 1 of 2", "sample 2 of 2"]
+    again = cli(*SIMULATED, "--samples", 3)
+    assert [line.split(": ")[0] for line in again.err] == ["sample 2 of 3", "sample 3 of 3"]
+    assert [line.split()[0] for line in again.out.splitlines()] == ["error", "measured"]
+    search = ("--max-evaluations", 5, "--policy", "none")
+    planned = cli("optimize", "chain.json", "--target", "found.toml", *search)
+    assert planned.code == 0
+    assert "chain on mcm-2x2-calibrated" in planned.out
+    assert cli("verify", "chain.json", "best.json").code == 0
+
+
+def test_what_is_refused(cli: Cli, files: None, tmp_path: Path) -> None:
+    there = sorted(tmp_path.iterdir())
+    cli(*COMMAND).is_refused("--simulator, --environment and --run")
+    cli(*COMMAND, "--run", "--simulator", "machine.toml").is_refused("give one of")
+    cli(*COMMAND, "--run", "--plan", "no/c.json").is_refused("--plan", "'no'")
+    cli(*COMMAND, "--run", "--samples", 0).is_refused("--samples")
+    cli(*COMMAND, "--simulator", "mcm-6x6").is_refused("has 36 chips")
+    cli(*COMMAND, "--simulator", "none.toml").is_refused("'none.toml'")
+    cli(*COMMAND, "--environment", "127.0.0.1:1").is_refused("no environment answers", code=4)
+    assert sorted(tmp_path.iterdir()) == there
+
+
+def test_ctrl_c_keeps_what_was_reached(user_env: dict[str, str], files: None, tmp_path: Path) -> None:
+    with start(user_env, tmp_path, *SIMULATED, "--samples", "1000") as process:
+        assert process.stderr is not None
+        next(line for line in process.stderr if line.startswith("sample 2 of"))
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert err.endswith("go-opt: interrupted.\n")
+    assert (tmp_path / "found.toml").read_text().startswith('name = "mcm-2x2-calibrated"')
+    assert len(json.loads((tmp_path / "found.toml.samples.json").read_text())["samples"]) >= 2

@@ -1,0 +1,74 @@
+"""The loop: plans are measured once, the target is written, and the file of samples goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import go_opt
+from go_opt.agents.training.problems.environment import LocalEnvironment
+from go_opt.calibration.calibrating import Calibration
+from go_opt.env import Target
+from go_opt.errors import InvalidInputError
+from tests.strategies import chip_kind, simulated_kind, simulated_package, small_mcm, toy_graph
+
+TARGET = small_mcm(4)
+MACHINE = small_mcm(
+    4,
+    simulator=simulated_package(),
+    kinds=[chip_kind(count=4, simulator=simulated_kind(tile=[4, 4, 8], vector_lanes=64))],
+)
+
+
+def calibration(folder: Path, machine: Target = MACHINE, target: Target = TARGET) -> Calibration:
+    environment = LocalEnvironment("simulated")
+    return Calibration(toy_graph(), target, environment, folder / "samples", machine=machine, seed=1)
+
+
+def test_it_goes_on_from_its_samples(tmp_path: Path) -> None:
+    assert [learned.num_samples for learned in calibration(tmp_path).run(2)] == [1, 2]
+    again = calibration(tmp_path)
+    assert len(again.samples) == 2
+    assert [learned.num_samples for learned in again.run(5)] == [2, 3, 4, 5]
+    assert [learned.num_samples for learned in calibration(tmp_path).run(9, lambda: True)] == [5]
+    assert again.best.interval_s == min(sample.interval_s for sample in again.samples)
+    assert again.best.interval_s <= again.samples[0].interval_s
+    assert len({sample.key for sample in again.samples}) >= 3  # the toy has few good plans
+    error = again.error()
+    assert error is not None
+    assert error < 0.05
+
+
+def test_the_target_is_one_that_optimize_takes(tmp_path: Path) -> None:
+    one = calibration(tmp_path)
+    *_, learned = one.run(4)
+    path = tmp_path / "target.toml"
+    path.write_text(one.text(learned))
+    found = go_opt.optimize(toy_graph(), path, max_evaluations=10, policy=None)
+    assert go_opt.verify(toy_graph(), path, found.plan) == []
+    assert found.plan.target == str(path)
+    assert go_opt.verify(toy_graph(), TARGET, one.best.plan) == []
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    two = small_mcm(kinds=[chip_kind("a"), chip_kind("b")])
+    with pytest.raises(InvalidInputError, match="has 2 kinds of chips"):
+        calibration(tmp_path, two, two)
+    for _ in calibration(tmp_path).run(1):
+        pass
+    with pytest.raises(InvalidInputError, match="is for another target"):
+        calibration(tmp_path, MACHINE, small_mcm(4, link_bytes_per_s=1e7))
+    (tmp_path / "samples").write_text("[1]\n")
+    with pytest.raises(InvalidInputError, match="are no samples of a calibration"):
+        calibration(tmp_path)
+
+
+def test_nothing_is_learned_of_plans_that_do_not_run(tmp_path: Path) -> None:
+    small = small_mcm(4, kinds=[chip_kind(count=4, sram_bytes=100)])
+    one = calibration(tmp_path, small)
+    *_, learned = one.run(2)
+    assert np.isinf(one.best.interval_s)
+    assert learned.chips is None
+    assert one.error() is None

@@ -1,0 +1,118 @@
+"""What measured plans say of a machine: by hand, and on one whose figures are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import go_opt
+from go_opt.calibration.chip_fit import ChipFigures, ChipFit
+from go_opt.calibration.observations import observe
+from go_opt.calibration.package_fit import Factors, fit_package, scaled
+from go_opt.calibration.samples import Sample
+from go_opt.env import Target, cost_tables, evaluate_plan, load_target, parse_target
+from go_opt.env.target.simulator_parameters import KindParameters
+from go_opt.env.target.toml import target_to_toml
+from go_opt.model.graph import Graph
+from tests.copies import with_legal_copies
+from tests.replicated import random_stages, replicated_plan
+from tests.strategies import examples, make_plan, random_graph, small_mcm, toy_graph
+
+US = 1e-6
+IDEAL = KindParameters()
+
+
+def sample(graph: Graph, target: Target, placement: list[int], chip_s: list[float] | None = None) -> Sample:
+    seconds = None if chip_s is None else np.array(chip_s)
+    return Sample(make_plan(graph, target, placement), 50 * US, seconds)
+
+
+def test_figures_by_hand() -> None:
+    """Twice the seconds of products and 3 us more for each, half the bandwidth, 2 us of overhead.
+
+    By their work dense 2 * 8 + 3 and relu 5 us; by their bytes embed 2 * 2.4, mix 2 * 4, add 2 * 3 and
+    logits 2 * 13 us.
+    """
+    graph, target = toy_graph(), small_mcm()
+    seen = observe(graph, target, [sample(graph, target, [0, 0, 0, 1, 1, 1])])
+    fit = ChipFit(graph, target, seen)
+    figures = ChipFigures(IDEAL, np.array([2.0, 1.0, 3 * US, 2.0, 2 * US]))
+    by_hand = np.array([4.8 + 19 + 5 + 6, 8 + 6 + 26 + 6]) * US
+    assert fit.predicted_s(figures, seen) == pytest.approx(by_hand)
+    kind = figures.kind(target.kinds[0])
+    assert (kind.matrix_flops_per_s["bfloat16"], kind.sram_bytes_per_s) == (0.5e9, 0.5e9)
+    assert (kind.simulator.fill_s, kind.kernel_overhead_s) == (3 * US, 2 * US)
+    # An interval alone is that of the busier chip.
+    np.testing.assert_array_equal(seen.measured_s(by_hand), [np.nan, 50 * US])
+
+
+def test_predictions_are_those_of_the_model() -> None:
+    """Replicated stages, relays, clones: what figures predict, the target made of them costs."""
+    sizes = KindParameters(tile_rows=4, tile_inner=2, tile_columns=8, vector_lanes=64)
+    figures = ChipFigures(sizes, np.array([2.0, 1.5, 3 * US, 1.2, 2 * US]))
+    for seed in range(examples(50)):
+        rng = np.random.default_rng(seed)
+        graph, target = random_graph(rng, 12), small_mcm(4)
+        order = np.arange(graph.num_ops, dtype=np.int32)
+        plan = replicated_plan(graph, target, *random_stages(rng, order, order, 4))
+        plan = with_legal_copies(rng, graph, target, plan)
+        seen = observe(graph, target, [Sample(plan, 1.0)])
+        machine = replace(target, kinds=(figures.kind(target.kinds[0]),), analytical_effects=("shapes",))
+        machine = parse_target(target_to_toml(machine), "machine")
+        compute_s = evaluate_plan(graph, machine, plan).compute_s
+        copies = [*(c for relay in plan.relays for c in relay.chips), *(clone.chip for clone in plan.clones)]
+        chips = np.unique([*plan.placement.tolist(), *copies])
+        predicted_s = ChipFit(graph, target, seen).predicted_s(figures, seen)
+        assert predicted_s == pytest.approx(compute_s[chips])
+
+
+@pytest.mark.parametrize("shown", ["chips", "interval"])
+def test_a_slower_machine_is_recognised(shown: str) -> None:
+    """All work takes three times as long; so say the chips, or the busiest alone."""
+    graph, target = toy_graph(), small_mcm()
+    slow = ChipFigures(IDEAL, np.array([3.0, 3.0, 0.0, 3.0, 3 * US]))
+    placements = [[0] * cut + [1] * (6 - cut) for cut in range(1, 6)]
+    samples = []
+    for plan in (make_plan(graph, target, placement) for placement in placements):
+        seen = observe(graph, target, [Sample(plan, 1.0)])
+        chip_s = ChipFit(graph, target, seen).predicted_s(slow, seen)
+        samples.append(Sample(plan, float(chip_s.max()), chip_s if shown == "chips" else None))
+    fit = ChipFit(graph, target, observe(graph, target, samples))
+    fit.run(seed=0)
+    seen = observe(graph, target, samples)
+    measured_s = seen.measured_s(fit.predicted_s(slow, seen))
+    known = ~np.isnan(measured_s)
+    assert fit.predicted_s(fit.best()[0][1], seen)[known] == pytest.approx(measured_s[known], rel=0.1)
+
+
+def test_tiles_are_found_from_one_plan_of_a_real_model() -> None:
+    graph, target = go_opt.load("zoo:mobilenet_v2"), load_target("mcm-6x6")
+    sizes = {"tile_rows": 64, "tile_inner": 32, "tile_columns": 64, "tiles_at_once": 2, "vector_lanes": 512}
+    kind = replace(target.kinds[0], simulator=KindParameters(**sizes, fill_s=0.2 * US))
+    machine = replace(target, kinds=(kind,), simulator=replace(target.simulator, kinds=(kind.simulator,)))
+    placement = (np.arange(graph.num_ops) * 36 // graph.num_ops).tolist()
+    plan = make_plan(graph, target, placement)
+    chip_s = evaluate_plan(graph, machine, plan).compute_s
+    fit = ChipFit(graph, target, observe(graph, target, [Sample(plan, 1.0, chip_s)]))
+    fit.run(seed=0)
+    found = replace(target, kinds=(fit.best()[0][1].kind(target.kinds[0]),))
+    found = replace(found, simulator=replace(target.simulator, kinds=(found.kinds[0].simulator,)))
+    op_s, true_s, sheet_s = (cost_tables(graph, on).op_s[0] for on in (found, machine, target))
+    assert np.abs(op_s - true_s).sum() < 0.1 * np.abs(sheet_s - true_s).sum()
+
+
+def test_links_and_memory_by_hand() -> None:
+    """The link takes 200 us in place of 100; a plan that holds too many activations does not run."""
+    graph, target = toy_graph(), small_mcm(link_bytes_per_s=1e7)
+    cut = make_plan(graph, target, [0, 0, 0, 0, 0, 1])
+    assert evaluate_plan(graph, target, cut).interval_s == pytest.approx(100 * US)
+    assert fit_package(graph, target, [Sample(cut, 200 * US)]) == Factors(links=0.5)
+    small = small_mcm(sram_bytes=8000)
+    whole = make_plan(graph, small, [0] * 6)
+    as_modelled = evaluate_plan(graph, small, whole)
+    assert as_modelled.valid
+    found = scaled(small, fit_package(graph, small, [Sample(whole, np.inf)]))
+    assert not evaluate_plan(graph, found, whole).valid
+    assert fit_package(graph, small, [Sample(whole, as_modelled.interval_s)]) == Factors()
