@@ -1,109 +1,12 @@
-"""The event loop of one execution, on arrays of records: what belongs together stands together in memory.
-
-:mod:`go_opt.env.model.makespan` says what it computes.
-"""
+"""The event loop of one execution; :mod:`go_opt.env.model.makespan` says what it computes."""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
-
 import numpy as np
 
-from go_opt.common.arrays import FloatArray, IntArray, LongArray, RecordArray
+from go_opt.common.arrays import IntArray, LongArray, RecordArray
 from go_opt.common.compiling import int64, uncounted_inner
-from go_opt.common.records import record
-from go_opt.env.cost import CostTables
-from go_opt.model.csr import row_pointers
-from go_opt.model.graph import INPUT, NO_PRODUCER
-
-NONE: Final = -1
-
-# Decisions. Kernels have any numbers below the number of ops; `place` is that in the plan's order.
-KERNEL: Final = record("first_op chip place", "seconds")
-OP: Final = record("kernel following")  # `following` is the next op of the kernel in the plan's order
-# What the graph and the target say. Lists end where those of the next row begin.
-OP_LISTS: Final = record("outputs inputs")
-TENSOR: Final = record("size_bytes is_output readers")
-PAIR: Final = record("links", "setup_s s_per_byte")  # of chips
-# What happens. `waits_for` counts kernels and tensors; `cause` is the kernel waited for last, or NONE;
-# `start_s` is when what has arrived so far did; `following` is the next kernel on the chip; `rank` is the
-# place among the ends of kernels.
-RUN: Final = record("waits_for following cause rank", "start_s")
-SENT: Final = record("is_fetched", "sent_s to_host_s")  # of a tensor; `is_fetched`: an input, from the host
-CHIP: Final = record("running", "end_s")
-LINK: Final = record("seen", "s_per_byte free_s")  # `seen` is the last tensor routed over it, counted from 1
-
-
-class Package(NamedTuple):
-    """A graph on a target, and room for one execution after the other. Axes as in :class:`CostTables`."""
-
-    op_lists: RecordArray  # [N + 1] OP_LISTS
-    outputs: IntArray  # tensors that ops write
-    inputs: IntArray  # tensors of the host that ops read
-    tensors: RecordArray  # [K + 1] TENSOR
-    readers: IntArray  # [R] ops
-    pairs: RecordArray  # [D * D + 1] PAIR
-    route_link: IntArray
-    run: RecordArray  # [N] RUN
-    sent: RecordArray  # [K] SENT
-    chips: RecordArray  # [D] CHIP
-    links: RecordArray  # [L] LINK
-    used: LongArray  # [L] links of the tensor on its way
-    host_s_per_byte: FloatArray  # [2] in, out
-    is_ring: bool
-
-
-def package_of(tables: CostTables) -> Package:
-    """Room for executions of plans of ``tables``."""
-    num_ops, num_tensors, num_links = tables.num_ops, len(tables.tensor_kind), len(tables.link_s_per_byte)
-    produced = np.flatnonzero(tables.tensor_producer != NO_PRODUCER)
-    producer = tables.tensor_producer[produced]
-    read = tables.reader_tensor[tables.op_read]
-    is_input = tables.tensor_kind[read] == INPUT
-    op_lists = np.zeros(num_ops + 1, OP_LISTS)
-    op_lists["outputs"] = row_pointers(producer, num_ops)
-    op_lists["inputs"] = row_pointers(tables.reader_op[tables.op_read][is_input], num_ops)
-    tensors = np.zeros(num_tensors + 1, TENSOR)
-    tensors["size_bytes"][:-1] = tables.tensor_bytes
-    tensors["is_output"][:-1] = tables.tensor_is_output
-    tensors["readers"] = tables.reader_ptr
-    links = np.zeros(num_links, LINK)
-    links["s_per_byte"] = tables.link_s_per_byte
-    return Package(
-        op_lists=op_lists,
-        outputs=produced[np.argsort(producer, kind="stable")].astype(np.int32),
-        inputs=read[is_input].astype(np.int32),
-        tensors=tensors,
-        readers=tables.reader_op,
-        pairs=_pairs(tables),
-        route_link=tables.route_link,
-        run=np.zeros(num_ops, RUN),
-        sent=np.zeros(num_tensors, SENT),
-        chips=np.zeros(tables.num_chips, CHIP),
-        links=links,
-        used=np.zeros(num_links, np.int64),
-        host_s_per_byte=np.array([tables.host_in_s_per_byte, tables.host_out_s_per_byte]),
-        is_ring=tables.is_ring,
-    )
-
-
-def _pairs(tables: CostTables) -> RecordArray:
-    """As :func:`go_opt.env.cost.routes.transfer_s`, for each pair of chips."""
-    num_chips = tables.num_chips
-    pairs = np.zeros(num_chips**2 + 1, PAIR)
-    source, destination = np.divmod(np.arange(num_chips**2), num_chips)
-    latency_s, s_per_byte = np.zeros(num_chips**2), np.zeros(num_chips**2)
-    if tables.is_ring:
-        latency_s += (destination - source) % num_chips * tables.link_latency_s[:1].sum()
-        s_per_byte += tables.link_s_per_byte[:1].sum()
-    else:
-        pairs["links"] = tables.route_ptr
-        pair = np.repeat(np.arange(num_chips**2), np.diff(tables.route_ptr))
-        np.add.at(latency_s, pair, tables.link_latency_s[tables.route_link])
-        np.maximum.at(s_per_byte, pair, tables.link_s_per_byte[tables.route_link])
-    pairs["setup_s"][:-1] = tables.dma_setup_s[tables.chip_kind[source]] + latency_s
-    pairs["s_per_byte"][:-1] = s_per_byte
-    return pairs
+from go_opt.env.model.package import NONE, Package
 
 
 @uncounted_inner
@@ -254,10 +157,10 @@ def _fetch(
 
 
 @uncounted_inner
-def _send(
+def depart(
     package: Package, kernels: RecordArray, ops: RecordArray, tensor: int, kernel: int, now_s: float
-) -> None:
-    """A tensor leaves as soon as all links of its routes are free, which are busy until it is through."""
+) -> float:
+    """When a tensor leaves: as soon as all links of its routes are free, which it then holds."""
     home, links, size_bytes = kernels[kernel].chip, package.links, package.tensors[tensor].size_bytes
     first, last = package.tensors[tensor].readers, package.tensors[tensor + 1].readers
     begin_s = now_s
@@ -287,8 +190,18 @@ def _send(
     for i in range(num_used):
         link = package.used[i]
         links[link].free_s = begin_s + size_bytes * links[link].s_per_byte
+    return begin_s
+
+
+@uncounted_inner
+def _send(
+    package: Package, kernels: RecordArray, ops: RecordArray, tensor: int, kernel: int, now_s: float
+) -> None:
+    """A tensor leaves, and arrives at its readers."""
+    home, size_bytes = kernels[kernel].chip, package.tensors[tensor].size_bytes
+    begin_s = depart(package, kernels, ops, tensor, kernel, now_s)
     package.sent[tensor].sent_s = begin_s
-    for r in range(first, last):
+    for r in range(package.tensors[tensor].readers, package.tensors[tensor + 1].readers):
         reader = ops[package.readers[r]].kernel
         if reader == kernel:
             continue

@@ -16,7 +16,8 @@ import numpy as np
 from go_opt.common.arrays import FloatArray, IntArray, LongArray, RecordArray
 from go_opt.common.compiling import compiled
 from go_opt.env.cost import CostTables
-from go_opt.env.model.execution import KERNEL, NONE, OP, Package, execute, package_of
+from go_opt.env.model.execution import execute
+from go_opt.env.model.package import KERNEL, NONE, OP, Package, package_of
 
 
 class Execution(NamedTuple):

@@ -1,7 +1,8 @@
 """Annealing of a schedule for its makespan: chips, sequence and kernels at once.
 
-A move changes one kernel, most often one on the critical path (:mod:`go_opt.solver.scheduling.moves`);
-the makespan is that of the environment, to the last bit. Simulated annealing (Kirkpatrick, Gelatt,
+A move changes one kernel, most often one on the critical path (:mod:`go_opt.solver.scheduling.moves`).
+Makespans are found along the sequence (:mod:`go_opt.solver.scheduling.in_sequence`), those of the best
+schedules by the environment. Simulated annealing (Kirkpatrick, Gelatt,
 Vecchi, "Optimization by simulated annealing", Science 1983; for job shops van Laarhoven, Aarts, Lenstra,
 Operations Research 1992) accepts a move that raises its logarithm by x with probability
 ``exp(-x / temperature)``.
@@ -18,8 +19,16 @@ from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.fusion import LoopRoles
-from go_opt.env.model.execution import NONE, Package, execute
+from go_opt.env.model.execution import execute
+from go_opt.env.model.package import NONE, Package
 from go_opt.model.graph import Graph
+from go_opt.solver.scheduling.in_sequence import (
+    Progress,
+    fill_tails,
+    keep_progress,
+    makespan_from,
+    progress_of,
+)
 from go_opt.solver.scheduling.moves import propose
 from go_opt.solver.scheduling.schedule import (
     Instance,
@@ -28,6 +37,7 @@ from go_opt.solver.scheduling.schedule import (
     instance_of,
     plan_arrays,
     price,
+    restore_schedule,
     schedule_of,
     scheduling_package,
 )
@@ -55,6 +65,9 @@ class _Chain(NamedTuple):
     present: Schedule
     proposed: Schedule
     best: Schedule
+    reached: Progress  # of the present schedule
+    progress: Progress  # of the proposed one
+    tail_s: FloatArray  # [N] of the present schedule, see `makespan_from`
     path: IntArray  # [N + 1] the number of kernels on the critical path, and these
     stream_bytes: LongArray  # [D] none
     made: FloatArray  # [3] moves so far, makespan of the present and of the best schedule
@@ -73,27 +86,37 @@ class ScheduleAnnealing:
         moves: int,
         seed: int,
         hot: float = HOT,
-        is_open: bool = True,
     ) -> None:
         """Start from ``plan``: placement, order and kernels, [N] each.
 
         Args:
           moves: until the temperature has fallen to its end; it stays there afterwards.
-          is_open: whether order and kernels may change too.
         """
         self._package = scheduling_package(tables)
         self._instance = instance_of(graph, tables, roles, self._package)
         present, proposed, best = (schedule_of(self._instance, *plan) for _ in range(3))
         path, made = np.zeros(tables.num_ops + 1, np.int32), np.zeros(3)
-        self._chain = _Chain(present, proposed, best, path, np.zeros(tables.num_chips, np.int64), made)
+        reached, progress = (progress_of(self._instance, self._package) for _ in range(2))
+        tail_s = np.zeros(tables.num_ops)
+        self._chain = _Chain(
+            present,
+            proposed,
+            best,
+            reached,
+            progress,
+            tail_s,
+            path,
+            np.zeros(tables.num_chips, np.int64),
+            made,
+        )
         self._rng = np.random.default_rng(seed)
-        self._hot, self._moves, self._is_open = float(hot), float(max(1, moves)), is_open
+        self._hot, self._moves = float(hot), float(max(1, moves))
         _start(self._instance, self._package, self._chain)
 
     def run(self, moves: int) -> None:
         """Make ``moves`` more moves; other threads run meanwhile."""
         cooling = self._hot, self._moves
-        _run(self._instance, self._package, self._chain, cooling, self._is_open, moves, self._rng)
+        _run(self._instance, self._package, self._chain, cooling, moves, self._rng)
 
     @property
     def best_s(self) -> float:
@@ -112,12 +135,23 @@ def _start(instance: Instance, package: Package, chain: _Chain) -> None:
     present = chain.present
     for i in range(present.size[0]):
         price(instance, present, int64(present.sequence[i]))
-    seconds = _makespan_s(package, present, chain, np.inf)
-    chain.made[1] = seconds
-    chain.made[2] = seconds
-    _trace(package, chain)
     copy_schedule(present, chain.proposed)
     copy_schedule(present, chain.best)
+    chain.made[2] = _makespan_s(package, present, chain, np.inf)
+    seconds = makespan_from(
+        instance, package, chain.proposed, chain.reached, chain.progress, chain.tail_s, np.inf
+    )
+    _accept(instance, package, chain, seconds)
+
+
+@uncounted_inner
+def _accept(instance: Instance, package: Package, chain: _Chain, seconds: float) -> None:
+    """The proposed schedule is the present one."""
+    restore_schedule(chain.proposed, chain.present, chain.proposed.changed)
+    keep_progress(package, chain.proposed, chain.progress, chain.reached)
+    chain.made[1] = seconds
+    fill_tails(instance, package, chain.present, chain.tail_s)
+    _trace(chain)
 
 
 @uncounted
@@ -126,7 +160,6 @@ def _run(
     package: Package,
     chain: _Chain,
     cooling: tuple[float, float],
-    is_open: bool,
     moves: int,
     rng: np.random.Generator,
 ) -> None:
@@ -135,43 +168,47 @@ def _run(
     for _ in range(moves):
         temperature = hot * COLD ** min(1.0, made[0] / all_moves)
         made[0] += 1.0
-        if is_open and made[0] % RESEQUENCED == 0:
-            _resequence(package, chain)
+        if made[0] % RESEQUENCED == 0:
+            _resequence(instance, package, chain)
         if rng.random() < ON_PATH and path[0] > 0:
             kernel = int64(path[1 + int64(rng.random() * path[0])])
         else:
             kernel = int64(present.sequence[int64(rng.random() * present.size[0])])
-        if not propose(instance, proposed, kernel, is_open, rng):
+        if not propose(instance, proposed, kernel, rng):
             continue
         at_most_s = made[1] * np.exp(-temperature * np.log(1.0 - rng.random()))
-        seconds = _makespan_s(package, proposed, chain, at_most_s)
+        seconds = makespan_from(
+            instance, package, proposed, chain.reached, chain.progress, chain.tail_s, at_most_s
+        )
         if seconds > at_most_s:
-            copy_schedule(present, proposed)
+            restore_schedule(present, proposed, proposed.changed)
             continue
-        copy_schedule(proposed, present)
-        made[1] = seconds
-        _trace(package, chain)
+        _accept(instance, package, chain, seconds)
         if seconds < made[2]:
-            made[2] = seconds
-            copy_schedule(present, chain.best)
+            seconds = _makespan_s(package, present, chain, made[2])
+            if seconds < made[2]:
+                made[2] = seconds
+                copy_schedule(present, chain.best)
 
 
 @uncounted_inner
-def _resequence(package: Package, chain: _Chain) -> None:
-    """The same schedule with kernels in the order in which they end, where inputs arrive as early then."""
+def _resequence(instance: Instance, package: Package, chain: _Chain) -> None:
+    """The same schedule with kernels in the order in which they end, where that takes no longer."""
     proposed, run = chain.proposed, package.run
     _makespan_s(package, chain.present, chain, np.inf)
     for i in range(proposed.size[0]):
         kernel = int64(chain.present.sequence[i])
         proposed.sequence[run[kernel].rank] = kernel
         proposed.kernels[kernel].place = run[kernel].rank
-    seconds = _makespan_s(package, proposed, chain, chain.made[1])
+    proposed.changed[0] = 0
+    proposed.changed[1] = proposed.size[0]
+    seconds = makespan_from(
+        instance, package, proposed, chain.reached, chain.progress, chain.tail_s, chain.made[1]
+    )
     if seconds > chain.made[1]:
-        copy_schedule(chain.present, proposed)
-        return
-    copy_schedule(proposed, chain.present)
-    chain.made[1] = seconds
-    _trace(package, chain)
+        restore_schedule(chain.present, proposed, proposed.changed)
+    else:
+        _accept(instance, package, chain, seconds)
 
 
 @uncounted_inner
@@ -188,17 +225,16 @@ def _makespan_s(package: Package, schedule: Schedule, chain: _Chain, at_most_s: 
 
 
 @uncounted_inner
-def _trace(package: Package, chain: _Chain) -> None:
+def _trace(chain: _Chain) -> None:
     """The kernels on the critical path: each waited for the next."""
-    present, path, run = chain.present, chain.path, package.run
-    last, kernel = int64(-1), int64(NONE)
+    present, path, times = chain.present, chain.path, chain.reached.times
+    kernel = int64(present.sequence[0])
     for i in range(present.size[0]):
-        one = int64(present.sequence[i])
-        if run[one].rank > last:
-            last, kernel = run[one].rank, one
+        if times[present.sequence[i]].end_s >= times[kernel].end_s:
+            kernel = int64(present.sequence[i])
     length = 0
     while kernel != NONE:
         length += 1
         path[length] = kernel
-        kernel = run[kernel].cause
+        kernel = times[kernel].cause
     path[0] = length

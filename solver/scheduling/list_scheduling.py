@@ -14,7 +14,7 @@ from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.heap import heap_pop, heap_push
 from go_opt.env.kernels.numbering import number_kernels
-from go_opt.env.model.execution import NONE, Package
+from go_opt.env.model.package import NONE, Package
 from go_opt.solver.scheduling.lists import Lists, fill_sequence, find_slot, lists_of, take_slot
 from go_opt.solver.scheduling.schedule import scheduling_package
 

@@ -11,8 +11,8 @@ from go_opt.common.compiling import int64, uncounted_inner
 from go_opt.common.records import record
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
-from go_opt.env.model.execution import NONE
 from go_opt.env.model.makespan import decisions
+from go_opt.env.model.package import NONE
 
 MOST_GAPS: Final = 4096
 

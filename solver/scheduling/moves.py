@@ -11,7 +11,7 @@ import numpy as np
 
 from go_opt.common.compiling import int64, uncounted_inner
 from go_opt.env.kernels.fusion import ALONE, REDUCTION
-from go_opt.env.model.execution import NONE
+from go_opt.env.model.package import NONE
 from go_opt.solver.scheduling.schedule import Instance, Schedule, may_join, price
 
 # Shares of the moves; the rest move one kernel to another chip.
@@ -24,27 +24,22 @@ FARTHEST: Final = 48  # places of a shift
 
 
 @uncounted_inner
-def propose(
-    instance: Instance,
-    schedule: Schedule,
-    kernel: int,
-    kernels_are_open: bool,
-    rng: np.random.Generator,
-) -> bool:
+def propose(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Generator) -> bool:
     """Change something about ``kernel``; False where nothing was changed."""
+    schedule.changed[0] = schedule.size[0]
+    schedule.changed[1] = -1
     drawn = rng.random()
     if drawn < CLUSTER:
         return _move_cluster(instance, schedule, kernel, rng)
     drawn -= CLUSTER
-    if kernels_are_open:
-        if drawn < SHIFT:
-            return _shift(instance, schedule, kernel, rng)
-        drawn -= SHIFT
-        if drawn < JOIN:
-            return _join(instance, schedule, kernel, rng)
-        drawn -= JOIN
-        if drawn < PART:
-            return _part(instance, schedule, kernel, rng)
+    if drawn < SHIFT:
+        return _shift(instance, schedule, kernel, rng)
+    drawn -= SHIFT
+    if drawn < JOIN:
+        return _join(instance, schedule, kernel, rng)
+    drawn -= JOIN
+    if drawn < PART:
+        return _part(instance, schedule, kernel, rng)
     return _move(instance, schedule, kernel, _other_chip(instance, schedule, kernel, rng))
 
 
@@ -84,9 +79,24 @@ def _move(instance: Instance, schedule: Schedule, kernel: int, chip: int) -> boo
     kernels = schedule.kernels
     if kernels[kernel].chip == chip or not _can_run(instance, schedule, kernel, chip):
         return False
+    _touch(instance, schedule, kernel)
     kernels[kernel].chip = chip
     kernels[kernel].seconds = schedule.kind_s[kernel, instance.tables.chip_kind[chip]]
     return True
+
+
+@uncounted_inner
+def _touch(instance: Instance, schedule: Schedule, kernel: int) -> None:
+    """A kernel changes, and with it when what it reads is sent."""
+    kernels, ops, changed = schedule.kernels, schedule.ops, schedule.changed
+    place = int64(kernels[kernel].place)
+    changed[0] = min(changed[0], place)
+    changed[1] = max(changed[1], place)
+    op = kernels[kernel].first_op
+    while op != NONE:
+        for i in range(instance.flow[op].producers, instance.flow[op + 1].producers):
+            changed[0] = min(changed[0], kernels[ops[instance.producers[i]].kernel].place)
+        op = ops[op].following
 
 
 @uncounted_inner
@@ -163,6 +173,8 @@ def _shift(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.G
 def _to_place(schedule: Schedule, kernel: int, to: int) -> None:
     sequence, kernels = schedule.sequence, schedule.kernels
     at = kernels[kernel].place
+    schedule.changed[0] = min(schedule.changed[0], at, to)
+    schedule.changed[1] = max(schedule.changed[1], at, to)
     step = 1 if to > at else -1
     while at != to:
         sequence[at] = sequence[at + step]
@@ -199,6 +211,8 @@ def _join(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Ge
     if not low < to <= high:
         to = low + 1
     to -= (at < to) + (behind < to)
+    _touch(instance, schedule, kernel)
+    _touch(instance, schedule, other)
     _link(instance, schedule, kernel, other)
     _to_place(schedule, other, int64(schedule.size[0]) - 1)
     schedule.size[0] -= 1
@@ -247,6 +261,7 @@ def _part(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Ge
     last = int64(kernels[kernel].first_op)
     if ops[last].following == NONE:
         return False
+    _touch(instance, schedule, kernel)
     while ops[ops[last].following].following != NONE and rng.random() < 0.6:
         last = int64(ops[last].following)
     first = int64(kernels[kernel].first_op)

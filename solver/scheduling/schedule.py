@@ -16,8 +16,8 @@ from go_opt.common.records import record
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles
 from go_opt.env.kernels.numbering import number_kernels
-from go_opt.env.model.execution import NONE, Package, package_of
 from go_opt.env.model.makespan import decisions
+from go_opt.env.model.package import NONE, Package, package_of
 from go_opt.model.graph import Graph
 
 NO_ROUTE_S: Final = 1e30
@@ -43,13 +43,14 @@ class Instance(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """What changes; see :mod:`go_opt.env.model.execution`."""
+    """What changes; see :mod:`go_opt.env.model.package`."""
 
     kernels: RecordArray  # [N] KERNEL
     ops: RecordArray  # [N] OP
     sequence: IntArray  # [N] kernels in their order; the first ones count
     kind_s: FloatArray  # [N, Q] seconds of a kernel on each kind of chip
     size: LongArray  # [1] number of kernels
+    changed: LongArray  # [2] the first and the last place where anything is not as before
 
 
 def scheduling_package(tables: CostTables) -> Package:
@@ -94,7 +95,7 @@ def schedule_of(instance: Instance, placement: IntArray, order: IntArray, fusion
     sequence = np.full(num_ops, NONE, dtype=np.int32)
     sequence[: len(first_op)] = first_op
     kind_s = np.zeros((num_ops, len(tables.sram_s_per_byte)))
-    return Schedule(kernels, ops, sequence, kind_s, np.array([len(first_op)]))
+    return Schedule(kernels, ops, sequence, kind_s, np.array([len(first_op)]), np.zeros(2, np.int64))
 
 
 def plan_arrays(schedule: Schedule) -> tuple[IntArray, IntArray, IntArray]:
@@ -121,6 +122,18 @@ def copy_schedule(source: Schedule, to: Schedule) -> None:
         for kind in range(source.kind_s.shape[1]):
             to.kind_s[op, kind] = source.kind_s[op, kind]
     to.size[0] = source.size[0]
+
+
+@uncounted_inner
+def restore_schedule(source: Schedule, to: Schedule, changed: LongArray) -> None:
+    """The same, where both differ between two places alone, or in their number of kernels."""
+    if to.size[0] != source.size[0]:
+        copy_schedule(source, to)
+        return
+    for place in range(changed[0], min(changed[1] + 1, source.size[0])):
+        kernel = source.sequence[place]
+        to.sequence[place] = kernel
+        to.kernels[kernel] = source.kernels[kernel]
 
 
 @uncounted_inner

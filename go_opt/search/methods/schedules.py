@@ -80,7 +80,6 @@ def _chain(search: SearchView, start: Plan, moves: int, rng: np.random.Generator
         moves=moves,
         seed=int(rng.integers(2**31)),
         hot=float(np.exp(rng.uniform(*np.log(HOT)))),
-        is_open=search.request.decide == "all",
     )
 
 

@@ -1,0 +1,222 @@
+"""The makespan of a schedule, kernel by kernel along its sequence, from the first place that changed.
+
+Where each link belongs to one sender, as between chips that are linked all to all, tensors leave in the
+order of the sequence, so this is what :mod:`go_opt.env.model.execution` finds, but for the order in which
+outputs cross the host's link. Elsewhere it is close where kernels stand as they end.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from go_opt.common.arrays import FloatArray, RecordArray
+from go_opt.common.compiling import int64, uncounted_inner
+from go_opt.common.records import record
+from go_opt.env.model.execution import depart
+from go_opt.env.model.package import NONE, Package
+from go_opt.solver.scheduling.schedule import Instance, Schedule
+
+BLOCK: Final = 8  # places between two states that are kept
+NEVER: Final = 1 << 40
+ROUNDING: Final = 1 + 1e-9
+# Of a kernel: the one it waited for last, or NONE; when it ends. Of a tensor: the place whose kernel
+# fetches it from the host; when it leaves its chip, or is there from the host.
+TIMES: Final = record("cause", "end_s")
+SENT: Final = record("place", "sent_s")
+
+
+class Progress(NamedTuple):
+    """What happens along a sequence. Axes: ``N`` ops, ``K`` tensors."""
+
+    times: RecordArray  # [N] TIMES
+    sent: RecordArray  # [K] SENT
+    states: FloatArray  # [N / BLOCK, W] of chips, links and the host before each block of places
+
+
+def progress_of(instance: Instance, package: Package) -> Progress:
+    """Nothing has run."""
+    num_ops = instance.tables.num_ops
+    width = 2 * len(package.chips) + len(package.links) + 3
+    times, sent = np.zeros(num_ops, TIMES), np.zeros(len(package.sent), SENT)
+    return Progress(times, sent, np.zeros((num_ops // BLOCK + 1, width)))
+
+
+@uncounted_inner
+def keep_progress(package: Package, schedule: Schedule, source: Progress, to: Progress) -> None:
+    """Copy what :func:`makespan_from` has filled in."""
+    first = int64(schedule.changed[0]) // BLOCK
+    for place in range(first * BLOCK, schedule.size[0]):
+        kernel = schedule.sequence[place]
+        to.times[kernel] = source.times[kernel]
+        op = int64(schedule.kernels[kernel].first_op)
+        while op != NONE:
+            for i in range(package.op_lists[op].outputs, package.op_lists[op + 1].outputs):
+                to.sent[package.outputs[i]] = source.sent[package.outputs[i]]
+            op = int64(schedule.ops[op].following)
+    for i in range(len(package.inputs)):
+        to.sent[package.inputs[i]] = source.sent[package.inputs[i]]
+    for block in range(first, (schedule.size[0] + BLOCK - 1) // BLOCK):
+        for i in range(source.states.shape[1]):
+            to.states[block, i] = source.states[block, i]
+
+
+@uncounted_inner
+def makespan_from(
+    instance: Instance,
+    package: Package,
+    schedule: Schedule,
+    reached: Progress,
+    progress: Progress,
+    tail_s: FloatArray,
+    at_most_s: float,
+) -> float:
+    """The makespan, infinite where it is above ``at_most_s``.
+
+    Args:
+      reached: of the schedule before it changed.
+      progress: is filled in from the block of the first change on.
+      tail_s: [N] from the end of a kernel to the end of all, at least, for kernels behind the last change.
+    """
+    kernels, ops, times, sent = schedule.kernels, schedule.ops, progress.times, progress.sent
+    chips, pairs, tables, num_chips = package.chips, package.pairs, instance.tables, len(package.chips)
+    first, last = int64(schedule.changed[0]), int64(schedule.changed[1])
+    begin = first // BLOCK * BLOCK
+    place = begin
+    host_in_s, host_out_s, finished_s = _resume(package, reached, progress, place)
+    most_s = at_most_s * ROUNDING
+    while place < schedule.size[0]:
+        if place % BLOCK == 0:
+            _keep(package, progress, place, host_in_s, host_out_s, finished_s)
+        kernel = int64(schedule.sequence[place])
+        chip = int64(kernels[kernel].chip)
+        start_s, cause = chips[chip].end_s, chips[chip].running
+        op = int64(kernels[kernel].first_op)
+        while op != NONE:
+            for i in range(package.op_lists[op].inputs, package.op_lists[op + 1].inputs):
+                tensor = int64(package.inputs[i])
+                if sent[tensor].place == NEVER:
+                    host_in_s += package.tensors[tensor].size_bytes * package.host_s_per_byte[0]
+                    sent[tensor].place = place
+                    sent[tensor].sent_s = host_in_s
+                start_s = max(start_s, sent[tensor].sent_s)
+            for i in range(tables.op_read_ptr[op], tables.op_read_ptr[op + 1]):
+                tensor = int64(tables.reader_tensor[tables.op_read[i]])
+                producer = tables.tensor_producer[tensor]
+                if producer < 0:
+                    continue
+                read = ops[producer].kernel
+                if read == kernel:
+                    continue
+                is_as_before = kernels[read].place < begin
+                if kernels[read].chip == chip:
+                    there_s = reached.times[read].end_s if is_as_before else times[read].end_s
+                else:
+                    there_s = reached.sent[tensor].sent_s if is_as_before else sent[tensor].sent_s
+                    pair = int64(kernels[read].chip) * num_chips + chip
+                    size_bytes = package.tensors[tensor].size_bytes
+                    there_s += pairs[pair].setup_s + size_bytes * pairs[pair].s_per_byte
+                if there_s >= start_s:
+                    start_s = there_s
+                    cause = read
+            op = int64(ops[op].following)
+        end_s = start_s + kernels[kernel].seconds
+        if end_s + (tail_s[kernel] if place > last else 0.0) > most_s:
+            return np.inf
+        times[kernel].end_s = end_s
+        times[kernel].cause = cause
+        chips[chip].end_s = end_s
+        chips[chip].running = kernel
+        finished_s = max(finished_s, end_s)
+        op = int64(kernels[kernel].first_op)
+        while op != NONE:
+            for i in range(package.op_lists[op].outputs, package.op_lists[op + 1].outputs):
+                tensor = int64(package.outputs[i])
+                if package.tensors[tensor].is_output:
+                    size_bytes = package.tensors[tensor].size_bytes
+                    host_out_s = max(end_s, host_out_s) + size_bytes * package.host_s_per_byte[1]
+                    finished_s = max(finished_s, host_out_s)
+                sent[tensor].sent_s = depart(package, kernels, ops, tensor, kernel, end_s)
+            op = int64(ops[op].following)
+        place += 1
+    return finished_s
+
+
+@uncounted_inner
+def _resume(
+    package: Package, reached: Progress, progress: Progress, place: int
+) -> tuple[float, float, float]:
+    """What holds before a place that begins a block; when the host's links are free, and all so far ends."""
+    chips, links, sent = package.chips, package.links, progress.sent
+    state = reached.states[place // BLOCK]
+    num_chips = len(chips)
+    for chip in range(num_chips):
+        chips[chip].end_s = 0.0 if place == 0 else state[2 * chip]
+        chips[chip].running = NONE if place == 0 else int64(state[2 * chip + 1])
+    at = 2 * num_chips
+    for link in range(len(links)):
+        links[link].free_s = 0.0 if place == 0 else state[at + link]
+        links[link].seen = 0
+    for i in range(len(package.inputs)):
+        sent[package.inputs[i]] = reached.sent[package.inputs[i]]
+        if place == 0 or sent[package.inputs[i]].place >= place:
+            sent[package.inputs[i]].place = NEVER
+    if place == 0:
+        return 0.0, 0.0, 0.0
+    at += len(links)
+    return state[at], state[at + 1], state[at + 2]
+
+
+@uncounted_inner
+def _keep(
+    package: Package,
+    progress: Progress,
+    place: int,
+    host_in_s: float,
+    host_out_s: float,
+    finished_s: float,
+) -> None:
+    state = progress.states[place // BLOCK]
+    for chip in range(len(package.chips)):
+        state[2 * chip] = package.chips[chip].end_s
+        state[2 * chip + 1] = package.chips[chip].running
+    at = 2 * len(package.chips)
+    for link in range(len(package.links)):
+        state[at + link] = package.links[link].free_s
+    at += len(package.links)
+    state[at] = host_in_s
+    state[at + 1] = host_out_s
+    state[at + 2] = finished_s
+
+
+@uncounted_inner
+def fill_tails(instance: Instance, package: Package, schedule: Schedule, tail_s: FloatArray) -> None:
+    """What the readers of each kernel and the next one on its chip still take, transfers included."""
+    kernels, ops, tables, num_chips = schedule.kernels, schedule.ops, instance.tables, len(package.chips)
+    for kernel in range(len(tail_s)):
+        tail_s[kernel] = 0.0
+    for chip in range(num_chips):
+        package.chips[chip].running = NONE
+    for place in range(int64(schedule.size[0]) - 1, -1, -1):
+        kernel = int64(schedule.sequence[place])
+        chip = int64(kernels[kernel].chip)
+        behind = package.chips[chip].running
+        if behind != NONE:
+            tail_s[kernel] = max(tail_s[kernel], tail_s[behind] + kernels[behind].seconds)
+        package.chips[chip].running = kernel
+        left_s = tail_s[kernel] + kernels[kernel].seconds
+        op = int64(kernels[kernel].first_op)
+        while op != NONE:
+            for i in range(tables.op_read_ptr[op], tables.op_read_ptr[op + 1]):
+                tensor = int64(tables.reader_tensor[tables.op_read[i]])
+                producer = tables.tensor_producer[tensor]
+                if producer < 0 or ops[producer].kernel == kernel:
+                    continue
+                read = ops[producer].kernel
+                sent_s = 0.0
+                if kernels[read].chip != chip:
+                    pair = package.pairs[int64(kernels[read].chip) * num_chips + chip]
+                    sent_s = pair.setup_s + package.tensors[tensor].size_bytes * pair.s_per_byte
+                tail_s[read] = max(tail_s[read], left_s + sent_s)
+            op = int64(ops[op].following)
