@@ -66,10 +66,17 @@ class RowParts:
             writes = [(written, elements // rows.number * (stop - start), dtype)]
             parts.append(self._make(op, part_name(split.op, part, split.parts), flops, reads, writes))
         yield from parts
-        if split.joined:
+        if split.joined and self._is_read_whole(rows.output):
             joined = [(row["writes"][0][0], None) for row in parts]
             join = self._make(op, split.op, 0.0, joined, [(name, elements, dtype)])
             yield join | {"op_type": JOIN, "op_class": "data_movement"}
+
+    def _is_read_whole(self, k: int) -> bool:
+        """Whether others than ops that take rows of it read a tensor."""
+        graph = self._graph
+        readers = graph.reader_op[graph.reader_ptr[k] : graph.reader_ptr[k + 1]].tolist()
+        takers = [op for op in readers if op in self._splits and k in self._splits[op][1].windows]
+        return bool(graph.tensor_is_output[k]) or len(takers) < max(1, len(readers))
 
     def _reads(self, op: int) -> list[int]:
         pointers, by_op = self._graph.op_reads
@@ -91,7 +98,7 @@ class RowParts:
         """The ops that put some rows of tensor ``k`` into one; returns its name."""
         producer, name = int(self._graph.tensor_producer[k]), self._graph.tensor_names[k]
         held = [(name, (0, self._number(k)))]
-        if producer in self._splits and not self._splits[producer][0].joined:
+        if producer in self._splits:
             spans = list(self._spans(producer))
             held = [(part_name(name, part, len(spans)), span) for part, span in enumerate(spans)]
         pieces = []

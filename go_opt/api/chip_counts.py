@@ -22,7 +22,7 @@ from go_opt.result import OptimizeResult, Request
 from go_opt.search.bounds import lower_bound
 from go_opt.search.limits import refuse_unreachable
 from go_opt.search.simulated_claim import simulated_answer
-from go_opt.search.split_ways import divisible_ops
+from go_opt.search.splits.ways import divisible_ops
 
 Solve = Callable[[Target, Request], OptimizeResult]
 TOLERANCE: Final = 1e-9  # of an interval, as a share

@@ -18,7 +18,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import Objective, Request, check_seed
 from go_opt.search.bounds import lower_bound
-from go_opt.search.split_ways import divisible_ops
+from go_opt.search.splits.ways import divisible_ops
 from go_opt.solver import Violation
 from go_opt.solver import verify as verify_plan
 from go_opt.solver.problem.user_constraints import UserConstraint
@@ -146,7 +146,9 @@ def explain(
     request = Request(objective=objective, replication=bool((decided.replication > 1).any()))
     if op is not None:
         return explain_op(on_graph, on, decided, op, objective=objective, constraints=asked)
-    bound = lower_bound(whole, on, request, divisible_ops(whole, on, request))
+    divisible = divisible_ops(whole, on, request)
+    divisible[[whole.op_index[split.op] for split in decided.splits]] = True
+    bound = lower_bound(whole, on, request, divisible)
     return explain_plan(on_graph, on, decided, objective=objective, bound=bound, constraints=asked)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from go_opt.common.arrays import LongArray
+from go_opt.common.arrays import BoolArray, LongArray
 from go_opt.common.units import format_bytes, format_duration
 from go_opt.env import Target, cost_tables, loop_roles
 from go_opt.env.kernels.fusion import ALONE
@@ -31,7 +31,7 @@ def refuse_unreachable(graph: Graph, target: Target, request: Request) -> None:
             raise InfeasibleError(nowhere, is_proven=True)
         return  # it may still fit as a part of a larger kernel
     if request.fidelity == "analytical":
-        _refuse_latency(graph, target, request)
+        refuse_latency(graph, target, request)
     asked = op_constraints(graph, target, request.constraints)
     for limit in asked.limits:
         _refuse_limit(asked, limit, request)
@@ -50,12 +50,20 @@ def _is_final(graph: Graph, target: Target, request: Request) -> bool:
     return request.decide == "placement" or bool(is_alone)
 
 
-def _refuse_latency(graph: Graph, target: Target, request: Request) -> None:
+def refuse_latency(
+    graph: Graph, target: Target, request: Request, divisible: BoolArray | None = None
+) -> None:
+    """Raise where no sample can be as fast as asked, with the ops ``divisible`` [N] split or not.
+
+    Raises:
+      InfeasibleError: with the proven limit.
+    """
     bound = sample_bound(
         graph,
         cost_tables(graph, target),
         loop_roles(graph),
         fusion_is_open=request.decide == "all",
+        divisible=divisible,
         is_anywhere=np.ones(graph.num_ops, np.bool_),  # stages may share their chips
     )
     if bound.seconds > request.latency_limit_s * (1 + 1e-9):

@@ -26,7 +26,7 @@ from go_opt.search.portfolio import policy_takes_part, portfolio_events
 from go_opt.search.rehearsal import rehearsal
 from go_opt.search.simulated_claim import is_simulated
 from go_opt.search.split_race import search_with_splits
-from go_opt.search.split_ways import divisible_ops
+from go_opt.search.splits.ways import divisible_ops
 from go_opt.search.state import Search
 
 

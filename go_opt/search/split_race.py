@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from go_opt.common.arrays import BoolArray
@@ -22,14 +23,17 @@ from go_opt.model.plan import Split
 from go_opt.model.start import Start
 from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search.bounds import against_bound, lower_bound
+from go_opt.search.limits import refuse_latency
 from go_opt.search.simulated_claim import is_simulated, simulated_answer
-from go_opt.search.split_ways import given_way, ways_to_split
+from go_opt.search.splits.row_ways import row_ways, start_by_rows
+from go_opt.search.splits.ways import given_way, row_divisible, ways_to_split
 
 WHOLE_SHARE: Final = 1 / 4  # of the time or the evaluations, at most, before ways to split are tried
 CLOSE: Final = 0.01  # a gap to the bound of whole ops that ends the waiting
 TRIAL_SHARE: Final = 1 / 4  # of the time or the evaluations, at most, for all ways to split together
 CLOSE_SHARE: Final = 3 / 5  # the same where whole ops are that close
 CLEARLY: Final = 0.95  # of the interval of another way: better by less, a short search may be in luck
+FIRST_STEPS: Final = 8  # of a search by rows: it begins with a plan made for it
 OPS_PER_S: Final = 1600  # of time: otherwise ways with more ops and parts are not tried
 
 
@@ -63,6 +67,8 @@ def search_with_splits(
     Raises:
       InfeasibleError: no valid plan was found either way.
     """
+    if request.fidelity == "analytical":
+        refuse_latency(graph, target, request, divisible)
     watch = _Watch(on_step, on_improvement, should_stop)
     return _Race(graph, target, request, divisible, solve, watch).answer()
 
@@ -96,7 +102,8 @@ class _Race:
         self._solve, self._watch = solve, watch
         self._bound = lower_bound(graph, target, request, divisible)
         self._given = given_way(graph, request, divisible)
-        ways = ways_to_split(graph, target, request, divisible)
+        self._rows = row_divisible(graph, target, request)
+        ways = ways_to_split(graph, target, request)
         if self._given:
             ways = list(dict.fromkeys([self._given, *ways]))
         self._ways: list[tuple[Split, ...]] | None = ways  # to try; None once they were
@@ -112,7 +119,8 @@ class _Race:
         self._try_ways()
         if self._best is None:
             assert failure is not None
-            raise InfeasibleError(str(failure), conflict=failure.conflict)  # of whole ops it may be proven
+            # Of whole ops it may be proven.
+            raise InfeasibleError(f"with ops split no plan was found; without, {failure}")
         if self._best.way:
             self._run(self._best.way)
         result, way = self._best
@@ -131,18 +139,45 @@ class _Race:
         return self._best is not None and bool(self._best.way)
 
     def _try_ways(self) -> None:
-        """Search each way for a short time, where splits may help: no plan, or one whose weights stream."""
+        """Search each way for a short time, where splits may help.
+
+        By columns: where there is no plan, or one whose weights stream. By rows, beside the columns: where
+        there is no plan, or one that is not as good as proven.
+        """
         ways, self._ways = self._ways, None
         if ways is None:
             return
         most_ops, share = OPS_PER_S * self._request.time_limit_s, TRIAL_SHARE
         if self._is_close:  # to go on with whole ops gains next to nothing
             most_ops, share = math.inf, CLOSE_SHARE
-        if self._best is None or self._best.result.metrics.stream_bytes.any() or self._given:
-            sizes = [self._graph.num_ops + sum(split.parts for split in way) for way in ways]
-            tried = [way for way, size in zip(ways, sizes, strict=True) if size <= most_ops]
-            for way in tried:
-                self._run(way, share=share / len(tried))
+        by_columns = next((way for way in ways if way != self._given), ())
+        if self._best is None:
+            self._try_rows(by_columns, most_ops, share)
+        best = self._best
+        if best is None or self._given or (not best.way and best.result.metrics.stream_bytes.any()):
+            self._try_each(ways, most_ops, share)
+        if best is not None and self._best is not None and self._as_answer(self._best).gap >= CLOSE:
+            self._try_rows(self._best.way, most_ops, share)
+
+    def _try_rows(self, by_columns: tuple[Split, ...], most_ops: float, share: float) -> None:
+        names = {split.op for split in by_columns}
+        rows = {op: one for op, one in self._rows.items() if self._graph.op_names[op] not in names}
+        if rows:
+            ways = row_ways(self._graph, self._target, rows)
+            self._try_each([(*way, *by_columns) for way in ways], most_ops, share, FIRST_STEPS)
+
+    def _try_each(
+        self, ways: list[tuple[Split, ...]], most_ops: float, share: float, most_steps: float = math.inf
+    ) -> None:
+        """Search each way that is not too large; those that are not the best after some steps no longer."""
+        sizes = [self._graph.num_ops + sum(split.parts for split in way) for way in ways]
+        tried = [way for way, size in zip(ways, sizes, strict=True) if size <= most_ops]
+        for way in tried:
+            until = partial(self._is_behind, way, len(self._history) + most_steps)
+            self._run(way, until, share=share / len(tried))
+
+    def _is_behind(self, way: tuple[Split, ...], step: float) -> bool:
+        return len(self._history) >= step and (self._best is None or self._best.way != way)
 
     @property
     def _is_close(self) -> bool:
@@ -153,12 +188,13 @@ class _Race:
         self, way: tuple[Split, ...], until: Callable[[], bool] = lambda: False, share: float = 1.0
     ) -> InfeasibleError | None:
         """One search with the ops of ``way`` split, for a share of the budget at most; why it has no plan."""
-        if self._request_of(way, share) is None:
+        if self._request_of(share) is None:
             return None
         began_s = time.monotonic()
         graph = self._graph_of(way)
+        start = self._start_of(way, graph)
         built_s = time.monotonic() - began_s
-        asked = self._request_of(way, share, built_s)
+        asked = self._request_of(share, built_s)
         if asked is None:
             return None
         outer_s, self._before_s = self._before_s, self._elapsed_s + built_s
@@ -171,7 +207,7 @@ class _Race:
         try:
             result = self._solve(
                 graph,
-                asked,
+                replace(asked, start=start),
                 on_step=self._take_step,
                 on_improvement=lambda found: self._take(_Found(found, way)),
                 should_stop=should_stop,
@@ -201,23 +237,28 @@ class _Race:
     def _graph_of(self, way: tuple[Split, ...]) -> Graph:
         return split_graph(self._graph, way) if way else self._graph
 
-    def _request_of(self, way: tuple[Split, ...], share: float, built_s: float = 0.0) -> Request | None:
+    def _start_of(self, way: tuple[Split, ...], graph: Graph) -> Start | None:
+        """What a search on ``graph``, the one with the parts of ``way``, begins with."""
+        best = self._best
+        if best is not None and best.way == way:
+            return Start.of_plan(best.result.plan, graph.op_names)
+        if way != self._given and any(split.kind == "rows" for split in way):
+            return start_by_rows(self._graph, graph, way, self._target)
+        return self._request.start
+
+    def _request_of(self, share: float, built_s: float = 0.0) -> Request | None:
         """What is asked of a search with what is left, once its graph was built; None: nothing is."""
-        request, best = self._request, self._best
+        request = self._request
         limit, left_s = request.max_evaluations, request.time_limit_s - self._elapsed_s - built_s
         left = None if limit is None else min(limit - len(self._history), max(1, math.ceil(share * limit)))
         if self._is_stopped or self._is_proven or left_s <= 0 or (left is not None and left < 1):
             return None
         budget_s = min(left_s, share * request.time_limit_s)
-        start = request.start
-        if best is not None and best.way == way:
-            start = Start.of_plan(best.result.plan, self._graph_of(way).op_names)
         return replace(
             request,
             splits=False,
             budget_s=budget_s if math.isfinite(budget_s) else None,
             max_evaluations=left,
-            start=start,
         )
 
     @property

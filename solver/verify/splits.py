@@ -33,7 +33,8 @@ def broken_splits(whole: Graph, split: Graph, splits: Sequence[Split]) -> Iterat
             wrong += _wrong_columns(op, parts)
         yield from (f"op {one.op!r}, {problem}." for problem in wrong)
         written = [part.writes[0] for part in parts]
-        if one.joined:
+        is_read = any(name == op.writes[0][0] for other in after.values() for name, _, _ in other.reads)
+        if one.joined and (joined is not None or one.kind == "columns" or is_read):
             reads = Counter((name, elements, False) for name, elements, _ in written)
             if joined is None or joined.reads != reads or joined.writes != op.writes or joined.flops:
                 yield f"op {one.op!r}: nothing joins its parts."

@@ -25,7 +25,7 @@ from go_opt.env import Target, zoo_entries
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request
-from go_opt.search.split_ways import divisible_ops, ways_to_split
+from go_opt.search.splits.ways import divisible_ops, ways_to_split
 from tests.benchmarks.split_rivals import RIVALS, Walk
 
 COLUMNS = ("graph", "ops", "whole, us", "bound", "split, us", "bound", "status", "simulated", "gain",
@@ -86,8 +86,7 @@ def rows(
 
 def rival_cells(graph: Graph, target: Target, budget_s: float, seeds: int, request: Request) -> str:
     """The median interval of each rival, over that of the portfolio's row it stands behind."""
-    divisible = divisible_ops(graph, target, request)
-    most = ways_to_split(graph, target, request, divisible)[-1]
+    most = ways_to_split(graph, target, request)[-1]
     cells = []
     for rival in RIVALS.values():
         reached_s = []

@@ -89,6 +89,18 @@ def test_parts_that_follow_each_other_are_skewed() -> None:
     assert split.op_flops.sum() == graph.op_flops.sum(), "no row is computed twice"
 
 
+def test_rows_that_are_taken_anew_are_not_joined_before() -> None:
+    """Each convolution ends in halves; the second part of one is what the first part of the next reads on."""
+    graph = images(8, [("Conv", SAME), ("Conv", SAME)])
+    splits = (Split("op0", "rows", 2), Split("op1", "rows", 2))
+    split, spans = split_graph(graph, splits), row_spans(graph, splits)
+    assert "op0" not in split.op_names
+    assert "op1" in split.op_names, "the host reads it whole"
+    assert spans["t0/part 1 of 2"] == spans["t1/part 1 of 2"]._replace(tensor="t0") == ("t0", 0, 4)
+    assert spans["t0/rows 4 to 5"] == ("t0", 4, 5)
+    assert list(broken_splits(graph, split, splits)) == []
+
+
 @pytest.mark.parametrize(
     ("splits", "sentence"),
     [

@@ -19,7 +19,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
 from go_opt.result import OptimizeResult, Request
 from go_opt.search.bounds import lower_bound
-from go_opt.search.split_ways import divisible_ops, ways_to_split
+from go_opt.search.splits.ways import divisible_ops, ways_to_split
 from go_opt.solver import throughput_bound
 from tests.solver.brute_force import all_placements, evaluate_placements
 from tests.strategies import examples, random_target, seeds, small_mcm, toy_graph
@@ -119,10 +119,10 @@ def test_ways_to_split_by_hand() -> None:
     graph, target = toy_graph(), small_mcm(4, sram_bytes=16000)
     divisible = divisible_ops(graph, target, Request())
     assert [graph.op_names[op] for op in np.flatnonzero(divisible)] == ["logits"]
-    ways = ways_to_split(graph, target, Request(), divisible)
+    ways = ways_to_split(graph, target, Request())
     # 2 x 5000 bytes is at most 8000 each, 4 x 2500 at most 4000; 8 parts would take more chips than 4.
     assert [[split.parts for split in way] for way in ways] == [[2], [4]]
-    assert ways_to_split(graph, target, Request(output_parts=True), divisible)[0][0].joined is False
+    assert ways_to_split(graph, target, Request(output_parts=True))[0][0].joined is False
 
 
 def test_no_plan_either_way_says_why() -> None:
@@ -180,9 +180,7 @@ def test_a_weight_that_is_read_both_ways_is_divided_one_way() -> None:
     graph, target = b.build(), small_mcm(4, sram_bytes=200)
     divisible = divisible_ops(graph, target, Request())
     assert divisible.all()
-    assert {split.op for way in ways_to_split(graph, target, Request(), divisible) for split in way} == {
-        "there"
-    }
+    assert {split.op for way in ways_to_split(graph, target, Request()) for split in way} == {"there"}
     with pytest.raises(PlanError, match="divide 'w' differently"):
         split_graph(graph, tuple(Split(op, "columns", 2) for op in ("there", "back")))
     go_opt.optimize(graph, target, **COUNTED)

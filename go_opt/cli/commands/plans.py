@@ -264,7 +264,7 @@ def _show_result(
 def _hint(graph: Graph, target: Target, result: OptimizeResult, options: dict[str, Any]) -> str:
     """What may gain where an output that must be joined is in the way of a split."""
     from go_opt.result import Request
-    from go_opt.search.split_ways import outputs_in_parts
+    from go_opt.search.splits.ways import outputs_in_parts
 
     request = Request(**{name: value for name, value in options.items() if name != "policy"})
     helps = result.metrics.stream_bytes.any() or result.plan.splits  # else splits are not tried

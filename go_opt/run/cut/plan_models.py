@@ -46,6 +46,7 @@ def plan_models(lowered: LoweredModel, graph: Graph, target: Target, plan: Plan)
       ModelError, PlanError: something that cannot be cut; one sentence that names it.
     """
     whole = model_of_plan(lowered)
+    _refuse_views_of_parts(whole.graph, graph, plan)
     output_parts = split_nodes(whole, graph, [one for one in plan.splits if one.kind == "columns"])
     by_rows = [one for one in plan.splits if one.kind == "rows"]
     if by_rows:
@@ -54,6 +55,16 @@ def plan_models(lowered: LoweredModel, graph: Graph, target: Target, plan: Plan)
     graph = planned_graph(graph, plan)
     cut = cut_models(whole, Reads(whole.graph, graph.op_index), graph, target, plan)
     return replace(cut, output_parts=output_parts, is_split=bool(plan.splits))
+
+
+def _refuse_views_of_parts(nodes: ir.Graph, graph: Graph, plan: Plan) -> None:
+    reads = Reads(nodes, graph.op_index)
+    for split in plan.splits:
+        made = set(reads.op_node[split.op].outputs)
+        for output in nodes.outputs if not split.joined else ():
+            if output not in made and made & set(reads.bases_of([output])):
+                problem = f"output {output.name!r} of the model is a view of its output"
+                raise ModelError(f"op {split.op!r} cannot stay in parts: {problem}.")
 
 
 def cut_models(whole: ir.Model, reads: Reads, graph: Graph, target: Target, plan: Plan) -> PlanModels:

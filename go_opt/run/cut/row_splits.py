@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -39,7 +39,7 @@ def split_rows(
     """
     maker = _Maker(nodes, graph, spans)
     part_of = {part_name(one.op, i, one.parts): one.op for one in splits for i in range(one.parts)}
-    joins = {one.op for one in splits if one.joined}
+    joins = {one.op for one in splits if one.joined} & planned.op_index.keys()
     new: list[ir.Node] = []
     for name, written, reads in _ops(planned):
         if name in part_of:
@@ -51,8 +51,8 @@ def split_rows(
             new = []
     outputs: dict[str, OutputPart] = {}
     for one in splits:
-        outputs |= maker.replace(one)
-    maker.remove(splits)
+        outputs |= maker.replace(one, one.op in joins)
+    maker.remove(splits, joins)
     return outputs
 
 
@@ -103,11 +103,11 @@ class _Maker:
             take = ir.node(TAKE, [*values, *given], name=name)
         return self._named(take, written, values[0])
 
-    def replace(self, split: Split) -> dict[str, OutputPart]:
+    def replace(self, split: Split, is_joined: bool) -> dict[str, OutputPart]:
         """Let readers of an op read what joins its parts, or the host its parts."""
         node = self.reads.op_node[split.op]
         whole, outputs = node.outputs[0], {}
-        if split.joined:
+        if is_joined:
             whole.replace_all_uses_with(self._values[str(whole.name)], replace_graph_outputs=True)
         elif whole in (shown := list(self._nodes.outputs)):
             names = [part_name(str(whole.name), i, split.parts) for i in range(split.parts)]
@@ -116,9 +116,9 @@ class _Maker:
             outputs = {name: OutputPart(str(whole.name), axis, *self._spans[name][1:]) for name in names}
         return outputs
 
-    def remove(self, splits: Sequence[Split]) -> None:
+    def remove(self, splits: Sequence[Split], joins: Collection[str]) -> None:
         """Take away ops that nobody reads any more, their views, and what is computed of them in vain."""
-        gone = {self.reads.op_node[split.op] for split in splits if not split.joined}
+        gone = {self.reads.op_node[split.op] for split in splits if split.op not in joins}
         for node in self._without_op:
             if gone & {value.producer() for value in self.reads.of_node(node)}:
                 gone.add(node)

@@ -153,3 +153,12 @@ def test_real_models(name: str, tmp_path: Path) -> None:
     _, op = max(found)
     plan = split_plan(path, Split(graph.op_names[op], "columns", 4))
     check_stages(path, plan, tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", ["columns", "rows"])
+def test_parts_of_which_an_output_is_a_view_are_refused(kind: str, tmp_path: Path) -> None:
+    nodes = [node("Conv", "x w", "c", "op", pads=[1, 1, 1, 1]), node("Identity", "c", "y", "view")]
+    path = saved(model(nodes, [IMAGE], [info("y", (1, 4, 6, 6))], [weight("w", 4, 3, 3, 3)]), tmp_path)
+    with pytest.raises(ModelError, match="op 'op' cannot stay in parts: output 'y' of the model is a view"):
+        export(path, split_plan(path, Split("op", kind, 2, joined=False)), tmp_path / "out")
+    check_stages(path, split_plan(path, Split("op", kind, 2)), tmp_path / "joined")

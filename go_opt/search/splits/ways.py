@@ -10,7 +10,9 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray
 from go_opt.env import Target, cost_tables
-from go_opt.env.copies.splits import columns_of, split_graph, stays_in_parts
+from go_opt.env.copies.rows import Rows, rows_of
+from go_opt.env.copies.splits import Columns, columns_of, split_graph, stays_in_parts
+from go_opt.env.op_memory import op_activation_bytes
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
@@ -22,43 +24,63 @@ JOINED_OUTPUT: Final = 2.5  # times its bytes, at least, that a chip holds which
 
 
 def divisible_ops(graph: Graph, target: Target, request: Request) -> BoolArray:
-    """[N] the ops that may be split in answers to ``request``: those with heavy weights.
-
-    Where an output of the model must be joined, a chip holds it in two buffers and all parts but one.
-    """
+    """[N] the ops that may be split in answers to ``request``."""
     found = np.zeros(graph.num_ops, dtype=np.bool_)
-    if request.splits and request.decide == "all" and not request.constraints:
-        tables = cost_tables(graph, target)
-        sram_bytes = float(tables.sram_bytes.max())
-        heavy_bytes = HEAVY * sram_bytes
-        is_heavy = tables.stored_bytes[graph.reader_tensor] > heavy_bytes
-        for op in np.unique(graph.reader_op[is_heavy]).tolist():
-            columns = columns_of(graph, op)
-            if columns is None or tables.stored_bytes[list(columns.weights)].max() <= heavy_bytes:
-                continue
-            stays = request.output_parts and stays_in_parts(graph, columns)
-            is_output = bool(tables.tensor_is_output[columns.output])
-            joined_bytes = JOINED_OUTPUT * float(tables.tensor_bytes[columns.output])
-            found[op] = stays or not is_output or joined_bytes <= sram_bytes
+    found[[*_heavy_ops(graph, target, request), *row_divisible(graph, target, request)]] = True
     return found
 
 
-def ways_to_split(
-    graph: Graph, target: Target, request: Request, divisible: BoolArray
-) -> list[tuple[Split, ...]]:
+def _heavy_ops(graph: Graph, target: Target, request: Request) -> dict[int, Columns]:
+    """The ops that may be split by columns: those with heavy weights.
+
+    Where an output of the model must be joined, a chip holds it in two buffers and all parts but one.
+    """
+    if not _splits_are_open(request):
+        return {}
+    found: dict[int, Columns] = {}
+    tables = cost_tables(graph, target)
+    sram_bytes = float(tables.sram_bytes.max())
+    heavy_bytes = HEAVY * sram_bytes
+    is_heavy = tables.stored_bytes[graph.reader_tensor] > heavy_bytes
+    for op in np.unique(graph.reader_op[is_heavy]).tolist():
+        columns = columns_of(graph, op)
+        if columns is None or tables.stored_bytes[list(columns.weights)].max() <= heavy_bytes:
+            continue
+        stays = request.output_parts and stays_in_parts(graph, columns)
+        is_output = bool(tables.tensor_is_output[columns.output])
+        joined_bytes = JOINED_OUTPUT * float(tables.tensor_bytes[columns.output])
+        if stays or not is_output or joined_bytes <= sram_bytes:
+            found[op] = columns
+    return found
+
+
+def _splits_are_open(request: Request) -> bool:
+    return request.splits and request.decide == "all" and not request.constraints
+
+
+def row_divisible(graph: Graph, target: Target, request: Request) -> dict[int, Rows]:
+    """The ops that may be split by rows: where the latency of a sample is limited, or an op fits no chip."""
+    if not (_splits_are_open(request) and graph.shapes and target.goes_forward):
+        return {}
+    most_bytes = op_activation_bytes(graph, target).max()
+    if request.max_latency_s is None and most_bytes <= target.chip_sram_bytes.max():
+        return {}
+    return {op: rows for op in range(graph.num_ops) if (rows := rows_of(graph, op)) is not None}
+
+
+def ways_to_split(graph: Graph, target: Target, request: Request) -> list[tuple[Split, ...]]:
     """For each of some shares of a memory, the fewest parts of each op whose weights take no more of it.
 
     Parts are a power of two, and no more than there are chips.
     """
     tables = cost_tables(graph, target)
     sram_bytes = float(tables.sram_bytes.max())
-    columns_by_op = {op: columns_of(graph, op) for op in np.flatnonzero(divisible).tolist()}
+    columns_by_op = _heavy_ops(graph, target, request)
     ways = []
     for share in SHARES:
         way = []
         number_of: dict[int, int] = {}  # weight -> columns: slices serve all ops that divide it alike
         for op, columns in columns_by_op.items():
-            assert columns is not None
             weight_bytes = float(tables.stored_bytes[list(columns.weights)].max())
             doublings = max(0, math.ceil(math.log2(weight_bytes / (share * sram_bytes))))
             parts = min(2**doublings, target.num_chips, columns.number)
@@ -73,7 +95,7 @@ def ways_to_split(
 def outputs_in_parts(graph: Graph, target: Target, request: Request) -> list[str]:
     """Names of the ops that are searched with their outputs left in parts where ``request`` allows it."""
     asked = replace(request, output_parts=True)
-    ways = ways_to_split(graph, target, asked, divisible_ops(graph, target, asked))
+    ways = ways_to_split(graph, target, asked)
     return list(dict.fromkeys(split.op for way in ways for split in way if not split.joined))
 
 

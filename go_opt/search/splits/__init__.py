@@ -1,0 +1,1 @@
+"""Which ops may be split, and ways to split them."""

@@ -1,0 +1,108 @@
+"""Searches that split ops by rows: for a low latency of a sample, and for ops that fit no chip."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import go_opt
+from go_opt.env import cost_tables, loop_roles
+from go_opt.env.copies.rows import rows_of
+from go_opt.env.copies.splits import split_graph
+from go_opt.env.target import parse_target, target_text
+from go_opt.errors import InfeasibleError
+from go_opt.frontends import from_onnx
+from go_opt.model.plan import Split
+from go_opt.result import Request
+from go_opt.search.splits.row_ways import row_ways
+from go_opt.search.splits.ways import divisible_ops
+from go_opt.solver import throughput_bound
+from go_opt.solver.scheduling.bounds import sample_bound
+from tests.env.test_row_splits import SAME, images
+from tests.exports import LIGHT, check_stages
+from tests.go_opt.run.test_random_stages import with_random_weights
+from tests.solver.brute_force import all_placements, evaluate_placements
+from tests.strategies import examples, random_target, seeds
+
+COUNTED = {"max_evaluations": 40, "policy": None, "simulate": False}
+LIMIT_S = 90e-6  # whole ops of squeezenet take a sample 100 us at least
+
+
+def test_a_latency_that_no_plan_of_whole_ops_has(tmp_path: Path) -> None:
+    path = with_random_weights("light_squeezenet", tmp_path)
+    with pytest.raises(InfeasibleError, match="it is at least 100 us, the critical path"):
+        go_opt.optimize(path, max_latency_s=LIMIT_S, splits=False, **COUNTED)
+    answer = go_opt.optimize(path, max_latency_s=LIMIT_S, **COUNTED)
+    assert answer.metrics.latency_s <= LIMIT_S
+    assert {split.kind for split in answer.plan.splits} == {"rows"}
+    assert go_opt.verify(path, None, answer.plan) == []
+    assert answer.lower_bound_s <= answer.metrics.interval_s < answer.reference_s
+    check_stages(path, answer.plan, tmp_path / "out")
+
+
+def test_a_latency_that_no_plan_has_is_refused_with_proof() -> None:
+    with pytest.raises(InfeasibleError, match="the critical path") as caught:
+        go_opt.optimize(LIGHT / "light_squeezenet.onnx", max_latency_s=5e-6, **COUNTED)
+    assert caught.value.is_proven
+
+
+def test_rows_are_open_only_where_they_may_gain() -> None:
+    graph, target = from_onnx(LIGHT / "light_squeezenet.onnx"), go_opt.target("mcm-6x6")
+    assert not divisible_ops(graph, target, Request()).any()
+    assert divisible_ops(graph, target, Request(max_latency_s=1.0)).any()
+    assert not divisible_ops(graph, target, Request(max_latency_s=1.0, splits=False)).any()
+    # With a limit that whole ops keep, the answer is theirs.
+    free, limited = (go_opt.optimize(graph, max_latency_s=limit, **COUNTED) for limit in (None, 1e-3))
+    assert limited.plan.splits == ()
+    assert limited.metrics.interval_s == free.metrics.interval_s
+
+
+def test_ops_that_fit_no_chip() -> None:
+    """The first convolution of squeezenet writes 1.6 MB, and what reads it as much again."""
+    graph = from_onnx(LIGHT / "light_squeezenet.onnx")
+    text = target_text("mcm-6x6").replace("32_000_000", "2_600_000")
+    target = parse_target(text, "small memories")
+    with pytest.raises(InfeasibleError, match="fits no chip"):
+        go_opt.optimize(graph, target, splits=False, **COUNTED)
+    answer = go_opt.optimize(graph, target, **COUNTED)
+    assert go_opt.verify(graph, target, answer.plan) == []
+    assert answer.status == "FEASIBLE"
+    assert go_opt.explain(graph, target, answer.plan).bound.seconds <= answer.metrics.interval_s
+
+
+@given(seed=seeds)
+@settings(max_examples=examples(15), deadline=None)
+def test_no_plan_in_parts_beats_the_bounds(seed: int) -> None:
+    """All placements of a chain of convolutions in parts."""
+    rng = np.random.default_rng(seed)
+    target = random_target(rng, topology="ring", num_chips=2, sram_bytes=60_000, overlap=True)
+    graph = images(int(rng.integers(8, 20)), [("Conv", SAME), ("Relu", None)])
+    divisible = np.array([rows_of(graph, op) is not None for op in range(graph.num_ops)])
+    tables, roles = cost_tables(graph, target), loop_roles(graph)
+    interval = throughput_bound(
+        graph, tables, roles, fusion_is_open=False, replication_is_open=False, divisible=divisible
+    )
+    latency = sample_bound(graph, tables, roles, fusion_is_open=False, divisible=divisible)
+    for joined in (True, False):
+        split = split_graph(graph, (Split("op0", "rows", 2, joined), Split("op1", "rows", 2)))
+        ops = np.arange(split.num_ops, dtype=np.int32)
+        found = evaluate_placements(
+            cost_tables(split, target), all_placements(split, cost_tables(split, target)), ops, ops
+        )
+        assert interval.seconds <= found.interval_s.min() * (1 + 1e-9)
+        assert latency.seconds <= found.latency_s.min() * (1 + 1e-9)
+
+
+def test_runs_end_where_one_tensor_is_alive() -> None:
+    """A residual block is in parts as a whole; the second block takes its rows anew."""
+    graph, target = from_onnx(LIGHT / "light_resnet50.onnx"), go_opt.target("mcm-6x6")
+    rows = {op: found for op in range(graph.num_ops) if (found := rows_of(graph, op))}
+    for way in row_ways(graph, target, rows):
+        split = split_graph(graph, way)
+        joined = [one.op for one in way if one.joined]
+        assert joined
+        assert {graph.op_types[graph.op_index[op]] for op in joined} <= {"Relu", "MaxPool", "AveragePool"}
+        assert split.op_flops.sum() == pytest.approx(graph.op_flops.sum())
