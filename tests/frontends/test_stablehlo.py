@@ -13,7 +13,7 @@ import pytest
 
 import go_opt
 from go_opt.errors import ModelError
-from go_opt.model.graph import INPUT, MATRIX, WEIGHT, Graph
+from go_opt.model.graph import INPUT, MATRIX, WEIGHT, Graph, Window
 
 
 def shape(*sizes: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
@@ -78,6 +78,20 @@ ATTENTION = (
 )
 
 
+def convolutions(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    """Along the width: rows 2 i - 1 to 2 i + 1 of a convolution, then rows 2 i and 2 i + 1 of a pooling."""
+    layout = ("NHWC", "HWIO", "NHWC")
+    x = jax.lax.conv_general_dilated(x, params["w"], (1, 2), ((2, 2), (1, 1)), None, (2, 1), layout)
+    x = jax.lax.reduce_window(x + params["b"], -jnp.inf, jax.lax.max, (1, 3, 2, 1), (1, 1, 2, 1), "SAME")
+    return x.reshape(1, -1) @ params["d"]
+
+
+CONVOLUTIONS = (
+    {"w": shape(3, 3, 3, 8), "b": shape(8), "d": shape(20 * 6 * 8, 10)},
+    shape(1, 20, 24, 3),
+)
+
+
 def test_a_dense_layer() -> None:
     graph = go_opt.from_stablehlo(text(dense, *DENSE))
     assert graph.name == "dense"
@@ -89,7 +103,10 @@ def test_a_dense_layer() -> None:
     assert sizes(graph, INPUT) == [16]
 
 
-@pytest.mark.parametrize(("function", "args"), [(dense, DENSE), (mixed, MIXED), (attention, ATTENTION)])
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [(dense, DENSE), (mixed, MIXED), (attention, ATTENTION), (convolutions, CONVOLUTIONS)],
+)
 def test_the_same_as_from_jax(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     graph = go_opt.from_stablehlo(text(function, *args))
     other = go_opt.from_jax(function, *args)
@@ -98,6 +115,18 @@ def test_the_same_as_from_jax(function: Callable[..., Any], args: tuple[Any, ...
     assert sizes(graph, INPUT) == sizes(other, INPUT)
     assert graph.op_flops.sum() == pytest.approx(other.op_flops.sum(), rel=0.02)
     assert np.array_equal(graph.op_dtype[graph.op_class == MATRIX], other.op_dtype[other.op_class == MATRIX])
+    assert list(graph.windows.values()) == list(other.windows.values())
+
+
+def test_shapes_and_windows() -> None:
+    """A tensor that is read in another shape than it has, here the pooled image, has none that is known."""
+    graph = go_opt.from_jax(convolutions, *CONVOLUTIONS)
+    assert graph.windows == {"conv_general_dilated": Window(3, 2, 1), "reduce_window_max": Window(2, 2, 0)}
+    shapes = {name: graph.shapes.get(name) for name in (*graph.op_names, "x", "params['b']")}
+    assert shapes == {
+        "conv_general_dilated": (1, 20, 12, 8), "add": (1, 20, 12, 8), "reduce_window_max": None,
+        "dot_general": (1, 10), "x": (1, 20, 24, 3), "params['b']": None,
+    }  # fmt: skip
 
 
 def test_arguments_without_names() -> None:

@@ -17,7 +17,7 @@ import go_opt
 from go_opt.errors import ModelError
 from go_opt.frontends.torch.aten import Operand, operator_cost
 from go_opt.frontends.torch.sizes import Sizes
-from go_opt.model.graph import INPUT, MATRIX, WEIGHT, Graph
+from go_opt.model.graph import INPUT, MATRIX, WEIGHT, Graph, Window
 from tests.torch_programs import FOLDER, exported, models
 
 ONNX_DIMS = {"cnn": None, "decoder": {"s27": 8}, "mlp": {"s31": 3}}
@@ -42,6 +42,10 @@ def reads(graph: Graph, op: str) -> set[str]:
     return {graph.tensor_names[tensor] for tensor in found}
 
 
+def op_types(graph: Graph) -> list[tuple[str, str]]:
+    return list(zip(graph.op_names, graph.op_types, strict=True))
+
+
 def flops(graph: Graph, op: str) -> float:
     return float(graph.op_flops[graph.op_index[op]])
 
@@ -62,6 +66,10 @@ def test_a_network_of_convolutions() -> None:
         "0.weight": 8 * 27, "0.bias": 8, "3.weight": 16 * 18, "7.weight": 160, "7.bias": 10,
     }  # fmt: skip
     assert sources(graph, INPUT) == {"input": 2 * 3 * 16 * 16}
+    assert graph.windows == {
+        "0/conv2d": Window(3, 1, 1), "2/max_pool2d": Window(2, 2, 0), "3/conv2d": Window(3, 1, 0),
+    }  # fmt: skip
+    assert graph.shapes["3/conv2d"] == (2, 16, 6, 6)
 
 
 def test_a_decoder() -> None:
@@ -90,6 +98,10 @@ def test_the_same_model_as_onnx(name: str) -> None:
     assert graph.op_flops.sum() == pytest.approx(other.op_flops.sum(), rel=0.01)
     if name != "decoder":  # where attention is one op here, and softmax a part of it
         assert matrix_flops(graph) == matrix_flops(other)
+        windows = [(op_type, graph.windows[op]) for op, op_type in op_types(graph) if op in graph.windows]
+        assert windows == [
+            (op_type, other.windows[op]) for op, op_type in op_types(other) if op in other.windows
+        ]
 
 
 def test_the_same_model_in_jax() -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from go_opt.errors import ModelError
+from go_opt.frontends.jax.dimension_numbers import convolution, dot_dimensions, windows
 
 # Ops of StableHLO and CHLO whose primitive has another name.
 _PRIMITIVES: Final[Mapping[str, str]] = {
@@ -178,11 +179,11 @@ class _Scope:
     def _plain(self, kind: str, op: Any, stack: str) -> None:
         name, params, operands = _PRIMITIVES.get(kind, kind), dict[str, Any](), list(op.operands)
         if kind == "dot_general":
-            params["dimension_numbers"] = _dot_dimensions(op)
+            params["dimension_numbers"] = dot_dimensions(op)
         elif kind == "dot":
             params["dimension_numbers"] = (((len(_aval(operands[0]).shape) - 1,), (0,)), ((), ()))
         elif kind == "convolution":
-            params.update(_convolution(op))
+            params.update(convolution(op))
         elif kind == "compare":
             name = _COMPARISONS[re.findall(r"[A-Z]{2,}", str(op.attributes["comparison_direction"]))[0]]
         elif kind == "select":
@@ -191,7 +192,7 @@ class _Scope:
             operands = operands[: len(operands) // 2]
             name = _combined(op, _REDUCTIONS if kind == "reduce" else _WINDOWS)
             if kind == "reduce_window":
-                params["window_dimensions"] = tuple(op.attributes["window_dimensions"])
+                params.update(windows(op, len(_aval(operands[0]).shape), "base_dilation"))
             if name in ("argmax", "reduce_window"):
                 operands = operands[:1]
         elif kind == "custom_call":
@@ -261,27 +262,6 @@ def _name_stack(op: Any) -> str:
     match = re.match(r'loc\("([^"]*)"[()]', str(op.location))
     parts = [] if match is None else match[1].split("/")[:-1]
     return "/".join(part for part in parts if not part.startswith(("jit(", "pjit(")))
-
-
-def _dot_dimensions(op: Any) -> tuple[Any, Any]:
-    from jaxlib.mlir.dialects import stablehlo
-
-    found = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
-    return (
-        (tuple(found.lhs_contracting_dimensions), tuple(found.rhs_contracting_dimensions)),
-        (tuple(found.lhs_batching_dimensions), tuple(found.rhs_batching_dimensions)),
-    )
-
-
-def _convolution(op: Any) -> dict[str, Any]:
-    from jaxlib.mlir.dialects import stablehlo
-
-    found = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
-    dilation = tuple(op.attributes["lhs_dilation"]) if "lhs_dilation" in op.attributes else ()
-    return {
-        "dimension_numbers": SimpleNamespace(rhs_spec=(found.kernel_output_feature_dimension,)),
-        "lhs_dilation": dilation,
-    }
 
 
 def _combined(op: Any, names: Mapping[str, str]) -> str:

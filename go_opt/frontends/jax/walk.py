@@ -22,8 +22,9 @@ from go_opt.frontends.jax.primitives import (
     normal_name,
     onnx_type,
     primitive_cost,
+    window_of,
 )
-from go_opt.frontends.recording.recorder import Recorder, Result, Value, joined, reads_of
+from go_opt.frontends.recording.recorder import Recorder, Result, Value, joined
 from go_opt.model.dtypes import DTYPE_BITS, DTYPES, IS_FLOATING, dtype_code
 from go_opt.model.graph import Precision
 from go_opt.model.op_costs import is_elementwise
@@ -157,14 +158,16 @@ class Walker:
         self, name: str, params: Any, inputs: Sequence[Value], results: Sequence[Result], scope: str
     ) -> list[Value]:
         shapes = [value.shape for value in inputs]
-        cost = primitive_cost(name, params, shapes, [shape for shape, _ in results])
+        written = [shape for shape, _ in results]
+        cost = primitive_cost(name, params, shapes, written)
         return self.recorder.op(
             joined(scope, name),
             onnx_type(name),
             cost,
             _computed_dtype(cost.op_class, inputs, results),
-            reads_of(inputs, cost.touched),
+            self.recorder.reads(inputs, cost.touched),
             results,
+            window_of(name, params, shapes, written),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -93,6 +93,7 @@ class Recorder:
     ops: list[RecordedOp] = field(default_factory=list)
     _sources: dict[str, tuple[int, str, str]] = field(default_factory=dict)  # (elements, dtype, kind)
     _folded: dict[Any, list[Value]] = field(default_factory=dict)
+    _shapes: dict[str, set[tuple[int, ...]]] = field(default_factory=dict)  # in which a tensor is met
     _names: set[str] = field(default_factory=set)
     _next_suffix: dict[str, int] = field(default_factory=dict)
 
@@ -114,6 +115,7 @@ class Recorder:
         """A tensor that no op produces."""
         name = self.unique(base)
         self._sources[name] = (math.prod(shape), dtype, kind)
+        self._shapes[name] = {shape}
         return Value(shape, dtype, kind, name)
 
     def folded(self, base: str, key: Any, results: Sequence[Result]) -> list[Value]:
@@ -133,6 +135,7 @@ class Recorder:
         dtype: str,
         reads: Iterable[Read],
         results: Sequence[Result],
+        window: Window | None = None,
     ) -> list[Value]:
         """Record one op; returns the tensors it produces."""
         if len(self.ops) >= MAX_OPS:
@@ -143,10 +146,27 @@ class Recorder:
             for i, (shape, result_dtype) in enumerate(results)
         ]
         writes = tuple((str(value.tensor), value.elements, value.dtype) for value in values)
+        self._shapes.update((str(value.tensor), {value.shape}) for value in values)
         self.ops.append(
-            RecordedOp(name, op_type, cost.op_class, float(cost.flops), dtype, tuple(reads), writes)
+            RecordedOp(name, op_type, cost.op_class, float(cost.flops), dtype, tuple(reads), writes, window)
         )
         return values
+
+    def reads(self, inputs: Sequence[Value], touched: Sequence[int | None]) -> list[Read]:
+        """What a kernel reads; literals are part of it, and so are constants that only say how."""
+        reads: list[Read] = []
+        for value, asked in zip(inputs, touched, strict=True):
+            if value.tensor is None or (asked == 0 and value.is_constant):
+                continue
+            limits = [limit for limit in (asked, value.touched) if limit is not None]
+            reads.append((value.tensor, min(limits, default=None)))
+            self._shapes[value.tensor].add(value.shape)
+        return reads
+
+    def _size(self, tensor: str, elements: Size) -> Size:
+        """The shape of a tensor that is met in one shape only, else its number of elements."""
+        shape, *others = self._shapes[tensor]
+        return elements if others or not shape else shape
 
     def build(
         self,
@@ -158,9 +178,11 @@ class Recorder:
         """The graph of all ops that an output depends on."""
         builder = GraphBuilder(name, precision=precision, dims=dims)
         for source, (elements, dtype, kind) in self._sources.items():
-            builder.add_tensor(source, elements, dtype, kind)
+            builder.add_tensor(source, self._size(source, elements), dtype, kind)
         wanted = [str(value.tensor) for value in outputs if value.kind == "activation"]
-        add_ops(builder, live_ops(self.ops, wanted))
+        for op in live_ops(self.ops, wanted):
+            writes = tuple((name, self._size(name, elements), dtype) for name, elements, dtype in op.writes)
+            add_ops(builder, [replace(op, writes=writes)])
         for tensor in dict.fromkeys(wanted):
             builder.mark_output(tensor)
         return builder.build()
@@ -169,14 +191,3 @@ class Recorder:
 def joined(scope: str, name: str) -> str:
     """A name in a scope, as JAX writes it: ``mlp/dot_general``."""
     return f"{scope}/{name}" if scope and name else scope or name
-
-
-def reads_of(inputs: Sequence[Value], touched: Sequence[int | None]) -> list[Read]:
-    """What a kernel reads; literals are part of it, and so are constants that only say how."""
-    reads: list[Read] = []
-    for value, asked in zip(inputs, touched, strict=True):
-        if value.tensor is None or (asked == 0 and value.is_constant):
-            continue
-        limits = [limit for limit in (asked, value.touched) if limit is not None]
-        reads.append((value.tensor, min(limits, default=None)))
-    return reads

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from go_opt.errors import ModelError
-from go_opt.frontends.recording.recorder import Recorder, Result, Value, joined, reads_of
+from go_opt.frontends.recording.recorder import Recorder, Result, Value, joined
 from go_opt.frontends.torch import aten
 from go_opt.frontends.torch.nodes import Node, dtype_of, parsed, tensor_names
 from go_opt.frontends.torch.sizes import Sizes
@@ -153,8 +153,9 @@ class Walker:
         shapes = [shape for shape, _ in results]
         op_type, cost = aten.operator_cost(name, node.attributes, operands, shapes)
         dtype = _computed_dtype(inputs, results)
-        reads = reads_of(inputs, cost.touched)
-        return self._recorder.op(joined(node.module, name), op_type, cost, dtype, reads, results)
+        reads = self._recorder.reads(inputs, cost.touched)
+        window = aten.window_of(op_type, node.attributes, operands, shapes[0]) if shapes else None
+        return self._recorder.op(joined(node.module, name), op_type, cost, dtype, reads, results, window)
 
     def _write(self, target: str, value: Value, names: _Names, op_name: str) -> None:
         """After an op in place, all names of the tensor stand for what it wrote."""
@@ -171,7 +172,7 @@ class Walker:
         result: Result = (whole.shape, whole.dtype)
         if whole.is_constant and part.is_constant:
             return self._recorder.folded(op_name, None, [result])[0]
-        reads = reads_of([whole, part], (None, None))
+        reads = self._recorder.reads([whole, part], (None, None))
         cost = OpCost("data_movement", 0.0, ())
         return self._recorder.op(op_name, "ScatterND", cost, whole.dtype, reads, [result])[0]
 
