@@ -32,7 +32,7 @@ from go_opt.model.graph import Graph
 from go_opt.proto import graph_pb2, optimizer_pb2
 from go_opt.result import Request
 from go_opt.service.calls.call import Call
-from go_opt.service.calls.calls import Calls, Handler, Service
+from go_opt.service.calls.calls import Method, Service
 from go_opt.service.client.client import Client
 from go_opt.service.messages.convert_request import request_to_proto
 from go_opt.service.server import serve
@@ -55,8 +55,8 @@ class Echo(Service):
     def __init__(self) -> None:
         self._answer = optimizer_pb2.OptimizeResponse()
 
-    def handlers(self, calls: Calls) -> Mapping[str, Handler]:
-        return {"Record": calls.search(self._record), "Ask": calls.search(self._ask)}
+    def methods(self) -> Mapping[str, Method]:
+        return {"Record": Method("search", self._record), "Ask": Method("search", self._ask)}
 
     def close(self) -> None:
         """Nothing is held."""

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from google.protobuf.message import Message
 from google.protobuf.wrappers_pb2 import BytesValue
 
 from go_opt.env import Metrics, Target, target_names
@@ -21,7 +22,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import OptimizeResult, Step
 from go_opt.service.calls.call import Call, ServiceMetric
-from go_opt.service.calls.calls import Calls, Emit, Handler, Service
+from go_opt.service.calls.calls import Emit, Method, Service
 from go_opt.service.messages.requests import parsed
 from go_opt.service.server import serve_in_thread
 from go_opt.service.services.optimizer_service import OptimizerService
@@ -126,13 +127,13 @@ class ToyService(Service):
         self.seen: list[Call] = []
         self.is_closed = False
 
-    def handlers(self, calls: Calls) -> dict[str, Handler]:
+    def methods(self) -> dict[str, Method]:
         return {
-            "Quick": calls.quick(self.work),
-            "Search": calls.search(self.work),
-            "Updates": calls.search_updates(self.updates),
-            "Batches": calls.batches(self.work),
-            "Poll": calls.waiting(self.poll),
+            "Quick": Method("quick", self.work),
+            "Search": Method("search", self.work),
+            "Updates": Method("updates", self.updates),
+            "Batches": Method("batches", self.work),
+            "Poll": Method("poll", self.poll),
         }
 
     def close(self) -> None:
@@ -180,6 +181,11 @@ class ToyService(Service):
 
     def metrics(self) -> list[ServiceMetric]:
         return [ServiceMetric("toys", "Toys there are.", lambda: 3)]
+
+
+def ask(service: Service, method: str, message: Message, owner: str = "") -> Any:
+    """What a method of a service answers, without a server."""
+    return service.methods()[method].work(message.SerializeToString(), Call(method, "", "", None, owner))
 
 
 SEED_DEFECT, SEED_INFEASIBLE, SEED_SLOW = 101, 102, 103

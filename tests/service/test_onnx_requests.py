@@ -57,7 +57,7 @@ def test_an_answer_has_the_names_of_the_ops_and_what_became_of_other_nodes() -> 
     request = optimizer_pb2.OptimizeRequest(max_evaluations=3)
     request.target.name = "mcm-2x2"
     request.onnx.file = model.SerializeToString()
-    answer = LocalOptimizer().optimize(request.SerializeToString(), policy=None, stop=threading.Event())
+    answer, _ = LocalOptimizer().optimize(request.SerializeToString(), policy=None, stop=threading.Event())
     assert list(answer.plan.op_names) == ["product", "relu"]
     assert [(node.name, node.op) for node in answer.nodes_without_op] == [("same", "relu")]
 

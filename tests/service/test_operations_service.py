@@ -23,6 +23,7 @@ from go_opt.service.messages.errors import error_from_call
 from go_opt.service.server import serve_in_thread
 from go_opt.service.services.operations_service import OperationsService
 from go_opt.service.services.training_service import TrainingService
+from tests.service.conftest import ask
 from tests.service.jobs import fake_job
 from tests.service.jobs.conftest import ended, eventually, managed, new_job
 
@@ -170,7 +171,7 @@ def pages(service: OperationsService, **options: Any) -> list[list[str]]:
     found, token = [], ""
     while True:
         request = operations_pb2.ListOperationsRequest(page_token=token, **options)
-        answer = service.list(request)
+        answer = ask(service, "ListOperations", request)
         found.append([progress(operation).policy[-1] for operation in answer.operations])
         token = answer.next_page_token
         if not token:
@@ -194,7 +195,7 @@ def test_a_page_of_large_plans_is_short(listed: OperationsService, monkeypatch: 
 
 def token_of_another_filter(service: OperationsService) -> str:
     request = operations_pb2.ListOperationsRequest(filter="state=FAILED", page_size=1)
-    return str(service.list(request).next_page_token)
+    return str(ask(service, "ListOperations", request).next_page_token)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +218,7 @@ def token_of_another_filter(service: OperationsService) -> str:
 def test_a_listing_that_is_refused(listed: OperationsService, field: str, value: Any) -> None:
     given = value(listed) if callable(value) else value
     with pytest.raises(InvalidInputError) as refused:
-        listed.list(operations_pb2.ListOperationsRequest(**{field: given}))
+        ask(listed, "ListOperations", operations_pb2.ListOperationsRequest(**{field: given}))
     assert refused.value.field == field
 
 
@@ -233,6 +234,6 @@ def test_a_wait_that_is_refused(idle: Served, seconds: int, nanos: int) -> None:
 
 
 def test_a_service_without_jobs() -> None:
-    for call in (OperationsService(None).get, OperationsService(None).cancel):
+    for method in ("GetOperation", "CancelOperation"):
         with pytest.raises(UnsupportedError):
-            call("operations/x")
+            ask(OperationsService(None), method, operations_pb2.GetOperationRequest(name="operations/x"))

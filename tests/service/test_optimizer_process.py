@@ -20,6 +20,7 @@ from go_opt.proto import optimizer_pb2
 from go_opt.service.calls.call import Stop
 from go_opt.service.workers.optimizer import LocalOptimizer
 from go_opt.service.workers.process_optimizer import ProcessOptimizer
+from go_opt.service.workers.worker import Worker
 from tests.service.big_graph import repeated
 
 START_S = 120.0  # far more than a worker needs on a busy machine
@@ -57,7 +58,7 @@ def optimize(
         stop=stop or Stop(),
         deadline_s=deadline_s,
         on_improvement=on_improvement,
-    )
+    ).response
 
 
 def without_times(response: optimizer_pb2.OptimizeResponse) -> optimizer_pb2.OptimizeResponse:
@@ -91,15 +92,6 @@ def test_every_improvement_comes_and_the_last_is_the_answer(ready: ProcessOptimi
     assert reached_s == sorted(set(reached_s), reverse=True)
     assert seen[-1].plan == answer.plan
     assert seen[-1].metrics == answer.metrics
-
-
-def test_the_same_question_is_searched_once(ready: ProcessOptimizer) -> None:
-    request = a_request(max_evaluations=5, seed=3)
-    first, second = optimize(ready, request), optimize(ready, request)
-    assert (first.is_cached, second.is_cached) == (False, True)
-    second.is_cached = False
-    assert second == first
-    assert not optimize(ready, a_request(max_evaluations=5, seed=4)).is_cached
 
 
 def test_refusals_keep_their_class_and_field(ready: ProcessOptimizer) -> None:
@@ -141,12 +133,11 @@ def test_an_idle_worker_that_dies_is_not_missed(ready: ProcessOptimizer) -> None
 
 def test_a_search_that_is_told_to_stop_answers_the_best_it_has(ready: ProcessOptimizer) -> None:
     stop = Stop()
-    request = a_request(budget_s=60, seed=8)
-    answer = optimize(ready, request, stop, on_improvement=lambda _: stop.set())
+    request = a_request(budget_s=60, seed=8).SerializeToString()
+    answer, is_whole = ready.optimize(request, policy=None, stop=stop, on_improvement=lambda _: stop.set())
     assert answer.plan.placement
     assert answer.wall_s < 30
-    again = Stop()  # such an answer was not kept
-    assert not optimize(ready, request, again, on_improvement=lambda _: again.set()).is_cached
+    assert not is_whole
 
 
 def test_a_worker_has_the_time_that_whoever_waits_for_its_answer_gives_it(ready: ProcessOptimizer) -> None:
@@ -167,11 +158,11 @@ def test_a_worker_that_does_not_listen_is_replaced(
     ready: ProcessOptimizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop, searches, stopped_s = Stop(), threading.Event(), 0.0
-    get = ready._answers.get
+    send = Worker.send
 
-    def noted(key: str) -> bytes | None:  # the last that a worker asks before it searches
+    def noted(worker: Worker, kind: str, body: bytes = b"", **values: object) -> None:
+        send(worker, kind, body, **values)
         searches.set()
-        return get(key)
 
     def freeze() -> None:
         nonlocal stopped_s
@@ -181,7 +172,7 @@ def test_a_worker_that_does_not_listen_is_replaced(
         stopped_s = time.monotonic()
         stop.set()
 
-    monkeypatch.setattr(ready._answers, "get", noted)
+    monkeypatch.setattr(Worker, "send", noted)
     thread = threading.Thread(target=freeze)
     thread.start()
     with pytest.raises(CancelledError):
@@ -192,14 +183,13 @@ def test_a_worker_that_does_not_listen_is_replaced(
 
 
 @pytest.mark.flaky(reruns=2, reason="on a busy machine one step of a search may outlast the deadline")
-def test_the_deadline_is_the_budget_and_such_answers_are_not_kept(ready: ProcessOptimizer) -> None:
-    request = a_request(max_evaluations=100_000, seed=10)
-    for _ in range(2):
-        end_s = time.monotonic() + 1.5
-        answer = optimize(ready, request, deadline_s=end_s)
-        assert time.monotonic() < end_s + 1.0
-        assert not answer.is_cached
-        assert answer.wall_s < 1.5
+def test_the_deadline_is_the_budget_and_such_answers_are_not_whole(ready: ProcessOptimizer) -> None:
+    request = a_request(max_evaluations=100_000, seed=10).SerializeToString()
+    end_s = time.monotonic() + 1.5
+    answer, is_whole = ready.optimize(request, policy=None, stop=Stop(), deadline_s=end_s)
+    assert time.monotonic() < end_s + 1.0
+    assert not is_whole
+    assert answer.wall_s < 1.5
 
 
 def test_a_large_graph_is_answered_by_its_deadline(ready: ProcessOptimizer) -> None:

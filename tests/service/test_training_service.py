@@ -24,6 +24,7 @@ from go_opt.service.jobs.convert import finetune_options, pretrain_options
 from go_opt.service.jobs.job import CANCELLED, SUCCEEDED
 from go_opt.service.jobs.manager import JobManager
 from go_opt.service.services.training_service import TrainingService
+from tests.service.conftest import ask
 from tests.service.jobs import fake_job
 from tests.service.jobs.conftest import ended, eventually, managed
 
@@ -57,10 +58,10 @@ def job_of(operation: Any) -> str:
 
 def test_a_job_is_made_once(service: TrainingService, jobs: JobManager) -> None:
     request = Finetune(policy="mine", request_id="id", graph=SMALL, samples=16)
-    first = service.finetune(request)
+    first = ask(service, "Finetune", request)
     assert not first.done
     ended(jobs, job_of(first))
-    again = service.finetune(Finetune.FromString(request.SerializeToString()))
+    again = ask(service, "Finetune", Finetune.FromString(request.SerializeToString()))
     assert (again.name, again.done) == (first.name, True)
     assert len(jobs.page(None, None, 9)) == 1
 
@@ -78,16 +79,16 @@ def test_another_request_of_the_same_name(
     service: TrainingService, changes: dict[str, Any], field: str
 ) -> None:
     options: dict[str, Any] = {"policy": "mine", "request_id": "id", "samples": 16}
-    service.pretrain(Pretrain(**options))
+    ask(service, "Pretrain", Pretrain(**options))
     with pytest.raises(AlreadyExistsError) as refused:
-        service.pretrain(Pretrain(**(options | changes)))
+        ask(service, "Pretrain", Pretrain(**(options | changes)))
     assert refused.value.field == field
 
 
 def test_the_other_kind_of_the_same_name(service: TrainingService) -> None:
-    service.pretrain(Pretrain(policy="mine"))
+    ask(service, "Pretrain", Pretrain(policy="mine"))
     with pytest.raises(AlreadyExistsError):
-        service.finetune(Finetune(policy="mine", graph=SMALL))
+        ask(service, "Finetune", Finetune(policy="mine", graph=SMALL))
 
 
 def graph_of(num_ops: int) -> graph_pb2.Graph:
@@ -146,7 +147,7 @@ OF_FINETUNE: list[tuple[str, dict[str, Any], str]] = [
 def test_a_pretraining_is_refused(
     idle: TrainingService, field: str, changes: dict[str, Any], words: str
 ) -> None:
-    is_refused(lambda: idle.pretrain(Pretrain(**({"policy": "mine"} | changes))), field, words)
+    is_refused(lambda: ask(idle, "Pretrain", Pretrain(**({"policy": "mine"} | changes))), field, words)
 
 
 @pytest.mark.parametrize(("field", "changes", "words"), BOTH + OF_FINETUNE)
@@ -154,7 +155,7 @@ def test_a_finetuning_is_refused(
     idle: TrainingService, field: str, changes: dict[str, Any], words: str
 ) -> None:
     request = {"policy": "mine", "graph": SMALL} | changes
-    is_refused(lambda: idle.finetune(Finetune(**request)), field, words)
+    is_refused(lambda: ask(idle, "Finetune", Finetune(**request)), field, words)
 
 
 def is_refused(call: Callable[[], object], field: str, words: str) -> None:
@@ -201,44 +202,44 @@ def start_policy(jobs: JobManager) -> bytes | None:
 
 
 def test_finetuning_from_the_shipped_policy(service: TrainingService, jobs: JobManager) -> None:
-    service.finetune(Finetune(policy="second", graph=SMALL))
+    ask(service, "Finetune", Finetune(policy="second", graph=SMALL))
     shipped = find_policy("default")
     assert shipped is not None
     assert start_policy(jobs) == shipped.read_bytes()
 
 
 def test_finetuning_from_scratch(service: TrainingService, jobs: JobManager) -> None:
-    service.finetune(Finetune(policy="second", from_policy="none", graph=SMALL))
+    ask(service, "Finetune", Finetune(policy="second", from_policy="none", graph=SMALL))
     assert start_policy(jobs) is None
 
 
 def test_finetuning_from_a_policy_of_the_service(service: TrainingService, jobs: JobManager) -> None:
-    first = job_of(service.pretrain(Pretrain(policy="first")))
+    first = job_of(ask(service, "Pretrain", Pretrain(policy="first")))
     assert ended(jobs, first).state == SUCCEEDED
     request = Finetune(policy="second", from_policy="first", graph=SMALL)
-    job_id = job_of(service.finetune(request))
+    job_id = job_of(ask(service, "Finetune", request))
     jobs.delete(first)  # the second has all it needs
     assert start_policy(jobs) == b"trained from "
     assert ended(jobs, job_id).state == SUCCEEDED
     assert jobs.find_policy("second").read_bytes() == b"trained from trained from "
-    assert job_of(service.finetune(request)) == job_id
+    assert job_of(ask(service, "Finetune", request)) == job_id
 
 
 def test_finetuning_from_a_policy_that_is_not_ready(
     service: TrainingService, jobs: JobManager, tmp_path: Path
 ) -> None:
-    first = job_of(service.pretrain(Pretrain(policy="first", seed=fake_job.WAITS)))
+    first = job_of(ask(service, "Pretrain", Pretrain(policy="first", seed=fake_job.WAITS)))
     eventually((tmp_path / "jobs" / first / fake_job.STANDS).exists)
     with pytest.raises(NotFoundError, match="from_policy: there is no policy 'first': its job is RUNNING"):
-        service.finetune(Finetune(policy="second", from_policy="first", graph=SMALL))
+        ask(service, "Finetune", Finetune(policy="second", from_policy="first", graph=SMALL))
     jobs.cancel(first)
     assert ended(jobs, first).state == CANCELLED
-    service.finetune(Finetune(policy="second", from_policy="first", graph=SMALL))
+    ask(service, "Finetune", Finetune(policy="second", from_policy="first", graph=SMALL))
 
 
 def test_a_service_without_jobs() -> None:
     with pytest.raises(UnsupportedError, match="takes no training jobs"):
-        TrainingService(None).pretrain(Pretrain(policy="mine"))
+        ask(TrainingService(None), "Pretrain", Pretrain(policy="mine"))
 
 
 def test_a_service_that_drains(tmp_path: Path) -> None:
@@ -246,4 +247,4 @@ def test_a_service_that_drains(tmp_path: Path) -> None:
         service = TrainingService(jobs)
         jobs._scheduler.is_closing = True
         with pytest.raises(ServiceError, match="draining"):
-            service.pretrain(Pretrain(policy="mine"))
+            ask(service, "Pretrain", Pretrain(policy="mine"))

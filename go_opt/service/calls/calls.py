@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import grpc
 from google.protobuf.message import Message
@@ -33,11 +33,20 @@ Emit = Callable[[Message], None]
 
 
 @dataclass(frozen=True)
-class Handler:
-    """A method to serve, as :class:`Calls` makes it; gRPC's own handlers know no name."""
+class Method:
+    """A method of a service: a function of the bytes of a request and its call, of one of these kinds:
 
-    serve: Callable[[str, _Requests, _Context], Awaitable[bytes | None]]
-    sends_stream: bool = False
+    ``search``   one request, one answer; as many at once as there are workers, others wait in turn
+    ``quick``    one request, one answer within milliseconds; never behind a search
+    ``updates``  as ``search``, but sends what ``work(data, call, emit)`` emits, and last what it returns; a
+                 slow reader misses emitted messages, never the last
+    ``batches``  a stream of requests, each answered once and in order; the next is not read before the last
+                 is answered, so a caller that sends faster fills its own buffers
+    ``poll``     one request, one answer of a coroutine that may wait long; UNAVAILABLE in a drain
+    """
+
+    kind: Literal["search", "quick", "updates", "batches", "poll"]
+    work: Callable[..., Any]
 
 
 class Service(ABC):
@@ -46,8 +55,8 @@ class Service(ABC):
     name: str  # in full: ``go_opt.v1.Optimizer``
 
     @abstractmethod
-    def handlers(self, calls: Calls) -> Mapping[str, Handler]:
-        """Its methods by name, made by the methods of ``calls``."""
+    def methods(self) -> Mapping[str, Method]:
+        """What it serves, by name."""
 
     def is_ready(self) -> bool:
         """Whether it has loaded what it needs; asked from the event loop, so it answers at once."""
@@ -65,10 +74,10 @@ class Service(ABC):
 
 
 class Calls:
-    """Makes methods of functions, and leads every call from its arrival to its status.
+    """Serves methods, and leads every call from its arrival to its status.
 
     Args:
-      workers: calls of :meth:`search` that run at once, and batches of :meth:`batches`.
+      workers: searches that run at once, and batches.
       limits: of calls that wait for one of the workers.
       name_of: the name that who calls has proven, by the context of the call; empty: none.
       observers: told of every call.
@@ -88,47 +97,26 @@ class Calls:
         self.lanes = (self._searches, self._batches, self._quick)
         self._open = OpenCalls(name_of, observers)
 
-    def search(self, work: Work) -> Handler:
-        """One request, one answer; at most ``workers`` at once, the others wait in turn."""
-        return Handler(functools.partial(self._serve_one, self._searches, work))
-
-    def quick(self, work: Work) -> Handler:
-        """One request, one answer, within milliseconds; never behind a search."""
-        return Handler(functools.partial(self._serve_one, self._quick, work))
-
-    def search_updates(self, work: Callable[[bytes, Call, Emit], Message]) -> Handler:
-        """As :meth:`search`, but sends what ``work`` emits, and last what it returns.
-
-        A slow reader misses emitted messages, never the last.
-        """
-        return Handler(functools.partial(self._serve_updates, work), sends_stream=True)
-
-    def batches(self, work: Work) -> Handler:
-        """A stream of requests, each answered once and in order.
-
-        The next request is not read before the last is answered, so a caller that sends
-        faster fills its own buffers.
-        """
-        return Handler(functools.partial(self._serve_batches, work), sends_stream=True)
-
-    def waiting(self, work: Callable[[bytes, Call], Awaitable[Message]]) -> Handler:
-        """One request, one answer of a coroutine that may wait long: for long polls.
-
-        Ends with UNAVAILABLE as soon as the service drains.
-        """
-        return Handler(functools.partial(self._serve_poll, work))
-
     def register(self, service: Service) -> grpc.GenericRpcHandler:
         """What a ``grpc.aio`` server needs to serve the service."""
-        methods = {}
-        for name, handler in service.handlers(self).items():
+        serves: Mapping[str, Callable[..., Awaitable[bytes | None]]] = {
+            "search": functools.partial(self._serve_one, self._searches),
+            "quick": functools.partial(self._serve_one, self._quick),
+            "updates": self._serve_updates,
+            "batches": self._serve_batches,
+            "poll": self._serve_poll,
+        }
+        handlers = {}
+        for name, method in service.methods().items():
+            sends_stream = method.kind in ("updates", "batches")
             make = (
                 grpc.stream_stream_rpc_method_handler
-                if handler.sends_stream
+                if sends_stream
                 else grpc.stream_unary_rpc_method_handler
             )
-            methods[name] = make(functools.partial(handler.serve, f"{service.name}/{name}"))
-        return grpc.method_handlers_generic_handler(service.name, methods)
+            serve = functools.partial(serves[method.kind], method.work, f"{service.name}/{name}")
+            handlers[name] = make(serve)
+        return grpc.method_handlers_generic_handler(service.name, handlers)
 
     def refusal(self, method: str, error: GoOptError) -> grpc.RpcMethodHandler:
         """Ends a call of any kind with the error, without reading of it."""

@@ -1,4 +1,4 @@
-"""The client of a go-opt service: the doors of this process, answered by another."""
+"""Clients of go-opt's services: :class:`Client` of one elsewhere, and what all clients have in common."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 import grpc
 from google.protobuf.message import Message
@@ -22,8 +22,9 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.proto import optimizer_pb2
 from go_opt.result import Objective, OptimizeResult, check_seed
-from go_opt.service.client.connection import Connection
-from go_opt.service.client.training import CALL_TIMEOUT_S, RemoteJobs, TrainingClient
+from go_opt.service.client.connection import Connection, Transport
+from go_opt.service.client.operation import CALL_TIMEOUT_S, Jobs
+from go_opt.service.client.training import TrainingClient
 from go_opt.service.messages.convert import (
     explanation_from_proto,
     fewest_chips_from_proto,
@@ -57,33 +58,16 @@ _MOST_SEARCHES: Final = 16
 _EVALUATE_TIMEOUT_S: Final = 300.0
 
 
-class Client(TrainingClient):
-    """A connection to a service, to be used in a ``with`` statement or closed.
+class ServiceClient(TrainingClient):
+    """The methods of a service, to be used in a ``with`` statement or closed.
 
-    Its methods raise what the same call raises in process, and :class:`ServiceError` or a
-    subclass where the service cannot be reached or fails; the error's notes name the request.
-    Several threads may share a client.
-
-    Args:
-      address: ``HOST:PORT``.
-      timeout_s: the deadline of each call, retries included; it also caps a search's budget.
-        By default 10 min beyond the budget (none for a search that only evaluations limit),
-        5 min for an evaluation, 1 min for others.
-      credentials: how it proves who it is and knows the service; by default neither.
-      retry: how often a call is tried while the service is not there or has no room.
+    They raise what the same call raises in process. Several threads may share a client.
     """
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        timeout_s: float | None = None,
-        credentials: Credentials | None = None,
-        retry: Retry | None = None,
-    ) -> None:
-        self._connection = Connection(address, credentials=credentials, retry=retry, timeout_s=timeout_s)
-        self._methods = _methods(self._connection.channel)
-        self._jobs = RemoteJobs(self._connection)
+    def __init__(self, connection: Transport) -> None:
+        self._connection = connection
+        self._methods = _methods(connection.channel)
+        self._jobs = Jobs(connection)
 
     def optimize(
         self,
@@ -227,13 +211,39 @@ class Client(TrainingClient):
             self._methods[method], request, timeout_s=_EVALUATE_TIMEOUT_S, name=request_id
         )
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class Client(ServiceClient):
+    """A connection to a service.
+
+    Its methods raise :class:`ServiceError` or a subclass where the service cannot be reached or
+    fails; the notes of every error name the request.
+
+    Args:
+      address: ``HOST:PORT``.
+      timeout_s: the deadline of each call, retries included; it also caps a search's budget.
+        By default 10 min beyond the budget (none for a search that only evaluations limit),
+        5 min for an evaluation, 1 min for others.
+      credentials: how it proves who it is and knows the service; by default neither.
+      retry: how often a call is tried while the service is not there or has no room.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout_s: float | None = None,
+        credentials: Credentials | None = None,
+        retry: Retry | None = None,
+    ) -> None:
+        super().__init__(Connection(address, credentials=credentials, retry=retry, timeout_s=timeout_s))
 
 
 def _methods(channel: grpc.Channel) -> dict[str, Any]:
@@ -250,7 +260,9 @@ def _methods(channel: grpc.Channel) -> dict[str, Any]:
 @lru_cache(maxsize=2)  # a compiler asks again and again about the same graph
 def _graph_alone(graph: Graph) -> bytes:
     """Any request with nothing but its graph, in all of them field 1; the rest is appended."""
-    data: bytes = optimizer_pb2.OptimizeRequest(graph=graph_to_proto(graph)).SerializeToString()
+    data: bytes = optimizer_pb2.OptimizeRequest(graph=graph_to_proto(graph)).SerializeToString(
+        deterministic=True  # a service knows a request again by its bytes
+    )
     return data
 
 
@@ -268,9 +280,9 @@ def _search(
     message.target.CopyFrom(target_to_proto(target))
     if isinstance(graph, OnnxModel):
         message.onnx.CopyFrom(onnx_to_proto(graph))
-        data = message.SerializeToString()
-    else:
-        data = _graph_alone(as_graph(graph)) + message.SerializeToString()
+    data = message.SerializeToString(deterministic=True)
+    if not isinstance(graph, OnnxModel):
+        data = _graph_alone(as_graph(graph)) + data
     limit_s = request.time_limit_s * (1 if fewest is None else _MOST_SEARCHES)
     return data, limit_s + _QUEUE_S if math.isfinite(limit_s) else None
 

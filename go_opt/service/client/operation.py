@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Literal, Protocol, get_args
+from typing import Any, Final, Literal, get_args
 
-from google.longrunning import operations_pb2
+from google.longrunning import operations_pb2, operations_pb2_grpc
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import code_pb2
 
 from go_opt.errors import ServiceError
 from go_opt.model.codecs.wire import plan_from_proto
 from go_opt.model.plan import Plan
-from go_opt.proto import training_pb2
+from go_opt.proto import training_pb2, training_pb2_grpc
+from go_opt.service.client.connection import Transport
 from go_opt.service.messages.errors import error_from_status
 
 JobKind = Literal["pretrain", "finetune"]
@@ -23,6 +26,7 @@ JobState = Literal["QUEUED", "RUNNING", "CANCELLING", "SUCCEEDED", "FAILED", "CA
 # An enum's number is the place of its name here, from 1.
 _KINDS: Final[tuple[JobKind, ...]] = get_args(JobKind)
 _STATES: Final[tuple[JobState, ...]] = get_args(JobState)
+CALL_TIMEOUT_S: Final = 60.0  # of calls that neither search nor wait
 _POLL_S: Final = 30.0  # one long poll; proxies cut what is silent for longer
 
 
@@ -72,20 +76,53 @@ class JobResult:
     reference_interval_s: float | None = None  # of the greedy plan; None if invalid
 
 
-class Jobs(Protocol):
-    """What keeps jobs: a service, or a store of this process."""
+class Jobs:
+    """The training jobs of a service."""
+
+    def __init__(self, connection: Transport) -> None:
+        self._connection = connection
+        self._training = training_pb2_grpc.TrainingStub(connection.channel)  # type: ignore[no-untyped-call]
+        self._operations = operations_pb2_grpc.OperationsStub(connection.channel)
+
+    def pretrain(self, request: training_pb2.PretrainRequest) -> Operation:
+        """The job of a request, whose id names the call, too."""
+        return Operation(self, self._call(self._training.Pretrain, request, name=request.request_id))
+
+    def finetune(self, request: training_pb2.FinetuneRequest) -> Operation:
+        """As :meth:`pretrain`."""
+        return Operation(self, self._call(self._training.Finetune, request, name=request.request_id))
 
     def get(self, name: str) -> operations_pb2.Operation:
         """The job as it is."""
+        return self._call(self._operations.GetOperation, operations_pb2.GetOperationRequest(name=name))
 
     def wait(self, name: str, timeout_s: float) -> operations_pb2.Operation:
         """The job once it is done, or as it is after this time."""
+        timeout = Duration()
+        timeout.FromMicroseconds(round(1e6 * timeout_s))
+        request = operations_pb2.WaitOperationRequest(name=name, timeout=timeout)
+        return self._call(self._operations.WaitOperation, request, timeout_s=timeout_s + CALL_TIMEOUT_S)
 
     def cancel(self, name: str) -> None:
         """Ask the job to end."""
+        self._call(self._operations.CancelOperation, operations_pb2.CancelOperationRequest(name=name))
 
     def delete(self, name: str) -> None:
         """Forget a job that is done."""
+        self._call(self._operations.DeleteOperation, operations_pb2.DeleteOperationRequest(name=name))
+
+    def list(self) -> Iterator[Operation]:
+        """Every job, of all pages, the newest first."""
+        request = operations_pb2.ListOperationsRequest(name="operations")
+        while True:
+            answer = self._call(self._operations.ListOperations, request)
+            yield from (Operation(self, message) for message in answer.operations)
+            request.page_token = answer.next_page_token
+            if not request.page_token:
+                return
+
+    def _call(self, *args: Any, timeout_s: float = CALL_TIMEOUT_S, **options: Any) -> Any:
+        return self._connection.call(*args, timeout_s=timeout_s, **options)
 
 
 class Operation:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, get_args
-
-from google.longrunning import operations_pb2, operations_pb2_grpc
-from google.protobuf.duration_pb2 import Duration
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
 
 from go_opt.api import ZOO_PREFIX, load
 from go_opt.env import Target
@@ -17,9 +14,8 @@ from go_opt.errors import InvalidInputError
 from go_opt.frontends.graph_like import as_graph
 from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.model.graph import Graph
-from go_opt.proto import graph_pb2, training_pb2, training_pb2_grpc
+from go_opt.proto import graph_pb2, training_pb2
 from go_opt.result import check_seed
-from go_opt.service.client.connection import Connection
 from go_opt.service.client.operation import Jobs, Operation
 from go_opt.service.messages.convert import target_to_proto
 from go_opt.service.transport.address import parse_address
@@ -29,27 +25,13 @@ if TYPE_CHECKING:
 
     AnyGraph: TypeAlias = Graph | nx.DiGraph | str | Path
 
-CALL_TIMEOUT_S: Final = 60.0  # of calls that neither search nor wait
 _FIDELITIES: Final = get_args(Fidelity)
-
-
-class JobStarter(Jobs, Protocol):
-    """What starts, keeps and lists jobs."""
-
-    def pretrain(self, request: training_pb2.PretrainRequest) -> operations_pb2.Operation:
-        """As :meth:`TrainingClient.pretrain`."""
-
-    def finetune(self, request: training_pb2.FinetuneRequest) -> operations_pb2.Operation:
-        """As :meth:`TrainingClient.finetune`."""
-
-    def list(self) -> Sequence[operations_pb2.Operation]:
-        """Every job, the newest first."""
 
 
 class TrainingClient:
     """The methods of clients that concern training."""
 
-    _jobs: JobStarter
+    _jobs: Jobs
 
     def pretrain(
         self,
@@ -84,10 +66,10 @@ class TrainingClient:
           InvalidInputError: an argument is out of range.
         """
         request = training_pb2.PretrainRequest(
-            **of_graphs(graphs),
+            **_of_graphs(graphs),
             generated_share=generated_share,
             most_ops=most_ops,
-            **of_policy(
+            **_of_policy(
                 policy,
                 target,
                 environment=environment,
@@ -98,7 +80,7 @@ class TrainingClient:
                 shared=shared,
             ),
         )
-        return self._operation(self._jobs.pretrain(request))
+        return self._jobs.pretrain(request)
 
     def finetune(
         self,
@@ -128,9 +110,9 @@ class TrainingClient:
           InvalidInputError: an argument is out of range.
         """
         request = training_pb2.FinetuneRequest(
-            graph=graph_message(graph),
+            graph=_graph_message(graph),
             from_policy=from_policy or "none",
-            **of_policy(
+            **_of_policy(
                 policy,
                 target,
                 environment=environment,
@@ -141,11 +123,11 @@ class TrainingClient:
                 shared=shared,
             ),
         )
-        return self._operation(self._jobs.finetune(request))
+        return self._jobs.finetune(request)
 
     def list_operations(self) -> tuple[Operation, ...]:
         """Every job of the caller, done ones too, and those that are shared."""
-        return tuple(self._operation(message) for message in self._jobs.list())
+        return tuple(self._jobs.list())
 
     def operation(self, name: str) -> Operation:
         """The job of this name.
@@ -153,62 +135,10 @@ class TrainingClient:
         Raises:
           NotFoundError: there is none.
         """
-        return self._operation(self._jobs.get(name))
-
-    def _operation(self, message: operations_pb2.Operation) -> Operation:
-        return Operation(self._jobs, message)
+        return Operation(self._jobs, self._jobs.get(name))
 
 
-class RemoteJobs:
-    """The jobs of a service."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._training = training_pb2_grpc.TrainingStub(connection.channel)  # type: ignore[no-untyped-call]
-        self._operations = operations_pb2_grpc.OperationsStub(connection.channel)
-
-    def pretrain(self, request: training_pb2.PretrainRequest) -> operations_pb2.Operation:
-        return self._call(self._training.Pretrain, request, name=request.request_id)
-
-    def finetune(self, request: training_pb2.FinetuneRequest) -> operations_pb2.Operation:
-        return self._call(self._training.Finetune, request, name=request.request_id)
-
-    def get(self, name: str) -> operations_pb2.Operation:
-        return self._call(self._operations.GetOperation, operations_pb2.GetOperationRequest(name=name))
-
-    def wait(self, name: str, timeout_s: float) -> operations_pb2.Operation:
-        timeout = Duration()
-        timeout.FromMicroseconds(round(1e6 * timeout_s))
-        request = operations_pb2.WaitOperationRequest(name=name, timeout=timeout)
-        return self._call(self._operations.WaitOperation, request, timeout_s=timeout_s + CALL_TIMEOUT_S)
-
-    def cancel(self, name: str) -> None:
-        self._call(self._operations.CancelOperation, operations_pb2.CancelOperationRequest(name=name))
-
-    def delete(self, name: str) -> None:
-        self._call(self._operations.DeleteOperation, operations_pb2.DeleteOperationRequest(name=name))
-
-    def list(self) -> Sequence[operations_pb2.Operation]:
-        return all_operations(lambda request: self._call(self._operations.ListOperations, request))
-
-    def _call(self, *args: Any, timeout_s: float = CALL_TIMEOUT_S, **options: Any) -> Any:
-        return self._connection.call(*args, timeout_s=timeout_s, **options)
-
-
-def all_operations(
-    list_page: Callable[[operations_pb2.ListOperationsRequest], operations_pb2.ListOperationsResponse],
-) -> list[operations_pb2.Operation]:
-    """The operations of all pages."""
-    operations, page = list[operations_pb2.Operation](), ""
-    while True:
-        answer = list_page(operations_pb2.ListOperationsRequest(name="operations", page_token=page))
-        operations += answer.operations
-        page = answer.next_page_token
-        if not page:
-            return operations
-
-
-def of_policy(
+def _of_policy(
     policy: str, target: str | Path | Target, *, environment: str, request_id: str | None, **same: Any
 ) -> dict[str, Any]:
     """The fields of every request that trains a policy; by default of a new request id.
@@ -226,16 +156,16 @@ def of_policy(
     }
 
 
-def of_graphs(graphs: Sequence[AnyGraph]) -> dict[str, Any]:
+def _of_graphs(graphs: Sequence[AnyGraph]) -> dict[str, Any]:
     """The fields of graphs; those of the zoo are named, others are sent."""
     zoo = [str(graph) for graph in graphs if _is_of_zoo(graph)]
     return {
         "zoo_graphs": [name.removeprefix(ZOO_PREFIX) for name in zoo],
-        "graphs": [graph_message(graph) for graph in graphs if not _is_of_zoo(graph)],
+        "graphs": [_graph_message(graph) for graph in graphs if not _is_of_zoo(graph)],
     }
 
 
-def graph_message(graph: AnyGraph) -> graph_pb2.Graph:
+def _graph_message(graph: AnyGraph) -> graph_pb2.Graph:
     """The message of a graph, or of what :func:`go_opt.load` makes of a path."""
     return graph_to_proto(load(graph) if isinstance(graph, str | Path) else as_graph(graph))
 

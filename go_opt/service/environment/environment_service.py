@@ -28,7 +28,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.proto import environment_pb2, graph_pb2, plan_pb2
 from go_opt.service.calls.call import Call, ServiceMetric
-from go_opt.service.calls.calls import Calls, Handler, Service
+from go_opt.service.calls.calls import Method, Service
 from go_opt.service.environment.sessions import SessionLimits, Sessions
 from go_opt.service.messages.convert import target_from_proto
 from go_opt.service.messages.convert_environment import (
@@ -84,12 +84,11 @@ class EnvironmentService(Service):
             )
         ]
 
-    def handlers(self, calls: Calls) -> Mapping[str, Handler]:
-        """Its methods by name."""
+    def methods(self) -> Mapping[str, Method]:
         return {
-            "CreateSession": calls.search(self._create_session),
-            "Evaluate": calls.batches(self._evaluate),
-            "CloseSession": calls.quick(self._close_session),
+            "CreateSession": Method("search", self._create_session),
+            "Evaluate": Method("batches", self._evaluate),
+            "CloseSession": Method("quick", self._close_session),
         }
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -46,9 +46,9 @@ def check_names(message: _Request) -> None:
         )
 
 
-def check_environment(message: _Request, allowed: Collection[str]) -> None:
-    """Raise where the environment is at an address that is not among the allowed."""
-    if message.environment.WhichOneof("selection") != "address":
+def check_environment(message: _Request, allowed: Container[str] | None) -> None:
+    """Raise where the environment is at an address that is not among the allowed; None: all are."""
+    if allowed is None or message.environment.WhichOneof("selection") != "address":
         return
     address = message.environment.address
     if address not in allowed:

@@ -14,7 +14,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from go_opt.env import Metrics, Target, load_target, parse_target, shipped_target, target_names
 from go_opt.env.model.metrics import STALL_CAUSES, Simulation
-from go_opt.errors import ServiceError, TargetError
+from go_opt.env.target.toml import target_to_toml
+from go_opt.errors import ServiceError
 from go_opt.frontends.onnx_model import OnnxModel
 from go_opt.model.codecs.wire import plan_from_proto
 from go_opt.proto import graph_pb2, optimizer_pb2, plan_pb2
@@ -61,14 +62,11 @@ _ARRAYS_OF_SIMULATION: Final = dict.fromkeys(("utilisation", "link_utilisation",
 
 
 def target_to_proto(target: str | Path | Target) -> plan_pb2.Target:
-    """The message of a target's name, of the text of its file, or of a shipped target."""
+    """The message of a target: its name where it ships, else the text of its file."""
     if isinstance(target, Target):
         if target.name in target_names() and load_target(target.name).fingerprint == target.fingerprint:
             return plan_pb2.Target(name=target.name)
-        raise TargetError(
-            f"target {target.name!r} does not ship with go-opt; give a service the path of its file.",
-            field="target",
-        )
+        return plan_pb2.Target(toml=target_to_toml(target), toml_source=target.source)
     path = Path(target)
     if str(target) not in target_names() and (path.suffix == ".toml" or path.is_file()):
         # Parsed here too, so that a file that cannot be read or used is reported at once.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
@@ -16,6 +14,7 @@ from go_opt.model.codecs.wire import precision_from_proto
 from go_opt.proto import graph_pb2, optimizer_pb2
 from go_opt.service.messages.requests import check_parts, request_part
 from go_opt.service.messages.sent_graph import SentGraph
+from go_opt.service.messages.sized_cache import SizedCache
 
 _MAX_BYTES: Final = 32 * 2**20  # of messages; a graph takes about as much as its message
 
@@ -24,10 +23,7 @@ class DecodedGraphs:
     """Decodes messages of graphs and keeps the last, by digest; for several threads."""
 
     def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._lock = threading.Lock()
-        self._graphs: OrderedDict[bytes, tuple[SentGraph, int]] = OrderedDict()
-        self._bytes = 0
+        self._graphs: SizedCache[SentGraph] = SizedCache(max_bytes)
 
     def get(self, data: bytes) -> SentGraph:
         """The validated graph of a message's bytes.
@@ -48,24 +44,11 @@ class DecodedGraphs:
 
     def _known(self, data: bytes, decode: Callable[[], SentGraph]) -> SentGraph:
         digest = hashlib.sha256(data).digest()
-        with self._lock:
-            if digest in self._graphs:
-                self._graphs.move_to_end(digest)
-                return self._graphs[digest][0]
-        graph = decode()
-        self._keep(digest, graph, len(data))
+        graph = self._graphs.get(digest)
+        if graph is None:
+            graph = decode()
+            self._graphs.put(digest, graph, len(data))
         return graph
-
-    def _keep(self, digest: bytes, graph: SentGraph, size_bytes: int) -> None:
-        if size_bytes > self._max_bytes:
-            return
-        with self._lock:
-            if digest in self._graphs:  # another thread was faster
-                return
-            self._graphs[digest] = graph, size_bytes
-            self._bytes += size_bytes
-            while self._bytes > self._max_bytes:
-                self._bytes -= self._graphs.popitem(last=False)[1][1]
 
 
 def _imported(model: optimizer_pb2.OnnxModel) -> SentGraph:

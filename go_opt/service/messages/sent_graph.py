@@ -5,7 +5,6 @@ The graph stores its ops in a topological order: another one where they were not
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -51,12 +50,6 @@ class SentGraph:
         """[N] as sent."""
         names = self.graph.op_names
         return names if self.stored is None else tuple(names[i] for i in self.stored.tolist())
-
-    @cached_property
-    def digest(self) -> str:
-        """Tells apart what was sent and is one graph: the order of the ops, and nodes that are none."""
-        sent = (None if self.stored is None else self.stored.tolist(), self.graph.nodes_without_op)
-        return hashlib.sha256(repr(sent).encode("utf-8", "surrogatepass")).hexdigest()
 
     def plan_from_proto(self, message: plan_pb2.Plan, target_fingerprint: str) -> Plan:
         """The plan for this graph that its caller sent.

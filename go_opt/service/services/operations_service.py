@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import re
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,7 +19,7 @@ from google.protobuf.message import Message
 from go_opt.errors import InvalidInputError
 from go_opt.proto import training_pb2
 from go_opt.service.calls.call import Call
-from go_opt.service.calls.calls import Calls, Handler, Service
+from go_opt.service.calls.calls import Method, Service
 from go_opt.service.jobs.job import Job, job_id, operation
 from go_opt.service.jobs.manager import JobManager
 from go_opt.service.messages.requests import parsed
@@ -49,27 +48,26 @@ class OperationsService(Service):
     def __init__(self, jobs: JobManager | None) -> None:
         self._jobs = jobs
 
-    def handlers(self, calls: Calls) -> Mapping[str, Handler]:
+    def methods(self) -> Mapping[str, Method]:
         return {
-            "ListOperations": calls.quick(self._list),
-            "GetOperation": calls.quick(self._get),
-            "WaitOperation": calls.waiting(self._wait),
-            "CancelOperation": calls.quick(self._cancel),
-            "DeleteOperation": calls.quick(self._delete),
+            "ListOperations": Method("quick", self._list),
+            "GetOperation": Method("quick", self._get),
+            "WaitOperation": Method("poll", self._wait),
+            "CancelOperation": Method("quick", self._cancel),
+            "DeleteOperation": Method("quick", self._delete),
         }
 
     def close(self) -> None:
         """The jobs are closed by who made them."""
 
-    def list(
-        self, message: operations_pb2.ListOperationsRequest, owner: str = ""
-    ) -> operations_pb2.ListOperationsResponse:
-        """A page of the operations that the owner sees, the newest first.
+    def _list(self, data: bytes, call: Call) -> Message:
+        """A page of the operations that the caller sees, the newest first.
 
         Raises:
           InvalidInputError: a filter other than ``state=RUNNING`` and its like, a page token
             that is none or of another filter, or a page size below zero.
         """
+        message = parsed(operations_pb2.ListOperationsRequest, data)
         jobs = given(self._jobs)
         if message.name not in ("", "operations"):
             raise InvalidInputError(
@@ -80,7 +78,7 @@ class OperationsService(Service):
         before = _number(message.page_token, state) if message.page_token else None
         response = operations_pb2.ListOperationsResponse()
         page_bytes, last = 0, None
-        for job in jobs.page(before, state, size + 1, owner):
+        for job in jobs.page(before, state, size + 1, call.owner):
             listed = operation(job)
             page_bytes += listed.ByteSize()
             if last is not None and (len(response.operations) == size or page_bytes > _MOST_PAGE_BYTES):
@@ -90,46 +88,22 @@ class OperationsService(Service):
             last = job
         return response
 
-    def get(self, name: str, owner: str = "") -> operations_pb2.Operation:
-        """The operation as it is; NotFoundError where there is none for the owner."""
-        return operation(given(self._jobs).job(job_id(name), owner))
-
-    def wait(self, name: str, timeout_s: float) -> operations_pb2.Operation:
-        """The operation once it is done, or as it is after this time."""
-        jobs, job = given(self._jobs), job_id(name)
-        ended = threading.Event()
-        forget = jobs.watch(job, ended.set)
-        try:
-            if not jobs.job(job).is_ended:
-                ended.wait(timeout_s)
-            return operation(jobs.job(job))
-        finally:
-            forget()
-
-    def cancel(self, name: str, owner: str = "") -> None:
-        """Ask the owner's job to end; nothing happens to one that has."""
-        given(self._jobs).cancel(job_id(name), owner)
-
-    def delete(self, name: str, owner: str = "") -> None:
-        """Forget the owner's job, which has ended, with its policy; PreconditionError where it has not."""
-        given(self._jobs).delete(job_id(name), owner)
-
-    def _list(self, data: bytes, call: Call) -> Message:
-        return self.list(parsed(operations_pb2.ListOperationsRequest, data), call.owner)
-
     def _get(self, data: bytes, call: Call) -> Message:
-        return self.get(parsed(operations_pb2.GetOperationRequest, data).name, call.owner)
+        name = parsed(operations_pb2.GetOperationRequest, data).name
+        return operation(given(self._jobs).job(job_id(name), call.owner))
 
     def _cancel(self, data: bytes, call: Call) -> Message:
-        self.cancel(parsed(operations_pb2.CancelOperationRequest, data).name, call.owner)
+        name = parsed(operations_pb2.CancelOperationRequest, data).name
+        given(self._jobs).cancel(job_id(name), call.owner)
         return Empty()
 
     def _delete(self, data: bytes, call: Call) -> Message:
-        self.delete(parsed(operations_pb2.DeleteOperationRequest, data).name, call.owner)
+        name = parsed(operations_pb2.DeleteOperationRequest, data).name
+        given(self._jobs).delete(job_id(name), call.owner)
         return Empty()
 
     async def _wait(self, data: bytes, call: Call) -> Message:
-        """As :meth:`wait`, without a thread that waits."""
+        """The operation once it is done, or as it is after the time that is asked for."""
         message = parsed(operations_pb2.WaitOperationRequest, data)
         timeout_s = _timeout_s(message, call.deadline_s)
         jobs, job = given(self._jobs), job_id(message.name)

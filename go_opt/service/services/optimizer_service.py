@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -14,14 +15,15 @@ from go_opt.env import load_target, target_names
 from go_opt.errors import NotFoundError, PolicyError
 from go_opt.proto import optimizer_pb2
 from go_opt.service.calls.call import Call, ServiceMetric
-from go_opt.service.calls.calls import Calls, Emit, Handler, Service
+from go_opt.service.calls.calls import Emit, Method, Service
 from go_opt.service.messages.convert import target_summary
 from go_opt.service.messages.requests import parsed, split_graph
-from go_opt.service.workers.answer_cache import Policy
-from go_opt.service.workers.optimizer import Judgement, Optimizer
+from go_opt.service.messages.sized_cache import SizedCache
+from go_opt.service.workers.optimizer import Improve, Judgement, Optimizer, Policy
 
 SERVICE_NAME: Final = optimizer_pb2.DESCRIPTOR.services_by_name["Optimizer"].full_name
 _NAMED: Final[Mapping[str, Policy]] = {"": "default", "default": "default", "only": "only", "none": None}
+_MAX_CACHE_BYTES: Final = 64 * 2**20
 
 
 def no_policies(name: str, owner: str) -> Path:
@@ -44,16 +46,16 @@ class OptimizerService(Service):
     ) -> None:
         self._optimizer = optimizer
         self._find_policy = find_policy
+        self._answers: SizedCache[bytes] = SizedCache(_MAX_CACHE_BYTES)
 
-    def handlers(self, calls: Calls) -> Mapping[str, Handler]:
-        """The methods, made by ``calls``."""
+    def methods(self) -> Mapping[str, Method]:
         return {
-            "Optimize": calls.search(self._optimize),
-            "OptimizeStream": calls.search_updates(self._optimize_stream),
-            "Evaluate": calls.search(partial(self._judge, "evaluate")),
-            "Verify": calls.search(partial(self._judge, "verify")),
-            "Explain": calls.search(partial(self._judge, "explain")),
-            "ListTargets": calls.quick(self._list_targets),
+            "Optimize": Method("search", self._optimize),
+            "OptimizeStream": Method("updates", self._optimize_stream),
+            "Evaluate": Method("search", partial(self._judge, "evaluate")),
+            "Verify": Method("search", partial(self._judge, "verify")),
+            "Explain": Method("search", partial(self._judge, "explain")),
+            "ListTargets": Method("quick", self._list_targets),
         }
 
     def is_ready(self) -> bool:
@@ -61,27 +63,45 @@ class OptimizerService(Service):
         return self._optimizer.is_ready()
 
     def metrics(self) -> Sequence[ServiceMetric]:
-        """What the optimizer tells of itself."""
-        return self._optimizer.metrics()
+        """What the optimizer tells of itself, and how often its answers are given again."""
+        answers = self._answers
+        return (
+            ServiceMetric("optimizer_cached_answers", "Answers given again.", lambda: answers.hits, True),
+            ServiceMetric("optimizer_cache_bytes", "Size of the answers kept.", lambda: answers.size_bytes),
+            *self._optimizer.metrics(),
+        )
 
     def close(self) -> None:
         """End the optimizer."""
         self._optimizer.close()
 
-    def _optimize(self, data: bytes, call: Call) -> Message:
+    def _optimize(self, data: bytes, call: Call, on_improvement: Improve | None = None) -> Message:
         with self._policy(data, call.owner) as policy:
-            return self._optimizer.optimize(data, policy=policy, stop=call.stop, deadline_s=call.deadline_s)
+            # A policy that was trained is never written again.
+            key = hashlib.sha256(f"{policy}\0".encode() + data).digest()
+            known = self._answers.get(key)
+            if known is not None:
+                response = optimizer_pb2.OptimizeResponse(is_cached=True)
+                response.MergeFromString(known)
+                return response
+            response, is_whole = self._optimizer.optimize(
+                data,
+                policy=policy,
+                stop=call.stop,
+                deadline_s=call.deadline_s,
+                on_improvement=on_improvement,
+            )
+        if is_whole:
+            kept = response.SerializeToString()
+            self._answers.put(key, kept, len(kept))
+        return response
 
     def _optimize_stream(self, data: bytes, call: Call, emit: Emit) -> Message:
         def improve(response: optimizer_pb2.OptimizeResponse) -> None:
             response.ClearField("history")
             emit(optimizer_pb2.OptimizeUpdate(improvement=response))
 
-        with self._policy(data, call.owner) as policy:
-            result = self._optimizer.optimize(
-                data, policy=policy, stop=call.stop, deadline_s=call.deadline_s, on_improvement=improve
-            )
-        return optimizer_pb2.OptimizeUpdate(result=result)
+        return optimizer_pb2.OptimizeUpdate(result=self._optimize(data, call, improve))
 
     def _judge(self, judgement: Judgement, data: bytes, call: Call) -> Message:
         return self._optimizer.judge(judgement, data, stop=call.stop)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Container, Mapping
+from functools import partial
 from typing import Final
 
 from google.longrunning import operations_pb2
-from google.protobuf.message import Message
 
 from go_opt.errors import AlreadyExistsError, NotFoundError, UnsupportedError
 from go_opt.proto import training_pb2
 from go_opt.search.policies import find_policy
 from go_opt.service.calls.call import Call
-from go_opt.service.calls.calls import Calls, Handler, Service
+from go_opt.service.calls.calls import Method, Service
 from go_opt.service.jobs.convert import (
     check_environment,
     check_names,
@@ -25,6 +25,7 @@ from go_opt.service.messages.requests import parsed
 
 _PRETRAIN: Final = training_pb2.JOB_KIND_PRETRAIN
 _FINETUNE: Final = training_pb2.JOB_KIND_FINETUNE
+_REQUESTS: Final = {_PRETRAIN: training_pb2.PretrainRequest, _FINETUNE: training_pb2.FinetuneRequest}
 _Request = training_pb2.PretrainRequest | training_pb2.FinetuneRequest
 
 
@@ -33,39 +34,29 @@ class TrainingService(Service):
 
     Args:
       jobs: what runs them; None: the service takes no jobs.
-      environments: addresses that a job may name as its environment.
+      environments: addresses that a job may name as its environment; None: any.
     """
 
     name = "go_opt.v1.Training"
 
-    def __init__(self, jobs: JobManager | None, *, environments: Collection[str] = ()) -> None:
+    def __init__(self, jobs: JobManager | None, *, environments: Container[str] | None = ()) -> None:
         self._jobs = jobs
-        self._environments = frozenset(environments)
+        self._environments = environments
 
-    def handlers(self, calls: Calls) -> Mapping[str, Handler]:
-        return {"Pretrain": calls.quick(self._pretrain), "Finetune": calls.quick(self._finetune)}
+    def methods(self) -> Mapping[str, Method]:
+        return {
+            "Pretrain": Method("quick", partial(self._create, _PRETRAIN)),
+            "Finetune": Method("quick", partial(self._create, _FINETUNE)),
+        }
 
     def close(self) -> None:
         """The jobs are closed by who made them."""
 
-    def pretrain(self, message: training_pb2.PretrainRequest, owner: str = "") -> operations_pb2.Operation:
-        """As the method of training.proto, asked by ``owner``; raises what its statuses stand for."""
-        return self._created(_PRETRAIN, message, owner)
-
-    def finetune(self, message: training_pb2.FinetuneRequest, owner: str = "") -> operations_pb2.Operation:
-        """As the method of training.proto, asked by ``owner``; raises what its statuses stand for."""
-        return self._created(_FINETUNE, message, owner)
-
-    def _pretrain(self, data: bytes, call: Call) -> Message:
-        return self.pretrain(parsed(training_pb2.PretrainRequest, data), call.owner)
-
-    def _finetune(self, data: bytes, call: Call) -> Message:
-        return self.finetune(parsed(training_pb2.FinetuneRequest, data), call.owner)
-
-    def _created(self, kind: training_pb2.JobKind, message: _Request, owner: str) -> operations_pb2.Operation:
+    def _create(self, kind: training_pb2.JobKind, data: bytes, call: Call) -> operations_pb2.Operation:
         jobs = given(self._jobs)
+        message: _Request = parsed(_REQUESTS[kind], data)
         check_names(message)
-        job = _same_job(jobs, kind, message, owner)
+        job = _same_job(jobs, kind, message, call.owner)
         if job is None:
             check_environment(message, self._environments)
             new = NewJob(
@@ -73,14 +64,14 @@ class TrainingService(Service):
                 message.policy,
                 message.request_id,
                 message.SerializeToString(),
-                _start_policy(jobs, message, owner),
-                owner,
+                _start_policy(jobs, message, call.owner),
+                call.owner,
                 message.shared,
             )
             try:
                 job = jobs.create(new)
             except AlreadyExistsError:  # by another call, at the same time
-                job = _same_job(jobs, kind, message, owner)
+                job = _same_job(jobs, kind, message, call.owner)
                 if job is None:
                     raise
         return operation(job)

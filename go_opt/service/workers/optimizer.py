@@ -9,7 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final, Literal, Protocol
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from google.protobuf.message import Message
 
@@ -36,7 +37,6 @@ from go_opt.service.messages.convert_request import (
 from go_opt.service.messages.decoded_graphs import DecodedGraphs
 from go_opt.service.messages.requests import request_part, split_graph
 from go_opt.service.messages.sent_graph import SentGraph
-from go_opt.service.workers.answer_cache import AnswerCache, Answers, Policy, answer_key
 
 # Of the time left, for the answer's way back: a tenth, but not more than this …
 _MOST_RESERVE_S: Final = 0.2
@@ -45,9 +45,17 @@ _RESERVE_S_PER_BYTE: Final = 2e-8
 # Plans of larger graphs may take seconds in the simulator, which a deadline has no room for.
 _MOST_SIMULATED_BYTES: Final = 1_000_000
 
+Policy = Literal["default", "only"] | Path | None  # what takes part in a search
 Judgement = Literal["evaluate", "verify", "explain"]  # what may be asked about a plan
 _OfPlan = optimizer_pb2.EvaluateRequest | optimizer_pb2.VerifyRequest | optimizer_pb2.ExplainRequest
 Improve = Callable[[optimizer_pb2.OptimizeResponse], None]
+
+
+class Answer(NamedTuple):
+    """The answer to a search."""
+
+    response: optimizer_pb2.OptimizeResponse
+    is_whole: bool  # neither stopped nor cut short by a deadline: the same request has it as its answer
 
 
 class Optimizer(Protocol):
@@ -61,7 +69,7 @@ class Optimizer(Protocol):
         stop: Stop,
         deadline_s: float | None = None,
         on_improvement: Improve | None = None,
-    ) -> optimizer_pb2.OptimizeResponse:
+    ) -> Answer:
         """The answer to an ``OptimizeRequest``.
 
         Args:
@@ -89,12 +97,10 @@ class LocalOptimizer:
 
     Args:
       api: what searches, with the functions of :mod:`go_opt.api`, which it is by default.
-      answers: keeps answers for those who ask again.
     """
 
-    def __init__(self, api: Any = None, *, answers: Answers | None = None) -> None:
+    def __init__(self, api: Any = None) -> None:
         self._given_api = api
-        self._answers = answers or AnswerCache()
         self._graphs = DecodedGraphs()
 
     def optimize(
@@ -105,7 +111,7 @@ class LocalOptimizer:
         stop: threading.Event,
         deadline_s: float | None = None,
         on_improvement: Improve | None = None,
-    ) -> optimizer_pb2.OptimizeResponse:
+    ) -> Answer:
         """As :meth:`Optimizer.optimize`."""
         message, graph_bytes = split_graph(optimizer_pb2.OptimizeRequest, request)
         asked = request_from_proto(message)
@@ -113,13 +119,6 @@ class LocalOptimizer:
         sent = self._graph(message, graph_bytes)
         asked = replace(asked, start=sent.stored_start(asked.start))
         is_sized = message.HasField("fewest_chips")
-        fewest = repr(message.fewest_chips) if is_sized else None
-        key = answer_key(sent, target, asked, policy, fewest)
-        known = self._answers.get(key)
-        if known is not None:
-            response = optimizer_pb2.OptimizeResponse(is_cached=True)
-            response.MergeFromString(known)
-            return response
 
         def improve(result: OptimizeResult) -> None:
             if on_improvement is not None:
@@ -130,9 +129,7 @@ class LocalOptimizer:
         within = _within(asked, deadline_s, len(request), searches)
         if is_sized:
             response = _fewest_chips(message.fewest_chips, sent, target, within, policy, stop)
-            if not (stop.is_set() or within != asked):
-                self._answers.put(key, response.SerializeToString())
-            return response
+            return Answer(response, not (stop.is_set() or within != asked))
         result = self._api.optimize(
             sent.graph,
             target,
@@ -141,11 +138,8 @@ class LocalOptimizer:
             should_stop=stop.is_set,
             **within.options,
         )
-        response = result_to_proto(result, sent)
         is_cut_short = within != asked and result.wall_s >= within.time_limit_s
-        if not (stop.is_set() or is_cut_short):
-            self._answers.put(key, response.SerializeToString())
-        return response
+        return Answer(result_to_proto(result, sent), not (stop.is_set() or is_cut_short))
 
     def judge(self, judgement: Judgement, request: bytes, *, stop: threading.Event) -> Message:
         """As :meth:`Optimizer.judge`."""

@@ -23,8 +23,7 @@ from go_opt.errors import GoOptError
 from go_opt.proto import optimizer_pb2
 from go_opt.search.compiling.warm_up import warm_up
 from go_opt.service.messages.errors import status_from_error
-from go_opt.service.workers.answer_cache import Answers, Policy
-from go_opt.service.workers.optimizer import Judgement, LocalOptimizer
+from go_opt.service.workers.optimizer import Judgement, LocalOptimizer, Policy
 from go_opt.service.workers.worker import Frame, receive, send
 
 # Kernels and caches never give memory back; a process does.
@@ -44,15 +43,11 @@ class _Inbox:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
-        self._known: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._last: _Call | None = None
         threading.Thread(target=self._read, daemon=True).start()
 
     def next_call(self) -> _Call:
         return self._calls.get()
-
-    def known_answer(self) -> bytes:
-        return self._known.get()
 
     def _read(self) -> None:
         while True:
@@ -60,60 +55,42 @@ class _Inbox:
                 frame = receive(self._connection)
             except (EOFError, OSError):
                 os._exit(0)  # whatever the search is doing: nobody waits for it
-            if frame.kind == "known":
-                self._known.put(frame.body)
-            elif frame.kind != "stop":
+            if frame.kind != "stop":
                 self._last = _Call(frame)
                 self._calls.put(self._last)
             elif self._last is not None and self._last.request["call"] == frame["call"]:
                 self._last.stop.set()
 
 
-class _AnswersOfService(Answers):
-    """The service's cache: it is asked, and told the key of an answer together with the answer."""
-
-    def __init__(self, connection: Connection, inbox: _Inbox) -> None:
-        self._connection, self._inbox = connection, inbox
-        self.key: str | None = None  # of the answer to come
-
-    def get(self, key: str) -> bytes | None:
-        send(self._connection, "look_up", key=key)
-        return self._inbox.known_answer() or None
-
-    def put(self, key: str, answer: bytes) -> None:
-        self.key = key
-
-
 class _Worker:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._inbox = _Inbox(connection)
-        self._answers = _AnswersOfService(connection, self._inbox)
-        self._optimizer = LocalOptimizer(answers=self._answers)
+        self._optimizer = LocalOptimizer()
 
     def run(self) -> None:
         send(self._connection, "ready")
         for number in range(1, _MOST_CALLS + 1):
             call = self._inbox.next_call()
-            self._answers.key = None
-            kind, body = self._outcome(call)
+            kind, body, is_whole = self._outcome(call)
             retires = number == _MOST_CALLS or resident_bytes() > _MOST_BYTES
-            send(self._connection, kind, body, key=self._answers.key, retires=retires)
+            send(self._connection, kind, body, is_whole=is_whole, retires=retires)
             del call, body
             give_back()
 
-    def _outcome(self, call: _Call) -> tuple[str, bytes]:
+    def _outcome(self, call: _Call) -> tuple[str, bytes, bool]:
         try:
-            return "answer", self._answer(call).SerializeToString()
+            message, is_whole = self._answer(call)
+            return "answer", message.SerializeToString(), is_whole
         except GoOptError as error:
-            return "refused", status_from_error(error).SerializeToString()
+            return "refused", status_from_error(error).SerializeToString(), True
         except Exception:
-            return "failed", traceback.format_exc().encode("utf-8", "replace")
+            return "failed", traceback.format_exc().encode("utf-8", "replace"), True
 
-    def _answer(self, call: _Call) -> Message:
+    def _answer(self, call: _Call) -> tuple[Message, bool]:
         request = call.request
         if request.kind != "optimize":
-            return self._optimizer.judge(cast(Judgement, request.kind), request.body, stop=call.stop)
+            return self._optimizer.judge(cast(Judgement, request.kind), request.body, stop=call.stop), True
         return self._optimizer.optimize(
             request.body,
             policy=_policy(request["policy"]),

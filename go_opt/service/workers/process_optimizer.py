@@ -21,8 +21,7 @@ from go_opt.service.calls.call import ServiceMetric, Stop
 from go_opt.service.messages.convert_request import request_from_proto
 from go_opt.service.messages.errors import error_from_status
 from go_opt.service.messages.requests import parsed, split_graph
-from go_opt.service.workers.answer_cache import AnswerCache, Policy
-from go_opt.service.workers.optimizer import Improve, Judgement, reserve_s
+from go_opt.service.workers.optimizer import Answer, Improve, Judgement, Policy, reserve_s
 from go_opt.service.workers.worker import Frame, Worker
 from go_opt.service.workers.worker_pool import WorkerPool
 
@@ -43,11 +42,9 @@ class ProcessOptimizer:
 
     Args:
       workers: processes that work at once; one more is kept warm.
-      answers: keeps answers for those who ask again.
     """
 
-    def __init__(self, workers: int, *, answers: AnswerCache | None = None) -> None:
-        self._answers = answers or AnswerCache()
+    def __init__(self, workers: int) -> None:
         self._pool = WorkerPool(workers)
         self._numbers = itertools.count()
 
@@ -59,13 +56,13 @@ class ProcessOptimizer:
         stop: Stop,
         deadline_s: float | None = None,
         on_improvement: Improve | None = None,
-    ) -> optimizer_pb2.OptimizeResponse:
+    ) -> Answer:
         """As :meth:`go_opt.service.workers.optimizer.Optimizer.optimize`."""
         # Refused here, a broken request costs no worker's time.
         message = split_graph(optimizer_pb2.OptimizeRequest, request)[0]
         asked = request_from_proto(message)
         with self._pool.worker(stop) as worker:
-            call = _WorkerCall(worker, next(self._numbers), self._answers, stop, on_improvement)
+            call = _WorkerCall(worker, next(self._numbers), stop, on_improvement)
             is_sized = message.HasField("fewest_chips")  # each number of chips has the budget
             call.time_limit_s = math.inf if is_sized else asked.time_limit_s
             call.send(
@@ -78,14 +75,15 @@ class ProcessOptimizer:
             if deadline_s is not None:
                 left_s = deadline_s - time.monotonic()
                 call.answer_by_s = deadline_s - reserve_s(left_s, len(request)) / 2
-            return parsed(optimizer_pb2.OptimizeResponse, call.outcome())
+            body, is_whole = call.outcome()
+            return Answer(parsed(optimizer_pb2.OptimizeResponse, body), is_whole)
 
     def judge(self, judgement: Judgement, request: bytes, *, stop: Stop) -> Message:
         """As :meth:`go_opt.service.workers.optimizer.Optimizer.judge`."""
         with self._pool.worker(stop) as worker:
-            call = _WorkerCall(worker, next(self._numbers), self._answers, stop, None)
+            call = _WorkerCall(worker, next(self._numbers), stop, None)
             call.send(judgement, request)
-            return parsed(_ANSWERS[judgement], call.outcome())
+            return parsed(_ANSWERS[judgement], call.outcome()[0])
 
     def is_ready(self) -> bool:
         """As :meth:`go_opt.service.workers.optimizer.Optimizer.is_ready`."""
@@ -93,10 +91,8 @@ class ProcessOptimizer:
 
     def metrics(self) -> Sequence[ServiceMetric]:
         """As :meth:`go_opt.service.workers.optimizer.Optimizer.metrics`."""
-        answers, pool = self._answers, self._pool
+        pool = self._pool
         return (
-            ServiceMetric("optimizer_cached_answers", "Answers given again.", lambda: answers.hits, True),
-            ServiceMetric("optimizer_cache_bytes", "Size of the answers kept.", lambda: answers.size_bytes),
             ServiceMetric("optimizer_workers_replaced", "Workers started anew.", lambda: pool.replaced, True),
             ServiceMetric(
                 "optimizer_workers_killed", "Of these, ended while they searched.", lambda: pool.killed, True
@@ -119,43 +115,35 @@ class _WorkerFailedError(Exception):
 class _WorkerCall:
     """One call of a worker, from the request to the answer."""
 
-    def __init__(
-        self,
-        worker: Worker,
-        number: int,
-        answers: AnswerCache,
-        stop: Stop,
-        on_improvement: Improve | None,
-    ) -> None:
-        self._worker, self._number, self._answers = worker, number, answers
+    def __init__(self, worker: Worker, number: int, stop: Stop, on_improvement: Improve | None) -> None:
+        self._worker, self._number = worker, number
         self._stop, self._on_improvement = stop, on_improvement
         self._best: bytes | None = None  # so far
         self._told_s: float | None = None  # when the worker was told to stop
-        self.time_limit_s = math.inf  # of the search, which starts when it has looked up the answer
+        self.time_limit_s = math.inf  # of the search, from its first plan on
         self.answer_by_s = math.inf
 
     def send(self, kind: str, request: bytes, **values: Any) -> None:
         self._worker.is_free = False  # until the call has an end
         self._worker.send(kind, request, call=self._number, **values)
 
-    def outcome(self) -> bytes:
-        """The bytes of the answer, or raises what the worker did."""
+    def outcome(self) -> tuple[bytes, bool]:
+        """The bytes of the answer and whether it is whole, or raises what the worker did."""
         while True:
             frame = self._worker.receive(_POLL_S)
             if frame is None or frame.kind == "improvement":
                 if frame is not None:
                     self._improve(frame.body)
                 if self._is_overdue():
-                    return self._best_so_far()
-            elif frame.kind == "look_up":
-                self._worker.send("known", self._answers.get(frame["key"]) or b"")
-                search_end_s = time.monotonic() + self.time_limit_s + _OVERTIME_S
-                self.answer_by_s = min(self.answer_by_s, search_end_s)
+                    return self._best_so_far(), False
             else:
                 self._worker.is_free = not frame["retires"]
-                return self._ended(frame)
+                return self._ended(frame), frame["is_whole"]
 
     def _improve(self, body: bytes) -> None:
+        if self._best is None:
+            search_end_s = time.monotonic() + self.time_limit_s + _OVERTIME_S
+            self.answer_by_s = min(self.answer_by_s, search_end_s)
         self._best = body
         if self._on_improvement is not None:
             self._on_improvement(optimizer_pb2.OptimizeResponse.FromString(body))
@@ -178,8 +166,6 @@ class _WorkerCall:
 
     def _ended(self, frame: Frame) -> bytes:
         if frame.kind == "answer":
-            if frame["key"] is not None:
-                self._answers.put(frame["key"], frame.body)
             return frame.body
         if frame.kind == "failed":
             raise _WorkerFailedError(frame.body.decode())

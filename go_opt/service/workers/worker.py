@@ -29,11 +29,9 @@ class Frame:
     ``ready``       worker: it has loaded everything, requests may come
     ``optimize``    service: a request; ``call`` numbers it, ``policy``, ``deadline_s``, ``improvements``
     ``evaluate``    service: a request; ``call`` numbers it; likewise ``verify``, ``explain``
-    ``look_up``     worker: whether an answer is known under ``key``
-    ``known``       service: the answer, or an empty body
     ``improvement`` worker: the best answer so far
     ``stop``        service: end the call of this number
-    ``answer``      worker: the answer, to be kept under ``key``
+    ``answer``      worker: the answer; ``is_whole`` as of :class:`go_opt.service.workers.optimizer.Answer`
     ``refused``     worker: the call's status
     ``failed``      worker: a defect, as a traceback
 

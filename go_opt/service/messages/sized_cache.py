@@ -1,0 +1,41 @@
+"""Values asked for again and again, up to a number of bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Generic, TypeVar
+
+_V = TypeVar("_V")
+
+
+class SizedCache(Generic[_V]):
+    """Keeps the values asked for last, up to a number of bytes; for several threads."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._values: OrderedDict[bytes, tuple[_V, int]] = OrderedDict()
+        self.size_bytes = 0  # of the values kept
+        self.hits = 0
+
+    def get(self, key: bytes) -> _V | None:
+        """The value kept under the key, if there is one."""
+        with self._lock:
+            if key not in self._values:
+                return None
+            self.hits += 1
+            self._values.move_to_end(key)
+            return self._values[key][0]
+
+    def put(self, key: bytes, value: _V, size_bytes: int) -> None:
+        """Keep a value, and drop those not asked for longest where there is no room."""
+        if size_bytes > self._max_bytes:
+            return
+        with self._lock:
+            if key in self._values:
+                self.size_bytes -= self._values.pop(key)[1]
+            self._values[key] = value, size_bytes
+            self.size_bytes += size_bytes
+            while self.size_bytes > self._max_bytes:
+                self.size_bytes -= self._values.popitem(last=False)[1][1]
