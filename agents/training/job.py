@@ -57,6 +57,7 @@ class Progress:
     best_score: float | None
     samples_per_s: float
     left_s: float
+    checkpoint_step: int  # what survives if everything stops now
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,16 +59,16 @@ def run(
         if log is not None:
             log.truncate_after(state.step - 1)
         clock = _Clock(state.samples)
-        saved_s = time.monotonic()
+        saved_step, saved_s = state.step, time.monotonic()
         try:
             while state.step < job.steps and not should_stop():
                 state, values = _advance(job, learner, state, sessions, executor, on_step)
                 if log is not None:
                     log.write(state.step - 1, values | clock.rates(state.samples))
-                on_progress(_progress(job, state, values["reward"], clock))
+                on_progress(_progress(job, state, values["reward"], clock, saved_step))
                 if is_first and time.monotonic() - saved_s > CHECKPOINT_EVERY_S:
                     save_state(job, state, folder)
-                    saved_s = time.monotonic()
+                    saved_step, saved_s = state.step, time.monotonic()
         except EnvironmentFailedError as error:
             if is_first:
                 save_state(job, state, folder)
@@ -168,7 +168,7 @@ class _Clock:
         return {"elapsed_s": elapsed_s, "samples_per_s": (samples - self._before) / max(elapsed_s, 1e-9)}
 
 
-def _progress(job: Job, state: RunState, reward: float, clock: _Clock) -> Progress:
+def _progress(job: Job, state: RunState, reward: float, clock: _Clock, saved_step: int) -> Progress:
     samples_per_s = clock.rates(state.samples)["samples_per_s"]
     left = (job.steps - state.step) * (state.samples / state.step)
     return Progress(
@@ -181,4 +181,5 @@ def _progress(job: Job, state: RunState, reward: float, clock: _Clock) -> Progre
         best_score=state.best_score,
         samples_per_s=samples_per_s,
         left_s=left / max(samples_per_s, 1e-9),
+        checkpoint_step=saved_step,
     )

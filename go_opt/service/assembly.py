@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 from go_opt.common.cores import num_cores
 from go_opt.errors import InvalidInputError
-from go_opt.proto import training_pb2
-from go_opt.service.calls.call import ServiceMetric
 from go_opt.service.calls.calls import Service
 from go_opt.service.environment.environment_service import EnvironmentService
 from go_opt.service.jobs.data_directory import DataDirectory
@@ -28,9 +24,6 @@ from go_opt.service.transport.address import parse_address
 from go_opt.service.workers.process_optimizer import ProcessOptimizer
 
 RunnerName = Literal["local", "ray"]
-_RUNNING: Final = training_pb2.JOB_STATE_RUNNING
-_QUEUED: Final = training_pb2.JOB_STATE_QUEUED
-_JOBS_GRACE_S: Final = 2.5  # for the running step of a job, of the time a drain has
 
 
 @dataclass(frozen=True)
@@ -76,7 +69,7 @@ class Plant:
             OptimizerService(optimizer, find_policy=find_policy),
             _Environment(),
             TrainingService(manager if takes_jobs else None, environments=self.environments),
-            _Operations(manager),
+            OperationsService(manager),
         )
 
     def _manager(self, data_dir: Path) -> JobManager:
@@ -107,32 +100,3 @@ def _load_kernels() -> None:
     from go_opt.search.compiling.warm_up import warm_up
 
     warm_up()
-
-
-class _Operations(OperationsService):
-    """Closes the jobs, whose running steps may end while calls are drained, and tells of them."""
-
-    def __init__(self, manager: JobManager | None) -> None:
-        super().__init__(manager)
-        self._manager = manager
-
-    def metrics(self) -> Sequence[ServiceMetric]:
-        return [
-            ServiceMetric("jobs_running", "Training jobs that run.", lambda: self._count(_RUNNING)),
-            ServiceMetric("jobs_queued", "Training jobs that wait.", lambda: self._count(_QUEUED)),
-        ]
-
-    async def drain(self) -> None:
-        pool = ThreadPoolExecutor(1, thread_name_prefix="go-opt-jobs")
-        closing = asyncio.get_running_loop().run_in_executor(pool, self.close)
-        pool.shutdown(wait=False)
-        await closing
-
-    def close(self) -> None:
-        manager, self._manager = self._manager, None
-        if manager is not None:
-            manager.close(_JOBS_GRACE_S)
-
-    def _count(self, state: int) -> int:
-        manager = self._manager
-        return 0 if manager is None else manager.count(state)

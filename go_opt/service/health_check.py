@@ -13,7 +13,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from go_opt.errors import GoOptError, InvalidInputError, ServiceError
-from go_opt.service.transport.address import DEFAULT_ADDRESS, Address, parse_address
+from go_opt.service.transport.address import DEFAULT_ADDRESS, parse_address
 
 _Status = health_pb2.HealthCheckResponse.ServingStatus
 
@@ -22,60 +22,34 @@ def main(arguments: list[str] | None = None) -> int:
     """The exit code of the command with these arguments."""
     options = _parser().parse_args(arguments)
     try:
-        check(
-            parse_address(options.address),
-            service=options.service,
-            credentials=_credentials(options),
-            server_name=options.tls_server_name,
-            timeout_s=options.timeout_s,
-        )
+        _check(options)
     except GoOptError as error:
         print(f"health check: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def check(
-    address: Address,
-    *,
-    service: str = "",
-    credentials: grpc.ChannelCredentials | None = None,
-    server_name: str | None = None,
-    timeout_s: float = 2.0,
-) -> None:
-    """Return where the service serves.
-
-    Args:
-      service: full name of the one asked about; empty for the server as a whole.
-      credentials: None for a plain connection.
-      server_name: what the certificate must name, where that is not the address.
-
-    Raises:
-      ServiceError: it does not serve, or does not answer in time.
-    """
-    options: list[tuple[str, int | str]] = [("grpc.enable_http_proxy", 0)]
-    if server_name is not None:
-        options.append(("grpc.ssl_target_name_override", server_name))
-    if credentials is None:
-        channel = grpc.insecure_channel(str(address), options=options)
+def _check(options: argparse.Namespace) -> None:
+    """Return where the service serves; ServiceError where it does not, or does not answer in time."""
+    address = parse_address(options.address)
+    of_channel: list[tuple[str, int | str]] = [("grpc.enable_http_proxy", 0)]
+    if options.tls_server_name is not None:
+        of_channel.append(("grpc.ssl_target_name_override", options.tls_server_name))
+    files = (options.tls_ca, options.tls_key, options.tls_cert)
+    if any(files):
+        credentials = grpc.ssl_channel_credentials(*(_read(path) if path else None for path in files))
+        channel = grpc.secure_channel(str(address), credentials, options=of_channel)
     else:
-        channel = grpc.secure_channel(str(address), credentials, options=options)
-    request = health_pb2.HealthCheckRequest(service=service)
+        channel = grpc.insecure_channel(str(address), options=of_channel)
+    request = health_pb2.HealthCheckRequest(service=options.service)
     with channel:
         try:
-            answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_s)
+            answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=options.timeout_s)
         except grpc.RpcError as error:
             details = " ".join(str(error.details()).split())
             raise ServiceError(f"{address} answers {error.code().name}: {details}") from None
     if answer.status != _Status.Value("SERVING"):
         raise ServiceError(f"{address} answers {_Status.Name(answer.status)}.")
-
-
-def _credentials(options: argparse.Namespace) -> grpc.ChannelCredentials | None:
-    files = (options.tls_ca, options.tls_key, options.tls_cert)
-    if not any(files):
-        return None
-    return grpc.ssl_channel_credentials(*(_read(path) if path else None for path in files))
 
 
 def _read(path: str) -> bytes:

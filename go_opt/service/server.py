@@ -164,7 +164,7 @@ def serve(
     security, watching = security or Security(), watching or Watching()
     place = parse_address(address)
     security.check_address(place)
-    with watching.open(security) as watchers:
+    with watching.open(security) as (observers, metrics):
         guard = security.load()
         check_free(place)
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
@@ -177,8 +177,8 @@ def serve(
                     guard=guard,
                     workers=workers or num_cores(),
                     limits=limits,
-                    observers=watchers.observers,
-                    metrics=watchers.metrics,
+                    observers=observers,
+                    metrics=metrics,
                 )
             )
         except BaseException:

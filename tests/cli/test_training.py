@@ -162,7 +162,7 @@ def test_time_left(seconds: float, text: str) -> None:
 
 
 def test_lines_of_progress() -> None:
-    progress = Progress(3, 7, 96, 0.4123, 100.4e-6, 0.41, 0.43, 85.12, 130.0)
+    progress = Progress(3, 7, 96, 0.4123, 100.4e-6, 0.41, 0.43, 85.12, 130.0, 2)
     assert progress_line(progress, of_one_graph=True) == (
         "step 3/7  96 samples  reward 0.412  best 100.4 us  85.1 samples/s  2 min left"
     )

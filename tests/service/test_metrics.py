@@ -100,9 +100,9 @@ def test_an_address_that_cannot_be_used_is_refused(address: str, words: str) -> 
 
 def test_metrics_for_other_machines_leave_calls_as_they_are() -> None:
     watching = Watching(metrics="0.0.0.0:0", metrics_to_others=True)
-    with watching.open(Security()) as watchers:
-        assert watchers.metrics is not None
-        address = watchers.metrics.address
+    with watching.open(Security()) as (_, metrics):
+        assert metrics is not None
+        address = metrics.address
         assert address is not None
         assert (
             urllib.request.urlopen(f"http://127.0.0.1:{address.port}/metrics", timeout=PATIENCE_S).status

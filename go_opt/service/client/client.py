@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 import grpc
 from google.protobuf.message import Message
 
+from go_opt.api.chip_counts import FewestChips
 from go_opt.constraint_file import as_constraints
 from go_opt.env import Metrics, Target
 from go_opt.env.model.metrics import Fidelity, check_fidelity, check_objective
@@ -46,8 +47,6 @@ from go_opt.solver.problem.user_constraints import UserConstraint
 
 if TYPE_CHECKING:
     import networkx as nx
-
-    from go_opt.api.chip_counts import FewestChips
 
 _SERVICE: Final = optimizer_pb2.DESCRIPTOR.services_by_name["Optimizer"]
 # Beyond a search's own budget: it may have to wait for its turn.

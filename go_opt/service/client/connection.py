@@ -62,7 +62,8 @@ class Connection(Transport):
         if timeout_s is not None and not timeout_s > 0:
             raise InvalidInputError(f"timeout_s must be above zero, not {timeout_s}.", field="timeout_s")
         self.address: Address = parse_address(address)
-        self.channel = channel(self.address, credentials or Credentials())
+        self._credentials = credentials or Credentials()
+        self.channel = channel(self.address, self._credentials)
         self._retry = retry or Retry()
         self._timeout_s = timeout_s
         self._closed = threading.Event()
@@ -81,7 +82,7 @@ class Connection(Transport):
         Raises:
           GoOptError: what the service raised; its notes name the request.
         """
-        headers = _headers(name)
+        headers = self._headers(name)
 
         def attempt(left_s: float | None) -> Any:
             try:
@@ -98,7 +99,7 @@ class Connection(Transport):
 
         Asked again only before the first answer.
         """
-        headers = _headers(name)
+        headers = self._headers(name)
 
         def attempt(left_s: float | None) -> tuple[Any, Any]:
             answers = method(message, timeout=left_s, metadata=headers)
@@ -175,12 +176,11 @@ class Connection(Transport):
                 return f": {text}"
         return ""
 
-
-def _headers(name: str | None) -> tuple[tuple[str, str], ...]:
-    sent = request_id(name)
-    if name is not None and sent != name:
-        raise InvalidInputError(
-            f"request_id must be 1 to 128 letters, digits and . _ : / + = -, not {name[:130]!r}.",
-            field="request_id",
-        )
-    return ((REQUEST_ID_KEY, sent),)
+    def _headers(self, name: str | None) -> tuple[tuple[str, str], ...]:
+        sent = request_id(name)
+        if name is not None and sent != name:
+            raise InvalidInputError(
+                f"request_id must be 1 to 128 letters, digits and . _ : / + = -, not {name[:130]!r}.",
+                field="request_id",
+            )
+        return ((REQUEST_ID_KEY, sent), *self._credentials.metadata)

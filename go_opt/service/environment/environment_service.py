@@ -32,12 +32,12 @@ from go_opt.service.calls.calls import Method, Service
 from go_opt.service.environment.sessions import SessionLimits, Sessions
 from go_opt.service.messages.convert import target_from_proto
 from go_opt.service.messages.convert_environment import (
+    SERVED_FIDELITIES,
     PlanBatch,
     PlanReader,
     ServedFidelity,
-    fidelity_from_number,
 )
-from go_opt.service.messages.convert_request import objective_from_proto
+from go_opt.service.messages.convert_request import named, objective_from_proto
 from go_opt.service.messages.requests import parsed, request_part
 from go_opt.service.messages.sent_graph import SentGraph
 from go_opt.solver import verify
@@ -97,7 +97,8 @@ class EnvironmentService(Service):
 
     def _create_session(self, data: bytes, call: Call) -> Message:
         request = parsed(environment_pb2.CreateSessionRequest, data)
-        served = fidelity_from_number(request.fidelity), objective_from_proto(request.objective)
+        fidelity = named("fidelity", SERVED_FIDELITIES, request.fidelity)
+        served = fidelity, objective_from_proto(request.objective)
         environment, is_latency = self._environment(*served), served[1] == "latency"
         target = target_from_proto(request.target)
         with request_part("graph", graph_pb2.Graph):

@@ -15,9 +15,10 @@ import grpc
 import numpy as np
 
 from go_opt.agents.training.problems.environment import Evaluations
-from go_opt.env import Target
+from go_opt.env import Target, load_target, target_names
 from go_opt.env.evaluation import Plans
 from go_opt.env.model.metrics import Objective, check_choice, check_objective, objective_s
+from go_opt.env.target.toml import target_to_toml
 from go_opt.errors import (
     EnvironmentFailedError,
     GoOptError,
@@ -29,7 +30,6 @@ from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.proto import environment_pb2, environment_pb2_grpc, plan_pb2
-from go_opt.service.messages.convert import target_to_proto
 from go_opt.service.messages.convert_environment import PlanWriter, ServedFidelity
 from go_opt.service.messages.errors import error_from_call
 from go_opt.service.transport.address import parse_address
@@ -117,6 +117,7 @@ class RemoteSession:
         self._lock = threading.Lock()
         self._opened: _Opened | None = None
         self._channel = channel(parse_address(environment.address), environment.credentials)
+        self._metadata = environment.credentials.metadata
         self._stub = environment_pb2_grpc.EnvironmentStub(self._channel)  # type: ignore[no-untyped-call]
         try:
             self._retried(self._open)
@@ -172,7 +173,7 @@ class RemoteSession:
         with suppress(grpc.RpcError):
             if opened is not None:
                 request = environment_pb2.CloseSessionRequest(session_id=opened.session_id)
-                self._stub.CloseSession(request, timeout=_CLOSE_TIMEOUT_S)
+                self._stub.CloseSession(request, timeout=_CLOSE_TIMEOUT_S, metadata=self._metadata)
         self._channel.close()
 
     def _retried(self, attempt: Callable[[], _T]) -> _T:
@@ -194,6 +195,7 @@ class RemoteSession:
         call = self._stub.Evaluate(
             (_request(opened, number, write, rows) for number, rows in batches.items()),
             timeout=self._environment.timeout_s * len(batches),
+            metadata=self._metadata,
         )
         try:
             for number, rows in batches.items():
@@ -220,11 +222,11 @@ class RemoteSession:
         graph, environment = self._graph, self._environment
         request = environment_pb2.CreateSessionRequest(
             graph=graph_to_proto(graph),
-            target=target_to_proto(self._target),
+            target=_target_to_proto(self._target),
             fidelity=f"FIDELITY_{environment.fidelity.upper()}",
             objective=f"OBJECTIVE_{environment.objective.upper()}",
         )
-        response = self._stub.CreateSession(request, timeout=environment.timeout_s)
+        response = self._stub.CreateSession(request, timeout=environment.timeout_s, metadata=self._metadata)
         if tuple(response.op_names) != graph.op_names or response.max_batch_plans < 1:
             raise EnvironmentFailedError("it holds another graph than it was sent.")
         reference_s = response.reference_interval_s
@@ -258,6 +260,13 @@ class RemoteSession:
                     self._opened = None
             code = grpc.StatusCode.UNAVAILABLE
         return Failure(code, cause)
+
+
+def _target_to_proto(target: Target) -> plan_pb2.Target:
+    """By name where it ships, else as the text of a file."""
+    if target.name in target_names() and load_target(target.name).fingerprint == target.fingerprint:
+        return plan_pb2.Target(name=target.name)
+    return plan_pb2.Target(toml=target_to_toml(target), toml_source=target.source)
 
 
 def _request(

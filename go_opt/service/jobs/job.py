@@ -143,16 +143,6 @@ def _timestamp(time_ns: int) -> Timestamp:
     return timestamp
 
 
-@dataclass(frozen=True)
-class JobSpec:
-    """All that a job's process is told."""
-
-    kind: int  # training_pb2.JobKind
-    request: bytes  # PretrainRequest or FinetuneRequest
-    start_policy: bytes | None  # the file of the policy to start from; None: an untrained one
-    folder: Path  # that the job leaves its files in, and goes on from
-
-
 class Attempt(Protocol):
     """A job that was started."""
 
@@ -173,8 +163,8 @@ class Attempt(Protocol):
 class Runner(Protocol):
     """Starts jobs; several threads may use it at once."""
 
-    def start(self, spec: JobSpec) -> Attempt:
-        """Start a job, or go on with one whose folder holds a checkpoint.
+    def start(self, new: NewJob, folder: Path) -> Attempt:
+        """Start a job, or go on with one whose folder, where it leaves its files, holds a checkpoint.
 
         A job that is cut off must end, or have ended, before it is started again.
 

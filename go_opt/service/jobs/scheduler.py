@@ -23,7 +23,6 @@ from go_opt.service.jobs.job import (
     RUNNING,
     SUCCEEDED,
     Job,
-    JobSpec,
     Runner,
 )
 from go_opt.service.jobs.taken import Taken, Watchers
@@ -156,9 +155,7 @@ class Scheduler:
         """The job's last message, or why it was cut off."""
         job_id = taken.job.id
         try:
-            new = self._store.request(job_id)
-            spec = JobSpec(new.kind, new.request, new.start_policy, self._directory.folder(job_id))
-            attempt = self._runner.start(spec)
+            attempt = self._runner.start(self._store.request(job_id), self._directory.folder(job_id))
             with self.changed:
                 taken.started(attempt)
             try:

@@ -84,13 +84,11 @@ class _StoppedBeforeStartError(Exception):
 
 
 class _Watched:
-    """Passes on progress, with what the checkpoint in the folder holds, and the wish to stop."""
+    """Passes on progress and the wish to stop."""
 
     def __init__(self, folder: Path, on_progress: OnProgress, should_stop: Callable[[], bool]) -> None:
-        self._folder = folder
         self._on_progress, self._should_stop = on_progress, should_stop
-        self._checkpoint = _Checkpoint(folder)
-        self._has_step = self._checkpoint.exists()
+        self._has_step = (folder / "checkpoint.safetensors").exists()
 
     def should_stop(self) -> bool:
         is_asked = self._should_stop()
@@ -105,7 +103,7 @@ class _Watched:
                 step=progress.step,
                 steps=progress.steps,
                 samples=progress.samples,
-                checkpoint_step=self._checkpoint.step(),
+                checkpoint_step=progress.checkpoint_step,
                 reward=progress.reward,
                 best_interval_s=progress.best_interval_s,
                 best_score=progress.best_score,
@@ -113,32 +111,3 @@ class _Watched:
                 left_s=progress.left_s,
             )
         )
-
-
-class _Checkpoint:
-    """The step that a run's checkpoint holds; read again where the file is another."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._version: tuple[int, int] | None = None
-        self._step = 0
-
-    def exists(self) -> bool:
-        return self._stat() is not None
-
-    def step(self) -> int:
-        from go_opt.agents.training.checkpoint import load_checkpoint
-
-        version = self._stat()
-        if version != self._version:
-            checkpoint = load_checkpoint(self._folder)
-            self._step = 0 if checkpoint is None else checkpoint.progress["step"]
-            self._version = version
-        return self._step
-
-    def _stat(self) -> tuple[int, int] | None:
-        try:
-            status = (self._folder / "checkpoint.safetensors").stat()
-        except FileNotFoundError:
-            return None
-        return status.st_ino, status.st_mtime_ns

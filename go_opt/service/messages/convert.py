@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import Any, Final, get_args
 
 import numpy as np
 from google.protobuf import json_format, struct_pb2
 from google.protobuf.message import Message
 from numpy.typing import DTypeLike, NDArray
 
+from go_opt.api.chip_counts import ChipCount, FewestChips
 from go_opt.env import Metrics, Target, load_target, parse_target, shipped_target, target_names
 from go_opt.env.model.metrics import STALL_CAUSES, Simulation
-from go_opt.env.target.toml import target_to_toml
-from go_opt.errors import ServiceError
+from go_opt.errors import ServiceError, TargetError
 from go_opt.frontends.onnx_model import OnnxModel
 from go_opt.model.codecs.wire import plan_from_proto
 from go_opt.proto import graph_pb2, optimizer_pb2, plan_pb2
@@ -23,9 +23,6 @@ from go_opt.result import OptimizeResult, Status, Step
 from go_opt.service.messages.convert_request import named, objective_from_proto, optional
 from go_opt.service.messages.requests import request_part
 from go_opt.service.messages.sent_graph import SentGraph
-
-if TYPE_CHECKING:
-    from go_opt.api.chip_counts import ChipCount, FewestChips
 
 _STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 # Fields that messages and what they stand for have in common.
@@ -62,11 +59,14 @@ _ARRAYS_OF_SIMULATION: Final = dict.fromkeys(("utilisation", "link_utilisation",
 
 
 def target_to_proto(target: str | Path | Target) -> plan_pb2.Target:
-    """The message of a target: its name where it ships, else the text of its file."""
+    """The message of a target's name, of the text of its file, or of a shipped target."""
     if isinstance(target, Target):
         if target.name in target_names() and load_target(target.name).fingerprint == target.fingerprint:
             return plan_pb2.Target(name=target.name)
-        return plan_pb2.Target(toml=target_to_toml(target), toml_source=target.source)
+        raise TargetError(
+            f"target {target.name!r} does not ship with go-opt; give a service the path of its file.",
+            field="target",
+        )
     path = Path(target)
     if str(target) not in target_names() and (path.suffix == ".toml" or path.is_file()):
         # Parsed here too, so that a file that cannot be read or used is reported at once.
@@ -207,9 +207,6 @@ def fewest_chips_from_proto(message: optimizer_pb2.OptimizeResponse) -> FewestCh
     Raises:
       ServiceError: it has none.
     """
-    # The search loads where it is asked for.
-    from go_opt.api.chip_counts import FewestChips
-
     if not message.HasField("chips_needed"):
         raise ServiceError("the service does not look for the fewest chips: it is of an earlier version.")
     needed = message.chips_needed
@@ -225,7 +222,5 @@ def _count_to_proto(found: ChipCount, sent: SentGraph) -> optimizer_pb2.ChipCoun
 
 
 def _count_from_proto(message: optimizer_pb2.ChipCount) -> ChipCount:
-    from go_opt.api.chip_counts import ChipCount
-
     result = result_from_proto(message.result) if message.HasField("result") else None
     return ChipCount(message.chips, result, message.is_proven, message.reason)

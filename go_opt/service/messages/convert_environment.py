@@ -17,21 +17,15 @@ from go_opt.errors import PlanError
 from go_opt.model.codecs.wire import plan_from_proto, plan_to_proto
 from go_opt.model.plan import Plan
 from go_opt.proto import environment_pb2, plan_pb2
-from go_opt.service.messages.convert_request import named
 from go_opt.service.messages.sent_graph import PER_OP, SentGraph
 
 ServedFidelity = Literal["analytical", "simulated", "hardware"]
 # An enum's number is the place of its name here; 0, "unspecified", reads as the default.
-_FIDELITIES: Final[tuple[ServedFidelity, ...]] = ("analytical", "analytical", "simulated", "hardware")
+SERVED_FIDELITIES: Final[tuple[ServedFidelity, ...]] = ("analytical", "analytical", "simulated", "hardware")
 _DECIDED: Final = ("placement", "order", "fusion_group")
 _BITS_OF_BYTE: Final = 7  # of a number, in each byte of a varint
 _CONTINUES: Final = 128  # a byte of a varint that is not its last
 Plans = IntArray
-
-
-def fidelity_from_number(number: int) -> ServedFidelity:
-    """The fidelity of an enum's number."""
-    return named("fidelity", _FIDELITIES, number)
 
 
 class PlanWriter:

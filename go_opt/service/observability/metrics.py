@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from prometheus_client import (
@@ -25,6 +27,14 @@ from go_opt.service.transport.address import Address, check_free
 
 # From a listing to a search of half an hour.
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+
+_OF_LANES: Final = (  # name, help, attribute of the admission
+    ("lane_running", "Workers at work.", "running"),
+    ("lane_workers", "Workers there are.", "slots"),
+    ("lane_waiting", "Calls that wait for a worker.", "waiting"),
+    ("lane_waiting_bytes", "Requests of those.", "waiting_bytes"),
+    ("lane_refused", "Calls refused since too many wait.", "refused"),
+)
 
 
 class Metrics:
@@ -69,11 +79,14 @@ class Metrics:
 
     def watch_lanes(self, lanes: Iterable[Lane]) -> None:
         """Report what runs, waits and was refused in each."""
-        self.registry.register(_LaneCollector(tuple(lanes)))
+        for name, help_, attribute in _OF_LANES:
+            values = {lane.name: partial(getattr, lane.admission, attribute) for lane in lanes}
+            self.registry.register(_Watched(name, help_, attribute == "refused", values))
 
     def watch(self, metrics: Iterable[ServiceMetric]) -> None:
         """Report what services measure."""
-        self.registry.register(_ServiceCollector(tuple(metrics)))
+        for metric in metrics:
+            self.registry.register(_Watched(metric.name, metric.help, metric.is_total, {"": metric.read}))
 
     @contextmanager
     def served(self, address: Address) -> Iterator[Address]:
@@ -89,35 +102,19 @@ class Metrics:
             thread.join()
 
 
-class _ServiceCollector(Collector):
-    def __init__(self, metrics: tuple[ServiceMetric, ...]) -> None:
-        self._metrics = metrics
+@dataclass(frozen=True)
+class _Watched(Collector):
+    """Read when asked, from another thread: plain numbers only."""
+
+    name: str  # without "go_opt_"
+    help: str
+    is_total: bool
+    values: Mapping[str, Callable[[], float]]  # by lane; of no lane under ""
 
     def collect(self) -> Iterable[Metric]:
-        for metric in self._metrics:
-            family = CounterMetricFamily if metric.is_total else GaugeMetricFamily
-            yield family(f"go_opt_{metric.name}", metric.help, value=metric.read())
-
-
-class _LaneCollector(Collector):
-    """Reads admissions when asked, from another thread: plain numbers only."""
-
-    def __init__(self, lanes: tuple[Lane, ...]) -> None:
-        self._lanes = lanes
-
-    def collect(self) -> Iterable[Metric]:
-        running = GaugeMetricFamily("go_opt_lane_running", "Workers at work.", labels=("lane",))
-        slots = GaugeMetricFamily("go_opt_lane_workers", "Workers there are.", labels=("lane",))
-        waiting = GaugeMetricFamily("go_opt_lane_waiting", "Calls that wait for a worker.", labels=("lane",))
-        held = GaugeMetricFamily("go_opt_lane_waiting_bytes", "Requests of those.", labels=("lane",))
-        refused = CounterMetricFamily(
-            "go_opt_lane_refused", "Calls refused since too many wait.", labels=("lane",)
-        )
-        for lane in self._lanes:
-            admission, name = lane.admission, (lane.name,)
-            running.add_metric(name, admission.running)
-            slots.add_metric(name, admission.slots)
-            waiting.add_metric(name, admission.waiting)
-            held.add_metric(name, admission.waiting_bytes)
-            refused.add_metric(name, admission.refused)
-        return running, slots, waiting, held, refused
+        labels = () if "" in self.values else ("lane",)
+        family = CounterMetricFamily if self.is_total else GaugeMetricFamily
+        metric = family(f"go_opt_{self.name}", self.help, labels=labels)
+        for lane, read in self.values.items():
+            metric.add_metric((lane,)[: len(labels)], read())
+        return (metric,)

@@ -25,14 +25,6 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Watchers:
-    """What watches a service."""
-
-    observers: tuple[Observer, ...]
-    metrics: Metrics | None
-
-
-@dataclass(frozen=True)
 class Watching:
     """What an operator asks for.
 
@@ -51,8 +43,8 @@ class Watching:
     metrics_to_others: bool = False
 
     @contextmanager
-    def open(self, security: Security) -> Iterator[Watchers]:
-        """All of it at work, until the end of the block."""
+    def open(self, security: Security) -> Iterator[tuple[list[Observer], Metrics | None]]:
+        """What watches calls, and the metrics where they are served, until the end of the block."""
         with ExitStack() as stack:
             stack.enter_context(logging_to_stderr(self.log_format, self.log_level))
             observers: list[Observer] = [CallLog()]
@@ -65,7 +57,7 @@ class Watching:
                     security.check_plain_address(place)
                 metrics = Metrics()
                 stack.enter_context(metrics.served(place))
-            yield Watchers(tuple(observers), metrics)
+            yield observers, metrics
 
 
 class Readiness:

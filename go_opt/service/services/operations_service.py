@@ -7,7 +7,8 @@ import base64
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final
 
@@ -18,14 +19,15 @@ from google.protobuf.message import Message
 
 from go_opt.errors import InvalidInputError
 from go_opt.proto import training_pb2
-from go_opt.service.calls.call import Call
+from go_opt.service.calls.call import Call, ServiceMetric
 from go_opt.service.calls.calls import Method, Service
-from go_opt.service.jobs.job import Job, job_id, operation
+from go_opt.service.jobs.job import QUEUED, RUNNING, Job, job_id, operation
 from go_opt.service.jobs.manager import JobManager
 from go_opt.service.messages.requests import parsed
 from go_opt.service.services.training_service import given
 
 MOST_WAIT_S: Final = 3600.0
+_DRAIN_S: Final = 2.5  # for the running step of a job, of the time a drain has
 _ANSWER_S: Final = 0.2  # of a call's deadline, for the way back
 _PAGE_SIZES: Final = (50, 1000)  # where none is asked for, and at most
 _MOST_PAGE_BYTES: Final = 16 * 2**20  # a page of large plans holds fewer operations
@@ -37,7 +39,7 @@ _STATES: Final = {
 
 
 class OperationsService(Service):
-    """Gets, waits for, lists, cancels and deletes jobs.
+    """Gets, waits for, lists, cancels and deletes jobs, tells of them, and cuts them off in a drain.
 
     Args:
       jobs: None: the service takes no jobs.
@@ -47,6 +49,7 @@ class OperationsService(Service):
 
     def __init__(self, jobs: JobManager | None) -> None:
         self._jobs = jobs
+        self._is_closed = False
 
     def methods(self) -> Mapping[str, Method]:
         return {
@@ -57,8 +60,26 @@ class OperationsService(Service):
             "DeleteOperation": Method("quick", self._delete),
         }
 
+    def metrics(self) -> Sequence[ServiceMetric]:
+        return [
+            ServiceMetric("jobs_running", "Training jobs that run.", lambda: self._count(RUNNING)),
+            ServiceMetric("jobs_queued", "Training jobs that wait.", lambda: self._count(QUEUED)),
+        ]
+
+    async def drain(self) -> None:
+        """Let the running steps of jobs end while calls do."""
+        pool = ThreadPoolExecutor(1, thread_name_prefix="go-opt-jobs")
+        closing = asyncio.get_running_loop().run_in_executor(pool, self.close)
+        pool.shutdown(wait=False)
+        await closing
+
     def close(self) -> None:
-        """The jobs are closed by who made them."""
+        if self._jobs is not None and not self._is_closed:
+            self._is_closed = True
+            self._jobs.close(_DRAIN_S)
+
+    def _count(self, state: int) -> int:
+        return 0 if self._jobs is None or self._is_closed else self._jobs.count(state)
 
     def _list(self, data: bytes, call: Call) -> Message:
         """A page of the operations that the caller sees, the newest first.

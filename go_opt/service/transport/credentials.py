@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import grpc
 
@@ -66,6 +66,11 @@ class Credentials:
         """Whether calls are encrypted."""
         return self.tls or self.tls_ca is not None
 
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Of every call: the token, which no plain channel takes as gRPC's own call credentials."""
+        return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
+
 
 def channel(address: Address, credentials: Credentials) -> grpc.Channel:
     """A channel to the address; it connects with its first call.
@@ -79,43 +84,8 @@ def channel(address: Address, credentials: Credentials) -> grpc.Channel:
         )
     options = _options(address)
     if credentials.is_encrypted:
-        secured = grpc.secure_channel(str(address), _tls(credentials), options=options)
-    else:
-        secured = grpc.insecure_channel(str(address), options=options)
-    if credentials.token is None:
-        return secured
-    return grpc.intercept_channel(secured, _BearerToken(credentials.token))
-
-
-class _BearerToken(
-    grpc.UnaryUnaryClientInterceptor,  # type: ignore[misc]
-    grpc.UnaryStreamClientInterceptor,  # type: ignore[misc]
-    grpc.StreamStreamClientInterceptor,  # type: ignore[misc]
-):
-    """Sends the token with every call.
-
-    Not as gRPC's call credentials, which no plain channel takes, not even one of this machine.
-    """
-
-    def __init__(self, token: str) -> None:
-        self._header = ("authorization", f"Bearer {token}")
-
-    def _send(self, proceed: Callable[..., Any], details: Any, request: Any) -> Any:
-        return proceed(_Details(details, (*(details.metadata or ()), self._header)), request)
-
-    intercept_unary_unary = intercept_unary_stream = intercept_stream_stream = _send
-
-
-class _Details(grpc.ClientCallDetails):  # type: ignore[misc]
-    """Those of a call, with other metadata."""
-
-    def __init__(self, details: Any, metadata: tuple[tuple[str, str | bytes], ...]) -> None:
-        self.method = details.method
-        self.timeout = details.timeout
-        self.metadata = metadata
-        self.credentials = details.credentials
-        self.wait_for_ready = details.wait_for_ready
-        self.compression = details.compression
+        return grpc.secure_channel(str(address), _tls(credentials), options=options)
+    return grpc.insecure_channel(str(address), options=options)
 
 
 def _tls(credentials: Credentials) -> grpc.ChannelCredentials:

@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple
 
 from google.protobuf.message import Message
 
+from go_opt import api
+from go_opt.api.chips import fewest_chips, interval_asked_s
 from go_opt.env import Target
 from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
@@ -58,9 +60,10 @@ class Answer(NamedTuple):
     is_whole: bool  # neither stopped nor cut short by a deadline: the same request has it as its answer
 
 
-class Optimizer(Protocol):
+class Optimizer(ABC):
     """Answers the requests of ``go_opt.v1.Optimizer``; called from several threads at once."""
 
+    @abstractmethod
     def optimize(
         self,
         request: bytes,
@@ -79,28 +82,31 @@ class Optimizer(Protocol):
           on_improvement: called with every better answer as it is found.
         """
 
+    @abstractmethod
     def judge(self, judgement: Judgement, request: bytes, *, stop: Stop) -> Message:
         """The answer to a request about a plan, as ``EvaluateRequest``; stop is set where nobody waits."""
 
     def is_ready(self) -> bool:
         """Whether calls would be answered without waiting for anything to load."""
+        return True
 
     def metrics(self) -> Sequence[ServiceMetric]:
         """What it tells of itself."""
+        return ()
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Free what it holds."""
 
 
-class LocalOptimizer:
+class LocalOptimizer(Optimizer):
     """Searches in the threads it is called from.
 
     Args:
       api: what searches, with the functions of :mod:`go_opt.api`, which it is by default.
     """
 
-    def __init__(self, api: Any = None) -> None:
-        self._given_api = api
+    def __init__(self, api: Any = api) -> None:
+        self._api = api
         self._graphs = DecodedGraphs()
 
     def optimize(
@@ -108,11 +114,10 @@ class LocalOptimizer:
         request: bytes,
         *,
         policy: Policy,
-        stop: threading.Event,
+        stop: Stop,
         deadline_s: float | None = None,
         on_improvement: Improve | None = None,
     ) -> Answer:
-        """As :meth:`Optimizer.optimize`."""
         message, graph_bytes = split_graph(optimizer_pb2.OptimizeRequest, request)
         asked = request_from_proto(message)
         target = target_from_proto(message.target)
@@ -141,8 +146,7 @@ class LocalOptimizer:
         is_cut_short = within != asked and result.wall_s >= within.time_limit_s
         return Answer(result_to_proto(result, sent), not (stop.is_set() or is_cut_short))
 
-    def judge(self, judgement: Judgement, request: bytes, *, stop: threading.Event) -> Message:
-        """As :meth:`Optimizer.judge`."""
+    def judge(self, judgement: Judgement, request: bytes, *, stop: Stop) -> Message:
         answer = {"evaluate": self._evaluate, "verify": self._verify, "explain": self._explain}[judgement]
         return answer(request)
 
@@ -177,17 +181,6 @@ class LocalOptimizer:
         response.explanation.update(explanation_to_dict(found))
         return response
 
-    def is_ready(self) -> bool:
-        """The search and its kernels load with the first call."""
-        return True
-
-    def metrics(self) -> Sequence[ServiceMetric]:
-        """As :meth:`Optimizer.metrics`."""
-        return ()
-
-    def close(self) -> None:
-        """Nothing is held."""
-
     def _planned(self, message: _OfPlan, graph_bytes: bytes) -> tuple[Graph, Target, Plan]:
         """What a request about a plan is about."""
         target = target_from_proto(message.target)
@@ -203,14 +196,6 @@ class LocalOptimizer:
             raise InvalidInputError("a request has a graph or an ONNX file, not both.", field="onnx")
         return self._graphs.of_onnx(message.onnx)
 
-    @property
-    def _api(self) -> Any:
-        if self._given_api is not None:
-            return self._given_api
-        from go_opt import api
-
-        return api
-
 
 def reserve_s(left_s: float, request_bytes: int) -> float:
     """How long before the deadline a search has to end, for its answer to be back in time."""
@@ -223,10 +208,8 @@ def _fewest_chips(
     target: Target,
     request: Request,
     policy: Policy,
-    stop: threading.Event,
+    stop: Stop,
 ) -> optimizer_pb2.OptimizeResponse:
-    from go_opt.api.chips import fewest_chips, interval_asked_s
-
     rate_per_s = message.rate_per_s if message.HasField("rate_per_s") else None
     with request_part("fewest_chips", optimizer_pb2.FewestChips):
         interval_asked_s(request, rate_per_s)

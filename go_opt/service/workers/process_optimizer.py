@@ -21,7 +21,7 @@ from go_opt.service.calls.call import ServiceMetric, Stop
 from go_opt.service.messages.convert_request import request_from_proto
 from go_opt.service.messages.errors import error_from_status
 from go_opt.service.messages.requests import parsed, split_graph
-from go_opt.service.workers.optimizer import Answer, Improve, Judgement, Policy, reserve_s
+from go_opt.service.workers.optimizer import Answer, Improve, Judgement, Optimizer, Policy, reserve_s
 from go_opt.service.workers.worker import Frame, Worker
 from go_opt.service.workers.worker_pool import WorkerPool
 
@@ -37,7 +37,7 @@ _ANSWERS: Final[Mapping[Judgement, type[Message]]] = {
 }
 
 
-class ProcessOptimizer:
+class ProcessOptimizer(Optimizer):
     """The optimizer of ``go-opt serve``.
 
     Args:
@@ -57,7 +57,6 @@ class ProcessOptimizer:
         deadline_s: float | None = None,
         on_improvement: Improve | None = None,
     ) -> Answer:
-        """As :meth:`go_opt.service.workers.optimizer.Optimizer.optimize`."""
         # Refused here, a broken request costs no worker's time.
         message = split_graph(optimizer_pb2.OptimizeRequest, request)[0]
         asked = request_from_proto(message)
@@ -79,18 +78,15 @@ class ProcessOptimizer:
             return Answer(parsed(optimizer_pb2.OptimizeResponse, body), is_whole)
 
     def judge(self, judgement: Judgement, request: bytes, *, stop: Stop) -> Message:
-        """As :meth:`go_opt.service.workers.optimizer.Optimizer.judge`."""
         with self._pool.worker(stop) as worker:
             call = _WorkerCall(worker, next(self._numbers), stop, None)
             call.send(judgement, request)
             return parsed(_ANSWERS[judgement], call.outcome()[0])
 
     def is_ready(self) -> bool:
-        """As :meth:`go_opt.service.workers.optimizer.Optimizer.is_ready`."""
         return self._pool.is_ready()
 
     def metrics(self) -> Sequence[ServiceMetric]:
-        """As :meth:`go_opt.service.workers.optimizer.Optimizer.metrics`."""
         pool = self._pool
         return (
             ServiceMetric("optimizer_workers_replaced", "Workers started anew.", lambda: pool.replaced, True),

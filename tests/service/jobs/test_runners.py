@@ -17,7 +17,7 @@ from google.rpc import code_pb2
 
 from go_opt.errors import InvalidInputError
 from go_opt.proto import training_pb2
-from go_opt.service.jobs.job import Attempt, JobSpec, Runner
+from go_opt.service.jobs.job import Attempt, NewJob, Runner
 from go_opt.service.jobs.runners.local_runner import LocalRunner
 from go_opt.service.jobs.runners.ray_runner import RayRunner
 from tests.service.jobs import fake_job
@@ -39,9 +39,8 @@ def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
     made.close()
 
 
-def spec(folder: Path, seed: int) -> JobSpec:
-    new = new_job(seed)
-    return JobSpec(new.kind, new.request, new.start_policy, folder / "job")
+def spec(folder: Path, seed: int) -> tuple[NewJob, Path]:
+    return new_job(seed), folder / "job"
 
 
 class Waiting:
@@ -76,7 +75,7 @@ def is_gone(folder: Path) -> bool:
 
 
 def test_to_the_end(runner: Runner, tmp_path: Path) -> None:
-    waiting = Waiting(runner.start(spec(tmp_path, fake_job.RUNS)))
+    waiting = Waiting(runner.start(*spec(tmp_path, fake_job.RUNS)))
     last = waiting.end()
     assert last is not None
     assert last.done
@@ -88,7 +87,7 @@ def test_to_the_end(runner: Runner, tmp_path: Path) -> None:
 
 
 def test_told_to_stop_at_once(runner: Runner, tmp_path: Path) -> None:
-    attempt = runner.start(spec(tmp_path, fake_job.RUNS))
+    attempt = runner.start(*spec(tmp_path, fake_job.RUNS))
     attempt.stop()
     last = Waiting(attempt).end()
     assert last is not None
@@ -98,7 +97,7 @@ def test_told_to_stop_at_once(runner: Runner, tmp_path: Path) -> None:
 
 
 def test_told_to_stop(runner: Runner, tmp_path: Path) -> None:
-    waiting = Waiting(runner.start(spec(tmp_path, fake_job.WAITS)))
+    waiting = Waiting(runner.start(*spec(tmp_path, fake_job.WAITS)))
     eventually((tmp_path / "job" / fake_job.STANDS).exists)
     waiting.attempt.stop()
     last = waiting.end()
@@ -111,7 +110,7 @@ def test_told_to_stop(runner: Runner, tmp_path: Path) -> None:
 
 
 def test_a_signal_is_a_wish_to_stop(runner: Runner, tmp_path: Path) -> None:
-    waiting = Waiting(runner.start(spec(tmp_path, fake_job.WAITS)))
+    waiting = Waiting(runner.start(*spec(tmp_path, fake_job.WAITS)))
     eventually((tmp_path / "job" / fake_job.STANDS).exists)
     os.kill(pid(tmp_path), signal.SIGTERM)
     last = waiting.end()
@@ -120,7 +119,7 @@ def test_a_signal_is_a_wish_to_stop(runner: Runner, tmp_path: Path) -> None:
 
 
 def test_killed(runner: Runner, tmp_path: Path) -> None:
-    waiting = Waiting(runner.start(spec(tmp_path, fake_job.IS_DEAF)))
+    waiting = Waiting(runner.start(*spec(tmp_path, fake_job.IS_DEAF)))
     eventually((tmp_path / "job" / fake_job.STANDS).exists)
     waiting.attempt.kill()
     assert waiting.end() is None
@@ -128,12 +127,12 @@ def test_killed(runner: Runner, tmp_path: Path) -> None:
 
 
 def test_cut_off_and_gone_on_with(runner: Runner, tmp_path: Path) -> None:
-    waiting = Waiting(runner.start(spec(tmp_path, fake_job.WAITS)))
+    waiting = Waiting(runner.start(*spec(tmp_path, fake_job.WAITS)))
     eventually((tmp_path / "job" / fake_job.STANDS).exists)
     os.kill(pid(tmp_path), signal.SIGKILL)
     assert waiting.end() is None
     (tmp_path / "job" / fake_job.GO).touch()
-    again = Waiting(runner.start(spec(tmp_path, fake_job.WAITS)))
+    again = Waiting(runner.start(*spec(tmp_path, fake_job.WAITS)))
     last = again.end()
     assert last is not None
     assert last.HasField("response")
@@ -148,14 +147,14 @@ def test_cut_off_and_gone_on_with(runner: Runner, tmp_path: Path) -> None:
     ],
 )
 def test_a_failure(runner: Runner, tmp_path: Path, seed: int, code: int, message: str) -> None:
-    last = Waiting(runner.start(spec(tmp_path, seed))).end()
+    last = Waiting(runner.start(*spec(tmp_path, seed))).end()
     assert last is not None
     assert (last.done, last.error.code, last.error.message) == (True, code, message)
 
 
 def test_what_is_printed_is_kept(tmp_path: Path) -> None:
     command = (sys.executable, "-c", "print(1 / 0)")
-    assert Waiting(LocalRunner(command).start(spec(tmp_path, fake_job.RUNS))).end() is None
+    assert Waiting(LocalRunner(command).start(*spec(tmp_path, fake_job.RUNS))).end() is None
     assert "ZeroDivisionError" in (tmp_path / "job" / "log.txt").read_text()
 
 

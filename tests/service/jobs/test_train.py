@@ -22,7 +22,7 @@ from go_opt.model.codecs.wire import graph_to_proto, plan_from_proto
 from go_opt.model.plan import Plan
 from go_opt.proto import plan_pb2, training_pb2
 from go_opt.service.jobs.data_directory import DataDirectory
-from go_opt.service.jobs.job import CANCELLED, FAILED, RUNNING, SUCCEEDED, Job, JobSpec, NewJob, operation
+from go_opt.service.jobs.job import CANCELLED, FAILED, RUNNING, SUCCEEDED, Job, NewJob, operation
 from go_opt.service.jobs.manager import JobManager
 from go_opt.service.jobs.runners.local_runner import JobProcess, LocalRunner
 from go_opt.solver import verify
@@ -47,8 +47,8 @@ class Runner(LocalRunner):
     def __init__(self) -> None:
         self.started: list[Process] = []
 
-    def start(self, spec: JobSpec) -> Process:
-        self.started.append(Process(SMALL_JOB, spec))
+    def start(self, new: NewJob, folder: Path) -> Process:
+        self.started.append(Process(SMALL_JOB, new, folder))
         return self.started[-1]
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import closing, suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Final
 
 from google.longrunning import operations_pb2
 
 from go_opt.common.processes import module_command, module_environment
-from go_opt.service.jobs.job import STOP, JobSpec, OnProgress, last_message
+from go_opt.service.jobs.job import STOP, NewJob, OnProgress, last_message
 
 COMMAND: Final = module_command("go_opt.service.jobs.runners.job_process")
 LOG_NAME: Final = "log.txt"  # what the process and its libraries print
@@ -31,8 +32,8 @@ class LocalRunner:
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
         self._command = command
 
-    def start(self, spec: JobSpec) -> JobProcess:
-        return JobProcess(self._command, spec)
+    def start(self, new: NewJob, folder: Path) -> JobProcess:
+        return JobProcess(self._command, new, folder)
 
     def close(self) -> None:
         pass
@@ -41,14 +42,14 @@ class LocalRunner:
 class JobProcess:
     """The process of a job, seen from outside."""
 
-    def __init__(self, command: Sequence[str], spec: JobSpec) -> None:
-        spec.folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self, command: Sequence[str], new: NewJob, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         ours, theirs = socket.socketpair()
         self._connection = Connection(ours.detach())
-        with theirs, (spec.folder / LOG_NAME).open("ab") as log:
+        with theirs, (folder / LOG_NAME).open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, spec.folder.name, str(spec.kind)],
-                cwd=spec.folder.parent,
+                [*command, folder.name, str(new.kind)],
+                cwd=folder.parent,
                 stdin=theirs.fileno(),
                 stdout=log,
                 stderr=log,
@@ -56,16 +57,23 @@ class JobProcess:
                 start_new_session=True,  # Ctrl-C is for the service
             )
         with suppress(OSError):  # it ended at once, as wait will say
-            self._connection.send_bytes(spec.request)
-            self._connection.send_bytes(spec.start_policy or b"")
+            self._connection.send_bytes(new.request)
+            self._connection.send_bytes(new.start_policy or b"")
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def wait(self, on_progress: OnProgress) -> operations_pb2.Operation | None:
+        with closing(self.messages()) as messages:
+            return last_message(messages, on_progress)
+
+    def messages(self) -> Generator[bytes, None, None]:
+        """What it sends; when they end, or are closed, the process has its time to exit."""
         try:
-            return last_message(self._messages(), on_progress)
+            with suppress(EOFError, OSError):
+                while True:
+                    yield self._connection.recv_bytes()
         finally:
             try:
                 self._process.wait(_EXIT_S)
@@ -81,8 +89,3 @@ class JobProcess:
 
     def kill(self) -> None:
         self._process.kill()
-
-    def _messages(self) -> Iterator[bytes]:
-        with suppress(EOFError, OSError):
-            while True:
-                yield self._connection.recv_bytes()

@@ -8,13 +8,13 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from google.longrunning import operations_pb2
 
 from go_opt.errors import InvalidInputError
-from go_opt.proto import training_pb2
-from go_opt.service.jobs.job import JobSpec, OnProgress, last_message
+from go_opt.service.jobs.job import NewJob, OnProgress, last_message
 from go_opt.service.jobs.runners.local_runner import COMMAND, JobProcess
 
 _METHODS_AT_ONCE: Final = 4  # of an actor: one waits for messages while another stops the job
@@ -57,8 +57,8 @@ class RayRunner:
         )(_RayJob)
         self._command = tuple(command)
 
-    def start(self, spec: JobSpec) -> _RayAttempt:
-        return _RayAttempt(self._ray, self._actor.remote(self._command, spec))
+    def start(self, new: NewJob, folder: Path) -> _RayAttempt:
+        return _RayAttempt(self._ray, self._actor.remote(self._command, new, folder))
 
     def close(self) -> None:
         self._ray.shutdown()
@@ -67,9 +67,9 @@ class RayRunner:
 class _RayJob:
     """The actor: the process of a job, on the node that Ray chose."""
 
-    def __init__(self, command: Sequence[str], spec: JobSpec) -> None:
+    def __init__(self, command: Sequence[str], new: NewJob, folder: Path) -> None:
         self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._process = JobProcess(command, spec)
+        self._process = JobProcess(command, new, folder)
         threading.Thread(target=self._pass_on, name="messages", daemon=True).start()
 
     def next_message(self) -> bytes | None:
@@ -83,16 +83,9 @@ class _RayJob:
         self._process.kill()
 
     def _pass_on(self) -> None:
-        def on_progress(progress: training_pb2.TrainingProgress) -> None:
-            message = operations_pb2.Operation()
-            message.metadata.Pack(progress)
-            self._messages.put(message.SerializeToString())
-
-        last = None
-        try:
-            last = self._process.wait(on_progress)
-        finally:
-            self._messages.put(None if last is None else last.SerializeToString())
+        for message in self._process.messages():
+            self._messages.put(message)
+        self._messages.put(None)
 
 
 @dataclass(frozen=True, eq=False)
