@@ -9,10 +9,8 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -28,7 +26,7 @@ from go_opt.service.calls.listener import Listener, ParsedRequests
 from go_opt.service.calls.security import Authentication, Guard, Security
 from go_opt.service.observability.metrics import Metrics
 from go_opt.service.observability.watching import Readiness, Watching
-from go_opt.service.transport.address import DEFAULT_ADDRESS, Address, check_free, parse_address
+from go_opt.service.transport.address import Address, check_free, parse_address
 
 # Together the 5 s that orchestrators are promised, with a little to spare.
 _FINISH_S: Final = 2.4  # calls under way go on
@@ -138,8 +136,8 @@ async def _within(limit_s: float, ending: asyncio.Future[list[BaseException | No
 
 
 def serve(
-    address: str = DEFAULT_ADDRESS,
-    services: Callable[[], Sequence[Service]] | None = None,
+    address: str,
+    services: Callable[[], Sequence[Service]],
     *,
     security: Security | None = None,
     watching: Watching | None = None,
@@ -153,8 +151,7 @@ def serve(
 
     Args:
       address: ``HOST:PORT``; port 0 takes a free one. Printed on stderr once it listens.
-      services: makes them, once all else is known to be right; by default the optimizer of
-        this process.
+      services: makes them, once all else is known to be right.
       workers: searches that run at once, by default one per core of this process.
 
     Raises:
@@ -168,7 +165,7 @@ def serve(
         guard = security.load()
         check_free(place)
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        made = _default_services() if services is None else services()
+        made = services()
         try:
             asyncio.run(
                 _serve(
@@ -186,42 +183,6 @@ def serve(
                 service.close()
             raise
     _exit(0)
-
-
-@contextmanager
-def serve_in_thread(
-    services: Sequence[Service] | None = None, *, security: Security | None = None, **options: Any
-) -> Iterator[str]:
-    """Services on a free port of this machine, for tests and notebooks; gives the address.
-
-    Args:
-      services: by default the optimizer of this process.
-      options: of :meth:`Server.start`.
-    """
-    guard = (security or Security()).load()
-    made = _default_services() if services is None else services
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="go-opt service", daemon=True)
-    thread.start()
-    try:
-        starting = Server.start(parse_address("127.0.0.1:0"), made, guard=guard, **options)
-        server = asyncio.run_coroutine_threadsafe(starting, loop).result()
-        try:
-            yield str(server.address)
-        finally:
-            asyncio.run_coroutine_threadsafe(server.stop(), loop).result()
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-def _default_services() -> Sequence[Service]:
-    # The search and its kernels load with them.
-    from go_opt.service.services.optimizer_service import OptimizerService
-    from go_opt.service.workers.optimizer import LocalOptimizer
-
-    return [OptimizerService(LocalOptimizer())]
 
 
 async def _serve(

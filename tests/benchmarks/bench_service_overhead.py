@@ -40,11 +40,11 @@ from go_opt.service.services.optimizer_service import OptimizerService
 from go_opt.service.transport.credentials import MESSAGE_OPTIONS
 from go_opt.service.workers.process_optimizer import ProcessOptimizer
 from tests.service.big_graph import repeated
+from tests.serving import wait_until_ready
 
 TARGET = "mcm-6x6"
 EVALUATIONS = 4
 LARGE, LARGE_TIMES = "gnmt_8", 2  # 105,674 ops
-READY_S = 120.0
 
 
 class Echo(Service):
@@ -71,8 +71,7 @@ class Echo(Service):
 
 def run_service() -> None:
     optimizer = ProcessOptimizer(1)
-    if not optimizer.wait_until_ready(READY_S):
-        raise SystemExit("the workers did not start.")
+    wait_until_ready(optimizer)
     serve("127.0.0.1:0", lambda: [OptimizerService(optimizer), Echo()])
 
 

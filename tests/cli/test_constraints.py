@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 from go_opt.model.codecs.plan_json import load_plan
-from go_opt.service.server import serve_in_thread
 from go_opt.service.services.optimizer_service import OptimizerService
 from go_opt.service.workers.optimizer import LocalOptimizer
 from tests.cli.conftest import Cli, graph_file
+from tests.serving import serve_in_thread
 
 FEW = ("--max-evaluations", "6", "--policy", "none", "--target", "mcm-2x2")
 ASKED = """

@@ -16,8 +16,8 @@ from onnx import helper
 from go_opt import api
 from go_opt.env import target_text
 from go_opt.report.parts.wording import StageNames
-from go_opt.service.server import serve_in_thread
 from tests.cli.conftest import Cli, graph_file, mlp_file, node_link_file, onnx_file
+from tests.serving import serve_in_thread
 
 # Design section 9.
 FIELDS = {

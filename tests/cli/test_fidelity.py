@@ -14,10 +14,10 @@ import go_opt
 from go_opt.env import target_text
 from go_opt.model.codecs.graph_json import graph_to_dict
 from go_opt.model.codecs.plan_json import save_plan
-from go_opt.service.server import serve_in_thread
 from tests.cli.conftest import Cli, graph_file
 from tests.cli.test_end_to_end import without_clock
 from tests.env.simulator.test_deadlock import detour
+from tests.serving import serve_in_thread
 from tests.strategies import make_plan
 
 SIMULATED = ("--fidelity", "simulated")

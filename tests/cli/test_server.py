@@ -22,7 +22,6 @@ from go_opt.service.calls.security import Security
 from go_opt.service.jobs.data_directory import DataDirectory
 from go_opt.service.jobs.manager import JobManager
 from go_opt.service.jobs.runners.local_runner import LocalRunner
-from go_opt.service.server import serve_in_thread
 from go_opt.service.services.operations_service import OperationsService
 from go_opt.service.services.optimizer_service import OptimizerService
 from go_opt.service.services.training_service import TrainingService
@@ -31,6 +30,7 @@ from tests.certificates import Authority
 from tests.cli.conftest import Cli, graph_file
 from tests.cli.test_process import start
 from tests.contract.conftest import FAKE_JOB
+from tests.serving import serve_in_thread
 
 TOKEN: Final = "0123456789abcdef"
 FINETUNE: Final = ("finetune", "m.json", "--policy", "none", "--target", "mcm-2x2", "--samples", "2")

@@ -6,8 +6,8 @@ import pytest
 
 from go_opt.agents.training.problems.environment import LocalEnvironment
 from go_opt.service.environment.environment_service import EnvironmentService
-from go_opt.service.server import serve_in_thread
 from tests.cli.conftest import Cli
+from tests.serving import serve_in_thread
 
 FINETUNE = ("finetune", "zoo:din", "--policy", "none", "--samples", "1", "--out", "run")
 PRETRAIN = ("pretrain", "--graph", "zoo:din", "--samples", "1", "--out", "run")

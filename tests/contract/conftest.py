@@ -17,13 +17,13 @@ from go_opt.service.client.local_client import LocalClient
 from go_opt.service.jobs.data_directory import DataDirectory
 from go_opt.service.jobs.manager import JobManager
 from go_opt.service.jobs.runners.local_runner import LocalRunner
-from go_opt.service.server import serve_in_thread
 from go_opt.service.services.operations_service import OperationsService
 from go_opt.service.services.optimizer_service import OptimizerService
 from go_opt.service.services.training_service import TrainingService
 from go_opt.service.transport.credentials import Credentials
 from go_opt.service.workers.optimizer import LocalOptimizer
 from tests.certificates import Authority
+from tests.serving import serve_in_thread
 
 FAKE_JOB: Final = (sys.executable, "-P", str(Path(__file__).with_name("fake_training.py")))
 TRANSPORTS: Final = ("in process", "plain", "TLS", "mutual TLS with token")

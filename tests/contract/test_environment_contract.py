@@ -23,10 +23,10 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.service.environment.environment_service import EnvironmentService
 from go_opt.service.environment.remote_environment import RemoteEnvironment
-from go_opt.service.server import serve_in_thread
 from go_opt.solver import verify
 from tests.copies import with_legal_copies
 from tests.replicated import random_stages, replicated_plan
+from tests.serving import serve_in_thread
 from tests.strategies import make_plan, random_graph, random_order, random_plan, small_mcm, toy_graph
 
 Batch = tuple[IntArray, IntArray, IntArray]

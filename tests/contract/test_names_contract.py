@@ -26,10 +26,10 @@ from go_opt.proto import (
     plan_pb2,
 )
 from go_opt.service.environment.environment_service import EnvironmentService
-from go_opt.service.server import serve_in_thread
 from go_opt.service.services.optimizer_service import OptimizerService
 from go_opt.service.workers.optimizer import LocalOptimizer
 from tests.contract.test_service_contract import chain
+from tests.serving import serve_in_thread
 from tests.shuffled import by_name, in_order, shuffled
 from tests.strategies import random_graph
 

@@ -24,10 +24,10 @@ from go_opt.result import OptimizeResult, Step
 from go_opt.service.calls.call import Call, ServiceMetric
 from go_opt.service.calls.calls import Emit, Method, Service
 from go_opt.service.messages.requests import parsed
-from go_opt.service.server import serve_in_thread
 from go_opt.service.services.optimizer_service import OptimizerService
 from go_opt.service.workers.optimizer import LocalOptimizer
 from go_opt.solver import Violation
+from tests.serving import serve_in_thread
 
 
 @dataclass

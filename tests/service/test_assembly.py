@@ -14,7 +14,7 @@ from go_opt.errors import InvalidInputError
 from go_opt.proto import training_pb2
 from go_opt.service.assembly import Plant
 from go_opt.service.observability.metrics import Metrics
-from go_opt.service.server import serve_in_thread
+from tests.serving import serve_in_thread
 
 NAMES = {
     "go_opt.v1.Optimizer",

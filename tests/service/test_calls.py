@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
 from go_opt.service.calls.admission import AdmissionLimits
-from go_opt.service.server import serve_in_thread
+from tests.serving import serve_in_thread
 
 UNARY = ("Quick", "Search", "Poll")
 KINDS = (*UNARY, "Updates", "Batches")

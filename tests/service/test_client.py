@@ -30,10 +30,10 @@ from go_opt.service.calls.security import Security
 from go_opt.service.client import connection
 from go_opt.service.client.client import Client
 from go_opt.service.messages.errors import status_from_error
-from go_opt.service.server import serve_in_thread
 from go_opt.service.transport.credentials import REQUEST_ID_KEY, Credentials
 from go_opt.service.transport.retry import Retry
 from tests.certificates import Authority
+from tests.serving import serve_in_thread
 
 SOON = Retry(tries=5, first_s=0.01, longest_s=0.02)
 TOKEN = "0123456789abcdef"

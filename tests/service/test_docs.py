@@ -29,6 +29,7 @@ from go_opt.service.observability.metrics import Metrics
 from go_opt.service.services import operations_service
 from go_opt.service.transport.credentials import MAX_MESSAGE_BYTES
 from go_opt.service.transport.retry import Retry
+from tests.serving import serve_in_thread
 
 TEXT = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -51,7 +52,7 @@ def rows(text: str) -> list[list[str]]:
 
 def test_the_python_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = [block for language, block in BLOCKS if language == "python"]
-    with server.serve_in_thread() as address:
+    with serve_in_thread() as address:
         exec(compile(code.replace("127.0.0.1:50051", address), "service.md", "exec"), {})
     assert "gap" in capsys.readouterr().out
 

@@ -9,13 +9,12 @@ import grpc
 from go_opt.env import load_zoo
 from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.proto import optimizer_pb2, optimizer_pb2_grpc
-from go_opt.service.server import serve_in_thread
 from go_opt.service.services.optimizer_service import OptimizerService
 from go_opt.service.transport.credentials import MESSAGE_OPTIONS
 from go_opt.service.workers.process_optimizer import ProcessOptimizer
 from tests.service.big_graph import repeated
+from tests.serving import START_S, serve_in_thread, wait_until_ready
 
-START_S = 120.0
 DEADLINE_S = 8.0
 
 
@@ -26,7 +25,7 @@ def test_a_graph_of_50_000_ops_is_answered_or_given_up_in_time_and_its_worker_is
     )
     request.target.name = "mcm-6x6"
     optimizer = ProcessOptimizer(1)
-    assert optimizer.wait_until_ready(START_S)
+    wait_until_ready(optimizer)
     with (
         serve_in_thread([OptimizerService(optimizer)], workers=1) as address,
         grpc.insecure_channel(address, MESSAGE_OPTIONS) as channel,

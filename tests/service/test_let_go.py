@@ -11,9 +11,9 @@ import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
 from go_opt.service.calls.admission import AdmissionLimits
-from go_opt.service.server import serve_in_thread
 from tests.service.conftest import ToyService
 from tests.service.jobs.conftest import eventually
+from tests.serving import serve_in_thread
 
 SIZE = 2**21
 PATIENCE_S = 20.0

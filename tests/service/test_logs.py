@@ -16,7 +16,7 @@ from google.protobuf.wrappers_pb2 import BytesValue
 
 from go_opt.service.observability import logs
 from go_opt.service.observability.logs import CallLog, LogFormat, LogLevel, logging_to_stderr
-from go_opt.service.server import serve_in_thread
+from tests.serving import serve_in_thread
 
 PATIENCE_S = 10.0
 

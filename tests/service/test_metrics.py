@@ -15,8 +15,9 @@ from go_opt.service.calls.admission import AdmissionLimits
 from go_opt.service.calls.security import Security
 from go_opt.service.observability.metrics import Metrics
 from go_opt.service.observability.watching import Watching
-from go_opt.service.server import serve, serve_in_thread
+from go_opt.service.server import serve
 from go_opt.service.transport.address import parse_address
+from tests.serving import serve_in_thread
 
 PATIENCE_S = 10.0
 
@@ -94,7 +95,7 @@ def test_names_that_callers_make_up_are_no_labels(toy: Any) -> None:
 )
 def test_an_address_that_cannot_be_used_is_refused(address: str, words: str) -> None:
     with pytest.raises(InvalidInputError, match=words) as error:
-        serve("127.0.0.1:0", watching=Watching(metrics=address))
+        serve("127.0.0.1:0", list, watching=Watching(metrics=address))
     assert error.value.field == "metrics"
 
 
@@ -109,7 +110,7 @@ def test_metrics_for_other_machines_leave_calls_as_they_are() -> None:
             == 200
         )
     with pytest.raises(InvalidInputError, match="would have no encryption") as error:
-        serve("0.0.0.0:0", watching=watching)
+        serve("0.0.0.0:0", list, watching=watching)
     assert error.value.field == "insecure"
 
 
@@ -118,4 +119,4 @@ def test_a_busy_port_is_refused() -> None:
         Metrics().served(parse_address("127.0.0.1:0")) as address,
         pytest.raises(InvalidInputError, match=r"cannot listen on .*: Address already in use"),
     ):
-        serve("127.0.0.1:0", watching=Watching(metrics=str(address)))
+        serve("127.0.0.1:0", list, watching=Watching(metrics=str(address)))

@@ -20,12 +20,12 @@ from go_opt.errors import InvalidInputError, NotFoundError, UnsupportedError
 from go_opt.proto import training_pb2, training_pb2_grpc
 from go_opt.service.jobs.manager import JobManager
 from go_opt.service.messages.errors import error_from_call
-from go_opt.service.server import serve_in_thread
 from go_opt.service.services.operations_service import OperationsService
 from go_opt.service.services.training_service import TrainingService
 from tests.service.conftest import ask
 from tests.service.jobs import fake_job
 from tests.service.jobs.conftest import ended, eventually, managed, new_job
+from tests.serving import serve_in_thread
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ from go_opt.service.workers.optimizer import LocalOptimizer
 from go_opt.service.workers.process_optimizer import ProcessOptimizer
 from go_opt.service.workers.worker import Worker
 from tests.service.big_graph import repeated
-
-START_S = 120.0  # far more than a worker needs on a busy machine
+from tests.serving import START_S, wait_until_ready
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +34,7 @@ def optimizer() -> Iterator[ProcessOptimizer]:
 
 @pytest.fixture
 def ready(optimizer: ProcessOptimizer) -> ProcessOptimizer:
-    assert optimizer.wait_until_ready(START_S)
+    wait_until_ready(optimizer)
     return optimizer
 
 

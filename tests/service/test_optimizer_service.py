@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,11 @@ from go_opt.model.start import OpStart, Start
 from go_opt.proto import optimizer_pb2, optimizer_pb2_grpc
 from go_opt.search.policies import find_policy as find_shipped_policy
 from go_opt.service.client.client import Client
-from go_opt.service.server import serve, serve_in_thread
+from go_opt.service.server import serve
 from go_opt.service.services.optimizer_service import OptimizerService, no_policies
 from go_opt.service.workers.optimizer import LocalOptimizer
 from go_opt.solver.problem.user_constraints import Colocate, Pin
+from tests.serving import serve_in_thread
 
 SEED_DEFECT, SEED_INFEASIBLE, SEED_SLOW = 101, 102, 103  # as in conftest.py
 SHIPPED_POLICY = find_shipped_policy("default")
@@ -228,7 +230,7 @@ def test_a_message_beyond_grpcs_own_limit_passes(address: str, graph: Graph) -> 
     ],
 )
 def test_a_malformed_address_is_refused(address: str) -> None:
-    for door in (serve, Client):
+    for door in (partial(serve, services=list), Client):
         with pytest.raises(InvalidInputError, match="HOST:PORT") as error:
             door(address)
         assert error.value.field == "address"
@@ -240,13 +242,13 @@ def test_a_busy_port_is_refused() -> None:
         with pytest.raises(
             InvalidInputError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"
         ):
-            serve(f"127.0.0.1:{port}")
+            serve(f"127.0.0.1:{port}", list)
 
 
 def test_two_services_never_share_a_port(optimizer: Any) -> None:
     services = [OptimizerService(LocalOptimizer(optimizer))]
     with serve_in_thread(services) as address, pytest.raises(InvalidInputError, match="cannot listen"):
-        serve(address)
+        serve(address, list)
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from google.protobuf.wrappers_pb2 import BytesValue
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from go_opt.service.observability.metrics import Metrics
-from go_opt.service.server import serve_in_thread
 from go_opt.service.services.optimizer_service import OptimizerService
 from go_opt.service.workers.process_optimizer import ProcessOptimizer
 from tests.service.conftest import ToyService
+from tests.serving import serve_in_thread
 
 Status = health_pb2.HealthCheckResponse
 

@@ -19,8 +19,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from go_opt.errors import InvalidInputError
 from go_opt.service.calls.security import Security, Tokens
-from go_opt.service.server import serve, serve_in_thread
+from go_opt.service.server import serve
 from go_opt.service.transport.address import parse_address
+from tests.serving import serve_in_thread
 
 PATIENCE_S = 10.0
 TOKEN, OTHER_TOKEN = "alice-has-this-token", "bob-has-another-token"
@@ -250,10 +251,10 @@ def test_flags_that_go_together(tmp_path: Path) -> None:
 def test_an_address_that_others_reach_needs_tls_or_the_flag(address: str, tmp_path: Path) -> None:
     place = parse_address(address)
     with pytest.raises(InvalidInputError, match="would have no encryption; give --tls-cert") as error:
-        serve(address)
+        serve(address, list)
     assert error.value.field == "insecure"
     with pytest.raises(InvalidInputError, match="tokens would travel unencrypted"):
-        serve(address, security=Security(tokens=tmp_path / "tokens"))
+        serve(address, list, security=Security(tokens=tmp_path / "tokens"))
     Security(insecure=True).check_address(place)
     Security(tls_cert=tmp_path, tls_key=tmp_path).check_address(place)
     with pytest.raises(InvalidInputError, match="metrics are not encrypted"):

@@ -26,6 +26,10 @@ JobState = Literal["QUEUED", "RUNNING", "CANCELLING", "SUCCEEDED", "FAILED", "CA
 # An enum's number is the place of its name here, from 1.
 _KINDS: Final[tuple[JobKind, ...]] = get_args(JobKind)
 _STATES: Final[tuple[JobState, ...]] = get_args(JobState)
+_SAME: Final = (  # fields of JobProgress that are those of the message
+    *("policy", "step", "steps", "samples", "checkpoint_step", "reward", "best_interval_s"),
+    *("samples_per_s", "left_s", "attempts", "owner", "shared"),
+)
 CALL_TIMEOUT_S: Final = 60.0  # of calls that neither search nor wait
 _POLL_S: Final = 30.0  # one long poll; proxies cut what is silent for longer
 
@@ -191,24 +195,13 @@ def _progress(operation: operations_pb2.Operation) -> JobProgress:
     message = training_pb2.TrainingProgress()
     operation.metadata.Unpack(message)
     return JobProgress(
-        policy=message.policy,
         kind=_KINDS[max(message.kind, 1) - 1],
         state=_STATES[max(message.state, 1) - 1],
         created=_time(message.create_time),
         started=_time(message.start_time) if message.HasField("start_time") else None,
         ended=_time(message.end_time) if message.HasField("end_time") else None,
-        step=message.step,
-        steps=message.steps,
-        samples=message.samples,
-        checkpoint_step=message.checkpoint_step,
-        reward=message.reward,
-        best_interval_s=message.best_interval_s,
         best_score=message.best_score if message.HasField("best_score") else None,
-        samples_per_s=message.samples_per_s,
-        left_s=message.left_s,
-        attempts=message.attempts,
-        owner=message.owner,
-        shared=message.shared,
+        **{name: getattr(message, name) for name in _SAME},
     )
 
 

@@ -98,16 +98,5 @@ class _Watched:
 
     def on_progress(self, progress: Progress) -> None:
         self._has_step = True
-        self._on_progress(
-            training_pb2.TrainingProgress(
-                step=progress.step,
-                steps=progress.steps,
-                samples=progress.samples,
-                checkpoint_step=progress.checkpoint_step,
-                reward=progress.reward,
-                best_interval_s=progress.best_interval_s,
-                best_score=progress.best_score,
-                samples_per_s=progress.samples_per_s,
-                left_s=progress.left_s,
-            )
-        )
+        fields = {name: value for name, value in vars(progress).items() if name != "score"}
+        self._on_progress(training_pb2.TrainingProgress(**fields))

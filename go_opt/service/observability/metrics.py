@@ -102,7 +102,7 @@ class Metrics:
             thread.join()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Watched(Collector):
     """Read when asked, from another thread: plain numbers only."""
 

@@ -95,10 +95,6 @@ class ProcessOptimizer(Optimizer):
             ),
         )
 
-    def wait_until_ready(self, timeout_s: float) -> bool:
-        """Whether all workers have loaded everything within the time; calls need not wait for it."""
-        return self._pool.wait_until_ready(timeout_s)
-
     def close(self) -> None:
         """End all workers; calls under way fail."""
         self._pool.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -55,18 +54,6 @@ class WorkerPool:
             self._drop_dead()
             lent = sum(worker.has_loaded for worker in self._lent)
             return lent + sum(map(_is_ready, self._idle)) >= self._size
-
-    def wait_until_ready(self, timeout_s: float) -> bool:
-        """Whether all workers that are not lent have loaded everything within the time."""
-        end_s = time.monotonic() + timeout_s
-        with self._changed:
-            while not self._is_closed and time.monotonic() < end_s:
-                self._drop_dead()
-                is_complete = len(self._idle) + len(self._lent) == self._size + _SPARES
-                if is_complete and all(map(_is_ready, self._idle)):
-                    return True
-                self._changed.wait(_POLL_S)
-        return False
 
     def close(self) -> None:
         """End all workers; calls under way fail."""
