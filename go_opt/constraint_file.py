@@ -17,7 +17,6 @@ at_most_bytes = 8e6         # or at_least_bytes, at_most_s, at_least_s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -74,19 +73,6 @@ def parse_constraints(text: str, source: str) -> tuple[UserConstraint, ...]:
     except InvalidInputError as error:
         raise InvalidInputError(f"constraints {source!r}: {error}", field="constraints") from None
     return tuple(found)
-
-
-def constraints_to_toml(constraints: Sequence[UserConstraint]) -> str:
-    """A text that :func:`parse_constraints` reads as the same constraints."""
-    tables = []
-    for name, kind in KINDS.items():
-        for constraint in constraints:
-            if isinstance(constraint, kind):
-                given = {key: value for key, value in vars(constraint).items() if value is not None}
-                # JSON writes texts, numbers and lists of them as TOML does, but for one control character.
-                rows = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in given.items()]
-                tables.append("".join([f"[[{name}]]\n", *rows]).replace("\x7f", "\\u007f"))
-    return "\n".join(tables)
 
 
 def _read(kind: type[UserConstraint], table: TomlTable) -> UserConstraint:

@@ -72,17 +72,6 @@ class Decoded:
     open_chips: WordArray  # [S, N, W] sets they were drawn from; empty for slices
 
 
-def neutral_decisions(instance: Instance) -> Decisions:
-    """Decisions of an untrained policy: the default order and kernels, no chip preferred."""
-    num_ops = instance.graph.num_ops
-    return Decisions(
-        schedule_priority=np.zeros((1, num_ops)),
-        fusion_priority=np.zeros((1, num_ops)),
-        placement_logits=np.zeros((num_ops, instance.target.num_chips)),
-        cut_score=np.zeros(num_ops),
-    )
-
-
 def decode(instance: Instance, decisions: Decisions, mode: Mode, *, seed: int = 0, draws: int = 1) -> Decoded:
     """``S = R * draws`` plans, those of one row of keys together; the same for the same seed.
 

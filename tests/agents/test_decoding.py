@@ -16,7 +16,6 @@ from go_opt.agents.decoding.decode import (
     Decisions,
     Mode,
     decode,
-    neutral_decisions,
     sliceable_logits,
 )
 from go_opt.common.arrays import IntArray
@@ -45,6 +44,17 @@ def random_decisions(rng: np.random.Generator, case: Instance, rows: int = 1) ->
         fusion_priority=2.0 * rng.standard_normal((rows, num_ops)),
         placement_logits=rng.standard_normal((num_ops, num_chips)),
         cut_score=rng.standard_normal(num_ops),
+    )
+
+
+def neutral_decisions(instance: Instance) -> Decisions:
+    """Decisions of an untrained policy: the default order and kernels, no chip preferred."""
+    num_ops = instance.graph.num_ops
+    return Decisions(
+        schedule_priority=np.zeros((1, num_ops)),
+        fusion_priority=np.zeros((1, num_ops)),
+        placement_logits=np.zeros((num_ops, instance.target.num_chips)),
+        cut_score=np.zeros(num_ops),
     )
 
 

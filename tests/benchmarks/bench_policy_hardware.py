@@ -53,7 +53,7 @@ from policy_runs import (
 import go_opt
 from go_opt.agents.decoding.proposals import advice, policy_plans
 from go_opt.agents.policy.network import Policy
-from go_opt.agents.training.problems.environment import LocalEnvironment, as_evaluator, open_session
+from go_opt.agents.training.problems.environment import LocalEnvironment, open_session
 from go_opt.agents.training.problems.lessons import ORDER_AND_FUSION, PLACEMENT
 from go_opt.bench.rivals import Trial, pose
 from go_opt.bench.rivals.placement_search import anneal
@@ -90,7 +90,7 @@ def main() -> None:
 def work(evaluations: int, part: Part) -> Row:
     graph, target = go_opt.load(f"zoo:{part.graph}"), go_opt.target("mcm-6x6")
     with open_session(LocalEnvironment("simulated"), graph, target) as session:
-        evaluate = Failures(as_evaluator(session))
+        evaluate = Failures(lambda *plans: session.evaluate(*plans).objective_s)
         problem = pose(graph, target, relays=False, evaluate=evaluate)
         outcome = searched(search_of(part), problem, evaluations, part.seed)
     return checked_row(problem, outcome, evaluations, "simulated") | {"failed": evaluate.failed}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from go_opt import api
-from go_opt.constraint_file import constraints_to_toml
+from go_opt.constraint_file import load_constraints
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.solver.problem.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin
 from tests.contract.test_service_contract import chain
@@ -22,13 +22,31 @@ ASKED = (
 )
 
 
+ASKED_TOML = """
+[[pin]]
+ops = "op1"
+chip = 0
+[[forbid]]
+ops = "op[56]"
+chips = [0]
+[[colocate]]
+ops = ["op2", "op3"]
+[[cut_after]]
+ops = "op3"
+[[limit]]
+chip = 0
+at_most_bytes = 1e6
+"""
+
+
 def test_they_are_kept(client: Any, tmp_path) -> None:
     graph = chain(8)
     result = client.optimize(graph, "mcm-2x2", constraints=ASKED, **FEW)
     assert api.verify(graph, "mcm-2x2", result.plan, ASKED) == []
     assert result.plan.placement[3] > result.plan.placement[2] == result.plan.placement[1]
     path = tmp_path / "constraints.toml"
-    path.write_text(constraints_to_toml(ASKED), "utf-8")
+    path.write_text(ASKED_TOML, "utf-8")
+    assert load_constraints(path) == ASKED
     again = client.optimize(graph, "mcm-2x2", constraints=path, **FEW)
     assert again.plan.placement.tolist() == result.plan.placement.tolist()
 

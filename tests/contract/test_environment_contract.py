@@ -11,7 +11,6 @@ import pytest
 from go_opt.agents.training.problems.environment import (
     Environment,
     LocalEnvironment,
-    as_evaluator,
     open_session,
 )
 from go_opt.agents.training.problems.variation import Variation, varied_target
@@ -210,13 +209,6 @@ def test_plans_are_left_as_they_are_and_answers_are_the_callers(environment: Env
     np.testing.assert_array_equal(again.objective_s, want_s)
     for array, was in zip(batch, before, strict=True):
         np.testing.assert_array_equal(array, was)
-
-
-def test_the_baselines_ask_it_too(environment: Environment) -> None:
-    graph, target, plans = case()
-    with open_session(environment, graph, target) as session:
-        interval_s = as_evaluator(session)(*stacked(plans))
-        np.testing.assert_array_equal(interval_s, session.evaluate(*stacked(plans)).objective_s)
 
 
 def test_plans_of_another_shape_are_refused(environment: Environment) -> None:

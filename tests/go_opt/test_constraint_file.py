@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import go_opt
-from go_opt.constraint_file import as_constraints, constraints_to_toml, load_constraints, parse_constraints
+from go_opt.constraint_file import as_constraints, load_constraints, parse_constraints
 from go_opt.errors import InvalidInputError
 
 TEXT = """
@@ -49,13 +49,6 @@ def test_a_file_by_hand(tmp_path: Path) -> None:
     path.write_text(TEXT, "utf-8")
     assert load_constraints(path) == CONSTRAINTS
     assert as_constraints(str(path)) == as_constraints(list(CONSTRAINTS)) == CONSTRAINTS
-
-
-def test_what_is_written_is_read_again() -> None:
-    quoted = go_opt.Pin(['x "quoted"\\d', "tab\t, del \x7f, é and \U0001f600"], 7)
-    some = (quoted, *CONSTRAINTS)
-    assert parse_constraints(constraints_to_toml(some), "again") == some
-    assert parse_constraints(constraints_to_toml(()), "again") == ()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from go_opt.errors import InvalidInputError
 from go_opt.model.codecs.wire import plan_to_proto
 from go_opt.model.plan import Plan
 from go_opt.proto import environment_pb2
-from go_opt.service.messages.convert_environment import PlanReader, PlanWriter, fidelity_from_number
+from go_opt.service.messages.convert_environment import SERVED_FIDELITIES, PlanReader, PlanWriter
+from go_opt.service.messages.convert_request import named
 from go_opt.service.messages.sent_graph import SentGraph
 from tests.strategies import examples, random_graph, random_plan, random_target, seeds, toy_graph
 
@@ -61,12 +62,7 @@ def test_an_empty_batch() -> None:
 
 
 def test_fidelities() -> None:
-    assert [fidelity_from_number(i) for i in range(4)] == [
-        "analytical",
-        "analytical",
-        "simulated",
-        "hardware",
-    ]
+    assert SERVED_FIDELITIES == ("analytical", "analytical", "simulated", "hardware")
     for number in (-1, 4):
         with pytest.raises(InvalidInputError, match=f"fidelity: {number} is no number of its enum"):
-            fidelity_from_number(number)
+            named("fidelity", SERVED_FIDELITIES, number)

@@ -22,7 +22,7 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray
 from go_opt.env import CostTables, Target, cost_tables, evaluate_batch, evaluate_plan
-from go_opt.env.evaluation import Evaluate, Plans, makespans_s
+from go_opt.env.evaluation import Plans, makespans_s
 from go_opt.env.model.metrics import Fidelity, Objective, check_fidelity, check_objective, objective_s
 from go_opt.errors import EnvironmentFailedError, GoOptError, InvalidInputError
 from go_opt.model.graph import Graph
@@ -246,11 +246,6 @@ def greedy_objective_s(session: Session, on_target: Instance) -> float:
     greedy = greedy_slicing(on_target.tables, order, group, adjacent=on_target.is_adjacent)
     answer = session.evaluate(greedy.placement[None], order[None], group[None])
     return float(answer.objective_s[0]) if answer.valid[0] else math.inf
-
-
-def as_evaluator(session: Session) -> Evaluate:
-    """The session as the harness of the baselines asks it: seconds, infinite where invalid."""
-    return lambda placement, order, fusion_group: session.evaluate(placement, order, fusion_group).objective_s
 
 
 _Evaluator = Callable[..., Evaluations]  # (placement, order, fusion_group), [B, N] each

@@ -10,7 +10,6 @@ import pytest
 
 from go_opt.agents.training.problems.environment import (
     LocalEnvironment,
-    as_evaluator,
     environment_name,
     open_session,
 )
@@ -76,7 +75,7 @@ def test_a_rival_reaches_the_same_through_a_session() -> None:
     problem = pose(toy_graph(), small_mcm(3), relays=False)
     want = compete(RIVALS["annealing"], problem, Limits(evaluations=64), 0, lambda: 0.0)
     with open_session(LocalEnvironment(workers=2), problem.graph, problem.target) as session:
-        through = replace(problem, evaluate=as_evaluator(session))
+        through = replace(problem, evaluate=lambda *plans: session.evaluate(*plans).objective_s)
         got = compete(RIVALS["annealing"], through, Limits(evaluations=64), 0, lambda: 0.0)
     assert got.curve == want.curve
 
