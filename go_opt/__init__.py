@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from go_opt.report.page import plan_page as plan_page
     from go_opt.result import OptimizeResult as OptimizeResult
     from go_opt.result import Request as Request
-    from go_opt.run.export import export as export
-    from go_opt.run.export import export_torch as export_torch
+    from go_opt.run.export.exporting import export as export
+    from go_opt.run.export.torch_export import export_torch as export_torch
     from go_opt.run.pipeline.results import RunResult as RunResult
     from go_opt.run.pipeline.running import run_plan as run_plan
     from go_opt.run.profiling.profiling import Profile as Profile
@@ -71,57 +71,35 @@ if TYPE_CHECKING:
     from go_opt.training import finetune as finetune
     from go_opt.training import pretrain as pretrain
 
-_DOORS = {
-    "ChipLimit": "go_opt.solver",
-    "Client": "go_opt.service.client.client",
-    "Colocate": "go_opt.solver",
-    "Credentials": "go_opt.service.transport.credentials",
-    "CutAfter": "go_opt.solver",
-    "Forbid": "go_opt.solver",
-    "Graph": "go_opt.model.graph",
-    "LocalClient": "go_opt.service.client.local_client",
-    "Measured": "go_opt.hardware",
-    "Metrics": "go_opt.env",
-    "Operation": "go_opt.service.client.operation",
-    "OnnxModel": "go_opt.frontends.onnx_model",
-    "OptimizeResult": "go_opt.result",
-    "Pin": "go_opt.solver",
-    "Plan": "go_opt.model.plan",
-    "Profile": "go_opt.run.profiling.profiling",
-    "Retry": "go_opt.service.transport.retry",
-    "RemoteEnvironment": "go_opt.service.environment.remote_environment",
-    "Request": "go_opt.result",
-    "RunResult": "go_opt.run.pipeline.results",
-    "Target": "go_opt.env",
-    "Timeline": "go_opt.env.model.timeline",
-    "TrainingResult": "go_opt.training",
-    "Violation": "go_opt.solver",
-    "chip_counts": "go_opt.api.chips",
-    "evaluate": "go_opt.api",
-    "explain": "go_opt.api",
-    "export": "go_opt.run.export",
-    "export_torch": "go_opt.run.export",
-    "fewest_chips": "go_opt.api.chips",
-    "finetune": "go_opt.training",
-    "from_jax": "go_opt.frontends",
-    "from_networkx": "go_opt.frontends",
-    "from_onnx": "go_opt.frontends",
-    "from_stablehlo": "go_opt.frontends",
-    "from_torch": "go_opt.frontends",
-    "load": "go_opt.api",
-    "load_constraints": "go_opt.constraint_file",
-    "optimize": "go_opt.api",
-    "plan_page": "go_opt.report.page",
-    "pretrain": "go_opt.training",
-    "profile": "go_opt.run.profiling.profiling",
-    "run_plan": "go_opt.run.pipeline.running",
-    "serve_environment": "go_opt.hardware",
-    "target": "go_opt.api",
-    "timeline": "go_opt.api",
-    "to_networkx": "go_opt.frontends",
-    "verify": "go_opt.api",
-    "with_measured_costs": "go_opt.measured_costs",
+_NAMES = {
+    "go_opt.api": "evaluate explain load optimize target timeline verify",
+    "go_opt.api.chips": "chip_counts fewest_chips",
+    "go_opt.constraint_file": "load_constraints",
+    "go_opt.env": "Metrics Target",
+    "go_opt.env.model.timeline": "Timeline",
+    "go_opt.frontends": "from_jax from_networkx from_onnx from_stablehlo from_torch to_networkx",
+    "go_opt.frontends.onnx_model": "OnnxModel",
+    "go_opt.hardware": "Measured serve_environment",
+    "go_opt.measured_costs": "with_measured_costs",
+    "go_opt.model.graph": "Graph",
+    "go_opt.model.plan": "Plan",
+    "go_opt.report.page": "plan_page",
+    "go_opt.result": "OptimizeResult Request",
+    "go_opt.run.export.exporting": "export",
+    "go_opt.run.export.torch_export": "export_torch",
+    "go_opt.run.pipeline.results": "RunResult",
+    "go_opt.run.pipeline.running": "run_plan",
+    "go_opt.run.profiling.profiling": "Profile profile",
+    "go_opt.service.client.client": "Client",
+    "go_opt.service.client.local_client": "LocalClient",
+    "go_opt.service.client.operation": "Operation",
+    "go_opt.service.environment.remote_environment": "RemoteEnvironment",
+    "go_opt.service.transport.credentials": "Credentials",
+    "go_opt.service.transport.retry": "Retry",
+    "go_opt.solver": "ChipLimit Colocate CutAfter Forbid Pin Violation",
+    "go_opt.training": "TrainingResult finetune pretrain",
 }
+_DOORS = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted(_DOORS)
 

@@ -15,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 from go_opt.env import load_target
 from go_opt.frontends import from_onnx
 from go_opt.model.plan import Clone, Plan, Relay
-from go_opt.run.export import Manifest, export
+from go_opt.run.export.exporting import export
+from go_opt.run.manifest import Manifest
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL

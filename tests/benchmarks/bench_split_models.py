@@ -22,7 +22,7 @@ from go_opt.env.copies.splits import columns_of, split_graph
 from go_opt.errors import ModelError
 from go_opt.frontends import from_onnx
 from go_opt.model.plan import Plan, Split
-from go_opt.run.export import export
+from go_opt.run.export.exporting import export
 from go_opt.run.pipeline.check import MOST_DIFFERENCE, difference, whole_outputs
 from go_opt.run.pipeline.inputs import random_inputs
 from tests.exports import LIGHT, run_stages

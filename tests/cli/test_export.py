@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from go_opt.run.export import load_manifest
+from go_opt.run.manifest import load_manifest
 from tests.cli.conftest import Cli
 from tests.exports import info, model, node, random_inputs, run_stages, saved, session, weight
 

@@ -183,9 +183,6 @@ def test_listing(listed: OperationsService) -> None:
     assert pages(listed, name="operations", page_size=3) == [list("765"), list("432"), list("1")]
     assert pages(listed, page_size=7) == [list("7654321")]
     assert pages(listed, page_size=10**9) == [list("7654321")]
-    assert pages(listed, filter="state=FAILED", page_size=1) == [["5"], ["3"]]
-    assert pages(listed, filter=' state = "FAILED" ') == [["5", "3"]]
-    assert pages(listed, filter="state=RUNNING") == [[]]
 
 
 def test_a_page_of_large_plans_is_short(listed: OperationsService, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,32 +190,22 @@ def test_a_page_of_large_plans_is_short(listed: OperationsService, monkeypatch: 
     assert pages(listed) == [[number] for number in "7654321"]
 
 
-def token_of_another_filter(service: OperationsService) -> str:
-    request = operations_pb2.ListOperationsRequest(filter="state=FAILED", page_size=1)
-    return str(ask(service, "ListOperations", request).next_page_token)
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [
         ("name", "jobs"),
-        ("filter", "state=RUNNINGS"),
-        ("filter", "state=UNSPECIFIED"),
-        ("filter", "policy=mine"),
-        ("filter", "state=RUNNING OR state=FAILED"),
+        ("filter", "state=RUNNING"),
         ("page_size", -1),
         ("page_token", "no token"),
         ("page_token", "é"),
-        ("page_token", "bnVsbA=="),
-        ("page_token", "W1tb" * 100_000),
-        ("page_token", "WyIxIiwgbnVsbF0="),
-        ("page_token", token_of_another_filter),
+        ("page_token", "0"),
+        ("page_token", "-1"),
+        ("page_token", "1" * 100_000),
     ],
 )
 def test_a_listing_that_is_refused(listed: OperationsService, field: str, value: Any) -> None:
-    given = value(listed) if callable(value) else value
     with pytest.raises(InvalidInputError) as refused:
-        ask(listed, "ListOperations", operations_pb2.ListOperationsRequest(**{field: given}))
+        ask(listed, "ListOperations", operations_pb2.ListOperationsRequest(**{field: value}))
     assert refused.value.field == field
 
 

@@ -24,7 +24,7 @@ from go_opt.cli.commands.plans import check_writable
 from go_opt.cli.inputs.loading import Loading, parse_dims
 from go_opt.common.units import format_duration
 from go_opt.errors import InvalidInputError
-from go_opt.run.export import FORMATS, TORCH_FORMATS
+from go_opt.run.manifest import FORMATS, TORCH_FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from go_opt.agents.training.problems.environment import Environment
     from go_opt.calibration.calibrating import Calibration
     from go_opt.env import Target
-    from go_opt.run.export import Manifest
+    from go_opt.run.manifest import Manifest
     from go_opt.run.profiling.profiling import Profile
 
 
@@ -129,8 +129,8 @@ def export(
 ) -> None:
     """Write each stage of PLAN as an ONNX model of its own, or the plan for other tools."""
     from go_opt.report.progress import announce_compilation
-    from go_opt.run.export import export as export_plan
-    from go_opt.run.export import export_torch
+    from go_opt.run.export.exporting import export as export_plan
+    from go_opt.run.export.torch_export import export_torch
 
     announce_compilation()
     with interrupts_raised():  # so that nothing half written is left

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
+import networkx as nx
+
 
 @dataclass
 class Part:
@@ -12,7 +14,6 @@ class Part:
 
     chip: int
     kernels: list[int] = field(default_factory=list)
-    reads_from: set[int] = field(default_factory=set)  # numbers of other parts
 
 
 def parts_of(
@@ -28,41 +29,19 @@ def parts_of(
       needs, makes: the tensors that each kernel reads and writes.
     """
     parts: list[Part] = []
+    waits = nx.DiGraph()  # from a part to those that read from it, by number
     last: dict[int, int] = {}
     made_by: dict[Hashable, int] = {}
     for kernel, chip in enumerate(chips):
         sources = {made_by[tensor] for tensor in needs[kernel] if tensor in made_by}
         part = last.get(chip)
-        if part is None or any(_leads_to(parts, part, source) for source in sources - {part}):
+        if part is None or any(nx.has_path(waits, part, source) for source in sources - {part}):
             part = last[chip] = len(parts)
             parts.append(Part(chip))
+            waits.add_node(part)
         parts[part].kernels.append(kernel)
-        parts[part].reads_from |= sources - {part}
+        waits.add_edges_from((source, part) for source in sources - {part})
         made_by |= dict.fromkeys(makes[kernel], part)
-    return _in_order(parts)
-
-
-def _leads_to(parts: Sequence[Part], part: int, other: int) -> bool:
-    """Whether ``other`` waits for ``part``."""
-    seen, left = {other}, [other]
-    while left:
-        for source in parts[left.pop()].reads_from - seen:
-            if source == part:
-                return True
-            seen.add(source)
-            left.append(source)
-    return False
-
-
-def _in_order(parts: Sequence[Part]) -> list[Part]:
-    """Sorted so that each follows those it reads from, by chip where there is a choice."""
-    left = dict(enumerate(parts))
-    number: dict[int, int] = {}
-    ordered: list[Part] = []
-    while left:
-        ready = [i for i, part in left.items() if part.reads_from <= number.keys()]
-        first = min(ready, key=lambda i: (parts[i].chip, i))
-        part = left.pop(first)
-        number[first] = len(ordered)
-        ordered.append(Part(part.chip, part.kernels, {number[source] for source in part.reads_from}))
-    return ordered
+    # By chip where there is a choice.
+    order = nx.lexicographical_topological_sort(waits, key=lambda part: (parts[part].chip, part))
+    return [parts[part] for part in order]

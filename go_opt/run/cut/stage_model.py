@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
@@ -12,7 +14,8 @@ from go_opt.env.copies.relays import clone_name
 from go_opt.run.cut.cutting import CutStage
 from go_opt.run.cut.reads import Reads
 
-_MIN_IR_VERSION = 4  # before, every initializer is an input as well
+MAX_MODEL_BYTES: Final = 2**31 - 2**26  # protobuf ends at 2 GiB, and nodes need some of it
+_MIN_IR_VERSION: Final = 4  # before, every initializer is an input as well
 
 
 def output_tensor(value: ir.Value) -> str:
@@ -91,3 +94,12 @@ def _copy(graph: ir.Graph, value: ir.Value, name: str) -> ir.Value:
     copy.name, copy.type, copy.shape = name, value.type, value.shape
     graph.append(node)
     return copy
+
+
+def write_model(model: ir.Model, path: Path) -> None:
+    """Write a model; weights that its file cannot hold go to ``NAME.data`` in the same folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if weight_bytes(model) > MAX_MODEL_BYTES:
+        ir.save(model, path, external_data=f"{path.name}.data")
+    else:
+        ir.save(ir.external_data.load_to_model(model), path)

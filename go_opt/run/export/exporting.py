@@ -115,8 +115,8 @@ def _write(
     directory: str | Path,
 ) -> Manifest:
     from go_opt.run.cut.annotated import annotate, openvino_affinities
-    from go_opt.run.cut.files import write_model
     from go_opt.run.cut.source import model_of_file
+    from go_opt.run.cut.stage_model import write_model
     from go_opt.run.export.triton import model_path, write_configs
 
     manifest, cut = exported

@@ -19,7 +19,7 @@ from go_opt.env import Target, load_target
 from go_opt.errors import EnvironmentFailedError, InvalidInputError
 from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.plan import Plan
-from go_opt.run.export import export
+from go_opt.run.export.exporting import export
 from go_opt.run.extra import check_installed
 from go_opt.run.manifest import Manifest
 from go_opt.run.pipeline.check import MOST_DIFFERENCE, difference, first_difference, whole_outputs

@@ -17,10 +17,10 @@ from go_opt.env.target import Target
 from go_opt.frontends.onnx.lowered import LoweredModel
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.run.cut.files import write_model
 from go_opt.run.cut.plan_models import cut_models, manifest_of
 from go_opt.run.cut.reads import Reads
 from go_opt.run.cut.source import model_of_plan
+from go_opt.run.cut.stage_model import write_model
 from go_opt.run.manifest import Manifest, Stage
 from go_opt.run.pipeline.inputs import random_inputs
 from go_opt.run.pipeline.sessions import Session, session

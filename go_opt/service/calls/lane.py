@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
@@ -88,38 +87,29 @@ class Updates:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._lock = threading.Lock()
         self._pending: bytes | None = None
         self._changed = asyncio.Event()
         self._is_finished = False
 
     def emit(self, message: Message) -> None:
         """Send the message, unless another follows before the reader takes it."""
-        data = message.SerializeToString()
-        with self._lock:
-            if self._is_finished:
-                return
-            self._pending = data
         with suppress(RuntimeError):  # the loop is gone, and so is the reader
-            self._loop.call_soon_threadsafe(self._changed.set)
+            self._loop.call_soon_threadsafe(self._set, message.SerializeToString())
 
     def finish(self) -> None:
         """Nothing more comes; called from the loop."""
-        with self._lock:
-            self._is_finished = True
+        self._is_finished = True
         self._changed.set()
 
-    def __aiter__(self) -> Updates:
-        return self
+    def _set(self, data: bytes) -> None:
+        self._pending = data
+        self._changed.set()
 
-    async def __anext__(self) -> bytes:
-        while True:
-            self._changed.clear()
-            with self._lock:
-                data, self._pending = self._pending, None
-                is_finished = self._is_finished
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while self._pending is not None or not self._is_finished:
+            data, self._pending = self._pending, None
             if data is not None:
-                return data
-            if is_finished:
-                raise StopAsyncIteration
-            await self._changed.wait()
+                yield data
+            elif not self._is_finished:
+                self._changed.clear()
+                await self._changed.wait()

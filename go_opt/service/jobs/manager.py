@@ -59,9 +59,9 @@ class JobManager:
         """The job as it is now; NotFoundError where there is none for the owner."""
         return self._scheduler.seen(self._stored(job_id, owner))
 
-    def page(self, before: int | None, state: int | None, size: int, owner: str = "") -> list[Job]:
-        """At most ``size`` jobs of a state or all, newest first, older than number ``before``."""
-        return [self._scheduler.seen(job) for job in self._store.page(before, state, size, owner)]
+    def page(self, before: int | None, size: int, owner: str = "") -> list[Job]:
+        """At most ``size`` jobs, newest first, older than number ``before``."""
+        return [self._scheduler.seen(job) for job in self._store.page(before, size, owner)]
 
     def count(self, state: int) -> int:
         """The jobs in a state, of all owners."""

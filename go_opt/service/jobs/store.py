@@ -148,12 +148,11 @@ class JobStore:
         wanted = tuple(states)
         return self._jobs(f"state IN ({', '.join('?' * len(wanted))}) ORDER BY number", wanted)
 
-    def page(self, before: int | None, state: int | None, size: int, owner: str = "") -> list[Job]:
+    def page(self, before: int | None, size: int, owner: str = "") -> list[Job]:
         """As :meth:`JobManager.page`."""
         return self._jobs(
-            "(owner = ?1 OR is_shared) AND (?2 IS NULL OR number < ?2) AND (?3 IS NULL OR state = ?3) "
-            "ORDER BY number DESC LIMIT ?4",
-            (owner, before, state, size),
+            "(owner = ?1 OR is_shared) AND (?2 IS NULL OR number < ?2) ORDER BY number DESC LIMIT ?3",
+            (owner, before, size),
         )
 
     def ids(self) -> set[str]:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
-import re
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from google.longrunning import operations_pb2
 from google.protobuf.duration_pb2 import Duration
@@ -18,10 +15,9 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import Message
 
 from go_opt.errors import InvalidInputError
-from go_opt.proto import training_pb2
 from go_opt.service.calls.call import Call, ServiceMetric
 from go_opt.service.calls.calls import Method, Service
-from go_opt.service.jobs.job import QUEUED, RUNNING, Job, job_id, operation
+from go_opt.service.jobs.job import QUEUED, RUNNING, job_id, operation
 from go_opt.service.jobs.manager import JobManager
 from go_opt.service.messages.requests import parsed
 from go_opt.service.services.training_service import given
@@ -31,11 +27,7 @@ _DRAIN_S: Final = 2.5  # for the running step of a job, of the time a drain has
 _ANSWER_S: Final = 0.2  # of a call's deadline, for the way back
 _PAGE_SIZES: Final = (50, 1000)  # where none is asked for, and at most
 _MOST_PAGE_BYTES: Final = 16 * 2**20  # a page of large plans holds fewer operations
-_MOST_TOKEN_CHARS: Final = 100
-_FILTER: Final = re.compile(r"\s*state\s*=\s*\"?([A-Z]+)\"?\s*")
-_STATES: Final = {
-    name.removeprefix("JOB_STATE_"): number for name, number in training_pb2.JobState.items() if number
-}
+_MOST_TOKEN_DIGITS: Final = 20
 
 
 class OperationsService(Service):
@@ -85,8 +77,7 @@ class OperationsService(Service):
         """A page of the operations that the caller sees, the newest first.
 
         Raises:
-          InvalidInputError: a filter other than ``state=RUNNING`` and its like, a page token
-            that is none or of another filter, or a page size below zero.
+          InvalidInputError: a filter, a page token that is none, or a page size below zero.
         """
         message = parsed(operations_pb2.ListOperationsRequest, data)
         jobs = given(self._jobs)
@@ -94,16 +85,17 @@ class OperationsService(Service):
             raise InvalidInputError(
                 f"name must be 'operations' or empty, not {message.name[:100]!r}.", field="name"
             )
-        state = _state(message.filter)
+        if message.filter:
+            raise InvalidInputError("filter must be empty: jobs are not filtered.", field="filter")
         size = _page_size(message.page_size)
-        before = _number(message.page_token, state) if message.page_token else None
+        before = _number(message.page_token) if message.page_token else None
         response = operations_pb2.ListOperationsResponse()
         page_bytes, last = 0, None
-        for job in jobs.page(before, state, size + 1, call.owner):
+        for job in jobs.page(before, size + 1, call.owner):
             listed = operation(job)
             page_bytes += listed.ByteSize()
             if last is not None and (len(response.operations) == size or page_bytes > _MOST_PAGE_BYTES):
-                response.next_page_token = _token(last, state)
+                response.next_page_token = str(last.number)
                 break
             response.operations.append(listed)
             last = job
@@ -161,19 +153,6 @@ def _seconds(duration: Duration) -> float:
     return seconds
 
 
-def _state(text: str) -> int | None:
-    """The state that a filter asks for; None for all."""
-    if not text.strip():
-        return None
-    match = _FILTER.fullmatch(text)
-    if match is None or match[1] not in _STATES:
-        raise InvalidInputError(
-            f"filter must be state=NAME, of {', '.join(_STATES)}, not {text[:100]!r}.", field="filter"
-        )
-    state: int = _STATES[match[1]]
-    return state
-
-
 def _page_size(asked: int) -> int:
     default, most = _PAGE_SIZES
     if asked < 0:
@@ -181,18 +160,11 @@ def _page_size(asked: int) -> int:
     return min(asked, most) or default
 
 
-def _token(last: Job, state: int | None) -> str:
-    """Where the next page begins; its content is no promise."""
-    return base64.urlsafe_b64encode(json.dumps([last.number, state]).encode()).decode()
-
-
-def _number(token: str, state: int | None) -> int:
-    number: Any = None
-    of_state: Any = None
-    with suppress(ValueError, TypeError):
-        number, of_state = json.loads(base64.urlsafe_b64decode(token[:_MOST_TOKEN_CHARS].encode()))
-    if not isinstance(number, int) or of_state != state or not 0 < number < 2**63:
+def _number(token: str) -> int:
+    """The number of the last job of the page before; what tokens hold is no promise."""
+    number = int(token) if token.isdecimal() and len(token) < _MOST_TOKEN_DIGITS else 0
+    if not 0 < number < 2**63:
         raise InvalidInputError(
-            "page_token must be the next_page_token of a call with the same filter.", field="page_token"
+            "page_token must be the next_page_token of an earlier call.", field="page_token"
         )
     return number

@@ -16,7 +16,8 @@ from onnx import helper
 
 from go_opt.errors import ModelError
 from go_opt.model.plan import Clone, Plan, Relay
-from go_opt.run.export import Manifest, export
+from go_opt.run.export.exporting import export
+from go_opt.run.manifest import Manifest
 from tests.exports import INT64, info, model, node, plan_of, random_inputs, saved, session, weight
 
 # As in Triton's model_config.proto: name, type and whether it repeats, of the fields that an export writes.

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from go_opt.errors import InvalidInputError
-from go_opt.run.export import Manifest, export
+from go_opt.run.export.exporting import export
+from go_opt.run.manifest import Manifest
 from go_opt.run.pipeline.inputs import load_inputs, save_arrays
 from tests.exports import FLOAT, INT64, info, model, node, plan_of, saved, weight
 

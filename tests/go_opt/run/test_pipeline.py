@@ -19,7 +19,7 @@ from go_opt.env import load_target
 from go_opt.errors import EnvironmentFailedError, InvalidInputError, ModelError
 from go_opt.frontends import from_onnx
 from go_opt.model.plan import Clone, Relay
-from go_opt.run.export import export
+from go_opt.run.export.exporting import export
 from go_opt.run.pipeline import running
 from go_opt.run.pipeline.check import difference
 from go_opt.run.pipeline.inputs import random_inputs, save_arrays

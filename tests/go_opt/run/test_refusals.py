@@ -15,7 +15,8 @@ import go_opt
 from go_opt.errors import InvalidInputError, ModelError, PlanError
 from go_opt.model.codecs.plan_json import save_plan
 from go_opt.model.plan import Clone, Plan
-from go_opt.run.export import export, load_manifest
+from go_opt.run.export.exporting import export
+from go_opt.run.manifest import load_manifest
 from tests.exports import BOOL, check_stages, info, integers, model, node, plan_of, saved, weight
 
 

@@ -14,7 +14,7 @@ from go_opt.env.copies.splits import columns_of, split_graph
 from go_opt.errors import ModelError
 from go_opt.frontends import from_onnx
 from go_opt.model.plan import Plan, Split
-from go_opt.run.export import export
+from go_opt.run.export.exporting import export
 from go_opt.run.pipeline.running import run_plan
 from tests.exports import check_stages, info, model, node, saved, weight
 from tests.go_opt.run.test_random_stages import Drawing, with_random_weights

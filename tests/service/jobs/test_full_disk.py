@@ -53,9 +53,9 @@ with managed(data, running=0, waiting=10**6) as jobs:
             acknowledged.append(jobs.create(new_job(fake_job.RUNS, f"{len(acknowledged)}-{'x' * 50_000}")).id)
     except ServiceError as error:
         assert str(error).endswith("database or disk is full.") or "disk I/O error" in str(error), error
-    assert sorted(acknowledged) == sorted(job.id for job in jobs.page(None, None, -1))
+    assert sorted(acknowledged) == sorted(job.id for job in jobs.page(None, -1))
 with managed(data, running=0) as jobs:
-    assert sorted(acknowledged) == sorted(job.id for job in jobs.page(None, None, -1))
+    assert sorted(acknowledged) == sorted(job.id for job in jobs.page(None, -1))
 shutil.rmtree(data)
 
 # A job that cannot write goes on when it can, and ends as it would have.

@@ -213,7 +213,7 @@ def test_the_disk_of_the_store_is_full(tmp_path: Path) -> None:
             # Its process ends, but no one is told so before that is stored.
             (folder_of(tmp_path, job_id) / fake_job.GO).touch()
         assert ended(jobs, job_id).state == SUCCEEDED
-        assert [job.id for job in jobs.page(None, None, 10)] == [job_id]
+        assert [job.id for job in jobs.page(None, 10)] == [job_id]
         assert ended(jobs, jobs.create(new_job(fake_job.RUNS, "other")).id).state == SUCCEEDED
 
 
@@ -329,7 +329,7 @@ def test_several_at_once(tmp_path: Path) -> None:
         for policy in ("a", "b"):
             running(jobs, tmp_path, fake_job.WAITS, policy)
         third = jobs.create(new_job(fake_job.RUNS, "c")).id
-        assert [job.state for job in jobs.page(None, None, 3)] == [QUEUED, RUNNING, RUNNING]
+        assert [job.state for job in jobs.page(None, 3)] == [QUEUED, RUNNING, RUNNING]
         jobs.cancel(jobs.page(None, RUNNING, 1)[0].id)
         assert ended(jobs, third).state == SUCCEEDED
 
