@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 import grpc
-from google.protobuf.message import Message
 
 from go_opt.api.chip_counts import FewestChips
 from go_opt.constraint_file import as_constraints
@@ -23,7 +22,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.proto import optimizer_pb2
 from go_opt.result import Objective, OptimizeResult, check_seed
-from go_opt.service.client.connection import Connection, Transport
+from go_opt.service.client.connection import Connection
 from go_opt.service.client.operation import CALL_TIMEOUT_S, Jobs
 from go_opt.service.client.training import TrainingClient
 from go_opt.service.messages.convert import (
@@ -48,6 +47,8 @@ from go_opt.solver.problem.user_constraints import UserConstraint
 if TYPE_CHECKING:
     import networkx as nx
 
+    from go_opt.service.client.operation import AnyConnection
+
 _SERVICE: Final = optimizer_pb2.DESCRIPTOR.services_by_name["Optimizer"]
 # Beyond a search's own budget: it may have to wait for its turn.
 _QUEUE_S: Final = 600.0
@@ -63,7 +64,7 @@ class ServiceClient(TrainingClient):
     They raise what the same call raises in process. Several threads may share a client.
     """
 
-    def __init__(self, connection: Transport) -> None:
+    def __init__(self, connection: AnyConnection) -> None:
         self._connection = connection
         self._methods = _methods(connection.channel)
         self._jobs = Jobs(connection)
@@ -141,14 +142,8 @@ class ServiceClient(TrainingClient):
         """As :func:`go_opt.evaluate`."""
         check_fidelity(fidelity)
         check_seed(seed)
-        message = optimizer_pb2.EvaluateRequest(
-            target=target_to_proto(target),
-            plan=plan_to_proto(plan),
-            fidelity=f"FIDELITY_{fidelity.upper()}",
-            seed=seed,
-            constraints=constraints_to_proto(as_constraints(constraints)),
-        )
-        answer = self._judged("Evaluate", graph, message, request_id)
+        message = optimizer_pb2.EvaluateRequest(fidelity=f"FIDELITY_{fidelity.upper()}", seed=seed)
+        answer = self._judged("Evaluate", message, graph, target, plan, constraints, request_id)
         return metrics_from_proto(answer.metrics)
 
     def verify(
@@ -161,12 +156,8 @@ class ServiceClient(TrainingClient):
         request_id: str | None = None,
     ) -> list[Violation]:
         """As :func:`go_opt.verify`."""
-        message = optimizer_pb2.VerifyRequest(
-            target=target_to_proto(target),
-            plan=plan_to_proto(plan),
-            constraints=constraints_to_proto(as_constraints(constraints)),
-        )
-        answer = self._judged("Verify", graph, message, request_id)
+        message = optimizer_pb2.VerifyRequest()
+        answer = self._judged("Verify", message, graph, target, plan, constraints, request_id)
         return [Violation(found.constraint, found.message) for found in answer.violations]
 
     def explain(
@@ -182,14 +173,8 @@ class ServiceClient(TrainingClient):
     ) -> dict[str, Any]:
         """As :func:`go_opt.explain`, in the form that ``go-opt explain --json`` prints."""
         check_objective(objective)
-        message = optimizer_pb2.ExplainRequest(
-            target=target_to_proto(target),
-            plan=plan_to_proto(plan),
-            op=op or "",
-            objective=f"OBJECTIVE_{objective.upper()}",
-            constraints=constraints_to_proto(as_constraints(constraints)),
-        )
-        answer = self._judged("Explain", graph, message, request_id)
+        message = optimizer_pb2.ExplainRequest(op=op or "", objective=f"OBJECTIVE_{objective.upper()}")
+        answer = self._judged("Explain", message, graph, target, plan, constraints, request_id)
         return explanation_from_proto(answer.explanation)
 
     def list_targets(self, *, request_id: str | None = None) -> tuple[str, ...]:
@@ -203,8 +188,20 @@ class ServiceClient(TrainingClient):
         """Close the connection; calls under way are cancelled."""
         self._connection.close()
 
-    def _judged(self, method: str, graph: Graph, message: Message, request_id: str | None) -> Any:
-        """The answer to a request about a plan for the graph."""
+    def _judged(
+        self,
+        method: str,
+        message: Any,
+        graph: Graph,
+        target: str | Path | Target,
+        plan: Plan,
+        constraints: Sequence[UserConstraint] | str | Path,
+        request_id: str | None,
+    ) -> Any:
+        """The answer to a request about a plan for the graph; the message has what is of this method."""
+        message.target.CopyFrom(target_to_proto(target))
+        message.plan.CopyFrom(plan_to_proto(plan))
+        message.constraints.extend(constraints_to_proto(as_constraints(constraints)))
         request = _graph_alone(graph) + message.SerializeToString()
         return self._connection.call(
             self._methods[method], request, timeout_s=_EVALUATE_TIMEOUT_S, name=request_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Generator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
 
@@ -20,26 +20,7 @@ _PROBE_TIMEOUT_S: Final = 0.2
 _PLACE: Final = re.compile(r"(.*last error: )?([A-Z_]+: )?(ipv4|ipv6):\S+ ")
 
 
-class Transport(Protocol):
-    """What makes the calls of a client."""
-
-    channel: Any  # of gRPC, or what stubs use of one
-
-    def call(
-        self, method: Callable[..., Any], message: Any, *, timeout_s: float | None, name: str | None = None
-    ) -> Any:
-        """The answer to a message."""
-
-    def stream(
-        self, method: Callable[..., Any], message: Any, *, timeout_s: float | None, name: str | None = None
-    ) -> Generator[Any, None, None]:
-        """The answers to a message."""
-
-    def close(self) -> None:
-        """No more calls."""
-
-
-class Connection(Transport):
+class Connection:
     """Calls to one service, from any number of threads; it is there once this is made.
 
     Args:

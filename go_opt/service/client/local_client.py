@@ -16,7 +16,6 @@ from go_opt.errors import ServiceError
 from go_opt.service.calls.call import Call
 from go_opt.service.calls.calls import Service
 from go_opt.service.client.client import ServiceClient
-from go_opt.service.client.connection import Transport
 from go_opt.service.jobs.data_directory import DataDirectory
 from go_opt.service.jobs.manager import JobManager
 from go_opt.service.jobs.runners.local_runner import LocalRunner
@@ -40,7 +39,7 @@ class LocalClient(ServiceClient):
         super().__init__(LocalConnection(folder))
 
 
-class LocalConnection(Transport):
+class LocalConnection:
     """Calls of the services of this process, which run in the threads they are called from.
 
     It has what clients use of a ``grpc.Channel``, too. The folder of the jobs is opened, and what

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from google.longrunning import operations_pb2, operations_pb2_grpc
 from google.protobuf.duration_pb2 import Duration
@@ -18,8 +18,13 @@ from go_opt.errors import ServiceError
 from go_opt.model.codecs.wire import plan_from_proto
 from go_opt.model.plan import Plan
 from go_opt.proto import training_pb2, training_pb2_grpc
-from go_opt.service.client.connection import Transport
 from go_opt.service.messages.errors import error_from_status
+
+if TYPE_CHECKING:
+    from go_opt.service.client.connection import Connection
+    from go_opt.service.client.local_client import LocalConnection
+
+    AnyConnection: TypeAlias = Connection | LocalConnection
 
 JobKind = Literal["pretrain", "finetune"]
 JobState = Literal["QUEUED", "RUNNING", "CANCELLING", "SUCCEEDED", "FAILED", "CANCELLED"]
@@ -83,7 +88,7 @@ class JobResult:
 class Jobs:
     """The training jobs of a service."""
 
-    def __init__(self, connection: Transport) -> None:
+    def __init__(self, connection: AnyConnection) -> None:
         self._connection = connection
         self._training = training_pb2_grpc.TrainingStub(connection.channel)  # type: ignore[no-untyped-call]
         self._operations = operations_pb2_grpc.OperationsStub(connection.channel)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, Unpack, get_args
 
 from go_opt.api import ZOO_PREFIX, load
 from go_opt.env import Target
@@ -28,6 +28,19 @@ if TYPE_CHECKING:
 _FIDELITIES: Final = get_args(Fidelity)
 
 
+class TrainingOptions(TypedDict, total=False):
+    """Those of every training."""
+
+    target: str | Path | Target  # "mcm-6x6" by default
+    samples: int | None  # as of go_opt.pretrain, and so lessons
+    seed: int
+    environment: str  # "analytical", "simulated", or the HOST:PORT of one that the service may call
+    lessons: Sequence[str]
+    # All callers see the job and use the policy, as OWNER/NAME; else those of this token or certificate.
+    shared: bool
+    request_id: str | None  # the same one again gives the same job; by default a new one
+
+
 class TrainingClient:
     """The methods of clients that concern training."""
 
@@ -38,15 +51,9 @@ class TrainingClient:
         policy: str,
         *,
         graphs: Sequence[AnyGraph] = (),
-        target: str | Path | Target = "mcm-6x6",
-        samples: int | None = None,
-        seed: int = 0,
-        environment: str = "analytical",
-        lessons: Sequence[str] = (),
         generated_share: float | None = None,
         most_ops: int | None = None,
-        shared: bool = False,
-        request_id: str | None = None,
+        **options: Unpack[TrainingOptions],
     ) -> Operation:
         """Start to train a policy from the start; it takes part in ``optimize`` as ``policy``.
 
@@ -54,12 +61,8 @@ class TrainingClient:
           policy: a new name, of a-z, 0-9, "-", "_" and ".".
           graphs: to learn from: of the zoo by name (``"zoo:resnet50"``), or your own; by
             default the zoo's training split.
-          environment: ``analytical``, ``simulated``, or the ``HOST:PORT`` of one that the
-            service may call.
-          samples, lessons, generated_share, most_ops: as :func:`go_opt.pretrain`.
-          shared: let all callers see the job and use the policy, as ``OWNER/NAME``; else they are
-            those of this client's token or certificate alone.
-          request_id: the same one again gives the same job; by default a new one.
+          generated_share, most_ops: as :func:`go_opt.pretrain`.
+          options: those of :class:`TrainingOptions`.
 
         Raises:
           AlreadyExistsError: the name, or the request id of another request, is taken.
@@ -69,16 +72,7 @@ class TrainingClient:
             **_of_graphs(graphs),
             generated_share=generated_share,
             most_ops=most_ops,
-            **_of_policy(
-                policy,
-                target,
-                environment=environment,
-                request_id=request_id,
-                samples=samples,
-                seed=seed,
-                lessons=lessons,
-                shared=shared,
-            ),
+            **_of_policy(policy, options),
         )
         return self._jobs.pretrain(request)
 
@@ -88,21 +82,14 @@ class TrainingClient:
         graph: AnyGraph,
         *,
         from_policy: str | None = "default",
-        target: str | Path | Target = "mcm-6x6",
-        samples: int | None = None,
-        seed: int = 0,
-        environment: str = "analytical",
-        lessons: Sequence[str] = (),
-        shared: bool = False,
-        request_id: str | None = None,
+        **options: Unpack[TrainingOptions],
     ) -> Operation:
         """Start to make a policy better on one graph; its result holds the best plan met.
 
         Args:
           from_policy: ``default``, ``none`` or None for an untrained one, or the name of one
             that the service trained.
-
-        The other arguments are those of :meth:`pretrain`.
+          options: those of :class:`TrainingOptions`.
 
         Raises:
           NotFoundError: there is no policy ``from_policy``.
@@ -112,16 +99,7 @@ class TrainingClient:
         request = training_pb2.FinetuneRequest(
             graph=_graph_message(graph),
             from_policy=from_policy or "none",
-            **_of_policy(
-                policy,
-                target,
-                environment=environment,
-                request_id=request_id,
-                samples=samples,
-                seed=seed,
-                lessons=lessons,
-                shared=shared,
-            ),
+            **_of_policy(policy, options),
         )
         return self._jobs.finetune(request)
 
@@ -138,21 +116,15 @@ class TrainingClient:
         return Operation(self._jobs, self._jobs.get(name))
 
 
-def _of_policy(
-    policy: str, target: str | Path | Target, *, environment: str, request_id: str | None, **same: Any
-) -> dict[str, Any]:
-    """The fields of every request that trains a policy; by default of a new request id.
-
-    Args:
-      same: fields that are sent as they are given.
-    """
-    check_seed(same["seed"])
-    return {
+def _of_policy(policy: str, options: TrainingOptions) -> dict[str, Any]:
+    """The fields of every request that trains a policy; by default of a new request id."""
+    given: dict[str, Any] = {"target": "mcm-6x6", "environment": "analytical", "seed": 0, **options}
+    check_seed(given["seed"])
+    return given | {
         "policy": policy,
-        "target": target_to_proto(target),
-        "environment": _environment(environment),
-        "request_id": request_id or secrets.token_hex(16),
-        **same,
+        "target": target_to_proto(given["target"]),
+        "environment": _environment(given["environment"]),
+        "request_id": given.get("request_id") or secrets.token_hex(16),
     }
 
 

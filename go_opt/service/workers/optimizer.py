@@ -39,6 +39,7 @@ from go_opt.service.messages.convert_request import (
 from go_opt.service.messages.decoded_graphs import DecodedGraphs
 from go_opt.service.messages.requests import request_part, split_graph
 from go_opt.service.messages.sent_graph import SentGraph
+from go_opt.solver.problem.user_constraints import UserConstraint
 
 # Of the time left, for the answer's way back: a tenth, but not more than this …
 _MOST_RESERVE_S: Final = 0.2
@@ -49,7 +50,8 @@ _MOST_SIMULATED_BYTES: Final = 1_000_000
 
 Policy = Literal["default", "only"] | Path | None  # what takes part in a search
 Judgement = Literal["evaluate", "verify", "explain"]  # what may be asked about a plan
-_OfPlan = optimizer_pb2.EvaluateRequest | optimizer_pb2.VerifyRequest | optimizer_pb2.ExplainRequest
+_Planned = tuple[Graph, Target, Plan]
+_Constraints = tuple[UserConstraint, ...]
 Improve = Callable[[optimizer_pb2.OptimizeResponse], None]
 
 
@@ -147,41 +149,36 @@ class LocalOptimizer(Optimizer):
         return Answer(result_to_proto(result, sent), not (stop.is_set() or is_cut_short))
 
     def judge(self, judgement: Judgement, request: bytes, *, stop: Stop) -> Message:
-        answer = {"evaluate": self._evaluate, "verify": self._verify, "explain": self._explain}[judgement]
-        return answer(request)
+        kind, answer = {
+            "evaluate": (optimizer_pb2.EvaluateRequest, self._evaluate),
+            "verify": (optimizer_pb2.VerifyRequest, self._verify),
+            "explain": (optimizer_pb2.ExplainRequest, self._explain),
+        }[judgement]
+        message: Any
+        message, graph_bytes = split_graph(kind, request)
+        constraints = constraints_from_proto(message.constraints)
+        return answer(message, self._planned(message, graph_bytes), constraints)
 
-    def _evaluate(self, request: bytes) -> Message:
-        message, graph_bytes = split_graph(optimizer_pb2.EvaluateRequest, request)
+    def _evaluate(self, message: Any, planned: _Planned, constraints: _Constraints) -> Message:
         fidelity = fidelity_from_proto(message.fidelity)
-        metrics = self._api.evaluate(
-            *self._planned(message, graph_bytes),
-            fidelity=fidelity,
-            seed=message.seed if message.HasField("seed") else None,
-            constraints=constraints_from_proto(message.constraints),
-        )
+        seed = message.seed if message.HasField("seed") else None
+        metrics = self._api.evaluate(*planned, fidelity=fidelity, seed=seed, constraints=constraints)
         return optimizer_pb2.EvaluateResponse(metrics=metrics_to_proto(metrics))
 
-    def _verify(self, request: bytes) -> Message:
-        message, graph_bytes = split_graph(optimizer_pb2.VerifyRequest, request)
-        constraints = constraints_from_proto(message.constraints)
-        found = self._api.verify(*self._planned(message, graph_bytes), constraints=constraints)
+    def _verify(self, message: Any, planned: _Planned, constraints: _Constraints) -> Message:
+        found = self._api.verify(*planned, constraints=constraints)
         return optimizer_pb2.VerifyResponse(
             violations=[optimizer_pb2.Violation(**vars(violation)) for violation in found]
         )
 
-    def _explain(self, request: bytes) -> Message:
-        message, graph_bytes = split_graph(optimizer_pb2.ExplainRequest, request)
-        found = self._api.explain(
-            *self._planned(message, graph_bytes),
-            message.op or None,
-            objective=objective_from_proto(message.objective),
-            constraints=constraints_from_proto(message.constraints),
-        )
+    def _explain(self, message: Any, planned: _Planned, constraints: _Constraints) -> Message:
+        objective = objective_from_proto(message.objective)
+        found = self._api.explain(*planned, message.op or None, objective=objective, constraints=constraints)
         response = optimizer_pb2.ExplainResponse()
         response.explanation.update(explanation_to_dict(found))
         return response
 
-    def _planned(self, message: _OfPlan, graph_bytes: bytes) -> tuple[Graph, Target, Plan]:
+    def _planned(self, message: Any, graph_bytes: bytes) -> _Planned:
         """What a request about a plan is about."""
         target = target_from_proto(message.target)
         sent = self._graphs.get(graph_bytes)

@@ -330,7 +330,7 @@ def test_several_at_once(tmp_path: Path) -> None:
             running(jobs, tmp_path, fake_job.WAITS, policy)
         third = jobs.create(new_job(fake_job.RUNS, "c")).id
         assert [job.state for job in jobs.page(None, 3)] == [QUEUED, RUNNING, RUNNING]
-        jobs.cancel(jobs.page(None, RUNNING, 1)[0].id)
+        jobs.cancel(jobs.page(None, 2)[1].id)
         assert ended(jobs, third).state == SUCCEEDED
 
 
