@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.errors import GraphError
-from go_opt.model.cycles import cycle_text
 from go_opt.model.dtypes import dtype_code
 from go_opt.model.graph import (
     ACTIVATION,
@@ -24,6 +22,7 @@ from go_opt.model.graph import (
     Precision,
     Window,
 )
+from go_opt.model.topological import topological_order
 
 Size = int | tuple[int, ...]  # the number of elements of a tensor, or its shape
 
@@ -170,7 +169,7 @@ class GraphBuilder:
                 source.shape = ()
         for output in self._outputs:
             self._find(output, f"graph output {output!r}").is_output = True
-        return self._freeze(self._topological_order())
+        return self._freeze(topological_order(self._successors(), [op.name for op in self._ops]))
 
     def _define(self, name: str, size: Size, dtype: str, kind: int, producer: int) -> None:
         self._check_new(name)
@@ -207,28 +206,6 @@ class GraphBuilder:
             if tensor.producer != NO_PRODUCER:
                 successors[tensor.producer].extend(tensor.readers)
         return successors
-
-    def _topological_order(self) -> list[int]:
-        """Kahn's order that keeps the order ops were added in wherever it is valid."""
-        successors = self._successors()
-        indegree = np.zeros(len(self._ops), dtype=np.int64)
-        for readers in successors:
-            for reader in readers:
-                indegree[reader] += 1
-        ready = [i for i in range(len(self._ops)) if indegree[i] == 0]
-        order = []
-        while ready:
-            i = heapq.heappop(ready)
-            order.append(i)
-            for reader in successors[i]:
-                indegree[reader] -= 1
-                if indegree[reader] == 0:
-                    heapq.heappush(ready, reader)
-        if len(order) < len(self._ops):
-            left = {int(i) for i in np.flatnonzero(indegree > 0)}
-            names = [op.name for op in self._ops]
-            raise GraphError(f"the graph has a cycle: {cycle_text(successors, left, names)}.")
-        return order
 
     def _freeze(self, order: Sequence[int]) -> Graph:
         ops = [self._ops[i] for i in order]

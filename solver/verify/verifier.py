@@ -18,9 +18,9 @@ from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env.copies.relays import expand_plan
 from go_opt.env.kernels.fusion import are_one_loop, loop_roles
 from go_opt.env.target import Target
-from go_opt.model.cycles import cycle_text
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
+from go_opt.model.topological import cycle_text
 from go_opt.solver.problem.user_constraints import UserConstraint
 from go_opt.solver.verify.constraints import broken_constraints
 from go_opt.solver.verify.copies import broken_by_copies, shape_of_copies

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
@@ -10,7 +9,7 @@ import onnx
 from onnx import inliner
 
 from go_opt.errors import GraphError, ModelError
-from go_opt.model.builder import GraphBuilder
+from go_opt.model.topological import topological_order
 
 NamedNode = tuple[str, onnx.NodeProto]
 _MAX_INLINED_NODES: Final = 1_000_000
@@ -85,10 +84,11 @@ def ordered_nodes(graph: onnx.GraphProto, outer: Collection[str]) -> list[NamedN
         for read in names:
             if read not in producer and read not in given and read not in outer:
                 raise GraphError(f"op {name!r} reads tensor {read!r}, which nothing defines.")
-    order = _sorted([{producer[read] for read in names if read in producer} for names in reads])
-    if len(order) < len(nodes):
-        _raise_cycle(graph.name, nodes, reads, producer)
-    return [nodes[i] for i in order]
+    successors: list[list[int]] = [[] for _ in nodes]
+    for i, names in enumerate(reads):
+        for source in {producer[read] for read in names if read in producer}:
+            successors[source].append(i)
+    return [nodes[i] for i in topological_order(successors, [name for name, _ in nodes])]
 
 
 def free_names(graph: onnx.GraphProto) -> set[str]:
@@ -147,39 +147,3 @@ def _producers(nodes: Sequence[NamedNode], given: Collection[str]) -> dict[str, 
                 raise GraphError(f"op {name!r} defines tensor {output!r}, which is defined already.")
             producer[output] = i
     return producer
-
-
-def _sorted(predecessors: Sequence[set[int]]) -> list[int]:
-    successors: list[list[int]] = [[] for _ in predecessors]
-    for i, sources in enumerate(predecessors):
-        for source in sources:
-            successors[source].append(i)
-    left = [len(sources) for sources in predecessors]
-    ready = [i for i, count in enumerate(left) if count == 0]
-    order = []
-    while ready:
-        i = heapq.heappop(ready)
-        order.append(i)
-        for reader in successors[i]:
-            left[reader] -= 1
-            if left[reader] == 0:
-                heapq.heappush(ready, reader)
-    return order
-
-
-def _raise_cycle(
-    graph_name: str, nodes: Sequence[NamedNode], reads: Sequence[Sequence[str]], producer: Collection[str]
-) -> None:
-    """The builder knows how to report the shortest cycle; it needs no shapes for that."""
-    builder = GraphBuilder(graph_name)
-    for (name, node), names in zip(nodes, reads, strict=True):
-        builder.add_op(
-            name,
-            node.op_type,
-            "vector",
-            flops=0.0,
-            dtype="float32",
-            reads=[(read, None) for read in names if read in producer],
-            writes=[(output, 0, "float32") for output in node.output if output],
-        )
-    builder.build()

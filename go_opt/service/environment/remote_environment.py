@@ -15,10 +15,9 @@ import grpc
 import numpy as np
 
 from go_opt.agents.training.problems.environment import Evaluations
-from go_opt.env import Target, load_target, target_names
+from go_opt.env import Target
 from go_opt.env.evaluation import Plans
 from go_opt.env.model.metrics import Objective, check_choice, check_objective, objective_s
-from go_opt.env.target.toml import target_to_toml
 from go_opt.errors import (
     EnvironmentFailedError,
     GoOptError,
@@ -30,6 +29,7 @@ from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.proto import environment_pb2, environment_pb2_grpc, plan_pb2
+from go_opt.service.messages.convert import target_to_proto
 from go_opt.service.messages.convert_environment import PlanWriter, ServedFidelity
 from go_opt.service.messages.errors import error_from_call
 from go_opt.service.transport.address import parse_address
@@ -222,7 +222,7 @@ class RemoteSession:
         graph, environment = self._graph, self._environment
         request = environment_pb2.CreateSessionRequest(
             graph=graph_to_proto(graph),
-            target=_target_to_proto(self._target),
+            target=target_to_proto(self._target, as_text=True),
             fidelity=f"FIDELITY_{environment.fidelity.upper()}",
             objective=f"OBJECTIVE_{environment.objective.upper()}",
         )
@@ -260,13 +260,6 @@ class RemoteSession:
                     self._opened = None
             code = grpc.StatusCode.UNAVAILABLE
         return Failure(code, cause)
-
-
-def _target_to_proto(target: Target) -> plan_pb2.Target:
-    """By name where it ships, else as the text of a file."""
-    if target.name in target_names() and load_target(target.name).fingerprint == target.fingerprint:
-        return plan_pb2.Target(name=target.name)
-    return plan_pb2.Target(toml=target_to_toml(target), toml_source=target.source)
 
 
 def _request(

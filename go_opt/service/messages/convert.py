@@ -15,6 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from go_opt.api.chip_counts import ChipCount, FewestChips
 from go_opt.env import Metrics, Target, load_target, parse_target, shipped_target, target_names
 from go_opt.env.model.metrics import STALL_CAUSES, Simulation
+from go_opt.env.target.toml import target_to_toml
 from go_opt.errors import ServiceError, TargetError
 from go_opt.frontends.onnx_model import OnnxModel
 from go_opt.model.codecs.wire import plan_from_proto
@@ -58,11 +59,17 @@ _OF_SIMULATION: Final = ("period", "inferences")
 _ARRAYS_OF_SIMULATION: Final = dict.fromkeys(("utilisation", "link_utilisation", "link_wait_s"), np.float64)
 
 
-def target_to_proto(target: str | Path | Target) -> plan_pb2.Target:
-    """The message of a target's name, of the text of its file, or of a shipped target."""
+def target_to_proto(target: str | Path | Target, *, as_text: bool = False) -> plan_pb2.Target:
+    """The message of a target's name, of the text of its file, or of a shipped target.
+
+    Args:
+      as_text: others are sent as a text, by which they have another fingerprint.
+    """
     if isinstance(target, Target):
         if target.name in target_names() and load_target(target.name).fingerprint == target.fingerprint:
             return plan_pb2.Target(name=target.name)
+        if as_text:
+            return plan_pb2.Target(toml=target_to_toml(target), toml_source=target.source)
         raise TargetError(
             f"target {target.name!r} does not ship with go-opt; give a service the path of its file.",
             field="target",

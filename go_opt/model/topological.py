@@ -1,17 +1,44 @@
-"""A shortest cycle of a graph that should have none, for an error that names it."""
+"""A topological order, or an error that names a shortest cycle."""
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
+
+from go_opt.errors import GraphError
 
 _MOST_STEPS: Final = 200_000  # of the search for a shorter cycle
 _MOST_NAMES: Final = 12  # shown of a long one
 
 
+def topological_order(successors: Sequence[Sequence[int]], names: Sequence[str]) -> list[int]:
+    """Kahn's order that keeps that of the numbers wherever it is valid.
+
+    Raises:
+      GraphError: there is a cycle; a shortest one is written as ``'a' -> 'b' -> 'a'``.
+    """
+    left = [0] * len(successors)  # predecessors that have no place yet
+    for readers in successors:
+        for reader in readers:
+            left[reader] += 1
+    ready = [i for i, count in enumerate(left) if count == 0]
+    order = []
+    while ready:
+        i = heapq.heappop(ready)
+        order.append(i)
+        for reader in successors[i]:
+            left[reader] -= 1
+            if left[reader] == 0:
+                heapq.heappush(ready, reader)
+    if len(order) < len(successors):
+        members = {i for i, count in enumerate(left) if count}
+        raise GraphError(f"the graph has a cycle: {cycle_text(successors, members, names)}.")
+    return order
+
+
 def cycle_text(successors: Sequence[Sequence[int]], members: set[int], names: Sequence[str]) -> str:
-    """The shortest cycle among ``members`` as ``'a' -> 'b' -> 'a'``, shortened where it is long."""
     cycle = _shortest_cycle(successors, _on_cycles(successors, members))
     shown = [repr(names[i]) for i in [*cycle, cycle[0]]]
     if len(shown) > _MOST_NAMES:
