@@ -5,15 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from rich.table import Table
 
 from go_opt.common.units import format_duration
 from go_opt.report.parts.wording import table_of
-from go_opt.report.training_progress import format_time_left
+from go_opt.report.training_progress import format_time_left, reached_lines
 from go_opt.result_json import finite
 from go_opt.service.client.operation import JobProgress, JobResult, Operation
+
+_SAME: Final = (  # in JSON and in JobProgress
+    *("policy", "kind", "state", "step", "steps", "samples", "checkpoint_step", "best_score"),
+    *("samples_per_s", "attempts"),
+)
 
 
 def job_to_dict(operation: Operation) -> dict[str, Any]:
@@ -21,19 +26,8 @@ def job_to_dict(operation: Operation) -> dict[str, Any]:
     job = operation.latest
     return {
         "name": operation.name,
-        "policy": job.policy,
-        "kind": job.kind,
-        "state": job.state,
-        "step": job.step,
-        "steps": job.steps,
-        "samples": job.samples,
-        "checkpoint_step": job.checkpoint_step,
-        "reward": finite(job.reward),
-        "best_interval_s": finite(job.best_interval_s),
-        "best_score": job.best_score,
-        "samples_per_s": job.samples_per_s,
-        "left_s": finite(job.left_s),
-        "attempts": job.attempts,
+        **{name: getattr(job, name) for name in _SAME},
+        **{name: finite(getattr(job, name)) for name in ("reward", "best_interval_s", "left_s")},
         "created": _iso(job.created),
         "started": _iso(job.started),
         "ended": _iso(job.ended),
@@ -77,10 +71,7 @@ def job_lines(operation: Operation) -> list[str]:
     ]
     if job.kind == "finetune" and math.isfinite(job.best_interval_s):
         lines.append(f"best        {format_duration(job.best_interval_s)}")
-    if job.best_score is not None:
-        lines.append(
-            f"validation  {math.exp(job.best_score):.3f}x the greedy heuristic, best of 16 proposals"
-        )
+    lines += reached_lines(job.best_score, None, None)
     if _is_running(job):
         lines.append(f"speed       {job.samples_per_s:.1f} samples/s, {format_time_left(job.left_s)} left")
     times = {"created": job.created, "started": job.started, "ended": job.ended}
@@ -91,20 +82,11 @@ def job_lines(operation: Operation) -> list[str]:
 def result_lines(result: JobResult) -> list[str]:
     """What a job that is done made."""
     job = result.progress
-    lines = [f"complete: {job.step} of {job.steps} steps, {job.samples} samples"]
-    if job.best_score is not None:
-        lines.append(
-            f"validation  {math.exp(job.best_score):.3f}x the greedy heuristic, best of 16 proposals"
-        )
-    if result.best_interval_s is not None:
-        reference_s = result.reference_interval_s
-        against = (
-            "greedy finds no valid plan"
-            if reference_s is None
-            else f"{reference_s / result.best_interval_s:.3f}x the greedy heuristic"
-        )
-        lines.append(f"best        {format_duration(result.best_interval_s)}, {against}")
-    return [*lines, f"policy      {result.policy}"]
+    return [
+        f"complete: {job.step} of {job.steps} steps, {job.samples} samples",
+        *reached_lines(job.best_score, result.best_interval_s, result.reference_interval_s),
+        f"policy      {result.policy}",
+    ]
 
 
 def _is_running(job: JobProgress) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from go_opt.common.units import format_duration
@@ -85,16 +86,21 @@ def print_trained(result: TrainingResult) -> None:
     """What was reached, against greedy, and where it is."""
     state = "complete" if result.is_complete else "stopped"
     print(f"{state}: {result.step} of {result.steps} steps, {result.samples} samples")
-    if result.best_score is not None:
-        print(f"validation  {math.exp(result.best_score):.3f}x the greedy heuristic, best of 16 proposals")
-    if result.best_interval_s is not None:
-        print(f"best        {format_duration(result.best_interval_s)}, {_against_greedy(result)}")
+    for line in reached_lines(result.best_score, result.best_interval_s, result.reference_interval_s):
+        print(line)
     if result.plan_file is not None:
         print(f"plan        {result.plan_file}")
     print(f"policy      {result.policy_file}")
 
 
-def _against_greedy(result: TrainingResult) -> str:
-    if result.best_interval_s is None or result.reference_interval_s is None:
-        return "greedy finds no valid plan"
-    return f"{result.reference_interval_s / result.best_interval_s:.3f}x the greedy heuristic"
+def reached_lines(
+    best_score: float | None, best_interval_s: float | None, reference_interval_s: float | None
+) -> Iterator[str]:
+    """What a training reached, against the greedy heuristic."""
+    if best_score is not None:
+        yield f"validation  {math.exp(best_score):.3f}x the greedy heuristic, best of 16 proposals"
+    if best_interval_s is not None:
+        against = "greedy finds no valid plan"
+        if reference_interval_s is not None:
+            against = f"{reference_interval_s / best_interval_s:.3f}x the greedy heuristic"
+        yield f"best        {format_duration(best_interval_s)}, {against}"

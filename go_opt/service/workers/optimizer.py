@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -50,7 +51,7 @@ _MOST_SIMULATED_BYTES: Final = 1_000_000
 
 Policy = Literal["default", "only"] | Path | None  # what takes part in a search
 Judgement = Literal["evaluate", "verify", "explain"]  # what may be asked about a plan
-_Planned = tuple[Graph, Target, Plan]
+_Planned = Callable[[], tuple[Graph, Target, Plan]]
 _Constraints = tuple[UserConstraint, ...]
 Improve = Callable[[optimizer_pb2.OptimizeResponse], None]
 
@@ -157,28 +158,30 @@ class LocalOptimizer(Optimizer):
         message: Any
         message, graph_bytes = split_graph(kind, request)
         constraints = constraints_from_proto(message.constraints)
-        return answer(message, self._planned(message, graph_bytes), constraints)
+        return answer(message, partial(self._planned, message, graph_bytes), constraints)
 
     def _evaluate(self, message: Any, planned: _Planned, constraints: _Constraints) -> Message:
         fidelity = fidelity_from_proto(message.fidelity)
         seed = message.seed if message.HasField("seed") else None
-        metrics = self._api.evaluate(*planned, fidelity=fidelity, seed=seed, constraints=constraints)
+        metrics = self._api.evaluate(*planned(), fidelity=fidelity, seed=seed, constraints=constraints)
         return optimizer_pb2.EvaluateResponse(metrics=metrics_to_proto(metrics))
 
     def _verify(self, message: Any, planned: _Planned, constraints: _Constraints) -> Message:
-        found = self._api.verify(*planned, constraints=constraints)
+        found = self._api.verify(*planned(), constraints=constraints)
         return optimizer_pb2.VerifyResponse(
             violations=[optimizer_pb2.Violation(**vars(violation)) for violation in found]
         )
 
     def _explain(self, message: Any, planned: _Planned, constraints: _Constraints) -> Message:
         objective = objective_from_proto(message.objective)
-        found = self._api.explain(*planned, message.op or None, objective=objective, constraints=constraints)
+        found = self._api.explain(
+            *planned(), message.op or None, objective=objective, constraints=constraints
+        )
         response = optimizer_pb2.ExplainResponse()
         response.explanation.update(explanation_to_dict(found))
         return response
 
-    def _planned(self, message: Any, graph_bytes: bytes) -> _Planned:
+    def _planned(self, message: Any, graph_bytes: bytes) -> tuple[Graph, Target, Plan]:
         """What a request about a plan is about."""
         target = target_from_proto(message.target)
         sent = self._graphs.get(graph_bytes)
