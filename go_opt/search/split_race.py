@@ -24,6 +24,7 @@ from go_opt.model.start import Start
 from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search.bounds import against_bound, lower_bound
 from go_opt.search.limits import refuse_latency
+from go_opt.search.methods.events import may_replicate
 from go_opt.search.simulated_claim import is_simulated, simulated_answer
 from go_opt.search.splits.row_ways import row_ways, start_by_rows
 from go_opt.search.splits.ways import given_way, row_divisible, ways_to_split
@@ -243,7 +244,8 @@ class _Race:
         if best is not None and best.way == way:
             return Start.of_plan(best.result.plan, graph.op_names)
         if way != self._given and any(split.kind == "rows" for split in way):
-            return start_by_rows(self._graph, graph, way, self._target)
+            replicates = may_replicate(self._target, self._request)
+            return start_by_rows(self._graph, graph, way, self._target, replicates=replicates)
         return self._request.start
 
     def _request_of(self, share: float, built_s: float = 0.0) -> Request | None:

@@ -2,55 +2,69 @@
 
 Run: PYTHONPATH=. python tests/benchmarks/bench_split_models.py [--parts N] [MODEL ...]
 
-Of each light model of the `onnx` package, with random weights: every product that can be split is split into
-N parts; the model is exported with them, imported again, and run beside the whole model. Asserts that the
-imported graph is the plan's and that outputs are equal up to 1e-5 of their scale. Then the optimizer's own
-plan, where it splits ops by itself. Prints a Markdown table.
+Of each light model of the `onnx` package, with random weights, and of two small exports of PyTorch: every
+product is split into N parts by columns; every op that can be is split by rows, in runs; the optimizer's own
+plan, and its plan with a limit of five sixths of that latency. Each is exported, imported again, and run
+beside the whole model. Asserts that the imported graph is the plan's and that outputs are equal up to 1e-5 of
+their scale. Prints a Markdown table: ops split, and the difference of the outputs.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
+from onnx import numpy_helper
 
 import go_opt
 from go_opt.env.copies.splits import columns_of, split_graph
-from go_opt.errors import ModelError
+from go_opt.errors import InfeasibleError, ModelError, PlanError
 from go_opt.frontends import from_onnx
 from go_opt.model.plan import Plan, Split
 from go_opt.run.export.exporting import export
 from go_opt.run.pipeline.check import MOST_DIFFERENCE, difference, whole_outputs
 from go_opt.run.pipeline.inputs import random_inputs
-from tests.exports import LIGHT, run_stages
+from tests.exports import LIGHT, run_stages, saved
 from tests.go_opt.run.test_random_stages import with_random_weights
+from tests.go_opt.run.test_row_splits import every_row
 
 TARGET = "mcm-6x6"
-COLUMNS = (
-    "model",
-    "ops",
-    "split",
-    "stages",
-    "difference",
-    "own plan: split",
-    "interval",
-    "greedy",
-    "difference",
-)
+COLUMNS = ("model", "ops", "columns", "rows", "own plan", "with a limit")
+EXPORTS = Path("tests/data/torch")
+MODELS = (*sorted(path.stem for path in LIGHT.glob("*.onnx")), "cnn", "decoder")
+TOKENS = 16
+LATENCY_SHARE = 1.2
 
 
-def compared(path: Path, plan: Plan, folder: Path) -> tuple[int, float]:
-    """Stages of the export, and the largest relative difference of their outputs."""
+def exported(name: str, folder: Path) -> Path:
+    """An export of PyTorch, of which the repository holds no weights; its sequence is of 16 tokens."""
+    proto = onnx.load(EXPORTS / f"{name}.onnx")
+    rng = np.random.default_rng(1)
+    for tensor in proto.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT and not tensor.raw_data:
+            values = rng.normal(0, 1 / np.sqrt(np.prod(tensor.dims[1:])), tuple(tensor.dims))
+            tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float32), tensor.name))
+    for value in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_value = TOKENS
+    return saved(proto, folder, name)
+
+
+def compared(path: Path, plan: Plan, folder: Path) -> float:
+    """The largest relative difference of outputs of the export and of the whole model."""
     manifest = export(path, plan, folder, force=True)
     inputs = random_inputs(path, manifest, np.random.default_rng(0))
     (expected,) = whole_outputs(path, manifest, [inputs])
     given = run_stages(folder, manifest, inputs)
     worst = max(difference(one, expected[row.name]) for one, row in zip(given, manifest.outputs, strict=True))
     assert worst <= MOST_DIFFERENCE, (path, worst)
-    return len(manifest.stages), worst
+    return worst
 
 
 def all_split(path: Path, parts: int) -> Plan:
@@ -67,6 +81,18 @@ def all_split(path: Path, parts: int) -> Plan:
             return plan_of(path, splits)
         except ModelError as error:
             splits = tuple(split for split in splits if repr(split.op) not in str(error))
+
+
+def in_rows(path: Path, parts: int) -> Plan:
+    """Every op that can be, in runs that end here and there."""
+    graph = from_onnx(path)
+    for seed in range(20):
+        splits = every_row(graph, np.random.default_rng(seed), parts)
+        try:
+            return plan_of(path, splits)
+        except PlanError:  # a run has too few rows
+            continue
+    return in_rows(path, parts - 1) if parts > 2 else plan_of(path, ())
 
 
 def plan_of(path: Path, splits: tuple[Split, ...]) -> Plan:
@@ -86,23 +112,24 @@ def plan_of(path: Path, splits: tuple[Split, ...]) -> Plan:
 def row(name: str, parts: int, budget_s: float) -> str:
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent)
-        path = with_random_weights(name, folder)
-        plan = all_split(path, parts)
-        stages, worst = compared(path, plan, folder / "all")
+        path = (with_random_weights if name.startswith("light_") else exported)(name, folder)
         own = go_opt.optimize(path, TARGET, budget_s=budget_s, policy=None)
-        own_worst = compared(path, own.plan, folder / "own")[1]
-    num_ops = from_onnx(LIGHT / f"{name}.onnx").num_ops
-    cells = (
-        name, f"{num_ops}", f"{len(plan.splits)}", f"{stages}", f"{worst:.1e}",
-        f"{len(own.plan.splits)}", f"{own.metrics.interval_s * 1e6:,.1f} us",
-        f"{own.reference_s * 1e6:,.1f} us", f"{own_worst:.1e}",
-    )  # fmt: skip
-    return f"| {' | '.join(cells)} |"
+        plans = [all_split(path, parts), in_rows(path, parts), own.plan]
+        with suppress(InfeasibleError):
+            limit_s = own.metrics.latency_s / LATENCY_SHARE
+            limited = go_opt.optimize(path, TARGET, budget_s=budget_s, policy=None, max_latency_s=limit_s)
+            plans.append(limited.plan)
+        cells = [
+            f"{len(plan.splits)}: {compared(path, plan, folder / str(i)):.1e}" if plan.splits else "none"
+            for i, plan in enumerate(plans)
+        ]
+        cells += ["no plan"] * (len(COLUMNS) - 2 - len(cells))
+        return f"| {' | '.join([name, f'{from_onnx(path).num_ops}', *cells])} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("models", nargs="*", default=sorted(path.stem for path in LIGHT.glob("*.onnx")))
+    parser.add_argument("models", nargs="*", default=MODELS)
     parser.add_argument("--parts", type=int, default=4)
     parser.add_argument("--budget", type=float, default=3.0)
     given = parser.parse_args()

@@ -60,6 +60,17 @@ def test_rows_are_open_only_where_they_may_gain() -> None:
     assert limited.metrics.interval_s == free.metrics.interval_s
 
 
+def test_without_replicas_parts_are_what_shares_the_work() -> None:
+    """Whole ops of inception wait for a link, which is proven."""
+    given = {**COUNTED, "max_evaluations": 80, "replication": False}
+    whole, split = (
+        go_opt.optimize(LIGHT / "light_inception_v1.onnx", splits=splits, **given) for splits in (False, True)
+    )
+    assert {one.kind for one in split.plan.splits} == {"rows"}
+    assert 1.3 * split.metrics.interval_s < whole.lower_bound_s
+    assert (split.plan.replication == 1).all()
+
+
 def test_ops_that_fit_no_chip() -> None:
     """The first convolution of squeezenet writes 1.6 MB, and what reads it as much again."""
     graph = from_onnx(LIGHT / "light_squeezenet.onnx")

@@ -134,21 +134,30 @@ def _weight_bytes(graph: Graph, tables: CostTables, ops: Collection[int]) -> flo
     return float(tables.stored_bytes[read[graph.tensor_kind[read] == WEIGHT]].sum())
 
 
-def start_by_rows(graph: Graph, split: Graph, way: tuple[Split, ...], target: Target) -> Start:
+def start_by_rows(
+    graph: Graph, split: Graph, way: tuple[Split, ...], target: Target, *, replicates: bool
+) -> Start:
     """A plan with a stage for each part of a run, and stages of other ops that fit a memory.
 
     Args:
       graph: of whole ops; ``split`` is that with the parts of ``way``.
+      replicates: whether the chips of a stage are replicas; else they share its ops.
     """
     tables = cost_tables(split, target)
     stages = _stages(graph, split, {one.op: one for one in way}, tables)
     placed = Start({name: OpStart(stage, rank=split.op_index[name]) for name, stage in stages.items()})
     _, stage = np.unique(placed.on(split).chip, return_inverse=True)
     stage = np.minimum(stage, target.num_chips - 1)
-    work_s = np.bincount(stage, weights=tables.kernel_floor_s().min(axis=0)).astype(np.float64)
-    sizes = allotted_chips(work_s, target.num_chips)
-    rows = zip(split.op_names, stage.tolist(), strict=True)
-    return Start({name: OpStart(chip, int(sizes[chip]), rank=rank) for rank, (name, chip) in enumerate(rows)})
+    op_s = tables.kernel_floor_s().min(axis=0)
+    sizes = allotted_chips(np.bincount(stage, weights=op_s).astype(np.float64), target.num_chips)
+    size, chip = sizes[stage], (np.cumsum(sizes) - sizes)[stage]
+    if not replicates:
+        for here in (stage == number for number in range(len(sizes))):
+            share = np.cumsum(op_s[here]) - op_s[here]
+            chip[here] += (share / op_s[here].sum() * size[here]).astype(np.int64)
+        size = np.ones_like(size)
+    rows = zip(split.op_names, chip.tolist(), size.tolist(), strict=True)
+    return Start({name: OpStart(first, count, rank=rank) for rank, (name, first, count) in enumerate(rows)})
 
 
 def _stages(graph: Graph, split: Graph, splits: Mapping[str, Split], tables: CostTables) -> dict[str, int]:

@@ -17,6 +17,7 @@ from go_opt.errors import PlanError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
 from go_opt.result import Request
+from go_opt.search.methods.events import may_replicate
 
 HEAVY: Final = 1 / 4  # of a chip's memory: the weight of an op that may be split
 SHARES: Final = (1 / 2, 1 / 4, 1 / 8)  # of a chip's memory: the weight of a part, one way to split for each
@@ -59,11 +60,16 @@ def _splits_are_open(request: Request) -> bool:
 
 
 def row_divisible(graph: Graph, target: Target, request: Request) -> dict[int, Rows]:
-    """The ops that may be split by rows: where the latency of a sample is limited, or an op fits no chip."""
+    """The ops that may be split by rows.
+
+    That is open where it may gain: where the latency of a sample is limited, stages are not replicated, or an
+    op fits no chip.
+    """
     if not (_splits_are_open(request) and graph.shapes and target.goes_forward):
         return {}
     most_bytes = op_activation_bytes(graph, target).max()
-    if request.max_latency_s is None and most_bytes <= target.chip_sram_bytes.max():
+    needs_replicas = request.max_latency_s is None and may_replicate(target, request)
+    if request.objective != "throughput" or (needs_replicas and most_bytes <= target.chip_sram_bytes.max()):
         return {}
     return {op: rows for op in range(graph.num_ops) if (rows := rows_of(graph, op)) is not None}
 

@@ -1,0 +1,95 @@
+"""What splits by rows are worth: for a low latency, and where stages are not replicated.
+
+Run: PYTHONPATH=. python tests/benchmarks/bench_row_splits.py [--budget SECONDS] [--seeds N] [MODEL ...]
+
+Light models of the `onnx` package on `mcm-6x6`, medians over seeds. First without a limit; *proven* is the
+least latency of whole ops. Then with limits that are the latency of that plan over 1.5, 2 and 3: interval, in
+parentheses latency and number of ops split. Last without replicated stages: the interval of whole ops with
+its bound, and with splits. Budgets are of processor time. Asserts that plans are verified, keep the limit and
+are no better than their bounds. Prints a Markdown table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+
+import go_opt
+from go_opt.env import Target, cost_tables, loop_roles
+from go_opt.errors import InfeasibleError
+from go_opt.frontends import from_onnx
+from go_opt.model.graph import Graph
+from go_opt.result import OptimizeResult
+from go_opt.solver.scheduling.bounds import sample_bound
+from tests.exports import LIGHT
+
+SHARES = (1.5, 2.0, 3.0)
+COLUMNS = ("model", "interval", "latency", "proven", *(f"latency / {share:g}" for share in SHARES),
+           "no replicas", "bound", "split")  # fmt: skip
+
+
+def median(graph: Graph, target: Target, options: dict[str, Any], seeds: int) -> OptimizeResult:
+    """The answer with the median interval.
+
+    Raises:
+      InfeasibleError: a seed finds none.
+    """
+    results = []
+    for seed in range(seeds):
+        result = go_opt.optimize(graph, target, seed=seed, policy=None, **options)
+        assert go_opt.verify(graph, target, result.plan) == []
+        assert result.metrics.latency_s <= options.get("max_latency_s", math.inf)
+        assert result.objective_s >= result.lower_bound_s * (1 - 1e-9)
+        results.append(result)
+    middle = statistics.median_low(result.objective_s for result in results)
+    return next(result for result in results if result.objective_s == middle)
+
+
+def row(name: str, target: Target, budget_s: float, seeds: int) -> str:
+    graph = from_onnx(LIGHT / f"light_{name}.onnx")
+    options = {"budget_s": budget_s}
+    free = median(graph, target, options, seeds)
+    proven = sample_bound(
+        graph, cost_tables(graph, target), loop_roles(graph), fusion_is_open=True,
+        is_anywhere=np.ones(graph.num_ops, np.bool_),
+    )  # fmt: skip
+    figures = (free.objective_s, free.metrics.latency_s, proven.seconds)
+    cells = [name, *(f"{seconds * 1e6:,.1f}" for seconds in figures)]
+    for share in SHARES:
+        try:
+            limit_s = free.metrics.latency_s / share
+            found = median(graph, target, options | {"max_latency_s": limit_s}, seeds)
+        except InfeasibleError:
+            cells.append("none")
+            continue
+        latency_us = found.metrics.latency_s * 1e6
+        cells.append(f"{found.objective_s * 1e6:,.1f} ({latency_us:,.1f}; {len(found.plan.splits)})")
+    options["replication"] = False
+    whole = median(graph, target, options | {"splits": False}, seeds)
+    split = median(graph, target, options, seeds)
+    cells += [
+        f"{seconds * 1e6:,.1f}" for seconds in (whole.objective_s, whole.lower_bound_s, split.objective_s)
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("models", nargs="*")
+    parser.add_argument("--budget", type=float, default=5.0)
+    parser.add_argument("--seeds", type=int, default=3)
+    given = parser.parse_args()
+    time.monotonic = time.process_time  # budgets are the same on a busy machine
+    names = given.models or sorted(path.stem.removeprefix("light_") for path in LIGHT.glob("*.onnx"))
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
+    for name in names:
+        print(row(name, go_opt.target("mcm-6x6"), given.budget, given.seeds), flush=True)
+
+
+if __name__ == "__main__":
+    main()
