@@ -1,7 +1,5 @@
 """The solver: valid placements by slicing and propagation, bounds, and the verifier."""
 
-from go_opt.solver.annealing.anneal import Annealing, anneal
-from go_opt.solver.annealing.tables import AnnealingProblem
 from go_opt.solver.certify.problem.bounds import Bound, throughput_bound
 from go_opt.solver.certify.problem.build import refinement_problem
 from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem
@@ -32,8 +30,6 @@ from go_opt.solver.verify.rule_check import broken_rules
 from go_opt.solver.verify.verifier import Violation, verify
 
 __all__ = [
-    "Annealing",
-    "AnnealingProblem",
     "Bound",
     "ChipLimit",
     "Colocate",
@@ -49,7 +45,6 @@ __all__ = [
     "Slicing",
     "Solver",
     "Violation",
-    "anneal",
     "broken_rules",
     "clones_of_arrays",
     "constrained_problem",

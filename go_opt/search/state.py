@@ -64,7 +64,6 @@ class Search:
         self._least_latency_s = math.inf  # of valid plans that take longer for a sample than asked
         self._shortlist: list[OptimizeResult] = []  # the best plans met, by the model
         self._reserve_s = reserve_s(graph, target, request)
-        self._apart: tuple[float, Plan] | None = None  # the best whose chips each stream for themselves
         self._closest: tuple[int, Plan] | None = None  # of plans that do not fit: by how many bytes
 
     def take(self, event: Event) -> bool:
@@ -109,8 +108,6 @@ class Search:
             self._least_latency_s = min(self._least_latency_s, metrics.latency_s)
         if is_slow or not metrics.valid:
             reached_s = math.inf
-        if not plan.forwards and (self._apart is None or reached_s < self._apart[0]):
-            self._apart = reached_s, plan
         if proposal.method == "greedy":
             self._reference_s = reached_s
         self._record(proposal.method, reached_s)
@@ -267,11 +264,6 @@ class Search:
     def best_plan(self) -> Plan | None:
         """The best valid plan so far."""
         return None if self.best is None else self.best.plan
-
-    @property
-    def best_unforwarded(self) -> Plan | None:
-        """The best plan so far in which no weights are forwarded; not all its rules were checked."""
-        return None if self._apart is None or math.isinf(self._apart[0]) else self._apart[1]
 
     @property
     def best_s(self) -> float:

@@ -26,7 +26,7 @@ When = Literal[
     "next",  # one after the other
     "in turn",  # until none has anything left
     "background",  # on a second core, where the time is what is short; else in turn
-    "after a chain",  # of annealing, within the rounds of improvement
+    "after a round",  # of improvement that found nothing better
 ]
 
 
@@ -75,8 +75,8 @@ def is_for_latency(search: SearchView) -> bool:
 
 
 def _rounds(s: Start) -> Iterator[Event]:
-    after_chain = serving(s.search, "after a chain")
-    return improvements(s.search, lambda: (event for method in after_chain for event in method.events(s)))
+    others = serving(s.search, "after a round")
+    return improvements(s.search, lambda: (event for method in others for event in method.events(s)))
 
 
 METHODS: Final = (
@@ -106,11 +106,11 @@ METHODS: Final = (
     # Random orders, sliced, and the policy's plans in turn with them.
     Method("guesses", "in turn", has_orders,
            lambda s: guesses(s.search, s.best_kernels, s.advice), MISSION),
-    # Annealing on the best plan's placement, and the refinement that finds placements and proves a bound.
+    # The refinement that finds placements and proves a bound.
     Method("rounds of improvement", "in turn",
            lambda v: is_along_ring(v) and bool(v.tables.can_run.any(axis=0).all()), _rounds, MISSION),
     # Cheap ops run once more, on the chips that read what they make.
-    Method("clones", "after a chain", lambda v: v.passing == "relayed",
+    Method("clones", "after a round", lambda v: v.passing == "relayed",
            lambda s: with_clones(s.search), "clones"),
     # Genetic search over orders and kernels at once.
     Method("orders and kernels", "background", lambda v: is_along_ring(v) and is_open(v),

@@ -24,7 +24,6 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -49,11 +48,6 @@ def processor_clock() -> float:
     return time.process_time() / CORES
 
 
-def nothing(*args: object, **options: object) -> Iterator[None]:
-    """In place of a generator of proposals."""
-    yield from ()
-
-
 def no_slicing(*given: object, **rules: object) -> None:
     """In place of a slicing."""
 
@@ -62,8 +56,6 @@ def changes() -> dict[str, list[Change]]:
     """By method, or part of one: what takes its place."""
     from go_opt.search import table
     from go_opt.solver.certify.problem import build
-
-    rounds = "go_opt.search.methods.improvement."
 
     def without(*names: str) -> list[Change]:
         kept = tuple(method for method in table.METHODS if method.name not in names)
@@ -76,10 +68,6 @@ def changes() -> dict[str, list[Change]]:
         **{name: [] for name in POLICIES},
         "interchange": [("go_opt.solver.certify.problem.build._interchange_edges", no_edges)],
         "forwarded weights": [("go_opt.search.methods.slices.slice_order_forwarded", no_slicing)],
-        "annealing": [
-            (rounds + "_Chain.run", lambda self: None),
-            (rounds + "_Chain.events", nothing),
-        ],
         **{method.name: without(method.name) for method in table.METHODS if method.when != "first"},
     }
 

@@ -4,8 +4,7 @@ Run: PYTHONPATH=. python tests/benchmarks/make_references.py [--seconds 20] [--m
 
 Over the graphs of the test split that fit ``mcm-6x6``, by the plain cost model (strict problem:
 triangle rule, no relays, no replication), or those named. For each of ``--seconds``: rivals
-that slice, for some 2/5 of the time, then annealing directly on the placements of the best of
-them. Every reference has passed the verifier. Writes
+that slice. Every reference has passed the verifier. Writes
 ``tests/data/references.toml``; an entry is replaced only by a faster plan, or where graph or
 target changed, so longer runs improve the file. Test graphs: nothing is tuned on them.
 
@@ -26,7 +25,7 @@ import math
 import time
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from policy_rivals import POLICY_RIVALS
@@ -34,16 +33,11 @@ from policy_rivals import POLICY_RIVALS
 import go_opt
 from go_opt.bench.rivals import Limits, Outcome, Problem, compete, pose
 from go_opt.env import load_zoo, zoo_entries
-from go_opt.solver import AnnealingProblem, anneal, placement_problem
 
 TARGET = "mcm-6x6:paper"  # the plain model, that of the policy's tables
 FILE = Path(__file__).resolve().parent.parent / "data" / "references.toml"
-SLICING_SHARE = 0.4  # of the time
 SLICERS = ("structured", "genetic", "genetic-fusion")
 SEED = 0
-STARTS = 4  # plans that annealing takes on
-FIRST_MOVES = 2000
-ANNEALED = " + direct annealing"
 HEADER = "# Written by tests/benchmarks/make_references.py, which says what the fields are.\n"
 
 
@@ -87,7 +81,7 @@ def reference(name: str, seconds: float) -> dict[str, str | int | float]:
     graph, target = load_zoo(name), go_opt.target(TARGET)
     problem = pose(graph, target, relays=False)
     greedy_s, slice_s = (run(problem, method, 1, SEED).interval_s for method in ("greedy", "slice"))
-    best, evaluations = search(problem, lambda share: time.monotonic() - began < share * seconds)
+    best, evaluations = search(problem, lambda: time.monotonic() - began < seconds)
     assert go_opt.verify(graph, target, best.plan) == []
     metrics = go_opt.evaluate(graph, target, best.plan)
     assert metrics.valid
@@ -109,50 +103,23 @@ def reference(name: str, seconds: float) -> dict[str, str | int | float]:
     }
 
 
-def search(problem: Problem, in_time: Callable[[float], bool]) -> tuple[Found, int]:
-    """The best plan, and all evaluations; ``in_time`` says whether a share of the time is left."""
+def search(problem: Problem, in_time: Callable[[], bool]) -> tuple[Found, int]:
+    """The best plan, and all evaluations; ``in_time`` says whether time is left."""
     founds, evaluations = [], 0
     for method, outcome in sliced(problem, in_time):
         evaluations += outcome.evaluations
         if outcome.plan is not None:
             founds.append(Found(outcome.interval_s, method, outcome.plan))
-    starts = sorted(founds, key=lambda found: found.interval_s)[:STARTS]
-    turn = 0
-    while in_time(1.0):
-        # Each start in turn, longer each round, from hot and from cold.
-        rounds, i = divmod(turn, len(starts))
-        starts[i], moves = annealed(problem, starts[i], rounds, SEED + turn)
-        evaluations += moves
-        turn += 1
-    return min(starts, key=lambda found: found.interval_s), evaluations
+    return min(founds, key=lambda found: found.interval_s), evaluations
 
 
-def annealed(problem: Problem, start: Found, rounds: int, seed: int) -> tuple[Found, int]:
-    """What comes of a plan by moving its units, if it is better; and the moves."""
-    plan = start.plan
-    units = placement_problem(problem.graph, problem.target, plan.fusion_group)
-    moved = anneal(
-        AnnealingProblem(problem.instance.tables, units, plan.order, plan.fusion_group, "adjacent"),
-        plan.placement,
-        moves=FIRST_MOVES * 2**rounds,
-        seed=seed,
-        hot=(0.1, 0.03)[rounds % 2],
-    )
-    arrays = (moved.placement[None], plan.order[None], plan.fusion_group[None])
-    interval_s = float(problem.interval_s(*arrays)[0])
-    if interval_s >= start.interval_s * (1 - 1e-9):
-        return start, moved.moves
-    method = start.method.removesuffix(ANNEALED) + ANNEALED
-    return Found(interval_s, method, replace(plan, placement=moved.placement)), moved.moves
-
-
-def sliced(problem: Problem, in_time: Callable[[float], bool]) -> Iterator[tuple[str, Outcome]]:
+def sliced(problem: Problem, in_time: Callable[[], bool]) -> Iterator[tuple[str, Outcome]]:
     """``(method, outcome)`` of each run of a method that slices."""
     rounds = 0
     for method in ("slice", "fixed-orders", "greedy"):
         yield method, run(problem, method, 12, SEED)
     evaluations = 4
-    while in_time(SLICING_SHARE):
+    while in_time():
         method = SLICERS[rounds % len(SLICERS)]
         yield method, run(problem, method, evaluations, SEED + rounds)
         rounds += 1

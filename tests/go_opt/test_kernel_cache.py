@@ -55,7 +55,6 @@ FIRST = {"greedy", "slice: default order"}
 NEXT = {"slice: depth order", "slice: height order"}
 WAIT = {
     "proof",
-    "annealing",
     "clones",
 }
 

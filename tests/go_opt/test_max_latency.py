@@ -26,7 +26,7 @@ from tests.strategies import (
 
 
 def toy(limit_s: float | None, **options: Any) -> go_opt.OptimizeResult:
-    asked = {"max_evaluations": 20, "replication": False, **options}
+    asked = {"max_evaluations": 30, "replication": False, **options}
     return go_opt.optimize(toy_graph(), small_mcm(4), max_latency_s=limit_s, policy=None, **asked)
 
 

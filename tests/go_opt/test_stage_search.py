@@ -32,13 +32,8 @@ def test_rings_lead_back_to_plans_that_keep_the_rules(seed: int, num_ops: int) -
     back = ring.as_it_stands("back")
     np.testing.assert_array_equal(back.placement, plan.placement)
     assert back.replication is None or back.replication.tolist() == plan.replication.tolist()
-    for _ in range(6):
-        ring = ring.varied(rng)
-        judged = Search(graph, target, search.request)
-        assert judged.take(ring.as_it_stands("varied"))  # verified, or it would not count
-        assert ring.stages.size.sum() == target.num_chips
-        faster = ring.allotted()
-        assert faster.tables.num_chips >= int(faster.placement.max()) + 1
-        same = ring.placed(ring.placement)
-        assert same.forwards.tolist() == ring.forwards.tolist()
-        assert same.allotted().stages.size.tolist() == faster.stages.size.tolist()
+    faster = ring.allotted()
+    assert faster.stages.size.sum() == target.num_chips
+    assert faster.tables.num_chips >= int(faster.placement.max()) + 1
+    judged = Search(graph, target, search.request)
+    assert judged.take(faster.as_it_stands("allotted"))  # verified, or it would not count

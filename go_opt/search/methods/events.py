@@ -98,8 +98,6 @@ class SearchView(Protocol):
     @property
     def best_plan(self) -> Plan | None: ...
     @property
-    def best_unforwarded(self) -> Plan | None: ...  # the best in which no weights are forwarded
-    @property
     def left_s(self) -> float: ...  # seconds until the time is up
     @property
     def is_late(self) -> bool: ...  # whether the time is up

@@ -19,8 +19,6 @@ from go_opt.env.copies.stage_tables import stage_tables
 from go_opt.env.copies.stages import Stages, stages_of, stages_of_sizes
 from go_opt.model.plan import Plan
 from go_opt.search.methods.events import Proposal, SearchView
-from go_opt.solver import PlacementProblem, placement_problem
-from go_opt.solver.constraints.problem import problem_under
 from go_opt.solver.copies.relayed_terms import relayed_terms
 from go_opt.solver.problem.allotment import allotted_chips
 
@@ -53,18 +51,6 @@ class StageSearch:
         if not _is_plain(self.stages):
             self.tables = stage_tables(search.tables, self.stages, self.forwards)
 
-    def units(self) -> PlacementProblem:
-        """Kernels of the plan on the ring, those that must share a chip as one."""
-        search, group = self.search, self.plan.fusion_group
-        if search.asked.constraints:
-            problem = problem_under(search.asked, group).problem
-        else:
-            problem = placement_problem(search.graph, search.target, group)
-        if _is_plain(self.stages):
-            return problem
-        chip_kind = problem.chip_kind[self.stages.first_chip]
-        return problem._replace(num_chips=len(chip_kind), chip_kind=chip_kind)
-
     def proposal(
         self,
         method: str,
@@ -87,10 +73,6 @@ class StageSearch:
         """The plan on this ring."""
         return self.proposal(method, self.placement, self.plan.order, self.plan.fusion_group)
 
-    def placed(self, placement: IntArray) -> StageSearch:
-        """The same ring with the ops on ``placement`` [N]."""
-        return StageSearch(self.search, self.plan, self.stages, placement, self.forwards)
-
     def allotted(self) -> StageSearch:
         """The same stages, of as many chips each as makes the slowest of them the fastest."""
         terms, num_used = self._terms(), int(self.placement.max()) + 1
@@ -100,39 +82,6 @@ class StageSearch:
         return StageSearch(
             self.search, self.plan, stages_of_sizes(sizes), self.placement, self.forwards[:num_used]
         )
-
-    def varied(self, rng: np.random.Generator) -> StageSearch:
-        """A ring one step away: a chip moves to another stage, two stages merge, or one is split."""
-        num_used, size = int(self.placement.max()) + 1, self.stages.size.astype(np.int64)
-        placement, forwards = self.placement.copy(), self.forwards[:num_used]
-        stage, other = int(rng.integers(num_used)), int(rng.integers(num_used))
-        what = rng.integers(3)
-        if what == 0 and num_used > 1:
-            left = min(stage, num_used - 2)
-            size[left] += size[left + 1]
-            size, forwards = np.delete(size, left + 1), np.delete(forwards, left + 1)
-            placement[placement > left] -= 1
-        elif what == 1 and size[stage] > 1 and len(later := self._later_half(stage)):
-            size = np.insert(size, stage + 1, size[stage] // 2)
-            forwards = np.insert(forwards, stage + 1, forwards[stage])
-            size[stage] -= size[stage + 1]
-            placement[placement > stage] += 1
-            placement[later] = stage + 1
-        elif size[stage] > 1:
-            size[stage] -= 1
-            size[other] += 1
-        sizes = size[: int(placement.max()) + 1]
-        return StageSearch(self.search, self.plan, stages_of_sizes(sizes), placement, forwards)
-
-    def _later_half(self, stage: int) -> IntArray:
-        """Ops of ``stage`` behind the middle of its work, whole kernels along the plan's order."""
-        order, group = self.plan.order, self.plan.fusion_group
-        here = order[self.placement[order] == stage]
-        kernel = np.concatenate([[0], np.cumsum(group[here][1:] != group[here][:-1])])
-        work = np.cumsum(self.tables.kernel_floor_s().min(axis=0)[here])
-        middle = kernel[np.searchsorted(work, work[-1] / 2)]
-        later: IntArray = here[kernel >= max(1, middle)]
-        return later
 
     def _terms(self) -> BatchMetrics:
         triangle = self.search.target.constraints.triangle if self.search.passing == "relayed" else "off"

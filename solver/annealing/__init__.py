@@ -1,1 +1,0 @@
-"""Simulated annealing on the placement."""
