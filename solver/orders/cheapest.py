@@ -93,7 +93,7 @@ class Slicer:
     def _slice(self) -> Any:
         asked: dict[str, Any] = {"passing": self.passing, **self.rules}
         if self.replicates:
-            return partial(slice_order_replicated, weights_may_stream=True, **asked)
+            return partial(slice_order_replicated, **asked)
         return partial(slice_order, min_chips=self.instance.min_chips, **asked)
 
     @property

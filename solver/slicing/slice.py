@@ -48,7 +48,7 @@ def slice_order(
       at_most_s: do not look for slicings slower than this.
     """
     sequence, problem = problem_along(tables, order, fusion_group, passing, **rules)
-    memory = partial(segment_memory, tables, sequence, weights_may_stream=True, relayed=passing == "relayed")
+    memory = partial(segment_memory, tables, sequence, relayed=passing == "relayed")
     chips = most_chips(tables, sequence, max_chips)
     cuts = _cheapest_that_fits(problem, memory, min_chips, chips, at_most_s)
     return None if cuts is None else one_chip_each(sequence, cuts, slicing_cost_s(problem, cuts))

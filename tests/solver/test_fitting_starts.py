@@ -52,9 +52,7 @@ class Long:
         self.sequence: KernelSequence = kernel_sequence(self.tables, order, order, adjacent=adjacent)
         relays = relay_terms(self.tables, self.sequence.kernel_of, num_kernels) if relayed else None
         self.problem: SliceProblem = slice_problem(self.tables, self.sequence, relays=relays)
-        self.memory: SegmentMemory = segment_memory(
-            self.tables, self.sequence, weights_may_stream=bool(rng.random() < 0.5), relayed=relayed
-        )
+        self.memory: SegmentMemory = segment_memory(self.tables, self.sequence, relayed=relayed)
 
         self.needed_bytes = all_needed_bytes(self.memory, segment_usage(self.memory))
 

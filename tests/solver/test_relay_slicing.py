@@ -143,7 +143,7 @@ def test_the_fast_relayed_slicer_agrees_with_the_general_one(seed: int) -> None:
     sequence = kernel_sequence(tables, order, order, adjacent=False)
     relays = relay_terms(tables, sequence.kernel_of, num_kernels)
     problem = slice_problem(tables, sequence, relays=relays)
-    memory = segment_memory(tables, sequence, weights_may_stream=True, relayed=True)
+    memory = segment_memory(tables, sequence, relayed=True)
     chips = min(target.num_chips, num_kernels)
     fast = cheapest_cuts_alike(problem, chips)
     general = cheapest_cuts_general(problem, memory, chips, problem.floor_s, one_chip_s(problem))
@@ -171,9 +171,9 @@ def test_a_relay_needs_its_buffer_by_hand() -> None:
     target = small_mcm(4, link_bytes_per_s=1e9, sram_bytes=100_000)
     tables, order = cost_tables(toy_graph(), target), np.arange(6, dtype=np.int32)
     sequence = kernel_sequence(tables, order, order, adjacent=False)
-    memory = segment_memory(tables, sequence, weights_may_stream=True, relayed=True)
+    memory = segment_memory(tables, sequence, relayed=True)
     assert _segment_bytes(memory, 2, 3) == 6000
-    free = segment_memory(tables, sequence, weights_may_stream=True)
+    free = segment_memory(tables, sequence)
     assert _segment_bytes(free, 2, 3) == 4000
 
 

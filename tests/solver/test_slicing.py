@@ -180,7 +180,7 @@ def test_the_fast_slicer_agrees_with_the_general_one(seed: int) -> None:
     order = random_order(rng, graph)
     sequence = kernel_sequence(tables, order, order, adjacent=bool(rng.random() < 0.7))
     problem = slice_problem(tables, sequence)
-    memory = segment_memory(tables, sequence, weights_may_stream=True)
+    memory = segment_memory(tables, sequence)
     chips = min(target.num_chips, num_kernels)
     fast = cheapest_cuts(problem, chips)
     general = cheapest_cuts_general(problem, memory, chips, problem.floor_s, one_chip_s(problem))

@@ -28,7 +28,7 @@ def test_no_slicing_streams_less_and_windows_hold_the_best(replicates: bool, see
         return
     sequence = kernel_sequence(tables, case.order, case.group, adjacent=all_of.passing == "adjacent")
     problem = slice_problem(tables, sequence, **all_of.rules)
-    memory = segment_memory(tables, sequence, weights_may_stream=True, with_stream_buffer=False)
+    memory = segment_memory(tables, sequence, with_stream_buffer=False)
     reads, chips = weight_reads(tables, sequence), min(tables.num_chips, sequence.num_kernels)
     if replicates:
         chips = tables.num_chips
@@ -63,7 +63,7 @@ def test_cells_tell_what_shared_and_lone_weights_stream() -> None:
     sequence = kernel_sequence(tables, order, order, adjacent=True)
     problem = slice_problem(tables, sequence)
     memory, reads = (
-        segment_memory(tables, sequence, weights_may_stream=True, with_stream_buffer=False),
+        segment_memory(tables, sequence, with_stream_buffer=False),
         weight_reads(tables, sequence),
     )
     floor = StreamedFloor(problem, reads, memory, 2, 1, 100)

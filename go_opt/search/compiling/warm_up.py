@@ -155,9 +155,7 @@ _COMMON: Final[dict[str, Callable[[Graph, Target], object]]] = {
     "relayed slicing": partial(_slice, partial(slice_order, passing="relayed")),
     "streamed slicing": partial(_slice, partial(slice_order_streamed, passing="relayed")),
     "forwarded weights": partial(_slice, partial(slice_order_forwarded, passing="relayed", at_most_s=1.0)),
-    "replicated slicing": partial(
-        _slice, partial(slice_order_replicated, passing="relayed", weights_may_stream=True)
-    ),
+    "replicated slicing": partial(_slice, partial(slice_order_replicated, passing="relayed")),
     "policy": _decode,
     "simulator": _simulate,
 }

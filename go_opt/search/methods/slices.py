@@ -96,7 +96,7 @@ def _chip_counts(search: SearchView) -> Iterator[int]:
 def _replicated(search: SearchView, method: str, order: IntArray, group: IntArray) -> Iterator[Event]:
     """The cheapest slicing into stages, each on as many chips as it needs; charged likewise."""
     passing, rules = search.passing, search.rules
-    cut = partial(slice_order_replicated, passing=passing, weights_may_stream=True)
+    cut = partial(slice_order_replicated, passing=passing)
     cuts = (
         partial(cut, tables, order, group, at_most_s=search.best_s, **rules)
         for tables in _links_in_turn(search)

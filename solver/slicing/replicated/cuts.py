@@ -68,11 +68,9 @@ def replicated_cost_s(problem: SliceProblem, cuts: LongArray, chips: int) -> flo
     return max(_floor_s(problem, cuts), float((work_s / share_chips(work_s, chips)).max()))
 
 
-def stage_sizes(problem: SliceProblem, cuts: LongArray, max_chips: int, min_chips: int) -> LongArray:
-    """[S] the fewest chips of each stage that cost what ``max_chips`` do, ``min_chips`` in all at least."""
-    work_s = segment_work_s(problem, cuts)
-    sizes = allotted_chips(work_s, max_chips, _floor_s(problem, cuts))
-    return sizes if sizes.sum() >= min_chips else share_chips(work_s, min_chips)
+def stage_sizes(problem: SliceProblem, cuts: LongArray, max_chips: int) -> LongArray:
+    """[S] the fewest chips of each stage that cost what ``max_chips`` do."""
+    return allotted_chips(segment_work_s(problem, cuts), max_chips, _floor_s(problem, cuts))
 
 
 def _floor_s(problem: SliceProblem, cuts: LongArray) -> float:

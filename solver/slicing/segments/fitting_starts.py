@@ -5,8 +5,8 @@ and the most that is alive beside that (:mod:`go_opt.solver.slicing.segments.mem
 
 * What segments to a given end hold is a sum over their kernels, wherever they start: a tensor
   that enters counts at its last reader and is taken back at its producer, one that leaves counts
-  at its producer, a weight at its last reader. These summands change at few kernels
-  as the end moves on, so that blocks of starts which fit in any case are passed over at once.
+  at its producer, the stream buffer at the last kernel that reads weights. These summands change at
+  few kernels as the end moves on, so that blocks of starts which fit in any case are passed over at once.
 * What is alive is asked for only where memory may not do. It is kept up to date while a segment
   grows towards its start: a tensor is alive from the first kernel on, so that a kernel never gains on
   those before it, and only those that are fuller than all before them are kept.
@@ -277,8 +277,8 @@ def _end_moves_on(memory: SegmentMemory, held: _Held, kernel: int) -> None:
         summands = held.steady if home < 0 else held.entering
         _move(held, summands, before if before >= 0 else home, kernel, 2 * memory.size_bytes[tensor])
         held.reader[tensor] = kernel
-    for w in range(memory.weight_ptr[kernel], memory.weight_ptr[kernel + 1]):
-        _move(held, held.steady, memory.weight_before[w], kernel, memory.weight_bytes[w])
+    if memory.buffer_bytes[kernel] > 0:
+        _move(held, held.steady, memory.buffer_before[kernel], kernel, memory.buffer_bytes[kernel])
 
 
 @compiled_inner

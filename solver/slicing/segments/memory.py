@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.common.compiling import compiled
@@ -19,7 +18,7 @@ from go_opt.solver.problem.sequence import KernelSequence, unique_pairs
 class SegmentMemory(NamedTuple):
     """Tensors by kernel, all bytes as they are stored. Axes: ``M`` kernels, ``K`` tensors, ``D`` chips.
 
-    The weights are those that must be resident, and the stream buffer. Where tensors
+    Weights may all stream: where any are read, a stream buffer is set aside for them. Where tensors
     are relayed, every tensor that crosses a segment's start has one double buffer in it, read
     there or not: ``entering_bytes`` holds them and ``read`` does not.
     """
@@ -32,10 +31,8 @@ class SegmentMemory(NamedTuple):
     home: LongArray  # [K] kernel that produces the tensor, -1 for inputs
     last: LongArray  # [K] last kernel that reads it from another, -1: none
     is_output: BoolArray  # [K]
-    weight_ptr: LongArray  # [M + 1]
-    weight_bytes: LongArray  # [...] weights each kernel reads
-    weight_next: LongArray  # [...] next kernel that reads the same weight, M: none
-    weight_before: LongArray  # [...] the one before, -1: none
+    buffer_bytes: LongArray  # [M] of the stream buffer, where a kernel reads weights
+    buffer_before: LongArray  # [M] the last kernel before that does, -1: none
     entering_bytes: LongArray  # [M] a segment holds throughout that starts here
     crossing_bytes: LongArray  # [M + 1] produced before a cut and read after it
     sram_bytes: LongArray  # [D]
@@ -46,17 +43,14 @@ def segment_memory(
     tables: CostTables,
     sequence: KernelSequence,
     *,
-    weights_may_stream: bool,
     relayed: bool = False,
-    streamed: NDArray[np.integer] | None = None,
     with_stream_buffer: bool = True,
 ) -> SegmentMemory:
     """What the memory of segments of ``sequence`` depends on.
 
     Args:
-      weights_may_stream: all of them, else those that no chip can hold, and what ``streamed`` reads
-        read; they take a stream buffer instead, unless it is left out.
       relayed: tensors that pass a chip are copied there.
+      with_stream_buffer: else it is left out.
     """
     kernel_of, num_kernels = sequence.kernel_of, sequence.num_kernels
     producer = tables.tensor_producer
@@ -66,9 +60,9 @@ def segment_memory(
     pairs = unique_pairs(reader[is_activation], tensor[is_activation])
     last = np.full(len(home), -1, dtype=np.int64)
     np.maximum.at(last, pairs[:, 1], pairs[:, 0])
-    streams = (tables.stored_bytes[tensor] > tables.sram_bytes.max()) | weights_may_stream
-    if streamed is not None:
-        streams[streamed] = True
+    reads_weights = np.zeros(num_kernels, dtype=np.bool_)
+    reads_weights[reader[(tables.tensor_kind[tensor] == WEIGHT) & (tables.stored_bytes[tensor] > 0)]] = True
+    last_that_reads = np.maximum.accumulate(np.where(reads_weights, np.arange(num_kernels), -1))
     crossing_bytes = _crossing_bytes(tables.stored_bytes, home, last, num_kernels)
     entering_bytes = np.zeros(num_kernels, dtype=np.int64)
     if relayed:
@@ -85,7 +79,8 @@ def segment_memory(
         home,
         last,
         tables.tensor_is_output,
-        *_weight_reads(tables, reader, num_kernels, streams, with_stream_buffer),
+        reads_weights * int(tables.stream_buffer_bytes.max() * with_stream_buffer),
+        np.concatenate([[-1], last_that_reads[:-1]]),
         entering_bytes,
         crossing_bytes,
         tables.sram_bytes,
@@ -105,7 +100,7 @@ def _crossing_bytes(size: LongArray, home: LongArray, last: LongArray, num_kerne
 class SegmentUsage(NamedTuple):
     """What a segment that grows towards its start uses; the scratch of :func:`grow_segment`."""
 
-    total: LongArray  # [3] held throughout, most alive beside that, weights; in bytes
+    total: LongArray  # [3] held throughout, most alive beside that, stream buffer; in bytes
     alive: LongArray  # [M] alive at each kernel of the segment, beside what is held
     seen: LongArray  # [K] the last end a tensor was seen entering a segment of
 
@@ -170,8 +165,7 @@ def least_needed_bytes(memory: SegmentMemory) -> LongArray:
         for r in range(memory.read_ptr[kernel], memory.read_ptr[kernel + 1]):
             tensor = memory.read[r]
             needed[kernel] += memory.size_bytes[tensor] * (2 if memory.home[tensor] < 0 else 1)
-        for w in range(memory.weight_ptr[kernel], memory.weight_ptr[kernel + 1]):
-            needed[kernel] += memory.weight_bytes[w]
+        needed[kernel] += memory.buffer_bytes[kernel]
     return needed
 
 
@@ -200,34 +194,7 @@ def grow_segment(memory: SegmentMemory, start: int, end: int, usage: SegmentUsag
         if usage.seen[tensor] != end:
             usage.seen[tensor] = end
             held += 2 * memory.size_bytes[tensor]
-    for i in range(memory.weight_ptr[start], memory.weight_ptr[start + 1]):
-        if memory.weight_next[i] >= end:
-            usage.total[2] += memory.weight_bytes[i]
+    usage.total[2] = max(usage.total[2], memory.buffer_bytes[start])
     usage.total[0] = held
     usage.total[1] = most
     return held + most + usage.total[2] + memory.entering_bytes[start]
-
-
-def _weight_reads(
-    tables: CostTables,
-    reader: LongArray,
-    num_kernels: int,
-    streams: BoolArray,
-    with_stream_buffer: bool,
-) -> tuple[LongArray, LongArray, LongArray, LongArray]:
-    """CSR over kernels: sizes of the weights each reads, and who reads them next and before.
-
-    The stream buffer counts as one more weight, which all kernels read that stream one.
-    """
-    tensor, stored = tables.reader_tensor, tables.stored_bytes
-    is_weight = (tables.tensor_kind[tensor] == WEIGHT) & (stored[tensor] > 0)
-    buffer = len(stored)
-    stored = np.append(stored, tables.stream_buffer_bytes.max() * with_stream_buffer)
-    by_tensor = unique_pairs(np.where(streams, buffer, tensor)[is_weight], reader[is_weight])
-    following, before = np.full((2, len(by_tensor)), [[num_kernels], [-1]], dtype=np.int64)
-    is_same = by_tensor[1:, 0] == by_tensor[:-1, 0]
-    following[:-1][is_same] = by_tensor[1:, 1][is_same]
-    before[1:][is_same] = by_tensor[:-1, 1][is_same]
-    by_kernel = np.argsort(by_tensor[:, 1], kind="stable")
-    size = stored[by_tensor[by_kernel, 0]]
-    return row_pointers(by_tensor[:, 1], num_kernels), size, following[by_kernel], before[by_kernel]

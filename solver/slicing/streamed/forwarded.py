@@ -74,9 +74,7 @@ def slice_order_forwarded(
     is_even = chips > 1 and bool((hops == hops[0]).all())
     if not (tables.overlap and problem.chips_are_alike and is_even):
         return None
-    memory = segment_memory(
-        tables, sequence, weights_may_stream=True, relayed=is_relayed, with_stream_buffer=False
-    )
+    memory = segment_memory(tables, sequence, relayed=is_relayed, with_stream_buffer=False)
     table = segment_table(
         tables,
         sequence,
@@ -113,7 +111,7 @@ def slice_order_forwarded(
         else:
             best, upper_s = found, middle_s
     cuts, sizes, forwards = best
-    needed = segment_memory(tables, sequence, weights_may_stream=True, relayed=is_relayed)
+    needed = segment_memory(tables, sequence, relayed=is_relayed)
     if shortage_bytes(needed, cuts) > 0:
         return None
     return stages(sequence, cuts, sizes, upper_s, forwards)

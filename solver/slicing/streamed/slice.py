@@ -15,7 +15,6 @@ from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import KernelSequence
 from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
 from go_opt.solver.slicing.along import Slicing, one_chip_each, problem_along, stages
-from go_opt.solver.slicing.replicated.slice import slice_order_replicated
 from go_opt.solver.slicing.segments.memory import SegmentMemory, segment_memory, shortage_bytes
 from go_opt.solver.slicing.segments.problem import SliceProblem, least_s, one_chip_s
 from go_opt.solver.slicing.slice import TRIES, most_chips
@@ -72,16 +71,13 @@ def slice_order_streamed_replicated(
     at_most_s: float = math.inf,
     **rules: Unpack[SegmentRules],
 ) -> Slicing | None:
-    """The same into replicated stages, on a one-directional ring of links alike that overlap compute.
+    """The same into replicated stages, on a one-directional ring that overlaps transfers and compute.
 
-    On other rings the cheapest that streams no more than is free.
+    All its links are taken to be as slow as the slowest. On other rings ``None``.
     """
+    if not tables.overlap:
+        return None
     sequence, problem = problem_along(tables, order, fusion_group, passing, **rules)
-    hops = problem.hop_s_per_byte[:-1]
-    if not (tables.overlap and (hops == hops[:1]).all()):
-        return slice_order_replicated(
-            tables, order, fusion_group, passing=passing, at_most_s=at_most_s, **rules
-        )
     limits_s = (at_least_s, at_most_s)
     found = _cheapest(tables, sequence, problem, passing, (1, tables.num_chips), limits_s, replicates=True)
     return None if found is None else stages(sequence, *found)
@@ -119,7 +115,6 @@ def _memory(tables: CostTables, sequence: KernelSequence, passing: Passing) -> S
     return segment_memory(
         tables,
         sequence,
-        weights_may_stream=True,
         relayed=passing == "relayed",
         with_stream_buffer=False,
     )
@@ -136,7 +131,7 @@ def _cheapest(
     replicates: bool,
 ) -> StreamedCuts | None:
     """Where holes between activations are too much, of chips with that much less memory."""
-    needed = segment_memory(tables, sequence, weights_may_stream=True, relayed=passing == "relayed")
+    needed = segment_memory(tables, sequence, relayed=passing == "relayed")
     for _ in range(TRIES):
         found = _cheapest_without_holes(
             tables, sequence, problem, passing, num_chips, limits_s, replicates=replicates
@@ -210,7 +205,7 @@ def _cheapest_without_holes(
             blocked,
             len(classes.kind) == 1 and not blocked.any(),
             replicates,
-            problem.crossing_bytes[table.cut] * problem.hop_s_per_byte[0] * replicates,
+            problem.crossing_bytes[table.cut] * problem.hop_s_per_byte.max() * replicates,
             problem.floor_s,
             input_s,
             s_per_byte,
