@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from go_opt.api import optimize
 from go_opt.env import Target
-from go_opt.env.model.metrics import Fidelity
+from go_opt.env.model.metrics import Fidelity, Objective
 from go_opt.errors import InfeasibleError
-from go_opt.model.codecs.plan_json import names_to_dict, save_plan
+from go_opt.model.codecs.plan_json import load_plan, names_to_dict, save_plan
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import check_seed
@@ -34,10 +36,13 @@ if TYPE_CHECKING:
 
     from go_opt.agents.networks import PolicyConfig
     from go_opt.agents.policy.network import Policy
+    from go_opt.agents.training.finetune import FinetuneRequest
     from go_opt.agents.training.job import BestPlan, Progress, Trained
     from go_opt.agents.training.problems.environment import Environment
 
 PLAN_NAME: Final = "plan.json"
+SEARCHED_NAME: Final = "searched.json"  # the plan of the search, so that a run that goes on has the same
+SEARCH_S: Final = 2.0  # of the search that finetuning is compared with
 MOST_VALIDATION_OPS: Final = 1200  # validation costs as much as some steps
 
 
@@ -53,10 +58,11 @@ class TrainingResult:
     samples: int  # evaluations so far, validation left out
     best_score: float | None  # on validation: mean log speed-up over greedy
     # Of finetuning:
-    plan: Plan | None = None  # the best met, verified
+    plan: Plan | None = None  # the best met, or found by a search, verified
     plan_file: Path | None = None
     best_interval_s: float | None = None  # of the plan, by the environment
     reference_interval_s: float | None = None  # of the greedy plan, by the environment; None if invalid
+    searched_interval_s: float | None = None  # likewise, of the plan of a search without a policy
 
     @property
     def is_complete(self) -> bool:
@@ -164,6 +170,9 @@ def finetune(
 ) -> TrainingResult:
     """Make a policy better on one graph, and keep the best plan met on the way.
 
+    Beside them a search of two seconds without a policy plans the graph. Its plan is evaluated by the
+    environment as well, and kept where it is better.
+
     ``folder`` gets ``policy.safetensors``, ``plan.json``, the checkpoint and the metrics, and
     is gone on with as by :func:`pretrain`, where the other arguments are explained.
 
@@ -194,6 +203,7 @@ def finetune(
     request = FinetuneRequest(
         learnt, on, as_policy(policy, seed), samples, seed, finetuning_settings(as_lessons(lessons))
     )
+    searched = _searched(request, Path(folder) / SEARCHED_NAME, answers, should_stop)
     trained = run(
         request,
         folder,
@@ -203,9 +213,11 @@ def finetune(
         should_stop=of_any_host(should_stop),
     )
     best = trained.best_plan
-    if best is None:
+    found = [] if best is None else [(best.interval_s, _verified(learnt, on, best))]
+    if not (found or searched):
         return _result(folder, trained)
-    plan, plan_file = _verified(learnt, on, best), Path(folder) / PLAN_NAME
+    best_interval_s, plan = min([*found, *searched], key=operator.itemgetter(0))
+    plan_file = Path(folder) / PLAN_NAME
     if jax.process_index() == 0:
         save_plan(plan, plan_file, names_to_dict(learnt, plan))
     return _result(
@@ -213,8 +225,9 @@ def finetune(
         trained,
         plan=plan,
         plan_file=plan_file,
-        best_interval_s=best.interval_s,
+        best_interval_s=best_interval_s,
         reference_interval_s=_greedy_interval_s(learnt, on, answers),
+        searched_interval_s=searched[0][0] if searched else None,
     )
 
 
@@ -247,6 +260,33 @@ def _verified(graph: Graph, target: Target, best: BestPlan) -> Plan:
     if violations:
         raise InfeasibleError(f"the best plan met is not valid: {violations[0].message}")
     return plan
+
+
+def _searched(
+    request: FinetuneRequest, file: Path, environment: Environment, should_stop: Callable[[], bool]
+) -> list[tuple[float, Plan]]:
+    """The plan that a search finds, and its seconds by the environment; nothing where that takes none."""
+    from go_opt.agents.training.problems.environment import open_session
+
+    graph, target = request.graph, request.target
+    with open_session(environment, graph, target) as session:
+        is_whole = session.takes_plans
+        if not file.exists():
+            objective: Objective = getattr(environment, "objective", "throughput")
+            try:
+                found = optimize(
+                    graph, target, objective=objective, budget_s=SEARCH_S, seed=request.seed, relays=is_whole,
+                    replication=is_whole, splits=False, policy=None, should_stop=should_stop,
+                )  # fmt: skip
+            except InfeasibleError:
+                return []
+            save_plan(found.plan, file)
+        plan = load_plan(file)
+        if not is_whole and plan.clones:
+            return []
+        arrays = (plan.placement[None], plan.order[None], plan.fusion_group[None])
+        answer = session.evaluate_plans([plan]) if is_whole else session.evaluate(*arrays)
+    return [(float(answer.objective_s[0]), plan)] if answer.valid[0] else []
 
 
 def _greedy_interval_s(graph: Graph, target: Target, environment: Environment) -> float | None:

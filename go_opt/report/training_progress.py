@@ -78,6 +78,7 @@ def trained_to_dict(result: TrainingResult) -> dict[str, Any]:
         "best_score": result.best_score,
         "best_interval_s": result.best_interval_s,
         "reference_interval_s": result.reference_interval_s,
+        "searched_interval_s": result.searched_interval_s,
         "complete": result.is_complete,
     }
 
@@ -88,6 +89,10 @@ def print_trained(result: TrainingResult) -> None:
     print(f"{state}: {result.step} of {result.steps} steps, {result.samples} samples")
     for line in reached_lines(result.best_score, result.best_interval_s, result.reference_interval_s):
         print(line)
+    if result.searched_interval_s is not None:
+        print(
+            f"search      {format_duration(result.searched_interval_s)}, by optimize in 2 s without a policy"
+        )
     if result.plan_file is not None:
         print(f"plan        {result.plan_file}")
     print(f"policy      {result.policy_file}")

@@ -56,6 +56,7 @@ def test_finetune_to_the_end_and_once_more(cli: Cli, small_policy: Path, tmp_pat
     assert (answer["steps"], answer["samples"], answer["complete"]) == (2, 96, True)
     assert answer["best_score"] is None
     assert 0 < answer["best_interval_s"] < 2 * answer["reference_interval_s"]
+    assert answer["best_interval_s"] <= answer["searched_interval_s"]
     again = cli(*command)
     assert (again.json, again.err) == (answer, [])
     evaluated = cli("evaluate", GRAPH, "run/plan.json", "--json").json
