@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from go_opt.env import Metrics
 from go_opt.env.model.metrics import STALL_CAUSES, Simulation
 from go_opt.errors import InfeasibleError
-from go_opt.model.codecs.plan_json import names_to_dict
+from go_opt.model.codecs.plan_json import names_to_dict, plan_to_dict
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import OptimizeResult
@@ -66,16 +66,10 @@ def plan_facts(graph: Graph, result: OptimizeResult) -> dict[str, Any]:
 
 def decisions_to_dict(plan: Plan) -> dict[str, Any]:
     """What the plan decides; lists are in op order."""
-    return {
-        "placement": plan.placement.tolist(),
-        "order": plan.order.tolist(),
-        "fusion_group": plan.fusion_group.tolist(),
-        "replication": plan.replication.tolist(),
-        "relays": [{"tensor": relay.tensor, "chips": list(relay.chips)} for relay in plan.relays],
-        "clones": [{"op": clone.op, "chip": clone.chip} for clone in plan.clones],
-        "splits": [asdict(split) for split in plan.splits],
-        "forwards": list(plan.forwards),
-    }
+    made = plan_to_dict(plan)
+    decided = ("placement", "order", "fusion_group", "replication", "relays", "clones")
+    rest = {"splits": as_json(plan.splits), "forwards": list(plan.forwards)}
+    return {name: made[name] for name in decided} | rest
 
 
 def metrics_to_dict(metrics: Metrics) -> dict[str, Any]:

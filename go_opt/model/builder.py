@@ -10,6 +10,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.arrays import frozen
 from go_opt.errors import GraphError
 from go_opt.model.dtypes import dtype_code
 from go_opt.model.graph import (
@@ -218,21 +219,21 @@ class GraphBuilder:
             name=self._name,
             op_names=tuple(op.name for op in ops),
             op_types=tuple(op.op_type for op in ops),
-            op_class=_frozen([op.op_class for op in ops], np.int8),
-            op_flops=_frozen([op.flops for op in ops], np.float64),
-            op_dtype=_frozen([op.dtype for op in ops], np.int8),
+            op_class=frozen([op.op_class for op in ops], np.int8),
+            op_flops=frozen([op.flops for op in ops], np.float64),
+            op_dtype=frozen([op.dtype for op in ops], np.int8),
             tensor_names=tuple(t.name for t in tensors),
-            tensor_elements=_frozen([t.elements for t in tensors], np.int64),
-            tensor_dtype=_frozen([t.dtype for t in tensors], np.int8),
-            tensor_kind=_frozen([t.kind for t in tensors], np.int8),
-            tensor_producer=_frozen(
+            tensor_elements=frozen([t.elements for t in tensors], np.int64),
+            tensor_dtype=frozen([t.dtype for t in tensors], np.int8),
+            tensor_kind=frozen([t.kind for t in tensors], np.int8),
+            tensor_producer=frozen(
                 [NO_PRODUCER if t.producer == NO_PRODUCER else position[t.producer] for t in tensors],
                 np.int32,
             ),
-            tensor_is_output=_frozen([t.is_output and t.producer != NO_PRODUCER for t in tensors], np.bool_),
-            reader_ptr=_frozen(np.cumsum([0] + [len(row) for row in rows]), np.int64),
-            reader_op=_frozen([op for op, _ in flat], np.int32),
-            reader_elements=_frozen([touched for _, touched in flat], np.int64),
+            tensor_is_output=frozen([t.is_output and t.producer != NO_PRODUCER for t in tensors], np.bool_),
+            reader_ptr=frozen(np.cumsum([0] + [len(row) for row in rows]), np.int64),
+            reader_op=frozen([op for op, _ in flat], np.int32),
+            reader_elements=frozen([touched for _, touched in flat], np.int64),
             measured_s=by_kind([op.measured_s for op in ops], np.nan, np.float64),
             excluded=by_kind([dict.fromkeys(op.excluded_kinds, True) for op in ops], False, np.bool_),
             dims=MappingProxyType(self._dims),
@@ -259,15 +260,7 @@ def _check_number(what: str, value: float, limit: float) -> None:
         raise GraphError(f"{what} must be between 0 and {limit:.4g}, not {str(value)[:40]}.")
 
 
-def _frozen(values: Sequence | NDArray, dtype: type) -> NDArray:
-    array: NDArray = np.array(values, dtype=dtype)
-    array.flags.writeable = False
-    return array
-
-
 def by_kind(rows: Sequence[Mapping], missing: float | bool, dtype: type) -> Mapping[str, NDArray]:
     """One column of all ops for each chip kind that a row of an op names."""
     kinds = sorted({kind for row in rows if row for kind in row})
-    return MappingProxyType(
-        {kind: _frozen([row.get(kind, missing) for row in rows], dtype) for kind in kinds}
-    )
+    return MappingProxyType({kind: frozen([row.get(kind, missing) for row in rows], dtype) for kind in kinds})

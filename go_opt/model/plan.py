@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.arrays import IntArray
+from go_opt.common.arrays import IntArray, frozen
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph, Precision
 
@@ -92,14 +92,14 @@ class Plan:
         """A plan of one origin without relays or clones; replication is 1 by default."""
         num_ops = graph.num_ops
         return Plan(
-            placement=_frozen(placement),
-            order=_frozen(order),
-            fusion_group=_frozen(number_by_first_place(fusion_group, order)),
-            replication=_frozen(np.ones(num_ops) if replication is None else replication),
+            placement=frozen(placement, np.int32),
+            order=frozen(order, np.int32),
+            fusion_group=frozen(number_by_first_place(fusion_group, order), np.int32),
+            replication=frozen(np.ones(num_ops) if replication is None else replication, np.int32),
             relays=(),
             clones=(),
             provenance=(provenance,),
-            op_provenance=_frozen(np.zeros(num_ops)),
+            op_provenance=frozen(np.zeros(num_ops), np.int32),
             graph_fingerprint=graph.fingerprint,
             target_fingerprint=target_fingerprint,
             target=target_name,
@@ -139,9 +139,3 @@ def number_by_first_place(fusion_group: NDArray, order: NDArray) -> IntArray:
     numbered = np.empty(len(order), dtype=np.int32)
     numbered[order] = rank[inverse]
     return numbered
-
-
-def _frozen(values: NDArray) -> IntArray:
-    array = np.array(values, dtype=np.int32)
-    array.flags.writeable = False
-    return array

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.arrays import CodeArray, IntArray, LongArray
+from go_opt.common.arrays import CodeArray, IntArray, LongArray, frozen
 from go_opt.errors import InvalidInputError
 from go_opt.model.builder import MAX_FLOPS, by_kind
 from go_opt.model.dtypes import dtype_code
@@ -51,7 +51,7 @@ def graph_from_columns(
             dims=MappingProxyType(dict(dims)),
             precision=precision,
             **_by_chip_kind(message),
-            **_read_only(ops | tensors),
+            **{field: frozen(column) for field, column in (ops | tensors).items()},
         )
     except (_Unfit, InvalidInputError, OverflowError):
         return None
@@ -161,12 +161,6 @@ def _codes(dtypes: Sequence[str]) -> CodeArray:
     return np.array([code[dtype] for dtype in dtypes], np.int8)
 
 
-def _read_only(columns: _Columns) -> _Columns:
-    for column in columns.values():
-        column.flags.writeable = False
-    return columns
-
-
 def with_tensor_order(graph: Graph, names: Sequence[str]) -> Graph:
     """The same graph with its tensors in the order of ``names``; others follow in theirs."""
     rank = {name: i for i, name in enumerate(names)}
@@ -178,17 +172,12 @@ def with_tensor_order(graph: Graph, names: Sequence[str]) -> Graph:
     return replace(
         graph,
         tensor_names=tuple(graph.tensor_names[k] for k in order),
-        tensor_elements=_frozen(graph.tensor_elements[order]),
-        tensor_dtype=_frozen(graph.tensor_dtype[order]),
-        tensor_kind=_frozen(graph.tensor_kind[order]),
-        tensor_producer=_frozen(graph.tensor_producer[order]),
-        tensor_is_output=_frozen(graph.tensor_is_output[order]),
-        reader_ptr=_frozen(np.concatenate([[0], np.cumsum((ends - starts)[order])]).astype(np.int64)),
-        reader_op=_frozen(graph.reader_op[reads]),
-        reader_elements=_frozen(graph.reader_elements[reads]),
+        tensor_elements=frozen(graph.tensor_elements[order]),
+        tensor_dtype=frozen(graph.tensor_dtype[order]),
+        tensor_kind=frozen(graph.tensor_kind[order]),
+        tensor_producer=frozen(graph.tensor_producer[order]),
+        tensor_is_output=frozen(graph.tensor_is_output[order]),
+        reader_ptr=frozen(np.concatenate([[0], np.cumsum((ends - starts)[order])]).astype(np.int64)),
+        reader_op=frozen(graph.reader_op[reads]),
+        reader_elements=frozen(graph.reader_elements[reads]),
     )
-
-
-def _frozen(array: NDArray[Any]) -> NDArray[Any]:
-    array.flags.writeable = False
-    return array

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeGuard, cast, get_args
 
 import numpy as np
 
-from go_opt.common.arrays import IntArray
+from go_opt.common.arrays import IntArray, frozen
 from go_opt.errors import InvalidInputError, PlanError
 from go_opt.model.codecs.fields import shown
 from go_opt.model.graph import Precision
@@ -39,7 +39,7 @@ def plan_from_fields(fields: Mapping[str, Any]) -> Plan:
     return Plan(
         placement=placement,
         order=order,
-        fusion_group=_read_only(number_by_first_place(groups, order)),
+        fusion_group=frozen(number_by_first_place(groups, order)),
         replication=_per_op("replication", fields["replication"], num_ops, 1, _INT32_MAX),
         relays=fields["relays"],
         clones=fields["clones"],
@@ -97,7 +97,7 @@ def int_array(field: str, values: object, low: int, high: int) -> IntArray:
     if not is_within:
         i, value = next((i, v) for i, v in enumerate(values) if not low <= v <= high)
         raise _error(field, f"must hold integers between {low} and {high}, not {shown(value)} at {i}")
-    return _read_only(array.astype(np.int32))
+    return frozen(array, np.int32)
 
 
 def text(field: str, value: object) -> str:
@@ -144,8 +144,3 @@ def _is_utf8(value: object) -> TypeGuard[str]:
 
 def _error(field: str, problem: str) -> PlanError:
     return PlanError(f"plan: {field} {problem}.", field=field)
-
-
-def _read_only(array: IntArray) -> IntArray:
-    array.flags.writeable = False
-    return array

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -10,9 +10,10 @@ from typing import Any, Final, get_args
 import numpy as np
 from google.protobuf import json_format, struct_pb2
 from google.protobuf.message import Message
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from go_opt.api.chip_counts import ChipCount, FewestChips
+from go_opt.common.arrays import frozen
 from go_opt.env import Metrics, Target, load_target, parse_target, shipped_target, target_names
 from go_opt.env.model.metrics import STALL_CAUSES, Simulation
 from go_opt.env.target.toml import target_to_toml
@@ -173,7 +174,7 @@ def _simulation_to_proto(simulation: Simulation) -> plan_pb2.Simulation:
 def _simulation_from_proto(message: plan_pb2.Simulation) -> Simulation:
     stalls = [getattr(message, f"stall_{cause}_s") for cause in STALL_CAUSES]
     return Simulation(
-        stall_s=_array(np.transpose(stalls), np.float64),
+        stall_s=frozen(np.transpose(stalls), np.float64),
         **_arrays(message, _ARRAYS_OF_SIMULATION),
         **_same(message, _OF_SIMULATION),
     )
@@ -190,13 +191,7 @@ def _same(source: Any, names: Iterable[str]) -> dict[str, Any]:
 
 
 def _arrays(message: Message, dtypes: Mapping[str, DTypeLike]) -> dict[str, Any]:
-    return {name: _array(getattr(message, name), dtype) for name, dtype in dtypes.items()}
-
-
-def _array(values: Sequence[float] | NDArray, dtype: DTypeLike) -> NDArray:
-    array = np.array(values, dtype=dtype)
-    array.flags.writeable = False
-    return array
+    return {name: frozen(getattr(message, name), dtype) for name, dtype in dtypes.items()}
 
 
 def fewest_chips_to_proto(fewest: FewestChips, sent: SentGraph) -> optimizer_pb2.OptimizeResponse:
