@@ -10,6 +10,7 @@ from typing import Literal
 
 from go_opt.common.cores import num_cores
 from go_opt.errors import InvalidInputError
+from go_opt.search.compiling.warm_up import warm_up
 from go_opt.service.calls.calls import Service
 from go_opt.service.environment.environment_service import EnvironmentService
 from go_opt.service.jobs.data_directory import DataDirectory
@@ -89,14 +90,8 @@ class _Environment(EnvironmentService):
 
     def __init__(self) -> None:
         super().__init__()
-        self._loading = threading.Thread(target=_load_kernels, name="go-opt-kernels", daemon=True)
+        self._loading = threading.Thread(target=warm_up, name="go-opt-kernels", daemon=True)
         self._loading.start()
 
     def is_ready(self) -> bool:
         return not self._loading.is_alive()
-
-
-def _load_kernels() -> None:
-    from go_opt.search.compiling.warm_up import warm_up
-
-    warm_up()

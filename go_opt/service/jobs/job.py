@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from google.longrunning import operations_pb2
-from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import status_pb2
 
 from go_opt.errors import NotFoundError
@@ -133,14 +132,8 @@ def _progress(job: Job) -> training_pb2.TrainingProgress:
         (message.end_time, job.ended_ns),
     ):
         if time_ns is not None:
-            field.CopyFrom(_timestamp(time_ns))
+            field.FromNanoseconds(time_ns)
     return message
-
-
-def _timestamp(time_ns: int) -> Timestamp:
-    timestamp = Timestamp()
-    timestamp.FromNanoseconds(time_ns)
-    return timestamp
 
 
 class Attempt(Protocol):
