@@ -65,17 +65,8 @@ class Record:
     @staticmethod
     def of(match: Match, ops: int, outcome: Outcome, status: str = "") -> Record:
         """The record of an outcome."""
-        return Record(
-            match,
-            ops,
-            outcome.interval_s,
-            outcome.curve,
-            outcome.evaluations,
-            outcome.wall_s,
-            outcome.bound_s,
-            status,
-            outcome.notes,
-        )
+        reached = {name: value for name, value in vars(outcome).items() if name != "plan"}
+        return Record(match, ops, status=status, **reached)
 
     @property
     def time_to_best_s(self) -> float:
