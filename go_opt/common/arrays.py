@@ -17,7 +17,7 @@ RecordArray = NDArray[np.void]  # rows with named fields
 Record = Any  # a row of a RecordArray: its fields are attributes
 
 
-def frozen(values: ArrayLike, dtype: DTypeLike = None) -> NDArray[Any]:
+def frozen(values: ArrayLike, dtype: DTypeLike | None = None) -> NDArray[Any]:
     """A copy of the values that nobody can write to."""
     array = np.array(values, dtype)
     array.flags.writeable = False

@@ -43,6 +43,7 @@ def graph_from_columns(
     try:
         op_names, op_types, ops = _ops(message)
         tensor_names, tensors = _tensors(message, len(op_names))
+        columns: _Columns = {field: frozen(column) for field, column in (ops | tensors).items()}
         return Graph(
             name=message.name,
             op_names=op_names,
@@ -51,7 +52,7 @@ def graph_from_columns(
             dims=MappingProxyType(dict(dims)),
             precision=precision,
             **_by_chip_kind(message),
-            **{field: frozen(column) for field, column in (ops | tensors).items()},
+            **columns,
         )
     except (_Unfit, InvalidInputError, OverflowError):
         return None
