@@ -26,7 +26,6 @@ from go_opt.service.jobs.scheduler import JobLimits
 from go_opt.service.messages.errors import MAX_MESSAGE_BYTES as MAX_ERROR_BYTES
 from go_opt.service.messages.errors import TABLE
 from go_opt.service.observability.metrics import Metrics
-from go_opt.service.services import operations_service
 from go_opt.service.transport.credentials import MAX_MESSAGE_BYTES
 from go_opt.service.transport.retry import Retry
 from tests.serving import serve_in_thread
@@ -134,8 +133,6 @@ def test_the_limits_are_right() -> None:
     assert f"{JobLimits().waiting} more wait" in told["jobs"]
     assert JobLimits().vain_starts == 5
     assert "after five starts" in TEXT
-    assert operations_service.MOST_WAIT_S == 3600
-    assert "at most an hour" in TEXT
     assert Retry().tries == 8
     assert "eight times" in TEXT
     assert f"have {server._FINISH_S:g} s to end by themselves" in TEXT

@@ -117,7 +117,7 @@ class Examples:
             ),
             "go_opt.v1.Training/Finetune": (_with(finetune, policy="fine", request_id="f"), finetune),
             "google.longrunning.Operations/ListOperations": (
-                operations_pb2.ListOperationsRequest(name="operations", filter="state=RUNNING", page_size=1),
+                operations_pb2.ListOperationsRequest(name="operations", page_size=1),
             ),
             "google.longrunning.Operations/GetOperation": tuple(
                 operations_pb2.GetOperationRequest(name=name) for name in self.jobs
