@@ -19,11 +19,7 @@ from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.slicing.along import Slicing
 from go_opt.solver.slicing.replicated.slice import slice_order_replicated
 from go_opt.solver.slicing.slice import greedy_slicing, slice_order
-from go_opt.solver.slicing.streamed.slice import (
-    least_streamed_s,
-    slice_order_streamed,
-    slice_order_streamed_replicated,
-)
+from go_opt.solver.slicing.streamed.slice import slice_order_streamed, slice_order_streamed_replicated
 
 # A plan this much slower than its cuts streams weights.
 STREAMS: Final = 1.0 + 1e-6
@@ -50,7 +46,6 @@ class CheapestSlicing:
     interval_s: float
     fits: bool  # False: no slicing of the order fits in memory, this is the greedy one
     replication: IntArray | None = None  # [N]; None: no stage is replicated
-    streams: bool = False  # whether the cheapest slicing was to be charged for weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,17 +72,11 @@ class Slicer:
         if slicing is None:
             return None
         best = self._cost(slicing, order, fusion_group)
-        streams = streams_weights(slicing, best.interval_s)
         cut = partial(self._slice_streamed, *args)
         charged = charged_slicing(slicing, best.interval_s, at_most_s, cut)
         if charged is not None:
             best = min(best, self._cost(charged, order, fusion_group), key=lambda plan: plan.interval_s)
-        return replace(best, streams=streams)
-
-    def least_s(self, order: IntArray, fusion_group: IntArray) -> float:
-        """What slicings take at least, what they stream included; quick along long orders."""
-        given = (self.instance.tables, order, fusion_group)
-        return least_streamed_s(*given, passing=self.passing, replicates=self.replicates, **self.rules)
+        return best
 
     @property
     def _slice(self) -> Any:

@@ -3,9 +3,7 @@
 A genome (:mod:`go_opt.solver.orders.genetic`) has two keys an op. Kernels joined across branches keep
 tensors out of memory; where that binds, nothing else finds such plans.
 
-Only genomes that can beat the worst elite are sliced for good. Along long orders charging slices for
-what they stream takes most of the time: there only those that can beat the best are, and bounds rank
-the rest.
+Only genomes that can beat the worst elite are sliced for good.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Final
 
 import numpy as np
 
@@ -31,9 +28,6 @@ from go_opt.solver.orders.genetic import (
 )
 from go_opt.solver.orders.instance import Instance
 from go_opt.solver.orders.orders import starting_orders
-
-LONG: Final = 2_000  # kernels
-NOTABLY: Final = 0.999  # better than the best, to be sliced where that is dear
 
 
 def joint_orders(
@@ -65,26 +59,14 @@ class _Trial:
 
     slicer: Slicer
     best_s: float = math.inf
-    streams: bool = False  # whether the last slicing does
-
-    @property
-    def is_dear(self) -> bool:
-        """Whether bounds are so much quicker than slicing that they rank what cannot be the best."""
-        return self.streams and int(self.slicer.instance.fusion_group.max()) >= LONG
 
     def plan(self, keys: Keys, worst_elite_s: float) -> tuple[OrderPlan | None, float]:
         """By a genome [2 N]: its plan where it is of use, and its cost to the evolution."""
         kernels, order = decoded(self.slicer.instance, keys)
-        at_most_s, refused_s = min(worst_elite_s * BETTER, self.best_s * HOPELESS), math.inf
-        if self.is_dear:
-            at_most_s = self.best_s * NOTABLY
-            refused_s = max(self.slicer.least_s(order, kernels), self.best_s)
-            if refused_s > self.best_s:
-                return None, refused_s
+        at_most_s = min(worst_elite_s * BETTER, self.best_s * HOPELESS)
         sliced = self.slicer(order, kernels, at_most_s)
         if sliced is None or sliced.interval_s >= at_most_s:
-            return None, refused_s
-        self.streams = sliced.streams
+            return None, math.inf
         plan = OrderPlan(sliced.placement, order, kernels, sliced.interval_s, sliced.replication)
         self.best_s = min(self.best_s, plan.interval_s)
         return plan, plan.interval_s

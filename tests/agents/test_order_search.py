@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import go_opt
-import go_opt.solver.orders.joint_orders as joint_order_search
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.plan import Plan
 from go_opt.solver import verify
@@ -40,25 +39,6 @@ def branchy() -> Instance:
     return instance(b.build(), small_mcm(6))
 
 
-@pytest.fixture(scope="module")
-def recurrent() -> Instance:
-    """The same two chains, all ops of each reading its weight of 1,500 bytes; chips hold 2,500.
-
-    Stored in turn, every chip of several ops holds one weight and streams the other.
-    """
-    b = GraphBuilder("two recurrent chains")
-    for chain in "ab":
-        b.add_tensor(f"w{chain}", 1500, "int8", "weight")
-    for i in range(12):
-        for chain in "ab":
-            reads = [(f"w{chain}", None)] + ([(f"{chain}{i - 1}", None)] if i else [])
-            b.add_op(
-                f"op {chain}{i}", "Relu", "vector", flops=0, dtype="int8", reads=reads,
-                writes=[(f"{chain}{i}", 100, "int8")], measured_s={"chip": 3e-6},
-            )  # fmt: skip
-    return instance(b.build(), small_mcm(6, sram_bytes=2500))
-
-
 def test_plans_are_valid_and_cost_what_they_say(branchy: Instance) -> None:
     searches = (
         joint_orders(Slicer(branchy, "adjacent"), seed=0),
@@ -87,18 +67,6 @@ def test_nothing_that_fits_is_no_plan() -> None:
     case = instance(toy_graph(), small_mcm(2, sram_bytes=1999))
     slicer = Slicer(case, "relayed")
     assert list(islice(joint_orders(slicer, seed=0), 70)) == [None] * 70
-
-
-def test_where_weights_stream_joint_keys_are_ranked_by_bounds(
-    recurrent: Instance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(joint_order_search, "LONG", 0)
-    slicer = Slicer(recurrent, "relayed")
-    plans = [*islice(joint_orders(slicer, seed=0), EVALUATIONS)]
-    reached = [plan.interval_s for plan in plans if plan is not None]
-    # While slices stream, only what is better than all before is sliced for good.
-    assert min(reached) == pytest.approx(12e-6)
-    assert len(reached) < EVALUATIONS // 10
 
 
 def test_joint_search_repeats_itself(branchy: Instance) -> None:

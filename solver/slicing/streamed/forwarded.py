@@ -82,7 +82,6 @@ def slice_order_forwarded(
         memory,
         chip_classes(tables, problem, chips),
         reads=weight_reads(tables, sequence),
-        windows=None,
         most_chips=chips,
         longest_s=at_most_s,
         most_streamed_bytes=at_most_s / tables.host_in_s_per_byte * chips,

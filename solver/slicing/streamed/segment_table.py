@@ -26,7 +26,6 @@ from go_opt.solver.slicing.segments.relay_terms import (
     start_over,
 )
 from go_opt.solver.slicing.segments.starts import first_start
-from go_opt.solver.slicing.streamed.floor import Windows
 from go_opt.solver.slicing.streamed.weight_streams import (
     HeldWeights,
     WeightReads,
@@ -36,9 +35,9 @@ from go_opt.solver.slicing.streamed.weight_streams import (
     streamed_bytes,
 )
 
-# Kernels by which segments grow, and segments, once for each class of chips: half a second's work.
-MOST_STEPS: Final = 4_000_000
-MOST_SEGMENTS: Final = 1_500_000
+# Kernels by which segments grow, and segments, once for each class of chips: a fifth of a second's work.
+MOST_STEPS: Final = 1_070_000
+MOST_SEGMENTS: Final = 400_000
 
 
 class ChipClasses(NamedTuple):
@@ -60,7 +59,6 @@ class SegmentTable(NamedTuple):
     offset: LongArray  # [A]
     cost_s: FloatArray  # [C, Z] infinite where the segment is illegal or does not fit
     streamed_bytes: FloatArray  # [C, Z] that the host's link carries beside all others
-    is_complete: bool  # whether every cut is a candidate that may be one
 
 
 def chip_classes(tables: CostTables, problem: SliceProblem, max_chips: int) -> ChipClasses:
@@ -96,7 +94,6 @@ def segment_table(
     classes: ChipClasses,
     *,
     reads: WeightReads,
-    windows: Windows | None,
     most_chips: int,
     longest_s: float,
     most_streamed_bytes: float,
@@ -106,17 +103,13 @@ def segment_table(
 
     Args:
       memory: where weights may stream.
-      windows: cuts to choose from, all by default.
       most_chips: of a stage; where it may have more than one, a segment costs its work alone,
         and no more than so many chips do in ``longest_s``.
       most_segments: of all classes together.
     """
     first_starts = _first_starts(problem, longest_s * most_chips)
-    may_cut = problem.may_cut
-    if windows is not None:
-        first_starts, may_cut = np.maximum(first_starts, windows.first_start), may_cut & windows.is_of_use
-    share = _share_of_cuts(first_starts, may_cut, most_segments // len(classes.kind))
-    cut = np.flatnonzero(may_cut[1 : problem.num_kernels]) + 1
+    share = _share_of_cuts(first_starts, problem.may_cut, most_segments // len(classes.kind))
+    cut = np.flatnonzero(problem.may_cut[1 : problem.num_kernels]) + 1
     if share < 1.0:
         cut = _cheapest_spread(sequence, problem, reads, cut, int(share * len(cut)))
     cut = np.concatenate([[0], cut, [problem.num_kernels]])
@@ -129,7 +122,6 @@ def segment_table(
         ends - np.arange(len(cut)),
         np.full((len(classes.kind), num_segments), np.inf),
         np.zeros((len(classes.kind), num_segments)),
-        share == 1.0,
     )
     _fill(
         problem, memory, reads, classes, table,
