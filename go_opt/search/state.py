@@ -261,6 +261,11 @@ class Search:
         return f"stopped after {len(self._history)} evaluations: {reason}"
 
     @property
+    def gap(self) -> float:
+        """Share by which the best plan is above the bound; infinite without either."""
+        return math.inf if self.best is None else self.best.gap
+
+    @property
     def best_plan(self) -> Plan | None:
         """The best valid plan so far."""
         return None if self.best is None else self.best.plan

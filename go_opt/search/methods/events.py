@@ -96,6 +96,8 @@ class SearchView(Protocol):
     @property
     def best_s(self) -> float: ...  # objective of the best valid plan so far; infinite before the first
     @property
+    def gap(self) -> float: ...  # share by which the best plan is above the bound
+    @property
     def best_plan(self) -> Plan | None: ...
     @property
     def left_s(self) -> float: ...  # seconds until the time is up

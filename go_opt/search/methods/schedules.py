@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,10 @@ OPS_MOVED: Final = 1 << 20  # in a round: a move looks at all ops
 MOST_MOVES: Final = 1 << 14
 FIRST_ROUNDS: Final = 8  # of the first chains
 BARREN_CHAINS: Final = 4  # in a row that gained nothing: the search ends
-HOT: Final = (0.0004, 0.01)  # least and highest temperature that a chain starts with
+# Temperatures that chains start with: where the bound is far, plans can become much better.
+HOT: Final = (0.01, 0.15)  # of the logarithm of makespan / bound, least and highest
+HOTTEST: Final = 0.15
+LONGER: Final = 4  # times as long is each next chain
 
 
 def is_scheduled(search: SearchView) -> bool:
@@ -41,7 +45,7 @@ def ranked(start: Start) -> Iterator[Event]:
 
 
 def annealed(search: SearchView) -> Iterator[Event]:
-    """Chains from the best plan, two at a time, twice as long each time.
+    """Chains from the best plan, two at a time, each time longer.
 
     A round is so many moves of both chains, on two threads that wait for each other; each counts
     as one evaluation.
@@ -57,7 +61,8 @@ def annealed(search: SearchView) -> Iterator[Event]:
             if start is None:
                 return
             if not is_counted and round_s > 0.0:  # the last chains cool down in time
-                rounds = max(1, min(rounds, int(search.left_s / round_s)))
+                left = int(search.left_s / round_s)
+                rounds = max(1, left) if left < 2 * rounds else rounds
             before_s = search.best_s
             chains = [_chain(search, start, rounds * moves, rng) for _ in range(2)]
             began_s = time.monotonic()
@@ -68,7 +73,7 @@ def annealed(search: SearchView) -> Iterator[Event]:
                     yield _event(search, chain)
             round_s = (time.monotonic() - began_s) / rounds
             barren = 0 if search.best_s < before_s else barren + 1
-            rounds *= 2
+            rounds *= LONGER
 
 
 def _chain(search: SearchView, start: Plan, moves: int, rng: np.random.Generator) -> ScheduleAnnealing:
@@ -79,7 +84,7 @@ def _chain(search: SearchView, start: Plan, moves: int, rng: np.random.Generator
         (start.placement, start.order, start.fusion_group),
         moves=moves,
         seed=int(rng.integers(2**31)),
-        hot=float(np.exp(rng.uniform(*np.log(HOT)))),
+        hot=min(math.log1p(search.gap) * float(np.exp(rng.uniform(*np.log(HOT)))), HOTTEST),
     )
 
 
