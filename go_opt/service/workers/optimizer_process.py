@@ -11,7 +11,6 @@ import os
 import queue
 import threading
 import traceback
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final, cast
@@ -32,70 +31,53 @@ _MOST_CALLS: Final = 1000
 _MOST_BYTES: Final = 1 << 30
 
 
-@dataclass
-class _Call:
-    request: Frame
-    stop: Stop = field(default_factory=Stop)
-
-
-class _Inbox:
-    """Reads frames in a thread of its own, so that a search can be told to stop."""
-
+class _Worker:
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
-        self._last: _Call | None = None
+        self._connection, self._optimizer = connection, LocalOptimizer()
+        self._calls: queue.SimpleQueue[tuple[Frame, Stop]] = queue.SimpleQueue()
+        # A thread of its own reads, so that a search can be told to stop.
         threading.Thread(target=self._read, daemon=True).start()
 
-    def next_call(self) -> _Call:
-        return self._calls.get()
+    def run(self) -> None:
+        send(self._connection, "ready")
+        for number in range(1, _MOST_CALLS + 1):
+            request, stop = self._calls.get()
+            kind, body, is_whole = self._outcome(request, stop)
+            retires = number == _MOST_CALLS or resident_bytes() > _MOST_BYTES
+            send(self._connection, kind, body, is_whole=is_whole, retires=retires)
+            del request, body
+            give_back()
 
     def _read(self) -> None:
+        last, stop = None, Stop()
         while True:
             try:
                 frame = receive(self._connection)
             except (EOFError, OSError):
                 os._exit(0)  # whatever the search is doing: nobody waits for it
             if frame.kind != "stop":
-                self._last = _Call(frame)
-                self._calls.put(self._last)
-            elif self._last is not None and self._last.request["call"] == frame["call"]:
-                self._last.stop.set()
+                last, stop = frame["call"], Stop()
+                self._calls.put((frame, stop))
+            elif frame["call"] == last:
+                stop.set()
+            del frame
 
-
-class _Worker:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._inbox = _Inbox(connection)
-        self._optimizer = LocalOptimizer()
-
-    def run(self) -> None:
-        send(self._connection, "ready")
-        for number in range(1, _MOST_CALLS + 1):
-            call = self._inbox.next_call()
-            kind, body, is_whole = self._outcome(call)
-            retires = number == _MOST_CALLS or resident_bytes() > _MOST_BYTES
-            send(self._connection, kind, body, is_whole=is_whole, retires=retires)
-            del call, body
-            give_back()
-
-    def _outcome(self, call: _Call) -> tuple[str, bytes, bool]:
+    def _outcome(self, request: Frame, stop: Stop) -> tuple[str, bytes, bool]:
         try:
-            message, is_whole = self._answer(call)
+            message, is_whole = self._answer(request, stop)
             return "answer", message.SerializeToString(), is_whole
         except GoOptError as error:
             return "refused", status_from_error(error).SerializeToString(), True
         except Exception:
             return "failed", traceback.format_exc().encode("utf-8", "replace"), True
 
-    def _answer(self, call: _Call) -> tuple[Message, bool]:
-        request = call.request
+    def _answer(self, request: Frame, stop: Stop) -> tuple[Message, bool]:
         if request.kind != "optimize":
-            return self._optimizer.judge(cast(Judgement, request.kind), request.body, stop=call.stop), True
+            return self._optimizer.judge(cast(Judgement, request.kind), request.body, stop=stop), True
         return self._optimizer.optimize(
             request.body,
             policy=_policy(request["policy"]),
-            stop=call.stop,
+            stop=stop,
             deadline_s=request["deadline_s"],
             on_improvement=self._improve if request["improvements"] else None,
         )
