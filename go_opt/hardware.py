@@ -31,7 +31,7 @@ class Measured(NamedTuple):
     """A measurement that also knows what each chip took, from which ``go-opt calibrate`` learns far more."""
 
     seconds: float  # as Hardware.evaluate returns them alone
-    chip_s: Sequence[float]  # [D] seconds each chip computes for an inference
+    chip_s: Sequence[float]  # [D] seconds each chip computes for an inference; without overlap, or transfers
 
 
 class Hardware(Protocol):

@@ -120,7 +120,8 @@ class Calibration:
 
     def error(self) -> float | None:
         """Mean relative error of chips of one plan in four by what the others say; None of too few."""
-        held, rest = self.samples[1::_FOLDS], [s for i, s in enumerate(self.samples) if i % _FOLDS != 1]
+        samples = list({sample.key: sample for sample in self.samples}.values())
+        held, rest = samples[1::_FOLDS], [s for i, s in enumerate(samples) if i % _FOLDS != 1]
         chips = self._fitted(rest)
         held = [sample for sample in held if np.isfinite(sample.interval_s)]
         if chips is None or not held:

@@ -2,9 +2,10 @@
 
 A product takes ``a * padded / peak + fill``, padded to whole tiles (:mod:`go_opt.env.cost.shapes`), any
 other op ``b * padded / peak``, padded to whole lanes; a kernel ``max(sum of its ops, c * bytes / bandwidth)
-+ overhead``; a chip the sum of its kernels. Sizes of tiles and vectors are drawn at random and the best
-bettered one by one; for each, a, b, fill, c and overhead are non-negative least squares of relative errors
-(Huber, 1964: absolute ones of chips far off), drawn to the target's own figures.
++ overhead``; a chip the sum of its kernels, and without overlap of its transfers. Sizes of tiles and vectors
+are drawn at random and the best bettered one by one; for each, a, b, fill, c and overhead are non-negative
+least squares of relative errors (Huber, 1964: absolute ones of chips far off), drawn to the target's own
+figures.
 """
 
 from __future__ import annotations
@@ -146,7 +147,8 @@ class ChipFit:
             known = measured_s > 0  # NaN is not
             rows = np.stack([_by_chip(seen, column) for column in columns], axis=1)[known]
             rows *= (self._spread / measured_s[known, None]) * (weights[known, None] / _ERROR)
-            right = np.concatenate([weights[known] / _ERROR, near])
+            kernels = 1 - (seen.transfers_s / measured_s)[known]  # their share of the seconds
+            right = np.concatenate([kernels * weights[known] / _ERROR, near])
             terms = nnls(np.concatenate([rows, np.eye(5)]), right)[0] * self._spread
             off = np.abs(_chip_seconds(terms, work, seen) / measured_s - 1) / _ERROR
             weights = 1 / np.sqrt(np.fmax(off, 1.0))  # a chip that was not seen may count next
@@ -154,7 +156,8 @@ class ChipFit:
 
 
 def _chip_seconds(terms: FloatArray, work: FloatArray, seen: Observations) -> FloatArray:
-    return _by_chip(seen, np.maximum(terms[:3] @ work, terms[BYTE] * seen.moved_s) + terms[OVERHEAD])
+    kernel_s = np.maximum(terms[:3] @ work, terms[BYTE] * seen.moved_s) + terms[OVERHEAD]
+    return _by_chip(seen, kernel_s) + seen.transfers_s
 
 
 def _by_chip(seen: Observations, kernel_values: FloatArray) -> FloatArray:

@@ -10,7 +10,7 @@ import numpy as np
 from go_opt.calibration.samples import Sample
 from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import Target
-from go_opt.env.copies.expanded_tables import copies_of, expanded_tables
+from go_opt.env.copies.expanded_tables import copies_of, expanded_tables, plan_tables
 from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.cost.tables import tables_with_effects
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
@@ -31,6 +31,7 @@ class Observations:
     moved_s: FloatArray  # [M] bytes over SRAM bandwidth
     row_of: IntArray  # [M]
     turns: FloatArray  # [R] chips of its stage, each of which takes one inference in so many
+    transfers_s: FloatArray  # [R] in and out over the target's links, where chips do not compute meanwhile
     seconds: FloatArray  # [R] of an inference; NaN where only the interval was seen
     plan_of: IntArray  # [R]
     interval_s: FloatArray  # [P]
@@ -69,12 +70,15 @@ def _observed(graph: Graph, target: Target, sample: Sample) -> Observations:
     chip_of[kernel_of] = placement
     chips, row_of = np.unique(chip_of, return_inverse=True)
     seconds = np.full(target.num_chips, np.nan) if sample.chip_s is None else sample.chip_s
+    link_s = plan_tables(graph, target, plan).evaluate().link_s[0, :-2] * (not target.overlap)
+    ends = np.concatenate([target.topology.link_from, target.topology.link_to])
     return Observations(
         (expanded.op_s[0] + graph.num_ops).astype(np.int32),
         kernel_of,
         moved_s,
         row_of.astype(np.int32),
         size_by_chip(plan.placement, plan.replication, target.num_chips)[chips].astype(np.float64),
+        np.bincount(ends, np.tile(link_s, 2), target.num_chips)[chips],
         seconds[chips],
         np.zeros(len(chips), np.int32),
         np.array([sample.interval_s]),
@@ -91,6 +95,7 @@ def _joined(parts: Sequence[Observations]) -> Observations:
         np.concatenate([part.moved_s for part in parts]),
         np.concatenate([part.row_of + row for part, _, row in numbered]),
         np.concatenate([part.turns for part in parts]),
+        np.concatenate([part.transfers_s for part in parts]),
         np.concatenate([part.seconds for part in parts]),
         np.repeat(np.arange(len(parts)), np.diff(rows)),
         np.concatenate([part.interval_s for part in parts]),

@@ -8,9 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from go_opt.env import Target, evaluate_plan
 from go_opt.env.target.definition import target_text
+from go_opt.hardware import HardwareEnvironment, Measured
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.service.environment.environment_service import EnvironmentService
+from go_opt.service.server import serve_in_thread
 from tests.cli.conftest import Cli, graph_file
 from tests.cli.test_process import PATIENCE_S, start
+from tests.exports import info, model, node, saved, weight
 
 COMMAND = ("calibrate", "chain.json", "--target", "mcm-2x2", "-o", "found.toml")
 SIMULATED = (*COMMAND, "--simulator", "machine.toml", "--plan", "best.json")
@@ -35,6 +42,27 @@ def test_a_target_that_other_commands_take(cli: Cli, files: None) -> None:
     assert planned.code == 0
     assert "chain on mcm-2x2-calibrated" in planned.out
     assert cli("verify", "chain.json", "best.json").code == 0
+
+
+def test_a_service_measures(cli: Cli, files: None) -> None:
+    class Board:
+        def evaluate(self, graph: Graph, target: Target, plan: Plan) -> Measured:
+            metrics = evaluate_plan(graph, target, plan)
+            return Measured(2 * metrics.interval_s, (2 * metrics.compute_s).tolist())
+
+    service = EnvironmentService({("hardware", "throughput"): HardwareEnvironment(Board())})
+    with serve_in_thread([service]) as address:
+        run = cli(*COMMAND, "--environment", address, "--samples", 3)
+    assert run.code == 0
+    assert float(run.out.split()[1].rstrip("%")) < 10  # all takes twice as long
+
+
+def test_this_machine_measures(cli: Cli, tmp_path: Path) -> None:
+    nodes = [node("MatMul", "x w", "a"), node("MatMul", "a w", "y")]
+    path = saved(model(nodes, [info("x", [64, 64])], [info("y", [64, 64])], [weight("w", 64, 64)]), tmp_path)
+    run = cli("calibrate", path, "--target", "mcm-2x2", "-o", "found.toml", "--run", "--samples", 2)
+    assert run.code == 0
+    assert (tmp_path / "found.toml").exists()
 
 
 def test_what_is_refused(cli: Cli, files: None, tmp_path: Path) -> None:

@@ -44,7 +44,9 @@ def test_figures_by_hand() -> None:
     kind = figures.kind(target.kinds[0])
     assert (kind.matrix_flops_per_s["bfloat16"], kind.sram_bytes_per_s) == (0.5e9, 0.5e9)
     assert (kind.simulator.fill_s, kind.kernel_overhead_s) == (3 * US, 2 * US)
-    # An interval alone is that of the busier chip.
+    # Without overlap chips also transfer x and a, 20 us; an interval alone is that of the busier chip.
+    alone = observe(graph, small_mcm(overlap=False), [sample(graph, target, [0, 0, 0, 1, 1, 1])])
+    assert fit.predicted_s(figures, alone) == pytest.approx(by_hand + 20 * US)
     np.testing.assert_array_equal(seen.measured_s(by_hand), [np.nan, 50 * US])
 
 
