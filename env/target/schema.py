@@ -144,8 +144,8 @@ _KIND_SIM: Final = _table(
     },
 )
 _SIMULATOR: Final[_Schema] = {
-    "buffers": _whole("Of each tensor that enters or leaves a chip."),
-    "packet_bytes": _whole("A switch forwards a packet once it is complete."),
+    "buffers": _whole("Of each tensor that enters or leaves a chip; 0: any number.", 0),
+    "packet_bytes": _whole("A switch forwards a packet once it is complete; 0: no packets.", 0),
     "packet_header_bytes": _whole("Sent with each packet.", 0),
     "host_multicast": _flag("An input read on several chips crosses the host's link once."),
     "weight_prefetch": _flag("All weights of an inference may stream ahead; else one kernel ahead."),

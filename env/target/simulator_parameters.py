@@ -86,8 +86,8 @@ def read_package(table: TomlTable, kinds: Sequence[KindParameters]) -> Simulator
     """The table ``[simulator]`` of a target."""
     parameters = SimulatorParameters(
         kinds=tuple(kinds),
-        buffers=table.count("buffers"),
-        packet_bytes=table.count("packet_bytes"),
+        buffers=table.natural("buffers"),
+        packet_bytes=table.natural("packet_bytes"),
         packet_header_bytes=table.natural("packet_header_bytes"),
         host_multicast=table.flag("host_multicast"),
         weight_prefetch=table.flag("weight_prefetch"),

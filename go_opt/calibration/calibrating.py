@@ -13,7 +13,7 @@ from go_opt.agents.training.problems.environment import CheckedSession, Environm
 from go_opt.api.searching import optimize
 from go_opt.calibration.chip_fit import ChipFigures, ChipFit
 from go_opt.calibration.observations import observe
-from go_opt.calibration.package_fit import fit_package, scaled
+from go_opt.calibration.package_fit import Factors, fit_package, scaled
 from go_opt.calibration.samples import Sample, read_samples, write_samples
 from go_opt.env import Target, parse_target
 from go_opt.env.target.simulator_parameters import ANALYTICAL_EFFECTS
@@ -37,6 +37,7 @@ class Learned:
     num_samples: int
     package: Target  # the target with links, host and memory as found
     chips: ChipFit | None  # None without a sample that runs
+    knows_prefetch: bool  # samples tell whether all weights stream ahead
 
     @property
     def target(self) -> Target:
@@ -44,10 +45,16 @@ class Learned:
         return self.package if self.chips is None else _with_figures(self.package, self.chips.best()[0][1])
 
     def drawn(self, rng: np.random.Generator, temperature: float) -> Target:
-        """A target as likely as it explains the samples, to the power of 1 / ``temperature``; 0: the best."""
+        """A target as likely as it explains the samples, to the power of 1 / ``temperature``; 0: the best.
+
+        Where samples do not tell whether weights stream ahead, that is drawn too.
+        """
         if self.chips is None or temperature == 0:
             return self.target
-        return _with_figures(self.package, self.chips.drawn(rng, temperature))
+        package = self.package
+        if not self.knows_prefetch:
+            package = scaled(package, Factors(prefetch=bool(rng.integers(2))))
+        return _with_figures(package, self.chips.drawn(rng, temperature))
 
 
 class Calibration:
@@ -112,11 +119,12 @@ class Calibration:
         """What the samples say."""
         samples = self.samples[:: -(-len(self.samples) // _MOST_SEEN) or 1]
         chips = self._fitted(samples)
-        package = self._target
+        package, factors = self._target, Factors()
         if chips is not None:
             likeliest = _with_figures(package, chips.best()[0][1])
-            package = scaled(package, fit_package(self._graph, likeliest, samples))
-        return Learned(len(self.samples), package, chips)
+            factors = fit_package(self._graph, likeliest, samples)
+            package = scaled(package, factors)
+        return Learned(len(self.samples), package, chips, factors.prefetch is not None)
 
     def error(self) -> float | None:
         """Mean relative error of chips of one plan in four by what the others say; None of too few."""

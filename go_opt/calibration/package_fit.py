@@ -10,14 +10,16 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from go_opt.calibration.samples import Sample
-from go_opt.env import Target
+from go_opt.env import Target, evaluate_plan
 from go_opt.env.copies.expanded_tables import plan_tables
+from go_opt.env.model.analytical import BatchMetrics
 from go_opt.model.graph import Graph
 
 _MEMORIES: Final = (1.0, 0.9, 0.8, 0.7)
 _PAGES: Final = (1.0, 4.0, 16.0)
 _RATES: Final = (1.2, 1.1, 1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
 _MOST_LOSS: Final = 0.5  # of one plan: a plan that does not run against its prediction, or is far off
+_TELLS: Final = 0.02  # difference of losses from which plans tell whether weights stream ahead
 _PRIOR: Final = 0.05  # for a factor of e: nothing changes without a measurement that says so
 
 
@@ -28,6 +30,9 @@ class Factors(NamedTuple):
     page: float = 1.0  # bytes that buffers are aligned to
     links: float = 1.0
     host: float = 1.0
+    prefetch: bool | None = (
+        None  # all weights may stream ahead; None: plans do not tell, so as the target says
+    )
 
 
 def scaled(target: Target, factors: Factors) -> Target:
@@ -45,14 +50,35 @@ def scaled(target: Target, factors: Factors) -> Target:
         host_in_bytes_per_s=target.host_in_bytes_per_s * factors.host,
         host_out_bytes_per_s=target.host_out_bytes_per_s * factors.host,
         kinds=(kind,),
-        simulator=replace(target.simulator, kinds=(kind.simulator,)),
+        simulator=replace(
+            target.simulator,
+            kinds=(kind.simulator,),
+            weight_prefetch=target.simulator.weight_prefetch
+            if factors.prefetch is None
+            else factors.prefetch,
+        ),
     )
 
 
 def fit_package(graph: Graph, target: Target, samples: Sequence[Sample]) -> Factors:
     """The factors that explain the samples best, by least absolute errors of logarithms."""
     memories = [Factors(memory, page) for memory, page in product(_MEMORIES, _PAGES)]
-    return min((_with_rates(graph, target, samples, one) for one in memories), key=lambda found: found[0])[1]
+    found = min((_with_rates(graph, target, samples, one) for one in memories), key=lambda found: found[0])[1]
+    streams = [one for one in samples if _terms(graph, scaled(target, found), one).stream_bytes.any()]
+    tried = [found._replace(prefetch=prefetch) for prefetch in (False, True)]
+    losses = [_waiting_loss(graph, scaled(target, one), streams) for one in tried]
+    return found if abs(losses[0] - losses[1]) < _TELLS else tried[int(np.argmin(losses))]
+
+
+def _terms(graph: Graph, on: Target, sample: Sample) -> BatchMetrics:
+    return plan_tables(graph, on, sample.plan).evaluate()
+
+
+def _waiting_loss(graph: Graph, on: Target, streams: Sequence[Sample]) -> float:
+    """Of plans that stream weights, in the simulator where chips may wait for them."""
+    ran = [sample for sample in streams if np.isfinite(sample.interval_s)]
+    expected_s = [evaluate_plan(graph, on, sample.plan).interval_s for sample in ran]
+    return float(sum(abs(np.log(e / sample.interval_s)) for e, sample in zip(expected_s, ran, strict=True)))
 
 
 def _with_rates(
@@ -61,7 +87,7 @@ def _with_rates(
     """The loss, and ``memory`` with the rates that go with it."""
     on, loss, rows = scaled(target, memory), 0.0, []
     for sample in samples:
-        terms = plan_tables(graph, on, sample.plan).evaluate()
+        terms = _terms(graph, on, sample)
         if bool(terms.fits[0]) is not bool(np.isfinite(sample.interval_s)):
             loss += _MOST_LOSS
         elif terms.fits[0]:
@@ -73,7 +99,7 @@ def _with_rates(
     def loss_of(factors: Factors) -> float:
         expected_s = np.maximum(chip_s, np.maximum(link_s / factors.links, host_s / factors.host))
         off = np.minimum(np.abs(np.log(expected_s / measured_s)), _MOST_LOSS)
-        return loss + float(off.sum() + _PRIOR * np.abs(np.log(factors)).sum())
+        return loss + float(off.sum() + _PRIOR * np.abs(np.log(factors[:4])).sum())
 
     tried = [memory._replace(links=links, host=host) for links, host in product(_RATES, _RATES)]
     return min(((loss_of(factors), factors) for factors in tried), key=lambda found: found[0])

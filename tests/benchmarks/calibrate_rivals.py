@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 from zlib import crc32
 
@@ -110,7 +111,7 @@ def learned_tables(sheet: Target, drawn: Callable, planned: Callable) -> dict[st
         return Ops(graph, peak_s, shapes, np.maximum(written, 1.0))
 
     lessons = list(_lessons(sheet, drawn, planned, ops_of))
-    boosted, net = _boosted(lessons), GraphSage(lessons, STEPS)
+    boosted, net = cache(lambda: _boosted(lessons)), cache(lambda: GraphSage(lessons, STEPS))
 
     def of(predict: Callable[[Ops, NDArray], NDArray]) -> Table:
         def table(graph: Graph, samples: Sequence[Sample]) -> NDArray:
@@ -122,8 +123,8 @@ def learned_tables(sheet: Target, drawn: Callable, planned: Callable) -> dict[st
 
     return {
         "five terms": of(lambda ops, rates: np.ones(1)),
-        "lightgbm": of(lambda ops, rates: np.exp(boosted.predict(features(ops, rates), num_threads=1))),
-        "GraphSAGE": of(net.ratio),
+        "lightgbm": of(lambda ops, rates: np.exp(boosted().predict(features(ops, rates), num_threads=1))),
+        "GraphSAGE": of(lambda ops, rates: net().ratio(ops, rates)),
     }
 
 

@@ -20,8 +20,8 @@ from go_opt.errors import TargetError
 from tests.strategies import chip_kind, simulated_kind, simulated_package, small_mcm, target_toml, toy_graph
 
 PACKAGE_MISTAKES = [
-    ("buffers", 0), ("buffers", 1.5), ("buffers", "two"), ("buffers", True),
-    ("packet_bytes", 0), ("packet_bytes", -1), ("packet_header_bytes", -1), ("packet_header_bytes", 0.5),
+    ("buffers", -1), ("buffers", 1.5), ("buffers", "two"), ("buffers", True),
+    ("packet_bytes", -1), ("packet_header_bytes", -1), ("packet_header_bytes", 0.5),
     ("host_multicast", 1), ("weight_prefetch", "yes"), ("noise", -0.1), ("noise", "none"),
 ]  # fmt: skip
 KIND_MISTAKES = [

@@ -18,7 +18,7 @@ from go_opt.env.target.toml import target_to_toml
 from go_opt.model.graph import Graph
 from tests.copies import with_legal_copies
 from tests.replicated import random_stages, replicated_plan
-from tests.strategies import examples, make_plan, random_graph, small_mcm, toy_graph
+from tests.strategies import examples, make_plan, random_graph, simulated_package, small_mcm, toy_graph
 
 US = 1e-6
 IDEAL = KindParameters()
@@ -118,3 +118,16 @@ def test_links_and_memory_by_hand() -> None:
     found = scaled(small, fit_package(graph, small, [Sample(whole, np.inf)]))
     assert not evaluate_plan(graph, found, whole).valid
     assert fit_package(graph, small, [Sample(whole, as_modelled.interval_s)]) == Factors()
+
+
+def test_whether_weights_stream_ahead() -> None:
+    """Weights and input take the host 48 us; where weights come one kernel ahead, the chip waits 1/3 us."""
+    graph = toy_graph()
+    package = simulated_package(weight_prefetch=False)
+    target = small_mcm(simulator=package, sram_bytes=8_000, host_in_bytes_per_s=3e8)
+    plan = make_plan(graph, target, [0] * 6)
+    for prefetch, interval_s in ((False, 48 * US + US / 3), (True, 48 * US)):
+        ran = evaluate_plan(graph, scaled(target, Factors(prefetch=prefetch)), plan)
+        assert ran.interval_s == pytest.approx(interval_s)
+        assert fit_package(graph, target, [Sample(plan, interval_s)]).prefetch is None
+        assert fit_package(graph, target, [Sample(plan, interval_s)] * 4).prefetch is prefetch
