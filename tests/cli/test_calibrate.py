@@ -14,10 +14,10 @@ from go_opt.hardware import HardwareEnvironment, Measured
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.service.environment.environment_service import EnvironmentService
-from go_opt.service.server import serve_in_thread
 from tests.cli.conftest import Cli, graph_file
 from tests.cli.test_process import PATIENCE_S, start
 from tests.exports import info, model, node, saved, weight
+from tests.serving import serve_in_thread
 
 COMMAND = ("calibrate", "chain.json", "--target", "mcm-2x2", "-o", "found.toml")
 SIMULATED = (*COMMAND, "--simulator", "machine.toml", "--plan", "best.json")
