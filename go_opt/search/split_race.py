@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, Protocol
 from go_opt.common.arrays import BoolArray
 from go_opt.env import Target
 from go_opt.env.copies.splits import split_graph
+from go_opt.env.op_memory import op_that_runs_nowhere
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
@@ -68,7 +69,7 @@ def search_with_splits(
     Raises:
       InfeasibleError: no valid plan was found either way.
     """
-    if request.fidelity == "analytical":
+    if request.fidelity == "analytical" and not op_that_runs_nowhere(graph, target):
         refuse_latency(graph, target, request, divisible)
     watch = _Watch(on_step, on_improvement, should_stop)
     return _Race(graph, target, request, divisible, solve, watch).answer()
