@@ -5,8 +5,9 @@ Run: PYTHONPATH=. python tests/benchmarks/bench_row_splits.py [--budget SECONDS]
 Light models of the `onnx` package on `mcm-6x6`, medians over seeds. First without a limit; *proven* is the
 least latency of whole ops. Then with limits that are the latency of that plan over 1.25, 1.5 and 2: interval,
 in parentheses latency and number of ops split. Last without replicated stages: the interval of whole ops with
-its bound, and with splits. Budgets are of processor time. Asserts that plans are verified, keep the limit and
-are no better than their bounds. Prints a Markdown table.
+its bound, with splits, and of the rivals of ``split_rivals.py`` with splits by rows. Budgets are of processor
+time. Asserts that plans are verified, keep the limit and are no better than their bounds. Prints a Markdown
+table.
 """
 
 from __future__ import annotations
@@ -21,16 +22,20 @@ import numpy as np
 
 import go_opt
 from go_opt.env import Target, cost_tables, loop_roles
+from go_opt.env.copies.rows import rows_of
 from go_opt.errors import InfeasibleError
 from go_opt.frontends import from_onnx
 from go_opt.model.graph import Graph
+from go_opt.model.plan import Split
 from go_opt.result import OptimizeResult
 from go_opt.solver.scheduling.bounds import sample_bound
+from tests.benchmarks.split_rivals import RIVALS, Walk
 from tests.exports import LIGHT
 
 SHARES = (1.25, 1.5, 2.0)
+MOST_PARTS = 8
 COLUMNS = ("model", "interval", "latency", "proven", *(f"latency / {share:g}" for share in SHARES),
-           "no replicas", "bound", "split")  # fmt: skip
+           "no replicas", "bound", "split", *RIVALS)  # fmt: skip
 
 
 def median(graph: Graph, target: Target, options: dict[str, Any], seeds: int) -> OptimizeResult:
@@ -58,8 +63,8 @@ def row(name: str, target: Target, budget_s: float, seeds: int) -> str:
         graph, cost_tables(graph, target), loop_roles(graph), fusion_is_open=True,
         is_anywhere=np.ones(graph.num_ops, np.bool_),
     )  # fmt: skip
-    figures = (free.objective_s, free.metrics.latency_s, proven.seconds)
-    cells = [name, *(f"{seconds * 1e6:,.1f}" for seconds in figures)]
+    reached_s = (free.objective_s, free.metrics.latency_s, proven.seconds)
+    cells = [name, *(f"{seconds * 1e6:,.1f}" for seconds in reached_s)]
     for share in SHARES:
         try:
             limit_s = free.metrics.latency_s / share
@@ -72,9 +77,14 @@ def row(name: str, target: Target, budget_s: float, seeds: int) -> str:
     options["replication"] = False
     whole = median(graph, target, options | {"splits": False}, seeds)
     split = median(graph, target, options, seeds)
-    cells += [
-        f"{seconds * 1e6:,.1f}" for seconds in (whole.objective_s, whole.lower_bound_s, split.objective_s)
-    ]
+    rows = {op: found for op in range(graph.num_ops) if (found := rows_of(graph, op))}
+    most = tuple(Split(graph.op_names[op], "rows", min(MOST_PARTS, one.number)) for op, one in rows.items())
+    figures = [whole.objective_s, whole.lower_bound_s, split.objective_s]
+    for rival in RIVALS.values():
+        walk = Walk(graph, target, most, budget_s, seed=0)
+        rival(walk)
+        figures.append(walk.best_s)
+    cells += [f"{seconds * 1e6:,.1f}" for seconds in figures]
     return f"| {' | '.join(cells)} |"
 
 

@@ -28,8 +28,10 @@ from go_opt.bench.rivals.trial import Limits, Trial
 from go_opt.common.arrays import IntArray
 from go_opt.env import Target
 from go_opt.env.copies.splits import split_graph
+from go_opt.errors import PlanError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan, Split
+from go_opt.model.start import OpStart, Start
 from go_opt.solver import verify
 
 HOT: Final = 0.05  # the temperatures of the annealing of placements, in log seconds
@@ -118,7 +120,10 @@ def _walked(walk: Walk, step: Step) -> None:
     chips, now_s = equal_work(problem), math.inf
     while walk.spent() < 1.0:
         other = walk.other_parts(parts) if walk.rng.random() < PARTS_SHARE else parts
-        there = walk.problem_of(other)
+        try:
+            there = walk.problem_of(other)
+        except PlanError:  # too few rows
+            continue
         moved = step(walk, problem, there, chips)
         cost_s = interval_s(there, moved)
         if walk.is_taken(there, moved, cost_s, now_s):
@@ -143,19 +148,21 @@ def flexflow(walk: Walk) -> None:
 def carried(graph: Graph, chips: IntArray, there: Problem) -> IntArray:
     """Chips by the names of ops; parts on chips one after the other, from that of their op.
 
-    An op whose parts are not joined is where its first part is, of however many.
+    An op whose parts are not joined is where its first part is, of however many; what takes rows is where
+    these are.
     """
     chip_of = dict(zip(graph.op_names, chips.tolist(), strict=True))
     for name, chip in list(chip_of.items()):
         op, mark, part = name.partition("/part ")
         if mark and part.startswith("1 of "):
             chip_of.setdefault(op, chip)
-    found, last = [], there.target.num_chips - 1
+    found, last = {}, there.target.num_chips - 1
     for name in there.graph.op_names:
         op, _, part = name.partition("/part ")
         behind = int(part.split()[0]) - 1 if part and name not in chip_of else 0
-        found.append(min(last, chip_of.get(name, chip_of[op]) + behind))
-    return np.array(found, dtype=np.int32)
+        if name in chip_of or op in chip_of:
+            found[name] = OpStart(min(last, chip_of.get(name, chip_of.get(op, 0)) + behind))
+    return Start(found).on(there.graph).chip
 
 
 def gemini(walk: Walk) -> None:
