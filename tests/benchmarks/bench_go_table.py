@@ -148,6 +148,7 @@ METHODS: Final[dict[str, Run]] = {
     "human": of_rival("human", _human),
     "metis": of_rival("metis", lambda case: rivals.metis),
     "heft": of_rival("heft", lambda case: rivals.heft),
+    "peft": of_rival("peft", lambda case: rivals.peft),
     "critical path": of_rival("critical path", lambda case: rivals.critical_path),
     "join-all": of_rival("join-all", lambda case: rivals.join_all),
     PORTFOLIO: of_portfolio(PORTFOLIO, None),

@@ -11,7 +11,7 @@ from tests.benchmarks.measuring import row as print_row
 
 PORTFOLIO: Final = "portfolio"
 COLUMNS: Final = (
-    "one device", "human", "metis", "heft", "critical path", "join-all", "hdp", "hdp x10",
+    "one device", "human", "metis", "heft", "peft", "critical path", "join-all", "hdp", "hdp x10",
     PORTFOLIO, "portfolio + policy", "portfolio + untrained",
 )  # fmt: skip
 BEHIND: Final = 1.001  # a ratio that counts as a loss

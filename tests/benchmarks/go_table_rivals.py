@@ -104,6 +104,17 @@ def heft(fusions: list[Kernels], best: Best, seed: int, left_s: Callable[[], flo
         best.add(kernels, *earliest_finish(kernels, rank, inserts=True), "heft")
 
 
+def peft(fusions: list[Kernels], best: Best, seed: int, left_s: Callable[[], float]) -> None:
+    """Earliest finish with insertion, by the optimistic cost of what follows.
+
+    Arabnejad and Barbosa, "List scheduling algorithm for heterogeneous systems by an optimistic cost
+    table", TPDS 2014. On alike devices the cost of a task is the same on each: that without transfers.
+    """
+    for kernels in fusions:
+        rank = kernels.upward_rank(np.zeros_like(kernels.transfer_s)) - kernels.seconds
+        best.add(kernels, *earliest_finish(kernels, rank, inserts=True), "peft")
+
+
 def critical_path(fusions: list[Kernels], best: Best, seed: int, left_s: Callable[[], float]) -> None:
     """List scheduling: by the longest path of seconds that follows, where it can start first."""
     for kernels in fusions:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 
 from go_opt.env import CostTables
+from go_opt.env.model.package import package_of
 from go_opt.model.graph import ACTIVATION, INPUT, NO_PRODUCER, Graph
 
 UNIT_S = 1e-10  # seconds are rounded to these
@@ -80,3 +83,47 @@ def cp_sat_optimum_s(graph: Graph, tables: CostTables) -> float:
     status = solver.solve(model)
     assert status == cp_model.OPTIMAL
     return float(np.round(solver.objective_value)) * UNIT_S
+
+
+def cp_sat_makespan_s(graph: Graph, tables: CostTables) -> tuple[float, bool]:
+    """The least makespan of one kernel per op on alike chips linked all to all, and whether it is proven.
+
+    No inputs and outputs. Tensors may wait on their chip, and cross links one after the other, which
+    the environment lets none do.
+    """
+    cp_model = pytest.importorskip("ortools.sat.python.cp_model")
+    pairs, chips = package_of(tables).pairs, range(tables.num_chips)
+    setup, s_per_byte = round(float(pairs["setup_s"][1]) / UNIT_S), float(pairs["s_per_byte"][1])
+    work = np.round(tables.kernel_floor_s()[0] / UNIT_S).astype(int).tolist()
+    size = np.round(tables.tensor_bytes * s_per_byte / UNIT_S).astype(int).tolist()
+    latest = sum(work) + sum(size) + setup * len(size)
+    model = cp_model.CpModel()
+    start = [model.new_int_var(0, latest, "") for _ in work]
+    is_on = [[model.new_bool_var("") for _ in chips] for _ in work]
+    makespan = model.new_int_var(0, latest, "")
+    for op, seconds in enumerate(work):
+        model.add_exactly_one(is_on[op])
+        model.add(makespan >= start[op] + seconds)
+    for chip in chips:
+        model.add_no_overlap(
+            model.new_optional_fixed_size_interval_var(start[op], work[op], is_on[op][chip], "")
+            for op in range(len(work))
+        )
+    for a, b in permutations(chips, 2):
+        link = []
+        for tensor, producer in enumerate(tables.tensor_producer.tolist()):
+            leaves, is_sent = model.new_int_var(0, latest, ""), model.new_bool_var("")
+            link.append(model.new_optional_fixed_size_interval_var(leaves, size[tensor], is_sent, ""))
+            ends = start[producer] + work[producer]
+            model.add(leaves >= ends)
+            for reader in tables.reader_op[tables.reader_ptr[tensor] : tables.reader_ptr[tensor + 1]]:
+                crosses = is_on[producer][a], is_on[reader][b]
+                model.add(start[reader] >= ends)
+                model.add(is_sent == 1).only_enforce_if(*crosses)
+                model.add(start[reader] >= leaves + size[tensor] + setup).only_enforce_if(*crosses)
+        model.add_no_overlap(link)
+    model.minimize(makespan)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers, solver.parameters.max_time_in_seconds = 1, 60.0
+    is_proven = solver.solve(model) == cp_model.OPTIMAL
+    return solver.value(makespan) * UNIT_S, is_proven

@@ -24,6 +24,7 @@ from go_opt.solver import (
 from go_opt.solver.scheduling.fork_join import PRECISION
 from go_opt.solver.scheduling.schedule import plan_arrays
 from tests.env.test_makespan import US, in_us, measured_graph
+from tests.solver.cp_sat_oracle import cp_sat_makespan_s
 from tests.solver.test_bounds import least_makespan_s
 from tests.strategies import examples, kind_names, random_graph, random_target, seeds, small_mcm, toy_graph
 
@@ -105,6 +106,25 @@ def test_annealing_finds_the_best_schedule_of_tiny_graphs(seed: int) -> None:
     )
     annealing.run(3000)
     assert annealing.best_s == pytest.approx(least_makespan_s(graph, target, fusion_is_open=True), rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_annealing_reaches_what_cp_sat_proves(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    ops = [f"op {i}" for i in range(12)]
+    reads = {
+        ops[i]: tuple(rng.choice(ops[max(0, i - 5) : i], min(i, 2), replace=False)) for i in range(1, 12)
+    }
+    graph = measured_graph(dict(zip(ops, rng.integers(1, 40, 12).tolist(), strict=True)), reads)
+    target = small_mcm(3, topology="all_to_all")
+    tables = cost_tables(graph, target)
+    annealing = ScheduleAnnealing(
+        graph, tables, loop_roles(graph), first_schedule(graph, target), moves=30_000, seed=seed, hot=0.3
+    )
+    annealing.run(30_000)
+    least_s, is_proven = cp_sat_makespan_s(graph, tables)
+    assert is_proven
+    assert annealing.best_s == pytest.approx(least_s, rel=1e-6)
 
 
 @settings(max_examples=examples(60))

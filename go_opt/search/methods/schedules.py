@@ -26,7 +26,7 @@ MOST_MOVES: Final = 1 << 14
 FIRST_ROUNDS: Final = 8  # of the first chains
 BARREN_CHAINS: Final = 4  # in a row that gained nothing: the search ends
 # Temperatures that chains start with: where the bound is far, plans can become much better.
-HOT: Final = (0.01, 0.15)  # of the logarithm of makespan / bound, least and highest
+HOT: Final = (0.001, 0.05)  # of the logarithm of makespan / bound, least and highest
 HOTTEST: Final = 0.15
 LONGER: Final = 4  # times as long is each next chain
 
@@ -37,8 +37,9 @@ def is_scheduled(search: SearchView) -> bool:
 
 
 def ranked(start: Start) -> Iterator[Event]:
-    """List schedules of either order by upward ranks, in which transfers weigh more or less."""
-    tables, given = start.search.tables, (start.joined, (start.order, start.kernels))
+    """List schedules by upward ranks, in which transfers weigh more or less; of ops apart as well."""
+    tables = start.search.tables
+    given = start.joined, (start.order, start.kernels), (start.order, start.order)
     for (order, kernels), weight in itertools.product(given, TRANSFER_WEIGHTS):
         rank = upward_ranks(tables, order, number_kernels(order, kernels), weight)
         yield Proposal("earliest finish: upward rank", *list_scheduling(tables, order, kernels, rank))

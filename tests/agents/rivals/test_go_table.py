@@ -23,6 +23,7 @@ from tests.strategies import examples, random_graph, seeds, small_mcm
 SEARCHES = {
     "one device": rivals.one_device,
     "heft": rivals.heft,
+    "peft": rivals.peft,
     "critical path": rivals.critical_path,
     "join-all": rivals.join_all,
     "metis": rivals.metis,
@@ -48,7 +49,7 @@ def fork(*branch_us: float, beside_us: float | None = None) -> Graph:
     def add(name: str, seconds_us: float, *reads: str) -> str:
         read, made = [(read, None) for read in reads], [(f"of {name}", 1, "int8")]
         measured_s = {"chip": seconds_us * US}
-        b.add_op(name, "Exp", "vector", flops=1, dtype="int8", reads=read, writes=made, measured_s=measured_s)
+        b.add_op(name, "Exp", "matrix", flops=1, dtype="int8", reads=read, writes=made, measured_s=measured_s)
         return f"of {name}"
 
     first = add("first", 1.0)
@@ -85,7 +86,7 @@ def test_plans_are_valid_and_take_what_is_said(name: str, seed: int) -> None:
 @pytest.mark.parametrize(
     ("name", "makespan_us"),
     # On two devices: one runs first and branch 0 until 4 us, the other branch 1 from 2 to 5 us, then last.
-    [("one device", 8.0), ("heft", 6.0), ("critical path", 6.0), ("join-all", 6.0)],
+    [("one device", 8.0), ("heft", 6.0), ("peft", 6.0), ("critical path", 6.0), ("join-all", 6.0)],
 )
 def test_a_fork_by_hand(name: str, makespan_us: float) -> None:
     best = best_of(name, fork(3.0, 3.0), devices(2, 1.0))
