@@ -39,6 +39,7 @@ class Start:
 
     ops: Mapping[str, OpStart]
     plan: Plan | None = None  # taken as it is, where it is for the same graph and target
+    method: str = "start"  # named by plans that are made of it
 
     @staticmethod
     def of_plan(plan: Plan, op_names: Sequence[str]) -> Start:

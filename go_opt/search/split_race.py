@@ -243,7 +243,7 @@ class _Race:
         """What a search on ``graph``, the one with the parts of ``way``, begins with."""
         best = self._best
         if best is not None and best.way == way:
-            return Start.of_plan(best.result.plan, graph.op_names)
+            return replace(Start.of_plan(best.result.plan, graph.op_names), method=best.result.method)
         if way != self._given and any(split.kind == "rows" for split in way):
             replicates = may_replicate(self._target, self._request)
             return start_by_rows(self._graph, graph, way, self._target, replicates=replicates)

@@ -20,8 +20,6 @@ from go_opt.search.methods.events import Event, Proposal, SearchView
 from go_opt.solver import fix, verify
 from go_opt.solver.problem.problem import placement_problem
 
-METHOD = "start"
-
 
 class Stages(NamedTuple):
     """Which chips run each op, [N] each."""
@@ -38,21 +36,23 @@ def given(search: SearchView) -> Iterator[Event]:
     if plan is not None and _is_of(search, plan):
         copies = copies_of(search.graph, plan)
         arrays = plan.placement, plan.order, plan.fusion_group
-        yield Proposal(METHOD, *arrays, copies=copies, replication=plan.replication, forwards=plan.forwards)
+        yield Proposal(
+            start.method, *arrays, copies=copies, replication=plan.replication, forwards=plan.forwards
+        )
         return
     graph = search.graph
     matched = start.on(graph)
     stages = _stages(search, matched)
     if search.request.decide == "placement":
         order = np.arange(graph.num_ops, dtype=np.int32)
-        yield Proposal(METHOD, stages.first_chip, order, order)
+        yield Proposal(start.method, stages.first_chip, order, order)
         return
     order = order_by_rank(graph, matched.rank)
     kernels = [fused_within_chips(graph, order, stages.first_chip)]
     if (matched.kernel != NO_KERNEL).any():
         kernels.append(_kept_kernels(graph, order, stages.first_chip, matched.kernel))
     for group in kernels:
-        yield Proposal(METHOD, stages.first_chip, order, group, replication=stages.size)
+        yield Proposal(start.method, stages.first_chip, order, group, replication=stages.size)
 
 
 def _is_of(search: SearchView, plan: Plan) -> bool:

@@ -157,7 +157,8 @@ def start_by_rows(
             chip[here] += (share / op_s[here].sum() * size[here]).astype(np.int64)
         size = np.ones_like(size)
     rows = zip(split.op_names, chip.tolist(), size.tolist(), strict=True)
-    return Start({name: OpStart(first, count, rank=rank) for rank, (name, first, count) in enumerate(rows)})
+    ops = {name: OpStart(first, count, rank=rank) for rank, (name, first, count) in enumerate(rows)}
+    return Start(ops, method="parts by rows")
 
 
 def _stages(graph: Graph, split: Graph, splits: Mapping[str, Split], tables: CostTables) -> dict[str, int]:
