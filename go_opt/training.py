@@ -170,7 +170,7 @@ def finetune(
 ) -> TrainingResult:
     """Make a policy better on one graph, and keep the best plan met on the way.
 
-    Beside them a search of two seconds without a policy plans the graph. Its plan is evaluated by the
+    At the end a search of two seconds without a policy plans the graph. Its plan is evaluated by the
     environment as well, and kept where it is better.
 
     ``folder`` gets ``policy.safetensors``, ``plan.json``, the checkpoint and the metrics, and
@@ -203,7 +203,6 @@ def finetune(
     request = FinetuneRequest(
         learnt, on, as_policy(policy, seed), samples, seed, finetuning_settings(as_lessons(lessons))
     )
-    searched = _searched(request, Path(folder) / SEARCHED_NAME, answers, should_stop)
     trained = run(
         request,
         folder,
@@ -212,8 +211,10 @@ def finetune(
         on_progress=on_progress,
         should_stop=of_any_host(should_stop),
     )
-    best = trained.best_plan
-    found = [] if best is None else [(best.interval_s, _verified(learnt, on, best))]
+    # Who stops a training does not wait for a search.
+    is_complete = trained.step == trained.steps
+    searched = _searched(request, Path(folder), answers, should_stop) if is_complete else []
+    found = [(best.interval_s, _verified(learnt, on, best))] if (best := trained.best_plan) else []
     if not (found or searched):
         return _result(folder, trained)
     best_interval_s, plan = min([*found, *searched], key=operator.itemgetter(0))
@@ -263,12 +264,12 @@ def _verified(graph: Graph, target: Target, best: BestPlan) -> Plan:
 
 
 def _searched(
-    request: FinetuneRequest, file: Path, environment: Environment, should_stop: Callable[[], bool]
+    request: FinetuneRequest, folder: Path, environment: Environment, should_stop: Callable[[], bool]
 ) -> list[tuple[float, Plan]]:
     """The plan that a search finds, and its seconds by the environment; nothing where that takes none."""
     from go_opt.agents.training.problems.environment import open_session
 
-    graph, target = request.graph, request.target
+    graph, target, file = request.graph, request.target, folder / SEARCHED_NAME
     with open_session(environment, graph, target) as session:
         is_whole = session.takes_plans
         if not file.exists():
