@@ -7,7 +7,6 @@ from typing import Unpack
 
 from go_opt.common.arrays import IntArray, LongArray
 from go_opt.env.cost import CostTables
-from go_opt.model.graph import INPUT
 from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
@@ -51,7 +50,8 @@ def slice_order_replicated(
             tables, order, fusion_group, passing=passing, at_most_s=at_most_s, **rules
         )
     chips = tables.num_chips
-    lower_s = max(least_s(problem, chips), _host_floor_s(tables))
+    host_bytes = sequence.input_bytes + least_streamed_bytes(tables)
+    lower_s = max(least_s(problem, chips), host_bytes * tables.host_in_s_per_byte)
     # No segment takes longer than one chip takes for all; the host's link may.
     upper_s = min(at_most_s, max(lower_s, one_chip_s(problem)))
     # Leaving memory out relaxes the problem.
@@ -72,9 +72,3 @@ def slice_order_replicated(
         return None
     sizes = stage_sizes(problem, cuts, chips)
     return stages(sequence, cuts, sizes, replicated_cost_s(problem, cuts, chips))
-
-
-def _host_floor_s(tables: CostTables) -> float:
-    """Of the host's link in: the inputs, and what all memories together cannot hold."""
-    inputs = int(tables.tensor_bytes[tables.tensor_kind == INPUT].sum())
-    return (inputs + least_streamed_bytes(tables)) * tables.host_in_s_per_byte

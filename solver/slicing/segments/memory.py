@@ -44,13 +44,11 @@ def segment_memory(
     sequence: KernelSequence,
     *,
     relayed: bool = False,
-    with_stream_buffer: bool = True,
 ) -> SegmentMemory:
     """What the memory of segments of ``sequence`` depends on.
 
     Args:
       relayed: tensors that pass a chip are copied there.
-      with_stream_buffer: else it is left out.
     """
     kernel_of, num_kernels = sequence.kernel_of, sequence.num_kernels
     producer = tables.tensor_producer
@@ -79,13 +77,18 @@ def segment_memory(
         home,
         last,
         tables.tensor_is_output,
-        reads_weights * int(tables.stream_buffer_bytes.max() * with_stream_buffer),
+        reads_weights * int(tables.stream_buffer_bytes.max()),
         np.concatenate([[-1], last_that_reads[:-1]]),
         entering_bytes,
         crossing_bytes,
         tables.sram_bytes,
         tables.places_buffers,
     )
+
+
+def without_stream_buffer(memory: SegmentMemory) -> SegmentMemory:
+    """The same for segments whose weights, and the buffer they stream through, are accounted for beside."""
+    return memory._replace(buffer_bytes=np.zeros_like(memory.buffer_bytes))
 
 
 def _crossing_bytes(size: LongArray, home: LongArray, last: LongArray, num_kernels: int) -> LongArray:

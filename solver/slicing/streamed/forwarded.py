@@ -31,7 +31,7 @@ from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import KernelSequence
 from go_opt.solver.slicing.along import Slicing, problem_along, stages
-from go_opt.solver.slicing.segments.memory import segment_memory, shortage_bytes
+from go_opt.solver.slicing.segments.memory import segment_memory, shortage_bytes, without_stream_buffer
 from go_opt.solver.slicing.segments.problem import least_s
 from go_opt.solver.slicing.streamed.segment_table import SegmentTable, chip_classes, segment_table
 from go_opt.solver.slicing.streamed.weight_streams import weight_reads
@@ -69,17 +69,17 @@ def slice_order_forwarded(
       at_most_s: finite.
     """
     sequence, problem = problem_along(tables, order, fusion_group, passing, **rules)
-    is_relayed, chips = passing == "relayed", tables.num_chips
+    chips = tables.num_chips
     hops = problem.hop_s_per_byte[:-1]
     is_even = chips > 1 and bool((hops == hops[0]).all())
     if not (tables.overlap and problem.chips_are_alike and is_even):
         return None
-    memory = segment_memory(tables, sequence, relayed=is_relayed, with_stream_buffer=False)
+    memory = segment_memory(tables, sequence, relayed=passing == "relayed")
     table = segment_table(
         tables,
         sequence,
         problem,
-        memory,
+        without_stream_buffer(memory),
         chip_classes(tables, problem, chips),
         reads=weight_reads(tables, sequence),
         most_chips=chips,
@@ -110,8 +110,7 @@ def slice_order_forwarded(
         else:
             best, upper_s = found, middle_s
     cuts, sizes, forwards = best
-    needed = segment_memory(tables, sequence, relayed=is_relayed)
-    if shortage_bytes(needed, cuts) > 0:
+    if shortage_bytes(memory, cuts) > 0:
         return None
     return stages(sequence, cuts, sizes, upper_s, forwards)
 

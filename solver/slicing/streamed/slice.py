@@ -15,7 +15,12 @@ from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import KernelSequence
 from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
 from go_opt.solver.slicing.along import Slicing, one_chip_each, problem_along, stages
-from go_opt.solver.slicing.segments.memory import SegmentMemory, segment_memory, shortage_bytes
+from go_opt.solver.slicing.segments.memory import (
+    SegmentMemory,
+    segment_memory,
+    shortage_bytes,
+    without_stream_buffer,
+)
 from go_opt.solver.slicing.segments.problem import SliceProblem, least_s, one_chip_s
 from go_opt.solver.slicing.slice import TRIES, most_chips
 from go_opt.solver.slicing.streamed.cuts import StreamedCuts, StreamedProblem, cheapest_streamed_cuts
@@ -74,16 +79,6 @@ def slice_order_streamed_replicated(
     return None if found is None else stages(sequence, *found)
 
 
-def _memory(tables: CostTables, sequence: KernelSequence, passing: Passing) -> SegmentMemory:
-    """Of segments whose weights, and the buffer they stream through, are accounted for beside."""
-    return segment_memory(
-        tables,
-        sequence,
-        relayed=passing == "relayed",
-        with_stream_buffer=False,
-    )
-
-
 def _cheapest(
     tables: CostTables,
     sequence: KernelSequence,
@@ -97,8 +92,9 @@ def _cheapest(
     """Where holes between activations are too much, of chips with that much less memory."""
     needed = segment_memory(tables, sequence, relayed=passing == "relayed")
     for _ in range(TRIES):
+        memory = without_stream_buffer(needed)._replace(sram_bytes=tables.sram_bytes)
         found = _cheapest_without_holes(
-            tables, sequence, problem, passing, num_chips, limits_s, replicates=replicates
+            tables, sequence, problem, memory, num_chips, limits_s, replicates=replicates
         )
         shortage = 0 if found is None else shortage_bytes(needed, found.cuts)
         if shortage <= 0:
@@ -111,7 +107,7 @@ def _cheapest_without_holes(
     tables: CostTables,
     sequence: KernelSequence,
     problem: SliceProblem,
-    passing: Passing,
+    memory: SegmentMemory,
     num_chips: tuple[int, int],
     limits_s: tuple[float, float],
     *,
@@ -130,7 +126,7 @@ def _cheapest_without_holes(
         tables,
         sequence,
         problem,
-        _memory(tables, sequence, passing),
+        memory,
         classes,
         reads=weight_reads(tables, sequence),
         most_chips=chips if replicates else 1,
