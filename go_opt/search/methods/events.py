@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-import numpy as np
-
 from go_opt.common.arrays import IntArray
 from go_opt.env import CostTables, Target
 from go_opt.env.copies.expanded_tables import Copies
@@ -20,13 +18,10 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import Request
 from go_opt.solver import Bound
-from go_opt.solver.orders.cheapest import OrderPlan
 from go_opt.solver.problem.op_constraints import OpConstraints
 from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.segment_rules import SegmentRules
 
-# A search short of time ends after this many orders in a row without a better plan.
-PATIENCE: Final = 4000
 POLL_S: Final = 0.005  # between two looks at what runs in the background
 
 
@@ -110,34 +105,6 @@ def waiting_until(is_over: Callable[[], bool]) -> Iterator[Waiting]:
     while not is_over():
         time.sleep(POLL_S)
         yield Waiting()
-
-
-def proposal_or_miss(search: SearchView, method: str, plan: OrderPlan | None) -> Proposal | Miss:
-    """A sliced order as a proposal, where it is better than the best plan.
-
-    Where only placements are decided, ops run in the default order.
-    """
-    if plan is None or plan.interval_s >= search.best_s:
-        return Miss(method)
-    is_open = search.request.decide == "all"
-    order = plan.order if is_open else np.arange(search.graph.num_ops, dtype=np.int32)
-    given = plan.placement, order, plan.fusion_group
-    return Proposal(method, *given, replication=plan.replication, expected_s=plan.interval_s)
-
-
-def order_events(
-    search: SearchView, method: str, tried: Iterator[OrderPlan | None]
-) -> Iterator[Proposal | Miss]:
-    """An event for each order that was sliced, None where slicing was of no use.
-
-    Ends with the time; short of it, after :data:`PATIENCE` in a row without a better plan as well.
-    """
-    misses, best_s = 0, search.best_s
-    for plan in tried:
-        misses, best_s = (misses + 1, best_s) if search.best_s == best_s else (0, search.best_s)
-        if search.is_late or (misses > PATIENCE and search.request.max_evaluations is None):
-            return
-        yield proposal_or_miss(search, method, plan)
 
 
 def passing_of(target: Target, request: Request) -> Passing:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
-from go_opt.search.methods.events import Event, SearchView, order_events
+from go_opt.search.methods.events import Event, Miss, Proposal, SearchView
 from go_opt.solver.orders.cheapest import HOPELESS, OrderPlan, Slicer
 from go_opt.solver.orders.instance import instance
 from go_opt.solver.orders.joint_orders import joint_orders
 
+METHOD: Final = "slice: orders and kernels"
+# A search short of time ends after this many orders in a row without a better plan.
+PATIENCE: Final = 4000
+
 
 def joint_keys(search: SearchView) -> Iterator[Event]:
-    """One event for each slicing."""
+    """One event for each slicing.
+
+    Ends with the time; short of it, after :data:`PATIENCE` in a row without a better plan as well.
+    """
     case = instance(search.graph, search.target)
     slicer = Slicer(case, search.passing, search.rules, HOPELESS * search.best_s, search.replicates)
 
@@ -22,5 +30,17 @@ def joint_keys(search: SearchView) -> Iterator[Event]:
         replication = plan.replication if search.replicates else None
         return OrderPlan(plan.placement, plan.order, plan.fusion_group, search.best_s, replication)
 
-    plans = joint_orders(slicer, seed=search.request.seed, known=known)
-    yield from order_events(search, "slice: orders and kernels", plans)
+    misses, best_s = 0, search.best_s
+    for plan in joint_orders(slicer, seed=search.request.seed, known=known):
+        misses, best_s = (misses + 1, best_s) if search.best_s == best_s else (0, search.best_s)
+        if search.is_late or (misses > PATIENCE and search.request.max_evaluations is None):
+            return
+        yield _event(search, plan)
+
+
+def _event(search: SearchView, plan: OrderPlan | None) -> Event:
+    """A sliced order where it is better than the best plan; None: slicing was of no use."""
+    if plan is None or plan.interval_s >= search.best_s:
+        return Miss(METHOD)
+    given = plan.placement, plan.order, plan.fusion_group
+    return Proposal(METHOD, *given, replication=plan.replication, expected_s=plan.interval_s)
