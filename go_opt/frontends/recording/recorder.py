@@ -168,6 +168,10 @@ class Recorder:
         shape, *others = self._shapes[tensor]
         return elements if others or not shape else shape
 
+    def _with_shapes(self, op: RecordedOp) -> RecordedOp:
+        writes = tuple((name, self._size(name, elements), dtype) for name, elements, dtype in op.writes)
+        return replace(op, writes=writes)
+
     def build(
         self,
         name: str,
@@ -180,9 +184,7 @@ class Recorder:
         for source, (elements, dtype, kind) in self._sources.items():
             builder.add_tensor(source, self._size(source, elements), dtype, kind)
         wanted = [str(value.tensor) for value in outputs if value.kind == "activation"]
-        for op in live_ops(self.ops, wanted):
-            writes = tuple((name, self._size(name, elements), dtype) for name, elements, dtype in op.writes)
-            add_ops(builder, [replace(op, writes=writes)])
+        add_ops(builder, map(self._with_shapes, live_ops(self.ops, wanted)))
         for tensor in dict.fromkeys(wanted):
             builder.mark_output(tensor)
         return builder.build()
