@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from go_opt.agents.policy.network import Policy
     from go_opt.agents.training.finetune import FinetuneRequest
     from go_opt.agents.training.job import BestPlan, Progress, Trained
-    from go_opt.agents.training.problems.environment import Environment
+    from go_opt.agents.training.problems.environment import CheckedSession, Environment
 
 PLAN_NAME: Final = "plan.json"
 SEARCHED_NAME: Final = "searched.json"  # the plan of the search, so that a run that goes on has the same
@@ -198,6 +198,8 @@ def finetune(
     from go_opt.agents.policy.compilation_cache import enable_compilation_cache
     from go_opt.agents.training.finetune import FinetuneRequest, finetuning_settings
     from go_opt.agents.training.finetune import finetune as run
+    from go_opt.agents.training.problems.environment import greedy_objective_s, open_session
+    from go_opt.solver.orders.instance import instance
 
     enable_compilation_cache()
     request = FinetuneRequest(
@@ -211,13 +213,20 @@ def finetune(
         on_progress=on_progress,
         should_stop=of_any_host(should_stop),
     )
-    # Who stops a training does not wait for a search.
-    is_complete = trained.step == trained.steps
-    searched = _searched(request, Path(folder), answers, should_stop) if is_complete else []
-    found = [(best.interval_s, _verified(learnt, on, best))] if (best := trained.best_plan) else []
-    if not (found or searched):
+    best, is_complete = trained.best_plan, trained.step == trained.steps
+    if best is None and not is_complete:
         return _result(folder, trained)
-    best_interval_s, plan = min([*found, *searched], key=operator.itemgetter(0))
+    with open_session(answers, learnt, on) as session:
+        greedy_s = greedy_objective_s(session, instance(learnt, on))
+        # Who stops a training does not wait for a search.
+        objective: Objective = getattr(answers, "objective", "throughput")
+        found = _searched(session, request, Path(folder), objective, should_stop) if is_complete else []
+    searched_interval_s = found[0][0] if found else None
+    if best is not None:
+        found.insert(0, (best.interval_s, _verified(learnt, on, best)))
+    if not found:
+        return _result(folder, trained)
+    best_interval_s, plan = min(found, key=operator.itemgetter(0))
     plan_file = Path(folder) / PLAN_NAME
     if jax.process_index() == 0:
         save_plan(plan, plan_file, names_to_dict(learnt, plan))
@@ -227,8 +236,8 @@ def finetune(
         plan=plan,
         plan_file=plan_file,
         best_interval_s=best_interval_s,
-        reference_interval_s=_greedy_interval_s(learnt, on, answers),
-        searched_interval_s=searched[0][0] if searched else None,
+        reference_interval_s=greedy_s if math.isfinite(greedy_s) else None,
+        searched_interval_s=searched_interval_s,
     )
 
 
@@ -264,37 +273,27 @@ def _verified(graph: Graph, target: Target, best: BestPlan) -> Plan:
 
 
 def _searched(
-    request: FinetuneRequest, folder: Path, environment: Environment, should_stop: Callable[[], bool]
+    session: CheckedSession,
+    request: FinetuneRequest,
+    folder: Path,
+    objective: Objective,
+    should_stop: Callable[[], bool],
 ) -> list[tuple[float, Plan]]:
     """The plan that a search finds, and its seconds by the environment; nothing where that takes none."""
-    from go_opt.agents.training.problems.environment import open_session
-
     graph, target, file = request.graph, request.target, folder / SEARCHED_NAME
-    with open_session(environment, graph, target) as session:
-        is_whole = session.takes_plans
-        if not file.exists():
-            objective: Objective = getattr(environment, "objective", "throughput")
-            try:
-                found = optimize(
-                    graph, target, objective=objective, budget_s=SEARCH_S, seed=request.seed, relays=is_whole,
-                    replication=is_whole, splits=False, policy=None, should_stop=should_stop,
-                )  # fmt: skip
-            except InfeasibleError:
-                return []
-            save_plan(found.plan, file)
-        plan = load_plan(file)
-        if not is_whole and plan.clones:
+    is_whole = session.takes_plans
+    if not file.exists():
+        try:
+            found = optimize(
+                graph, target, objective=objective, budget_s=SEARCH_S, seed=request.seed, relays=is_whole,
+                replication=is_whole, splits=False, policy=None, should_stop=should_stop,
+            )  # fmt: skip
+        except InfeasibleError:
             return []
-        arrays = (plan.placement[None], plan.order[None], plan.fusion_group[None])
-        answer = session.evaluate_plans([plan]) if is_whole else session.evaluate(*arrays)
+        save_plan(found.plan, file)
+    plan = load_plan(file)
+    if not is_whole and plan.clones:
+        return []
+    arrays = (plan.placement[None], plan.order[None], plan.fusion_group[None])
+    answer = session.evaluate_plans([plan]) if is_whole else session.evaluate(*arrays)
     return [(float(answer.objective_s[0]), plan)] if answer.valid[0] else []
-
-
-def _greedy_interval_s(graph: Graph, target: Target, environment: Environment) -> float | None:
-    """Of the compiler's greedy plan, by the environment; None where it is not valid."""
-    from go_opt.agents.training.problems.environment import greedy_objective_s, open_session
-    from go_opt.solver.orders.instance import instance
-
-    with open_session(environment, graph, target) as session:
-        interval_s = greedy_objective_s(session, instance(graph, target))
-    return interval_s if math.isfinite(interval_s) else None
