@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import gc
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -111,3 +114,50 @@ def test_numba_and_collections_are_left_as_they_were() -> None:
     with quick_compilation():
         assert BaseFunction.get_call_type is not before[1]
     assert (gc.get_threshold(), BaseFunction.get_call_type) == before
+
+
+def test_inner_functions_get_no_machine_code(tmp_path: Path) -> None:
+    """The second process loads the inner function from the cache, and compiles another caller of it."""
+    (tmp_path / "kernels.py").write_text(KERNELS, "utf-8")
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    environment.pop("NUMBA_DISABLE_JIT", None)
+    for caller, expected in (("twice", "[4.0, 8.0] True"), ("thrice", "[6.0, 12.0] False")):
+        command = [sys.executable, "-c", CALL.format(caller=caller)]
+        ran = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        assert ran.stdout.strip() == expected
+    loaded = {name.split(".")[1].split("-")[0] for name in os.listdir(next((tmp_path / "cache").iterdir()))}
+    assert loaded == {"doubled", "twice", "thrice"}
+
+
+KERNELS: Final = """
+import numpy as np
+from go_opt.common.compiling import compiled, compiled_inner
+
+@compiled_inner
+def doubled(values):
+    out = np.empty_like(values)
+    for i in range(len(values)):
+        out[i] = 2 * values[i]
+    return out
+
+@compiled
+def twice(values):
+    return doubled(values) * 2
+
+@compiled
+def thrice(values):
+    return doubled(values) * 3
+"""
+CALL: Final = """
+import sys
+sys.path.insert(0, "")
+import numpy as np
+from go_opt.common.compiling import quick_compilation
+with quick_compilation():
+    import kernels
+    result = kernels.{caller}(np.array([1.0, 2.0]))
+    inner = next(iter(kernels.doubled.overloads.values()))
+print(result.tolist(), "_finalize_final_module" in vars(inner.library))
+"""

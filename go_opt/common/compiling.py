@@ -20,6 +20,8 @@ from numba import njit
 from numba.core.targetconfig import ConfigStack
 from numba.core.types.functions import BaseFunction
 
+from go_opt.common.inner_code import no_inner_machine_code
+
 _Decorator = Callable[[Callable[..., Any]], Any]
 _OUTER: Final[dict[str, Any]] = {"cache": True, "nogil": True, "no_cfunc_wrapper": True}
 _INNER: Final[dict[str, Any]] = {**_OUTER, "no_cpython_wrapper": True}
@@ -34,10 +36,11 @@ uncounted_inner: Final[_Decorator] = njit(**_INNER, **_UNCOUNTED)
 
 @contextmanager
 def quick_compilation() -> Iterator[None]:
-    """While kernels compile: in four fifths of the time.
+    """While kernels compile: in three fifths of the time.
 
-    Compiling makes many objects and little garbage, so that is rarely collected. And numba tries up to
-    twenty implementations of each ``+`` and ``max``: here once for each types of arguments.
+    Inner functions get no machine code. Compiling makes many objects and little garbage, so that is rarely
+    collected. And numba tries up to twenty implementations of each ``+`` and ``max``: here once for each
+    types of arguments.
     """
     numba_calls: Any = BaseFunction
     thresholds, find = gc.get_threshold(), numba_calls.get_call_type
@@ -55,7 +58,8 @@ def quick_compilation() -> Iterator[None]:
     gc.set_threshold(50_000, *thresholds[1:])
     numba_calls.get_call_type = find_once
     try:
-        yield
+        with no_inner_machine_code():
+            yield
     finally:
         numba_calls.get_call_type = find
         gc.set_threshold(*thresholds)
