@@ -26,7 +26,16 @@ from go_opt.solver.scheduling.schedule import plan_arrays
 from tests.env.test_makespan import US, in_us, measured_graph
 from tests.solver.cp_sat_oracle import cp_sat_makespan_s
 from tests.solver.test_bounds import least_makespan_s
-from tests.strategies import examples, kind_names, random_graph, random_target, seeds, small_mcm, toy_graph
+from tests.strategies import (
+    JIT_IS_ON,
+    examples,
+    kind_names,
+    random_graph,
+    random_target,
+    seeds,
+    small_mcm,
+    toy_graph,
+)
 
 FREE: dict[str, Any] = {"acyclic": False, "no_skip": "off", "triangle": "off"}
 ROUTED = ("ring", "all_to_all")  # from each chip to each
@@ -108,6 +117,7 @@ def test_annealing_finds_the_best_schedule_of_tiny_graphs(seed: int) -> None:
     assert annealing.best_s == pytest.approx(least_makespan_s(graph, target, fusion_is_open=True), rel=1e-9)
 
 
+@pytest.mark.skipif(not JIT_IS_ON, reason="minutes where the kernels run interpreted")
 @pytest.mark.parametrize("seed", range(6))
 def test_annealing_reaches_what_cp_sat_proves(seed: int) -> None:
     rng = np.random.default_rng(seed)
