@@ -18,7 +18,7 @@ from go_opt.env import Target, load_target
 from go_opt.errors import InfeasibleError, InvalidInputError, PolicyError
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request, Step
-from go_opt.search import portfolio, table
+from go_opt.search import optimizer, portfolio, table
 from go_opt.search.methods import events, guesses
 from go_opt.search.methods.guesses import PATIENCE
 from go_opt.search.optimizer import optimize_request
@@ -160,6 +160,19 @@ def test_it_does_not_take_part_on_a_huge_graph(graph: Graph) -> None:
     assert policy_takes_part(huge, target, Request(budget_s=10))
     assert not policy_takes_part(huge, target, Request(budget_s=9.9))
     assert policy_takes_part(huge, target, Request(max_evaluations=100))
+
+
+def test_nobody_waits_for_the_kernels_of_the_shipped_one(
+    graph: Graph, target: Target, asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions = asking()
+    monkeypatch.setattr(optimizer, "are_compiled", lambda: False)
+    counted, timed = {"max_evaluations": LEAST_EVALUATIONS}, {"budget_s": LEAST_BUDGET_S}
+    for shipped, options, is_asked in ((FILE, timed, False), (FILE, counted, True), (None, timed, True)):
+        monkeypatch.setattr(optimizer, "find_policy", lambda name, shipped=shipped: shipped)
+        del questions[:]
+        search(graph, target, **options)
+        assert bool(questions) == is_asked
 
 
 @pytest.mark.parametrize("options", [{"decide": "placement"}, {"max_evaluations": 5}])
