@@ -1,6 +1,16 @@
 """networkx graphs: importer, exporter and the node-link JSON form.
 
-The attributes are documented in ``docs/importers.md``.
+All attributes are optional; defaults are in brackets.
+
+- Graph: ``name`` ("graph"), ``precision`` ("native", or "as-is"), ``dims`` (dimension -> size),
+  ``tensor_order`` (tensor names).
+- Node: ``op_type``, an ONNX name if there is one ("Unknown"); ``op_class``, "matrix", "vector" or
+  "data_movement" (by ``op_type``); ``flops`` (0); ``dtype`` of the op, its outputs and weights ("float32");
+  ``measured_s``, chip kind -> seconds; ``excluded_kinds``.
+- Outputs of a node: ``outputs``, tensor -> elements, or the elements of one tensor (one tensor of 0);
+  ``output_dtypes``, tensor -> dtype; ``graph_outputs``, those the host reads (all of a sink, else none).
+- ``weight_elements``, size of one weight ``<node>.weight``; ``weights``, ``inputs``, tensor -> ``{elements,
+  dtype, touched}``. Edge: ``tensors`` of the source (all), ``touched``, tensor -> elements read (all).
 """
 
 from __future__ import annotations

@@ -23,9 +23,7 @@ DOCKER = ROOT / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text("utf-8")
 README = (DOCKER / "README.md").read_text("utf-8")
 COMPOSE = yaml.safe_load((DOCKER / "compose.yaml").read_text("utf-8"))
-DEPLOYMENT, SERVICE, BUDGET = yaml.safe_load_all(
-    next(block for block in re.findall(r"```yaml\n(.*?)```", README, re.DOTALL) if "Deployment" in block)
-)
+DEPLOYMENT, SERVICE, BUDGET = yaml.safe_load_all((DOCKER / "kubernetes.yaml").read_text("utf-8"))
 POD = DEPLOYMENT["spec"]["template"]["spec"]
 (CONTAINER,) = POD["containers"]
 
