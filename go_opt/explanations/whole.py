@@ -14,7 +14,6 @@ from go_opt.env.critical_path import CriticalPath, critical_path
 from go_opt.env.model.metrics import objective_s
 from go_opt.env.peak_memory import PeakMemory, peak_memory
 from go_opt.errors import PlanError
-from go_opt.explanations.blocks import Blocks, repeated_blocks
 from go_opt.explanations.loads import Loads
 from go_opt.explanations.moves import Mover, Neighbourhood, Resize, best_resize
 from go_opt.explanations.terms import TensorPart, Term, Terms, original_names
@@ -67,7 +66,6 @@ class PlanExplanation:
     relays: tuple[RelayUse, ...]
     clones: tuple[CloneUse, ...]
     splits: tuple[SplitUse, ...]
-    blocks: tuple[Blocks, ...]
     provenance: tuple[tuple[str, int], ...]  # where decisions came from, and of how many ops
     objective: Objective = "throughput"  # of which bound, what-ifs and loads are told
     path: CriticalPath | None = None  # of the makespan, where that is the objective of a valid plan
@@ -164,7 +162,6 @@ def explain_plan(
         relays=relay_uses(graph, plan, terms),
         clones=clone_uses(graph, plan, terms),
         splits=split_uses(graph, target, plan),
-        blocks=repeated_blocks(graph, plan),
         provenance=_provenance(plan),
         objective=objective,
         path=critical_path(graph, target, plan) if runs_alone else None,

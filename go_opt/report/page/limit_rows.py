@@ -11,7 +11,7 @@ from go_opt.explanations.terms import KernelPart, TensorPart, Term
 from go_opt.report.explanation import LEAST_GAIN, moves_line, resize_line
 from go_opt.report.op_explanation import because_text, change_text
 from go_opt.report.page.subject import Subject
-from go_opt.report.parts.plan_lines import blocks_lines, copies_lines, memory_lines, origin_lines
+from go_opt.report.parts.plan_lines import copies_lines, memory_lines, origin_lines
 from go_opt.report.parts.term_lines import idle_line, path_lines, slack_line
 from go_opt.report.parts.wording import named_stage
 
@@ -41,7 +41,7 @@ def limit_rows(subject: Subject) -> dict[str, Any]:
         "help_lines": [*_help_lines(subject)],
         "lines": [
             line
-            for lines in (memory_lines(told), copies_lines(told), blocks_lines(told), origin_lines(told))
+            for lines in (memory_lines(told), copies_lines(told), origin_lines(told))
             for line in lines
             if line
         ],
