@@ -96,8 +96,11 @@ def whole_case(
 
 
 def as_loaded(
-    graph: Graph | nx.DiGraph | str | Path, dims: Mapping[str, int] | None, precision: Precision
+    graph: Graph | nx.DiGraph | str | Path,
+    dims: Mapping[str, int] | None = None,
+    precision: Precision = "native",
 ) -> Graph:
+    """A graph from itself, a networkx graph, or what :func:`load` reads."""
     if isinstance(graph, str | Path):
         return load(graph, dims=dims, precision=precision)
     if dims or precision != "native":
@@ -111,4 +114,5 @@ def costed(graph: Graph, target: Target, costs: str | Path | None) -> Graph:
 
 
 def as_target(target: Target | str | Path) -> Target:
+    """A target from itself, a name or a path."""
     return target if isinstance(target, Target) else load_target(target)
