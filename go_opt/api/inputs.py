@@ -12,7 +12,7 @@ from go_opt.errors import InvalidInputError, ModelError
 from go_opt.frontends.graph_like import as_graph
 from go_opt.measured_costs import with_measured_costs
 from go_opt.model.codecs.plan_json import load_plan
-from go_opt.model.graph import Graph, Precision
+from go_opt.model.graph import Graph, Precision, check_precision
 from go_opt.model.plan import Plan
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ def load(
     Raises:
       ModelError, GraphError: the file is missing or malformed; one sentence says why.
     """
-    if precision not in ("native", "as-is"):
-        raise InvalidInputError(f"precision must be native or as-is, not {precision!r}.", field="precision")
+    check_precision(precision)
     name = str(path)
     if name.startswith(ZOO_PREFIX):
         _refuse_dims(name, dims)
