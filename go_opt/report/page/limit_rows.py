@@ -34,7 +34,7 @@ def limit_rows(subject: Subject) -> dict[str, Any]:
         "more_binding": max(len(told.binding) - MOST_TERMS, 0) if of_interval else 0,
         "path": _path(subject),
         "next": [
-            {"name": subject.names.term(name), "seconds": seconds, "share": _share(subject, seconds)}
+            {"name": subject.names.term(name), "seconds": seconds, "share": subject.share(seconds)}
             for name, seconds in (told.next_terms[:MOST_NEXT] if of_interval else ())
         ],
         "helps": [*_helps(subject)],
@@ -171,7 +171,3 @@ def _help_lines(subject: Subject) -> Iterator[str]:
         yield resize_line(told.resize, subject.names, interval_s)
     if told.moves is not None and told.moves.tried:
         yield moves_line(told.moves, interval_s)
-
-
-def _share(subject: Subject, seconds: float) -> float:
-    return seconds / subject.whole_s if subject.whole_s else 0.0
