@@ -62,9 +62,7 @@ def as_environment(environment: str | Environment, workers: int) -> Environment:
     # gRPC loads where it is needed.
     from go_opt.service.environment.remote_environment import RemoteEnvironment
 
-    remote = RemoteEnvironment(environment)
-    remote.connect()
-    return remote
+    return RemoteEnvironment(environment).connect()
 
 
 def as_lessons(names: Iterable[str]) -> tuple[Lesson, ...]:
