@@ -26,6 +26,7 @@ from go_opt.agents.inputs.features import GraphFeatures, graph_features
 from go_opt.agents.inputs.op_types import NUM_OP_TYPES
 from go_opt.agents.training.problems.cases import reference_interval_s
 from go_opt.agents.training.problems.environment import Environment, greedy_objective_s, open_session
+from go_opt.api.inputs import as_loaded, as_target
 from go_opt.common.arrays import BoolArray
 from go_opt.env import INVALID_REWARD, Target, reward
 from go_opt.errors import InfeasibleError, InvalidInputError
@@ -34,7 +35,7 @@ from go_opt.model.plan import Plan
 from go_opt.solver import Solver, placement_problem, rule_tables
 from go_opt.solver.orders.instance import instance
 from go_opt.solver.propagation.modes import MAX_BACKTRACKS
-from go_opt.training_inputs import as_any_graph, as_environment, as_target
+from go_opt.training_inputs import as_environment
 
 ID: Final = "GoOpt/Placement-v0"
 _UNDECIDED: Final = -1
@@ -74,7 +75,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
             raise InvalidInputError(
                 f"max_backtracks is {max_backtracks}, must be 0 or more.", field="max_backtracks"
             )
-        self.graph, self.target = as_any_graph(graph), as_target(target)
+        self.graph, self.target = as_loaded(graph), as_target(target)
         self.plan: Plan | None = None  # of the last complete episode
         self._max_backtracks = max_backtracks
         self._instance = instance(self.graph, self.target)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from go_opt.api import optimize
+from go_opt.api.inputs import as_loaded, as_target
 from go_opt.env import Target
 from go_opt.env.model.metrics import Fidelity, Objective
 from go_opt.errors import InfeasibleError
@@ -20,11 +21,9 @@ from go_opt.result import check_seed
 from go_opt.solver import verify
 from go_opt.training_inputs import (
     SplitOrNone,
-    as_any_graph,
     as_environment,
     as_lessons,
     as_policy,
-    as_target,
     check_folder,
     of_any_host,
     zoo_graphs,
@@ -121,7 +120,7 @@ def pretrain(
     check_folder(folder)
     answers = as_environment(environment, workers)
     on = as_target(target)
-    chosen = [as_any_graph(graph) for graph in graphs]
+    chosen = [as_loaded(graph) for graph in graphs]
     chosen += zoo_graphs(split or ("none" if chosen else "train"), on, most_ops)
     held_out = zoo_graphs("validation", on, MOST_VALIDATION_OPS) if validation is None else validation
 
@@ -134,7 +133,7 @@ def pretrain(
     enable_compilation_cache()
     request = PretrainRequest(
         graphs=chosen,
-        validation=[as_any_graph(graph) for graph in held_out],
+        validation=[as_loaded(graph) for graph in held_out],
         target=on,
         samples=samples,
         seed=seed,
@@ -191,7 +190,7 @@ def finetune(
     check_folder(folder)
     answers = as_environment(environment, workers)
     on = as_target(target)
-    learnt = as_any_graph(graph)
+    learnt = as_loaded(graph)
 
     import jax
 
@@ -213,7 +212,7 @@ def finetune(
         on_progress=on_progress,
         should_stop=of_any_host(should_stop),
     )
-    best, is_complete = trained.best_plan, trained.step == trained.steps
+    best, is_complete = trained.best_plan, trained.is_complete
     if best is None and not is_complete:
         return _result(folder, trained)
     with open_session(answers, learnt, on) as session:

@@ -7,20 +7,16 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
-from go_opt.api import load
 from go_opt.common.files import make_folder
-from go_opt.env import Target, load_target, load_zoo, zoo_entries
+from go_opt.env import Target, load_zoo, zoo_entries
 from go_opt.env.model.metrics import Fidelity
 from go_opt.env.zoo import SPLITS, Split
 from go_opt.errors import InvalidInputError, PolicyError
-from go_opt.frontends.graph_like import as_graph
 from go_opt.model.graph import Graph
 from go_opt.search.policies import find_policy
 
 # JAX loads where it is needed, not where this is imported.
 if TYPE_CHECKING:
-    import networkx as nx
-
     from go_opt.agents.policy.network import Policy
     from go_opt.agents.training.problems.environment import Environment
     from go_opt.agents.training.problems.lessons import Lesson
@@ -46,16 +42,6 @@ def check_folder(folder: str | Path) -> None:
         raise InvalidInputError(f"folder {str(folder)!r} cannot be written to.", field="folder")
 
 
-def as_any_graph(graph: Graph | nx.DiGraph | str | Path) -> Graph:
-    """A graph from what the doors take for one: itself, a networkx graph, or what ``load`` reads."""
-    return load(graph) if isinstance(graph, str | Path) else as_graph(graph)
-
-
-def as_target(target: Target | str | Path) -> Target:
-    """A target from itself, a name or a path."""
-    return target if isinstance(target, Target) else load_target(target)
-
-
 def as_environment(environment: str | Environment, workers: int) -> Environment:
     """Your own as it is; a fidelity with ``workers`` threads; a service at ``HOST:PORT``.
 
@@ -76,9 +62,7 @@ def as_environment(environment: str | Environment, workers: int) -> Environment:
     # gRPC loads where it is needed.
     from go_opt.service.environment.remote_environment import RemoteEnvironment
 
-    remote = RemoteEnvironment(environment)
-    remote.connect()
-    return remote
+    return RemoteEnvironment(environment).connect()
 
 
 def as_lessons(names: Iterable[str]) -> tuple[Lesson, ...]:

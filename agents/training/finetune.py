@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -47,11 +46,6 @@ class FinetuneRequest:
         if self.samples < 1:
             raise InvalidInputError(f"samples is {self.samples}, must be 1 or more.", field="samples")
 
-    @property
-    def steps(self) -> int:
-        """Steps that take at least so many samples."""
-        return math.ceil(self.samples / (self.settings.graphs_per_step * self.settings.samples_per_graph))
-
     def to_json(self) -> dict[str, Any]:
         """What tells this request from others, as plain values."""
         return {
@@ -93,7 +87,7 @@ def finetune(
         parameters=request.policy.parameters,
         draw=lambda step: (cases, bucket),
         environment=environment,
-        steps=request.steps,
+        samples=request.samples,
         seed=request.seed,
         workers=workers,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,11 +28,21 @@ class Job:
     parameters: nnx.State  # to start from
     draw: Callable[[int], tuple[list[Case], Bucket]]  # the graphs of a step, from its number alone
     environment: Environment
-    steps: int
+    samples: int  # evaluations, validation left out; rounded up to whole steps
     seed: int
     validation: Sequence[Case] = ()  # with some, the policy kept is the best on them; else the last
     validate_every: int = 100  # steps
     workers: int = 1  # threads that play the graphs of a step
+
+    @property
+    def samples_per_step(self) -> int:
+        """Evaluations of a step, of all hosts."""
+        return self.settings.graphs_per_step * self.settings.samples_per_graph
+
+    @property
+    def steps(self) -> int:
+        """Steps that take at least so many samples."""
+        return math.ceil(self.samples / self.samples_per_step)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -64,11 +63,6 @@ class PretrainRequest:
                     field="graphs",
                 )
 
-    @property
-    def steps(self) -> int:
-        """Steps that take at least so many samples."""
-        return math.ceil(self.samples / (self.settings.graphs_per_step * self.settings.samples_per_graph))
-
     def to_json(self) -> dict[str, Any]:
         """What tells this request from others, as plain values."""
         return {
@@ -116,7 +110,7 @@ def pretrain(
         parameters=initial_parameters(request.config, request.seed),
         draw=lambda step: curriculum.draw(request.seed, step, settings.graphs_per_step),
         environment=environment,
-        steps=request.steps,
+        samples=request.samples,
         seed=request.seed,
         validation=[case(graph, request.target) for graph in request.validation],
         validate_every=request.validate_every,

@@ -104,7 +104,7 @@ def _advance(
         executor=executor,
     )
     on_step(step)
-    samples = state.samples + job.settings.graphs_per_step * job.settings.samples_per_graph
+    samples = state.samples + job.samples_per_step
     state = replace(
         state, learner=after, step=state.step + 1, samples=samples, best_plan=_best(state.best_plan, step)
     )

@@ -1,19 +1,66 @@
-"""How many chips a model needs: the doors of ``go-opt chips`` and ``optimize --fewest-chips``."""
+"""How many chips a model needs: the doors of ``go-opt chips`` and ``optimize --fewest-chips``.
+
+Plans are made for the first chips of a package alone. One for fewer chips is a plan for more, so what
+is reached never grows with their number. A lower bound above what is asked proves that a number of
+chips is too small; a search that does not reach it proves nothing, and the answer says which of the
+two it is.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
-from go_opt.api import chip_counts as counting
-from go_opt.api.chip_counts import ChipCount, FewestChips
-from go_opt.env import Target, load_target
-from go_opt.errors import InvalidInputError
+from go_opt.api.inputs import as_target
+from go_opt.common.units import format_duration
+from go_opt.env import Target, evaluate_plan
+from go_opt.env.copies.splits import planned_graph
+from go_opt.env.target import first_chips
+from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.result import ONLY, OptimizeResult, Request, Step
+from go_opt.search.bounds import lower_bound
+from go_opt.search.limits import refuse_unreachable
 from go_opt.search.optimizer import optimize_request
 from go_opt.search.policies import find_policy
+from go_opt.search.simulated_claim import simulated_answer
+from go_opt.search.splits.ways import divisible_ops
+
+_Count = Callable[[int], "ChipCount"]
+TOLERANCE: Final = 1e-9  # of an interval, as a share
+
+
+@dataclass(frozen=True, eq=False)
+class ChipCount:
+    """What ``chips`` chips reach."""
+
+    chips: int  # that plans may use
+    result: OptimizeResult | None  # on the whole package; its bound is for this many chips. None: no plan
+    is_proven: bool  # of no plan, or of one that is too slow: whether it is proven
+    reason: str  # of no plan: why
+
+
+@dataclass(frozen=True, eq=False)
+class FewestChips:
+    """The fewest chips with which a plan as fast as asked was found."""
+
+    result: OptimizeResult  # its plan
+    chips: int  # the plan uses
+    is_proven: bool  # whether one chip less is proven to be too few
+    tried: tuple[ChipCount, ...]  # ascending
+
+    @property
+    def claim(self) -> str:
+        """One sentence on how sure it is that fewer chips are not enough."""
+        if self.chips == 1:
+            return "there is no package with fewer."
+        fewer = "1 chip is" if self.chips == 2 else f"{self.chips - 1} are"
+        if self.is_proven:
+            return f"{fewer} proven to be too few."
+        return f"for {self.chips - 1} none was found, which proves nothing."
 
 
 def fewest_chips(
@@ -29,6 +76,8 @@ def fewest_chips(
 ) -> FewestChips:
     """The fewest chips with which a plan meets ``rate_per_s`` and the latency limit of ``request``.
 
+    Numbers of chips that a lower bound refutes are left out; the others are searched by bisection.
+
     Args:
       graph: of :func:`go_opt.load`.
       request: what is asked of each search; its budget is for each number of chips that is tried.
@@ -42,10 +91,37 @@ def fewest_chips(
       InvalidInputError: neither a rate nor a latency is asked, or not of objective throughput.
       TargetError: the target cannot be divided.
     """
-    asked = request or Request()
-    interval_s = interval_asked_s(asked, rate_per_s)
-    solve = _solver(graph, policy, on_step, should_stop)
-    return counting.fewest_chips(graph, _as_target(target), asked, interval_s, solve, on_count)
+    on, asked = as_target(target), request or Request()
+    longest_s = interval_asked_s(asked, rate_per_s) * (1 + TOLERANCE)
+    count = _counter(graph, on, asked, policy, on_step, should_stop)
+    if asked.objective != "throughput":
+        raise InvalidInputError("the fewest chips are those of objective throughput.", field="objective")
+    tried: dict[int, ChipCount] = {}
+
+    def reaches(chips: int) -> OptimizeResult | None:
+        tried[chips] = found = count(chips)
+        on_count(found)
+        return found.result if found.result and _taken_s(found.result) <= longest_s else None
+
+    best = reaches(on.num_chips)
+    if best is None:
+        raise _unreachable(tried[on.num_chips], longest_s)
+    refuted = 0  # the most chips that are proven to be too few
+    failed, enough = 0, best.plan.chips_used
+    while enough - failed > 1:
+        middle = (failed + enough) // 2
+        if _is_refuted(graph, first_chips(on, middle), asked, longest_s):
+            failed = refuted = middle
+            continue
+        found = reaches(middle)
+        if found is not None:
+            best, enough = found, found.plan.chips_used
+            continue
+        failed = middle
+        if _is_proof(tried[middle], longest_s):
+            refuted = middle
+    by_count = tuple(tried[chips] for chips in sorted(tried))
+    return FewestChips(best, enough, enough - 1 == refuted, by_count)
 
 
 def interval_asked_s(request: Request, rate_per_s: float | None) -> float:
@@ -73,35 +149,85 @@ def chip_counts(
 ) -> Iterator[ChipCount]:
     """What each number of chips reaches, as soon as it is known; by default 1, 2, 4, … and all.
 
-    Args and errors as :func:`fewest_chips`.
+    Args and errors as :func:`fewest_chips`; a number of chips that the target has not is a TargetError.
     """
-    on = _as_target(target)
-    numbers = counting.default_counts(on) if counts is None else counts
-    solve = _solver(graph, policy, on_step, should_stop)
-    return counting.chip_counts(graph, on, request or Request(), numbers, solve)
+    on = as_target(target)
+    doubled = [2**power for power in range(on.num_chips.bit_length())]
+    count = _counter(graph, on, request or Request(), policy, on_step, should_stop)
+    return map(count, sorted({*doubled, on.num_chips}) if counts is None else counts)
 
 
-def _solver(
+def _counter(
     graph: Graph,
+    target: Target,
+    request: Request,
     policy: str | Path | None,
     on_step: Callable[[Step], None],
     should_stop: Callable[[], bool],
-) -> counting.Solve:
+) -> _Count:
+    """What searches the first so many chips of ``target``."""
     file = find_policy(policy)
 
-    def solve(target: Target, request: Request) -> OptimizeResult:
-        return optimize_request(
-            graph,
-            target,
-            request,
-            policy=file,
-            policy_alone=policy == ONLY,
-            on_step=on_step,
-            should_stop=should_stop,
-        )
+    def count(chips: int) -> ChipCount:
+        part = first_chips(target, chips)
+        try:
+            result = optimize_request(
+                graph,
+                part,
+                request,
+                policy=file,
+                policy_alone=policy == ONLY,
+                on_step=on_step,
+                should_stop=should_stop,
+            )
+        except InfeasibleError as error:
+            return ChipCount(chips, None, error.is_proven, str(error))
+        return ChipCount(chips, _on_whole(graph, target, request, result), result.status == "OPTIMAL", "")
 
-    return solve
+    return count
 
 
-def _as_target(target: Target | str | Path) -> Target:
-    return target if isinstance(target, Target) else load_target(target)
+def _is_refuted(graph: Graph, target: Target, request: Request, longest_s: float) -> bool:
+    """Whether no plan of an interval of ``longest_s`` can be, as far as bounds tell."""
+    divisible = divisible_ops(graph, target, request)
+    try:
+        if not divisible.any():
+            refuse_unreachable(graph, target, request)
+    except InfeasibleError:
+        return True
+    return lower_bound(graph, target, request, divisible).seconds > longest_s
+
+
+def _on_whole(graph: Graph, target: Target, request: Request, result: OptimizeResult) -> OptimizeResult:
+    """``result`` for the first chips of ``target`` as one for all of them."""
+    plan = replace(result.plan, target=target.source, target_fingerprint=target.fingerprint)
+    graph = planned_graph(graph, plan)
+    whole = replace(result, plan=plan, metrics=evaluate_plan(graph, target, plan))
+    if result.simulated_interval_s is None:
+        return whole
+    return simulated_answer(graph, target, request, [whole])
+
+
+def _taken_s(result: OptimizeResult) -> float:
+    """The interval of a plan, the simulated one where it is longer."""
+    return max(result.metrics.interval_s, result.simulated_interval_s or 0.0)
+
+
+def _is_proof(found: ChipCount, longest_s: float) -> bool:
+    if found.result is None:
+        return found.is_proven
+    return found.result.lower_bound_s > longest_s
+
+
+def _unreachable(found: ChipCount, interval_s: float) -> InfeasibleError:
+    if found.result is None:
+        return InfeasibleError(found.reason, is_proven=found.is_proven)
+    is_proven = _is_proof(found, interval_s)
+    asked = f"an interval of {format_duration(interval_s)}"
+    bound = format_duration(found.result.lower_bound_s or math.inf)
+    known = f"no plan is faster than {bound}" if is_proven else f"the lower bound is {bound}"
+    return InfeasibleError(
+        f"no plan with {asked} was found on {found.chips} chips: the best takes "
+        f"{format_duration(_taken_s(found.result))}, {known}.",
+        is_proven=is_proven,
+    )

@@ -12,7 +12,7 @@ from go_opt.errors import InvalidInputError, ModelError
 from go_opt.frontends.graph_like import as_graph
 from go_opt.measured_costs import with_measured_costs
 from go_opt.model.codecs.plan_json import load_plan
-from go_opt.model.graph import Graph, Precision
+from go_opt.model.graph import Graph, Precision, check_precision
 from go_opt.model.plan import Plan
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ def load(
     Raises:
       ModelError, GraphError: the file is missing or malformed; one sentence says why.
     """
-    if precision not in ("native", "as-is"):
-        raise InvalidInputError(f"precision must be native or as-is, not {precision!r}.", field="precision")
+    check_precision(precision)
     name = str(path)
     if name.startswith(ZOO_PREFIX):
         _refuse_dims(name, dims)
@@ -96,8 +95,11 @@ def whole_case(
 
 
 def as_loaded(
-    graph: Graph | nx.DiGraph | str | Path, dims: Mapping[str, int] | None, precision: Precision
+    graph: Graph | nx.DiGraph | str | Path,
+    dims: Mapping[str, int] | None = None,
+    precision: Precision = "native",
 ) -> Graph:
+    """A graph from itself, a networkx graph, or what :func:`load` reads."""
     if isinstance(graph, str | Path):
         return load(graph, dims=dims, precision=precision)
     if dims or precision != "native":
@@ -111,4 +113,5 @@ def costed(graph: Graph, target: Target, costs: str | Path | None) -> Graph:
 
 
 def as_target(target: Target | str | Path) -> Target:
+    """A target from itself, a name or a path."""
     return target if isinstance(target, Target) else load_target(target)

@@ -13,7 +13,7 @@ from go_opt.env import Metrics, Target, evaluate_plan
 from go_opt.env.copies.splits import planned_graph
 from go_opt.env.model.metrics import Fidelity, check_fidelity
 from go_opt.env.model.timeline import Timeline
-from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
+from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import Objective, Request, check_seed
@@ -23,6 +23,7 @@ from go_opt.solver import Violation
 from go_opt.solver import verify as verify_plan
 from go_opt.solver.problem.user_constraints import UserConstraint
 from go_opt.solver.verify.splits import broken_splits
+from go_opt.solver.verify.verifier import rules_broken
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -55,7 +56,7 @@ def evaluate(
     """
     check_seed(seed)
     on_graph, on, decided = plan_case(graph, target, plan, costs)
-    violations = _violations(on_graph, on, decided, as_constraints(constraints))
+    violations = rules_broken(on_graph, on, decided, as_constraints(constraints))
     return _judged(evaluate_plan(on_graph, on, decided, fidelity=fidelity, seed=seed), violations)
 
 
@@ -87,7 +88,7 @@ def timeline(
     from go_opt.env.simulator.timeline import simulated_timeline
 
     on_graph, on, decided = plan_case(graph, target, plan, costs)
-    violations = _violations(on_graph, on, decided)
+    violations = rules_broken(on_graph, on, decided)
     run = simulated_timeline if fidelity == "simulated" else analytical_timeline
     ran = run(on_graph, on, decided, inferences)
     metrics = _judged(ran.metrics, violations)
@@ -150,16 +151,6 @@ def explain(
     divisible[[whole.op_index[split.op] for split in decided.splits]] = True
     bound = lower_bound(whole, on, request, divisible)
     return explain_plan(on_graph, on, decided, objective=objective, bound=bound, constraints=asked)
-
-
-def _violations(
-    graph: Graph, target: Target, plan: Plan, constraints: Sequence[UserConstraint] = ()
-) -> list[Violation]:
-    """Every rule ``plan`` breaks; raises where it is no plan for the graph at all."""
-    violations = verify_plan(graph, target, plan, constraints)
-    if any(violation.constraint == "shape" for violation in violations):
-        raise PlanError(violations[0].message, field="plan")
-    return violations
 
 
 def _judged(metrics: Metrics, violations: list[Violation]) -> Metrics:

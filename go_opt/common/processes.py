@@ -20,9 +20,9 @@ def module_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path}
 
 
-def resident_bytes(pid: int | None = None) -> int:
-    """Of a process, by default this one; 0 where the system does not tell."""
-    with suppress(OSError), open(f"/proc/{pid or 'self'}/statm", "rb") as numbers:
+def resident_bytes() -> int:
+    """Of this process; 0 where the system does not tell."""
+    with suppress(OSError), open("/proc/self/statm", "rb") as numbers:
         return int(numbers.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
 

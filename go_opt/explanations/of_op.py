@@ -15,7 +15,6 @@ from go_opt.errors import InvalidInputError
 from go_opt.explanations.loads import Loads
 from go_opt.explanations.moves import Cost, Move, Mover, plan_cost
 from go_opt.explanations.terms import KernelPart, Place, Terms, original_names
-from go_opt.explanations.whole import rules_broken
 from go_opt.model.codecs.fields import shown
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import NO_PRODUCER, OP_CLASSES, TENSOR_KINDS, Graph
@@ -23,6 +22,7 @@ from go_opt.model.plan import Plan
 from go_opt.result import Objective
 from go_opt.solver import Violation
 from go_opt.solver.problem.user_constraints import UserConstraint
+from go_opt.solver.verify.verifier import rules_broken
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def explain_op(
       PlanError: the plan was made for another graph or target, or is no plan for them at all.
       InvalidInputError: there is no such op; the message has the nearest names.
     """
-    violations = rules_broken(graph, target, plan, constraints)
+    violations = tuple(rules_broken(graph, target, plan, constraints))
     i = graph.op_index.get(op)
     if i is None:
         raise InvalidInputError(_unknown(graph, op), field="op")

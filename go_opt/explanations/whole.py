@@ -13,8 +13,6 @@ from go_opt.env.copies.relays import expand_plan
 from go_opt.env.critical_path import CriticalPath, critical_path
 from go_opt.env.model.metrics import objective_s
 from go_opt.env.peak_memory import PeakMemory, peak_memory
-from go_opt.errors import PlanError
-from go_opt.explanations.blocks import Blocks, repeated_blocks
 from go_opt.explanations.loads import Loads
 from go_opt.explanations.moves import Mover, Neighbourhood, Resize, best_resize
 from go_opt.explanations.terms import TensorPart, Term, Terms, original_names
@@ -34,8 +32,9 @@ from go_opt.explanations.what_if import OneMoreChip, WhatIf, one_more_chip, what
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import Objective
-from go_opt.solver import Bound, Violation, verify
+from go_opt.solver import Bound, Violation
 from go_opt.solver.problem.user_constraints import UserConstraint
+from go_opt.solver.verify.verifier import rules_broken
 
 EQUAL: Final = 1e-9  # terms that differ by less, relatively, bind together
 
@@ -67,7 +66,6 @@ class PlanExplanation:
     relays: tuple[RelayUse, ...]
     clones: tuple[CloneUse, ...]
     splits: tuple[SplitUse, ...]
-    blocks: tuple[Blocks, ...]
     provenance: tuple[tuple[str, int], ...]  # where decisions came from, and of how many ops
     objective: Objective = "throughput"  # of which bound, what-ifs and loads are told
     path: CriticalPath | None = None  # of the makespan, where that is the objective of a valid plan
@@ -115,7 +113,7 @@ def explain_plan(
     Raises:
       PlanError: the plan was made for another graph or target, or is no plan for them at all.
     """
-    violations = rules_broken(graph, target, plan, constraints)
+    violations = tuple(rules_broken(graph, target, plan, constraints))
     expanded, placed = expand_plan(graph, target, plan)
     tables = cost_tables(expanded, target)
     metrics = evaluate_plan(graph, target, plan)
@@ -164,26 +162,11 @@ def explain_plan(
         relays=relay_uses(graph, plan, terms),
         clones=clone_uses(graph, plan, terms),
         splits=split_uses(graph, target, plan),
-        blocks=repeated_blocks(graph, plan),
         provenance=_provenance(plan),
         objective=objective,
         path=critical_path(graph, target, plan) if runs_alone else None,
         one_more_chip=one_more_chip(expanded, target, placed) if runs_alone and not constraints else None,
     )
-
-
-def rules_broken(
-    graph: Graph, target: Target, plan: Plan, constraints: Sequence[UserConstraint]
-) -> tuple[Violation, ...]:
-    """Every rule and constraint that ``plan`` breaks.
-
-    Raises:
-      PlanError: it cannot even be costed.
-    """
-    violations = verify(graph, target, plan, constraints)
-    if any(violation.constraint == "shape" for violation in violations):
-        raise PlanError(violations[0].message, field="plan")
-    return tuple(violations)
 
 
 def _ops(graph: Graph, terms: tuple[Term, ...]) -> list[int]:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from go_opt.errors import GoOptError, ModelError
 from go_opt.model.builder import GraphBuilder
-from go_opt.model.graph import Graph, NodeWithoutOp, Precision
+from go_opt.model.graph import Graph, NodeWithoutOp, Precision, check_precision
 
 if TYPE_CHECKING:
     import onnx
 
     from go_opt.frontends.onnx.lowered import LoweredModel
-
-_NO_DIMS: Mapping[str, int] = MappingProxyType({})
 
 
 def from_onnx(
@@ -35,9 +32,8 @@ def from_onnx(
     Raises:
       ModelError, GraphError: one sentence that names the op, tensor or dimension at fault.
     """
-    if precision not in ("native", "as-is"):
-        raise ModelError(f"precision must be 'native' or 'as-is', not {precision!r}.", field="precision")
-    return import_onnx(path_or_model, _NO_DIMS if dims is None else dims, precision)[0]
+    check_precision(precision)
+    return import_onnx(path_or_model, dims or {}, precision)[0]
 
 
 def import_onnx(

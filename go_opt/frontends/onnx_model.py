@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import get_args
 
 from go_opt.errors import ModelError
-from go_opt.model.graph import Graph, Precision
+from go_opt.model.graph import Graph, Precision, check_precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,10 +23,7 @@ class OnnxModel:
     precision: Precision = "native"
 
     def __post_init__(self) -> None:
-        if self.precision not in get_args(Precision):
-            raise ModelError(
-                f"precision must be 'native' or 'as-is', not {self.precision!r}.", field="precision"
-            )
+        check_precision(self.precision)
 
     def graph(self) -> Graph:
         """The graph of the model.

@@ -9,7 +9,6 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from go_opt.errors import GoOptError, ModelError
@@ -18,12 +17,10 @@ from go_opt.frontends.torch.archive import read_program
 from go_opt.frontends.torch.nodes import root_class
 from go_opt.frontends.torch.sizes import Sizes
 from go_opt.frontends.torch.walk import Walker
-from go_opt.model.graph import Graph, Precision
+from go_opt.model.graph import Graph, Precision, check_precision
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
-
-_NO_DIMS: Mapping[str, int] = MappingProxyType({})
 
 
 def from_torch(
@@ -43,15 +40,14 @@ def from_torch(
     Raises:
       ModelError, GraphError: one sentence that names the op, tensor or dimension at fault.
     """
-    if precision not in ("native", "as-is"):
-        raise ModelError(f"precision must be 'native' or 'as-is', not {precision!r}.", field="precision")
+    check_precision(precision)
     if isinstance(program, str | os.PathLike):
         found, default = read_program(program), Path(program).stem
     else:
         found = _saved(program)
         default = root_class(found) or "program"
     try:
-        return _graph(found, name or default, _NO_DIMS if dims is None else dims, precision)
+        return _graph(found, name or default, dims or {}, precision)
     except GoOptError:
         raise
     except Exception as error:

@@ -91,6 +91,12 @@ def costed_dtype(codes: np.ndarray, native_dtype: str, precision: str) -> np.nda
     return np.where(IS_FLOATING[codes], DTYPE_CODE[native_dtype], codes).astype(codes.dtype)
 
 
+def costs_the_same(source: str, target: str, precision: str) -> bool:
+    """Whether a cast does nothing: in the native type, both sides of a floating one are the same."""
+    codes = dtype_code(source), dtype_code(target)
+    return codes[0] == codes[1] or (precision == "native" and bool(IS_FLOATING[list(codes)].all()))
+
+
 def size_bytes(elements: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """Bytes of tensors: elements times width, rounded up to whole bytes (int4)."""
     sizes: np.ndarray = (elements * DTYPE_BITS[codes] + 7) // 8

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray
+from go_opt.errors import ModelError
 from go_opt.model.csr import row_pointers
 from go_opt.model.dtypes import DTYPES
 
@@ -28,6 +29,12 @@ Precision = Literal["native", "as-is"]
 
 # Above 2**53 a count is no longer exact as float64, and sums of bytes may overflow int64.
 MAX_ELEMENTS: Final = 2**53
+
+
+def check_precision(precision: str) -> None:
+    """Raise ModelError where it is none."""
+    if precision not in get_args(Precision):
+        raise ModelError(f"precision must be 'native' or 'as-is', not {precision!r}.", field="precision")
 
 
 class NodeWithoutOp(NamedTuple):

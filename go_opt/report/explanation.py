@@ -13,7 +13,6 @@ from go_opt.common.units import format_bytes, format_duration, format_ratio
 from go_opt.explanations import PlanExplanation
 from go_opt.explanations.moves import Neighbourhood, Resize
 from go_opt.report.parts.plan_lines import (
-    blocks_lines,
     copies_lines,
     memory_lines,
     origin_lines,
@@ -57,13 +56,7 @@ def print_plan_explanation(console: Console, told: PlanExplanation) -> None:
     print_table(console, _chips_table(told))
     console.print()
     print_table(console, _links_table(told))
-    rest = [
-        *memory_lines(told),
-        *copies_lines(told),
-        *blocks_lines(told),
-        *origin_lines(told),
-    ]
-    print_lines(console, rest)
+    print_lines(console, (*memory_lines(told), *copies_lines(told), *origin_lines(told)))
 
 
 def violation_lines(violations: Sequence[Violation]) -> Iterator[str]:

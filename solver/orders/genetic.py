@@ -40,7 +40,6 @@ def genetic_search(
     evaluations: int,
     seed: int,
     first: Keys | None = None,
-    population: int = POPULATION,
 ) -> tuple[float, Keys]:
     """The least cost and its keys after ``evaluations`` calls of ``cost``.
 
@@ -48,9 +47,8 @@ def genetic_search(
       cost: of a genome; infinite where it decodes to no valid plan.
       num_keys: keys of a genome, each in [0, 1).
       first: [num_keys] or [F, num_keys] genomes to start with among the random ones.
-      population: genomes of a generation.
     """
-    evolution = Evolution(num_keys, seed=seed, first=first, population=min(population, evaluations))
+    evolution = Evolution(num_keys, seed=seed, first=first, population=min(POPULATION, evaluations))
     best_cost, best = math.inf, evolution.genomes[0]
     while True:
         costs = np.array([cost(genome) for genome in evolution.genomes[:evaluations]])

@@ -18,6 +18,7 @@ from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env.copies.relays import expand_plan
 from go_opt.env.kernels.fusion import are_one_loop, loop_roles
 from go_opt.env.target import Target
+from go_opt.errors import PlanError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.model.topological import cycle_text
@@ -68,6 +69,20 @@ def verify(
         if any(v.constraint in ("order", "fusion") for v in found)
         else [*found, *starmap(Violation, broken_memory(placed, target, placed_plan))]
     )
+
+
+def rules_broken(
+    graph: Graph, target: Target, plan: Plan, constraints: Sequence[UserConstraint] = ()
+) -> list[Violation]:
+    """As :func:`verify`, of a plan that is to be costed.
+
+    Raises:
+      PlanError: it is no plan for the graph at all.
+    """
+    violations = verify(graph, target, plan, constraints)
+    if any(violation.constraint == "shape" for violation in violations):
+        raise PlanError(violations[0].message, field="plan")
+    return violations
 
 
 def _shape(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:

@@ -13,10 +13,10 @@ from go_opt.solver.certify.problem.build import refinement_problem
 from go_opt.solver.certify.problem.problem import UnitGraph
 from go_opt.solver.certify.states.min_cut import (
     FREE,
+    INFINITE,
     INSIDE,
     OUTSIDE,
     flow_network,
-    least_crossing_bytes,
     least_work_and_cut,
     min_cut,
 )
@@ -41,6 +41,11 @@ def down_sets(units: UnitGraph) -> list[BoolArray]:
         if (inside[source] >= inside[units.successor]).all():
             found.append(inside)
     return found
+
+
+def least_crossing_bytes(units: UnitGraph, side: CodeArray) -> int:
+    free = np.flatnonzero(side == FREE).astype(np.int32)
+    return int(min_cut(units, flow_network(units), side, free, len(free), INFINITE))
 
 
 def random_interval(seed: int) -> tuple[UnitGraph, CodeArray, list[BoolArray]]:

@@ -14,7 +14,7 @@ from go_opt.cli.inputs.loading import Loading, with_costs
 from go_opt.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from go_opt.api.chip_counts import ChipCount
+    from go_opt.api.chips import ChipCount
 
 
 @with_options

@@ -231,9 +231,8 @@ class Machine:
         if self.environment is not None:
             from go_opt.service.environment.remote_environment import RemoteEnvironment
 
-            remote = RemoteEnvironment(self.environment)
-            remote.connect()
-            return remote, on, "environment"  # it may move to another address
+            # Without its address, for it may move to another.
+            return RemoteEnvironment(self.environment).connect(), on, "environment"
         from go_opt.hardware import HardwareEnvironment
         from go_opt.run.profiling.measured_machine import MeasuredMachine
 

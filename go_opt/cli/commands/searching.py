@@ -15,7 +15,7 @@ from go_opt.errors import InvalidInputError
 from go_opt.result import Decide, Objective, Step
 
 if TYPE_CHECKING:
-    from go_opt.api.chip_counts import FewestChips
+    from go_opt.api.chips import FewestChips
     from go_opt.cli.commands.options import Connection
     from go_opt.env import Target
     from go_opt.model.graph import Graph

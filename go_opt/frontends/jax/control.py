@@ -84,7 +84,7 @@ def _stack(walker: Walker, rows: Sequence[Value], result: Result, scope: str) ->
     if all(row.kind == "literal" for row in rows):
         return Value(shape, dtype, "literal", None)
     if len(rows) == 1:
-        return walker.view(rows[0], result, "stack")
+        return rows[0].viewed(result, "stack")
     if all(row.is_constant for row in rows):
         return walker.recorder.folded(f"{scope}/stack", None, [result])[0]
     reads = [(row.tensor, row.touched) for row in rows if row.tensor is not None]

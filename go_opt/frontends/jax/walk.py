@@ -8,7 +8,6 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +24,7 @@ from go_opt.frontends.jax.primitives import (
     window_of,
 )
 from go_opt.frontends.recording.recorder import Recorder, Result, Value, joined
-from go_opt.model.dtypes import DTYPE_BITS, DTYPES, IS_FLOATING, dtype_code
+from go_opt.model.dtypes import DTYPE_BITS, DTYPES, IS_FLOATING, costs_the_same, dtype_code
 from go_opt.model.graph import Precision
 from go_opt.model.op_costs import is_elementwise
 
@@ -83,13 +82,6 @@ class Walker:
             env.update(zip(equation.outvars, self._equation(equation, inputs, scope), strict=True))
         return [self._atom(env, atom) for atom in jaxpr.outvars]
 
-    def view(self, value: Value, result: Result, how: str) -> Value:
-        """The same tensor in another shape or type."""
-        shape, dtype = result
-        return replace(
-            value, shape=shape, dtype=dtype, view=f"{value.view}|{how}" if value.is_constant else ""
-        )
-
     def _constant(self, const: Any) -> Value:
         result = tuple(np.shape(const)), dtype_name(const.dtype, "a constant")
         name = self._constant_names.get(id(const), "const")
@@ -120,7 +112,7 @@ class Walker:
             return CONTROL_FLOW[name](self, params, inputs, results, scope)
         if self._is_view(name, inputs, results):
             how = f"{name} {params}"
-            return [self.view(value, result, how) for value, result in zip(inputs, results, strict=False)]
+            return [value.viewed(result, how) for value, result in zip(inputs, results, strict=False)]
         if all(value.is_constant for value in inputs):
             return self._fold(name, params, inputs, results, scope)
         return self._op(name, params, inputs, results, scope)
@@ -130,20 +122,17 @@ class Walker:
             return True
         if name not in ("convert_element_type", "bitcast_convert_type"):
             return False
-        source, target = dtype_code(inputs[0].dtype), dtype_code(results[0][1])
+        source, target = inputs[0].dtype, results[0][1]
         if name == "bitcast_convert_type":
-            return bool(DTYPE_BITS[source] == DTYPE_BITS[target])
-        # Costed in the target's native type, both sides of a floating cast are the same.
-        return source == target or bool(
-            self._precision == "native" and IS_FLOATING[source] and IS_FLOATING[target]
-        )
+            return bool(DTYPE_BITS[dtype_code(source)] == DTYPE_BITS[dtype_code(target)])
+        return costs_the_same(source, target, self._precision)
 
     def _fold(
         self, name: str, params: Any, inputs: Sequence[Value], results: Sequence[Result], scope: str
     ) -> list[Value]:
         """Nothing here depends on an input: a compiler computes it once, as a literal or a weight."""
         if name == "transpose":
-            return [self.view(inputs[0], results[0], f"{name} {params}")]
+            return [inputs[0].viewed(results[0], f"{name} {params}")]
         is_scalar = all(shape == () for shape, _ in results)
         if inputs and all(value.tensor is None for value in inputs):
             if is_scalar or is_elementwise(onnx_type(name)):

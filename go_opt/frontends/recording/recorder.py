@@ -85,6 +85,11 @@ class Value:
     def is_constant(self) -> bool:
         return self.kind in ("weight", "literal")
 
+    def viewed(self, result: Result, how: str) -> Value:
+        """The same tensor in another shape or type."""
+        shape, dtype = result
+        return replace(self, shape=shape, dtype=dtype, view=f"{self.view}|{how}" if self.is_constant else "")
+
 
 @dataclass
 class Recorder:

@@ -11,7 +11,7 @@ from go_opt.frontends.recording.recorder import Recorder, Result, Value, joined
 from go_opt.frontends.torch import aten
 from go_opt.frontends.torch.nodes import Node, dtype_of, parsed, tensor_names
 from go_opt.frontends.torch.sizes import Sizes
-from go_opt.model.dtypes import IS_FLOATING, dtype_code
+from go_opt.model.dtypes import IS_FLOATING, costs_the_same, dtype_code
 from go_opt.model.graph import Precision
 from go_opt.model.op_costs import OpCost, is_elementwise
 
@@ -104,17 +104,12 @@ class Walker:
         if name in aten.LITERALS or (name == "fill" and len(inputs) < 2):
             return [Value(shape, dtype, "literal", None) for shape, dtype in results]
         if name in ("copy", "fill"):
-            return [self._view(inputs[1], results[0], name)]
+            return [inputs[1].viewed(results[0], name)]
         if self._is_view(node, name, inputs, results):
-            return [self._view(inputs[0], results[0], f"{name} {results[0][0]}")]
+            return [inputs[0].viewed(results[0], f"{name} {results[0][0]}")]
         if all(value.is_constant for value in inputs) and name not in aten.RANDOM:
             return self._fold(node, name, inputs, results)
         return self._op(node, name, inputs, results)
-
-    def _view(self, value: Value, result: Result, how: str) -> Value:
-        shape, dtype = result
-        view = f"{value.view}|{how}" if value.is_constant else ""
-        return replace(value, shape=shape, dtype=dtype, view=view)
 
     def _is_view(self, node: Node, name: str, inputs: Sequence[Value], results: Sequence[Result]) -> bool:
         """True where the result is its first operand in another shape or type."""
@@ -122,10 +117,7 @@ class Walker:
             return False
         source, shape = inputs[0], results[0][0]
         if name in aten.CASTS:
-            types = dtype_code(source.dtype), dtype_code(results[0][1])
-            return types[0] == types[1] or bool(
-                self._precision == "native" and IS_FLOATING[list(types)].all()
-            )
+            return costs_the_same(source.dtype, results[0][1], self._precision)
         if name in aten.DROPOUTS:
             return not node.attributes.get("train", False)
         if name in aten.TRANSPOSES:
@@ -137,7 +129,7 @@ class Walker:
         """Nothing here depends on an input: a compiler computes it once, as a literal or a weight."""
         how = f"{name} {dict(node.attributes)}"
         if name in aten.TRANSPOSES:
-            return [self._view(inputs[0], results[0], how)]
+            return [inputs[0].viewed(results[0], how)]
         is_elementwise_op = is_elementwise(aten.onnx_type(name, node.attributes, [results[0][0]]))
         if inputs and is_elementwise_op and all(value.tensor is None for value in inputs):
             return [Value(shape, dtype, "literal", None) for shape, dtype in results]

@@ -29,8 +29,8 @@ class Fields:
             raise self._wrong(key, "a string", value)
         return value
 
-    def integer(self, key: str, default: Any = _REQUIRED) -> int:
-        return as_integer(self._value(key, default), f"{self.where}: {key!r}")
+    def integer(self, key: str) -> int:
+        return as_integer(self._value(key, _REQUIRED), f"{self.where}: {key!r}")
 
     def number(self, key: str, default: Any = _REQUIRED) -> float:
         return as_number(self._value(key, default), f"{self.where}: {key!r}")

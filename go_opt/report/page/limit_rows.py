@@ -11,7 +11,7 @@ from go_opt.explanations.terms import KernelPart, TensorPart, Term
 from go_opt.report.explanation import LEAST_GAIN, moves_line, resize_line
 from go_opt.report.op_explanation import because_text, change_text
 from go_opt.report.page.subject import Subject
-from go_opt.report.parts.plan_lines import blocks_lines, copies_lines, memory_lines, origin_lines
+from go_opt.report.parts.plan_lines import copies_lines, memory_lines, origin_lines
 from go_opt.report.parts.term_lines import idle_line, path_lines, slack_line
 from go_opt.report.parts.wording import named_stage
 
@@ -34,14 +34,14 @@ def limit_rows(subject: Subject) -> dict[str, Any]:
         "more_binding": max(len(told.binding) - MOST_TERMS, 0) if of_interval else 0,
         "path": _path(subject),
         "next": [
-            {"name": subject.names.term(name), "seconds": seconds, "share": _share(subject, seconds)}
+            {"name": subject.names.term(name), "seconds": seconds, "share": subject.share(seconds)}
             for name, seconds in (told.next_terms[:MOST_NEXT] if of_interval else ())
         ],
         "helps": [*_helps(subject)],
         "help_lines": [*_help_lines(subject)],
         "lines": [
             line
-            for lines in (memory_lines(told), copies_lines(told), blocks_lines(told), origin_lines(told))
+            for lines in (memory_lines(told), copies_lines(told), origin_lines(told))
             for line in lines
             if line
         ],
@@ -171,7 +171,3 @@ def _help_lines(subject: Subject) -> Iterator[str]:
         yield resize_line(told.resize, subject.names, interval_s)
     if told.moves is not None and told.moves.tried:
         yield moves_line(told.moves, interval_s)
-
-
-def _share(subject: Subject, seconds: float) -> float:
-    return seconds / subject.whole_s if subject.whole_s else 0.0

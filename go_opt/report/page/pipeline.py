@@ -31,7 +31,7 @@ def host_rows(subject: Subject) -> list[dict[str, Any]]:
         {
             "name": name,
             "seconds": seconds,
-            "load": _share(subject, seconds),
+            "load": subject.share(seconds),
             "binds": subject.told.objective == "throughput" and metrics.bottleneck == name,
         }
         for name, seconds in pairs
@@ -50,7 +50,7 @@ def _row(subject: Subject, stage: Stage, sends: list[dict[str, Any]]) -> dict[st
         "ops": use.ops,
         "kernels": use.kernels,
         "busy_s": busy_s,
-        "load": _share(subject, busy_s),
+        "load": subject.share(busy_s),
         "binds": told.objective == "throughput" and binds(told.metrics.bottleneck, stage.first_chip, last),
         "weight_bytes": use.weight_bytes,
         "peak_bytes": use.peak_bytes,
@@ -92,7 +92,7 @@ def _send(subject: Subject, to: int | str, link: int) -> dict[str, Any]:
         "name": _name(subject, to, link),
         "link": term.name,
         "seconds": seconds,
-        "load": _share(subject, seconds),
+        "load": subject.share(seconds),
         "bytes": term.size_bytes,
         "tensors": len(term.tensors),
         "binds": subject.told.objective == "throughput" and subject.metrics.bottleneck == term.name,
@@ -105,7 +105,3 @@ def _name(subject: Subject, to: int | str, link: int) -> str:
     if to == NO_STAGE:
         return f"chip {subject.target.topology.link_to[link]}, which runs no op"
     return subject.stages[int(to)].name
-
-
-def _share(subject: Subject, seconds: float) -> float:
-    return seconds / subject.whole_s if subject.whole_s else 0.0

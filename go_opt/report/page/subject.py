@@ -18,6 +18,7 @@ from go_opt.explanations.terms import Terms, original_names
 from go_opt.explanations.uses import ChipUse
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
+from go_opt.report.parts.plan_lines import stages_of
 from go_opt.report.parts.wording import StageNames, named_stage
 from go_opt.solver.problem.user_constraints import UserConstraint
 
@@ -63,6 +64,10 @@ class Subject:
         """What loads are a share of: the interval, or the makespan where that is the objective."""
         return self.told.reached_s
 
+    def share(self, seconds: float) -> float:
+        """Of the whole."""
+        return seconds / self.whole_s if self.whole_s else 0.0
+
     @cached_property
     def loads(self) -> Loads:
         """Of the plan with relays and clones as ops."""
@@ -77,7 +82,7 @@ class Subject:
     @cached_property
     def names(self) -> StageNames:
         """How stages are named."""
-        return StageNames({use.chip: use.replicas for use in self.told.chips})
+        return stages_of(self.told)
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:

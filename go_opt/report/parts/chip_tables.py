@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from go_opt.api.chip_counts import ChipCount, FewestChips
+from go_opt.api.chips import ChipCount, FewestChips
 from go_opt.common.units import format_duration, format_ratio
 from go_opt.report.parts.wording import counted, table_of
 

@@ -1,4 +1,4 @@
-"""Lines below the tables of an explanation: memory, copies, blocks, and where the plan came from."""
+"""Lines below the tables of an explanation: memory, copies, and where the plan came from."""
 
 from __future__ import annotations
 
@@ -92,24 +92,6 @@ def copies_lines(told: PlanExplanation) -> Iterator[str]:
             )
         if len(told.clones) > MOST_LINES:
             yield f"  and {len(told.clones) - MOST_LINES} more"
-
-
-def blocks_lines(told: PlanExplanation) -> Iterator[str]:
-    """Where the identical blocks of the graph run."""
-    if not told.blocks:
-        return
-    stages = stages_of(told)
-    yield ""
-    yield "Identical blocks:"
-    for row in told.blocks:
-        repeat = row.repeat
-        used = sorted({chip for chips in row.chips for chip in chips})
-        chips = stages.chips(used)
-        each = f"{repeat.blocks / len(used):.3g} a {'chip' if chips == used else 'stage'}"
-        yield (
-            f"  {repeat.blocks} of {counted(repeat.ops_per_block, 'op')}, `{row.name}`, "
-            f"on {named_chips(chips)}: {each}"
-        )
 
 
 def origin_lines(told: PlanExplanation) -> Iterator[str]:

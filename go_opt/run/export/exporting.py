@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from go_opt import api
+from go_opt.api.inputs import ZOO_PREFIX, as_target, costed
 from go_opt.costs.remembered import check_remembered
 from go_opt.env import Target
 from go_opt.env.copies.splits import planned_graph
 from go_opt.errors import ModelError, PlanError
 from go_opt.frontends.onnx_frontend import import_onnx
-from go_opt.measured_costs import with_measured_costs
 from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -66,14 +65,12 @@ def export(
     check_free(directory, force=force)
     _check_is_onnx(model)
     decided = plan if isinstance(plan, Plan) else load_plan(plan)
-    on = target if isinstance(target, Target) else api.target(target or decided.target)
+    on = as_target(target or decided.target)
     graph, lowered = import_onnx(model, decided.dims, decided.precision)
-    if costs is not None:
-        graph = with_measured_costs(graph, costs, on)
+    graph = costed(graph, on, costs)
     if not isinstance(plan, Plan):
         check_remembered(Path(plan), graph, Path(costs) if costs is not None else None)
     planned = planned_graph(graph, decided)
-    decided.check_belongs_to(planned, on.fingerprint)
     broken = next(iter(verify(planned, on, decided)), None)
     if broken is not None:
         raise PlanError(f"the plan cannot run: {broken.message}", field="plan")
@@ -85,7 +82,7 @@ def _check_is_onnx(model: str | Path) -> None:
     if not isinstance(model, str | Path):
         raise ModelError(f"an export takes the path of an ONNX file, not {type(model).__name__}.")
     name = str(model)
-    if name.startswith(api.ZOO_PREFIX) or name.endswith(".json"):
+    if name.startswith(ZOO_PREFIX) or name.endswith(".json"):
         raise ModelError(
             f"{name!r} is a graph without weights: only the plan of an ONNX file can be exported."
         )

@@ -54,7 +54,6 @@ def export_torch(
     if decided.splits:
         op = decided.splits[0].op
         raise PlanError(f"op {op!r} is split, which no tool of PyTorch takes; plan with --no-splits.")
-    decided.check_belongs_to(graph, on.fingerprint)
     broken = next(iter(verify(graph, on, decided)), None)
     if broken is not None:
         raise PlanError(f"the plan cannot run: {broken.message}", field="plan")

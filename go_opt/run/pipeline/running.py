@@ -13,9 +13,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.api.inputs import as_target
 from go_opt.common.arrays import FloatArray
 from go_opt.common.cores import num_cores
-from go_opt.env import Target, load_target
+from go_opt.env import Target
 from go_opt.errors import EnvironmentFailedError, InvalidInputError
 from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.plan import Plan
@@ -71,7 +72,7 @@ def run_plan(
             f"inferences must be between 2 and {MAX_INFERENCES}, not {inferences}.", field="inferences"
         )
     decided = plan if isinstance(plan, Plan) else load_plan(plan)
-    on = target if isinstance(target, Target) else load_target(target or decided.target)
+    on = as_target(target or decided.target)
     with tempfile.TemporaryDirectory(prefix="go-opt-run-") as parent:
         folder = Path(parent) / "stages"
         manifest = export(model, decided, folder, target=on, costs=costs)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from go_opt.env.target import Target, parse_target
 from go_opt.run.profiling.fitting import Rates
 
 KIND: Final = "process"
@@ -60,8 +58,3 @@ default = {1 / matrix_s:.6g}
 [kinds.vector_flops_per_s]
 default = {1 / vector_s:.6g}
 """
-
-
-def parsed(text: str, path: str | Path) -> Target:
-    """The target of the text, under the path that it is loaded by."""
-    return parse_target(text, str(path))

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.files import write_atomically
+from go_opt.env import parse_target
 from go_opt.errors import InvalidInputError, ModelError
 from go_opt.frontends.onnx_frontend import import_onnx
 from go_opt.measured_costs import COLUMNS
@@ -82,11 +83,11 @@ def profile(
     lowered.file.check_weights()
 
     from go_opt.run.profiling.fitting import fit_ops, fit_rates, relative_error
-    from go_opt.run.profiling.machine import UNKNOWN, machine_target, parsed
+    from go_opt.run.profiling.machine import UNKNOWN, machine_target
     from go_opt.run.profiling.quantities import QUANTITIES, op_quantities
     from go_opt.run.profiling.segments import MOST_SEGMENTS, Segments
 
-    on = parsed(machine_target(UNKNOWN, MOST_SEGMENTS, "machine"), "machine")
+    on = parse_target(machine_target(UNKNOWN, MOST_SEGMENTS, "machine"), "machine")
     segments = Segments(Path(model), lowered, graph, on)
     end_s = time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="go-opt-profile-") as folder:

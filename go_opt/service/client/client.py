@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 import grpc
 
-from go_opt.api.chip_counts import FewestChips
+from go_opt.api.chips import FewestChips
 from go_opt.constraint_file import as_constraints
 from go_opt.env import Metrics, Target
 from go_opt.env.model.metrics import Fidelity, check_fidelity, check_objective

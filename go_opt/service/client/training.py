@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, Unpack, get_args
 
-from go_opt.api import ZOO_PREFIX, load
+from go_opt.api.inputs import ZOO_PREFIX, as_loaded
 from go_opt.env import Target
 from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import InvalidInputError
-from go_opt.frontends.graph_like import as_graph
 from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.model.graph import Graph
-from go_opt.proto import graph_pb2, training_pb2
+from go_opt.proto import training_pb2
 from go_opt.result import check_seed
 from go_opt.service.client.operation import Jobs, Operation
 from go_opt.service.messages.convert import target_to_proto
@@ -97,7 +96,7 @@ class TrainingClient:
           InvalidInputError: an argument is out of range.
         """
         request = training_pb2.FinetuneRequest(
-            graph=_graph_message(graph),
+            graph=graph_to_proto(as_loaded(graph)),
             from_policy=from_policy or "none",
             **_of_policy(policy, options),
         )
@@ -133,13 +132,8 @@ def _of_graphs(graphs: Sequence[AnyGraph]) -> dict[str, Any]:
     zoo = [str(graph) for graph in graphs if _is_of_zoo(graph)]
     return {
         "zoo_graphs": [name.removeprefix(ZOO_PREFIX) for name in zoo],
-        "graphs": [_graph_message(graph) for graph in graphs if not _is_of_zoo(graph)],
+        "graphs": [graph_to_proto(as_loaded(graph)) for graph in graphs if not _is_of_zoo(graph)],
     }
-
-
-def _graph_message(graph: AnyGraph) -> graph_pb2.Graph:
-    """The message of a graph, or of what :func:`go_opt.load` makes of a path."""
-    return graph_to_proto(load(graph) if isinstance(graph, str | Path) else as_graph(graph))
 
 
 def _environment(environment: str) -> training_pb2.TrainingEnvironment:

@@ -71,8 +71,8 @@ class RemoteEnvironment:
         if not self.timeout_s > 0:
             raise InvalidInputError(f"timeout_s is {self.timeout_s}, must be above zero.", field="timeout_s")
 
-    def connect(self) -> None:
-        """Make sure that something listens there.
+    def connect(self) -> RemoteEnvironment:
+        """This one, once something listens there.
 
         Raises:
           ServiceError: nothing answers within a few seconds.
@@ -86,6 +86,7 @@ class RemoteEnvironment:
                 raise ServiceError(
                     f"no environment answers at {self.address} (waited {CONNECT_TIMEOUT_S:g} s)."
                 ) from None
+        return self
 
     def open(self, graph: Graph, target: Target) -> RemoteSession:
         """Upload ``graph`` and ``target``.

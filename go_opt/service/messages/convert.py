@@ -12,7 +12,7 @@ from google.protobuf import json_format, struct_pb2
 from google.protobuf.message import Message
 from numpy.typing import DTypeLike
 
-from go_opt.api.chip_counts import ChipCount, FewestChips
+from go_opt.api.chips import ChipCount, FewestChips
 from go_opt.common.arrays import frozen
 from go_opt.env import Metrics, Target, load_target, parse_target, shipped_target, target_names
 from go_opt.env.model.metrics import STALL_CAUSES, Simulation

@@ -66,15 +66,6 @@ def flow_network(graph: UnitGraph) -> FlowNetwork:
     )
 
 
-def least_crossing_bytes(graph: UnitGraph, side: CodeArray) -> int:
-    """Bytes of the cheapest down-set with the units that ``side`` [U] says are ``INSIDE``.
-
-    What is inside must be closed under ancestors, what is ``OUTSIDE`` under descendants.
-    """
-    free = np.flatnonzero(side == FREE).astype(np.int32)
-    return int(min_cut(graph, flow_network(graph), side, free, len(free), INFINITE))
-
-
 @uncounted
 def min_cut(
     graph: UnitGraph, network: FlowNetwork, side: CodeArray, free: IntArray, num_free: int, enough: int

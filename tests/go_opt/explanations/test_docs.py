@@ -13,4 +13,4 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "explain.md"
 def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text("utf-8"), re.DOTALL)
     exec(compile(code, str(DOCUMENT), "exec"), {})
-    assert "Repeat(first_op=148, ops_per_block=16, blocks=5)" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("link 0->1 (")

@@ -9,13 +9,13 @@ import pytest
 from numpy.typing import NDArray
 
 import go_opt
-from go_opt.env import evaluate_plan, load_target
+from go_opt.env import evaluate_plan, load_target, parse_target
 from go_opt.env.cost import cost_tables
 from go_opt.errors import InvalidInputError
 from go_opt.frontends import from_onnx
 from go_opt.model.plan import Plan
 from go_opt.run.profiling.fitting import Rates, fit_ops, fit_rates, relative_error
-from go_opt.run.profiling.machine import machine_target, parsed
+from go_opt.run.profiling.machine import machine_target
 from go_opt.run.profiling.quantities import QUANTITIES, op_quantities
 from go_opt.run.profiling.segments import MOST_SEGMENTS, Segment, random_cut
 from tests.exports import info, model, node, plan_of, saved, weight
@@ -85,7 +85,7 @@ def test_quantities_by_hand(path: Path) -> None:
     import onnx_ir
 
     graph = from_onnx(path)
-    on = parsed(machine_target(Rates(np.ones(6), 1.0, 0.0), 2, "m"), "m")
+    on = parse_target(machine_target(Rates(np.ones(6), 1.0, 0.0), 2, "m"), "m")
     found = op_quantities(onnx_ir.load(path).graph, graph, on)
     tensor = 8 * 16 * 16
     dense, grouped = 2 * tensor * 8 * 9, 2 * tensor * 9
@@ -99,7 +99,7 @@ def test_quantities_by_hand(path: Path) -> None:
 
 def test_the_target_has_the_rates(path: Path) -> None:
     rates = Rates(np.array([1e-11, 0, 1e-10, 2e-11, 3e-9, 5e-6]), 4e-11, 0.0)
-    on = parsed(machine_target(rates, 3, "m"), "m")
+    on = parse_target(machine_target(rates, 3, "m"), "m")
     graph = from_onnx(path)
     tables = cost_tables(graph, on)
     np.testing.assert_allclose(tables.op_s[0], graph.op_flops * [1e-11, 1e-11, 1e-10, 1e-11], rtol=1e-5)
