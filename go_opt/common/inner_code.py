@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from numba import _dynfunc  # type: ignore[attr-defined]
-from numba.core.cpu import CPUContext
+from numba.core.cpu import CPUContext, _dynfunc  # type: ignore[attr-defined]
 
 _WRAPPER = "_ZN7cpython"  # begins the names of the functions that take Python's arguments
 
