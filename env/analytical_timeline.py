@@ -119,4 +119,5 @@ def _transfers(
         begin_s[i] = start_s + latency_s[hop["link"]]
         yield True, int(hop["link"]), number, 0, start_s, end_s
         if hop["delivery"] != NONE and lands[hop["delivery"]]:
-            arrival_s[hop["delivery"]] = end_s + latency_s[hop["link"]]
+            reader = package.chips[package.deliveries[hop["delivery"]]["chip"]]
+            arrival_s[hop["delivery"]] = end_s + latency_s[hop["link"]] + reader["dependency_s"]

@@ -331,6 +331,7 @@ def random_target(
             pays_transfers=bool(rng.random() < 0.6),
             matrix_flops_per_s={"bfloat16": around(1e9), "int8": around(2e9)},
             vector_flops_per_s={"default": around(1e8)} if rng.random() < 0.5 else {"float32": around(1e8)},
+            dependency_overhead_s=float(rng.choice([0.0, 2e-6])),
         )
 
     drawn: dict[str, Any] = {
@@ -385,6 +386,7 @@ def random_simulated_target(rng: np.random.Generator, *, rates_differ: bool = Tr
             matrix_flops_per_s={"bfloat16": float(1e9 * rng.uniform(0.1, 10))},
             vector_flops_per_s={"default": float(1e8 * rng.uniform(0.1, 10))},
             simulator=tables,
+            dependency_overhead_s=some(0.5, 1e-6),
         )
 
     packets = int(rng.choice([1, 100, 1000]))

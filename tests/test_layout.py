@@ -24,7 +24,6 @@ LONG_FILES: Final = {
     "env.copies.expanded_tables": 306,
     "env.model.analytical": 398,
     "env.simulator.engine": 321,
-    "env.target.definition": 307,
     "solver.certify.states.states": 302,
     "solver.propagation.adjacent": 310,
     "solver.propagation.mode_kernels": 319,

@@ -40,6 +40,7 @@ def stage_tables(tables: CostTables, stages: Stages, forwards: BoolArray | None 
         sram_s_per_byte=tables.sram_s_per_byte[kind] / size,
         kernel_overhead_s=tables.kernel_overhead_s[kind] / size,
         dma_setup_s=tables.dma_setup_s[kind],
+        dependency_s=tables.dependency_s[kind],
         pays_transfers=tables.pays_transfers[kind],
         link_from=chip,
         link_to=np.roll(chip, -1),

@@ -28,11 +28,12 @@ def hop_seconds_per_byte(tables: CostTables) -> FloatArray:
 
 @uncounted
 def transfer_s(tables: CostTables, source: int, destination: int, size: int) -> float:
-    """Seconds from one chip to another without contention: set-up, hop latencies, the slowest link."""
+    """Seconds from one chip to another alone: set-up, hop latencies, the slowest link, the dependency."""
     if source == destination:
         return 0.0
     num_chips = len(tables.chip_kind)
     setup_s = tables.dma_setup_s[tables.chip_kind[source]]
+    setup_s += tables.dependency_s[tables.chip_kind[destination]]
     if tables.is_ring:
         hops = (destination - source) % num_chips
         return setup_s + hops * tables.link_latency_s[0] + size * tables.link_s_per_byte[0]

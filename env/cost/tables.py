@@ -52,6 +52,7 @@ class CostTables(NamedTuple):
     sram_s_per_byte: FloatArray  # [Q]
     kernel_overhead_s: FloatArray  # [Q]
     dma_setup_s: FloatArray  # [Q] before each transfer
+    dependency_s: FloatArray  # [Q] behind each transfer, on the chip that receives
     pays_transfers: BoolArray  # [Q]
     is_ring: bool
     overlap: bool
@@ -137,6 +138,7 @@ def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParam
         sram_s_per_byte=np.array([1.0 / kind.sram_bytes_per_s for kind in kinds]),
         kernel_overhead_s=np.array([kind.kernel_overhead_s for kind in kinds]),
         dma_setup_s=np.array([kind.dma_setup_s for kind in parameters.kinds]),
+        dependency_s=np.array([kind.dependency_overhead_s for kind in kinds]),
         pays_transfers=np.array([kind.pays_transfers for kind in kinds]),
         is_ring=target.topology.is_ring,
         overlap=target.overlap,

@@ -98,5 +98,6 @@ def _pairs(tables: CostTables) -> RecordArray:
         np.add.at(latency_s, pair, tables.link_latency_s[tables.route_link])
         np.maximum.at(s_per_byte, pair, tables.link_s_per_byte[tables.route_link])
     pairs["setup_s"][:-1] = tables.dma_setup_s[tables.chip_kind[source]] + latency_s
+    pairs["setup_s"][:-1] += tables.dependency_s[tables.chip_kind[destination]]
     pairs["s_per_byte"][:-1] = s_per_byte
     return pairs

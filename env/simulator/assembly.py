@@ -96,6 +96,8 @@ def assemble(
     for flow in flows:
         shared[0].parts += flow.kind == HOST_OUT and flow.replica == 0
     chips, stages, refs, chip_kernel = _stages(setting, plumbing, kernel_chip, kernel_s, replicas)
+    for i in range(len(chips)):
+        chips[i].dependency_s = tables.dependency_s[tables.chip_kind[i]]
     num_links = len(setting.link_s_per_byte) + 2
     num_nodes, num_events = _most_waiting(flows, deliveries, window, setting.buffers)
     package = Package(

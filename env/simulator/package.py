@@ -42,7 +42,7 @@ STAGE_END, ENTER, SENT, ARRIVE, HOST_SERVED, HOST_TOOK, CHUNK_LEFT, CHUNK_CAME, 
 CHIP: Final = record(
     "replica replicas stage_begin stage_end engines stage turn inference is_running awaits_weights "
     "begun came engines_free ready_head ready_tail",
-    "setup_s free_s",
+    "setup_s dependency_s free_s",
 )
 # `kernel` to `kernel_end` are places in `Package.chip_kernel`; `stream`: the flow of its weights or
 # NONE. `needs` and `frees` are deliveries it reads first and last, `makes` flows, all in `Package.refs`.

@@ -129,7 +129,9 @@ def _transmit(package: Package, number: int, last_byte_s: float, now_s: float) -
     record_span(package, ON_LINK, hop.link, hop.flow, inference, start_s, link.free_s)
     hop.turn = next_turn(package, hop, hop.turn + 1)
     if lands:
-        put_event(package, end_s + link.latency_s, ARRIVE, hop.delivery, np.float64(inference))
+        dependency_s = package.chips[package.deliveries[hop.delivery].chip].dependency_s
+        there_s = end_s + link.latency_s + dependency_s
+        put_event(package, there_s, ARRIVE, hop.delivery, np.float64(inference))
     if hop.parent == NONE:
         put_event(package, end_s, SENT, number, 0.0)
     packet_s = min(flow.size_bytes, shared.packet_bytes) * link.s_per_byte

@@ -16,11 +16,11 @@ import numpy as np
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.common.suggestion import suggestion
 from go_opt.env.target.simulator_parameters import (
-    ANALYTICAL_EFFECTS,
     EFFECTS,
     KindParameters,
     SimulatorParameters,
     ideal_parameters,
+    read_effects,
     read_kind,
     read_package,
 )
@@ -48,6 +48,7 @@ class ChipKind:
     pays_transfers: bool
     matrix_flops_per_s: Mapping[str, float]
     vector_flops_per_s: Mapping[str, float]
+    dependency_overhead_s: float = 0.0  # until a kernel may start behind one of another chip
     simulator: KindParameters = field(default_factory=KindParameters)
 
     def rates(self, by_dtype: Mapping[str, float], native_dtype: str) -> FloatArray:
@@ -240,7 +241,7 @@ def _build(data: dict[str, Any], source: str) -> Target:
         fingerprint=_fingerprint(data),
         source=source,
         simulator=_simulator(top, kinds),
-        analytical_effects=_analytical_effects(top),
+        analytical_effects=read_effects(top),
     )
     top.finish()
     if constraints.triangle != "off" and not constraints.acyclic:
@@ -266,6 +267,7 @@ def _kind(table: TomlTable, native_dtype: str) -> ChipKind:
         pays_transfers=table.flag("pays_transfers", True),
         matrix_flops_per_s=table.rates("matrix_flops_per_s"),
         vector_flops_per_s=table.rates("vector_flops_per_s"),
+        dependency_overhead_s=table.non_negative("dependency_overhead_s", 0.0),
         simulator=read_kind(table.table("simulator")) if table.has("simulator") else KindParameters(),
     )
     table.finish()
@@ -277,15 +279,6 @@ def _simulator(top: TomlTable, kinds: tuple[ChipKind, ...]) -> SimulatorParamete
     if top.has("simulator"):
         return read_package(top.table("simulator"), of_kinds)
     return replace(ideal_parameters(len(kinds)), kinds=tuple(of_kinds))
-
-
-def _analytical_effects(top: TomlTable) -> tuple[str, ...]:
-    if not top.has("analytical"):
-        return ANALYTICAL_EFFECTS
-    table = top.table("analytical")
-    effects = table.choices("effects", ANALYTICAL_EFFECTS)
-    table.finish()
-    return effects
 
 
 def _topology(table: TomlTable, num_chips: int) -> Topology:

@@ -26,7 +26,7 @@ def target_schema() -> _Schema:
         "kinds": {
             "type": "array",
             "minItems": 1,
-            "items": _table("Chips of one kind.", _KIND, {"pays_transfers": _PAYS, "simulator": _KIND_SIM}),
+            "items": _table("Chips of one kind.", _KIND, _KIND_OPTIONAL),
             "description": "Chips are numbered in the order of their kinds.",
         },
         "topology": {"oneOf": [_topology(kind) for kind in TOPOLOGIES]},
@@ -123,7 +123,6 @@ _KIND: Final[_Schema] = {
     "matrix_flops_per_s": _rates("FLOP/s of products, by type."),
     "vector_flops_per_s": _rates("FLOP/s of all else, by type."),
 }
-_PAYS: Final = _flag("Without overlap, transfers take the chip's time (default: true).")
 _KIND_SIM: Final = _table(
     "What the simulator knows of the kind.",
     {
@@ -143,6 +142,11 @@ _KIND_SIM: Final = _table(
         "stream_buffer_bytes": _whole("Set aside on a chip that streams weights.", 0),
     },
 )
+_KIND_OPTIONAL: Final[_Schema] = {
+    "pays_transfers": _flag("Without overlap, transfers take the chip's time (default: true)."),
+    "dependency_overhead_s": _non_negative("Seconds between a tensor's arrival and its reader (default: 0)."),
+    "simulator": _KIND_SIM,
+}
 _SIMULATOR: Final[_Schema] = {
     "buffers": _whole("Of each tensor that enters or leaves a chip; 0: any number.", 0),
     "packet_bytes": _whole("A switch forwards a packet once it is complete; 0: no packets.", 0),

@@ -115,3 +115,13 @@ def read_kind(table: TomlTable) -> KindParameters:
     )
     table.finish()
     return kind
+
+
+def read_effects(top: TomlTable) -> tuple[str, ...]:
+    """The effects that the analytical model takes, of a target's outermost table."""
+    if not top.has("analytical"):
+        return ANALYTICAL_EFFECTS
+    table = top.table("analytical")
+    effects = table.choices("effects", ANALYTICAL_EFFECTS)
+    table.finish()
+    return effects

@@ -94,8 +94,8 @@ class TomlTable:
             raise self._fail(key, "above zero", value)
         return value
 
-    def non_negative(self, key: str) -> float:
-        value = self._number(key, None)
+    def non_negative(self, key: str, default: float | None = None) -> float:
+        value = self._number(key, default)
         if value < 0:
             raise self._fail(key, "zero or more", value)
         return value

@@ -117,6 +117,7 @@ def constrained_tables(asked: OpConstraints) -> CostTables:
         sram_s_per_byte=tables.sram_s_per_byte[kind],
         kernel_overhead_s=tables.kernel_overhead_s[kind],
         dma_setup_s=tables.dma_setup_s[kind],
+        dependency_s=tables.dependency_s[kind],
         pays_transfers=tables.pays_transfers[kind],
     )
 

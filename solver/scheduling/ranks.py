@@ -23,7 +23,10 @@ def upward_ranks(tables: CostTables, order: IntArray, kernel_of: IntArray, weigh
       kernel_of: [N] kernels numbered along it.
       weight: of transfers, which take what the average one of that size takes between two chips.
     """
-    setup_s = float(tables.dma_setup_s.mean() + tables.link_latency_s.mean()) if tables.num_chips > 1 else 0.0
+    setup_s = 0.0
+    if tables.num_chips > 1:
+        of_chips_s = tables.dma_setup_s.mean() + tables.dependency_s.mean()
+        setup_s = float(of_chips_s + tables.link_latency_s.mean())
     s_per_byte = float(tables.link_s_per_byte.mean()) if tables.num_chips > 1 else 0.0
     return _upward_ranks(
         tables,

@@ -25,7 +25,7 @@ SHIPPED |= {
     "h100-pcie-4": 4,
 }
 SHIPPED |= {"l4-1": 1, "rtx4090-2": 2, "jetson-orin": 3, "edgetpu-4": 4, "hailo8-1": 1, "hailo8-4": 4}
-SHIPPED |= {"wormhole-8x4": 32}
+SHIPPED |= {"wormhole-8x4": 32, "gpu-2-graph": 2, "gpu-4-graph": 4, "gpu-8-graph": 8}
 
 
 def test_targets_list(cli: Cli) -> None:

@@ -311,6 +311,7 @@ class Twin:
         route = [link for link in self.route(a, b) if not self.is_free(link)]
         hops = sum(float(self.target.topology.latency_s[link]) for link in route)
         setup_s = self.parameters.kinds[self.target.chip_kind[a]].dma_setup_s
+        setup_s += self.target.kinds[self.target.chip_kind[b]].dependency_overhead_s
         return (
             setup_s + hops + self.tensor_bytes[tensor] * max(map(self.seconds_per_byte, route), default=0.0)
         )

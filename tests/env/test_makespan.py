@@ -68,6 +68,25 @@ def test_two_chips_overlap() -> None:
     assert metrics.makespan_s == in_us(3 + 11 + 5)
 
 
+@pytest.mark.parametrize("overlap", [True, False])
+def test_copies_run_beside_kernels_of_both_chips(overlap: bool) -> None:
+    graph = measured_graph({"a": 3, "b": 20, "c": 15, "d": 1}, {"b": ("a",), "d": ("a", "c")})
+    target = small_mcm(2, overlap=overlap)
+    # a crosses from 3 to 14, while b runs on chip 0 from 3 to 23 and c on chip 1 from 0 to 15.
+    metrics = evaluate_plan(graph, target, make_plan(graph, target, (0, 0, 1, 1)))
+    assert metrics.makespan_s == in_us(23)
+
+
+def test_kernel_waits_for_the_dependency_on_another_chip() -> None:
+    graph = measured_graph({"a": 3, "b": 4, "c": 5, "d": 1}, {"b": ("a",), "c": ("a",), "d": ("b", "c")})
+    target = small_mcm(2, topology="all_to_all", dependency_overhead_s=7 * US)
+    plan = make_plan(graph, target, (0, 0, 1, 0))
+    # a ends at 3 and is on chip 1 at 14; c starts 7 later, ends at 26, and d starts 11 + 7 behind that.
+    metrics = evaluate_plan(graph, target, plan)
+    assert metrics.makespan_s == metrics.latency_s == in_us(45)
+    assert evaluate_plan(graph, target, make_plan(graph, target, (0,) * 4)).makespan_s == in_us(13)
+
+
 def test_second_tensor_waits_for_the_link() -> None:
     graph = measured_graph({"a": 3, "b": 4, "c": 5, "d": 6}, {"c": ("a",), "d": ("b",)})
     target = small_mcm(2)

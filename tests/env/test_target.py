@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import tomllib
 from pathlib import Path
 
 import networkx as nx
@@ -41,14 +42,15 @@ def test_shipped_target_loads(name: str) -> None:
 
 def test_names_of_the_shipped_targets() -> None:
     assert target_names() == (
-        *("edgetpu-4", "gpu-2", "gpu-4", "gpu-8", "h100-pcie-2", "h100-pcie-4"),
+        *("edgetpu-4", "gpu-2", "gpu-2-graph", "gpu-4", "gpu-4-graph", "gpu-8", "gpu-8-graph"),
+        *("h100-pcie-2", "h100-pcie-4"),
         *("h100-sxm-1", "h100-sxm-2", "h100-sxm-4", "h100-sxm-8", "hailo8-1", "hailo8-4"),
         *("jetson-orin", "l4-1", "mcm-2x2", "mcm-6x6", "rtx4090-2", "wormhole-8x4"),
     )
 
 
-# Machines that people own; the others are made up or older than the rule.
-SOURCED = [name for name in target_names() if not name.startswith(("gpu-", "mcm-"))]
+# Machines that people own; the others are made up.
+SOURCED = [name for name in target_names() if not name.startswith("mcm-")]
 FIGURE = re.compile(r"(power_w|tile\w*|fill_s|\w+_bytes\w*|\w+_s|buffers|noise|vector_lanes|dma_engines) = ")
 RATE = re.compile(r"(default|b?float\d+\w*|int\d+) = ")
 
@@ -62,6 +64,20 @@ def test_each_figure_says_where_it_is_from(name: str) -> None:
         assert re.search(r"# .*(\[[1-9]\]|assumed|of no link)", line), line
     given = set(re.findall(r"^# (\[[1-9]\]) ", text, re.MULTILINE))
     assert set(re.findall(r"\[[1-9]\]", text)) == given
+
+
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_captured_graphs_change_launches_alone(count: int) -> None:
+    launched, captured = (tomllib.loads(target_text(f"gpu-{count}{end}")) for end in ("", "-graph"))
+    of_launches = ("kernel_overhead_s", "dependency_overhead_s", "dma_setup_s")
+    (kind,), (node,) = launched["kinds"], captured["kinds"]
+    kind, node = kind | kind.pop("simulator"), node | node.pop("simulator")
+    assert [kind.pop(name) for name in of_launches] == [4e-6, 0.0, 2e-6]
+    assert [node.pop(name) for name in of_launches] == [1e-6, 1e-6, 1e-6]
+    assert node == kind
+    for target in (launched, captured):
+        del target["name"], target["description"], target["kinds"]
+    assert captured == launched
 
 
 def test_wiring_of_shipped_machines() -> None:
@@ -138,6 +154,7 @@ MISTAKES = [
     ("sram_bytes = 32_000_000", "sram_bytes = true", "kinds[0].sram_bytes", "a whole number"),
     ("sram_bytes_per_s = 1e12", "", "kinds[0].sram_bytes_per_s", "is missing"),
     ("kernel_overhead_s = 0.1e-6", "kernel_overhead_s = -1", "kinds[0].kernel_overhead_s", "zero or more"),
+    ("count = 4", "count = 4\ndependency_overhead_s = -1", "kinds[0].dependency_overhead_s", "zero or more"),
     ("int8 = 24e12", "int9 = 24e12", "kinds[0].matrix_flops_per_s", "unknown dtype 'int9'"),
     ("int8 = 24e12", "int8 = 0", "kinds[0].matrix_flops_per_s.int8", "above zero"),
     ("default = 0.4e12", "", "kinds[0].vector_flops_per_s", "a table with at least one rate"),
@@ -249,7 +266,7 @@ def test_unknown_name_names_near_misses() -> None:
 
 
 def test_unknown_name_without_near_misses() -> None:
-    with pytest.raises(TargetError, match="known: edgetpu-4, gpu-2, gpu-4"):
+    with pytest.raises(TargetError, match="known: edgetpu-4, gpu-2, gpu-2-graph, gpu-4"):
         load_target("zzz")
 
 

@@ -28,6 +28,7 @@ def full(topology: str) -> dict[str, Any]:
     data = tomllib.loads(target_text("mcm-2x2"))
     data["analytical"] = {"effects": ["shapes"]}
     data["constraints"]["triangle"] = "off"
+    data["kinds"][0]["dependency_overhead_s"] = 1e-6
     shape: dict[str, Any] = {"kind": topology, "rate_bytes_per_s": 1e9, "latency_s": 0.0}
     if topology == "mesh2d":
         shape["columns"] = 2

@@ -193,14 +193,17 @@ def test_annealing_by_hand() -> None:
     assert annealing.best_s == in_us(33)
 
 
-def test_a_fork_waits_for_a_transfer_by_hand() -> None:
-    # On one chip: 2 + 20 + 20 + 2 us. On two, b and c each wait for a transfer of 11 us, before or behind.
+@pytest.mark.parametrize("dependency_us", [0, 5])
+def test_a_fork_waits_for_a_transfer_by_hand(dependency_us: int) -> None:
+    # On one chip: 2 + 20 + 20 + 2 us. On two, b and c each wait for a transfer of 11 us, before or behind,
+    # and for the dependency on it.
     graph = measured_graph({"a": 2, "b": 20, "c": 20, "d": 2}, {"b": ("a",), "c": ("a",), "d": ("b", "c")})
-    target, order = small_mcm(2, **FREE), np.arange(4, dtype=np.int32)
-    assert makespan_s(graph, target, (np.array([0, 0, 1, 1], np.int32), order, order)) == in_us(35)
+    target = small_mcm(2, dependency_overhead_s=dependency_us * US, **FREE)
+    order, least_us = np.arange(4, dtype=np.int32), 35 + dependency_us
+    assert makespan_s(graph, target, (np.array([0, 0, 1, 1], np.int32), order, order)) == in_us(least_us)
     tables, roles = cost_tables(graph, target), loop_roles(graph)
     bound = latency_bound(graph, tables, roles, fusion_is_open=True)
-    assert 35 * (1 - 2 * PRECISION) < bound.seconds / US <= 35
+    assert least_us * (1 - 2 * PRECISION) < bound.seconds / US <= least_us * (1 + 1e-9)
     # Were all tensors anywhere at once, there would be no wait.
     free = np.ones(4, np.bool_)
     bound = latency_bound(graph, tables, roles, fusion_is_open=True, is_anywhere=free)

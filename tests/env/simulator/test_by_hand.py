@@ -137,6 +137,14 @@ def test_dma_engine_and_set_up() -> None:
     assert metrics.interval_s == pytest.approx(20 * US)
 
 
+def test_reader_waits_for_the_dependency() -> None:
+    graph = chain(1000, 2000)
+    target = package(2, fields={"dependency_overhead_s": 3 * US})
+    metrics = simulate_plan(graph, target, make_plan(graph, target, [0, 1]))
+    assert metrics.makespan_s == pytest.approx((10 + 10 + 3 + 20 + 5) * US)
+    assert metrics.interval_s == pytest.approx(20 * US)  # it delays every tensor alike
+
+
 def test_half_filled_tile() -> None:
     b = GraphBuilder("product")
     b.add_tensor("x", 16 * 64, "float32", "input")

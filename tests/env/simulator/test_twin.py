@@ -98,7 +98,7 @@ def test_replicas_that_forward_weights(seed: int) -> None:
 
 
 def test_the_cases_forward() -> None:
-    cases = [assembled(*case_that_forwards(seed), 1) for seed in range(40)]
+    cases = [assembled(*case_that_forwards(seed), 1) for seed in range(60)]
     assert sum(case.package.flows["is_forwarded"].any() for case in cases if case.fit.outcome == FITS) > 5
 
 

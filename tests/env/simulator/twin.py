@@ -422,7 +422,8 @@ class SlowSimulator:
             first_s = self.now_s + packet_bytes * s_per_byte + latency_s
             self.enter_at(first_s, following, Leg(tensor, inference, end_s + latency_s))
         if reader is not None:
-            self.at(end_s + latency_s, lambda: self.arrive(reader, inference))
+            kind = self.target.kinds[self.target.chip_kind[reader.stage.chip(inference)]]
+            self.at(end_s + latency_s + kind.dependency_overhead_s, lambda: self.arrive(reader, inference))
         if link in tree.first_links:
             self.at(end_s, lambda: self.leave_chip(leg))
         self.at(free_s, lambda: self.free_link(link, tensor))
