@@ -29,6 +29,8 @@ RELAYED: Final = ", relayed"
 REPLICATED: Final = ", replicated"
 STREAMED: Final = ", streaming counted"
 FORWARDED: Final = ", weights forwarded"
+WAITING: Final = ", weights forwarded, waiting counted"
+ONE_STAGE: Final = ", all chips one stage"
 ALLOTTED: Final = ", replicas allocated"
 
 
@@ -42,6 +44,9 @@ def slices(search: SearchView, method: str, order: IntArray, group: IntArray) ->
         yield from _replicated(search, method + REPLICATED, order, group)
         if not search.target.goes_forward:
             return
+        forwards = search.best_plan is not None and bool(search.best_plan.forwards)
+        if forwards and not search.asked.constraints:
+            yield _one_stage(search, method + ONE_STAGE, order, group)
         if search.request.max_latency_s is not None and search.best_plan is not None:
             # The stages that keep to the latency are few: more chips for each cost no latency.
             yield StageSearch(search, search.best_plan).allotted().as_it_stands(method + ALLOTTED)
@@ -105,9 +110,18 @@ def _replicated(search: SearchView, method: str, order: IntArray, group: IntArra
     charged = partial(slice_order_streamed_replicated, *given, passing=passing, **rules)
     streams = yield from _in_turn(search, method, order, group, cuts, charged)
     if streams and search.target.goes_forward:
+        forward = partial(slice_order_forwarded, *given, passing=passing, **rules)
         at_most_s = min(search.best_s, search.last_interval_s)
-        forwarded = slice_order_forwarded(*given, passing=passing, at_most_s=at_most_s, **rules)
-        yield _sliced(search, method + FORWARDED, order, group, forwarded)
+        yield _sliced(search, method + FORWARDED, order, group, forward(at_most_s=at_most_s))
+        if not search.tables.weight_prefetch and math.isfinite(search.best_s):
+            waited = forward(at_most_s=search.best_s, waits=True)
+            yield _sliced(search, method + WAITING, order, group, waited)
+
+
+def _one_stage(search: SearchView, method: str, order: IntArray, group: IntArray) -> Proposal:
+    """All chips run the whole model: no other stage takes from the host's link what this one waits for."""
+    first, all_chips = np.zeros_like(order), np.full_like(order, search.target.num_chips)
+    return Proposal(method, first, order, group, replication=all_chips, forwards=(0,))
 
 
 def _in_turn(

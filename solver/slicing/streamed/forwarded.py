@@ -11,8 +11,9 @@ candidate cut b within T each:
 
 with the seconds of the busier of its two cuts as ``border``. Of tables of which an inference reads
 some rows nothing is forwarded; that part of s stays whole. T is reached where the host's link carries
-the inputs and ``g[M, d]`` within it: O(A W D log D) for windows of W of A candidate cuts. Chips wait
-for streamed weights beside that, which the evaluation of the plan says.
+the inputs and ``g[M, d]`` within it: O(A W D log D) for windows of W of A candidate cuts. Where
+weights come one kernel ahead, chips wait for them beside that. Work may include an estimate of it
+(:mod:`go_opt.solver.slicing.streamed.waiting`); the evaluation of the plan says what it is.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from go_opt.solver.slicing.along import Slicing, problem_along, stages
 from go_opt.solver.slicing.segments.memory import segment_memory, shortage_bytes, without_stream_buffer
 from go_opt.solver.slicing.segments.problem import least_s
 from go_opt.solver.slicing.streamed.segment_table import SegmentTable, chip_classes, segment_table
+from go_opt.solver.slicing.streamed.waiting import Waits, no_waits, waits_for_weights
 from go_opt.solver.slicing.streamed.weight_streams import weight_reads
 
 MOST_SEGMENTS: Final = 120_000  # half a second's work
@@ -57,6 +59,7 @@ def slice_order_forwarded(
     *,
     passing: Passing,
     at_most_s: float,
+    waits: bool = False,
     **rules: Unpack[SegmentRules],
 ) -> Slicing | None:
     """A slicing of ``order`` of close to the least interval, with stages that forward their weights.
@@ -67,6 +70,7 @@ def slice_order_forwarded(
     Args:
       order, fusion_group, passing, rules: see :func:`~go_opt.solver.slicing.along.problem_along`.
       at_most_s: finite.
+      waits: count an estimate of what chips wait for weights that come one kernel ahead.
     """
     sequence, problem = problem_along(tables, order, fusion_group, passing, **rules)
     chips = tables.num_chips
@@ -91,9 +95,10 @@ def slice_order_forwarded(
     cut_s = problem.crossing_bytes[table.cut] * hop_s
     in_part = _read_in_part(tables, sequence)[table.cut]
     input_s = sequence.input_bytes * tables.host_in_s_per_byte
+    waited = waits_for_weights(tables, sequence, table.cut, hop_s) if waits else no_waits(table.cut)
 
     def slicing_within(interval_s: float) -> tuple[LongArray, LongArray, BoolArray] | None:
-        within = _fewest_bytes(table, cut_s, in_part, hop_s, interval_s, chips)
+        within = _fewest_bytes(table, cut_s, in_part, waited, hop_s, interval_s, chips)
         used = int(np.argmin(within.from_host[-1]))
         host_s = input_s + within.from_host[-1, used] * tables.host_in_s_per_byte
         return _walk_back(table.cut, within, used) if host_s <= interval_s else None
@@ -129,6 +134,7 @@ def _fewest_bytes(
     table: SegmentTable,
     cut_s: FloatArray,
     in_part: FloatArray,
+    waits: Waits,
     hop_s_per_byte: float,
     interval_s: float,
     max_chips: int,
@@ -151,15 +157,23 @@ def _fewest_bytes(
             most = max_chips - fewest_chips[a]
             if most < 1 or cost_s > interval_s * most:
                 continue
-            size = max(int64(math.ceil(cost_s / interval_s)), int64(1))
-            share, is_forwarded = streamed, False
+            waited = min(streamed, waits.streamed_bytes[b] - waits.streamed_bytes[a])
+            waited /= max(waits.streamed_bytes[b] - waits.streamed_bytes[a], 1.0)
+            alone_s = cost_s + waited * (waits.of_host_s[b] - waits.of_host_s[a])
+            size = max(int64(math.ceil(alone_s / interval_s)), int64(1))
             least = int64(max_chips + 1)
             room_s = interval_s - max(cut_s[a], cut_s[b])
             # What is read in part streams before all else.
             own = min(streamed, in_part[b] - in_part[a])
             passed = streamed - own
             if passed > 0.0 and passed * hop_s_per_byte <= room_s * most:
-                least = max(size, int64(2), int64(math.ceil(passed * hop_s_per_byte / room_s)))
+                together_s = cost_s + waited * (waits.of_link_s[b] - waits.of_link_s[a])
+                work = int64(math.ceil(together_s / interval_s))
+                least = max(work, int64(2), int64(math.ceil(passed * hop_s_per_byte / room_s)))
+            is_forwarded = size > most
+            if is_forwarded:
+                size = least
+            share = own + passed / size if is_forwarded else streamed
             while size <= most:
                 for d in range(fewest_chips[a], max_chips + 1 - size):
                     reached = from_host[a, d] + share

@@ -1,0 +1,75 @@
+"""What chips wait for streamed weights that come one kernel ahead, estimated for all segments at once.
+
+The weights of a kernel start to come when the kernel before it that streams begins. A chip is taken to
+wait where they take longer than the kernels from that one on. (One chip alone waits less, since a kernel
+may run while its own weights come; chips that forward weights wait for each other, too.) This is summed
+along the sequence once, as if one chip ran it all and streamed by the rule of memory. A segment that
+streams a share of what would stream then waits for that share of it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from go_opt.common.arrays import FloatArray, LongArray
+from go_opt.env.cost import CostTables
+from go_opt.env.model.memory import stream_order
+from go_opt.model.graph import WEIGHT
+from go_opt.solver.problem.sequence import KernelSequence
+
+# Of the host's link, for a stage that streams for itself: others stream beside it.
+HOST_SHARE: Final = 0.5
+
+
+class Waits(NamedTuple):
+    """Before each of ``A`` cuts, where one chip runs everything."""
+
+    of_host_s: FloatArray  # [A] seconds of waiting for the host
+    of_link_s: FloatArray  # [A] where the chip before forwards what streams
+    streamed_bytes: FloatArray  # [A]
+
+
+def no_waits(cut: LongArray) -> Waits:
+    """Where weights come as early as links allow."""
+    nothing = np.zeros(len(cut))
+    return Waits(nothing, nothing, nothing)
+
+
+def waits_for_weights(
+    tables: CostTables, sequence: KernelSequence, cut: LongArray, hop_s_per_byte: float
+) -> Waits:
+    """The waits before each of ``cut`` [A], for chips that are alike."""
+    streamed = _streamed_bytes(tables, sequence)
+    kernel = np.flatnonzero(streamed)
+    begins_s = np.concatenate([[0.0], np.cumsum(sequence.kernel_s[tables.chip_kind[0]])])[kernel]
+    hidden_s = np.diff(begins_s, prepend=-np.inf)  # nothing is known of what comes before the first
+    before = np.searchsorted(kernel, cut)
+
+    def summed(values: FloatArray) -> FloatArray:
+        return np.concatenate([[0.0], np.cumsum(values)])[before]
+
+    def waits(s_per_byte: float) -> FloatArray:
+        return summed(np.maximum(streamed[kernel] * s_per_byte - hidden_s, 0.0))
+
+    host_s_per_byte = tables.host_in_s_per_byte / HOST_SHARE
+    return Waits(waits(host_s_per_byte), waits(hop_s_per_byte), summed(streamed[kernel]))
+
+
+def _streamed_bytes(tables: CostTables, sequence: KernelSequence) -> FloatArray:
+    """[M] what the kernels that read weights first touch of those that stream from one chip."""
+    num_tensors = len(tables.tensor_kind)
+    touched = np.zeros(num_tensors, np.int64)
+    first = np.full(num_tensors, sequence.num_kernels)
+    np.maximum.at(touched, tables.reader_tensor, tables.read_bytes)
+    np.minimum.at(first, tables.reader_tensor, sequence.kernel_of[tables.reader_op])
+    is_weight = (tables.tensor_kind == WEIGHT) & (tables.tensor_bytes > 0) & (first < sequence.num_kernels)
+    weight = np.flatnonzero(is_weight)
+    weight = weight[stream_order(tables, weight, touched[weight])]
+    stored = tables.stored_bytes[weight]
+    kept = stored.sum() - np.cumsum(stored) + stored  # with this weight and those that stream after it
+    streams = weight[kept > tables.sram_bytes[0] - tables.stream_buffer_bytes[0]]
+    bytes_of: FloatArray = np.zeros(sequence.num_kernels)
+    np.add.at(bytes_of, first[streams], touched[streams])
+    return bytes_of
