@@ -1,6 +1,6 @@
 """How much longer an op takes than at the peak rate, given the shape of its work.
 
-A graph has no shapes, but the shape of a product follows from its flops, output and operands:
+A graph may lack shapes, but the shape of a product follows from its flops, output and operands:
 ``flops = 2 b m k n`` with an output of ``b m n`` and operands of ``b m k`` and ``b k n``
 elements. A matrix unit computes whole tiles, so a partly filled one costs as much as a
 full one.

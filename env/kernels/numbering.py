@@ -19,7 +19,7 @@ def number_kernels(order: IntArray, fusion_group: IntArray) -> IntArray:
 
 
 def kernel_seconds(tables: CostTables, kernel_of: IntArray) -> FloatArray:
-    """[Q, M] ``max(flops / peak, bytes / SRAM bandwidth) + overhead``; measured ops cost what they took."""
+    """[Q, M] ``max(flops / peak, bytes / SRAM bandwidth) + overhead``, or the seconds of measured ops."""
     return seconds_of_kernels(tables, kernel_of, int(kernel_of.max()) + 1)
 
 
