@@ -1,7 +1,7 @@
-"""The timeline the analytical model has in mind: its latency's kernels and transfers, no contention.
+"""The timeline of the analytical model: the kernels and transfers of its latency, without contention.
 
-Inferences are one interval apart and do not see each other, so that on a chip or a link
-they may overlap where simulated ones wait.
+Inferences start one interval apart and ignore each other: they may overlap on a chip or
+link where simulated inferences wait.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _Row = tuple[bool, int, int, int, float, float]  # of package.SPAN
 
 
 def analytical_timeline(graph: Graph, target: Target, plan: Plan, inferences: int) -> Timeline:
-    """Each of the ``inferences`` as its latency adds up; empty where memory does not suffice.
+    """The timeline of ``inferences``, each with the terms of its latency; empty if the plan does not fit.
 
-    The latency is that of the first, on the first chip of every stage: others have other ways to go.
+    The plan's latency is that of the first inference, on the first chip of each stage. Others take other
+    routes.
     """
     graph, plan = expand_plan(graph, target, plan)
     without = [effect for effect in EFFECTS if effect not in target.analytical_effects]
@@ -53,12 +54,12 @@ def analytical_timeline(graph: Graph, target: Target, plan: Plan, inferences: in
 
 
 def _turn_of(rows: NDArray, inference: int) -> BoolArray:
-    """Which chips, flows or deliveries an inference is a turn of."""
+    """True for the chips, flows or deliveries whose turn an inference is."""
     return inference % rows["replicas"] == rows["replica"]
 
 
 def _streams(package: Package, inference: int) -> Iterator[_Row]:
-    """Weights that stream, one behind the other; no kernel waits for them, they come ahead."""
+    """Spans of streamed weights, one after the other; no kernel waits, since they are prefetched."""
     link, now_s = len(package.links) - 2, 0.0
     is_mine = (package.flows["kind"] == STREAM) & _turn_of(package.flows, inference)
     for number in np.flatnonzero(is_mine):
@@ -68,7 +69,7 @@ def _streams(package: Package, inference: int) -> Iterator[_Row]:
 
 
 def _one_inference(package: Package, latency_s: FloatArray, inference: int) -> Iterator[_Row]:
-    """The recursion of :func:`go_opt.env.model.latency.sample_latency_s` over stages; ``latency_s`` [L]."""
+    """Spans by the recursion of :func:`go_opt.env.model.latency.sample_latency_s`; ``latency_s`` [L]."""
     host_in, host_out = len(package.links) - 2, len(package.links) - 1
     free_s = np.zeros(len(package.chips))
     arrival_s = np.zeros(len(package.deliveries))
@@ -78,7 +79,7 @@ def _one_inference(package: Package, latency_s: FloatArray, inference: int) -> I
         arrival_s[flow["delivery_begin"] : flow["delivery_end"]] = end_s
         yield True, host_in, int(number), 0, 0.0, end_s
     chip_of = np.repeat(np.arange(len(free_s)), package.chips["stage_end"] - package.chips["stage_begin"])
-    # Kernels are numbered along the plan's order, so what a stage reads comes before it.
+    # Kernels are numbered along the plan's order, so a stage comes after those it reads from.
     is_mine = _turn_of(package.chips, inference)
     for number in np.argsort(package.chip_kernel[package.stages["kernel"]]):
         stage, chip = package.stages[number], int(chip_of[number])
@@ -105,14 +106,14 @@ def _transfers(
     latency_s: FloatArray,
     arrival_s: FloatArray,
 ) -> Iterator[_Row]:
-    """A tensor over all its links, each as slow as the slowest before; fills ``arrival_s``."""
+    """Spans of a tensor on its links, each as slow as the slowest so far; fills ``arrival_s``."""
     flow = package.flows[number]
     begin_s, s_per_byte = {NONE: made_s}, {NONE: 0.0}
     lands = _turn_of(package.deliveries, inference)
     for i in range(flow["hop_begin"], flow["hop_end"]):
         hop = package.hops[i]
         if not crosses(package.others, hop, inference):
-            continue  # its reader is elsewhere
+            continue  # no reader of this inference is behind this link
         start_s = begin_s[hop["parent"]]
         s_per_byte[i] = max(s_per_byte[hop["parent"]], package.links[hop["link"]]["s_per_byte"])
         end_s = start_s + flow["size_bytes"] * s_per_byte[i]

@@ -1,8 +1,8 @@
-"""What the makespan of a plan is made of: a chain of kernels, transfers and waits; slack and idle time.
+"""The critical path of a plan's makespan (kernels, transfers and waits), slack of kernels, and idle time.
 
-The execution is that of :mod:`go_opt.env.model.makespan`. Its chain goes back from what ends last: each
-piece began when the piece before it ended. The slack of a kernel is how much later it may start
-without a longer makespan, where chips, links and the host's link keep serving in the same order.
+The execution is that of :mod:`go_opt.env.model.makespan`. The path is traced back from the last end: each
+piece begins when the piece before it ends. The slack of a kernel is how much later it may start
+without a longer makespan, if chips, links and the host's link keep their order of service.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ IdleCause = Literal["kernel", "link", "transfer", "host", "nothing"]
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of the makespan. Of a wait: the tensor that holds the link meanwhile."""
+    """A stretch of the makespan. For a wait, ``name`` is the tensor that holds the link meanwhile."""
 
     kind: Kind
     resource: str  # "chip 3", "link 2->3" (of a transfer over several: "chips 2->5"), "host in", "host out"
-    name: str  # first op of the kernel, or the tensor; of host in the op that waits for its inputs
+    name: str  # first op of the kernel, or the tensor; for host in, the op that waits for its inputs
     start_s: float
     end_s: float
 
@@ -39,7 +39,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class KernelSlack:
-    """When a kernel runs in one execution alone, and how much later it might."""
+    """When a kernel runs in one execution alone, and how much later it may start."""
 
     ops: tuple[str, ...]
     chip: int
@@ -50,11 +50,11 @@ class KernelSlack:
 
 @dataclass(frozen=True)
 class Idle:
-    """A stretch in which a chip runs nothing, by what its next kernel waits for."""
+    """A stretch in which a chip runs nothing, with the cause of its next kernel's wait."""
 
     chip: int
     cause: IdleCause
-    name: str  # first op of the kernel that runs elsewhere; the tensor; of host the op that waits; or empty
+    name: str  # first op of the kernel that runs elsewhere; the tensor; for host, the op that waits; or empty
     start_s: float
     end_s: float
 
@@ -66,7 +66,7 @@ class CriticalPath:
     makespan_s: float
     pieces: tuple[Piece, ...]
     kernels: tuple[KernelSlack, ...]  # along the plan's order
-    idle: tuple[Idle, ...]  # with the kernels of a chip they fill the makespan
+    idle: tuple[Idle, ...]  # on each chip, kernels and idle stretches fill the makespan
 
     def idle_s(self, chip: int | None = None) -> dict[IdleCause, float]:
         """Seconds that a chip, or all of them together, waits for each cause."""
@@ -78,7 +78,7 @@ class CriticalPath:
 
     @property
     def by_resource(self) -> tuple[tuple[str, float], ...]:
-        """Seconds of the path on each chip and link, the most first: what binds the makespan."""
+        """Seconds of the path on each chip and link, the most first."""
         seconds: dict[str, float] = {}
         for piece in self.pieces:
             seconds[piece.resource] = seconds.get(piece.resource, 0.0) + piece.seconds
@@ -103,7 +103,7 @@ def critical_path(graph: Graph, target: Target, plan: Plan) -> CriticalPath:
 
 
 class _Cause(NamedTuple):
-    """What something waited for: the end of a kernel, a tensor that left, the host's link, or the start."""
+    """Why something began: the end of a kernel, a sent tensor, a free link, the host's link, or the start."""
 
     time_s: float
     kind: Literal["end", "sent", "link", "host in", "to host", "start"]
@@ -112,13 +112,13 @@ class _Cause(NamedTuple):
 
 
 class _Run(SingleRun):
-    """The execution backwards."""
+    """An execution traced backwards."""
 
     # ------------------------------------------------------------------ backwards: slack
 
     def slack_s(self) -> list[float]:
-        """[M] how much later each kernel may start."""
-        rest_s = [0.0] * len(self.chip)  # from the start of a kernel to the end of all that waits for it
+        """[M] seconds by which each kernel may start later."""
+        rest_s = [0.0] * len(self.chip)  # from the start of a kernel to the end of all that depends on it
         sent_rest_s, host_rest_s = [0.0] * len(self.home), [0.0] * len(self.home)
         for m in reversed(self.by_end):
             after_s = 0.0 if self.after[m] == NONE else rest_s[self.after[m]]
@@ -143,7 +143,7 @@ class _Run(SingleRun):
     # ------------------------------------------------------------------ what chips wait for
 
     def idle(self) -> Iterator[Idle]:
-        """Before each kernel, along the plan's order; then behind the last kernel of each chip."""
+        """Idle stretches before each kernel, along the plan's order; then after each chip's last kernel."""
         free_s = [0.0] * self.tables.num_chips
         for m, chip in enumerate(self.chip):
             yield from self._stretches(chip, free_s[chip], self._waited_for(m))
@@ -152,7 +152,7 @@ class _Run(SingleRun):
             yield from self._stretches(chip, begin_s, [("nothing", "", self.makespan_s)])
 
     def _waited_for(self, m: int) -> list[tuple[IdleCause, str, float]]:
-        """What kernel ``m`` waited for last, and until when."""
+        """The causes that kernel ``m`` waited for, one after the other, with their ends."""
         cause = self._start(m)
         if cause.kind != "sent":
             return [("host", self.named(m), self.start_s[m])]
@@ -174,7 +174,7 @@ class _Run(SingleRun):
     # ------------------------------------------------------------------ backwards: the chain
 
     def pieces(self) -> Iterator[Piece]:
-        """The critical path from its end."""
+        """The pieces of the critical path, the last first."""
         ends = [_Cause(self.end_s(m), "end", m) for m in range(len(self.chip))]
         ends += [_Cause(self.to_host_s[k] + self.host_s(k), "to host", k) for k in self.host_before]
         at = max(ends, key=lambda cause: cause.time_s)
@@ -184,7 +184,7 @@ class _Run(SingleRun):
                 yield piece
 
     def _step(self, at: _Cause) -> tuple[Piece, _Cause]:
-        """The piece that ends with ``at``, and why it began when it did."""
+        """The piece that ends at ``at``, and the cause of its begin."""
         k = m = at.number
         if at.kind == "host in":
             return Piece("host in", "host in", self.named(m), 0.0, at.time_s), _Cause(0.0, "start")
@@ -211,7 +211,7 @@ class _Run(SingleRun):
         return piece, max(causes, key=lambda cause: cause.time_s)
 
     def _start(self, m: int) -> _Cause:
-        """Why kernel ``m`` did not start before: of causes at the same time, what it reads."""
+        """Why kernel ``m`` did not start earlier; among causes at the same time, a tensor that it reads."""
         causes = []
         for k in self.read[m]:
             home = self.home[k]

@@ -23,7 +23,7 @@ from go_opt.model.plan import Plan
 Plans = IntArray  # [B, N] placements, orders or kernels of a batch of plans
 # (placement, order, fusion_group) -> [B] interval_s, infinite where the plan is invalid.
 Evaluate = Callable[[Plans, Plans, Plans], FloatArray]
-LONGER: Final = 1.0 + 1e-6  # intervals that differ by less are the same
+LONGER: Final = 1.0 + 1e-6  # ratio up to which intervals are equal
 
 
 def evaluate_plan(
@@ -35,21 +35,21 @@ def evaluate_plan(
     seed: int | None = None,
     at_most_s: float = math.inf,
 ) -> Metrics:
-    """Cost one plan; ``valid`` says whether its activations fit every chip, and it runs.
+    """Cost one plan; ``valid`` says whether its activations fit every chip, and if simulated, it runs.
 
-    Chips that fetch streamed weights only one kernel ahead wait for them in a way that has no
-    closed form: there the simulator says by how much the interval is longer.
+    If chips stream weights only one kernel ahead, their waiting has no closed form. The
+    interval is then that of the simulator, if it is longer.
 
-    Static constraints are the solver's to judge (:func:`go_opt.solver.verify.verifier`);
-    :func:`go_opt.evaluate` joins both.
+    Static constraints are checked by :mod:`go_opt.solver.verify.verifier`;
+    :func:`go_opt.evaluate` does both.
 
     Args:
-      seed: draws the noise of a simulated measurement; without one it is exact.
-      at_most_s: of plans that take longer anyway it is of no interest how long chips wait.
+      seed: draws the noise of a simulated measurement; None: no noise.
+      at_most_s: for plans with longer intervals, waiting for weights is not simulated.
     """
     check_fidelity(fidelity)
     if fidelity == "simulated":
-        # The simulator loads where it is asked for.
+        # The simulator loads on first use.
         from go_opt.env.simulator import simulate_plan
 
         return simulate_plan(graph, target, plan, seed=seed)
@@ -79,7 +79,7 @@ def evaluate_plan(
 
 
 def with_waiting(target: Target, metrics: Metrics, simulated: Metrics) -> Metrics:
-    """``metrics`` of the model with the simulated interval where waiting for weights makes it longer."""
+    """Analytical ``metrics`` with the simulated interval, if waiting for weights makes it longer."""
     is_longer = simulated.valid and simulated.interval_s > metrics.interval_s * LONGER
     if not (is_longer and may_wait(target, metrics.stream_bytes)):
         return metrics
@@ -98,7 +98,7 @@ def makespans_s(
     order: IntArray,  # [B, N]
     fusion_group: IntArray,  # [B, N]
 ) -> FloatArray:
-    """[B] seconds of one execution of each plan alone, given their terms; infinite where it does not fit."""
+    """[B] seconds of one execution of each plan alone, given their terms; infinite if it does not fit."""
     seconds = np.full(len(placement), np.inf)
     alone = np.ones_like(placement)
     for b in np.flatnonzero(terms.fits):
@@ -108,7 +108,7 @@ def makespans_s(
 
 
 def may_wait(target: Target, stream_bytes: LongArray) -> bool:
-    """Whether chips may wait for streamed weights though the host's link has time; ``stream_bytes`` [D]."""
+    """Whether chips may wait for streamed weights even if the host's link has time; ``stream_bytes`` [D]."""
     return target.overlap and not target.modelled.weight_prefetch and bool(stream_bytes.any())
 
 

@@ -1,4 +1,4 @@
-"""Why nothing fits: the op with the largest demand, the limit it meets, and what would fit."""
+"""Why no plan fits in memory: the op with the largest demand, the limit, and what would fit."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _MOST_NAMED: Final = 3  # tensors that a sentence names
 
 
 def op_activation_bytes(graph: Graph, target: Target) -> LongArray:
-    """[N] activations a chip must hold while an op runs as a kernel of its own, at least.
+    """[N] least bytes of activations on a chip while an op runs as a kernel of its own.
 
-    Those it reads and writes; inputs and outputs, which cross the chip's border, twice.
+    These are the tensors that it reads and writes; inputs and outputs, which cross the border, count twice.
     """
     tables = cost_tables(graph, target)
     held_bytes = _held_bytes(tables)
@@ -40,7 +40,7 @@ def op_activation_bytes(graph: Graph, target: Target) -> LongArray:
 def op_that_runs_nowhere(graph: Graph, target: Target) -> str:
     """One sentence on an op that no chip can run or hold; empty if there is none.
 
-    It has the demand, the limit, the tensors to blame and what would fit.
+    It names the demand, the limit, the largest tensors and what would fit.
     """
     nowhere = np.flatnonzero(~cost_tables(graph, target).can_run.any(axis=0))
     if len(nowhere):
@@ -59,8 +59,8 @@ def why_no_plan(graph: Graph, target: Target, rejection: str, closest: Plan | No
     """One sentence on why no plan was found though each op alone would fit.
 
     Args:
-      rejection: the rule the first plan that fits its memory breaks, if there was one.
-      closest: of the plans that do not fit their memory, the one that exceeds it least.
+      rejection: the rule that the first plan that fits breaks; empty if no plan fits.
+      closest: of the plans that do not fit, the one with the least excess.
     """
     if rejection:
         return f"no valid plan was found on {target.name}; the first one that fits breaks a rule: {rejection}"
@@ -105,13 +105,13 @@ def _named(held: Sequence[Held]) -> str:
 
 
 def _what_would_fit(graph: Graph, target: Target, op: int, needed: int, limit: int) -> str:
-    """Changes under which no op alone needs more than there is; each is computed, none is guessed."""
+    """Changes with which every op alone would fit; each is computed, not guessed."""
     fits = [f"a chip with {needed} bytes"]
     if graph.precision == "as-is":
         native = _largest_demand(replace(graph, precision="native"), target)[1]
         if native <= limit:
             fits.append(f"the native precision ({native} bytes)")
-    # Bytes grow with tensors: as large a share of each as fits of the sum.
+    # Bytes are proportional to tensors: each may keep the share of its size that fits of the sum.
     share = math.floor(100 * limit / needed) / 100
     fits.append(f"tensors of at most {share:g} times these sizes, as of a smaller batch")
     return f"what would fit: {', or '.join(fits)}"
@@ -123,7 +123,7 @@ def _crosses(tables: CostTables) -> BoolArray:
 
 
 def _held_bytes(tables: CostTables) -> LongArray:
-    """[K] bytes of a tensor beside an op that reads or writes it, at least."""
+    """[K] least bytes of a tensor on the chip of an op that reads or writes it."""
     return tables.stored_bytes * np.where(_crosses(tables), 2, 1)
 
 

@@ -1,7 +1,7 @@
-"""Which tensors fill a chip's memory where its activations reach highest.
+"""Which tensors fill a chip's memory when its activations peak.
 
-The terms are those of :mod:`go_opt.env.model.memory`: what enters or leaves the chip is held
-throughout, twice; the rest lives from its producer's to its last reader's kernel.
+The rules are those of :mod:`go_opt.env.model.memory`: a tensor that enters or leaves the chip always
+has two buffers; others live from their producer's kernel to their last reader's.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class Held:
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """A chip where its activations reach highest."""
+    """The activations of a chip at their peak."""
 
     chip: int
     peak_bytes: int
-    ops: tuple[str, ...]  # of the kernel that runs then; none where all is held throughout
+    ops: tuple[str, ...]  # of the kernel that runs then; empty if all tensors cross the border
     held: tuple[Held, ...]  # most bytes first
-    holes_bytes: int  # free between them; with them they add up to ``peak_bytes``
+    holes_bytes: int  # free bytes between buffers; included in ``peak_bytes``
 
 
 def peak_memory(graph: Graph, target: Target, plan: Plan, chip: int) -> PeakMemory:
-    """What chip ``chip`` holds at its peak under ``plan``.
+    """The tensors on chip ``chip`` at its peak under ``plan``.
 
-    Relays and clones are the ops that they are in :func:`go_opt.env.copies.relays.expand_plan`.
+    Relays and clones count as ops, as in :func:`go_opt.env.copies.relays.expand_plan`.
     """
     graph, plan = expand_plan(graph, target, plan)
     tables = cost_tables(graph, target)
@@ -84,6 +84,6 @@ def _crossing(tables: CostTables, placement: IntArray, chip: int) -> BoolArray:
     enters[tensor[is_elsewhere & (placement[reader] == chip)]] = True
     leaves = tables.tensor_is_output.copy()
     leaves[tensor[is_elsewhere]] = True
-    # What a relay writes leaves from the buffer that its source came in.
+    # The output of a relay leaves from the buffer in which its source arrived.
     leaves &= (home == chip) & (tables.tensor_kind != COPY)
     return (enters | leaves) & (tables.tensor_kind != WEIGHT)

@@ -1,4 +1,4 @@
-"""One execution of a plan alone as plain lists, for what asks why things happened when they did."""
+"""One execution of a plan alone, as plain lists, for analyses of why things happen when they do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NONE: Final = -1
 
 
 class SingleRun:
-    """What ran and was sent when. ``M`` kernels along the plan's order, ``K`` tensors."""
+    """When kernels run and tensors are sent. ``M`` kernels along the plan's order, ``K`` tensors."""
 
     def __init__(self, graph: Graph, target: Target, plan: Plan, placed: PlanTables) -> None:
         self.target, self.tables = target, placed.tables
@@ -43,7 +43,7 @@ class SingleRun:
         self._serve_in_order()
 
     def _read_tensors(self, tables: CostTables) -> None:
-        """Who makes, reads and waits for what."""
+        """Fill in the kernels that make and read each tensor."""
         producer = tables.tensor_producer.tolist()
         self.home = [NONE if op == NO_PRODUCER else self.kernel_of[op] for op in producer]
         self.made: list[list[int]] = [[] for _ in self.chip]  # by op in the plan's order, then ascending
@@ -59,7 +59,7 @@ class SingleRun:
                 self.read[m].append(k)
 
     def _serve_in_order(self) -> None:
-        """Whom each chip and link served before and after: kernels as ordered, tensors as they ask."""
+        """Fill in the neighbours in service of each kernel on its chip, and of each tensor on its links."""
         self.before: list[int] = []
         last: dict[int, int] = {}
         for m, chip in enumerate(self.chip):
@@ -69,7 +69,7 @@ class SingleRun:
         for m, before in enumerate(self.before):
             if before != NONE:
                 self.after[before] = m
-        self.link_before: dict[int, list[tuple[int, int]]] = {}  # of a tensor: link, tensor before it there
+        self.link_before: dict[int, list[tuple[int, int]]] = {}  # by tensor: link, tensor before it
         self.link_after: dict[int, list[tuple[int, int]]] = {}
         self.host_before: dict[int, int] = {}
         holder: dict[int, int] = {}
@@ -117,13 +117,13 @@ class SingleRun:
         return self._routes[source, chip]
 
     def arrival_s(self, k: int, reader: int) -> float:
-        """When a tensor is at a reader on whatever chip."""
+        """When a tensor arrives at the chip of a reader, which may be its own."""
         return self.after_sent_s(k, reader) + (
             self.end_s(self.home[k]) if self.chip[reader] == self.chip[self.home[k]] else self.sent_s[k]
         )
 
     def after_sent_s(self, k: int, reader: int) -> float:
-        """Seconds from chip to chip."""
+        """Seconds of the transfer to a reader's chip; 0 on its own."""
         source, chip = self.chip[self.home[k]], self.chip[reader]
         return float(transfer_s(self.tables, source, chip, self.size[k]))
 

@@ -1,10 +1,10 @@
-"""Which ops a plan may clone (design section 8): those that can be had anywhere for next to nothing.
+"""Which ops a plan may clone (design section 8): those that any chip can compute for next to nothing.
 
-An op is *clonable* where it and all its ancestors are no matrix ops, and together are at most
-``MAX_CONE_OPS`` ops that read graph inputs and small weights alone: attention masks, position
+An op is *clonable* if it and its ancestors include no matrix op, are at most ``MAX_CONE_OPS``
+ops, and read only graph inputs and small weights: attention masks, position
 encodings, casts and broadcasts of inputs. The rule is narrow on purpose. A clone takes a
-tensor off every link, so a lower bound has to forget what clonable ops send
-(:mod:`go_opt.solver.certify.problem.build`); were every cheap op clonable, it would forget all.
+tensor off every link, so lower bounds must ignore the transfers of clonable ops
+(:mod:`go_opt.solver.certify.problem.build`). If every cheap op were clonable, they would ignore all.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from go_opt.common.arrays import BoolArray
 from go_opt.model.graph import MATRIX, NO_PRODUCER, WEIGHT, Graph
 
 MAX_CONE_OPS: Final = 32
-MAX_WEIGHT_ELEMENTS: Final = 2**20  # of each weight a clonable op reads: no embedding table
+MAX_WEIGHT_ELEMENTS: Final = 2**20  # of each weight that a clonable op reads: excludes embedding tables
 
 
 @lru_cache(maxsize=16)
 def clonable_ops(graph: Graph) -> BoolArray:
-    """[N] True where a plan may hold clones of the op."""
+    """[N] True for ops that a plan may clone."""
     cones: dict[int, frozenset[int]] = {}
     read_ptr, reads = graph.op_reads
     for op in range(graph.num_ops):

@@ -1,9 +1,9 @@
-"""Relays and clones on cost tables: what the plan's copies cost, for every evaluation of a search.
+"""Adds the relays and clones of a plan to cost tables, in every evaluation of a search.
 
-The slow way is :func:`go_opt.env.copies.relays.expand_plan`.
+The slow twin is :func:`go_opt.env.copies.relays.expand_plan`.
 
-Ops and tensors keep their numbers. Behind them come one op and one tensor for each relay,
-then the clones with what they write. O(N + K + R + relays + clones).
+Ops and tensors keep their numbers. After them come one op and one tensor for each relay,
+then the clones and their outputs. O(N + K + R + relays + clones).
 Axes: ``N`` ops, ``K`` tensors, ``R`` reads, ``P`` relays, ``C`` clones.
 """
 
@@ -29,7 +29,7 @@ _NONE: Final = -1
 
 
 class _Rows(NamedTuple):
-    """Where to look up relays and clones."""
+    """Indices of relays and clones."""
 
     relay_ptr: LongArray  # [K + 1] relays of each tensor
     clone_ptr: LongArray  # [N + 1] clones of each op
@@ -38,7 +38,7 @@ class _Rows(NamedTuple):
 
 
 class PlanTables(NamedTuple):
-    """What a plan is evaluated by, with an op for every relay and clone. Axis: ``N`` ops."""
+    """The inputs of a plan's evaluation, with an op for every relay and clone. Axis: ``N`` ops."""
 
     tables: CostTables
     placement: IntArray  # [N]
@@ -58,10 +58,10 @@ class PlanTables(NamedTuple):
 
 
 def plan_tables(graph: Graph, target: Target, plan: Plan) -> PlanTables:
-    """Tables, placement, order, kernels and stages that ``plan`` is evaluated by.
+    """Tables, placement, order, kernels and stages for the evaluation of ``plan``.
 
     Raises:
-      PlanError: a relay or clone is of something the graph does not have.
+      PlanError: a relay's tensor or clone's op is not in the graph, or no op produces the tensor.
     """
     size = size_by_chip(plan.placement, plan.replication, target.num_chips)
     expanded, placement, order, group = expanded_tables(
@@ -74,7 +74,7 @@ def plan_tables(graph: Graph, target: Target, plan: Plan) -> PlanTables:
 def expanded_tables(
     tables: CostTables, placement: IntArray, order: IntArray, fusion_group: IntArray, copies: Copies
 ) -> tuple[CostTables, IntArray, IntArray, IntArray]:
-    """Tables, placement, order and kernels with a copy for every relay and an op for every clone."""
+    """Tables, placement, order and kernels with an op for every relay and every clone."""
     num_relays, clone_op = len(copies.relay_tensor), copies.clone_op
     num_copies = num_relays + len(clone_op)
     if num_copies == 0:
@@ -99,7 +99,7 @@ def expanded_tables(
         tensor_is_output=is_output,
         **dict(zip(_READ_FIELDS, reads, strict=True)),
     )
-    # Arrays of plans are read-only, others are not: copies, so that kernels compile for one of the two.
+    # A plan's order is read-only, others are not: a copy, so that kernels compile for only one type.
     return expanded, placed, _order(tables, placed, order.copy(), group, copies, rows), group
 
 
@@ -114,7 +114,7 @@ def _with_columns(table: NDArray, num_relays: int, of_relay: float | bool, clone
 
 @compiled_inner
 def _pointers(row_of: IntArray | LongArray, num_rows: int) -> LongArray:
-    """CSR pointers of entries whose rows ascend."""
+    """CSR pointers of entries in ascending order of rows."""
     pointers = np.zeros(num_rows + 1, np.int64)
     for row in row_of:
         pointers[row + 1] += 1
@@ -125,7 +125,7 @@ def _pointers(row_of: IntArray | LongArray, num_rows: int) -> LongArray:
 
 @compiled_inner
 def _rows_of(row_of: IntArray | LongArray, num_rows: int) -> tuple[LongArray, IntArray]:
-    """CSR of entries in any order; those of a row stay in theirs."""
+    """CSR of entries in any order; the entries of a row keep their order."""
     pointers = _pointers(row_of, num_rows)
     filled = pointers.copy()
     entries = np.empty(len(row_of), np.int32)
@@ -139,7 +139,7 @@ def _rows_of(row_of: IntArray | LongArray, num_rows: int) -> tuple[LongArray, In
 def _read_again(
     tables: CostTables, placed: IntArray, copies: Copies
 ) -> tuple[_Rows, IntArray, IntArray, LongArray, IntArray, LongArray, IntArray, LongArray, IntArray]:
-    """Who reads what now, with the original and the producer of every tensor."""
+    """Reads with relays and clones, and the original and the producer of every tensor."""
     num_ops = len(tables.op_read_ptr) - 1
     num_tensors, num_reads = len(tables.tensor_kind), len(tables.reader_op)
     num_relays, num_clones = len(copies.relay_tensor), len(copies.clone_op)
@@ -160,7 +160,7 @@ def _read_again(
         _pointers(copies.relay_tensor, num_tensors), _pointers(copies.clone_op, num_ops), rank, clone_tensor
     )
     original, producer = _tensors(tables, copies, rows)
-    read = np.empty(total_reads, np.int32)  # the one of the tables that each is, none for relays
+    read = np.empty(total_reads, np.int32)  # original read in the tables; none for relays
     reader = np.empty(total_reads, np.int32)
     source = np.empty(total_reads, np.int32)
     touched = np.empty(total_reads, np.int64)
@@ -210,7 +210,7 @@ def _tensors(tables: CostTables, copies: Copies, rows: _Rows) -> tuple[IntArray,
 def _sources(
     tables: CostTables, copies: Copies, rows: _Rows, reads: IntArray, chips: IntArray, source: IntArray
 ) -> None:
-    """Fill in what each of ``reads``, by an op or a clone on its chip, takes its tensor from."""
+    """Fill in the tensor that each of ``reads`` takes: of a clone, a relay, or the original."""
     num_tensors = len(tables.tensor_kind)
     for i in range(len(reads)):
         if reads[i] == _NONE:
@@ -232,7 +232,7 @@ def _sources(
 def _order(
     tables: CostTables, placement: IntArray, order: IntArray, group: IntArray, copies: Copies, rows: _Rows
 ) -> IntArray:
-    """The order with copies behind the kernels that produce their tensors, clones before their readers'."""
+    """The order with relays after the kernels that produce their tensors, and clones before their readers."""
     num_ops, num_relays, num_clones = len(order), len(copies.relay_tensor), len(copies.clone_op)
     kernel_of = np.empty(num_ops, np.int64)
     num_kernels = 0
@@ -241,7 +241,7 @@ def _order(
             num_kernels += 1
         kernel_of[order[i]] = num_kernels - 1
     before = _first_readers(tables, placement, order, kernel_of, copies, rows)
-    # Clones in the order of their originals, so that those before one kernel follow each other.
+    # Clones in the order of their originals, so that clones before the same kernel are in a valid order.
     along = np.empty(num_clones, np.int64)
     kernel_before = np.empty(num_clones, np.int64)
     at = 0
@@ -280,7 +280,7 @@ def _first_readers(
     copies: Copies,
     rows: _Rows,
 ) -> LongArray:
-    """[C] the kernel each clone comes before; its original's next where none reads it."""
+    """[C] the kernel that each clone comes before; if nothing reads it, the one after its original's."""
     unread = int64(len(order) + 1)
     before = np.full(len(copies.clone_op), unread, np.int64)
     for i in range(len(order) - 1, -1, -1):
@@ -297,7 +297,7 @@ def _first_readers(
 def _push(
     tables: CostTables, copies: Copies, rows: _Rows, op: int, chip: int, kernel: int, before: LongArray
 ) -> None:
-    """What an op, or a clone of it, on ``chip`` reads from clones comes before ``kernel``."""
+    """Put the clones that an op on ``chip``, or its clone there, reads from before ``kernel``."""
     for i in range(tables.op_read_ptr[op], tables.op_read_ptr[op + 1]):
         producer = tables.tensor_producer[tables.reader_tensor[tables.op_read[i]]]
         if producer != NO_PRODUCER:

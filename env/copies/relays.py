@@ -1,14 +1,13 @@
-"""What relays and clones mean: the plan without them, of a graph with copies and clones as ops.
+"""Defines relays and clones: expands a graph and plan into ones with relays and clones as ops.
 
 A *relay* of a tensor on a chip is a ``data_movement`` kernel of its own that reads and
-writes the tensor once; what it writes shares the double buffer of what it reads. A *clone*
-of an op on another chip than its own computes it once more, as a kernel of its own
-(design section 8).
+writes the tensor once; its output shares the double buffer of its input. A *clone*
+of an op computes it again on another chip, as a kernel of its own (design section 8).
 
-A reader on chip c, op or clone, takes a tensor from the clone of its producer on c; where
-there is none from the last relay before c, or else from its producer. So do relays, but for
-the clone. Graph outputs leave from the original only. This is the definition, in plain
-NumPy; :mod:`go_opt.env.copies.expanded_tables` is its quick twin on cost tables.
+An op or clone on chip c reads a tensor from the clone of its producer on c. If there is
+none, it reads from the last relay before c, or else from the producer. Relays read likewise,
+but not from clones. Graph outputs leave only from originals. This is the definition, in
+plain NumPy; :mod:`go_opt.env.copies.expanded_tables` is its fast twin on cost tables.
 
 Axes: ``N`` ops, ``K`` tensors, ``P`` relays, ``C`` clones.
 """
@@ -35,7 +34,7 @@ _NONE: Final = -1
 
 
 class Copies(NamedTuple):
-    """Relays and clones of a plan, each pair once."""
+    """Relays and clones of a plan, each pair once. Axes: ``P`` relays, ``C`` clones."""
 
     relay_tensor: IntArray  # [P] ascending
     relay_chip: IntArray  # [P] ascending for each tensor
@@ -44,12 +43,12 @@ class Copies(NamedTuple):
 
 
 def relay_name(tensor: str, chip: int) -> str:
-    """The op, and the tensor it writes, that copies ``tensor`` on ``chip``."""
+    """The name of the relay of ``tensor`` on ``chip``, and of its output."""
     return f"{tensor}/relay {chip}"
 
 
 def clone_name(name: str, chip: int) -> str:
-    """The clone on ``chip`` of the op ``name``, or what it writes for the tensor ``name``."""
+    """The name of the clone of the op ``name`` on ``chip``, or of its copy of the tensor ``name``."""
     return f"{name}/clone {chip}"
 
 
@@ -57,7 +56,7 @@ def copies_of(graph: Graph, plan: Plan) -> Copies:
     """The relays and clones of ``plan`` as arrays.
 
     Raises:
-      PlanError: one is of something the graph does not have.
+      PlanError: a relay's tensor or clone's op is not in the graph, or no op produces the tensor.
     """
     relays = {(_relayed_tensor(graph, r.tensor), chip) for r in plan.relays for chip in r.chips}
     clones = {(_cloned_op(graph, clone.op), clone.chip) for clone in plan.clones}
@@ -65,13 +64,13 @@ def copies_of(graph: Graph, plan: Plan) -> Copies:
 
 
 def expand_plan(graph: Graph, target: Target, plan: Plan) -> tuple[Graph, Plan]:
-    """The graph with a copy for every relay and an op for every clone, and its plan.
+    """The graph with an op for every relay and every clone, and its plan.
 
-    Copies follow the kernel that produces their tensor; a clone comes just before the first
-    kernel on its chip that reads it. A plan without relays and clones is answered as it is.
+    Relays follow the kernel that produces their tensor; a clone comes just before the first
+    kernel on its chip that reads it. A plan without relays and clones is returned unchanged.
 
     Raises:
-      PlanError: a relay or clone is of something the graph does not have.
+      PlanError: a relay's tensor or clone's op is not in the graph, or no op produces the tensor.
     """
     return _expanded(graph, target, plan) if plan.relays or plan.clones else (graph, plan)
 
@@ -115,7 +114,7 @@ class _Numbered:
         self.rank[outputs] = places - out_ptr[op]
 
     def source(self, tensor: NDArray, chip: NDArray) -> LongArray:
-        """What ops and clones on ``chip`` read for ``tensor``."""
+        """The tensor that ops and clones on ``chip`` read in place of ``tensor``."""
         first_tensor = self.graph.num_tensors + len(self.producer)
         first_written = row_pointers(self.cloned_by, len(self.copies.clone_op)) + first_tensor
         clone = self.clone_of(self.graph.tensor_producer[tensor], chip)
@@ -138,7 +137,7 @@ class _Numbered:
 
     @property
     def _wide(self) -> np.int64:
-        """More than the number of any chip."""
+        """A number above that of any chip."""
         chips = (self.plan.placement, self.copies.relay_chip, self.copies.clone_chip)
         return np.int64(1 + max(int(of.max(initial=0)) for of in chips))
 
@@ -163,7 +162,7 @@ class _Numbered:
         )
 
     def storage_order(self) -> LongArray:
-        """Op numbers: each op, its clones, the copies of what it writes; topological as the graph's."""
+        """Op numbers: each op, then its clones, then the relays of its outputs; a topological order."""
         num_ops, clone_op = self.graph.num_ops, self.copies.clone_op
         behind = np.concatenate([np.arange(num_ops), self.producer, clone_op])
         rank = np.repeat([0, 2, 1], [num_ops, len(self.producer), len(clone_op)])
@@ -181,14 +180,14 @@ class _Numbered:
         return np.lexsort((along, rank, before))
 
     def _kernels(self) -> LongArray:
-        """[N] kernels along the order: its stretches of one group."""
+        """[N] kernel of each op: runs of one group along the order."""
         group = self.plan.fusion_group[self.plan.order]
         kernel = np.empty(len(group), np.int64)
         kernel[self.plan.order] = np.cumsum(np.concatenate([[0], group[1:] != group[:-1]]))
         return kernel
 
     def _first_readers(self, kernel: LongArray, place: LongArray) -> LongArray:
-        """[C] the kernel each clone comes before; its original's next where none reads it."""
+        """[C] the kernel that each clone comes before; if nothing reads it, the one after its original's."""
         graph, (_, _, clone_op, clone_chip) = self.graph, self.copies
         producer = graph.tensor_producer[graph.reader_tensor]
         read = self.clone_of(producer, self.plan.placement[graph.reader_op])
@@ -205,7 +204,7 @@ class _Numbered:
         return before
 
     def graph_of(self, stored: LongArray, index: IntArray) -> Graph:
-        """The graph with ops in the order ``stored``; ``index`` is where each number went."""
+        """The graph with ops in the order ``stored``; ``index`` is the place of each op in it."""
         graph, copies = self.graph, self.copies
         relay_tensor, clone_op = copies.relay_tensor, copies.clone_op
         relays = len(relay_tensor)
@@ -261,7 +260,7 @@ class _Numbered:
 
 
 def _rows(pointers: LongArray, rows: NDArray) -> tuple[LongArray, LongArray]:
-    """Of all entries of CSR ``rows``: which row, counted in ``rows``, and the place of the entry."""
+    """For each entry of the CSR rows ``rows``: the position of its row in ``rows``, and its own place."""
     counts = pointers[rows + 1] - pointers[rows]
     which = np.repeat(np.arange(len(rows)), counts)
     return which, np.arange(len(which)) - (np.cumsum(counts) - counts - pointers[rows])[which]

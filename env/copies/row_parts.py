@@ -1,4 +1,4 @@
-"""The ops that ops split by rows become: the rows that parts take from others, parts, and what joins them."""
+"""The ops that replace an op split by rows: slices of the rows that parts read, parts, and their join."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Span(NamedTuple):
 
 
 class RowParts:
-    """What ops split by rows become, and the spans of the tensors that are some rows of another.
+    """Replaces ops split by rows; ``spans`` has the tensors that are some rows of another tensor.
 
     Args:
-      splits: of ops of ``graph`` that are split by rows, with what that divides.
-      make: the row of an op with another name, FLOPs, reads and writes.
+      splits: the split and rows of each op of ``graph`` that is split by rows.
+      make: returns a :data:`Row` of an op with another name, FLOPs, reads and writes.
 
     Raises:
-      PlanError: an op has too few rows, or is not joined where an op needs it whole.
+      PlanError: an op has too few rows, or its parts are not joined although an op needs it whole.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class RowParts:
                 )
 
     def of(self, op: int) -> Iterator[Row]:
-        """What an op becomes."""
+        """Yields the ops that replace ``op``."""
         graph, (split, rows) = self._graph, self._splits[op]
         name, elements, dtype = self._tensor(rows.output)
         whole = [(graph.tensor_names[k], None) for k in self._reads(op) if k not in rows.windows]
@@ -72,7 +72,7 @@ class RowParts:
             yield join | {"op_type": JOIN, "op_class": "data_movement"}
 
     def _is_read_whole(self, k: int) -> bool:
-        """Whether others than ops that take rows of it read a tensor."""
+        """Whether tensor ``k`` is an output, unread, or read by an op that is not split along its rows."""
         graph = self._graph
         readers = graph.reader_op[graph.reader_ptr[k] : graph.reader_ptr[k + 1]].tolist()
         takers = [op for op in readers if op in self._splits and k in self._splits[op][1].windows]
@@ -95,7 +95,7 @@ class RowParts:
         return graph.tensor_names[k], int(graph.tensor_elements[k]), DTYPES[graph.tensor_dtype[k]]
 
     def _taken(self, k: int, start: int, stop: int) -> Generator[Row, None, str]:
-        """The ops that put some rows of tensor ``k`` into one; returns its name."""
+        """Yields the ops that gather some rows of tensor ``k`` in one tensor; returns its name."""
         producer, name = int(self._graph.tensor_producer[k]), self._graph.tensor_names[k]
         held = [(name, (0, self._number(k)))]
         if producer in self._splits:

@@ -1,8 +1,8 @@
 """Which ops can be divided by rows, which rows the parts need, and where the parts end.
 
 Rows lie along the second-to-last dimension of an output: the height of an image, tokens, or a batch of
-vectors. A part of a convolution or pooling needs rows beyond its own, its halo. Parts are *skewed*: where a
-part ends, its readers need no rows of the next part. So rows pass from a part to later ones alone, no row
+vectors. A part of a convolution or pooling needs rows beyond its own, its halo. Parts are *skewed*: the same
+part of a reader needs no rows of the next part. So rows pass only from a part to later ones, no row
 is computed twice, and parts can follow each other along a ring. (Skewed tiling of loops: Wolf and Lam,
 PLDI 1991.)
 """
@@ -26,15 +26,15 @@ SAME_ROW: Final = Window(size=1, stride=1, before=0)
 
 
 class Rows(NamedTuple):
-    """What splitting an op by rows divides."""
+    """The rows of an op, for splitting it."""
 
     number: int  # of rows of the output
     output: int  # tensor
-    windows: Mapping[int, Window]  # tensor -> its rows that a row needs; other tensors are read whole
+    windows: Mapping[int, Window]  # tensor -> its rows that an output row needs; others are read whole
 
 
 def rows_of(graph: Graph, op: int) -> Rows | None:
-    """What can be divided of ``op`` by rows; None where it cannot be, or shapes are not known."""
+    """The rows of ``op``; None if it cannot be split by rows, or its shapes are not known."""
     pointers, by_op = graph.op_reads
     reads = by_op[pointers[op] : pointers[op + 1]]
     tensors = graph.reader_tensor[reads].tolist()
@@ -61,7 +61,7 @@ def _windows(
         window = graph.windows.get(graph.op_names[op])
         return {images[0]: window} if window and len(of_image) == len(shape) > 3 else None
     if op_type in PRODUCTS:
-        # Where it is square, which operand is the left one a graph does not say.
+        # A graph does not say which operand is the left one; if it is square, it may be either.
         is_left = len(of_image) > 1 and of_image[:-1] == shape[:-1] and of_image[-1] != of_image[-2]
         return {images[0]: SAME_ROW} if is_left and len(tensors) > 1 else None
     if op_type == "Concat":
@@ -74,11 +74,11 @@ def _windows(
 
 
 def _broadcast(graph: Graph, shape: tuple[int, ...], tensors: Sequence[int]) -> dict[int, Window] | None:
-    """Operands that have the rows of the output, and operands that every row reads whole."""
+    """Windows of operands in the output's shape; None if others are not weights that each row reads whole."""
     windows = {}
     for k in tensors:
         sizes = _shape(graph, k)
-        # Statistics of a BatchNormalization are one for each channel: they stand at no row.
+        # For example the statistics of a BatchNormalization: one per channel, for all rows.
         is_whole = len(sizes) < 2 or sizes[-2] == 1
         if graph.tensor_kind[k] == WEIGHT and is_whole:
             continue
@@ -93,19 +93,19 @@ def _shape(graph: Graph, tensor: int) -> tuple[int, ...]:
 
 
 def rows_needed(window: Window, start: int, stop: int, number: int) -> tuple[int, int]:
-    """The rows of an input with ``number`` of them that rows ``start`` to ``stop`` need, without padding."""
+    """The rows of an input, of ``number``, that output rows ``start`` to ``stop`` need, without padding."""
     first = start * window.stride - window.before
     return max(0, first), min(number, first + (stop - 1 - start) * window.stride + window.size)
 
 
 def row_stops(graph: Graph, splits: Mapping[int, tuple[Split, Rows]]) -> dict[int, list[int]]:
-    """Where the parts of each op end: before the first row that a part does not compute.
+    """The rows at which the parts of each op end (exclusive); empty if there are too few rows.
 
-    Ops that take each other's parts as they are end together, so that no part needs a row of the next one,
-    and each part has its share of their work. Where there are too few rows an op has none.
+    Ops that read each other's unjoined parts are divided together: no part needs a row of the next part,
+    and the parts have equal shares of their work.
 
     Args:
-      splits: of the ops that are split by rows, with what that divides.
+      splits: the split and rows of each op that is split by rows.
 
     Raises:
       PlanError: parts that are not joined are read by an op that needs them whole.
@@ -134,7 +134,7 @@ def _part_readers(graph: Graph, op: int, splits: Mapping[int, tuple[Split, Rows]
 
 
 def _groups(readers: Mapping[int, list[int]]) -> Iterable[list[int]]:
-    """Ops that are connected by parts, in topological order."""
+    """Groups of ops that unjoined parts connect, each in topological order."""
     group_of = {op: [op] for op in readers}
     for op, found in readers.items():
         for reader in found:
@@ -152,7 +152,7 @@ def _balanced(
     readers: Mapping[int, list[int]],
     parts: int,
 ) -> dict[int, list[int]]:
-    """Stops for which parts have equal FLOPs, as far as rows of the last ops allow."""
+    """Stops that give the parts equal FLOPs, as far as the rows of the last ops allow."""
     last = [op for op in group if not readers[op]]
     finest = max(rows[op].number for op in last)
     share = np.arange(1, finest) / finest

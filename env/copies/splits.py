@@ -1,9 +1,9 @@
-"""What splits mean: the graph in which each op that is split is its parts, and what joins them.
+"""Defines splits: the graph in which parts, and their join, replace each split op.
 
 Splitting a product of an activation and a weight by *columns* (output features of MatMul and Gemm,
 output channels of Conv) gives every part a slice of the weight's columns and of the bias; each part
 reads the whole activation and writes a slice of the output. A ``Concat`` of the parts takes the op's
-name and writes its tensor, so readers see no difference. Where the output may stay in parts there is
+name and writes its tensor, so readers see no difference. If the output may stay in parts, there is
 no ``Concat``: the host puts the slices side by side.
 """
 
@@ -40,7 +40,7 @@ _Write = tuple[str, int, str]  # tensor, elements, dtype
 
 
 class Columns(NamedTuple):
-    """What splitting an op by columns divides."""
+    """The columns of an op, for splitting it."""
 
     number: int  # of columns of the product
     output: int  # tensor
@@ -48,15 +48,15 @@ class Columns(NamedTuple):
 
 
 def columns_of(graph: Graph, op: int) -> Columns | None:
-    """What can be divided of ``op`` by columns; None where it cannot be split.
+    """The columns of ``op``; None if it cannot be split by columns.
 
-    A graph has no shapes. Those of a product follow from its flops and elements
-    (:mod:`go_opt.env.cost.shapes`), and where they do not divide evenly the op is not split.
+    A graph may lack shapes, so the shape of a product follows from its flops and elements
+    (:mod:`go_opt.env.cost.shapes`). If they do not divide evenly, the op cannot be split.
     """
     if graph.op_types[op] not in SPLITTABLE or graph.op_class[op] != MATRIX:
         return None
     if any(not np.isnan(seconds[op]) for seconds in graph.measured_s.values()):
-        return None  # what its parts would take is not known
+        return None  # the seconds of its parts are not known
     outputs = _row(graph.op_outputs, op)
     reads = [(int(graph.reader_tensor[r]), int(graph.reader_elements[r])) for r in _row(graph.op_reads, op)]
     weights = [k for k, touched in reads if _is_whole_weight(graph, k, touched)]
@@ -66,7 +66,7 @@ def columns_of(graph: Graph, op: int) -> Columns | None:
     elements = int(graph.tensor_elements[output])
     if elements == 0:
         return None
-    inner = int(graph.op_flops[op] // (2 * elements))  # adding a bias is a fraction of it
+    inner = int(graph.op_flops[op] // (2 * elements))  # rounded down: the flops of a bias are a fraction
     most = max(int(graph.tensor_elements[k]) for k in weights)
     number, rest = divmod(most, max(inner, 1))
     if number < 2 or rest or elements % number:
@@ -76,13 +76,13 @@ def columns_of(graph: Graph, op: int) -> Columns | None:
 
 
 def stays_in_parts(graph: Graph, columns: Columns) -> bool:
-    """Whether the host alone reads the output, so that it need not be joined."""
+    """Whether only the host reads the output, so that it need not be joined."""
     k = columns.output
     return bool(graph.tensor_is_output[k]) and graph.reader_ptr[k] == graph.reader_ptr[k + 1]
 
 
 def split_sizes(count: int, parts: int) -> list[int]:
-    """Columns of each part: as equal as they can be, the larger first."""
+    """Columns of each part: as equal as possible, the larger first."""
     return [count // parts + (part < count % parts) for part in range(parts)]
 
 
@@ -102,16 +102,16 @@ KINDS: Final[Mapping[str, Callable[[Graph, int], Columns | Rows | None]]] = {
 
 
 def split_graph(graph: Graph, splits: tuple[Split, ...]) -> Graph:
-    """``graph`` with the ops that ``splits`` name as their parts.
+    """``graph`` with the ops that ``splits`` name in parts.
 
     Raises:
-      PlanError: an op is not there, named twice, or cannot be split like that.
+      PlanError: an op is not in the graph, is named twice, or cannot be split like that.
     """
     return _split(graph, splits)[0]
 
 
 def row_spans(graph: Graph, splits: tuple[Split, ...]) -> Mapping[str, Span]:
-    """The tensors of :func:`split_graph` that are some rows of a tensor of ``graph``, by name."""
+    """Spans of the tensors of :func:`split_graph` that are some rows of a tensor of ``graph``, by name."""
     return _split(graph, splits)[1]
 
 
@@ -133,7 +133,7 @@ def _split(graph: Graph, splits: tuple[Split, ...]) -> tuple[Graph, Mapping[str,
     for k in np.flatnonzero(graph.tensor_producer == NO_PRODUCER).tolist():
         is_whole = graph.tensor_kind[k] == INPUT or graph.reader_ptr[k] == graph.reader_ptr[k + 1]
         if not is_whole and graph.tensor_names[k] not in read:
-            continue  # a weight that is in slices alone
+            continue  # a weight of which only slices are read
         parts.add_tensor(builder, k, graph.tensor_names[k], int(graph.tensor_elements[k]))
     for name, (k, elements) in parts.slices.items():
         parts.add_tensor(builder, k, name, elements)
@@ -154,10 +154,10 @@ def _outputs(graph: Graph, in_parts: Mapping[int, Split]) -> Iterator[str]:
 
 
 def planned_graph(graph: Graph, plan: Plan) -> Graph:
-    """The graph that ``plan`` places: ``graph`` itself, or with the parts of the ops that it splits.
+    """The graph that ``plan`` places: ``graph`` itself, or with its split ops in parts.
 
     Raises:
-      PlanError: an op that the plan splits is not there, or cannot be split like that.
+      PlanError: an op that the plan splits is not in the graph, or cannot be split like that.
     """
     if not plan.splits or graph.fingerprint == plan.graph_fingerprint:
         return graph
@@ -190,7 +190,7 @@ class _Parts:
         self.slices: dict[str, tuple[int, int]] = {}  # of weights: tensor of the graph, elements
 
     def rows(self, op: int) -> Iterator[dict[str, Any]]:
-        """One op, or its parts and what joins them."""
+        """One op, or its parts and their join."""
         graph = self._graph
         if op not in self._divided:
             measured = {kind: float(s[op]) for kind, s in graph.measured_s.items() if not np.isnan(s[op])}
@@ -217,7 +217,7 @@ class _Parts:
             yield joins | {"op_type": JOIN, "op_class": "data_movement"}
 
     def add_tensor(self, builder: GraphBuilder, k: int, name: str, elements: int) -> None:
-        """A weight or input, or a slice of it."""
+        """Add a weight or input, or a slice of a weight."""
         graph = self._graph
         builder.add_tensor(name, elements, DTYPES[graph.tensor_dtype[k]], TENSOR_KINDS[graph.tensor_kind[k]])
 

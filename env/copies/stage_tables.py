@@ -1,8 +1,8 @@
-"""Replicated stages as faster chips: plans with replication, costed and searched as plans without.
+"""Replicated stages as faster chips, so that plans with replication are costed and searched like others.
 
-Where transfers overlap compute, the links inside a stage never carry more than the busier
-of its two borders. So a plan with stages takes as long as the plan without, of a ring with
-one chip for each stage that computes as fast as the stage's chips together.
+If transfers overlap compute, the links inside a stage never carry more than the busier
+of its two borders. So a replicated plan has the interval of an unreplicated one on a ring with
+one chip per stage, which computes as fast as the stage's chips together.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from go_opt.env.cost import CostTables
 
 
 def stage_tables(tables: CostTables, stages: Stages, forwards: BoolArray | None = None) -> CostTables:
-    """The ring with a chip for each stage, on which placements are numbers of stages.
+    """The tables of a ring with a chip for each stage, on which placements are numbers of stages.
 
-    Kernels, and with them latencies, are shorter than they are by the size of their stage. The links on
-    which weights are forwarded inside stages are left out.
+    Kernels, and so latencies, are too short by the factor of their stage's size. Links inside stages,
+    which forward weights, are left out.
 
     Args:
-      forwards: [S] whether a stage forwards what it streams; by default none does.
+      forwards: [S] whether a stage forwards its streamed weights; by default none does.
     """
     shares = np.zeros(len(stages.size), np.bool_) if forwards is None else forwards
     chips = np.stack([tables.chip_kind[stages.first_chip], stages.size])

@@ -1,7 +1,7 @@
 """Replicated stages (design section 8): consecutive chips that run the same ops on inferences in turn.
 
-A stage of chips a … a + r - 1 runs inference s on chip a + (s mod r). Where it forwards weights, the
-host sends those that stream once for r inferences, to chip a, and each chip sends them to the next.
+A stage of chips a … a + r - 1 runs inference s on chip a + (s mod r). If it forwards weights, the
+host sends streamed weights to chip a once for r inferences, and each chip sends them to the next.
 Axes: ``N`` ops, ``D`` chips, ``S`` stages.
 """
 
@@ -24,14 +24,14 @@ class Stages(NamedTuple):
     size: IntArray  # [S] chips
 
     def number(self, chip: IntArray) -> IntArray:
-        """The stage that each of ``chip``, first chips of stages, stands for."""
+        """The number of the stage that starts at each of ``chip``."""
         return np.searchsorted(self.first_chip, chip).astype(np.int32)
 
 
 def with_sharers(tables: CostTables, forwards: Collection[int], size: IntArray) -> CostTables:
-    """Tables by which stages that start at the chips ``forwards`` forward weights, of ``size`` [D].
+    """Tables in which the stages that start at the chips ``forwards``, of ``size`` [D], forward weights.
 
-    On targets that cannot none does; the verifier says so.
+    On targets that cannot forward, none does; the verifier rejects such plans.
     """
     if not forwards or not tables.is_ring or not tables.overlap:
         return tables
@@ -42,7 +42,7 @@ def with_sharers(tables: CostTables, forwards: Collection[int], size: IntArray) 
 
 
 def stages_of(placement: IntArray, replication: IntArray) -> Stages:
-    """The stages of a valid plan from chip 0 to its last; a chip that runs nothing is one as well."""
+    """The stages of a valid plan from chip 0 to its last; an idle chip is a stage of its own."""
     size = size_by_chip(placement, replication, int(placement.max()) + 1)
     first_chip, chip = [], 0
     while chip < len(size):
@@ -52,13 +52,13 @@ def stages_of(placement: IntArray, replication: IntArray) -> Stages:
 
 
 def stages_of_sizes(size: NDArray[np.integer]) -> Stages:
-    """Stages of ``size`` [S] chips one behind the other, from chip 0 on."""
+    """Consecutive stages of ``size`` [S] chips, from chip 0 on."""
     ends = np.cumsum(size)
     return Stages((ends - size).astype(np.int32), np.asarray(size, dtype=np.int32))
 
 
 def size_by_chip(placement: IntArray, replication: IntArray, num_chips: int) -> IntArray:
-    """[D] chips of the stage that starts at each chip; 1 where none does."""
+    """[D] chips of the stage that starts at each chip; 1 if none does."""
     size = np.ones(num_chips, dtype=np.int32)
     np.maximum.at(size, placement, replication)
     return size

@@ -1,4 +1,4 @@
-"""What ops and tensors of a graph cost on a target."""
+"""Costs of the ops and tensors of a graph on a target."""
 
 from go_opt.env.cost.tables import (
     COPY,

@@ -1,4 +1,4 @@
-"""Arrays of plans as compiled kernels take them: numba compiles anew for arrays that may be written to."""
+"""Read-only arrays for compiled kernels, as plans have them: numba compiles again for writeable arrays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from go_opt.common.arrays import IntArray
 
 
 def read_only(array: IntArray) -> IntArray:
-    """A view, or a copy where rows do not lie one after another, that cannot be written to."""
+    """A read-only view, or a read-only copy if the array is not contiguous."""
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
     return view

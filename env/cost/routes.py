@@ -1,4 +1,4 @@
-"""What it takes to send a tensor from one chip to another."""
+"""The time to send a tensor from one chip to another."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from go_opt.common.arrays import FloatArray
 from go_opt.common.compiling import uncounted
 from go_opt.env.cost.tables import CostTables
 
-# Stands for infinity where there is no route; times zero bytes it is still nothing.
+# Stands for infinity if there is no route; finite, so that zero bytes take zero seconds.
 NO_ROUTE_S_PER_BYTE = 1e30
 
 
 def hop_seconds_per_byte(tables: CostTables) -> FloatArray:
-    """[D] seconds per byte from chip d to chip d + 1 by the slowest link; the last is zero."""
+    """[D] seconds per byte from chip d to chip d + 1 on the slowest link; the last is zero."""
     num_chips = tables.num_chips
     hops = np.zeros(num_chips)
     for d in range(num_chips - 1):

@@ -1,6 +1,6 @@
-"""How much longer a kernel takes than its flops say, by the shape of its work.
+"""How much longer an op takes than at the peak rate, given the shape of its work.
 
-A graph has no shapes, but a product's follow from its flops, output and operands:
+A graph may lack shapes, but the shape of a product follows from its flops, output and operands:
 ``flops = 2 b m k n`` with an output of ``b m n`` and operands of ``b m k`` and ``b k n``
 elements. A matrix unit computes whole tiles, so a partly filled one costs as much as a
 full one.
@@ -16,10 +16,10 @@ from go_opt.model.graph import MATRIX, VECTOR, WEIGHT, Graph
 
 
 def product_shapes(graph: Graph) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """[N] each of batch, rows, inner and columns of the products of matrix ops; 1 elsewhere.
+    """[N] each: batch, rows, inner and columns of the products of matrix ops; 1 for other ops.
 
-    With a weight the batch is one and rows follow from the output, so that a convolution
-    is the product it lowers to (its input is read several times over).
+    With a weight, the batch is one and rows follow from the output. So a convolution is
+    the product that it lowers to, which reads its input several times.
     """
     output = _output_elements(graph)
     inner = np.maximum(1.0, np.floor(graph.op_flops / np.maximum(2.0 * output, 1.0)))
@@ -42,9 +42,9 @@ def product_shapes(graph: Graph) -> tuple[FloatArray, FloatArray, FloatArray, Fl
 
 
 def shaped_op_seconds(graph: Graph, op_s: FloatArray, kinds: tuple[KindParameters, ...]) -> FloatArray:
-    """[Q, N] seconds of each op with its tiles and lanes filled as its shape fills them.
+    """[Q, N] seconds of each op, with partly filled tiles and vectors that cost as much as full ones.
 
-    ``op_s`` [Q, N] are the seconds of whole tiles and lanes; ideal kinds leave them as they are.
+    ``op_s`` [Q, N] are the seconds at the peak rate; ideal kinds leave them unchanged.
     """
     if all(kind == KindParameters() for kind in kinds):
         return op_s
@@ -58,7 +58,7 @@ def shaped_op_seconds(graph: Graph, op_s: FloatArray, kinds: tuple[KindParameter
         waves = np.ceil(tiles / kind.tiles_at_once)
         padded_inner = np.ceil(inner / kind.tile_inner) * kind.tile_inner
         padded = waves * kind.tiles_at_once * kind.tile_rows * kind.tile_columns * padded_inner
-        # Against the product's own multiply-adds, so that ideal tiles change nothing.
+        # Relative to the product's own multiply-adds, so that ideal tiles change nothing.
         stretch = padded / (batch * rows * columns * inner)
         seconds[q, is_matrix] *= stretch[is_matrix]
         seconds[q, is_matrix] += kind.fill_s
@@ -75,7 +75,7 @@ def _output_elements(graph: Graph) -> FloatArray:
 
 
 def _operand_elements(graph: Graph) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """[N] the elements read of the largest activation, of the second, and of the largest weight."""
+    """[N] each: the elements read of the largest activation, of the second, and of the largest weight."""
     first, second, weight = (np.zeros(graph.num_ops) for _ in range(3))
     touched = graph.reader_elements.astype(np.float64)
     is_weight = graph.tensor_kind[graph.reader_tensor] == WEIGHT
@@ -86,5 +86,5 @@ def _operand_elements(graph: Graph) -> tuple[FloatArray, FloatArray, FloatArray]
     place = np.arange(len(op)) - np.searchsorted(op, op, side="left")
     first[op[place == 0]] = touched[order][place == 0]
     second[op[place == 1]] = touched[order][place == 1]
-    # A product of a tensor with itself reads one operand.
+    # A product of a tensor with itself reads only one tensor.
     return first, np.where(second > 0, second, first), weight

@@ -17,8 +17,8 @@ from go_opt.env.target.topology import Topology
 from go_opt.model.dtypes import DTYPE_CODE, IS_FLOATING, costed_dtype, size_bytes
 from go_opt.model.graph import MATRIX, NO_PRODUCER, TENSOR_KINDS, WEIGHT, Graph
 
-# What a relay writes, a kind beside those of the graph: it shares the double buffer of what it reads.
-COPY_TYPE: Final = "RelayCopy"  # of the ops that relays are in an expanded graph
+# COPY is a kind besides those of the graph: what a relay writes shares the double buffer of its source.
+COPY_TYPE: Final = "RelayCopy"  # type of the ops that stand for relays in an expanded graph
 COPY: Final = len(TENSOR_KINDS)
 
 
@@ -40,15 +40,15 @@ class CostTables(NamedTuple):
     weight_by_size: IntArray  # [W] the weights, the largest first, then by index
     reader_ptr: LongArray  # [K + 1]
     reader_op: IntArray  # [R]
-    read_bytes: LongArray  # [R] touched by that reader
+    read_bytes: LongArray  # [R] bytes that the reader touches
     reader_tensor: IntArray  # [R]
     op_read_ptr: LongArray  # [N + 1]
     op_read: IntArray  # [R] reads of each op
     chip_kind: IntArray  # [D]
     sram_bytes: LongArray  # [D]
-    stream_buffer_bytes: LongArray  # [D] set aside where weights stream
-    stream_sharers: LongArray  # [D] chips, of a stage that starts here, that share what it streams
-    places_buffers: bool  # activations need addresses; else it is enough that their sizes add up
+    stream_buffer_bytes: LongArray  # [D] reserved if weights stream
+    stream_sharers: LongArray  # [D] chips of the stage that starts here, if it forwards weights; else 1
+    places_buffers: bool  # activations need addresses; else only the sum of their sizes must fit
     sram_s_per_byte: FloatArray  # [Q]
     kernel_overhead_s: FloatArray  # [Q]
     dma_setup_s: FloatArray  # [Q] before each transfer
@@ -64,7 +64,7 @@ class CostTables(NamedTuple):
     link_latency_s: FloatArray  # [L]
     host_in_s_per_byte: float
     host_out_s_per_byte: float
-    host_multicast: bool  # an input read on several chips crosses the host's link once
+    host_multicast: bool  # an input that several chips read crosses the host's link once
     weight_prefetch: bool  # weights stream as early as the link allows; else one kernel ahead
 
     @property
@@ -83,7 +83,7 @@ class CostTables(NamedTuple):
         return np.where(np.isnan(self.measured_s), floor, self.measured_s)
 
     def own_s(self) -> FloatArray:
-        """[Q, N] seconds that an op costs in any kernel: those measured, else flops / peak rate."""
+        """[Q, N] seconds of an op without traffic and overhead: measured, or else flops / peak rate."""
         return np.where(np.isnan(self.measured_s), self.op_s, self.measured_s)
 
     def is_measured(self) -> BoolArray:
@@ -107,7 +107,7 @@ def cost_tables(graph: Graph, target: Target) -> CostTables:
 
 
 def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParameters) -> CostTables:
-    """The tables with those effects of the simulator that ``parameters`` have."""
+    """The tables with the effects of the simulator that ``parameters`` include."""
     dtypes = costed_dtype(graph.tensor_dtype, target.native_dtype, graph.precision)
     sizes = size_bytes(graph.tensor_elements, dtypes)
     link_s_per_byte = (1.0 + parameters.header_share) / target.topology.rate_bytes_per_s

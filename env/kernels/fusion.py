@@ -1,17 +1,16 @@
 """Which ops may share a kernel, and the default greedy fusion.
 
-A fusion group is one loop nest (design section 5). The rule, in one place:
+A fusion group is one loop nest (design section 5). The complete rule:
 
 * at most one ``matrix`` op: its accumulators fill the registers;
 * element-wise ``vector`` ops and the matrix op's result have the same number of
-  elements: they share the loop over it;
+  elements, since they share the loop over them;
 * a reduction only as the last op, over that number of elements: its result is known
-  only when the loop is done;
-* no ``data_movement`` op (views are no ops), no other vector op (scans, sorts: no common loop);
-* ops of measured cost and others apart: what a kernel of both would cost, nobody measured;
+  only after the loop;
+* no ``data_movement`` op (views are not ops) and no other vector op (scans and sorts share no loop);
+* ops of measured cost fuse only with each other: the cost of a mixed kernel is unknown;
 * at most ``MAX_GROUP_OPS`` ops: the live values of a loop body must fit the registers;
-* the ops stand next to each other in the order, so contracting all groups leaves the
-  graph acyclic.
+* the ops are adjacent in the order, so contracting all groups leaves the graph acyclic.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ ALONE, MATRIX_LOOP, ELEMENTWISE, REDUCTION = range(4)
 
 
 class LoopRoles(NamedTuple):
-    """What the fusion rule asks of each op. Axis ``N`` ops."""
+    """The properties of each op that the fusion rule uses. Axis: ``N`` ops."""
 
     role: CodeArray  # [N] ALONE, MATRIX_LOOP, ELEMENTWISE or REDUCTION
-    loop_elements: LongArray  # [N] trip count of the op's loop: equal where ops may share one
+    loop_elements: LongArray  # [N] trip count of the op's loop: equal for ops that may share one
     read_ptr: LongArray  # [N + 1]
     read_producer: IntArray  # [...] producers each op reads from
 
@@ -65,16 +64,16 @@ def loop_roles(graph: Graph) -> LoopRoles:
 
 
 def greedy_fusion(roles: LoopRoles, order: IntArray) -> IntArray:
-    """[N] group of each op: along ``order``, an op joins the kernel before it where it may.
+    """[N] group of each op: along ``order``, an op joins the kernel before it if that is legal.
 
-    It must be legal there and read something the kernel produces: a kernel without
-    data flow between its ops would only glue unrelated branches to one chip.
+    The op must also read a result of that kernel: a kernel without data flow between its
+    ops would only tie unrelated branches to one chip.
     """
     return _greedy_fusion(roles, order)
 
 
 def fused_within_chips(graph: Graph, order: IntArray, placement: IntArray) -> IntArray:
-    """[N] greedy kernels along ``order`` [N], taken apart where chips meet: each is on one chip."""
+    """[N] greedy kernels along ``order`` [N], cut where the chip changes: each is on one chip."""
     along, chip = greedy_fusion(loop_roles(graph), order)[order], placement[order]
     starts = np.concatenate([[True], (along[1:] != along[:-1]) | (chip[1:] != chip[:-1])])
     group = np.empty_like(along)
@@ -97,7 +96,7 @@ def is_one_loop(roles: LoopRoles, ops: IntArray) -> bool:
 
 
 def are_one_loop(roles: LoopRoles, order: IntArray, starts: LongArray) -> BoolArray:
-    """[S] the same of each stretch of ``order`` [N] that begins at ``starts`` [S], 0 the first."""
+    """[S] :func:`is_one_loop` of each run of ``order`` [N] between ``starts`` [S]; ``starts[0]`` is 0."""
     kinds, elements = roles.role[order], roles.loop_elements[order]
     sizes = np.diff(starts, append=len(order))
     is_last = np.zeros(len(order), dtype=np.bool_)
@@ -112,7 +111,7 @@ def are_one_loop(roles: LoopRoles, order: IntArray, starts: LongArray) -> BoolAr
 
 
 def may_share(roles: LoopRoles, before: IntArray, behind: IntArray) -> BoolArray:
-    """[E] whether the ends of an edge may be in one kernel, whatever else is in it."""
+    """[E] whether both ops of an edge may be in one kernel, regardless of its other ops."""
     role, elements = roles.role, roles.loop_elements
     may: BoolArray = (role[before] != ALONE) & (role[behind] != ALONE) & (role[before] != REDUCTION)
     may &= elements[before] == elements[behind]
@@ -131,7 +130,7 @@ def _greedy_fusion(roles: LoopRoles, order: IntArray) -> IntArray:
         role = roles.role[op]
         reads_current = False
         for i in range(roles.read_ptr[op], roles.read_ptr[op + 1]):
-            # A producer of the current group stands before op, so its group is known.
+            # Producers come before op in the order, so their groups are known.
             reads_current |= not closed and group[roles.read_producer[i]] == current
         if not (
             reads_current

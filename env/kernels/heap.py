@@ -13,7 +13,7 @@ def _before(a: int, b: int, priority: FloatArray | LongArray) -> bool:
 
 @uncounted_inner
 def heap_push(heap: LongArray, size: int, item: int, priority: FloatArray | LongArray) -> int:
-    """Add ``item`` to the first ``size`` of ``heap``; returns the new size."""
+    """Add ``item`` to the first ``size`` items of ``heap``; returns the new size."""
     i = size
     while i > 0 and _before(item, heap[(i - 1) // 2], priority):
         heap[i] = heap[(i - 1) // 2]
@@ -24,7 +24,7 @@ def heap_push(heap: LongArray, size: int, item: int, priority: FloatArray | Long
 
 @uncounted_inner
 def heap_pop(heap: LongArray, size: int, priority: FloatArray | LongArray) -> int:
-    """Take away ``heap[0]``, the item of highest priority; returns the new size."""
+    """Remove ``heap[0]``, the item of highest priority; returns the new size."""
     size -= 1
     item = heap[size]
     i = 0

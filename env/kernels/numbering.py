@@ -19,7 +19,7 @@ def number_kernels(order: IntArray, fusion_group: IntArray) -> IntArray:
 
 
 def kernel_seconds(tables: CostTables, kernel_of: IntArray) -> FloatArray:
-    """[Q, M] ``max(flops / peak, bytes / SRAM bandwidth) + overhead``; measured ops cost exactly that."""
+    """[Q, M] ``max(flops / peak, bytes / SRAM bandwidth) + overhead``, or the seconds of measured ops."""
     return seconds_of_kernels(tables, kernel_of, int(kernel_of.max()) + 1)
 
 
@@ -50,9 +50,9 @@ def seconds_of_kernels(tables: CostTables, kernel_of: IntArray, num_kernels: int
 
 @compiled_inner
 def _kernel_bytes(tables: CostTables, kernel_of: IntArray, num_kernels: int) -> LongArray:
-    """[M] read from outside each kernel, once a tensor, and written to outside it."""
+    """[M] bytes that each kernel reads from outside, once per tensor, and writes to outside."""
     moved_bytes = np.zeros(num_kernels, np.int64)
-    seen = np.zeros(num_kernels, np.int64)  # last tensor, counted from one, each kernel read
+    seen = np.zeros(num_kernels, np.int64)  # last tensor that each kernel read, counted from one
     read = np.zeros(num_kernels, np.int64)
     for k in range(len(tables.tensor_kind)):
         producer = tables.tensor_producer[k]

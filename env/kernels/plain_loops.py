@@ -1,4 +1,4 @@
-"""What NumPy does in one call, for compiled kernels: numba compiles loops in a tenth of the time."""
+"""Loops in place of NumPy calls in compiled kernels: numba compiles them in a tenth of the time."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import numpy as np
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled_inner, int64
 
-_RUN = 16  # sorted by insertion
+_RUN = 16  # length of the runs that insertion sorts
 
 
 @compiled_inner
 def largest(values: IntArray | LongArray | FloatArray) -> int | float:
-    """The largest of ``values``, of which there is one at least."""
+    """The largest of ``values``, which are not empty."""
     most = values[0]
     for value in values:
         most = max(most, value)
@@ -21,7 +21,7 @@ def largest(values: IntArray | LongArray | FloatArray) -> int | float:
 
 @compiled_inner
 def stable_order(keys: FloatArray) -> LongArray:
-    """[n] the indices of ``keys`` [n] in ascending order; those of equal keys keep theirs: merge sort."""
+    """[n] the indices of ``keys`` [n] in ascending order of keys, by a stable merge sort."""
     size = len(keys)
     order, merged = np.empty(size, np.int64), np.empty(size, np.int64)
     for i in range(size):

@@ -1,13 +1,13 @@
-"""Fusion by priorities: the default kernels, joined and taken apart where priorities say so.
+"""Fusion by priorities: the default kernels, joined and split as priorities say.
 
-Each op has a priority, its wish to share a kernel with what it reads. The edge from u to v
-scores ``priority[v] + 1`` where the default fusion has u and v in one kernel, and
-``priority[v] - 1`` elsewhere. Edges of positive score are visited by falling score (then by
-reader, then the nearest producer first), and the kernels of both ends become one where
-that is legal: one loop nest (:mod:`go_opt.env.kernels.fusion`), and the contraction of all kernels
-stays acyclic. So the default fusion stands, exactly, while all priorities lie within ±1; a
-priority above 1 joins kernels that do not stand next to each other in the default order
-too, one below -1 takes the op off the kernel before it. Legal by construction.
+The priority of an op says how strongly it should share a kernel with its producers. The edge
+from u to v scores ``priority[v] + 1`` if the default fusion has u and v in one kernel, and
+``priority[v] - 1`` otherwise. Edges of positive score are visited by falling score (then by
+reader, then the nearest producer first). The kernels of both ends are joined if
+that is legal: they are one loop nest (:mod:`go_opt.env.kernels.fusion`), and the contraction of all
+kernels stays acyclic. So priorities between -1 and 1 give exactly the default fusion. A
+priority above 1 also joins kernels that are not adjacent in the default order; one below -1
+takes the op off the kernel before it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def priority_fusion(
     """[N] kernel of each op, numbered 0 … M - 1 along a topological order of the kernels.
 
     Args:
-      default_group: [N] of :func:`go_opt.env.kernels.fusion.greedy_fusion` along the order of storage.
-      priority: [N] finite; all within ±1 gives ``default_group``.
+      default_group: [N] of :func:`go_opt.env.kernels.fusion.greedy_fusion` in storage order.
+      priority: [N] finite; all between -1 and 1 gives ``default_group``.
     """
     source, reader = graph.edge_src, graph.edge_dst
     is_default = default_group[source] == default_group[reader]
@@ -45,13 +45,13 @@ def _priority_fusion(roles: LoopRoles, source: IntArray, reader: IntArray) -> In
     kernel_of = np.empty(num_ops, np.int32)  # a kernel's number is one of its ops
     following = np.empty(num_ops, np.int32)  # the members of a kernel as a cycle
     size = np.empty(num_ops, np.int32)
-    last = np.empty(num_ops, np.int32)  # of the members, in the order of storage
+    last = np.empty(num_ops, np.int32)  # member, in storage order
     matrix_ops = np.empty(num_ops, np.int32)
     reductions = np.empty(num_ops, np.int32)
-    # Kernels in a topological order of the contraction, EMPTY where two became one.
+    # Kernels in a topological order of the contraction; EMPTY at places freed by joins.
     sequence = np.empty(num_ops, np.int32)
     place = np.empty(num_ops, np.int32)
-    behind = np.empty(num_ops, np.int64)  # the last edge for which the kernel reads from its source
+    behind = np.empty(num_ops, np.int64)  # last edge from whose source a path leads to the kernel
     for op in range(num_ops):
         kernel_of[op] = op
         following[op] = op
@@ -74,7 +74,7 @@ def _priority_fusion(roles: LoopRoles, source: IntArray, reader: IntArray) -> In
             or size[first] + size[second] > MAX_GROUP_OPS
             or matrix_ops[first] + matrix_ops[second] > 1
             or reductions[first] + reductions[second] > 1
-            # A reduction ends its kernel, and members run in the order of storage.
+            # A reduction ends its kernel, and members run in storage order.
             or (reductions[first] + reductions[second] == 1 and roles.role[joined_last] != REDUCTION)
             or _is_bypassed(roles, kernel_of, following, sequence, place, first, second, e, behind)
         ):
@@ -106,7 +106,7 @@ def _is_bypassed(
 ) -> bool:
     """Whether a path leads from ``first`` to ``second`` through another kernel.
 
-    Such a path lies between their places; its kernels get ``behind == e``, as ``first`` does.
+    Such a path lies between their places. ``behind`` becomes ``e`` for ``first`` and kernels it leads to.
     """
     behind[first] = e
     for i in range(place[first] + 1, place[second]):
@@ -141,7 +141,7 @@ def _reads_behind(
 def _close_up(
     sequence: IntArray, place: IntArray, first: int, second: int, e: int, behind: LongArray
 ) -> None:
-    """Put both kernels in one place: what does not read from ``first`` before it, the rest behind."""
+    """Put both kernels in one place; of those between, the ones that depend on ``first`` go behind it."""
     begin, end = place[first], place[second]
     waiting = np.empty(end - begin, np.int32)
     num_waiting = 0

@@ -1,4 +1,4 @@
-"""Execution orders: list scheduling of kernels by priority, and the levels priorities come from."""
+"""List scheduling of kernels by priority, and levels of ops (depth, height) to derive priorities from."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from go_opt.model.graph import Graph
 def list_schedule(graph: Graph, fusion_group: IntArray, priority: FloatArray) -> IntArray:
     """[N] a topological order in which, of all ready kernels, the one of highest priority is next.
 
-    Kernels of a cycle, and those behind it, are left out.
+    Ops of a kernel stay in storage order. Kernels on a cycle or behind one are left out.
 
     Args:
       fusion_group: [N] kernel of each op, numbered 0 … M - 1.
-      priority: [M]; ties go to the lower kernel number. Ops of a kernel keep their
-        order of storage.
+      priority: [M]; ties go to the lower kernel number.
     """
     source, reader = fusion_group[graph.edge_src], fusion_group[graph.edge_dst]
     is_between = source != reader
@@ -60,12 +59,12 @@ def _longest_before(ptr: LongArray, neighbour: IntArray, visiting_order: IntArra
 def schedule_kernels(
     successor_ptr: LongArray, successor: IntArray, num_read: LongArray, priority: FloatArray, place: LongArray
 ) -> None:
-    """Fill in the place [M] of each kernel: of all that are ready, that of highest priority is next.
+    """Fill in the place [M] of each kernel: of all ready kernels, the one of highest priority is next.
 
     Args:
-      successor_ptr, successor: [M + 1] and CSR of the kernels that read from each; one may occur
-        more than once.
-      num_read: [M] how often each kernel occurs there.
+      successor_ptr, successor: [M + 1] and CSR of the kernels that read from each kernel, which may
+        repeat.
+      num_read: [M] how often each kernel occurs in ``successor``.
     """
     waits_for = num_read.copy()
     heap = np.empty(len(place), np.int64)

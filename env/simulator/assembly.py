@@ -1,4 +1,4 @@
-"""A plan as the package that runs it: memory, flows, stages, and room for the engine's state."""
+"""Assembles the package that runs a plan: memory, flows, stages, and room for the engine's state."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class Setting(NamedTuple):
 class Assembly(NamedTuple):
     """A plan made ready to run. Axis: ``M`` kernels."""
 
-    kernel_chip: IntArray  # [M] the first of its replicas
+    kernel_chip: IntArray  # [M] the first replica
     kernel_s: FloatArray  # [M]
-    held: Holdings  # those of replicas once, by the first of them
+    held: Holdings  # once for all replicas, by the first
     fit: Fit
     package: Package
 
@@ -69,10 +69,10 @@ def assemble(
 
     Args:
       kernel_of: [N] kernels along the plan's order.
-      replicas: [D] chips that share the work of each chip with kernels, that one and those behind it.
-      most_rounds: inferences to have room for; the window of the package where it is 0,
-        times 8.
-      num_spans: spans to have room for.
+      replicas: [D] number of replicas of each chip with kernels: that chip and those after it.
+      most_rounds: inferences to reserve room for; 0: :func:`rounds_limit` of the package's
+        window.
+      num_spans: spans to reserve room for.
     """
     num_kernels = largest(kernel_of) + 1
     kernel_chip = np.empty(num_kernels, np.int32)
@@ -119,8 +119,8 @@ def assemble(
 
 @compiled_inner
 def _most_waiting(flows: RecordArray, deliveries: RecordArray, window: int, buffers: int) -> tuple[int, int]:
-    """No less than the nodes and the events there are at a time, beside those of chips."""
-    # Tensors without credit, and weights that all come ahead, pile up as far as inferences go.
+    """Upper limits of the nodes and the events that exist at a time, without those of chips."""
+    # Tensors without credit pile up over the whole window.
     is_bounded, widest = True, int64(1)
     for delivery in deliveries:
         is_bounded = is_bounded and delivery.has_credit
@@ -137,7 +137,7 @@ def _most_waiting(flows: RecordArray, deliveries: RecordArray, window: int, buff
 
 @compiled_inner
 def rounds_limit(window: int) -> int:
-    """Inferences after which a package without a period is measured as it is."""
+    """Inferences after which a package without a period is measured anyway."""
     return 8 * window + 64
 
 
@@ -145,7 +145,7 @@ def rounds_limit(window: int) -> int:
 def _stages(
     setting: Setting, plumbing: Plumbing, kernel_chip: IntArray, kernel_s: FloatArray, replicas: IntArray
 ) -> tuple[RecordArray, RecordArray, IntArray, IntArray]:
-    """Kernels that wait for others, or are waited for, are stages of their own; runs between are one."""
+    """Kernels that wait or are waited for are stages of their own; each run between them is one stage."""
     num_chips, num_kernels = len(replicas), len(kernel_chip)
     stands_alone = _interacting_kernels(plumbing, num_kernels)
     chip_kernel_ptr, chip_kernel = rows_of(kernel_chip, num_kernels, num_chips)
@@ -196,7 +196,7 @@ def _interacting_kernels(plumbing: Plumbing, num_kernels: int) -> BoolArray:
 
 @compiled_inner
 def _connect(plumbing: Plumbing, chips: RecordArray, stages: RecordArray, stage_of: IntArray) -> IntArray:
-    """Fill in what each stage needs, frees, makes and streams; the lists of all of them."""
+    """Fill in what each stage needs, frees, makes and streams; returns ``Package.refs``."""
     flows, deliveries = plumbing.flows, plumbing.deliveries
     maker = np.full(len(flows), NONE, np.int32)
     for flow in range(len(flows)):
@@ -229,13 +229,13 @@ def _connect(plumbing: Plumbing, chips: RecordArray, stages: RecordArray, stage_
 
 @compiled_inner
 def _stage_on(chips: RecordArray, row: Record, stage: int) -> int:
-    """The stage on the chip of a flow or delivery, given that on the first of its replicas."""
+    """The stage on the chip of a flow or delivery, given the same stage on its first replica."""
     return stage + chips[row.chip].stage_begin - chips[row.chip - row.replica].stage_begin
 
 
 @compiled_inner
 def _shared(tables: CostTables, setting: Setting, kernel_chip: IntArray, replicas: IntArray) -> RecordArray:
-    """``parts`` are so far the chips that an inference runs on."""
+    """The SHARED record; its ``parts`` count only the chips that an inference runs on, not outputs."""
     shared = np.zeros(1, SHARED)
     one, used = shared[0], int64(0)
     one.cycle = 1
@@ -251,7 +251,7 @@ def _shared(tables: CostTables, setting: Setting, kernel_chip: IntArray, replica
         setting.packet_bytes,
         tables.weight_prefetch,
     )
-    # An inference takes at most an interval on each chip and one on each link between, so as
-    # many under way as that keep the slowest of all busy; without limits tensors queue as long again.
+    # An inference takes at most an interval on each chip and on each link between, so that many
+    # in flight keep the slowest of all busy. Without limits on buffers, tensors queue longer.
     one.window = (2 if setting.buffers < UNBOUNDED else 8) * used + 4
     return shared

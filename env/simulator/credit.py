@@ -1,8 +1,7 @@
 """Which deliveries have credit: their reader grants a buffer before the tensor is sent.
 
-Credit flows between chips that follow each other; replicas of a chip are one here. A
-dependency that the target's triangle rule forbids has none: the hardware keeps no count for
-it, which is why the rule is there.
+Replicas of a chip count as one chip here. A dependency that the target's triangle rule
+forbids has no credit: the hardware keeps no count for it, which is the reason for the rule.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ OFF, LONGEST_PATH, THREE_CHIP, ADJACENT = range(4)
 
 @compiled_inner
 def grant_credit(flows: RecordArray, deliveries: RecordArray, num_chips: int, rule: int) -> None:
-    """Set ``has_credit`` of all deliveries but those over a dependency the rule forbids."""
+    """Set ``has_credit`` of all deliveries except those over a dependency that the rule forbids."""
     for i in range(len(deliveries)):
         deliveries[i].has_credit = 1
     if rule == OFF:
@@ -45,7 +44,7 @@ def grant_credit(flows: RecordArray, deliveries: RecordArray, num_chips: int, ru
 
 @compiled_inner
 def _reaches(depends: BoolArray) -> BoolArray:
-    """Which chips depend on which through others; dependencies go to higher chips."""
+    """[D, D] whether dependencies lead from a chip to another one; they go to higher chips."""
     reaches = depends.copy()
     num_chips = len(depends)
     for source in range(num_chips - 1, -1, -1):

@@ -1,16 +1,16 @@
-"""The discrete-event engine: a plan on a package, many inferences one behind the other.
+"""The discrete-event engine: runs a plan on a package for many inferences, pipelined.
 
 Every chip runs its stages in the plan's order, inference after inference. A tensor that
 crosses chips waits for room at its readers (credit), for a DMA engine, and for each link
-of its way, which serves first come, first served. The host serves the oldest inference
-first. Replicas of a chip take inferences in turn; each keeps the buffers of its readers'
-next turns free for them, so that results may overtake each other and are still taken in order.
+of its route. Links serve first come, first served. The host serves the oldest inference
+first. Replicas of a chip take inferences in turn. Readers grant buffers by turn, so the
+results of replicas may overtake each other and are still read in order.
 
-No valid plan deadlocks: with credit a tensor on its way can always be put down, so links
-empty; the first unfinished stage of the oldest inference, in the plan's order, then has
-its inputs made and sent, and the buffers it waits for are freed by inferences before it.
-A dependency the target's rule forbids has no credit: its tensors are pushed, and where
-there is no room they stop the queue of the link they are on.
+No valid plan deadlocks. With credit, a tensor in flight has a buffer at its readers, so links
+drain. Then the inputs of the oldest inference's first unfinished stage, in the plan's order,
+are made and sent, and earlier inferences free the buffers that it waits for.
+A dependency that the target's rule forbids has no credit: its tensors are sent anyway, and
+without a free buffer they block the queue of their link.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ CHECK_EVERY = 8  # inferences
 
 @uncounted
 def run(package: Package, num_rounds: int, first_check: int) -> tuple[int, int]:
-    """Run until the package is in steady state, or ``num_rounds`` inferences are through.
+    """Run until the package is in steady state, or ``num_rounds`` inferences are complete.
 
-    Looks for steady state once ``first_check`` inferences are through. Returns how it ended and
+    Looks for steady state once ``first_check`` inferences are complete. Returns the outcome and
     the period in inferences (0: none found).
     """
     reset(package, num_rounds)
@@ -121,7 +121,7 @@ def _begin(package: Package) -> None:
 
 @uncounted_inner
 def _may_start(package: Package, number: int) -> bool:
-    """Whether the next stage of a chip has all it waits for."""
+    """Whether the next stage of a chip can start now."""
     chip, shared = package.chips[number], package.shared[0]
     if chip.is_running or chip.stage == chip.stage_end or chip.inference >= shared.admitted:
         return False
@@ -198,7 +198,7 @@ def _free_buffer(package: Package, number: int, now_s: float) -> None:
         ask(package, delivery.flow)
         serve_host(package, now_s)
     elif delivery.has_credit:
-        # The maker of the inference that the buffer is for now; with one maker always that.
+        # The replica that makes the inference for which the buffer is now free.
         maker = int64(0)
         if delivery.makers > 1:
             turn = delivery.freed + package.shared[0].buffers - 1
@@ -212,7 +212,7 @@ def _free_buffer(package: Package, number: int, now_s: float) -> None:
 
 @uncounted_inner
 def _leave_chip(package: Package, number: int, now_s: float) -> None:
-    """A tensor has crossed one of its first links; the last of them frees the engine and its output slot."""
+    """A tensor has crossed one of its first links; the last one frees the DMA engine and output buffer."""
     flow, turn = package.flows[package.hops[number].flow], package.hops[number].left
     package.hops[number].left = next_turn(package, package.hops[number], turn + 1)
     hop, inference = flow.first_hop, inference_of(flow, turn)
@@ -230,7 +230,7 @@ def _leave_chip(package: Package, number: int, now_s: float) -> None:
 
 @uncounted_inner
 def _arrive(package: Package, number: int, inference: int, now_s: float) -> None:
-    """A tensor is there; its reader takes it after those of all turns before."""
+    """A tensor has arrived; its reader takes it after those of all earlier turns."""
     delivery = package.deliveries[number]
     if delivery.came == NONE:
         delivery.arrived += 1
@@ -261,7 +261,7 @@ def _host_served(package: Package, number: int, now_s: float) -> None:
 
 @uncounted_inner
 def _weights_came(package: Package, number: int, now_s: float) -> None:
-    """A chip has the weights of a stream: it may go on, and the replica before it, too."""
+    """A chip has the weights of a stream: it may go on, and so may the previous replica."""
     flow = package.flows[number]
     chip = package.chips[flow.chip]
     chip.came += flow.is_forwarded
@@ -283,7 +283,7 @@ def _host_took(package: Package, number: int, now_s: float) -> None:
 
 @uncounted_inner
 def _part_done(package: Package, inference: int, now_s: float) -> None:
-    """A chip, or an output, is through with an inference, which is complete after all before it."""
+    """A chip or an output is done with an inference; inferences complete in order."""
     shared = package.shared[0]
     package.rounds[inference].parts_done += 1
     while shared.completed < shared.rounds:
@@ -300,7 +300,7 @@ def _part_done(package: Package, inference: int, now_s: float) -> None:
 
 @uncounted_inner
 def _keep_pace(package: Package, now_s: float) -> None:
-    """Let one inference in and the next one a pace later; where the window is full, once it is not."""
+    """Admit one inference, and the next one ``pace_s`` later; if the window is full, wait for room."""
     shared = package.shared[0]
     if shared.admitted == shared.rounds:
         return

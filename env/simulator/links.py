@@ -1,4 +1,4 @@
-"""The links of a package: how fast each is, and what it carries in a cycle of inferences."""
+"""The links of a package: their rates, and the bytes that they carry in a cycle of inferences."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def lay_links(
     hops: RecordArray,
     others: RecordArray,
 ) -> RecordArray:
-    """Records LINK of the links between chips and the host's two, filled from the flows that cross them."""
+    """LINK records of the links between chips and the host's two, filled from the flows that cross them."""
     num_links = len(link_s_per_byte)
     links = np.zeros(num_links + 2, LINK)
     for i in range(num_links):
@@ -32,7 +32,7 @@ def lay_links(
     links[num_links].s_per_byte = tables.host_in_s_per_byte
     links[num_links + 1].s_per_byte = tables.host_out_s_per_byte
     for i in range(len(links)):
-        # On a ring link i leaves chip i; another one of its replicas is behind it, or not.
+        # On a ring, link i leaves chip i; it is inside if the next chip is another replica.
         is_inside = i < len(chips) and chips[i].replica + 1 < chips[i].replicas
         links[i].cycle = chips[i].replicas if is_inside else 1
         if i < num_links and not tables.is_ring:
@@ -62,7 +62,7 @@ def lay_links(
 
 @compiled_inner
 def _crossings(others: RecordArray, flow: Record, hop: Record, cycle: int) -> int:
-    """How many inferences of a link's cycle cross it in a flow."""
+    """The number of inferences of a link's cycle in which a flow crosses it."""
     crossings = int64(0)
     for inference in range(flow.replica, cycle, flow.replicas):
         crossings += crosses(others, hop, inference)
@@ -71,9 +71,9 @@ def _crossings(others: RecordArray, flow: Record, hop: Record, cycle: int) -> in
 
 @compiled_inner
 def _crossings_of_ring(chips: RecordArray, flow: Record, hop: Record, cycle: int) -> int:
-    """The same on a ring, at once; the first of replicas counts for all."""
+    """The same on a ring, in closed form; the first replica counts for all."""
     if cycle > 1 and hop.link - chips[hop.link].replica == flow.chip - flow.replica:
-        return 1  # its own turn
+        return 1  # in its own turn
     if flow.replica > 0:
         return 0
-    return cycle - hop.nearer  # between the readers the cycle is theirs
+    return cycle - hop.nearer  # inside the readers' replicas, only inferences for the later ones

@@ -1,4 +1,4 @@
-"""One plan through the simulator, with names and reasons."""
+"""Simulates one plan; its metrics have names and reasons."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def simulate_plan(
     seed: int | None = None,
     without: Collection[str] = (),
 ) -> Metrics:
-    """Run one plan to steady state; ``seed`` draws the noise of the measurement, None has none.
+    """Run one plan to steady state; ``seed`` draws the noise of the measurement, None: no noise.
 
     A plan that does not run has an infinite interval, ``valid`` False and the reason.
     """
@@ -71,14 +71,14 @@ def _share(busy_s: FloatArray, interval_s: float) -> FloatArray:
 
 
 def _noise(target: Target, seed: int | None, without: Collection[str]) -> float:
-    """The factor a measurement is off by; log-normal, so that it stays above zero."""
+    """The noise factor of a measurement; log-normal, so that it stays above zero."""
     if seed is None or "noise" in without:
         return 1.0
     return float(np.exp(target.simulator.noise * np.random.default_rng(seed).standard_normal()))
 
 
 def _bottleneck(target: Target, batch: SimulatedBatch) -> str:
-    """What is busiest; a chip that waits for its weights to stream is busy."""
+    """The busiest chip or link; a chip that waits for streamed weights counts as busy."""
     busy_s = np.concatenate([batch.compute_s[0] + batch.stall_s[0, :, STREAM_WAIT], batch.link_s[0]])
     return target.bottleneck_name(int(np.argmax(busy_s)))
 
@@ -98,7 +98,7 @@ def _reason(graph: Graph, target: Target, batch: SimulatedBatch) -> str:
         )
     if outcome == DEADLOCKED:
         link, tensor, inference = (int(value) for value in culprit)
-        if link == NONE:  # of plans that break a rule: no route, or an order that is none
+        if link == NONE:  # only plans that break a rule: no route, or an invalid order
             return "deadlock: every chip waits for a tensor that never comes"
         return (
             f"deadlock: {target.link_names[link]} is stopped by tensor {graph.tensor_names[tensor]!r} of "

@@ -1,13 +1,13 @@
-"""The simulated package: who runs what, who waits for whom, and how far everyone is.
+"""The simulated package: what chips and links run, what they wait for, and their progress.
 
 A *stage* is a run of kernels of one chip of which only the first waits for something and
 only the last is waited for. A *flow* carries one tensor from its chip to all chips that
 read it, hop by hop along a tree of links; a *delivery* is its end at one chip. Flows from
 and to the host have no hops. *Rounds* are inferences, counted from zero.
 
-Chips that are ``replicas`` of each other (design section 8) have stages, flows and
-deliveries of their own, in rows one behind the other: what is of ``replica`` q sees every
-``replicas``-th inference from q on, one a *turn*. Without replication every inference is a turn.
+Chips that are ``replicas`` of each other (design section 8) have their own stages, flows and
+deliveries, in consecutive rows. Rows of ``replica`` q take every ``replicas``-th inference
+from q on; each is a *turn*. Without replication every inference is a turn.
 
 Everything is in arrays of records, so that a compiled function takes them all in one
 :class:`Package`. Fields that end in ``begin`` and ``end`` are a range of another array.
@@ -26,10 +26,10 @@ from go_opt.common.records import record
 
 NONE: Final = -1
 UNBOUNDED: Final = 1 << 40  # stands for "no limit" where counters are compared
-# Inferences that enter at once where the rest keep a pace: what comes round to the same link again
-# then always finds it busy with another one.
+# Inferences that enter at once, before the rest keep a pace: a tensor that comes to the same link
+# again then always finds it busy with another inference.
 LEAD: Final = 3
-# Arguments that are NumPy's integers: kernels are compiled again for every literal.
+# NumPy integers, since kernels would be compiled again for every literal argument.
 CHIP_FLOW, HOST_IN, STREAM, HOST_OUT = np.arange(4)
 # Causes of a chip's waiting, in the order of ``metrics.STALL_CAUSES``.
 INPUT_WAIT, HOST_WAIT, OUTPUT_WAIT, STREAM_WAIT = np.arange(4)
@@ -37,58 +37,58 @@ ON_CHIP, ON_LINK = np.arange(2)  # where something ran
 # Kinds of events.
 STAGE_END, ENTER, SENT, ARRIVE, HOST_SERVED, HOST_TOOK, CHUNK_LEFT, CHUNK_CAME, PACE = np.arange(9)
 
-# `stage` runs or is next, of `inference`, its `turn`; `ready_*` list flows that wait for a DMA engine.
-# `begun` stages of those that wait for forwarded weights; `came`: forwarded weights that have come.
+# `stage` of `inference`, the chip's `turn`, runs or is next; `ready_*`: flows that wait for a DMA engine.
+# `begun`: stages begun that wait for forwarded weights; `came`: forwarded weights that have arrived.
 CHIP: Final = record(
     "replica replicas stage_begin stage_end engines stage turn inference is_running awaits_weights "
     "begun came engines_free ready_head ready_tail",
     "setup_s dependency_s free_s",
 )
-# `kernel` to `kernel_end` are places in `Package.chip_kernel`; `stream`: the flow of its weights or
-# NONE. `needs` and `frees` are deliveries it reads first and last, `makes` flows, all in `Package.refs`.
+# `kernel` to `kernel_end`: places in `Package.chip_kernel`; `stream`: the flow of its weights or NONE.
+# `needs` and `frees`: deliveries that it reads first and last; `makes`: flows; all in `Package.refs`.
 STAGE: Final = record(
     "kernel kernel_end stream needs_begin needs_end frees_begin frees_end makes_begin makes_end", "seconds"
 )
-# `chip` is the one it leaves, for streams the one it enters. Counted in turns: `made`;
-# `queued` with a DMA engine or the host; `sent` over all its first links, whose
-# list starts with `first_hop`. All replicas of a flow share their deliveries. Of a stream that
-# `is_forwarded` only the first replica's comes from the host, each of the others' from the chip before,
-# over the link between them, in `chunks` a turn: this link has `begun` with so many, one while it
-# `is_busy`, and so many `came` to the chip.
+# `chip` is the source, for streams the destination. Counted in turns: `made`;
+# `queued` with a DMA engine or the host; `sent` over all first links, whose
+# list starts with `first_hop`. All replicas of a flow share their deliveries. If a stream
+# `is_forwarded`, the first replica gets it from the host, each other one from the previous chip
+# over the link between them, in `chunks` per turn. Counted in chunks: `begun` by this link, which
+# `is_busy` with one or not, and `came` to the chip.
 FLOW: Final = record(
     "kind chip replica replicas tensor size_bytes hop_begin hop_end delivery_begin delivery_end first_hop "
     "made queued sent is_forwarded chunks chunk_bytes begun came is_busy"
 )
-# `flow` is the first of the `makers` replicas that send here. Counted in turns: `arrived`, with all
-# before them; `freed`; `landing`, arrived or on the last link. Where there are several makers,
-# `came` is where the row of `Package.came` starts.
+# `flow` is the first of the `makers` replicas that send here. Counted in turns: `arrived`, in
+# order; `freed`; `landing`, arrived or on the last link. With several makers,
+# `came` is the start of the delivery's row in `Package.came`.
 DELIVERY: Final = record("flow makers chip replica replicas came has_credit arrived freed landing")
 # Counted in turns of the flow: `turn` is the next one to enter the link
-# and `left` the next one to have crossed it; `child` starts the list of those it goes on to, `sibling` is
-# the next of such a list. Only inferences for replicas `nearer` to `beyond` (that one not included) of
-# `readers` come this far, and those of the row of `Package.others` where `others` starts a list.
+# and `left` the next one to leave it. `child` starts the list of following hops, `sibling` is the next
+# in such a list. Only inferences for replicas `nearer` to `beyond` (exclusive) of `readers` cross,
+# and those of the list in `Package.others` that starts at `others`.
 HOP: Final = record("flow link parent child sibling delivery readers nearer beyond others turn left")
-# Further inferences that cross a hop; `others` is the next of the list.
+# Further inferences that cross a hop; `others` is the next row of the list.
 OTHERS: Final = record("readers nearer beyond others")
-# The host's two links come last. `blocked_*` list hops that wait for a full buffer. `cycle` inferences
-# take `round_bytes`; `carried_bytes` so far are `rounds` times that and a rest.
+# The host's two links come last. `blocked_*`: hops that wait because a buffer is full. `cycle` inferences
+# carry `round_bytes`; `carried_bytes` so far are `rounds` times that and a rest.
 LINK: Final = record(
     "blocked_head blocked_tail cycle round_bytes carried_bytes rounds", "s_per_byte latency_s free_s"
 )
 NODE: Final = record("next subject", "value")
 EVENT: Final = record("serial kind subject", "time_s value")
 ROUND: Final = record("parts_done is_started", "start_s completion_s")
-# One row: the package's own parameters and counters. With a `pace_s` above zero one inference
-# enters each so many seconds (`is_held` says that the window delays it), else as many as may.
-# After `cycle` inferences it is the turn of the same chips again; `completed` are through, with all
-# before them.
+# One row: the package's own parameters and counters. If `pace_s` is above zero, one inference
+# enters every `pace_s` seconds (`is_held`: the window delays it), else as many as the window allows.
+# After `cycle` inferences the same chips have their turns again; `completed` counts inferences in
+# order.
 SHARED: Final = record(
     "buffers window packet_bytes prefetch_all parts cycle "
     "rounds admitted completed is_held free_node host_requests host_is_busy "
     "num_events num_serials num_spans",
     "pace_s",
 )
-# What ran: `subject` is a stage, or a flow where `is_link`.
+# What ran: `subject` is a stage, or a flow if `is_link`.
 SPAN: Final = record("is_link resource subject inference", "start_s end_s")
 
 
@@ -103,8 +103,8 @@ class Package(NamedTuple):
     others: NDArray  # OTHERS
     links: NDArray  # [L + 2] LINK
     refs: IntArray
-    chip_kernel: IntArray  # [M] kernels chip by chip, in order; those of replicas once
-    came: BoolArray  # turns that came to deliveries of several makers, which may overtake each other
+    chip_kernel: IntArray  # [M] kernels chip by chip, in order; once for all replicas
+    came: BoolArray  # turns that arrived at deliveries of several makers, possibly out of order
     shared: NDArray  # [1] SHARED
     nodes: NDArray  # NODE: a pool for the lists
     events: NDArray  # EVENT: a binary heap by time
@@ -113,13 +113,13 @@ class Package(NamedTuple):
     chip_end_s: FloatArray  # [D, turns] end of the chip's last stage
     link_end_s: FloatArray  # [L + 2, cycles] when it has carried that many cycles' bytes
     stall_s: FloatArray  # [D, rounds, 4] waiting by cause
-    link_wait_s: FloatArray  # [L + 2, rounds] transfers waited for the link
+    link_wait_s: FloatArray  # [L + 2, rounds] waiting of transfers for the link
     spans: NDArray  # SPAN: filled while there is room
 
 
 @uncounted_inner
 def reset(package: Package, num_rounds: int) -> None:
-    """Bring the package to rest, for ``num_rounds`` inferences."""
+    """Reset the package for a run of ``num_rounds`` inferences."""
     for chip in package.chips:
         chip.stage, chip.turn, chip.inference = chip.stage_begin, 0, chip.replica
         chip.is_running, chip.awaits_weights, chip.begun, chip.came = 0, 0, 0, 0
@@ -160,7 +160,7 @@ def reset(package: Package, num_rounds: int) -> None:
 
 @uncounted_inner
 def cut_up(flow: Record, size_bytes: int, buffer_bytes: int) -> None:
-    """Weights that are forwarded pass the halves of the stream buffer, or where there is none come whole."""
+    """Cut forwarded weights into chunks of half the stream buffer; without a buffer, into one chunk."""
     flow.is_forwarded = 1
     flow.chunk_bytes = max(buffer_bytes // 2, 1) if buffer_bytes > 0 else max(size_bytes, 1)
     flow.chunks = max(-(-size_bytes // flow.chunk_bytes), 1)
@@ -174,19 +174,19 @@ def inference_of(row: Record, turn: int) -> int:
 
 @uncounted_inner
 def turn_of(row: Record, inference: int) -> int:
-    """The turn of an inference that is one of the row's."""
+    """The turn of an inference that the row takes."""
     return inference if row.replicas == 1 else inference // row.replicas
 
 
 @uncounted_inner
 def takes(row: Record, inference: int) -> bool:
-    """Whether it is the row's turn."""
+    """Whether an inference is a turn of the row."""
     return row.replicas == 1 or inference % row.replicas == row.replica
 
 
 @uncounted
 def crosses(others: RecordArray, hop: Record, inference: int) -> bool:
-    """Whether an inference comes as far as the link of the hop."""
+    """Whether an inference crosses the link of the hop."""
     if hop.nearer == 0 and hop.beyond == hop.readers:
         return True
     if hop.nearer <= inference % hop.readers < hop.beyond:
@@ -201,7 +201,7 @@ def crosses(others: RecordArray, hop: Record, inference: int) -> bool:
 
 @uncounted_inner
 def next_turn(package: Package, hop: Record, turn: int) -> int:
-    """The first turn of the hop's flow from ``turn`` on that comes as far; some later one if none does."""
+    """The first turn of the hop's flow from ``turn`` on that crosses it; some later one if none does."""
     flow = package.flows[hop.flow]
     for _ in range(len(package.chips)):
         if crosses(package.others, hop, inference_of(flow, turn)):
@@ -212,7 +212,7 @@ def next_turn(package: Package, hop: Record, turn: int) -> int:
 
 @uncounted_inner
 def put_event(package: Package, time_s: float, kind: int, subject: int, value: float) -> None:
-    """Add an event; those of one time come in the order they were put in."""
+    """Add an event; events at the same time keep the order in which they were added."""
     shared, events = package.shared[0], package.events
     i = shared.num_events
     shared.num_events += 1
@@ -228,7 +228,7 @@ def put_event(package: Package, time_s: float, kind: int, subject: int, value: f
 
 @uncounted_inner
 def drop_event(package: Package) -> None:
-    """Take the first event away."""
+    """Remove the first event."""
     events = package.events
     package.shared[0].num_events -= 1
     size = package.shared[0].num_events
@@ -272,10 +272,10 @@ def give_node(package: Package, number: int) -> int:
 
 @uncounted_inner
 def record_carried(package: Package, number: int, size_bytes: int, end_s: float) -> None:
-    """Note when a link has carried the bytes of one more cycle, of whichever inferences they are.
+    """Record when a link has carried the bytes of one more cycle, regardless of their inferences.
 
-    Tensors that run ahead share a link with others that do not: the moments it is through with
-    one inference say little, these are as far apart as its transfers take while it never rests.
+    Tensors of different inferences share a link, so the time at which it finishes one inference says
+    little. The times recorded here are as far apart as its work per cycle while it is never idle.
     """
     link = package.links[number]
     link.carried_bytes += size_bytes
@@ -289,7 +289,7 @@ def record_carried(package: Package, number: int, size_bytes: int, end_s: float)
 def record_span(
     package: Package, is_link: int, resource: int, subject: int, inference: int, start_s: float, end_s: float
 ) -> None:
-    """Note what ran while there is room for it."""
+    """Record what ran, if there is room for it."""
     row = package.shared[0].num_spans
     if row < len(package.spans):
         span = package.spans[row]

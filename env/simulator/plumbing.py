@@ -26,11 +26,11 @@ from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 
 
 class Streams(NamedTuple):
-    """Weights that stream, one row a kernel that waits for some. Axis: ``W`` such kernels."""
+    """Streamed weights, one row per kernel that waits for some. Axis: ``W`` such kernels."""
 
     kernel: IntArray  # [W]
-    weight: IntArray  # [W] the first of them
-    size_bytes: LongArray  # [W] of all
+    weight: IntArray  # [W] the kernel's first
+    size_bytes: LongArray  # [W] of all weights of the kernel
     is_forwarded: BoolArray  # [W] from replica to replica
 
 
@@ -39,10 +39,10 @@ class Plumbing(NamedTuple):
 
     flows: NDArray  # [F] FLOW
     deliveries: NDArray  # [V] DELIVERY
-    maker: IntArray  # [F] kernel that makes it (that waits for it, of a stream), or NONE
+    maker: IntArray  # [F] kernel that makes it (for a stream, waits for it), or NONE
     first_reader: IntArray  # [V] kernel
     last_reader: IntArray  # [V] kernel
-    num_came: int  # places for turns that come out of order
+    num_came: int  # entries of ``Package.came``
 
 
 @compiled_inner
@@ -135,7 +135,7 @@ def lay_plumbing(
 def _most_rows(
     tables: CostTables, kernel_of: IntArray, kernel_chip: IntArray, replicas: IntArray, streams: Streams
 ) -> tuple[int, int]:
-    """No less than the flows, and the deliveries, of a plan."""
+    """Upper limits of the flows and the deliveries of a plan."""
     flows, ends = int64(0), int64(0)
     for kernel in streams.kernel:
         flows += replicas[kernel_chip[kernel]]
@@ -162,14 +162,14 @@ def _add_deliveries(
     num_came: int,
     num_rounds: int,
 ) -> int:
-    """One for each replica of a reading chip; how many places for turns there are then."""
+    """Add one for each replica of a reading chip; returns the new ``num_came``."""
     for replica in range(replicas):
         delivery = deliveries[number + replica]
         delivery.chip, delivery.replica, delivery.replicas = chip + replica, replica, replicas
         delivery.makers, delivery.came = makers, NONE
         if makers > 1:
             delivery.came = num_came
-            # One more, that never comes.
+            # One more entry, which stays False.
             num_came += (num_rounds - replica + replicas - 1) // replicas + 1
     return num_came
 
@@ -178,7 +178,7 @@ def _add_deliveries(
 def _add_flows(
     flows: RecordArray, number: int, kind: int, chip: int, replicas: int, tensor: int, size_bytes: int
 ) -> int:
-    """One for each replica of a chip; how many flows there are then."""
+    """Add one for each replica of a chip; returns the new number of flows."""
     for replica in range(replicas):
         flow = flows[number + replica]
         flow.kind, flow.chip, flow.replica, flow.replicas = kind, chip + replica, replica, replicas
@@ -192,7 +192,7 @@ def lay_hops(
 ) -> tuple[RecordArray, RecordArray]:
     """The tree of links of each chip-to-chip flow, parents first; fills the flows' ranges.
 
-    Returns the hops, and what crosses them beside what their own fields say.
+    Returns the hops, and ``Package.others``.
     """
     num_chips, num_links = len(tables.chip_kind), len(tables.link_s_per_byte)
     hops = np.zeros(16 + 4 * len(deliveries), HOP)
@@ -236,9 +236,9 @@ def lay_hops(
 
 @compiled_inner
 def _come_as_far(hop: Record, others: RecordArray, num_others: int, delivery: Record) -> int:
-    """Let the inferences of a delivery cross a hop; how many ``others`` there are then.
+    """Let the inferences of a delivery cross a hop; returns the new number of ``others``.
 
-    Replicas are in the order of their chips, which on the ring is that of the links that lead to them.
+    Replicas are in the order of their chips, which on the ring is the order of the links to them.
     """
     readers, replica = delivery.replicas, delivery.replica
     if hop.nearer == 0 and hop.beyond == hop.readers:
@@ -283,10 +283,10 @@ def _list_children(flow: Record, hops: RecordArray) -> None:
 
 @compiled_inner
 def _route(tables: CostTables, source: int, destination: int, route: LongArray) -> int:
-    """Fill ``route`` with the links from one chip to another; their number, 0 where there is no route."""
+    """Fill ``route`` with the links from one chip to another; returns their number, 0 without a route."""
     if tables.is_ring:
         if destination < source and len(tables.link_s_per_byte) < len(tables.chip_kind):
-            return 0  # back along a chain
+            return 0  # a chain has no way back
         length = (destination - source) % len(tables.chip_kind)
         for i in range(length):
             route[i] = (source + i) % len(tables.chip_kind)

@@ -1,4 +1,4 @@
-"""A batch of plans through the simulator."""
+"""Simulates a batch of plans."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIRST_CHECK, NEVER = 12, 1 << 40  # inferences
 
 
 class SimulatedBatch(NamedTuple):
-    """What the simulator saw of a batch. Axes: ``B`` plans, ``D`` chips, ``L`` links and the host's two."""
+    """The results of a batch. Axes: ``B`` plans, ``D`` chips, ``L`` links and the host's two."""
 
     outcome: LongArray  # [B] VALID, TOO_LARGE, FRAGMENTED or DEADLOCKED
     culprit: LongArray  # [B, 3] chip that does not fit; or link, tensor, inference
@@ -39,11 +39,11 @@ class SimulatedBatch(NamedTuple):
     compute_s: FloatArray  # [B, D] kernels of one inference
     link_s: FloatArray  # [B, L] transfers of one inference
     stall_s: FloatArray  # [B, D, 4] waiting in one inference, by cause
-    link_wait_s: FloatArray  # [B, L] transfers waited for the link in one inference
+    link_wait_s: FloatArray  # [B, L] waiting of transfers for the link in one inference
     stream_bytes: LongArray  # [B, D]
     peak_bytes: LongArray  # [B, D]
     weight_bytes: LongArray  # [B, D]
-    period: LongArray  # [B] inferences until everything repeats; 0: it did not within the limit
+    period: LongArray  # [B] inferences until everything repeats; 0: no repetition within the limit
     rounds: LongArray  # [B] inferences simulated
 
 
@@ -61,7 +61,7 @@ def simulate_batch(
     """Simulate plans to steady state.
 
     Args:
-      forwards: first chips of the stages of all plans that forward streamed weights.
+      forwards: first chips of the stages that forward streamed weights, in all plans.
       without: names of effects (``EFFECTS``) to switch off.
     """
     tables, setting = setting_of(graph, target, tuple(sorted(without)))
@@ -94,7 +94,7 @@ def simulate_batch(
 
 
 def replicas_by_chip(target: Target, placement: IntArray, replication: IntArray) -> IntArray:
-    """[D] chips of the stage that starts at each chip, cut short where it would overlap the next."""
+    """[D] chips of the stage that starts at each chip, cut short if it would overlap the next."""
     size = size_by_chip(placement, replication, target.num_chips)
     first = np.unique(placement)
     size[first] = np.minimum(size[first], np.diff(first, append=target.num_chips))
@@ -103,7 +103,7 @@ def replicas_by_chip(target: Target, placement: IntArray, replication: IntArray)
 
 @lru_cache(maxsize=16)
 def setting_of(graph: Graph, target: Target, without: tuple[str, ...]) -> tuple[CostTables, Setting]:
-    """Tables with the effects of the target but those left out, and its other parameters likewise."""
+    """The target's tables and other parameters, with all its effects except ``without``."""
     parameters = target.simulator.without(without)
     tables = tables_with_effects(graph, target, parameters)
     kind = target.chip_kind
@@ -149,8 +149,8 @@ def _simulate(
     run(package, 1, NEVER)
     out.makespan_s[b] = rounds["completion_s"][0]
     if setting.buffers >= UNBOUNDED:
-        # Nothing else holds chips back, and what runs far ahead would stand before the rest in
-        # every queue for ever: one inference enters per interval, as the model has it.
+        # Nothing else limits chips, and tensors that run far ahead would come first in every
+        # queue for ever. So one inference enters per interval of the model.
         package.shared["pace_s"] = max(out.compute_s[b].max(), out.link_s[b].max())
     ended, period = run(package, len(rounds), FIRST_CHECK)
     out.rounds[b] = completed = int(package.shared["completed"][0])
@@ -161,7 +161,7 @@ def _simulate(
     out.period[b] = period
     last, over = completed - 1, period
     if ended != STEADY:
-        # Once no more are admitted the package runs empty: the last window does not count.
+        # After the last admission the package drains: the last window does not count.
         last -= int(package.shared["window"][0])
         over = last // 2
     out.interval_s[b] = step_s(package, last, over, ended == STEADY)
@@ -172,7 +172,7 @@ def _simulate(
 
 
 def _name_deadlock(package: Package, culprit: LongArray) -> None:
-    """The first link whose queue has stopped, the tensor at its head and the inference that is of."""
+    """Fill in the first blocked link, the tensor at the head of its queue, and its inference."""
     for link, head in enumerate(package.links["blocked_head"]):
         if head != NONE:
             hop = package.hops[package.nodes["subject"][head]]

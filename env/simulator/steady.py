@@ -1,4 +1,4 @@
-"""When a package is in steady state, and how far apart its inferences then are."""
+"""Detects the steady state of a package, and measures its interval."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from go_opt.common.compiling import uncounted, uncounted_inner
 from go_opt.env.simulator.package import Package
 
 MAX_PERIOD = 16  # cycles
-# Times are sums of floats: differences of equal steps agree to about this much of the time.
+# Times are sums of floats: equal steps differ by up to about this share of the time.
 TOLERANCE = 1e-9
 
 
 @uncounted_inner
 def period_of(package: Package) -> int:
-    """The least number of inferences after which every chip and link does the same again; 0: none yet.
+    """The least number of inferences after which every chip and link repeats; 0: none yet.
 
-    All must step alike, as they do once the buffers between them are full; for good then, since
-    everything is as it was. That can take long, or for ever where nothing is limited. So once
-    a whole window of inferences is through, each may repeat at a pace of its own, and the
-    slowest counts: around a cycle of waits (this buffer for that stage, and so on) nothing ever
-    gains on the cycle's own pace, so the slowest cycle already steps as it will when those
-    ahead have filled their buffers. That holds for a given order of service on shared links.
+    At first all must have the same step. They do once the buffers between them are full, and then
+    for good, since the state repeats. That can take long, or for ever if nothing is limited. So
+    after a whole window of inferences each may repeat at its own step, and the slowest counts.
+    Nothing on a cycle of waits (a buffer for a stage, and so on) gains on the cycle's own step.
+    So the slowest cycle already has the step that remains when faster parts have filled
+    their buffers. This assumes a fixed order of service on shared links.
 
-    Periods are multiples of the cycle after which it is the turn of the same replicas. Those that
-    drift apart do come to shared links in another order, so there the slowest must step like all,
-    or never rest.
+    Periods are multiples of the cycle after which the same replicas have their turns. Replicas that
+    drift apart reach shared links in another order. With them, all must have the same step, or
+    the slowest must never be idle.
     """
     shared = package.shared[0]
     last = shared.completed - 1
@@ -37,7 +37,7 @@ def period_of(package: Package) -> int:
             return 0
         step_s = end_s - package.rounds[last - period].completion_s
         if shared.pace_s > 0 and not is_full and step_s > period * shared.pace_s + TOLERANCE * end_s:
-            return 0  # inferences pile up: it is not the same again
+            return 0  # inferences pile up: the state does not repeat
         if not _is_periodic(package, last, period, step_s, TOLERANCE * end_s, all_alike):
             continue
         if all_alike or shared.cycle == 1 or _is_restless(package, last, period, TOLERANCE * end_s):
@@ -49,7 +49,7 @@ def period_of(package: Package) -> int:
 
 @uncounted_inner
 def _is_restless(package: Package, last: int, over: int, tolerance_s: float) -> bool:
-    """Whether inferences come as fast as the work of each allows."""
+    """Whether the slowest step is no longer than the most work of a chip or link per inference."""
     work_s = 0.0
     for chip in range(len(package.chips)):
         work_s = max(work_s, _chip_work_s(package, chip))
@@ -60,7 +60,7 @@ def _is_restless(package: Package, last: int, over: int, tolerance_s: float) -> 
 
 @uncounted_inner
 def _chip_work_s(package: Package, number: int) -> float:
-    """Seconds of work of a chip, in the mean of all inferences."""
+    """Seconds of work of a chip per inference, the mean over all inferences."""
     chip, work_s = package.chips[number], 0.0
     for stage in range(chip.stage_begin, chip.stage_end):
         work_s += package.stages[stage].seconds
@@ -69,7 +69,7 @@ def _chip_work_s(package: Package, number: int) -> float:
 
 @uncounted_inner
 def _link_work_s(package: Package, number: int) -> float:
-    """Seconds of work of a link, in the mean of all inferences."""
+    """Seconds of work of a link per inference, the mean over all inferences."""
     link = package.links[number]
     return link.round_bytes / link.cycle * link.s_per_byte
 
@@ -110,7 +110,7 @@ def _last_cycle(link: Record, inference: int) -> int:
 
 @uncounted_inner
 def _repeats(end_s: FloatArray, last: int, period: int, inferences: int, tolerance_s: float) -> bool:
-    """Whether turns, one in so many ``inferences``, come as far apart as a ``period`` of them before."""
+    """Whether turns, one every ``inferences``, end a constant time after those a ``period`` before."""
     step_s = end_s[last] - end_s[last - period]
     for i in range(1, 2 * period + 6 // inferences):
         if abs(end_s[last - i] - end_s[last - i - period] - step_s) > tolerance_s:
@@ -120,7 +120,7 @@ def _repeats(end_s: FloatArray, last: int, period: int, inferences: int, toleran
 
 @uncounted_inner
 def slowest_step_s(package: Package, last: int, over: int) -> float:
-    """Seconds an inference takes at the slowest chip or link, over the ``over`` inferences up to ``last``."""
+    """Seconds per inference of the slowest chip or link, over the ``over`` inferences up to ``last``."""
     slowest_s = (package.rounds[last].completion_s - package.rounds[last - over].completion_s) / over
     for chip in range(len(package.chips)):
         slowest_s = max(slowest_s, _chip_step_s(package, chip, last, over))
@@ -131,7 +131,7 @@ def slowest_step_s(package: Package, last: int, over: int) -> float:
 
 @uncounted_inner
 def _chip_step_s(package: Package, number: int, last: int, over: int) -> float:
-    """Seconds an inference takes at a chip, over whole turns; at the others of its kind it takes none."""
+    """Seconds per inference at a chip, over whole turns; inferences of its other replicas count too."""
     chip, end_s = package.chips[number], package.chip_end_s[number]
     turn, turns = _last_turn(chip, last), over // chip.replicas
     return (end_s[turn] - end_s[turn - turns]) / (turns * chip.replicas)
@@ -139,30 +139,30 @@ def _chip_step_s(package: Package, number: int, last: int, over: int) -> float:
 
 @uncounted_inner
 def _link_step_s(package: Package, number: int, last: int, over: int) -> float:
-    """Seconds an inference takes on a link, over whole cycles."""
+    """Seconds per inference on a link, over whole cycles."""
     link, end_s = package.links[number], package.link_end_s[number]
     cycle, cycles = _last_cycle(link, last), over // link.cycle
     if cycles == 0:
-        return 0.0  # too few to tell
+        return 0.0  # less than a cycle
     return (end_s[cycle] - end_s[cycle - cycles]) / (cycles * link.cycle)
 
 
 @uncounted
 def step_s(package: Package, last: int, over: int, repeats: bool) -> float:
-    """Seconds between inferences, by the last ``over`` of them up to ``last``."""
+    """Seconds between inferences, over the ``over`` inferences up to ``last``."""
     return slowest_step_s(package, last, over) if repeats else average_step_s(package, last, over)
 
 
 @uncounted_inner
 def average_step_s(package: Package, last: int, over: int) -> float:
-    """:func:`slowest_step_s` where nothing repeats; of replicas, how far apart inferences complete.
+    """:func:`slowest_step_s` if nothing repeats; with replicas, the mean step of completions.
 
-    Such an average may be off by about one inference in ``over``; that of a chip or link which
-    never rested is exact. Where both are the same as far as can be told, the latter counts.
+    Such an average may be off by about one inference in ``over``; that of a chip or link that
+    was never idle is exact. If both agree within that error, the latter counts.
     """
     slowest_s = slowest_step_s(package, last, over)
     if package.shared[0].cycle > 1:
-        # Replicas end whole turns too early or too late, so that some always look slow.
+        # Whole turns of replicas end too early or too late, so that some replica always looks slow.
         slowest_s = _completion_slope_s(package, last, over)
     restless_s = 0.0
     for chip in range(len(package.chips)):
@@ -178,7 +178,7 @@ def average_step_s(package: Package, last: int, over: int) -> float:
 
 @uncounted_inner
 def _completion_slope_s(package: Package, last: int, over: int) -> float:
-    """The line of least squares through the last ``over`` completions, in seconds an inference."""
+    """The slope of a least-squares line through the last ``over`` completions, in seconds per inference."""
     moment_s = 0.0
     for i in range(over):
         moment_s += (i - (over - 1) / 2) * package.rounds[last + 1 - over + i].completion_s

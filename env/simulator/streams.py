@@ -1,4 +1,4 @@
-"""What is asked of the host, and how weights stream: from it, or from replica to replica."""
+"""Requests to the host, and streamed weights: from the host, or from replica to replica."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from go_opt.env.simulator.package import (
 )
 from go_opt.env.simulator.plumbing import Streams
 
-# Of a stream buffer's two halves each holds a chunk.
+# Each half of a stream buffer holds a chunk.
 CHUNKS_UNDER_WAY: Final = 2
 
 
@@ -42,7 +42,7 @@ def ask_host(package: Package, number: int) -> None:
 
 @uncounted_inner
 def next_of_host(package: Package) -> int:
-    """The flow the host serves next; it leaves the queue."""
+    """Remove the flow that the host serves next from the queue, and return it."""
     heap = package.host_heap
     first = heap[0]
     package.shared[0].host_requests -= 1
@@ -84,7 +84,7 @@ def streams_of(held: Holdings, fit: Fit, num_kernels: int) -> Streams:
 
 @uncounted_inner
 def next_stream(package: Package, number: int, stage: int) -> int:
-    """The streamed flow a chip waits for next after ``stage``, around its inferences."""
+    """The streamed flow that a chip waits for next after ``stage``, in this or its next inference."""
     chip = package.chips[number]
     stages = chip.stage_end - chip.stage_begin
     for i in range(1, stages + 1):
@@ -96,9 +96,9 @@ def next_stream(package: Package, number: int, stage: int) -> int:
 
 @uncounted_inner
 def has_forwarded(package: Package, number: int, stage: Record) -> bool:
-    """Whether the next replica has the weights before those of ``stage``, but for the last.
+    """Whether the next replica has the forwarded weights before those of ``stage``, except the last.
 
-    The chunks of these may still be on their way; a chip has no room to run further ahead.
+    The chunks of the last may still be in flight; a chip has no room to run further ahead.
     """
     chip, shared = package.chips[number], package.shared[0]
     if stage.stream == NONE or shared.prefetch_all or not package.flows[stage.stream].is_forwarded:
@@ -110,7 +110,7 @@ def has_forwarded(package: Package, number: int, stage: Record) -> bool:
 
 @uncounted_inner
 def ask_first(package: Package, number: int) -> None:
-    """Ask for what a chip waits for first, the host or the replica before."""
+    """Request the weights that a chip waits for first, from the host or the previous replica."""
     place = next_stream(package, number, package.chips[number].stage_end - 1)
     if place != NONE:
         _ask_for_weights(package, place, 0.0)
@@ -118,7 +118,7 @@ def ask_first(package: Package, number: int) -> None:
 
 @uncounted_inner
 def ask_next(package: Package, number: int, now_s: float) -> bool:
-    """Ask likewise for what a chip waits for after the stage that it begins with; whether it was the host."""
+    """Request the weights that a chip waits for after the stage it begins; True if from the host."""
     chip, rounds = package.chips[number], package.shared[0].rounds
     chip.begun += package.flows[package.stages[chip.stage].stream].is_forwarded
     place = next_stream(package, number, chip.stage)
@@ -139,13 +139,13 @@ def _ask_for_weights(package: Package, number: int, now_s: float) -> bool:
 
 @uncounted_inner
 def comes_from_host(flow: Record) -> bool:
-    """Whether the host sends a stream, not the replica before."""
+    """Whether a flow comes from the host, not from the previous replica."""
     return not flow.is_forwarded or flow.replica == 0
 
 
 @uncounted_inner
 def forward(package: Package, number: int, now_s: float) -> None:
-    """Send a replica the next chunk of the weights that it asks for, if that is at the one before."""
+    """Send a replica the next requested chunk of weights, if the previous replica has it."""
     flow, shared = package.flows[number], package.shared[0]
     turn = flow.begun // flow.chunks
     is_asked = shared.prefetch_all or turn < flow.queued
@@ -168,21 +168,21 @@ def forward(package: Package, number: int, now_s: float) -> None:
 
 @uncounted_inner
 def chunk_bytes(flow: Record, chunk: int) -> int:
-    """Of one of all chunks of a forwarded flow, the last of a turn the smallest."""
+    """The size of a chunk of a forwarded flow; the last chunk of a turn may be smaller."""
     done = chunk % flow.chunks
     return min(flow.chunk_bytes, flow.size_bytes - done * flow.chunk_bytes)
 
 
 @uncounted_inner
 def chunk_left(package: Package, number: int, now_s: float) -> None:
-    """The link to a replica is through with a chunk."""
+    """The link to a replica has sent a chunk."""
     package.flows[number].is_busy = 0
     forward(package, number, now_s)
 
 
 @uncounted_inner
 def chunk_came(package: Package, number: int, now_s: float) -> bool:
-    """A chunk is at its chip, which sends it on; whether the weights of a turn are there by a link."""
+    """A chunk has arrived, and its chip forwards it; True if it completes a turn's weights over a link."""
     flow = package.flows[number]
     flow.came += 1
     if flow.replica + 1 < flow.replicas:
@@ -199,7 +199,7 @@ def chunk_came(package: Package, number: int, now_s: float) -> bool:
 
 @uncounted_inner
 def next_chunk_of_host(package: Package, number: int, now_s: float) -> None:
-    """The host's link has begun with a chunk."""
+    """The host's link begins to send a chunk."""
     flow, link = package.flows[number], package.links[len(package.links) - 2]
     put_event(package, now_s + chunk_bytes(flow, flow.begun) * link.s_per_byte, CHUNK_CAME, number, 0.0)
     flow.begun += 1

@@ -39,7 +39,7 @@ class Traced(NamedTuple):
 
 
 def simulated_timeline(graph: Graph, target: Target, plan: Plan, inferences: int) -> Timeline:
-    """The timeline of the first ``inferences``, or up to a deadlock; empty where memory does not suffice."""
+    """The timeline of the first ``inferences``, or up to a deadlock; empty if the plan does not fit."""
     graph, plan = expand_plan(graph, target, plan)
     traced = make_ready(graph, target, plan, inferences)
     package = traced.assembly.package
@@ -78,12 +78,12 @@ def _most_spans(package: Package, inferences: int) -> int:
 def timeline_of_spans(
     traced: Traced, fidelity: Fidelity, metrics: Metrics, spans: NDArray, *, is_deadlocked: bool = False
 ) -> Timeline:
-    """Records of what ran (``SPAN``) with names, arrows and memory."""
+    """The timeline of ``spans`` (records SPAN), with names, arrows and memory."""
     ran = _ran(traced, spans)
-    # In the analytical model weights come ahead.
+    # In the analytical model weights are prefetched.
     waits = _weight_waits(traced, ran) if fidelity == "simulated" else {}
     kernels = [span for of_stage in ran.stages.values() for span in of_stage]
-    # The analytical model charges the memory of one inference, though several may be under way.
+    # The analytical model counts the memory of one inference, though several may be in flight.
     first = traced.assembly.package.chips["replica"]
     held = [span for span in kernels if fidelity == "simulated" or span.inference == first[span.resource]]
     return Timeline(
@@ -99,7 +99,7 @@ def timeline_of_spans(
 
 
 class _Ran(NamedTuple):
-    """Spans by what they are of."""
+    """Spans by stage, hop or flow, and inference."""
 
     stages: dict[_Key, list[Span]]  # kernels
     hops: dict[_Key, Span]
@@ -127,7 +127,7 @@ def _ran(traced: Traced, spans: NDArray) -> _Ran:
         span = Span(resource, name, inference, start_s, end_s, details)
         if flow["kind"] == CHIP_FLOW:
             ran.hops[hop_of[subject, resource], inference] = span
-        else:  # of what comes in chunks all together
+        else:  # one span for all chunks
             first = ran.host.get((subject, inference), span)
             ran.host[subject, inference] = replace(first, end_s=end_s)
     return ran
@@ -143,7 +143,7 @@ def _kernel_names(traced: Traced) -> list[tuple[str, str]]:
 
 
 def _weight_waits(traced: Traced, ran: _Ran) -> dict[_Key, Span]:
-    """By streamed flow: from the end of the kernel's work to the end of its weights."""
+    """Waits by streamed flow: from the end of the kernel's work to the end of its weights' transfer."""
     stages = traced.assembly.package.stages
     waits = {}
     for (stage, inference), kernels in ran.stages.items():
@@ -156,7 +156,7 @@ def _weight_waits(traced: Traced, ran: _Ran) -> dict[_Key, Span]:
 
 
 def _chip_arrows(traced: Traced, ran: _Ran) -> Iterator[Arrow]:
-    """From the kernel that makes a tensor over each of its links to the first kernel that reads it."""
+    """Arrows from the kernel that makes a tensor over each link to the first kernel that reads it."""
     package = traced.assembly.package
     maker, reader = _stages_of(traced)
     for (number, inference), span in ran.hops.items():
@@ -197,7 +197,7 @@ def _stages_of(traced: Traced) -> tuple[dict[int, int], dict[int, int]]:
 
 
 def _memory(assembly: Assembly, kernels: list[Span]) -> Iterator[tuple[FloatArray, LongArray]]:
-    """Of each chip the times and the bytes held; activations from the start of their kernel on."""
+    """Times and resident bytes of each chip; activations count from the start of their kernel on."""
     fixed_bytes = assembly.fit.weight_bytes + assembly.held.border_bytes
     fixed_bytes = fixed_bytes[np.arange(len(fixed_bytes)) - assembly.package.chips["replica"]]
     during, after = _activations(assembly)
@@ -216,7 +216,7 @@ def _memory(assembly: Assembly, kernels: list[Span]) -> Iterator[tuple[FloatArra
 def _activations(assembly: Assembly) -> tuple[LongArray, LongArray]:
     """[M] bytes up to the highest address in use while each kernel runs, and right after it.
 
-    Where sizes are all that counts, the bytes alive.
+    If buffers have no addresses, the bytes alive.
     """
     held, fit = assembly.held, assembly.fit
     place_of = np.empty(len(assembly.kernel_s), np.int64)

@@ -1,4 +1,4 @@
-"""How tensors leave their chips, pass links and cross the host's link, for the engine."""
+"""Transfers of the engine: tensors leave their chips, cross links, and cross the host's links."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from go_opt.env.simulator.streams import ask_host, comes_from_host, next_chunk_o
 
 @uncounted_inner
 def _has_room(package: Package, flow: Record) -> bool:
-    """Whether every reader that grants credit has a buffer for the next of this flow."""
+    """Whether every reader that grants credit has a buffer for the next tensor of this flow."""
     limit, inference = package.shared[0].buffers, inference_of(flow, flow.queued)
     i = flow.delivery_begin
     while i < flow.delivery_end:
@@ -46,7 +46,7 @@ def _has_room(package: Package, flow: Record) -> bool:
 
 @uncounted_inner
 def taker(package: Package, first: int, inference: int) -> int:
-    """The replica of a delivery whose turn it is, given the first of them."""
+    """The replica of a delivery whose turn an inference is, given the first replica."""
     replicas = package.deliveries[first].replicas
     return first if replicas == 1 else first + inference % replicas
 
@@ -107,10 +107,10 @@ def unblock(package: Package, number: int, now_s: float) -> None:
 
 @uncounted_inner
 def _transmit(package: Package, number: int, last_byte_s: float, now_s: float) -> bool:
-    """Send a tensor over one link of its way; False where its reader has no room for it.
+    """Send a tensor over one link of its route; False if its reader has no room for it.
 
-    ``last_byte_s`` is when its last byte reaches this link: it cannot leave before. Where a slower
-    link feeds this one, packets of others go in between.
+    ``last_byte_s`` is when its last byte reaches this link: the transfer cannot end earlier. If a
+    slower link feeds this one, packets of other tensors go in between.
     """
     hop, shared = package.hops[number], package.shared[0]
     link, flow = package.links[hop.link], package.flows[hop.flow]
@@ -145,7 +145,7 @@ def _transmit(package: Package, number: int, last_byte_s: float, now_s: float) -
 
 @uncounted_inner
 def ask(package: Package, number: int) -> None:
-    """Ask the host for what of an input may come by now, and for weights where all may come ahead."""
+    """Request admitted inputs that readers have room for, and weights if all are prefetched."""
     flow, shared = package.flows[number], package.shared[0]
     if not comes_from_host(flow):
         return

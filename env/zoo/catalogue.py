@@ -1,4 +1,4 @@
-"""What the zoo holds, and how a graph of it is loaded."""
+"""The contents of the zoo, and how to load its graphs."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class ZooEntry:
     name: str
     family: str  # models of one family are in one split
     split: Split
-    target: str  # the default target, or "gpu-8" where some op fits no chip of that
+    target: str  # the default target, or "gpu-8" if some op fits no chip of the default
     ops: int
     edges: int
     flops: float  # of one inference, 2 per multiply-add
     weight_bytes: int  # in the model's own types
-    source: str  # the library the model is from, its version, the model and its input
+    source: str  # the model's library with its version, the model and its input
     fingerprint: str  # of the graph as stored, with precision "native"
 
 
@@ -57,13 +57,13 @@ def zoo_families() -> dict[str, Family]:
 
 
 def shipped_bytes() -> int:
-    """Size of all shipped graphs as they lie on the disk."""
+    """Bytes of all shipped graphs on disk."""
     folder = files(_FOLDER)
     return sum(len((folder / graph_file_name(entry.name)).read_bytes()) for entry in zoo_entries())
 
 
 def zoo_entry(name: str) -> ZooEntry:
-    """The entry of that name; raises :class:`ModelError` where there is none."""
+    """The entry of that name; raises :class:`ModelError` if there is none."""
     entries = {entry.name: entry for entry in zoo_entries()}
     if name in entries:
         return entries[name]
@@ -72,7 +72,7 @@ def zoo_entry(name: str) -> ZooEntry:
 
 
 def load_zoo(name: str, precision: Precision = "native") -> Graph:
-    """The zoo's graph of that name; raises :class:`ModelError` where there is none."""
+    """The zoo's graph of that name; raises :class:`ModelError` if there is none."""
     zoo_entry(name)
     # The wire format loads protobuf, which listing the zoo does not need.
     from go_opt.model.codecs.wire import graph_from_proto
@@ -83,7 +83,7 @@ def load_zoo(name: str, precision: Precision = "native") -> Graph:
 
 
 def graph_file_name(name: str) -> str:
-    """The file, beside the index, that holds the graph ``name``."""
+    """The name of the file with the graph ``name``, in the folder of the index."""
     return f"{name}.pb.xz"
 
 

@@ -1,4 +1,4 @@
-"""Names of the arrays that functions take, by the type of their elements."""
+"""Types of arrays, by the type of their elements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Record = Any  # a row of a RecordArray: its fields are attributes
 
 
 def frozen(values: ArrayLike, dtype: DTypeLike | None = None) -> NDArray[Any]:
-    """A copy of the values that nobody can write to."""
+    """A read-only copy of the values."""
     array = np.array(values, dtype)
     array.flags.writeable = False
     return array

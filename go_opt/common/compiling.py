@@ -1,11 +1,11 @@
 """How hot loops are compiled: by numba, without the interpreter's lock, and kept in its cache.
 
-``compiled`` is for functions that Python calls, ``compiled_inner`` for those that only compiled ones
-call: without wrappers for Python the whole compiles in three quarters of the time. Python must not
-call an inner one, that ends the process; ``tests/test_compiling.py`` finds such calls.
+``compiled`` is for functions that Python calls, ``compiled_inner`` for those that only compiled functions
+call. Without wrappers for Python, compilation takes three quarters of the time. If Python calls an inner
+function, the process dies; ``tests/test_compiling.py`` finds such calls.
 
-Functions that allocate no arrays are ``uncounted``: no call counts references to the arrays of a
-tuple that it passes on, which takes longer than most of these functions do.
+Functions that allocate no arrays are ``uncounted``: their calls do not count references to the arrays of
+the tuples that they pass on. Counting takes longer than most of these functions.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ uncounted_inner: Final[_Decorator] = njit(**_INNER, **_UNCOUNTED)
 
 @contextmanager
 def quick_compilation() -> Iterator[None]:
-    """While kernels compile: in three fifths of the time.
+    """Within this context kernels compile in three fifths of the time.
 
-    Inner functions get no machine code. Compiling makes many objects and little garbage, so that is rarely
-    collected. And numba tries up to twenty implementations of each ``+`` and ``max``: here once for each
-    types of arguments.
+    Inner functions get no machine code. Garbage is collected rarely, since compilation makes little of it.
+    Numba tries up to twenty implementations of each ``+`` and ``max``: here only once for each combination
+    of argument types.
     """
     numba_calls: Any = BaseFunction
     thresholds, find = gc.get_threshold(), numba_calls.get_call_type
@@ -49,7 +49,7 @@ def quick_compilation() -> Iterator[None]:
     def find_once(function: Any, context: Any, args: Any, kws: Any) -> Any:
         flags = cast(
             "Any", ConfigStack
-        ).top_or_none()  # of which implementations inherit whether references are counted
+        ).top_or_none()  # implementations inherit from it whether references are counted
         key = function, context, tuple(args), tuple(kws.items()), flags is None or flags.nrt
         if key not in found:
             found[key] = find(function, context, args, kws)
@@ -65,7 +65,7 @@ def quick_compilation() -> Iterator[None]:
         gc.set_threshold(*thresholds)
 
 
-# Within compiled functions: integers of a certain width, which are ``int`` to the type checker.
+# For compiled functions: integers of fixed width, which are ``int`` to the type checker.
 int32: Final = cast("Callable[[Any], int]", np.int32)
 int64: Final = cast("Callable[[Any], int]", np.int64)
 uint64: Final = cast("Callable[[Any], int]", np.uint64)

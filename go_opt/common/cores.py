@@ -1,4 +1,4 @@
-"""How many cores this process has: of a machine, a CPU mask, or a container."""
+"""How many cores this process may use, given the machine, its CPU mask and its container."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _OWN_CGROUPS: Final = Path("/proc/self/cgroup")
 
 
 def num_cores(cgroups: Path = _CGROUPS, own_cgroups: Path = _OWN_CGROUPS) -> int:
-    """That this process may keep busy: its CPU mask, and the quota of its container, rounded down.
+    """Cores that this process may keep busy: the lesser of its CPU mask and its CPU quota, rounded down.
 
     Args:
-      cgroups: where the control groups are mounted, version 2 or 1.
-      own_cgroups: which of them this process is in.
+      cgroups: mount point of the control groups, version 2 or 1.
+      own_cgroups: file that lists the control groups of this process.
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([allowed, *map(int, _quotas(cgroups, own_cgroups))]))
 
 
 def _quotas(cgroups: Path, own_cgroups: Path) -> Iterator[float]:
-    """In CPUs, of the process's groups and all around them; none where nothing limits."""
+    """Yields the limits, in CPUs, of the process's groups and their parents, if they have any."""
     for folder in _own_folders(own_cgroups):
-        # A container may see only its own group, at the root, under the path it has outside.
+        # A container may see only its own group, mounted at the root but listed with its outer path.
         for group in (folder, *folder.parents):
             for read in (_quota_v2, _quota_v1):
                 with suppress(OSError, ValueError, ZeroDivisionError):
@@ -36,7 +36,7 @@ def _quotas(cgroups: Path, own_cgroups: Path) -> Iterator[float]:
 
 
 def _own_folders(own_cgroups: Path) -> list[PurePosixPath]:
-    """Paths of the groups that may limit CPUs, relative to where they are mounted."""
+    """Paths of the groups that may limit CPUs, relative to the mount point."""
     with suppress(OSError):
         lines = [line.split(":", 2) for line in own_cgroups.read_text().splitlines()]
         return [

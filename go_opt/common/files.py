@@ -1,4 +1,4 @@
-"""Reading and writing files: whole or not at all, errors in one sentence."""
+"""Reads and writes files: writes are atomic, errors are one sentence."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def write_bytes_atomically(path: str | Path, data: bytes) -> None:
     """Write a file so that a reader sees the old content or the new, never a part.
 
     Raises:
-      InvalidInputError: the place cannot be written to.
+      InvalidInputError: the file cannot be written.
     """
     target = Path(path)
     try:
@@ -56,17 +56,17 @@ def write_bytes_atomically(path: str | Path, data: bytes) -> None:
 
 
 def remove_temporaries(path: str | Path) -> None:
-    """Remove what writers of ``path`` left behind that were killed; none may be at work."""
+    """Remove temporary files of killed writers of ``path``; no writer may be running."""
     target = Path(path)
     for temporary in target.parent.glob(f"{glob.escape(_temporary_stem(target))}*.tmp"):
         temporary.unlink(missing_ok=True)
 
 
 def make_folder(path: str | Path) -> None:
-    """Make a folder and those above it, where they do not exist.
+    """Make a folder and its parents if they do not exist.
 
     Raises:
-      InvalidInputError: it cannot be made.
+      InvalidInputError: the folder cannot be made.
     """
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def make_folder(path: str | Path) -> None:
 
 
 def _replace(target: Path, data: bytes) -> None:
-    # In the same folder, since os.replace is atomic within one file system only.
+    # In the same folder, since os.replace is atomic only within one file system.
     temporary = target.with_name(f"{_temporary_stem(target)}{secrets.token_hex(6)}.tmp")
     mode = target.stat().st_mode & 0o777 if target.exists() else 0o666
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

@@ -1,7 +1,7 @@
-"""Machine code only for the functions that Python calls.
+"""Generates machine code only for functions that Python calls.
 
-Numba optimizes every compiled function and generates its machine code, also where only other compiled
-functions call it. These take its LLVM code into theirs, where it is optimized again, so the machine code of
+Numba optimizes every compiled function and generates its machine code, even if only other compiled
+functions call it. Callers link its LLVM code into theirs and optimize it again, so the machine code of
 an inner function never runs. Without it the kernels of a first run compile in four fifths of the time.
 """
 
@@ -14,20 +14,20 @@ from typing import Any
 
 from numba.core.cpu import CPUContext, _dynfunc  # type: ignore[attr-defined]
 
-_WRAPPER = "_ZN7cpython"  # begins the names of the functions that take Python's arguments
+_WRAPPER = "_ZN7cpython"  # prefix of the wrappers that Python calls
 
 
 @contextmanager
 def no_inner_machine_code() -> Iterator[None]:
-    """While kernels compile."""
+    """Within this context, inner functions that compile get no machine code."""
     context: Any = CPUContext
     executable = context.get_executable
 
     def get_executable(self: Any, library: Any, function: Any, environment: Any) -> Any:
-        if library._finalized or _has_wrapper(library):  # the first where it comes from a cache
+        if library._finalized or _has_wrapper(library):  # a library from the cache is finalized
             return executable(self, library, function, environment)
         _close(library)
-        # What callers find the function by; called, it would end the process.
+        # Callers find the function by this object; calling it from Python would end the process.
         module, name = function.lookup_module(), function.qualname
         return _dynfunc.make_function(module, name, "", 0, environment, (library,))
 
@@ -39,7 +39,7 @@ def no_inner_machine_code() -> Iterator[None]:
 
 
 def _has_wrapper(library: Any) -> bool:
-    """Whether Python can call the function that was compiled."""
+    """Whether Python can call the compiled function."""
     return any(
         function.name.startswith(_WRAPPER) and not function.is_declaration
         for function in library._final_module.functions
@@ -47,7 +47,7 @@ def _has_wrapper(library: Any) -> bool:
 
 
 def _close(library: Any) -> None:
-    """Link what the function calls, and leave it to callers to optimize the whole; caches keep LLVM code."""
+    """Link the callees but do not optimize: callers do that. Caches keep LLVM code, not machine code."""
     library._optimize_final_module = _do_nothing
     library._finalize_final_module = partial(_finalize, library)
     library.serialize_using_object_code = library.serialize_using_bitcode
@@ -55,7 +55,7 @@ def _close(library: Any) -> None:
 
 
 def _do_nothing() -> None:
-    """In place of optimization."""
+    """Replaces the optimization."""
 
 
 def _finalize(library: Any) -> None:

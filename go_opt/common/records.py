@@ -1,4 +1,4 @@
-"""The types of arrays of records, which compiled functions take."""
+"""Types of records; compiled functions take arrays of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def record(integers: str, floats: str = "") -> np.dtype:
-    """The type of a record with these fields, of 64 bits each; names are separated by blanks."""
+    """The type of a record with these 64-bit fields; names are separated by blanks."""
     fields: list[tuple[str, type]] = [(name, np.int64) for name in integers.split()]
     fields += [(name, np.float64) for name in floats.split()]
-    return np.dtype((np.record, fields))  # np.record: fields are attributes without compilation too
+    return np.dtype((np.record, fields))  # np.record: fields are attributes in plain Python too

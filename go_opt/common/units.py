@@ -16,7 +16,7 @@ def parse_duration_s(text: str, field: str) -> float:
     """Seconds of ``text``; a bare number is seconds.
 
     Raises:
-      InvalidInputError: it is no duration, or not above zero.
+      InvalidInputError: the text is not a duration, or not above zero.
     """
     match = _DURATION.fullmatch(text)
     try:
@@ -33,10 +33,10 @@ def parse_duration_s(text: str, field: str) -> float:
 
 
 def parse_rate_per_s(text: str, field: str) -> float:
-    """``40000/s``, ``2.5e4`` or ``90/m`` as a number a second; a bare number is one a second.
+    """The rate per second of ``40000/s``, ``2.5e4`` or ``90/m``; a bare number is per second.
 
     Raises:
-      InvalidInputError: it is no rate, or not above zero.
+      InvalidInputError: the text is not a rate, or not above zero.
     """
     number, _, unit = text.partition("/")
     try:
@@ -51,7 +51,7 @@ def parse_rate_per_s(text: str, field: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """``100.4 us``, ``1.206 ms`` …: four digits in the unit that suits."""
+    """``100.4 us``, ``1.206 ms`` …: four digits in a suitable unit."""
     if not math.isfinite(seconds):
         return "none"
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
@@ -61,7 +61,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_bytes(size: int) -> str:
-    """``3.21 MB``, ``812 B`` …: decimal units, as memories and links are sold."""
+    """``3.21 MB``, ``812 B`` …: decimal units, as vendors of memories and links use them."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= scale:
             return f"{size / scale:.4g} {unit}"
@@ -69,7 +69,7 @@ def format_bytes(size: int) -> str:
 
 
 def format_ratio(ratio: float) -> str:
-    """A gap as a percentage, or ``unknown`` where there is no bound."""
+    """A gap as a percentage, or ``unknown`` if there is no bound."""
     return f"{max(ratio, 0.0):.2%}" if math.isfinite(ratio) else "unknown"
 
 
@@ -91,7 +91,7 @@ _PREFIXES: Final = {
     "Ti": 2.0**40,
 }
 _LARGE: Final = ("", "k", "K", "M", "G", "T", "P", "Ki", "Mi", "Gi", "Ti")
-# For each unit: its names and their worth, the prefixes, an example.
+# For each unit: its names with their values, the prefixes, an example.
 _AMOUNTS: Final[dict[str, tuple[dict[str, float], tuple[str, ...], str]]] = {
     "bytes": ({"B": 1.0}, _LARGE, "24GB"),
     "bytes/s": ({"B/s": 1.0, "Bps": 1.0, "bit/s": 0.125, "b/s": 0.125, "bps": 0.125}, _LARGE, "300 GB/s"),
@@ -111,7 +111,7 @@ def parse_amount(text: str, field: str, unit: str) -> float:
     A bare number is in that unit; ``24GB``, ``16 GiB``, ``400 Gbit/s``, ``12 TFLOPS`` and ``5us`` are scaled.
 
     Raises:
-      InvalidInputError: it is no such amount.
+      InvalidInputError: the text is not such an amount.
     """
     names, prefixes, example = _AMOUNTS[unit]
     worth = {"": 1.0} | {p + name: _PREFIXES[p] * w for name, w in names.items() for p in prefixes}
@@ -124,4 +124,4 @@ def parse_amount(text: str, field: str, unit: str) -> float:
         raise InvalidInputError(
             f"{field} must be an amount such as {example}, not {text[:100]!r}.", field=field
         )
-    return float(f"{amount:.12g}")  # 5us is 5e-06
+    return float(f"{amount:.12g}")  # rounded, so that 5us is 5e-06

@@ -1,4 +1,4 @@
-"""The lower bound of what is asked, and what it says of a plan."""
+"""The lower bound of a request, and the certificate of a plan against it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from go_opt.solver import Bound, latency_bound, throughput_bound
 
 @dataclass(frozen=True)
 class Certificate:
-    """How good a plan is, as far as it is proven; the fields are those of the answer."""
+    """How good a plan is proven to be; the fields are those of the answer."""
 
     status: Status
     lower_bound_s: float
@@ -24,10 +24,10 @@ class Certificate:
 
 
 def lower_bound(graph: Graph, target: Target, request: Request, divisible: BoolArray | None = None) -> Bound:
-    """The lower bound of the objective, for every decision ``request`` leaves open.
+    """The lower bound of the objective over all decisions that ``request`` leaves open.
 
     Args:
-      divisible: [N] ops that may be split; None: none of them.
+      divisible: [N] True for ops that may be split; None: no op.
     """
     if request.fidelity != "analytical":
         return Bound(0.0, f"none is proven at the {request.fidelity} fidelity")
@@ -47,7 +47,7 @@ def lower_bound(graph: Graph, target: Target, request: Request, divisible: BoolA
 
 
 def certificate(objective_s: float, request: Request, bound: Bound) -> Certificate:
-    """Of a plan that reaches ``objective_s``."""
+    """The certificate of a plan that reaches ``objective_s``."""
     bound_s = bound.below(objective_s)
     gap = _gap(objective_s, bound_s)
     if request.fidelity != "analytical":
@@ -56,7 +56,7 @@ def certificate(objective_s: float, request: Request, bound: Bound) -> Certifica
 
 
 def against_bound(result: OptimizeResult, request: Request, bound: Bound) -> OptimizeResult:
-    """``result`` with its certificate by another bound."""
+    """``result`` with its certificate against ``bound``."""
     proven = certificate(result.objective_s, request, bound)
     return replace(
         result,

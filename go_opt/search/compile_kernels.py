@@ -1,4 +1,4 @@
-"""Compiles the kernels of searches: ``python -m go_opt.search.compile_kernels``, started by a search."""
+"""Compiles the kernels of searches. A search starts it as ``python -m go_opt.search.compile_kernels``."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _CONSTRAINED: Final = (
 
 
 def _compile(requests: Iterable[Request], on: str = "mcm-2x2") -> None:
-    """Run the kernels once, as searches do, on a small graph."""
-    warm_up(backwards=True)  # whoever started this process compiles them as well
+    """Run searches on a small graph, which compiles their kernels."""
+    warm_up(backwards=True)  # the parent process compiles the same kernels forwards
     graph, target = generate_graph(0, num_ops=_OPS), load_target(on)
     for request in requests:
         rehearse(graph, target, request)
 
 
 def main() -> None:
-    """Compile and leave the marker, unless it is there by now; who started this has taken the lock for it."""
+    """Compile and write the marker, unless it exists; the parent process holds the lock."""
     os.environ[COMPILES] = "1"
     if not marker().exists():
         with quick_compilation():

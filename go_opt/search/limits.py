@@ -1,4 +1,4 @@
-"""Limits that no plan can meet, refused before a search begins: the demand, and the limit it meets."""
+"""Refuses limits that no plan can meet before a search begins, naming the demand and the limit."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from go_opt.solver.scheduling.bounds import sample_bound
 
 
 def refuse_unreachable(graph: Graph, target: Target, request: Request) -> None:
-    """Raise where it takes no search to see that there is no plan.
+    """Raise if there is provably no plan, without a search.
 
     Raises:
-      InfeasibleError: an op runs nowhere, a chip must hold more than it may, or no sample is that fast.
+      InfeasibleError: an op runs nowhere, a chip must exceed its limit, or no sample is that fast.
     """
     nowhere = op_that_runs_nowhere(graph, target)
     if nowhere:
         if _is_final(graph, target, request):
             raise InfeasibleError(nowhere, is_proven=True)
-        return  # it may still fit as a part of a larger kernel
+        return  # the op may still fit inside a larger kernel
     if request.fidelity == "analytical":
         refuse_latency(graph, target, request)
     asked = op_constraints(graph, target, request.constraints)
@@ -38,7 +38,7 @@ def refuse_unreachable(graph: Graph, target: Target, request: Request) -> None:
 
 
 def _is_final(graph: Graph, target: Target, request: Request) -> bool:
-    """Whether no kernel can hold the op that runs nowhere as one of its own."""
+    """Whether fusion into a larger kernel cannot help the op that runs nowhere."""
     tables = cost_tables(graph, target)
     if not tables.can_run.any(axis=0).all():
         return True
@@ -53,7 +53,7 @@ def _is_final(graph: Graph, target: Target, request: Request) -> bool:
 def refuse_latency(
     graph: Graph, target: Target, request: Request, divisible: BoolArray | None = None
 ) -> None:
-    """Raise where no sample can be as fast as asked, with the ops ``divisible`` [N] split or not.
+    """Raise if no sample can meet the latency limit, whether the ops ``divisible`` [N] are split or not.
 
     Raises:
       InfeasibleError: with the proven limit.
@@ -75,7 +75,7 @@ def refuse_latency(
 
 
 def _refuse_limit(asked: OpConstraints, limit: ChipLimit, request: Request) -> None:
-    """What is pinned to a chip, by kinds, pins and forbids, takes what it takes there."""
+    """Raise if the ops that can run on no other chip exceed the limit of this one."""
     on_chip = asked.allowed[:, limit.chip] & (asked.allowed.sum(axis=1) == 1)
     ops = np.flatnonzero(on_chip)
     for needed, at_most, shown in _demands(asked, limit, ops, request):
@@ -97,7 +97,7 @@ def _refuse_limit(asked: OpConstraints, limit: ChipLimit, request: Request) -> N
 def _demands(
     asked: OpConstraints, limit: ChipLimit, ops: LongArray, request: Request
 ) -> Iterator[tuple[float, float | None, str]]:
-    """What ops need of a chip at least, with its limits."""
+    """Yields the weight bytes and least seconds of ``ops`` on a chip, each with its limit and a text."""
     tables = cost_tables(asked.graph, asked.target)
     is_read = np.isin(tables.reader_op, ops) & (tables.tensor_kind[tables.reader_tensor] == WEIGHT)
     weight_bytes = float(tables.tensor_bytes[np.unique(tables.reader_tensor[is_read])].sum())

@@ -1,8 +1,8 @@
-"""A search: events of the portfolio, the best verified plan first, until nothing is left to try.
+"""Runs a search: takes the events of the portfolio and keeps the best verified plan.
 
-It is anytime: the greedy and the sliced plan stand within milliseconds, everything after
-only improves on them, and stopping keeps what was reached. Counted in evaluations, the sequence
-of methods depends on request and policy alone: equal seeds and budgets give equal answers.
+The search is anytime: the greedy and the sliced plan are ready within milliseconds, later events
+only improve on them, and a stopped search returns its best plan. With a limit on evaluations, the sequence
+of methods depends only on request and policy: equal seeds and budgets give equal answers.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ def optimize_request(
     on_improvement: Callable[[OptimizeResult], None] = lambda result: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> OptimizeResult:
-    """Answer ``request``; ``on_step`` sees every step, ``should_stop`` is asked before each.
+    """Answer ``request``. ``on_step`` receives every step; ``should_stop`` is called after each.
 
     Args:
-      policy: the file of the policy that takes part where the request leaves room for it.
-      policy_alone: whether nothing but the policy proposes plans.
-      on_improvement: sees every better plan, as the answer were the search to end there.
+      policy: the file of the policy that takes part if the budget allows.
+      policy_alone: whether only the policy proposes plans.
+      on_improvement: receives every better plan, as the answer if the search ended there.
 
     Raises:
       InfeasibleError: no valid plan was found; the message names op, demand and limit.
-      InvalidInputError: the policy is to decide alone, and not everything is to be decided.
+      InvalidInputError: ``policy_alone`` without ``decide="all"``.
       PolicyError: the file is malformed.
     """
     if policy_alone and request.decide != "all":
@@ -89,10 +89,10 @@ def _search_whole_ops(
     for name in kernels if special else islice(kernels, FIRST):
         load(name, kernels)
     search = Search(graph, target, request, on_step)
-    is_stopped = False  # who stops a search does not wait for a simulation
+    is_stopped = False  # the answer of a stopped search is not simulated
 
     def run(events: Iterator[Event]) -> bool:
-        """Take the events; whether the search is over."""
+        """Take the events; True if the search is over."""
         nonlocal is_stopped
         for event in events:
             if search.take(event):
@@ -102,23 +102,23 @@ def _search_whole_ops(
         return False
 
     try:
-        # A thread of theirs ends with the events.
+        # Closing the events ends the background thread.
         with closing(portfolio_events(search, policy, is_alone=policy_alone)) as events:
-            # The first plan needs few kernels. The others, which may have to be compiled, load when it
-            # is there, and not on the time of the search.
+            # The first plan needs few kernels. The others may have to be compiled: they load after the
+            # first plan, with the clock stopped.
             with nullcontext() if are_loaded(kernels) else search.clock_stopped():
                 is_over = run(islice(events, 1))  # the greedy plan
                 if not is_over:
                     load("slicing", kernels)
                     is_over = run(islice(events, 1))
-                # A search that is over has its answer simulated at most.
+                # If the search is over, only the simulator can still be needed.
                 for name in kernels.keys() & {"simulator"} if is_over else kernels:
                     if is_stopped := is_stopped or should_stop():
                         break
                     load(name, kernels)
             search.is_exhausted = not (is_over or is_stopped or run(events))
     except KeyboardInterrupt:
-        # Stopping keeps what was reached; with nothing reached there is nothing to keep.
+        # A stopped search returns its best plan, if it has one.
         if search.best is None:
             raise
         is_stopped = True
@@ -128,14 +128,14 @@ def _search_whole_ops(
 
 
 def _policy_takes_part(graph: Graph, target: Target, request: Request, policy: Path | None) -> bool:
-    """Nobody waits for the shipped one's kernels to be compiled, where the time is what is short."""
+    """Like ``policy_takes_part``; under a time limit alone, the shipped policy needs compiled kernels too."""
     if not policy_takes_part(graph, target, request):
         return False
     return request.max_evaluations is not None or policy != find_policy("default") or are_compiled()
 
 
 def _try_fewer_copies(search: Search, best: OptimizeResult) -> None:
-    """A plan proven optimal at once may take more chips than it has work for."""
+    """Try the best plan on fewer chips: one proven optimal early may use more than it needs."""
     for proposal in copies(search, best.method.removesuffix(COPIED), best.plan.order, best.plan.fusion_group):
         if search.is_done_with_evaluations:
             return

@@ -1,4 +1,4 @@
-"""Which policy takes part in a search, and asking it without the search having to wait."""
+"""Finds the policy of a search, and runs it in a background thread."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _log = logging.getLogger(__name__)
 
 
 def find_policy(policy: str | Path | None) -> Path | None:
-    """The file of a policy: ``"default"`` and ``"only"`` are the shipped one, ``"none"`` or None is none.
+    """The file of a policy: ``"default"`` and ``"only"`` name the shipped one, ``"none"`` and None no policy.
 
     Raises:
-      PolicyError: a file of your own is missing, malformed or of another version.
+      PolicyError: the user's file is missing, malformed or of another version.
     """
     if policy is None or policy == "none":
         return None
@@ -37,10 +37,10 @@ def find_policy(policy: str | Path | None) -> Path | None:
 
 
 def ask_policy(policy: Path, graph: Graph, target: Target) -> Future[Advice | None]:
-    """What a policy says of a graph, once it is known; None, and a warning, where it cannot be run.
+    """The advice of a policy on a graph, as a future; None, with a warning, if the policy cannot run.
 
-    Asked in a thread: nobody has to wait for it, not even the end of this process. The
-    future raises PolicyError where the file is at fault.
+    The policy runs in a daemon thread, so the process need not wait for it to exit. The
+    future raises PolicyError if the file is at fault.
     """
     future: Future[Advice | None] = Future()
     thread = threading.Thread(
@@ -53,7 +53,7 @@ def ask_policy(policy: Path, graph: Graph, target: Target) -> Future[Advice | No
 def _ask(future: Future[Advice | None], policy: Path, graph: Graph, target: Target) -> None:
     try:
         future.set_result(advice(_loaded(policy), graph, target))
-    except PolicyError as error:  # for the search to raise: a thread has nobody to tell
+    except PolicyError as error:  # raised in the search, not in this thread
         future.set_exception(error)
     except Exception as error:
         _log.warning("the search goes on without the policy: %s: %s", type(error).__name__, error)
@@ -62,16 +62,16 @@ def _ask(future: Future[Advice | None], policy: Path, graph: Graph, target: Targ
 
 @cache
 def _shipped_policy() -> Path | None:
-    """None in a checkout before one was trained."""
+    """The file of the shipped policy; None if this checkout has none."""
     path = Path(str(resources.files("go_opt.agents") / "data" / SHIPPED))
     return path if path.is_file() else None
 
 
 def _loaded(path: Path) -> LoadedPolicy:
-    """The policy of a file; one that was read before is not read again while it stays as it is."""
+    """The policy of a file, read again only if the file has changed."""
     try:
         status = path.stat()
-    except (OSError, ValueError):  # the loader says what is wrong with it
+    except (OSError, ValueError):  # the loader raises an error that names the reason
         return load_policy(path)
     return _load(path, status.st_mtime_ns, status.st_size)
 

@@ -1,4 +1,4 @@
-"""Runs the methods of :mod:`go_opt.search.table`: who comes next, and for how long."""
+"""Runs the methods of :mod:`go_opt.search.table`: which method is next, and for how long."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from go_opt.search.methods.guesses import policy_alone, until_advised
 from go_opt.search.policies import ask_policy
 from go_opt.search.table import is_along_ring, is_for_latency, serving
 
-# What the policy needs to get a word in.
+# The smallest budgets in which the policy takes part.
 LEAST_EVALUATIONS: Final = 16
 LEAST_BUDGET_S: Final = 2.0
-# Its pass takes 50 to 75 us an op: for so many ops a second of budget, 3 % of the time of two cores.
+# Most ops per second of budget. A forward pass takes 50 to 75 us per op: then 3 % of two cores' time.
 OPS_PER_S: Final = 1_000
-LONGEST_S: Final = 60.0  # longer budgets, and those in evaluations alone, count as this
-FAVOUR: Final = 3.0  # turns of the method that found the best plan so far, for one of each other
-NOTABLY: Final = 0.999  # better, to be the finder: many small steps are no reason to go on
-HEAD_START: Final = 0.2  # of the time, for guesses: on small graphs they lose patience long before
+LONGEST_S: Final = 60.0  # longer budgets, and those only in evaluations, count as this
+FAVOUR: Final = 3.0  # turns of the finder of the best plan, for each turn of another method
+NOTABLY: Final = 0.999  # a finder improves the objective to this share: tiny gains do not count
+HEAD_START: Final = 0.2  # share of the time limit for guesses first; on small graphs they end much earlier
 
 
 def policy_takes_part(graph: Graph, target: Target, request: Request) -> bool:
-    """Whether a policy has something to decide, and the budget leaves room for it.
+    """Whether a policy has anything to decide, and the budget is large enough for it.
 
-    Latency has room for it only where placements are free: orders are then placed by earliest finish.
+    For latency it takes part only if all placements are legal: its orders are placed by earliest finish.
     """
     return (
         request.decide == "all"
@@ -46,11 +46,11 @@ def policy_takes_part(graph: Graph, target: Target, request: Request) -> bool:
 def portfolio_events(
     search: SearchView, policy: Path | None = None, *, is_alone: bool = False
 ) -> Generator[Event, None, None]:
-    """Events from the surest method to the most speculative; ends when nothing is left to try.
+    """Yields the events of all methods, the surest first, until no method has any left.
 
     Args:
       policy: the file of the policy that takes part.
-      is_alone: whether no other method does.
+      is_alone: whether only the policy takes part.
     """
     if policy is not None and is_alone:
         yield from policy_alone(search, ask_policy(policy, search.graph, search.target))
@@ -58,7 +58,7 @@ def portfolio_events(
     start = Start(search)
     for method in serving(search, "first"):
         yield from method.events(start)
-    # From here on the first plan cannot be delayed any more.
+    # The policy starts only now, so that it cannot delay the first plan.
     start.advice = None if policy is None else ask_policy(policy, search.graph, search.target)
     background = [method.events(start) for method in serving(search, "background")]
     if background and has_core_to_spare(search):
@@ -69,13 +69,13 @@ def portfolio_events(
 
 
 def _others(start: Start, last: Sequence[Iterator[Event]]) -> Iterator[Event]:
-    """What comes after the first plans: methods one after the other, then in turn with those of ``last``."""
+    """Events after the first plans: the next methods one by one, then those in turn, and ``last``."""
     search = start.search
     for method in serving(search, "next"):
         yield from method.events(start)
     if search.request.max_evaluations is not None:
-        # Counted in evaluations, whose turn it is may depend neither on how long the policy takes
-        # nor on how long kernels take to compile.
+        # With a limit on evaluations, turns must not depend on how long the policy or the
+        # compilation of kernels takes.
         if start.advice is not None:
             yield from until_advised(search, start.advice)
         if is_along_ring(search) or is_for_latency(search):
@@ -86,11 +86,11 @@ def _others(start: Start, last: Sequence[Iterator[Event]]) -> Iterator[Event]:
 
 
 def _in_turn(search: SearchView, turns: Sequence[Iterator[Event]], head_start: float) -> Iterator[Event]:
-    """An event of each in turn, as long as any has one.
+    """Yields one event at a time, of the method that has used least, until no method has any.
 
-    Counted in evaluations, one of each; in time, whichever has had the least of it, the first
-    before all others for the part ``head_start`` of the time. Who found the
-    best plan so far goes on finding, most often: what it uses counts as less.
+    With a limit on evaluations, each event uses 1; otherwise it uses its seconds, and the first
+    method runs alone for the share ``head_start`` of the time limit. The finder of the best plan is
+    likely to find better ones, so its events count a third (1 / ``FAVOUR``).
     """
     is_counted = search.request.max_evaluations is not None
     used = [0.0] * len(turns)
@@ -103,12 +103,12 @@ def _in_turn(search: SearchView, turns: Sequence[Iterator[Event]], head_start: f
         started_s, before_s = time.monotonic(), search.best_s
         event: Event | None = None
         try:
-            # The evaluation of what is proposed is its method's as well.
+            # The evaluation of a proposal counts as its method's time.
             yield (event := next(turns[turn]))
         except StopIteration:
             left.remove(turn)
-        if search.best_s < before_s * NOTABLY:  # if not by its proposal, then by one of the background
+        if search.best_s < before_s * NOTABLY:  # without a proposal here, the background thread found it
             finder = turn if isinstance(event, Proposal) else -1
         spent = 1.0 if is_counted else time.monotonic() - started_s
-        is_favoured = turn == finder and used[turn] >= 0.0  # a head start is used up as it is
+        is_favoured = turn == finder and used[turn] >= 0.0  # a head start is not extended
         used[turn] += spent / FAVOUR if is_favoured else spent

@@ -1,7 +1,7 @@
-"""A search on a graph of five ops before the clock of the real one starts: no kernel compiles on its time.
+"""Searches a graph of five ops before the clock starts, so that kernels do not compile on the search's time.
 
-For what :mod:`go_opt.search.compiling.warm_up` does not run: makespans, targets that are no ring,
-users' constraints.
+It loads kernels that :mod:`go_opt.search.compiling.warm_up` does not: for makespans, targets that are not
+rings, and user constraints.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LIKE: Final[dict[type, UserConstraint]] = {
 
 
 def rehearsal(target: Target, request: Request) -> Families:
-    """What a search for ``request`` runs on ``target`` beside the common kernels, as one more family."""
+    """The kernels that ``request`` needs on ``target`` besides the common ones, as at most one family."""
     if request.objective == "throughput" and target.goes_forward and not request.constraints:
         return {}
     kinds = {type(constraint) for constraint in request.constraints}
@@ -44,14 +44,14 @@ def rehearsal(target: Target, request: Request) -> Families:
         constraints=tuple(like for kind, like in _LIKE.items() if kind in kinds),
     )
     on = "mcm-2x2" if target.goes_forward else "gpu-2"
-    # Ops that do not fuse: with one kernel there is nothing to propagate.
+    # Ops that do not fuse: a single kernel leaves nothing to propagate.
     return {f"{like} on {on}": partial(rehearse, three_ops(5, "Sort"), load_target(on), like)}
 
 
 def rehearse(graph: Graph, target: Target, request: Request) -> None:
-    """Search as far as nothing has to be waited for; past what is proven optimal, too."""
+    """Search until a method waits for compiled kernels; go on past a proven optimum."""
     search = Search(graph, target, request)
     for event in islice(portfolio_events(search), request.max_evaluations):
         if isinstance(event, Waiting) and not are_compiled():
-            return  # another process compiles what is left
+            return  # another process compiles the remaining kernels
         search.take(event)

@@ -1,8 +1,8 @@
-"""What is claimed is simulated before it is shown; the plan that fares best there is the answer.
+"""Simulates the best plans of a search; the best of them in simulation is the answer.
 
-Searches find what a model gets wrong. So the best plan and the next best ones that were met are
-run in the simulator: the least simulated objective wins, among equals fewer chips, then the
-lower latency.
+Searches exploit the errors of a model. So the best plan and the next best ones are
+simulated: the least simulated objective wins; among equals a proven optimum, then fewer chips, then
+the lower latency.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import Objective, OptimizeResult, Request
 
-EQUAL: Final = 1e-4  # objectives that differ by no more, as a share of them
-APART: Final = 0.05  # predicted and simulated objectives that need an explanation
-MOST_SECONDS: Final = 0.3  # for plans beside the best one, where time is limited
+EQUAL: Final = 1e-4  # relative difference up to which objectives are equal
+APART: Final = 0.05  # relative difference of predicted and simulated objective that needs an explanation
+MOST_SECONDS: Final = 0.3  # to simulate plans after the best one, if time is limited
 LEAST_BUDGET_S: Final = 2.0  # of searches whose answer is simulated
-S_PER_OP: Final = 1e-5  # that a plan takes in the simulator, mostly; those that stream may take 6e-5
-MOST_RESERVED: Final = 0.1  # of the time
-MOST_SIMULATED_OPS: Final = 5_000  # of graphs whose plans are simulated while they are searched
-MOST_FORWARDED_OPS: Final = 20_000  # the same of plans whose chips forward weights: a second each
+S_PER_OP: Final = 1e-5  # simulation time of most plans; those that stream weights may take 6e-5
+MOST_RESERVED: Final = 0.1  # share of the time limit
+MOST_SIMULATED_OPS: Final = 5_000  # of graphs whose plans may be simulated during the search
+MOST_FORWARDED_OPS: Final = 20_000  # the same for plans that forward weights: a second each
 SHORTLISTED: Final = 6  # plans
 _BLAME: Final = {
     "shapes": "products and vectors that do not fill the units",
@@ -42,7 +42,7 @@ _BLAME: Final = {
 
 
 def is_simulated(target: Target, request: Request) -> bool:
-    """Whether the answer to ``request`` is simulated; the simulator has all transfers overlap."""
+    """Whether the answer to ``request`` is simulated; the simulator assumes that transfers overlap."""
     return (
         request.simulate
         and target.overlap
@@ -52,21 +52,21 @@ def is_simulated(target: Target, request: Request) -> bool:
 
 
 def reserve_s(graph: Graph, target: Target, request: Request) -> float:
-    """Seconds of the search's time that are kept for the simulation of its answer."""
+    """Seconds of the time limit that are reserved for simulating the answer."""
     if not (is_simulated(target, request) and math.isfinite(request.time_limit_s)):
         return 0.0
     return min(S_PER_OP * graph.num_ops, MOST_RESERVED * request.time_limit_s)
 
 
 def shortlisted(found: Iterable[OptimizeResult]) -> list[OptimizeResult]:
-    """The best plans, by the model: those that the simulator judges."""
+    """The best plans by the model, which the simulator then ranks."""
     return sorted(found, key=attrgetter("objective_s"))[:SHORTLISTED]
 
 
 def simulated_answer(
     graph: Graph, target: Target, request: Request, found: list[OptimizeResult]
 ) -> OptimizeResult:
-    """The best of ``found``, the first by the model, with what it takes in the simulator."""
+    """The best of ``found`` in simulation, with simulated metrics; ``found[0]`` is the best by the model."""
     started_s = time.monotonic()
     best = _simulated(graph, target, found[0])
     for one in found[1:]:
@@ -81,7 +81,7 @@ def simulated_answer(
 
 
 def _simulated(graph: Graph, target: Target, result: OptimizeResult) -> OptimizeResult:
-    """With what its plan takes there."""
+    """``result`` with the simulated metrics of its plan."""
     seen = _simulate(graph, target, result.plan)
     return replace(
         result,
@@ -92,16 +92,16 @@ def _simulated(graph: Graph, target: Target, result: OptimizeResult) -> Optimize
 
 
 def _simulate(graph: Graph, target: Target, plan: Plan, without: Iterable[str] = ()) -> Metrics:
-    from go_opt.env.simulator import simulate_plan  # loads where it is asked for
+    from go_opt.env.simulator import simulate_plan  # loads on first use
 
     return simulate_plan(graph, target, plan, without=tuple(without))
 
 
 def _rank(one: OptimizeResult, other: OptimizeResult) -> tuple[float, ...]:
-    """Lower is better, of two."""
+    """The rank of ``one`` against ``other``; lower is better."""
     least_s = min(_simulated_s(one), _simulated_s(other))
     is_equal = _simulated_s(one) <= least_s * (1.0 + EQUAL)
-    # Between equals a proof is not given up for fewer chips.
+    # Among equals, a proven optimum comes before fewer chips.
     return (
         0.0 if is_equal else _simulated_s(one),
         one.status != "OPTIMAL",
@@ -123,9 +123,9 @@ def _of(objective: Objective, interval_s: float, makespan_s: float) -> float:
 def simulation_note(
     graph: Graph, target: Target, plan: Plan, objective: Objective, predicted_s: float, simulated_s: float
 ) -> str:
-    """Why prediction and simulation are apart; empty where they are not.
+    """Why prediction and simulation differ; empty if they are within ``APART``.
 
-    It is the effect without which the simulated objective comes closest to the predicted one.
+    Names the effect without which the simulated objective comes closest to the predicted one.
     """
     if abs(simulated_s / max(predicted_s, 1e-30) - 1.0) <= APART:
         return ""

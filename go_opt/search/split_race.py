@@ -1,8 +1,8 @@
-"""Searches with operator splits open: which ops to split, into how many parts, then a plan of the parts.
+"""Searches that may split ops: which ops, into how many parts, then a plan of the parts.
 
-Ops whose weights take a large share of a chip's memory are the ones that may be split. The search of whole
-ops comes first. Where its plan streams weights, or there is none, it pauses while some ways to split the ops
-are searched for a short time, and gives way to the best of them where that is better.
+The search of whole ops comes first. It pauses while some ways to split are searched for a short time, and
+stops if one of them is better. Ways by columns (of ops with heavy weights) are tried if the plan streams
+weights; ways by rows, if its gap is large; both if there is no plan.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from go_opt.search.simulated_claim import is_simulated, simulated_answer
 from go_opt.search.splits.row_ways import row_ways, start_by_rows
 from go_opt.search.splits.ways import given_way, row_divisible, ways_to_split
 
-WHOLE_SHARE: Final = 1 / 4  # of the time or the evaluations, at most, before ways to split are tried
-CLOSE: Final = 0.01  # a gap to the bound of whole ops that ends the waiting
-TRIAL_SHARE: Final = 1 / 4  # of the time or the evaluations, at most, for all ways to split together
-CLOSE_SHARE: Final = 3 / 5  # the same where whole ops are that close
-CLEARLY: Final = 0.95  # of the interval of another way: better by less, a short search may be in luck
-FIRST_STEPS: Final = 8  # of a search by rows: it begins with a plan made for it
-OPS_PER_S: Final = 1600  # of time: otherwise ways with more ops and parts are not tried
+WHOLE_SHARE: Final = 1 / 4  # of the budget, at most, before ways to split are tried
+CLOSE: Final = 0.01  # gap of whole ops below which ways to split are tried at once
+TRIAL_SHARE: Final = 1 / 4  # of the budget, at most, for the ways by columns, and for those by rows
+CLOSE_SHARE: Final = 3 / 5  # the same if the gap of whole ops is below ``CLOSE``
+CLEARLY: Final = 0.95  # of the objective of another way; in a short search, smaller gains may be luck
+FIRST_STEPS: Final = 8  # of a search by rows, which begins with a plan made for it
+OPS_PER_S: Final = 1600  # ways with more ops and parts per second of the time limit are not tried
 
 
 class Solve(Protocol):
-    """A search for plans of whole ops."""
+    """A search that splits no ops."""
 
     def __call__(
         self,
@@ -64,7 +64,7 @@ def search_with_splits(
     on_improvement: Callable[[OptimizeResult], None],
     should_stop: Callable[[], bool],
 ) -> OptimizeResult:
-    """The best plan of ``solve``, of the ops as they are or split; its bound holds for both.
+    """The best plan of ``solve``, of whole or split ops; the bound holds for both.
 
     Raises:
       InfeasibleError: no valid plan was found either way.
@@ -76,7 +76,7 @@ def search_with_splits(
 
 
 class _Watch(NamedTuple):
-    """What the caller sees of a search, and how it stops it."""
+    """Callbacks of the caller."""
 
     on_step: Callable[[Step], None]
     on_improvement: Callable[[OptimizeResult], None]
@@ -89,7 +89,7 @@ class _Found(NamedTuple):
 
 
 class _Race:
-    """A search of whole ops that pauses while ways to split are tried; the best of all goes on."""
+    """A search of whole ops that pauses while ways to split are tried; the best one continues."""
 
     def __init__(
         self,
@@ -108,21 +108,21 @@ class _Race:
         ways = ways_to_split(graph, target, request)
         if self._given:
             ways = list(dict.fromkeys([self._given, *ways]))
-        self._ways: list[tuple[Split, ...]] | None = ways  # to try; None once they were
+        self._ways: list[tuple[Split, ...]] | None = ways  # still to try; None afterwards
         self._history: list[Step] = []
-        self._before_s = 0.0  # seconds of searches that ended
+        self._before_s = 0.0  # seconds before the current search began
         self._reference_s = math.inf  # of the greedy plan of whole ops
         self._is_stopped = False
         self._best: _Found | None = None
 
     def answer(self) -> OptimizeResult:
-        """The best plan, simulated where that is asked for."""
+        """The best plan, simulated if requested."""
         failure = self._run((), self._is_decided)
         self._try_ways()
         if self._best is None:
             assert failure is not None
-            # Of whole ops it may be proven.
-            raise InfeasibleError(f"with ops split no plan was found; without, {failure}")
+            # For whole ops, it may be proven that there is no plan.
+            raise InfeasibleError(f"no plan was found with split ops; without splits, {failure}")
         if self._best.way:
             self._run(self._best.way)
         result, way = self._best
@@ -132,7 +132,7 @@ class _Race:
         return self._as_answer(_Found(result, way))
 
     def _is_decided(self) -> bool:
-        """Tries the ways to split when it is time; whether one of them is better than whole ops."""
+        """Tries the ways to split once they are due; True if one of them is better than whole ops."""
         limit = self._request.max_evaluations or math.inf
         is_late = self._elapsed_s > WHOLE_SHARE * self._request.time_limit_s
         is_late |= len(self._history) >= WHOLE_SHARE * limit
@@ -141,16 +141,16 @@ class _Race:
         return self._best is not None and bool(self._best.way)
 
     def _try_ways(self) -> None:
-        """Search each way for a short time, where splits may help.
+        """Search each way for a short time, if splits may help.
 
-        By columns: where there is no plan, or one whose weights stream. By rows, beside the columns: where
-        there is no plan, or one that is not as good as proven.
+        By columns: if there is no plan, its weights stream, or the start has splits. By rows, on top of the
+        columns: if there is no plan, or its gap is ``CLOSE`` or more.
         """
         ways, self._ways = self._ways, None
         if ways is None:
             return
         most_ops, share = OPS_PER_S * self._request.time_limit_s, TRIAL_SHARE
-        if self._is_close:  # to go on with whole ops gains next to nothing
+        if self._is_close:  # whole ops can gain next to nothing more
             most_ops, share = math.inf, CLOSE_SHARE
         by_columns = next((way for way in ways if way != self._given), ())
         if self._best is None:
@@ -171,7 +171,7 @@ class _Race:
     def _try_each(
         self, ways: list[tuple[Split, ...]], most_ops: float, share: float, most_steps: float = math.inf
     ) -> None:
-        """Search each way that is not too large; those that are not the best after some steps no longer."""
+        """Search each way of at most ``most_ops``; after ``most_steps``, stop unless the way is the best."""
         sizes = [self._graph.num_ops + sum(split.parts for split in way) for way in ways]
         tried = [way for way, size in zip(ways, sizes, strict=True) if size <= most_ops]
         for way in tried:
@@ -183,13 +183,16 @@ class _Race:
 
     @property
     def _is_close(self) -> bool:
-        """Whether the best plan of whole ops is as good as proven."""
+        """Whether the gap of the best plan is below ``CLOSE``, and it splits no op."""
         return self._best is not None and not self._best.way and self._best.result.gap < CLOSE
 
     def _run(
         self, way: tuple[Split, ...], until: Callable[[], bool] = lambda: False, share: float = 1.0
     ) -> InfeasibleError | None:
-        """One search with the ops of ``way`` split, for a share of the budget at most; why it has no plan."""
+        """One search with the ops of ``way`` split, for at most a share of the budget.
+
+        Returns the error if it finds no plan.
+        """
         if self._request_of(share) is None:
             return None
         began_s = time.monotonic()
@@ -221,7 +224,7 @@ class _Race:
         if not way:
             self._reference_s = result.reference_s
         if self._best is not None and self._best.way == way:
-            self._best = _Found(result, way)  # as good as the best that it met, and simulated
+            self._best = _Found(result, way)  # as good as its best plan so far, and simulated
         return None
 
     def _as_answer(self, found: _Found) -> OptimizeResult:
@@ -240,7 +243,7 @@ class _Race:
         return split_graph(self._graph, way) if way else self._graph
 
     def _start_of(self, way: tuple[Split, ...], graph: Graph) -> Start | None:
-        """What a search on ``graph``, the one with the parts of ``way``, begins with."""
+        """The start of a search on ``graph``, which has the parts of ``way``."""
         best = self._best
         if best is not None and best.way == way:
             return replace(Start.of_plan(best.result.plan, graph.op_names), method=best.result.method)
@@ -250,7 +253,7 @@ class _Race:
         return self._request.start
 
     def _request_of(self, share: float, built_s: float = 0.0) -> Request | None:
-        """What is asked of a search with what is left, once its graph was built; None: nothing is."""
+        """The request of the next search, with the budget after its graph is built; None if none is left."""
         request = self._request
         limit, left_s = request.max_evaluations, request.time_limit_s - self._elapsed_s - built_s
         left = None if limit is None else min(limit - len(self._history), max(1, math.ceil(share * limit)))
@@ -275,7 +278,7 @@ class _Race:
     def _take_step(self, step: Step) -> None:
         best_s = min(step.best_s, self._history[-1].best_s if self._history else math.inf)
         number = len(self._history) + 1
-        # A search that paused counts the pause.
+        # The clock of a paused search includes the pause.
         elapsed_s = max(self._before_s + step.elapsed_s, self._elapsed_s)
         self._history.append(Step(step.method, step.objective_s, best_s, number, elapsed_s))
         self._watch.on_step(self._history[-1])

@@ -1,4 +1,4 @@
-"""A search: takes the events of its methods, keeps the best verified plan and the history."""
+"""The state of a search: takes the events of methods, keeps the best verified plan and the history."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from go_opt.solver.problem.segment_rules import SegmentRules, segment_rules
 
 
 class Search:
-    """Evaluates proposals and counts misses; methods see of it a :class:`SearchView`."""
+    """Evaluates proposals and counts misses; methods see it as a :class:`SearchView`."""
 
     def __init__(
         self,
@@ -48,26 +48,26 @@ class Search:
         self.tables = constrained_tables(self.asked) if request.constraints else cost_tables(graph, target)
         self.rules = segment_rules(self.asked) if request.constraints else SegmentRules()
         self.passing = passing_of(target, request)
-        # Where transfers add to compute, pipelines of stages are not searched: the bound holds for them.
+        # Replicated stages are not searched if transfers add to compute; the bound still allows them.
         self.replicates = may_replicate(target, request) and target.overlap
         self.best: OptimizeResult | None = None
-        self.last_interval_s = self.last_latency_s = 0.0  # of the proposal before, by the analytical model
-        self.is_exhausted = False  # whether every method had its turn
-        self.violating: list[IntArray] = []  # placements that were proposed and break a constraint
+        self.last_interval_s = self.last_latency_s = 0.0  # of the last proposal, by the analytical model
+        self.is_exhausted = False  # whether every method has ended
+        self.violating: list[IntArray] = []  # proposed placements that violate a rule or constraint
         self._on_step = on_step
-        self._started_s, self._stopped_s = time.monotonic(), math.inf  # the earlier counts as now
+        self._started_s, self._stopped_s = time.monotonic(), math.inf  # finite: the clock stands there
         self._bound = lower_bound(graph, target, request)
         self._history: list[Step] = []
         self._reference_s = math.inf
-        self._rejection = ""  # why the first plan is not valid, sizes in memory apart
-        self._failure = ""  # what a method says of that
-        self._least_latency_s = math.inf  # of valid plans that take longer for a sample than asked
-        self._shortlist: list[OptimizeResult] = []  # the best plans met, by the model
+        self._rejection = ""  # the first reason, other than memory, why a plan was not valid
+        self._failure = ""  # a method's reason why there is no plan
+        self._least_latency_s = math.inf  # of valid plans above the latency limit
+        self._shortlist: list[OptimizeResult] = []  # the best plans so far, by the model
         self._reserve_s = reserve_s(graph, target, request)
-        self._closest: tuple[int, Plan] | None = None  # of plans that do not fit: by how many bytes
+        self._closest: tuple[int, Plan] | None = None  # least excess bytes of a plan that does not fit
 
     def take(self, event: Event) -> bool:
-        """Evaluate a proposal, or count a miss; True where a plan is the best so far."""
+        """Evaluate a proposal, or count a miss; True if the plan is the best so far."""
         if isinstance(event, NoPlan):
             self._failure = event.reason
         if isinstance(event, Proposal | Miss) and event.bound and event.bound.seconds > self._bound.seconds:
@@ -80,7 +80,7 @@ class Search:
 
     @contextmanager
     def clock_stopped(self) -> Iterator[None]:
-        """The time of the block is not that of the search."""
+        """Exclude the time of the block from the search's."""
         self._stopped_s = time.monotonic()
         yield
         self._started_s += time.monotonic() - self._stopped_s
@@ -90,7 +90,7 @@ class Search:
         plan = self._plan(proposal)
         metrics = self._evaluate(plan)
         reached_s = metrics.makespan_s if self.request.objective == "latency" else metrics.interval_s
-        # Plans that are slow for a sample are of use only to say how slow they all are.
+        # Plans above the latency limit are verified only to report the least latency if none meets it.
         is_slow = metrics.latency_s > self.request.latency_limit_s
         is_as_good = metrics.valid and reached_s <= self.best_s * (1.0 + EQUAL)
         is_as_good &= not (is_slow and self.best is not None)
@@ -120,7 +120,7 @@ class Search:
         return is_better
 
     def _result(self, plan: Plan, metrics: Metrics, method: str) -> OptimizeResult:
-        """A plan that was just evaluated, as the answer were the search to end here."""
+        """A plan that was just evaluated, as the answer if the search ended here."""
         objective_s = metrics.makespan_s if self.request.objective == "latency" else metrics.interval_s
         proven = certificate(objective_s, self.request, self._bound)
         return OptimizeResult(
@@ -140,7 +140,7 @@ class Search:
         )
 
     def _is_leaner(self, plan: Plan, metrics: Metrics) -> bool:
-        """Whether it takes fewer chips than the best plan, or as many and has a lower latency."""
+        """Whether ``plan`` uses fewer chips than the best plan, or as many at a lower latency."""
         best, size = self.best, (plan.chips_used, metrics.latency_s)
         return best is None or size < (best.plan.chips_used, best.metrics.latency_s)
 
@@ -171,8 +171,8 @@ class Search:
         return replace(plan, relays=relays_of_arrays(self.graph, tensor, stages.first_chip[stage]))
 
     def _evaluate(self, plan: Plan) -> Metrics:
-        """At the fidelity asked for; what does not fit by the analytical model is not simulated."""
-        # Where replicas forward weights, chips wait for them on most graphs.
+        """Metrics at the requested fidelity; a plan that the analytical model rejects is not simulated."""
+        # If replicas forward weights, chips wait for them on most graphs.
         most_ops = MOST_FORWARDED_OPS if plan.forwards else MOST_SIMULATED_OPS
         is_quick = self.request.objective == "throughput" and self.graph.num_ops <= most_ops
         at_most_s = self.best_s * (1.0 + EQUAL) if is_quick else 0.0
@@ -193,7 +193,7 @@ class Search:
         self._history.append(Step(method, reached_s, best_s, len(self._history) + 1, self._elapsed_s))
 
     def is_done(self) -> bool:
-        """Whether to stop: proven optimal, or out of evaluations or, with a valid plan, of time."""
+        """Whether to stop: proven optimal, out of evaluations, or out of time with a valid plan."""
         if self.is_done_with_evaluations:
             return True
         if self.best is None:
@@ -202,7 +202,7 @@ class Search:
 
     @property
     def is_done_with_evaluations(self) -> bool:
-        """Whether there are none left."""
+        """Whether the limit on evaluations is reached."""
         limit = self.request.max_evaluations
         return limit is not None and len(self._history) >= limit
 
@@ -227,7 +227,7 @@ class Search:
         return self._complete(self.best)
 
     def answer(self, *, checks: bool) -> OptimizeResult:
-        """The best plan; of the next best ones too where it ``checks`` what the simulator says of them."""
+        """The best plan; with ``checks``, the best in simulation of the shortlisted plans."""
         if self.best is None or not checks:
             return self.result()
         others = [
@@ -262,7 +262,7 @@ class Search:
 
     @property
     def gap(self) -> float:
-        """Share by which the best plan is above the bound; infinite without either."""
+        """Relative distance of the best plan above the bound; infinite without a plan or bound."""
         return math.inf if self.best is None else self.best.gap
 
     @property
