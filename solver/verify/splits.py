@@ -1,4 +1,4 @@
-"""Rechecks a split from what it means: the parts together are the op, and all else is as it was."""
+"""Rechecks a split by definition: the parts together equal the op, and all other ops are unchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from go_opt.solver.verify.row_spans import NamedOp, RowSpans
 
 
 def broken_splits(whole: Graph, split: Graph, splits: Sequence[Split]) -> Iterator[str]:
-    """What is wrong with ``split`` as the graph ``whole`` with the ops of ``splits`` in parts."""
+    """Yields the errors of ``split``, which must be ``whole`` with the ops of ``splits`` in parts."""
     before, after = _ops(whole), _ops(split)
     spans = RowSpans(whole, before, after, splits)
     after = {name: op for name, op in after.items() if name not in spans.moves}
