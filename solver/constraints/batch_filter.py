@@ -1,7 +1,7 @@
-"""Which placements keep the user's constraints: a quick check of whole batches.
+"""A quick check of the user's constraints for whole batches of placements.
 
-The twin of :mod:`go_opt.solver.verify.constraints` on placements, for searches to filter by. The
-target's own rules are not looked at. Axes: ``B`` placements, ``N`` ops, ``D`` chips.
+The twin of :mod:`go_opt.solver.verify.constraints` on placements, as a filter for searches. The
+target's own rules are not checked. Axes: ``B`` placements, ``N`` ops, ``D`` chips.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ConstraintFilter:
     """The constraints on placements of one fusion.
 
     Args:
-      fusion_group: [N] kernels; limits in seconds are about them.
+      fusion_group: [N] kernels, to which limits in seconds apply.
       passing: ``relayed`` counts the relays that each placement needs.
     """
 
@@ -39,7 +39,7 @@ class ConstraintFilter:
         self._has_relays = passing == "relayed"
 
     def are_kept(self, placements: Rows) -> Kept:
-        """[B] True where a placement ([B, N] chips of ops) keeps every constraint."""
+        """Returns [B] True where a placement ([B, N] chips of ops) keeps every constraint."""
         asked, graph = self._asked, self._asked.graph
         kept: Kept = np.asarray(asked.allowed[np.arange(graph.num_ops), placements].all(axis=1))
         for ops in asked.colocated:
@@ -61,13 +61,13 @@ class ConstraintFilter:
 
     @cached_property
     def _kernels(self) -> tuple[LongArray, FloatArray]:
-        """First op of each kernel, and its seconds on each kind of chip ([Q, M])."""
+        """First op of each kernel, and the kernel's seconds on each kind of chip ([Q, M])."""
         problem = placement_problem(self._asked.graph, self._asked.target, self._fusion_group)
         _, first = np.unique(problem.unit_of_op, return_index=True)
         return first, kernel_seconds(self._tables, problem.unit_of_op)
 
     def _weight_bytes(self, is_here: Kept) -> FloatArray:
-        """[B] weights read by the ops that are here ([B, N]), each once."""
+        """Returns the bytes [B] of the weights read by the ops in ``is_here`` ([B, N]), each once."""
         tables = self._tables
         weights = np.flatnonzero((tables.tensor_kind == WEIGHT) & (np.diff(tables.reader_ptr) > 0))
         reads = np.flatnonzero(tables.tensor_kind[tables.reader_tensor] == WEIGHT)
@@ -79,7 +79,7 @@ class ConstraintFilter:
         return held
 
     def _kernel_s(self, placements: Rows, chip: int) -> FloatArray:
-        """[B] seconds of the kernels on a chip, relays among them."""
+        """Returns the seconds [B] of the kernels on a chip, including relays."""
         first_op, kernel_s = self._kernels
         kind = self._tables.chip_kind[chip]
         seconds: FloatArray = (placements[:, first_op] == chip) @ kernel_s[kind]
@@ -88,7 +88,7 @@ class ConstraintFilter:
         return seconds + np.array([self._relay_s(placement, chip) for placement in placements])
 
     def _relay_s(self, placement: IntArray, chip: int) -> float:
-        """Seconds of the relays on a chip."""
+        """Returns the seconds of the relays on a chip."""
         tables = self._tables
         tensor, on = needed_relays(tables, placement, self._asked.target.constraints.triangle)
         here, kind = tensor[on == chip], tables.chip_kind[chip]

@@ -1,4 +1,4 @@
-"""Kernels that the user's constraints leave possible: none that would have to lie on two chips."""
+"""Kernels that are possible under the user's constraints: each must fit on one chip."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from go_opt.solver.problem.op_constraints import OpConstraints
 
 
 def constrained_fusion(asked: OpConstraints, order: IntArray, fusion_group: IntArray) -> IntArray:
-    """[N] ``fusion_group`` with kernels split where constraints force their ops apart.
+    """Returns ``fusion_group`` [N] with kernels split where constraints force their ops apart.
 
-    Along ``order`` a kernel goes on as long as some chip is open to all its ops and no cut point
-    falls before the next op. Stretches of a legal kernel are legal kernels.
+    Along ``order`` a kernel continues while some chip is open to all its ops and no cut point
+    precedes the next op. Contiguous parts of a legal kernel are legal kernels.
     """
     group = fusion_group[order]
     starts = np.concatenate([[True], group[1:] != group[:-1]])
@@ -31,7 +31,7 @@ def constrained_fusion(asked: OpConstraints, order: IntArray, fusion_group: IntA
 
 
 def _starts(asked: OpConstraints, ops: IntArray, cuts_into: BoolArray) -> BoolArray:
-    """True where a part of the kernel ``ops`` starts."""
+    """Returns True for each op where a part of the kernel ``ops`` starts."""
     starts = np.zeros(len(ops), np.bool_)
     part, open_chips = set[int](), np.zeros_like(asked.allowed[0])
     for i, op in enumerate(ops.tolist()):
@@ -46,6 +46,6 @@ def _starts(asked: OpConstraints, ops: IntArray, cuts_into: BoolArray) -> BoolAr
 
 
 def _is_cut(asked: OpConstraints, part: set[int], op: int) -> bool:
-    """Whether a cut point falls between one of ``part`` and ``op``."""
+    """Returns whether a cut point separates one of ``part`` from ``op``."""
     into = (asked.graph.edge_dst == op) & (asked.rise > 0)
     return not part.isdisjoint(asked.graph.edge_src[into].tolist())

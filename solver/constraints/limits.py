@@ -1,4 +1,4 @@
-"""Limits of chips as arrays: what each unit adds to a chip, and the weights units share."""
+"""Chip limits as arrays: the amount of each unit, and the weights that units share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from go_opt.solver.propagation.propagators.tables import Limits
 
 
 def chip_limits(asked: OpConstraints, problem: PlacementProblem, fusion_group: IntArray) -> Limits | None:
-    """The limits of ``asked`` on the kernels of ``fusion_group``; ``None`` where there are none."""
+    """Returns the limits of ``asked`` for the kernels of ``fusion_group``; ``None`` if there are none."""
     if not asked.limits:
         return None
     tables = cost_tables(asked.graph, asked.target)
@@ -35,10 +35,10 @@ def chip_limits(asked: OpConstraints, problem: PlacementProblem, fusion_group: I
 def loosest_limits(
     asked: OpConstraints, problem: PlacementProblem, *, fusion_is_open: bool, clones_are_open: bool
 ) -> Limits | None:
-    """Limits that every plan keeps, whatever its kernels and copies are where these are open.
+    """Returns limits that every valid plan keeps, for any kernels and clones if these are open.
 
-    In larger kernels an op costs no less than its work, and kernels no more than its ops alone.
-    Since clones add to any chip, nothing is then asked for at least.
+    Fused, an op costs at least its own work, and a kernel costs at most its ops as separate kernels.
+    With clones open there are no lower limits, because clones add to any chip.
     """
     tables = cost_tables(asked.graph, asked.target)
     most_s = tables.kernel_floor_s()
@@ -69,7 +69,7 @@ class _Row(NamedTuple):
 
 
 def _rows(wanted: tuple[ChipLimit, ...], problem: PlacementProblem, unit_s: FloatArray) -> Iterator[_Row]:
-    """A row for each limit in bytes or seconds; ``unit_s`` [Q, U]."""
+    """Yields a row for each limit in bytes or seconds; ``unit_s`` [Q, U]."""
     nothing = np.zeros(problem.num_units)
     for limit in wanted:
         for most, least, is_bytes in (
@@ -102,7 +102,7 @@ def _limits(rows: Sequence[_Row], tables: CostTables, problem: PlacementProblem)
 
 
 def _weights(tables: CostTables, problem: PlacementProblem) -> tuple[LongArray, LongArray, FloatArray]:
-    """CSR of the weights each unit reads, and bytes of every tensor."""
+    """Returns a CSR of the weights each unit reads, and the bytes of every tensor."""
     is_weight = tables.tensor_kind[tables.reader_tensor] == WEIGHT
     unit = problem.unit_of_op[tables.reader_op[is_weight]]
     pairs = np.unique(np.stack([unit, tables.reader_tensor[is_weight]], axis=1), axis=0).reshape(-1, 2)
@@ -112,5 +112,5 @@ def _weights(tables: CostTables, problem: PlacementProblem) -> tuple[LongArray, 
 
 
 def _summed(seconds: FloatArray, unit_of: NDArray, num_units: int) -> FloatArray:
-    """[Q, U] seconds of ops or kernels ([Q, any]) in all by unit."""
+    """Returns the seconds [Q, U] of ops or kernels ([Q, any]), summed by unit."""
     return np.stack([np.bincount(unit_of, weights=row, minlength=num_units) for row in seconds])

@@ -1,9 +1,10 @@
-"""Where searches begin under user constraints: placements that keep them, or why there is none.
+"""Start placements for searches under user constraints, or the reason why there is none.
 
-The propagation engine repairs placements that a search would like (a sliced plan) and draws
-others; what it cannot place by kernels it places by ops, and fuses on each chip afterwards. The
-last problem it tries leaves out all that kernels, relays and clones may change, so that a proof
-there holds for every plan: a conflict. Axes: ``S`` starts, ``N`` ops, ``U`` units, ``D`` chips.
+The propagation engine repairs preferred placements (such as a sliced plan) and makes others.
+If it cannot place kernels, it places ops and fuses them on each chip afterwards. The last
+problem omits every rule that kernels, relays and clones may change, so that a proof of
+infeasibility (a conflict) holds for every plan. Axes: ``S`` starts, ``N`` ops, ``U`` units,
+``D`` chips.
 """
 
 from __future__ import annotations
@@ -34,21 +35,21 @@ from go_opt.solver.propagation.mode_kernels import CONFLICT
 from go_opt.solver.propagation.modes import MAX_BACKTRACKS, fix
 from go_opt.solver.propagation.propagators.tables import Limits
 
-# A backtrack costs more the larger the graph is; behind the engine stands the adjacent core.
+# Backtracks cost more in larger graphs; the adjacent core is the fallback of the engine.
 BACKTRACKS_OF_UNITS: Final = 60_000
 LEAST_BACKTRACKS: Final = 10
 
 
 @dataclass(frozen=True, eq=False)
 class ConstrainedStarts:
-    """One of three endings: starts; a conflict; or the limit of the search."""
+    """One of three results: starts; a conflict; or the limit of the search."""
 
     asked: OpConstraints
     placement: IntArray  # [S, N] no two alike
-    order: IntArray  # [S, N] topological; ops of a kernel stand next to each other
+    order: IntArray  # [S, N] topological; ops of a kernel are adjacent
     fusion_group: IntArray  # [S, N]
     conflict: tuple[UserConstraint, ...] | None  # None: no proof; empty: the target's own rules
-    backtracks: int  # of the engine, in all
+    backtracks: int  # total, of the engine
 
     @property
     def limit_reached(self) -> bool:
@@ -56,7 +57,7 @@ class ConstrainedStarts:
         return self.conflict is None and len(self.placement) == 0
 
     def why_none(self) -> str:
-        """One sentence on why there is no start."""
+        """Returns one sentence that says why there is no start."""
         if self.conflict is not None:
             return conflict_sentence(self.asked.graph, self.asked.target, self.conflict)
         return (
@@ -76,15 +77,15 @@ def constrained_starts(
     num_starts: int = 4,
     seed: int = 0,
 ) -> ConstrainedStarts:
-    """Placements that keep ``asked`` and the target's rules but memory.
+    """Returns placements that keep ``asked`` and the target's rules except memory.
 
     Args:
-      order: [N] topological; the ops of each kernel stand next to each other.
+      order: [N] topological; the ops of each kernel are adjacent.
       fusion_group: [N] kernels to start with (:func:`go_opt.solver.constraints.fusion.constrained_fusion`).
       passing: ``adjacent`` keeps the target's own triangle rule; ``relayed`` and ``free`` have none.
-      guides: placements ([N] each) to stay close to, as far as they can be kept.
-      fusion_is_open: whether other kernels may be used where these cannot be placed.
-      num_starts: sought; there may be fewer.
+      guides: placements ([N] each) that the starts follow as far as possible.
+      fusion_is_open: whether other kernels may be used if these cannot be placed.
+      num_starts: number of starts to try for; the result may have fewer.
     """
     backtracks, is_proven = 0, False
     for case in _cases(asked, fusion_group, passing, fusion_is_open):
@@ -103,9 +104,9 @@ def constrained_starts(
 
 
 def constrained_tables(asked: OpConstraints) -> CostTables:
-    """Cost tables of a target each of whose chips is a kind of its own, which runs what is allowed there.
+    """Returns cost tables in which each chip is a separate kind that runs only the ops allowed there.
 
-    So whatever places by these tables keeps pins and forbids.
+    So any method that places by these tables keeps pins and forbids.
     """
     tables = cost_tables(asked.graph, asked.target)
     kind = tables.chip_kind
@@ -130,7 +131,7 @@ class _Case(NamedTuple):
 def _cases(
     asked: OpConstraints, fusion_group: IntArray, passing: Passing, fusion_is_open: bool
 ) -> Iterator[_Case]:
-    """Problems to find a start in; the last one is no narrower than any plan's."""
+    """Yields problems in which to find a start; the last is a relaxation of every plan's problem."""
     yield _Case(problem_under(asked, fusion_group, change=_rules(passing)), fusion_group)
     if fusion_is_open and len(np.unique(fusion_group)) < asked.graph.num_ops:
         yield _Case(problem_under(asked, change=_rules(passing)), None)
@@ -138,7 +139,7 @@ def _cases(
 
 
 def _loosest(asked: OpConstraints, passing: Passing, fusion_is_open: bool) -> ConstrainedProblem:
-    """What every plan keeps, whatever its kernels, relays and clones: relays run on chips too."""
+    """Returns the rules that every plan keeps, for any kernels, relays and clones; relays also use chips."""
 
     def change(problem: PlacementProblem) -> PlacementProblem:
         no_skip = NO_SKIP_OFF if passing == "relayed" else problem.no_skip
@@ -153,7 +154,7 @@ def _loosest(asked: OpConstraints, passing: Passing, fusion_is_open: bool) -> Co
 
 
 def _rules(passing: Passing) -> Callable[[PlacementProblem], PlacementProblem]:
-    """The target's rules with what passing does to the triangle rule."""
+    """Returns a change that drops the triangle rule unless ``passing`` is ``adjacent``."""
 
     def change(problem: PlacementProblem) -> PlacementProblem:
         return problem if passing == "adjacent" else problem._replace(triangle=TRIANGLE_OFF)
@@ -164,7 +165,7 @@ def _rules(passing: Passing) -> Callable[[PlacementProblem], PlacementProblem]:
 def _place(
     case: ConstrainedProblem, guides: Sequence[IntArray], num_starts: int, seed: int
 ) -> tuple[IntArray, bool, int]:
-    """Placements of the ops ([S, N], distinct); whether there is proof of none; backtracks it took."""
+    """Returns distinct placements of the ops [S, N], whether infeasibility is proven, and the backtracks."""
     problem = case.problem
     _, first_op = np.unique(problem.unit_of_op, return_index=True)
     wanted = [guide[first_op] for guide in guides]
@@ -182,7 +183,7 @@ def _place(
 
 
 def _spread(problem: PlacementProblem, num_chips: int) -> IntArray:
-    """[U] units along their order in shares of equal number on so many chips, or on one."""
+    """Returns chips [U]: units in topological order in equal shares on ``num_chips`` chips, at least one."""
     chips = np.empty(problem.num_units, np.int32)
     chips[problem.topological] = np.arange(problem.num_units) * max(num_chips, 1) // problem.num_units
     return chips
@@ -191,7 +192,7 @@ def _spread(problem: PlacementProblem, num_chips: int) -> IntArray:
 def _start(
     asked: OpConstraints, order: IntArray, kernels: IntArray | None, placement: IntArray
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Placement, order and kernels of a start."""
+    """Returns placement, order and kernels of a start."""
     along = order
     if asked.target.goes_forward:
         along = order[np.argsort(placement[order], kind="stable")]
@@ -208,7 +209,7 @@ def _start(
 def _is_kept(
     asked: OpConstraints, passing: Passing, placement: IntArray, order: IntArray, fusion_group: IntArray
 ) -> bool:
-    """Whether the start keeps the limits of its own kernels, and leaves no chip without one."""
+    """Returns whether the start keeps all constraints with its own kernels, and the no-skip rule."""
     is_kept = ConstraintFilter(asked, fusion_group, passing).are_kept(placement[None])[0]
     rule = asked.target.constraints.no_skip
     if rule == "off" or not is_kept:

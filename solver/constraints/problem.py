@@ -1,7 +1,7 @@
-"""User constraints on a placement problem: pin, forbid, colocate, cut points, limits of a chip.
+"""User constraints on a placement problem: pin, forbid, colocate, cut points, chip limits.
 
-A search with user constraints has one of three endings: valid placements; a conflict, which is
-a small set of constraints that cannot hold together beside the target's rules; or its limit.
+A search with user constraints has one of three results: valid placements; a conflict, which is a
+small set of constraints that cannot all hold under the target's rules; or the search limit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from go_opt.solver.propagation.search import Solver
 
 SMALL_UNITS: Final = 200
 SMALL_BACKTRACKS: Final = 200_000
-# Spent on making a conflict smaller, in backtracks; propagation has its price for each unit.
+# Budget in backtracks for making a conflict smaller; propagation is charged per unit.
 PROOF_COST: Final = 5 * SMALL_BACKTRACKS
 COST_OF_A_UNIT: Final = 24
 MOST_NAMED: Final = 8  # in a sentence
@@ -43,13 +43,13 @@ class ConstrainedProblem:
 
     @property
     def max_backtracks(self) -> int:
-        """Enough for a proof, where the problem is small."""
+        """The backtrack limit: enough for a proof if the problem is small."""
         return SMALL_BACKTRACKS if self.problem.num_units <= SMALL_UNITS else MAX_BACKTRACKS
 
 
 @dataclass(frozen=True, eq=False)
 class ConstrainedPlacements:
-    """One of three endings: ``placements.found`` somewhere; a conflict; or the limit."""
+    """One of three results: some ``placements.found``; a conflict; or the search limit."""
 
     problem: PlacementProblem
     placements: Placements
@@ -62,7 +62,7 @@ class ConstrainedPlacements:
 
     @property
     def op_placement(self) -> IntArray:
-        """[S, N] chip of each op; -1 in rows that were not found."""
+        """[S, N] chip of each op; -1 in rows without a placement."""
         return self.placements.placement[:, self.problem.unit_of_op]
 
 
@@ -72,11 +72,11 @@ def constrained_problem(
     constraints: Sequence[UserConstraint],
     fusion_group: IntArray | None = None,
 ) -> ConstrainedProblem:
-    """``graph`` on ``target`` under ``constraints``, by kernels, or by ops where none are given.
+    """Returns the constrained problem of ``graph`` on ``target``; units are kernels, or ops by default.
 
     Raises:
-      InvalidInputError: a pattern matches no op, a chip is unknown, or chips have no order and
-        a constraint is about it.
+      InvalidInputError: a pattern matches no op, a chip is unknown, or a constraint needs ordered
+        chips and the target has none.
     """
     return problem_under(op_constraints(graph, target, constraints), fusion_group)
 
@@ -88,11 +88,11 @@ def problem_under(
     change: Callable[[PlacementProblem], PlacementProblem] = lambda problem: problem,
     limits: Callable[[OpConstraints, PlacementProblem], Limits | None] | None = None,
 ) -> ConstrainedProblem:
-    """The problem of kernels under constraints.
+    """Returns the problem of placing kernels under constraints.
 
     Args:
-      change: of the target's rules.
-      limits: the limits of chips as arrays; those of ``fusion_group``'s kernels by default.
+      change: changes the target's rules.
+      limits: returns the chip limits as arrays; by default those of ``fusion_group``'s kernels.
     """
     graph, target = asked.graph, asked.target
     group = np.arange(graph.num_ops, dtype=np.int32) if fusion_group is None else fusion_group
@@ -144,10 +144,10 @@ def sample_constrained(
 def smallest_conflict(
     asked: OpConstraints, problem_of: Callable[[OpConstraints], ConstrainedProblem]
 ) -> tuple[UserConstraint, ...]:
-    """A small part of ``asked``, which is in conflict, that is in conflict too.
+    """Returns a small subset of ``asked`` that is still in conflict; ``asked`` must be in conflict.
 
-    By halves (QuickXplain, Junker, AAAI 2004): where the search proves every case within its
-    limit, and ``PROOF_COST`` is enough, no constraint of the answer can be left out.
+    Bisection (QuickXplain, Junker, AAAI 2004). If the search proves every case within its limit,
+    and ``PROOF_COST`` is enough, no constraint of the result can be left out.
     """
     left = PROOF_COST
 
@@ -161,7 +161,7 @@ def smallest_conflict(
         return is_conflict
 
     def needed(kept: list[int], has_changed: bool, open_: list[int]) -> list[int]:
-        """What of ``open_`` a conflict needs beside ``kept``."""
+        """Returns the part of ``open_`` that a conflict needs in addition to ``kept``."""
         if has_changed and is_proven(kept):
             return []
         if len(open_) == 1:
@@ -177,7 +177,7 @@ def smallest_conflict(
 
 
 def conflict_sentence(graph: Graph, target: Target, conflict: Sequence[UserConstraint]) -> str:
-    """One sentence on why nothing is valid: ``conflict`` is what cannot hold together."""
+    """Returns one sentence that says why no placement is valid, given the constraints in ``conflict``."""
     if not conflict:
         return f"no placement obeys the rules of {target.name}, whatever the constraints."
     names = " and ".join(map(str, conflict[:MOST_NAMED]))
@@ -190,9 +190,9 @@ def conflict_sentence(graph: Graph, target: Target, conflict: Sequence[UserConst
 
 
 def _prove(case: ConstrainedProblem) -> tuple[bool, int]:
-    """Whether it is proven that there is no placement, and the backtracks it took.
+    """Returns whether infeasibility is proven, and the backtracks used.
 
-    By a search where the problem is small, else by propagation alone.
+    Searches if the problem is small, otherwise only propagates.
     """
     if case.problem.num_units > SMALL_UNITS:
         return Solver(case.tables).is_exhausted, 0
@@ -202,14 +202,14 @@ def _prove(case: ConstrainedProblem) -> tuple[bool, int]:
 
 
 def _cut_units(asked: OpConstraints, problem: PlacementProblem) -> IntArray:
-    """Units within which a cut would have to fall."""
+    """Returns the units that contain a required cut."""
     unit, at_cut = problem.unit_of_op, asked.rise > 0
     source, reader = unit[asked.graph.edge_src[at_cut]], unit[asked.graph.edge_dst[at_cut]]
     return source[source == reader]
 
 
 def _unit_rise(asked: OpConstraints, problem: PlacementProblem) -> LongArray:
-    """[E] least ``f(v) - f(u)`` of the problem's edges, beside its ``successor``."""
+    """Returns the least ``f(v) - f(u)`` [E] of the problem's edges, parallel to ``successor``."""
     at_cut = asked.rise > 0
     unit = problem.unit_of_op.astype(np.int64)
     source = np.repeat(np.arange(problem.num_units), np.diff(problem.successor_ptr))

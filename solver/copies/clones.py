@@ -1,11 +1,11 @@
-"""Clones for a placement: recompute a cheap op where its result would come from far.
+"""Clones for a placement (rematerialisation): recompute a cheap op instead of sending its result far.
 
-Attention masks, position encodings, constants and what a broadcast makes of a small
-tensor are read all over a model: they load every link in between, and each chip they pass
-copies them (design section 8). Greedy: at the chip or link that binds, let each tensor
-that loads it and that a clonable op makes (:mod:`go_opt.env.copies.clonable`) end there; beyond,
-its readers get clones of that op, and of its ancestors in place of the large tensors they
-would send. Kept is what lowers the interval, or leaves it and spreads the load better.
+Attention masks, position encodings, constants and broadcasts of small tensors are read all
+over a model: they load every link in between, and each chip they pass copies them (design
+section 8). The search is greedy. It tries to end tensors of clonable ops
+(:mod:`go_opt.env.copies.clonable`) at the bottleneck chip or link. Later readers get clones of that
+op, and of those ancestors that would have to send large tensors. A set of clones is kept if it
+lowers the interval, or leaves the interval unchanged and balances the load better.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from go_opt.env.target import Triangle
 from go_opt.model.graph import NO_PRODUCER
 from go_opt.solver.copies.relays import needed_relays
 
-MAX_TRIES: Final = 12  # tensors, at a chip or link that binds, before it is given up
-# Sums of floats in another order differ by less.
+MAX_TRIES: Final = 12  # tensors tried at one bottleneck
+# Sums of floats in different orders differ by less than this share.
 _TIE: Final = 1e-9
 _NORM_POWER: Final = 8
-# A clone reads from afar what is smaller than this share of what it saves: all, the small, nothing.
+# Clones read remote tensors smaller than this share of the saved tensor: all, small ones, none.
 _LEAST_SHARES: Final = (np.inf, 0.25, 0.0)
 
 _Clone = tuple[int, int]  # op and chip
 
 
 class Cloned(NamedTuple):
-    """Relays and clones for a placement, and what they are worth."""
+    """Relays and clones for a placement, and the resulting interval."""
 
     copies: Copies
     interval_s: float
-    evaluations: int  # all made, that of the placement with its relays included
+    evaluations: int  # total, including the placement with only relays
 
 
 class _State(NamedTuple):
@@ -60,12 +60,12 @@ def improve_with_clones(
     *,
     max_evaluations: int = 64,
 ) -> Cloned:
-    """The relays that ``placement`` needs, and clones where they lower the interval.
+    """Returns the relays that ``placement`` needs, and clones that lower the interval.
 
     Deterministic. Targets without a triangle rule get neither.
 
     Args:
-      is_clonable: [N] ops that may be cloned; their ancestors may, too.
+      is_clonable: [N] ops that may be cloned; their ancestors may also be cloned.
     """
 
     def evaluate(clones: frozenset[_Clone]) -> _State:
@@ -106,7 +106,7 @@ def _evaluate(
 
 
 def _loads_s(tables: CostTables, terms: BatchMetrics) -> FloatArray:
-    """What the interval is the maximum of; of the host's traffic, where it is summed, nothing."""
+    """Returns the loads whose maximum is the interval; without overlap, host traffic is omitted."""
     compute_s, link_s = terms.compute_s[0], terms.link_s[0]
     if tables.overlap:
         return np.concatenate([compute_s, link_s])
@@ -126,7 +126,7 @@ def _beats(state: _State, best: _State) -> bool:
 def _candidates(
     tables: CostTables, is_clonable: BoolArray, placement: IntArray, state: _State
 ) -> Iterator[frozenset[_Clone]]:
-    """Clones with which a tensor ends where something binds, the largest tensors first."""
+    """Yields sets of clones that end a tensor at the bottleneck, the largest tensors first."""
     floor_s = tables.kernel_floor_s()[tables.chip_kind]  # [D, N]
     room_s = state.terms.interval_s[0] - state.terms.compute_s[0]
     reads = _Reads(tables, placement, state)
@@ -149,7 +149,7 @@ def _candidates(
 
 
 class _Reads:
-    """Who reads which tensor where, with the clones there are. Axes: ``R`` reads, ``K`` tensors."""
+    """Reads by tensor and chip, including the current clones. Axes: ``R`` reads, ``K`` tensors."""
 
     def __init__(self, tables: CostTables, placement: IntArray, state: _State) -> None:
         cloned = state.tables
@@ -164,9 +164,10 @@ class _Reads:
         np.maximum.at(self.last, self.tensor[is_own], self.chip[is_own])
 
     def cone(self, tensor: int, chip: int, least_share: float) -> list[int]:
-        """The producer of ``tensor``, and ancestors instead of what they would have to send to ``chip``.
+        """Returns the producer of ``tensor`` and the ancestors to clone with it on ``chip``.
 
-        They send what takes less than ``least_share`` of the tensor's bytes, and what is there.
+        An ancestor is not cloned if its result is already on ``chip``, or takes less than
+        ``least_share`` of the tensor's bytes and is sent instead.
         """
         tables = self._tables
         least_bytes = least_share * max(1, tables.tensor_bytes[tensor])
@@ -183,7 +184,7 @@ class _Reads:
 
 
 def _ends(tables: CostTables, state: _State, reads: _Reads) -> list[tuple[int, int]]:
-    """``(tensor, chip)`` of tensors that would relieve what binds if they went no further."""
+    """Returns ``(tensor, chip)`` of tensors that would relieve the bottleneck if they ended on the chip."""
     binding, num_chips = int(state.terms.bottleneck[0]), tables.num_chips
     ends: set[tuple[int, int]] = set()
     if binding >= num_chips:
@@ -194,7 +195,7 @@ def _ends(tables: CostTables, state: _State, reads: _Reads) -> list[tuple[int, i
         links = []
     else:
         links = [binding - 1, binding]
-    for link in links:  # of a ring or chain: from the chip of its number
+    for link in links:  # in a ring or chain, link i starts at chip i
         crossing = np.flatnonzero((reads.home <= link) & (reads.last > link))
         ends |= {(tensor, link) for tensor in crossing.tolist()}
     return sorted(ends, key=lambda end: (-tables.tensor_bytes[end[0]], end))

@@ -1,4 +1,4 @@
-"""What a plan costs together with the relays that the triangle rule asks for."""
+"""The cost of a plan with the relays that the triangle rule requires."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from go_opt.solver.copies.relays import needed_relays
 def relayed_terms(
     tables: CostTables, placement: IntArray, order: IntArray, fusion_group: IntArray, triangle: Triangle
 ) -> BatchMetrics:
-    """The terms of one plan ([N] each) with the relays that it needs; ``off`` needs none."""
+    """Returns the terms of one plan ([N] each) with the relays it needs; ``off`` needs none."""
     nothing = np.empty(0, np.int32)
     relays = Copies(*needed_relays(tables, placement, triangle), nothing, nothing)
     expanded, *plan = expanded_tables(tables, placement, order, fusion_group, relays)

@@ -1,13 +1,13 @@
 """Relays that make the triangle rule hold for a placement (design section 8).
 
 A tensor with relays on chips s1 < s2 < … makes the chip dependencies home -> s1 -> s2 …,
-and to each reader one from the last of them before it. Under the adjacent rule every chip
-that the tensor passes takes one. The other forms forbid a dependency a -> c only beside a
-detour over other chips. Then the tensor takes the shortest way from a to c along
-dependencies that are allowed: under the longest-path form these are the transitive
-reduction of all dependencies, which holds such a way. Relays give other readers of the
-tensor new dependencies, so this repeats until nothing is forbidden; relays are only ever
-added, strictly between home and the farthest reader.
+and one from the last relay before each reader to that reader. Under the adjacent rule every
+chip that the tensor passes has a relay. The other forms forbid a dependency a -> c only if it
+has a detour through other chips. Then the tensor takes the shortest path from a to c along
+allowed dependencies. Under the longest-path form these are the transitive reduction of all
+dependencies, which contains such a path. Relays give other readers of the tensor new
+dependencies, so this repeats until no dependency is forbidden. Relays are only ever added,
+strictly between home and the farthest reader.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from go_opt.model.plan import Clone, Relay
 
 
 def needed_relays(tables: CostTables, placement: IntArray, triangle: Triangle) -> tuple[IntArray, IntArray]:
-    """``(tensor[P], chip[P])`` of relays with which ``placement`` keeps the rule; ascending.
+    """Returns ``(tensor[P], chip[P])`` of relays with which ``placement`` keeps the rule; ascending.
 
-    Clones are taken into account where tables and placement are those expanded by them.
+    To include clones, pass tables and placement expanded by the clones.
 
     Args:
       placement: [N] chips, ``f(u) <= f(v)`` for every edge.
@@ -40,14 +40,14 @@ def needed_relays(tables: CostTables, placement: IntArray, triangle: Triangle) -
         tables.tensor_producer,
         tables.reader_ptr,
         tables.reader_op,
-        placement.astype(np.int32),  # those of plans are read-only, another type to compile for
+        placement.astype(np.int32),  # a copy: read-only arrays would compile a second version
         triangle == "adjacent",
         triangle == "three_chip",
     )
 
 
 def relays_of_arrays(graph: Graph, tensor: IntArray, chip: IntArray) -> tuple[Relay, ...]:
-    """The relays of a plan: ``tensor`` [P] ascending, on ``chip`` [P]."""
+    """Returns the relays of a plan: ``tensor`` [P] ascending, on ``chip`` [P]."""
     pairs = zip(tensor.tolist(), chip.tolist(), strict=True)
     return tuple(
         Relay(graph.tensor_names[k], tuple(chip for _, chip in of_tensor))
@@ -56,7 +56,7 @@ def relays_of_arrays(graph: Graph, tensor: IntArray, chip: IntArray) -> tuple[Re
 
 
 def clones_of_arrays(graph: Graph, op: IntArray, chip: IntArray) -> tuple[Clone, ...]:
-    """The clones of a plan: of ``op`` [C] on ``chip`` [C]."""
+    """Returns the clones of a plan: ``op`` [C] on ``chip`` [C]."""
     return tuple(Clone(graph.op_names[o], d) for o, d in zip(op.tolist(), chip.tolist(), strict=True))
 
 
@@ -73,7 +73,7 @@ def _needed_relays(
     num_words = (num_chips + 63) >> 6
     num_tensors = len(tensor_producer)
     near = np.zeros((num_chips, num_words), np.uint64)  # dependencies of tensors that pass no chip
-    far = np.empty(num_tensors, np.int32)  # tensors that do
+    far = np.empty(num_tensors, np.int32)  # tensors that pass a chip
     home = np.empty(num_tensors, np.int64)
     last = np.empty(num_tensors, np.int64)
     num_far = 0
@@ -118,7 +118,7 @@ def _relay_until_allowed(
     num_chips, num_words = near.shape
     num_far = len(read)
     allowed = np.empty((num_chips, num_words), np.uint64)
-    before = np.empty((num_chips, num_chips), np.int32)  # on the shortest way from a to c, the chip before c
+    before = np.empty((num_chips, num_chips), np.int32)  # the chip before c on the shortest path from a to c
     is_known = np.empty(num_chips, np.bool_)
     while True:
         depends = near.copy()
@@ -152,9 +152,9 @@ def _relay_until_allowed(
 
 @compiled_inner
 def _split(depends: WordArray, allowed: WordArray, is_three_chip: bool) -> bool:
-    """Fill in the dependencies without a detour; whether there are others."""
+    """Fills ``allowed`` with the dependencies without a detour; returns whether there are others."""
     num_chips, num_words = depends.shape
-    further = np.zeros((num_chips, num_words), np.uint64)  # reached over other chips
+    further = np.zeros((num_chips, num_words), np.uint64)  # reached through other chips
     is_broken = False
     for a in range(num_chips - 1, -1, -1):
         for c in range(a + 1, num_chips):
@@ -171,7 +171,7 @@ def _split(depends: WordArray, allowed: WordArray, is_three_chip: bool) -> bool:
 
 @compiled_inner
 def _shortest_ways(allowed: WordArray, source: int, before: IntArray) -> None:
-    """Fill in ``before[source]``: ways of the fewest chips, then over the lowest."""
+    """Fills ``before[source]``: paths with the fewest chips, then through the lowest chips."""
     num_chips = len(allowed)
     unreached = num_chips
     distance = np.empty(num_chips, np.int64)

@@ -1,4 +1,4 @@
-"""Orders of the kernels: fixed ones, random ones, and the search over them."""
+"""Orders of the kernels: fixed orders, random orders, and the search over orders."""
 
 from go_opt.solver.orders.genetic import genetic_search
 from go_opt.solver.orders.orders import fixed_orders, kernel_features, random_orders

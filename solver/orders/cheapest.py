@@ -1,4 +1,4 @@
-"""The exact slicer as a decoder: an order and its kernels in, their best placement out."""
+"""The exact slicer as a decoder: takes an order and its kernels, returns their best placement."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from go_opt.solver.slicing.streamed.slice import slice_order_streamed, slice_ord
 
 # A plan this much slower than its cuts streams weights.
 STREAMS: Final = 1.0 + 1e-6
-# For searches over orders, which ask for slicings within them.
-BETTER: Final = 1.0 - 1e-9  # times what is to be beaten
-HOPELESS: Final = 2.0  # times the best so far
+# Factors for the limits that searches over orders set for slicings.
+BETTER: Final = 1.0 - 1e-9  # times the cost to beat
+HOPELESS: Final = 2.0  # times the best cost so far
 
 
 class OrderPlan(NamedTuple):
@@ -40,17 +40,17 @@ class OrderPlan(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CheapestSlicing:
-    """A placement along an order, and what the analytical model says of it."""
+    """A placement along an order, and its interval by the analytical model."""
 
     placement: IntArray  # [N]
     interval_s: float
-    fits: bool  # False: no slicing of the order fits in memory, this is the greedy one
+    fits: bool  # False: no slicing of the order fits in memory; this is the greedy slicing
     replication: IntArray | None = None  # [N]; None: no stage is replicated
 
 
 @dataclass(frozen=True, eq=False)
 class Slicer:
-    """The cheapest slicing of an order, charged for the weights it streams.
+    """Finds the cheapest slicing of an order, with streamed weights in its cost.
 
     Args:
       replicates: whether stages may be replicated.
@@ -59,13 +59,13 @@ class Slicer:
     instance: Instance
     passing: Passing
     rules: SegmentRules = field(default_factory=SegmentRules)
-    cap_s: float = math.inf  # slower slicings are not looked for: where memory is tight that takes long
+    cap_s: float = math.inf  # slower slicings are ignored: the search takes long where memory is tight
     replicates: bool = False
 
     def __call__(
         self, order: IntArray, fusion_group: IntArray, at_most_s: float = math.inf
     ) -> CheapestSlicing | None:
-        """``None`` where no slicing whose cuts take ``at_most_s`` or less fits in memory."""
+        """Returns ``None`` if no slicing whose cuts take ``at_most_s`` or less fits in memory."""
         at_most_s = min(at_most_s, self.cap_s)
         args = (self.instance.tables, order, fusion_group)
         slicing = self._slice(*args, at_most_s=at_most_s)
@@ -110,18 +110,18 @@ class Slicer:
 
 
 def streams_weights(slicing: Slicing, reached_s: float) -> bool:
-    """Whether streamed weights, left out of its cost, make a plan slower than its cuts."""
+    """Returns whether streamed weights, which its cost ignores, make the plan slower than its cuts."""
     return reached_s > slicing.interval_s * STREAMS
 
 
 def charged_slicing(slicing: Slicing, reached_s: float, at_most_s: float, cut: Callable[..., Any]) -> Any:
-    """The cheapest slicing charged for the weights it streams, if ``slicing`` streams any.
+    """Returns the cheapest slicing with streamed weights in its cost, if ``slicing`` streams any.
 
     Args:
-      slicing: the cheapest with streamed weights left out.
-      reached_s: what its plan takes.
-      at_most_s: do not look for slicings as slow as this.
-      cut: charges for streamed weights, given ``at_least_s`` and ``at_most_s``.
+      slicing: the cheapest without streamed weights.
+      reached_s: the interval of its plan.
+      at_most_s: ignore slicings that take this long or longer.
+      cut: slices with streamed weights, given ``at_least_s`` and ``at_most_s``.
     """
     if not streams_weights(slicing, reached_s):
         return None
@@ -129,7 +129,7 @@ def charged_slicing(slicing: Slicing, reached_s: float, at_most_s: float, cut: C
 
 
 def cheapest_slicing(instance: Instance, order: IntArray, fusion_group: IntArray) -> CheapestSlicing:
-    """The best slicing without relays; the greedy one where no slicing fits in memory."""
+    """Returns the best slicing without relays; the greedy slicing if none fits in memory."""
     passing: Passing = "adjacent" if instance.is_adjacent else "free"
     best = Slicer(instance, passing)(order, fusion_group)
     if best is not None:

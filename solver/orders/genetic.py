@@ -1,8 +1,8 @@
 """Biased random-key genetic search: the strongest published rival for slicing orders.
 
-A genome has keys in [0, 1). Of an order it has a key a kernel: list scheduling by key makes the
-order, slicing the plan. Of order and kernels at once it has two keys an op: one for its place, one for
-its wish to share a kernel with what it reads (:mod:`go_opt.env.kernels.priority_fusion`).
+A genome has keys in [0, 1). For an order it has one key per kernel: list scheduling by key makes the
+order, slicing the plan. For order and kernels together it has two keys per op: one for its place, one
+for its wish to share a kernel with its producers (:mod:`go_opt.env.kernels.priority_fusion`).
 Gonçalves and Resende, "Biased random-key genetic algorithms for combinatorial
 optimization", J. Heuristics 2011; used with slicing by Archer et al., "Pipeline
 parallelism for neural networks", ICML 2024. Axes: ``M`` kernels, ``N`` ops.
@@ -26,7 +26,7 @@ MUTANT_SHARE: Final = 0.15
 ELITE_BIAS: Final = 0.7  # chance that a child takes a key from its elite parent
 POPULATION: Final = 64
 # Wishes in [0, 1) become priorities in [-FUSION_RANGE, FUSION_RANGE): a quarter of them
-# take an op off its default kernel, a quarter let it join another.
+# remove an op from its default kernel, a quarter let it join another.
 FUSION_RANGE: Final = 2.0
 APART, AS_BY_DEFAULT, JOINED = 0.0, 0.5, 1.0  # wishes
 
@@ -41,12 +41,12 @@ def genetic_search(
     seed: int,
     first: Keys | None = None,
 ) -> tuple[float, Keys]:
-    """The least cost and its keys after ``evaluations`` calls of ``cost``.
+    """Returns the least cost and its keys after ``evaluations`` calls of ``cost``.
 
     Args:
-      cost: of a genome; infinite where it decodes to no valid plan.
+      cost: returns the cost of a genome; infinite if it decodes to no valid plan.
       num_keys: keys of a genome, each in [0, 1).
-      first: [num_keys] or [F, num_keys] genomes to start with among the random ones.
+      first: [num_keys] or [F, num_keys] genomes for the first generation; the others are random.
     """
     evolution = Evolution(num_keys, seed=seed, first=first, population=min(POPULATION, evaluations))
     best_cost, best = math.inf, evolution.genomes[0]
@@ -64,8 +64,8 @@ def genetic_search(
 class Evolution:
     """Generations of genomes; arguments as for :func:`genetic_search`.
 
-    Whoever costs no less than the worst elite does not become one: its cost need not be known.
-    Genomes may be written over before their costs are known.
+    A genome that costs no less than the worst elite cannot become an elite, so its exact cost is not
+    needed. The caller may overwrite genomes before it evaluates them.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class Evolution:
         self._rng = np.random.default_rng(seed)
         self._elites = max(1, int(population * ELITE_SHARE))
         self._mutants = int(population * MUTANT_SHARE)
-        self.genomes = self._rng.random((population, num_keys))  # [B, num_keys] new ones, to be costed
-        self.worst_elite = math.inf  # its cost
+        self.genomes = self._rng.random((population, num_keys))  # [B, num_keys] to be evaluated
+        self.worst_elite = math.inf  # cost of the worst elite
         if first is not None:
             known = np.atleast_2d(first)[:population]
             self.genomes[: len(known)] = known
@@ -83,7 +83,7 @@ class Evolution:
         self._kept_costs = np.empty(0)
 
     def advance(self, costs: FloatArray) -> None:
-        """The next generation, once it is known what ``genomes`` cost."""
+        """Makes the next generation, given the costs of ``genomes``."""
         genomes = np.concatenate([self._kept, self.genomes])
         costs = np.concatenate([self._kept_costs, costs])
         by_cost = np.argsort(costs, kind="stable")
@@ -94,7 +94,7 @@ class Evolution:
         self.genomes = np.concatenate([self._rng.random((self._mutants, genomes.shape[1])), children])
 
     def _children(self, genomes: Keys, number: int) -> Keys:
-        """Uniform crossover of an elite with one of the rest, biased to the elite's keys."""
+        """Returns uniform crossovers of an elite and a non-elite, biased to the elite's keys."""
         rng, elites = self._rng, self._elites
         elite = genomes[rng.integers(0, elites, number)]
         other = genomes[rng.integers(min(elites, len(genomes) - 1), len(genomes), number)]
@@ -102,7 +102,7 @@ class Evolution:
 
 
 def order_keys(order: IntArray, fusion_group: IntArray) -> Keys:
-    """[M] keys in (0, 1) of kernels by which list scheduling gives ``order``."""
+    """Returns kernel keys [M] in (0, 1) for which list scheduling gives ``order``."""
     place = number_kernels(order, fusion_group)
     keys = np.empty(int(place.max()) + 1)
     keys[fusion_group] = 1.0 - (place + 1.0) / (len(keys) + 1.0)
@@ -110,7 +110,7 @@ def order_keys(order: IntArray, fusion_group: IntArray) -> Keys:
 
 
 def joint_keys(case: Instance, order: IntArray, fusion_group: IntArray) -> Keys:
-    """[2 N] by which ``order`` comes out, and its kernels but for those cut through or joined in part."""
+    """Returns keys [2 N] that decode to ``order`` and its kernels, except kernels split or joined in part."""
     source, reader = case.graph.edge_src, case.graph.edge_dst
     is_default = case.fusion_group[source] == case.fusion_group[reader]
     is_joint = fusion_group[source] == fusion_group[reader]
@@ -122,6 +122,6 @@ def joint_keys(case: Instance, order: IntArray, fusion_group: IntArray) -> Keys:
 
 
 def decoded(case: Instance, keys: Keys) -> tuple[IntArray, IntArray]:
-    """Kernels [N] and order [N] of a genome [2 N]."""
+    """Returns the kernels [N] and the order [N] of a genome [2 N]."""
     place, wish = np.split(keys, 2)
     return schedule(case, place, (2.0 * wish - 1.0) * FUSION_RANGE)

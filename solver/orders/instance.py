@@ -1,4 +1,4 @@
-"""A graph on a target, with what every method that proposes plans needs of it."""
+"""A graph on a target, with the data that every method that proposes plans needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from go_opt.model.graph import Graph
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """Axis ``N`` ops. The order of storage and its greedy fusion are the defaults."""
+    """A graph on a target with its default order and kernels. Axis ``N`` ops."""
 
     graph: Graph
     target: Target
@@ -25,17 +25,17 @@ class Instance:
 
     @property
     def is_adjacent(self) -> bool:
-        """Whether slicing must obey the adjacent rule: where the target has a triangle rule."""
+        """Whether slicing must obey the adjacent rule: true if the target has a triangle rule."""
         return self.target.constraints.triangle != "off"
 
     @property
     def min_chips(self) -> int:
-        """Chips that a placement must use at least."""
+        """The least number of chips that a placement must use."""
         return self.target.num_chips if self.target.constraints.no_skip == "all" else 1
 
 
 def instance(graph: Graph, target: Target) -> Instance:
-    """Cost ``graph`` on ``target`` and fuse it by default."""
+    """Returns ``graph`` on ``target`` with cost tables and default fusion."""
     roles = loop_roles(graph)
     order = np.arange(graph.num_ops, dtype=np.int32)
     return Instance(graph, target, cost_tables(graph, target), roles, order, greedy_fusion(roles, order))

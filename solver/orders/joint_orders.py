@@ -1,9 +1,9 @@
-"""Genetic search for orders and kernels at once, by priorities of both.
+"""Genetic search for orders and kernels together, by priorities of both.
 
-A genome (:mod:`go_opt.solver.orders.genetic`) has two keys an op. Kernels joined across branches keep
-tensors out of memory; where that binds, nothing else finds such plans.
+A genome (:mod:`go_opt.solver.orders.genetic`) has two keys per op. Kernels joined across branches keep
+tensors out of memory; where memory is the bottleneck, no other method finds such plans.
 
-Only genomes that can beat the worst elite are sliced for good.
+Only genomes that can beat the worst elite are sliced completely.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from go_opt.solver.orders.orders import starting_orders
 def joint_orders(
     slicer: Slicer, *, seed: int, known: Callable[[], OrderPlan | None] = lambda: None
 ) -> Iterator[OrderPlan | None]:
-    """Endless, one for each slicing tried: its plan, or ``None`` where it is of no use to the search.
+    """Yields, without end, the plan of each slicing tried, or ``None`` if the search rejects it.
 
     Args:
-      known: the best plan of others; the search goes on from it where it has none as good.
+      known: returns the best plan of other methods; the search adopts it if it is better.
     """
     case, trial = slicer.instance, _Trial(slicer)
     first = _first(case, seed)
@@ -47,7 +47,7 @@ def joint_orders(
             trial.best_s = of_others.interval_s
             genomes[0] = joint_keys(case, of_others.order, of_others.fusion_group)
         costs_s = np.full(len(genomes), math.inf)
-        for i, keys in enumerate(genomes):  # those that cannot become elites are not costed
+        for i, keys in enumerate(genomes):  # genomes that cannot become elites keep infinite costs
             plan, costs_s[i] = trial.plan(keys, evolution.worst_elite)
             yield plan
         evolution.advance(costs_s)
@@ -55,13 +55,13 @@ def joint_orders(
 
 @dataclass
 class _Trial:
-    """Slices what genomes decode to."""
+    """Slices the decoded genomes."""
 
     slicer: Slicer
     best_s: float = math.inf
 
     def plan(self, keys: Keys, worst_elite_s: float) -> tuple[OrderPlan | None, float]:
-        """By a genome [2 N]: its plan where it is of use, and its cost to the evolution."""
+        """Returns the plan of a genome [2 N], or ``None`` if rejected, and its cost for the evolution."""
         kernels, order = decoded(self.slicer.instance, keys)
         at_most_s = min(worst_elite_s * BETTER, self.best_s * HOPELESS)
         sliced = self.slicer(order, kernels, at_most_s)
@@ -73,7 +73,7 @@ class _Trial:
 
 
 def _first(case: Instance, seed: int) -> Keys:
-    """Genomes of four kinds in turn: what is known of orders, of kernels, of both, of none."""
+    """Returns genomes of four kinds in turn: known or random orders; default, joined or random kernels."""
     rng, num_ops = np.random.default_rng((seed, 5)), case.graph.num_ops
     orders = chain([case.order], starting_orders(case, case.fusion_group, seed))
     default, joined = np.full(num_ops, AS_BY_DEFAULT), np.full(num_ops, JOINED)

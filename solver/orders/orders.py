@@ -1,7 +1,7 @@
-"""Execution orders worth slicing: by position, depth, height, and structured random keys.
+"""Execution orders for slicing: by position, depth, height, and structured random keys.
 
-Independent noise on each op's key makes orders that cut badly; a random linear mix of
-op features makes orders with structure, and finds far better ones per sample.
+Independent noise on each op's key makes orders that cut badly. A random linear mix of
+op features makes structured orders, which are far better per sample.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from go_opt.solver.orders.instance import Instance
 
 
 def fixed_orders(graph: Graph, fusion_group: IntArray) -> Iterator[tuple[str, IntArray]]:
-    """``(name, order)`` of the depth-first-come and the critical-path-first list schedules."""
+    """Yields ``(name, order)`` of the list schedules by least depth and by greatest height."""
     kernel_of = _kernels(graph, fusion_group)
     yield "depth order", list_schedule(graph, kernel_of, -largest_by_kernel(kernel_of, depth(graph)))
     yield "height order", list_schedule(graph, kernel_of, largest_by_kernel(kernel_of, height(graph)))
 
 
 def starting_orders(instance: Instance, fusion_group: IntArray, seed: int) -> Iterator[IntArray]:
-    """Endless orders for a search to start with, beside the default one: the fixed ones, then random ones."""
+    """Yields, without end, start orders for a search: the fixed orders, then random orders."""
     yield from (order for _, order in fixed_orders(instance.graph, fusion_group))
     yield from random_orders(instance.graph, instance.tables, fusion_group, seed)
 
 
 def random_orders(graph: Graph, tables: CostTables, fusion_group: IntArray, seed: int) -> Iterator[IntArray]:
-    """Endless list schedules by random linear mixes of kernel features."""
+    """Yields, without end, list schedules by random linear mixes of kernel features."""
     rng = np.random.default_rng(seed)
     kernel_of = _kernels(graph, fusion_group)
     features = kernel_features(graph, tables, kernel_of)
@@ -41,7 +41,7 @@ def random_orders(graph: Graph, tables: CostTables, fusion_group: IntArray, seed
 
 
 def kernel_features(graph: Graph, tables: CostTables, kernel_of: IntArray) -> FloatArray:
-    """[M, 6] standardised: position, depth, height, log seconds, log bytes out, fan-out."""
+    """Returns standardised features [M, 6]: position, depth, height, log seconds, log bytes out, fan-out."""
     columns = np.stack(
         [
             np.arange(graph.num_ops, dtype=np.float64),
@@ -58,14 +58,14 @@ def kernel_features(graph: Graph, tables: CostTables, kernel_of: IntArray) -> Fl
 
 
 def _kernels(graph: Graph, fusion_group: IntArray) -> IntArray:
-    """[N] kernels numbered along an order in which each stands together, by first ops as far as may be."""
+    """Returns kernels [N], numbered along an order of whole kernels, by first ops where possible."""
     _, first, group = np.unique(fusion_group, return_index=True, return_inverse=True)
     kernel: IntArray = group.astype(np.int32)
     return number_kernels(list_schedule(graph, kernel, -first.astype(np.float64)), kernel)
 
 
 def largest_by_kernel(kernel_of: IntArray, values: FloatArray) -> FloatArray:
-    """[M] the largest of ``values`` [N] over the ops of each kernel."""
+    """Returns the largest [M] of ``values`` [N] over the ops of each kernel."""
     largest = np.full(int(kernel_of.max()) + 1, -np.inf)
     np.maximum.at(largest, kernel_of, values)
     return largest
@@ -74,6 +74,6 @@ def largest_by_kernel(kernel_of: IntArray, values: FloatArray) -> FloatArray:
 def schedule(
     instance: Instance, schedule_priority: FloatArray, fusion_priority: FloatArray
 ) -> tuple[IntArray, IntArray]:
-    """Kernels [N] and order [N] by the priorities [N] of the ops; neutral ones give the defaults."""
+    """Returns kernels [N] and order [N] for op priorities [N]; neutral priorities give the defaults."""
     group = priority_fusion(instance.graph, instance.roles, instance.fusion_group, fusion_priority)
     return group, list_schedule(instance.graph, group, largest_by_kernel(group, schedule_priority))

@@ -1,1 +1,1 @@
-"""What is placed: units, their traffic and sequence, and what the user asks of them."""
+"""The placement problem: units, kernel sequences and the user's constraints."""

@@ -1,4 +1,4 @@
-"""Chips for stages whose ops are given: replicated as the least interval asks for."""
+"""Chips for stages whose ops are given: the replication that gives the least interval."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _ROUNDING: Final = 1e-12
 
 
 def allotted_chips(work_s: FloatArray, num_chips: int, floor_s: float = 0.0) -> LongArray:
-    """[S] chips of each stage, as few as the least interval allows.
+    """Returns the fewest chips [S] of each stage that reach the least interval.
 
     Args:
-      work_s: [S] seconds of each stage on one chip; ``num_chips`` are at least as many.
-      floor_s: the interval below which more chips are of no use.
+      work_s: [S] seconds of each stage on one chip; ``num_chips`` must be at least S.
+      floor_s: a lower bound on the interval, which more chips cannot improve.
     """
     size = share_chips(np.asarray(work_s, dtype=np.float64), num_chips)
     interval_s = max(float((work_s / size).max()), floor_s)
@@ -28,7 +28,7 @@ def allotted_chips(work_s: FloatArray, num_chips: int, floor_s: float = 0.0) -> 
 
 @compiled
 def share_chips(work_s: FloatArray, num_chips: int) -> LongArray:
-    """[S] sizes of stages that have so many chips in all, one each at least: the least of the longest."""
+    """Returns sizes [S] that divide ``num_chips`` among stages, at least one each, for the least interval."""
     size = np.ones(len(work_s), np.int64)
     for _ in range(num_chips - len(work_s)):
         longest = 0

@@ -1,4 +1,4 @@
-"""User constraints op by op: chips left open, ops that share a chip, edges that must rise, limits.
+"""User constraints by op: allowed chips, ops that share a chip, edges that must rise, limits.
 
 Axes: ``N`` ops, ``D`` chips, ``E`` edges of the graph.
 """
@@ -31,15 +31,15 @@ Ops = LongArray
 
 @dataclass(frozen=True, eq=False)
 class OpConstraints:
-    """Constraints on a graph and a target, each with the ops it is about."""
+    """Constraints on a graph and a target, each with its ops."""
 
     graph: Graph
     target: Target
     constraints: tuple[UserConstraint, ...]
-    ops: tuple[Ops, ...]  # of each constraint, ascending; none of a limit
+    ops: tuple[Ops, ...]  # of each constraint, ascending; empty for a limit
 
     def subset(self, kept: Sequence[int]) -> OpConstraints:
-        """The constraints of these numbers alone."""
+        """Returns only the constraints with the indices ``kept``."""
         constraints = tuple(self.constraints[i] for i in kept)
         return OpConstraints(self.graph, self.target, constraints, tuple(self.ops[i] for i in kept))
 
@@ -49,7 +49,7 @@ class OpConstraints:
 
     @cached_property
     def allowed(self) -> BoolArray:
-        """[N, D] True where kinds, pins and forbids let an op, and clones of it, run."""
+        """[N, D] True where kinds, pins and forbids allow an op and its clones to run."""
         allowed = np.ones((self.graph.num_ops, self.target.num_chips), np.bool_)
         for q, kind in enumerate(self.target.kinds):
             if kind.name in self.graph.excluded:
@@ -80,10 +80,10 @@ class OpConstraints:
         return rise
 
     def shared_chips(self, group: IntArray) -> IntArray:
-        """[N] ``group`` with the groups joined that must share a chip.
+        """Returns ``group`` [N] after joining the groups that must share a chip.
 
-        These are groups with colocated ops; and, where dataflow is acyclic, groups on a cycle of
-        groups, since what lies between ops of one chip lies on it too.
+        These are groups with colocated ops and, if dataflow is acyclic, groups on a cycle of
+        groups: ops on a path between ops of one chip must run on that chip.
         """
         joined = group.copy()
         for ops in self.colocated:
@@ -92,8 +92,6 @@ class OpConstraints:
         if not self.colocated or not self.target.constraints.acyclic:
             return joined
         import networkx as nx  # slow to load, and seldom needed
-
-        # Few plans have constraints, and networkx takes a while to load.
 
         source, reader = joined[self.graph.edge_src], joined[self.graph.edge_dst]
         between = np.unique(np.stack([source, reader], axis=1)[source != reader], axis=0)
@@ -104,11 +102,11 @@ class OpConstraints:
 
 
 def op_constraints(graph: Graph, target: Target, constraints: Sequence[UserConstraint]) -> OpConstraints:
-    """``constraints`` on ``graph`` and ``target``.
+    """Returns ``constraints`` with their ops in ``graph``.
 
     Raises:
-      InvalidInputError: a pattern matches no op, a chip is unknown, or chips have no order and
-        a constraint is about it.
+      InvalidInputError: a pattern matches no op, a chip is unknown, or a constraint needs ordered
+        chips and the target has none.
     """
     constraints = checked_constraints(constraints)
     for constraint in constraints:

@@ -15,12 +15,12 @@ from go_opt.solver.problem.user_constraints import Ops
 
 
 def match_ops(graph: Graph, ops: Ops, what: object) -> LongArray:
-    """The ops meant, ascending; ``what`` names the constraint in errors.
+    """Returns the ops that ``ops`` names, ascending; ``what`` names the constraint in errors.
 
-    A name that exists means that op, even where it is a regular expression too.
+    An existing op name means that op, even if the name is also a regular expression.
 
     Raises:
-      InvalidInputError: nothing matches, or it is no regular expression.
+      InvalidInputError: a pattern matches no op, or is not a regular expression.
     """
     patterns = [ops] if isinstance(ops, str) else list(ops)
     if not patterns:

@@ -1,4 +1,4 @@
-"""What becomes of a tensor that passes a chip between its producer's and a reader's.
+"""How tensors are treated that pass a chip between their producer's chip and a reader's chip.
 
 A tensor with home chip a and farthest reader chip c > a passes chips a + 1 … c - 1,
 whether or not they read it too.

@@ -1,4 +1,4 @@
-"""The placement problem as flat arrays: units, who reads whom, and which rules hold.
+"""The placement problem as flat arrays: units, edges between units, and rules.
 
 A variable is a *unit*: an op, or a kernel whose ops share a chip. Its value is a chip
 ``f(u)`` in 0 … D - 1. Axes: ``U`` units, ``N`` ops, ``E`` edges between units, ``D`` chips,
@@ -34,8 +34,8 @@ class PlacementProblem(NamedTuple):
     successor: IntArray  # [E] units that read unit u: ascending, unique, never u itself
     predecessor_ptr: LongArray  # [U + 1]
     predecessor: IntArray  # [E] units that unit u reads: ascending, unique, never u itself
-    rise: LongArray  # [E] least f(v) - f(u), beside successor: 1 at a cut point of the user, else 0
-    topological: IntArray  # [U] units, each behind all it reads
+    rise: LongArray  # [E] least f(v) - f(u), parallel to successor: 1 at a user's cut point, else 0
+    topological: IntArray  # [U] units, each after all its producers
     component: IntArray  # [U] weak component, numbered 0 … C - 1 along the units
     num_components: int  # C
     chip_kind: IntArray  # [D]
@@ -60,11 +60,11 @@ def placement_problem(
     *,
     cycles_are_legal: bool = False,
 ) -> PlacementProblem:
-    """The units of ``graph`` on ``target``: its kernels, or its ops where none are given.
+    """Returns the problem of ``graph`` on ``target``; units are its kernels, or its ops by default.
 
     Args:
-      fusion_group: [N] kernel of each op, any numbers; units count along the op order.
-      cycles_are_legal: units are no kernels but share a chip, so they may read each other;
+      fusion_group: [N] kernel of each op, any numbers; units are numbered by their first ops.
+      cycles_are_legal: units are not kernels but sets of ops on one chip, which may read each other;
         ``topological`` is then any order.
 
     Raises:
@@ -99,30 +99,30 @@ def placement_problem(
 
 
 def most_chips_adjacent(problem: PlacementProblem) -> int:
-    """The most chips a placement under the adjacent rule can use, at most ``D``.
+    """Returns the most chips a placement under the adjacent rule can use, at most ``D``.
 
     The rule is a system of difference constraints: ``f(v) - f(u) <= 1`` and
     ``f(u) - f(v) <= 0`` for every edge. The largest ``f(t) - f(s)`` is therefore the shortest
-    path from s to t where an edge costs 1 forward and 0 backward; a weak component uses
-    all chips between its lowest and its highest, so the longest of these shortest paths,
-    plus 1. Components constrain each other in nothing and may lie side by side: sum over them.
+    path from s to t, where an edge costs 1 forward and 0 backward. A weak component uses all
+    chips between its lowest and its highest, so its width is the longest of these shortest paths
+    plus 1. Components are independent and may use separate chips, so the widths add up.
     """
     width = component_width(problem, span_from_sources(problem))
     return min(problem.num_chips, int(width.sum()))
 
 
 def component_width(problem: PlacementProblem, span: IntArray) -> IntArray:
-    """[C] the most chips each component can use, from its sources' spans; at most ``D``."""
+    """Returns the most chips [C] each component can use, from its sources' spans; at most ``D``."""
     width = np.zeros(problem.num_components, dtype=np.int32)
     np.maximum.at(width, problem.component, span + 1)
     return width
 
 
 def span_from_sources(problem: PlacementProblem) -> IntArray:
-    """[U] for a source s the largest ``f(t) - f(s)`` of any t, at most ``D - 1``; -1 for others.
+    """Returns [U] for a source s the largest ``f(t) - f(s)`` of any t, at most ``D - 1``; -1 for others.
 
-    Going back to an ancestor is free, so no unit is further from s than from a source
-    above it: sources are enough.
+    Steps back to an ancestor are free, so each unit's distance is at most that from one of its
+    source ancestors: sources are enough.
     """
     return _span_from_sources(problem)
 
@@ -137,7 +137,7 @@ def _number_along(fusion_group: IntArray | None, num_ops: int) -> IntArray:
 
 
 def _unit_edges(graph: Graph, unit_of_op: IntArray) -> tuple[IntArray, IntArray]:
-    """Edges between units, each once, by source and then by reader."""
+    """Returns edges between units, each once, sorted by source and then by reader."""
     pairs = np.stack([unit_of_op[graph.edge_src], unit_of_op[graph.edge_dst]], axis=1)
     pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
     return pairs[:, 0], pairs[:, 1]
@@ -148,7 +148,7 @@ def _rows(row: IntArray, entry: IntArray, num_rows: int) -> tuple[LongArray, Int
 
 
 def _topological(graph: Graph, unit_of_op: IntArray, num_units: int) -> IntArray:
-    """[U] of all units that may come next always the lowest."""
+    """Returns the topological order [U] that always takes the lowest ready unit."""
     along = unit_of_op[list_schedule(graph, unit_of_op, -np.arange(num_units, dtype=np.float64))]
     if len(along) < graph.num_ops:
         stuck = np.setdiff1d(np.arange(num_units), along)[0]
@@ -232,10 +232,10 @@ def _last_level(
     level: IntArray,
     following: IntArray,
 ) -> int:
-    """Levels of the 0-1 shortest paths from ``source``, at most ``D - 1``.
+    """Returns the last level of the 0-1 shortest paths from ``source``, at most ``D - 1``.
 
-    ``level[0]`` is the source. A unit first met by a step forward may turn out to be
-    reached for nothing within the level; what is left of it in ``following`` is passed over.
+    ``level[0]`` is the source. A unit first reached by a step forward may later be reached within
+    the current level at no cost. Its entry in ``following`` is then skipped.
     """
     depth = 0
     size = 1

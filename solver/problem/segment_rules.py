@@ -1,7 +1,7 @@
-"""What the user's constraints ask of the segments of a kernel sequence.
+"""The user's constraints as rules for the segments of a kernel sequence.
 
-Pins and forbids say what a chip may hold, colocation where no cut falls, cut points where one
-does. Limits of chips are not among them: a slicing is filtered by those afterwards.
+Pins and forbids restrict the ops of a chip, colocation forbids cuts, and cut points require
+cuts. Chip limits are not included: slicings are filtered by them afterwards.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Numbers = IntArray | LongArray  # of ops
 
 
 class SegmentRules(TypedDict, total=False):
-    """Everything is open that is not given. Axes: ``N`` ops, ``D`` chips."""
+    """Rules that are not given do not restrict. Axes: ``N`` ops, ``D`` chips."""
 
-    allowed: BoolArray | None  # [D, N] ops each chip may hold
+    allowed: BoolArray | None  # [D, N] ops each chip may run
     colocated: Sequence[Numbers]  # sets of ops that share a chip
-    rising: Numbers | None  # [2, ...] edges whose reader lies on a later chip than their source
+    rising: Numbers | None  # [2, ...] edges whose reader must be on a later chip than their source
 
 
 def segment_rules(asked: OpConstraints) -> SegmentRules:
-    """The rules of ``asked``, limits left out."""
+    """Returns the rules of ``asked``, without chip limits."""
     rises = asked.rise > 0
     return SegmentRules(
         allowed=np.ascontiguousarray(asked.allowed.T),
@@ -36,7 +36,7 @@ def segment_rules(asked: OpConstraints) -> SegmentRules:
 
 
 def latest_ends(kernel_of: IntArray, num_kernels: int, rising: Numbers | None) -> LongArray:
-    """[M + 1] a segment that starts at a cut may end up to here."""
+    """Returns [M + 1] the last cut where a segment that starts at each cut may end."""
     latest = np.full(num_kernels + 1, num_kernels, dtype=np.int64)
     if rising is not None:
         np.minimum.at(latest, kernel_of[rising[0]], kernel_of[rising[1]])
@@ -45,7 +45,7 @@ def latest_ends(kernel_of: IntArray, num_kernels: int, rising: Numbers | None) -
 
 
 def may_be_cut(kernel_of: IntArray, num_kernels: int, colocated: Sequence[Numbers]) -> BoolArray:
-    """[M + 1] whether a cut may fall before each kernel, or behind the last."""
+    """Returns [M + 1] whether a cut is allowed before each kernel, and after the last."""
     open_cuts = np.ones(num_kernels + 1, dtype=np.bool_)
     for ops in colocated:
         open_cuts[kernel_of[ops].min() + 1 : kernel_of[ops].max() + 1] = False

@@ -1,7 +1,7 @@
-"""A sequence of kernels along an order, with everything slicing asks of it.
+"""A sequence of kernels along an order, with all data that slicing needs.
 
-Positions: kernel ``m`` stands between cut ``m`` and cut ``m + 1``; a segment ``[i, j)``
-holds kernels i … j - 1. Axes: ``M`` kernels, ``N`` ops, ``Q`` chip kinds.
+Positions: kernel ``m`` is between cut ``m`` and cut ``m + 1``; a segment ``[i, j)``
+consists of kernels i … j - 1. Axes: ``M`` kernels, ``N`` ops, ``Q`` chip kinds.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class KernelSequence(NamedTuple):
     kernel_s: FloatArray  # [Q, M] seconds of each kernel on each kind
     can_run: BoolArray  # [Q, M] True where the kind may run the kernel
     crossing_bytes: LongArray  # [M + 1] produced before a cut and read after it
-    reach: LongArray  # [M + 1] a segment that starts here may end from here on
+    reach: LongArray  # [M + 1] the first cut where a segment that starts at each cut may end
     host_in_bytes: LongArray  # [M] inputs read, each input at each kernel reading it
     host_out_bytes: LongArray  # [M] outputs produced
-    again_kernel: LongArray  # [A] kernels that read an input another one read before,
-    again_before: LongArray  # [A] … the reader before each,
-    again_bytes: LongArray  # [A] … and the bytes one segment with both pays once
+    again_kernel: LongArray  # [A] kernels that read an input that an earlier kernel also reads
+    again_before: LongArray  # [A] the previous reader of that input
+    again_bytes: LongArray  # [A] bytes that a segment with both readers transfers only once
     input_bytes: int  # all inputs, each once
     adjacent: bool  # whether every edge may span at most one chip
 
@@ -46,11 +46,11 @@ def kernel_sequence(
     *,
     adjacent: bool,
 ) -> KernelSequence:
-    """Cost the kernels of ``fusion_group`` along ``order``.
+    """Returns the kernels of ``fusion_group`` along ``order`` with their costs.
 
-    With ``adjacent`` every edge may span at most one chip, so a segment after a cut must
-    reach the last reader of every tensor crossing that cut: it may end from
-    ``reach`` on. Without, it may end anywhere.
+    With ``adjacent`` every edge may span at most one chip, so the segment after a cut must
+    reach the last reader of every tensor that crosses the cut: ``reach`` is its first
+    allowed end. Otherwise a segment may end anywhere.
     """
     kernel_of = number_kernels(order, fusion_group)
     num_kernels = int(kernel_of.max()) + 1
@@ -78,7 +78,7 @@ def kernel_sequence(
 
 
 def _repeated_input_reads(tables: CostTables, kernel_of: IntArray) -> tuple[LongArray, LongArray, LongArray]:
-    """Consecutive pairs of kernels that read the same input, sorted by the later one."""
+    """Returns consecutive pairs of kernels that read the same input, sorted by the later kernel."""
     is_input = tables.tensor_kind[tables.reader_tensor] == INPUT
     reads = unique_pairs(tables.reader_tensor[is_input], kernel_of[tables.reader_op[is_input]])
     is_again = reads[1:, 0] == reads[:-1, 0]
@@ -89,10 +89,10 @@ def _repeated_input_reads(tables: CostTables, kernel_of: IntArray) -> tuple[Long
 
 
 def unique_pairs(a: NDArray[np.integer], b: NDArray[np.integer]) -> LongArray:
-    """[P, 2] the pairs of ``a`` and ``b``, none of them negative, each once and ascending."""
+    """Returns the distinct pairs [P, 2] of ``a`` and ``b``, ascending; all values must be >= 0."""
     if len(a) == 0:
         return np.zeros((0, 2), dtype=np.int64)
-    # As one number each: sorting rows takes several times as long.
+    # Encode each pair as one number: sorting rows takes several times as long.
     above = np.int64(b.max()) + 1
     return np.stack(np.divmod(np.unique(a.astype(np.int64) * above + b), above), axis=1)
 

@@ -1,4 +1,4 @@
-"""The weights that no memory can hold, and what they take of the interval."""
+"""Weights that exceed all memories together, and their lower bound on the interval."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from go_opt.model.graph import INPUT, WEIGHT
 
 
 def least_host_s(tables: CostTables, divisible: BoolArray | None = None, *, forwards: bool) -> float:
-    """What inputs and weights that no memory can hold take of the interval, where transfers overlap.
+    """Returns a lower bound on the interval from inputs and streamed weights, where transfers overlap.
 
-    Where the D chips of a stage may forward what the host sends them, a byte crosses the host's link for
-    one inference in D at least, and each link between chips within an interval T carries ``T / link``
-    bytes: stages of k chips stream at most ``k T / link`` that are forwarded, and ``T / host`` that are not.
+    If the D chips of a stage may forward weights, each byte crosses the host's link at least once per
+    D inferences. Each link between chips carries ``T / link`` bytes within an interval T. So stages of k
+    chips stream at most ``k T / link`` forwarded bytes, and ``T / host`` bytes directly.
 
     Args:
       divisible: [N] ops that may be split.
@@ -31,31 +31,31 @@ def least_host_s(tables: CostTables, divisible: BoolArray | None = None, *, forw
 
 
 def may_forward(tables: CostTables) -> bool:
-    """Whether stages may forward weights: on rings, where transfers overlap compute."""
+    """Returns whether stages may forward weights: on rings where transfers overlap compute."""
     return tables.is_ring and tables.overlap and tables.num_chips > 1
 
 
 def forwarded_bytes_per_s(tables: CostTables) -> float:
-    """All stages together can forward no more, an inference a second."""
+    """Returns an upper bound on the forwarded bytes per second of all stages together."""
     return tables.num_chips / float(tables.link_s_per_byte.min())
 
 
 def least_streamed_bytes(tables: CostTables, divisible: BoolArray | None = None, sharers: int = 1) -> float:
-    """Bytes a sample must stream because all memories together cannot hold the weights.
+    """Returns the bytes each inference must stream because the weights exceed all memories together.
 
-    Each weight is held or streamed at least once; the cheapest way to shed the excess,
-    fractions of weights allowed, is by least touched per stored byte.
+    Each weight is resident or streamed at least once. The cheapest way to remove the excess,
+    with fractions of weights allowed, is by least touched bytes per stored byte.
 
     Args:
-      divisible: [N] ops that may be split, so that no chip need hold all of a weight of theirs.
-      sharers: chips that share what they stream of weights that are read as a whole.
+      divisible: [N] ops that may be split, so that no chip needs all of their weights.
+      sharers: chips that share the streaming of weights that are read as a whole.
     """
     sizes = [_sizes(tables, np.ones(tables.num_ops, dtype=np.bool_), sharers)]
     if divisible is not None:
         sizes = [_sizes(tables, ~divisible, sharers), _sizes(tables, divisible, sharers)]
     always = 0.0
     for number, (stored, touched) in enumerate(sizes):
-        # A weight held nowhere streams on the chip of its greediest reader too.
+        # A weight too large for any chip streams; its largest reader needs the most bytes.
         never_fits = (stored > float(tables.sram_bytes.max())) & (number == 0)
         always += float(touched[never_fits].sum())
         sizes[number] = stored[~never_fits], touched[~never_fits]
@@ -71,7 +71,7 @@ def least_streamed_bytes(tables: CostTables, divisible: BoolArray | None = None,
 
 
 def _sizes(tables: CostTables, of_ops: BoolArray, sharers: int) -> tuple[FloatArray, FloatArray]:
-    """Bytes stored, and the most that an op touches for an inference, of the weights that some ops read."""
+    """Returns stored bytes, and the most bytes an op touches, of each weight that ``of_ops`` read."""
     is_read = of_ops[tables.reader_op]
     touched = np.zeros(len(tables.tensor_bytes))
     np.maximum.at(touched, tables.reader_tensor[is_read], tables.read_bytes[is_read])

@@ -1,7 +1,7 @@
 """The user's constraints; ops are given by name or by regular expression.
 
-``f(o)`` is the chip of op o. Clones of an op (design section 8) keep what is asked of where it
-runs, and count on their chip as any op does; relays count there as the kernels they are.
+``f(o)`` is the chip of op o. Clones of an op (design section 8) obey its constraints on chips,
+and count on their chip like any op. Relays count on their chip as kernels.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Forbid:
 
 @dataclass(frozen=True)
 class Colocate:
-    """The ops run on one chip: ``f(o) = f(p)`` for all o and p of them.
+    """The ops run on one chip: ``f(o) = f(p)`` for all o and p among the ops.
 
-    Where dataflow is acyclic so do all ops between them. It is also how to say that no cut
-    falls between ops.
+    If dataflow is acyclic, all ops between them run on that chip too. This constraint also
+    expresses that no cut falls between ops.
     """
 
     ops: Ops
@@ -74,10 +74,10 @@ class Colocate:
 
 @dataclass(frozen=True)
 class CutAfter:
-    """A chip ends after the ops: ``f(v) > f(u)`` for every edge (u, v) from one of them to an op beyond.
+    """A chip ends after the ops: ``f(v) > f(u)`` for every edge (u, v) from one of the ops to another op.
 
-    Beyond are the ops that are not among them. So whatever depends on them, directly or not,
-    runs on a later chip. Chips must have an order: rings and chains whose dataflow is acyclic.
+    So every other op that depends on them, directly or not, runs on a later chip. Chips must have
+    an order: rings and chains whose dataflow is acyclic.
     """
 
     ops: Ops
@@ -91,7 +91,7 @@ class CutAfter:
 
 @dataclass(frozen=True)
 class ChipLimit:
-    """What a chip may hold: bytes of weights, each tensor once, and seconds of kernels an inference."""
+    """Limits on a chip: bytes of weights, each tensor once, and seconds of kernels per inference."""
 
     chip: int
     at_most_bytes: float | None = None
@@ -119,7 +119,7 @@ class ChipLimit:
 LIMITS: Final = tuple(field.name for field in fields(ChipLimit) if field.name != "chip")
 
 UserConstraint = Pin | Forbid | Colocate | CutAfter | ChipLimit
-# By the names that kinds have in files and messages, in the order of files. Fields are called alike in both.
+# By the names in files and messages, in file order. Fields have the same names in files and classes.
 KINDS: Final[dict[str, type[UserConstraint]]] = {
     "pin": Pin,
     "forbid": Forbid,
@@ -130,10 +130,10 @@ KINDS: Final[dict[str, type[UserConstraint]]] = {
 
 
 def checked_constraints(constraints: Any) -> tuple[UserConstraint, ...]:
-    """What a caller gave as a sequence of constraints.
+    """Returns the caller's constraints as a tuple.
 
     Raises:
-      InvalidInputError: one of them is no constraint.
+      InvalidInputError: an entry is not a constraint.
     """
     if isinstance(constraints, str) or not isinstance(constraints, Sequence):
         raise _wrong(f"constraints must be a list of constraints, not {shown(constraints)}.")
@@ -145,7 +145,7 @@ def checked_constraints(constraints: Any) -> tuple[UserConstraint, ...]:
 
 
 def _set_ops(constraint: Pin | Forbid | Colocate | CutAfter) -> None:
-    """Keep ``ops`` as a tuple, so that equal constraints are equal and hashable."""
+    """Stores ``ops`` as a tuple, so that constraints compare by value and are hashable."""
     ops = (constraint.ops,) if isinstance(constraint.ops, str) else constraint.ops
     if not isinstance(ops, Sequence) or not all(isinstance(name, str) for name in ops):
         raise _wrong(f"ops must be a name or a list of names, not {shown(ops)}.")

@@ -1,1 +1,1 @@
-"""Domains, propagators and the search over them; FIX and SAMPLE."""
+"""Domains, propagators and the search that uses them; FIX and SAMPLE."""

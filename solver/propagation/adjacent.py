@@ -1,8 +1,8 @@
-"""The adjacent core of SAMPLE and FIX: placements under the adjacent rule, without ever failing.
+"""The adjacent core of SAMPLE and FIX: placements under the adjacent rule, without backtracking.
 
 The rule is ``f(u) <= f(v) <= f(u) + 1`` for every edge. It implies acyclic dataflow and the
-chip triangle rule in each of its forms; a weak component uses consecutive chips, so
-moving components down makes the chips used 0 … k - 1 (no skipping).
+chip triangle rule in each of its forms. A weakly connected component uses consecutive chips,
+so moving components down makes the used chips 0 … k - 1 (no skipping).
 
 Axes: ``S`` samples, ``U`` units, ``D`` chips.
 """
@@ -52,18 +52,18 @@ MAX_ANCHORINGS: Final = 8
 
 
 class AdjacentSamples(NamedTuple):
-    """Placements drawn, what each unit could choose from, and how each sample ended.
+    """Drawn placements, the domain of each unit, and the status of each sample.
 
-    ``drawn``, ``lowest`` and ``highest`` are what ``log_prob`` under other log-probabilities
-    needs. A status of
+    ``drawn``, ``lowest`` and ``highest`` determine ``log_prob`` under other log-probabilities.
+    The status is one of
 
     * ``DRAWN``: ``log_prob`` is exact;
-    * ``ANCHORED``: chips were left out, so some units were fixed first, whatever their rows
-      say, and the others drawn again; ``log_prob`` is that of the others, given those;
-    * ``GAPS``: the caller's bounds leave chips out as far as could be found, which is no
-      proof; the placement breaks the no-skip rule and no other. Under the prefix rule a
-      connected graph never ends so;
-    * ``CONTRADICTION``: no placement keeps the caller's bounds; the placement is -1.
+    * ``ANCHORED``: some chips stayed unused, so the search first fixed some units, ignoring their
+      rows, and drew the others again; ``log_prob`` is that of the others, given the fixed units;
+    * ``GAPS``: with the caller's bounds, no placement without unused chips was found, which is no
+      proof; the placement breaks only the no-skip rule. A connected graph never has this status
+      under the prefix rule;
+    * ``CONTRADICTION``: no placement meets the caller's bounds; the placement is -1.
     """
 
     placement: IntArray  # [S, U]
@@ -71,11 +71,11 @@ class AdjacentSamples(NamedTuple):
     status: CodeArray  # [S] index into STATUS
     drawn: NDArray[np.int16]  # [S, U] chips before components moved down
     lowest: NDArray[np.int16]  # [S, U] first chip of the unit's domain when it was visited
-    highest: NDArray[np.int16]  # [S, U] last chip of it
+    highest: NDArray[np.int16]  # [S, U] last chip of that domain
 
 
 class AdjacentFixes(NamedTuple):
-    """Proposals made valid; statuses as of :class:`AdjacentSamples`."""
+    """Repaired proposals; statuses as in :class:`AdjacentSamples`."""
 
     placement: IntArray  # [S, U]
     status: CodeArray  # [S] index into STATUS
@@ -91,19 +91,19 @@ def sample_adjacent(
     first_chip: ArrayLike | None = None,
     last_chip: ArrayLike | None = None,
 ) -> AdjacentSamples:
-    """Draw placements unit by unit, each from its row restricted to what is still possible.
+    """Draws placements unit by unit, each from its row restricted to its current domain.
 
-    Every placement within the rule and the bounds can be drawn where each of its chips
-    has mass. A row without mass on a domain counts as uniform there.
+    Every placement within the rule and the bounds can be drawn if each of its chips has mass.
+    A row without mass on a domain counts as uniform there.
 
     Args:
-      log_probs: [U, D], or [S, U, D] with rows of each sample's own; on any scale, -inf is no mass.
-      orders: how units are visited, or [S, U] the units of each sample in that order.
-      first_chip: [U] or one number, no unit lies below; 0 by default.
-      last_chip: [U] or one number, no unit lies above; ``D - 1`` by default.
+      log_probs: [U, D], or [S, U, D] with separate rows per sample; on any scale, -inf is no mass.
+      orders: a visiting mode, or the units [S, U] of each sample in visiting order.
+      first_chip: [U] or one number, the lowest chip of each unit; 0 by default.
+      last_chip: [U] or one number, the highest chip of each unit; ``D - 1`` by default.
 
     Raises:
-      InfeasibleError: all chips must be used and cannot be, whatever the bounds.
+      InfeasibleError: all chips must be used, but no placement does, whatever the bounds.
     """
     rows = checked_rows(problem, log_probs, num_samples)
     shape = (num_samples, problem.num_units)
@@ -136,14 +136,14 @@ def fix_adjacent(
     first_chip: ArrayLike | None = None,
     last_chip: ArrayLike | None = None,
 ) -> AdjacentFixes:
-    """Make proposals valid: keep each value that is still possible, then fill the rest.
+    """Repairs proposals: keeps each value that is still possible, then places the other units.
 
-    A proposal that is valid comes back unchanged.
+    A valid proposal is returned unchanged.
 
     Args:
       proposals: [S, U] chips; values outside 0 … D - 1 are never kept.
-      log_probs: [U, D] or [S, U, D]: the rest is drawn from these rows. Without them it takes
-        the nearest chip of its domain.
+      log_probs: [U, D] or [S, U, D]: rows from which the other units are drawn. Without rows, each
+        takes the nearest chip of its domain.
       orders, first_chip, last_chip: as for :func:`sample_adjacent`, with its errors.
     """
     proposals = np.ascontiguousarray(proposals, dtype=np.int32)
@@ -175,7 +175,7 @@ def _is_smallest_first(orders: Visiting | IntArray) -> bool:
 
 
 def checked_rows(problem: PlacementProblem, log_probs: FloatArray, num_samples: int) -> FloatArray:
-    """[1 or S, U, D] the log-probabilities, if their shape and their numbers are sound."""
+    """Returns the log-probabilities [1 or S, U, D], or raises if their shape or values are invalid."""
     rows = np.ascontiguousarray(log_probs, dtype=np.float64)
     rows = rows[None] if rows.ndim == 2 else rows
     wanted = (problem.num_units, problem.num_chips)
@@ -184,7 +184,7 @@ def checked_rows(problem: PlacementProblem, log_probs: FloatArray, num_samples: 
             f"log_probs has shape {np.shape(log_probs)}, must be {wanted} or {(num_samples, *wanted)}.",
             field="log_probs",
         )
-    if not rows.max(initial=-np.inf) < np.inf:  # NaN is not either
+    if not rows.max(initial=-np.inf) < np.inf:  # also true for NaN
         raise InvalidInputError("log_probs holds NaN or infinity.", field="log_probs")
     return rows
 
@@ -221,8 +221,8 @@ def _sample(
 def _draw_all(
     domains: Domains, rows: FloatArray, order: IntArray, uniforms: FloatArray, s: int, out: AdjacentSamples
 ) -> float:
-    """Fix every unit to a chip drawn from its row; the log-probability of them all."""
-    # Fields of a tuple are counted references: as locals they are counted once a call.
+    """Fixes every unit to a chip drawn from its row; returns the total log-probability."""
+    # Tuple fields are reference-counted on each access: as locals, only once per call.
     lower, upper, pairs, marks = domains.lower, domains.upper, domains.pairs, domains.marks
     placement, drawn, lowest, highest = out.placement[s], out.drawn[s], out.lowest[s], out.highest[s]
     for unit in range(len(order)):
@@ -244,7 +244,7 @@ def _draw_all(
         chip = lower[unit]
         drawn[unit] = chip
         placement[unit] = chip
-        if highest[unit] < 0:  # never visited: nothing was left to choose
+        if highest[unit] < 0:  # never visited: propagation left one chip
             lowest[unit] = chip
             highest[unit] = chip
     return log_prob
@@ -283,7 +283,7 @@ def _fix(
 
 @compiled_inner
 def _keep_possible(domains: Domains, order: IntArray, proposal: IntArray) -> None:
-    """Fix every unit whose proposal is in its domain when it is visited."""
+    """Fixes every unit whose proposal is in its domain when it is visited."""
     lower, upper, pairs, marks = domains.lower, domains.upper, domains.pairs, domains.marks
     unit = next_open(lower, upper, pairs, marks, order)
     while unit != NO_UNIT:
@@ -297,7 +297,7 @@ def _keep_possible(domains: Domains, order: IntArray, proposal: IntArray) -> Non
 def _fill(
     domains: Domains, rows: FloatArray, order: IntArray, uniforms: FloatArray, proposal: IntArray
 ) -> None:
-    """Fix the units still open: drawn where there are uniforms, else nearest to the proposal."""
+    """Fixes the open units: draws their chips if there are ``uniforms``, else takes the nearest chips."""
     lower, upper = domains.lower, domains.upper
     for i in range(len(order)):
         unit = order[i]

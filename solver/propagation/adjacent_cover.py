@@ -1,8 +1,8 @@
-"""The no-skip rule in the adjacent core: closing gaps between chips, and anchors that leave none.
+"""The no-skip rule in the adjacent core: closing gaps between chips, and anchors that prevent gaps.
 
-Without bounds of the caller's, components simply move down. Where all chips must be
-used, or bounds keep components from moving, units are fixed in advance so that every
-chip that must be covered is (:func:`anchor`).
+Without bounds from the caller, components simply move down. If all chips must be used, or
+bounds keep components from moving, some units are fixed in advance so that every required
+chip is covered (:func:`anchor`).
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from go_opt.solver.propagation.adjacent_domains import NO_UNIT, Domains, fix
 
 
 class Cover(NamedTuple):
-    """Chips that units must cover, and who can."""
+    """Chips that must be covered, and the units and components that can cover them."""
 
     last_chip: int  # chips 0 … last_chip must be used; -1: the rule is off
     uses_all: bool
-    may_anchor: bool  # False where moving components down is always enough
-    span: IntArray  # [U] see span_from_sources; 0 where any source will do
-    width: IntArray  # [C] the most chips a component can use; 1 where any source will do
+    may_anchor: bool  # False if moving components down is always enough
+    span: IntArray  # [U] see span_from_sources; 0 if any source is suitable
+    width: IntArray  # [C] the most chips a component can use; 1 if any source is suitable
 
 
 def what_to_cover(problem: PlacementProblem, start: Domains | None) -> Cover | None:
-    """The no-skip rule of ``problem`` from ``start``; ``None`` where bounds forbid it for certain.
+    """Returns the chips to cover given ``start``; ``None`` if the bounds certainly forbid it.
 
     Raises:
-      InfeasibleError: all chips must be used and cannot be, whatever the bounds.
+      InfeasibleError: all chips must be used, but no placement does, whatever the bounds.
     """
     last_of_all = problem.num_chips - 1
     if problem.no_skip == NO_SKIP_ALL:
@@ -59,8 +59,8 @@ def what_to_cover(problem: PlacementProblem, start: Domains | None) -> Cover | N
         return Cover(-1, False, False, span, width)
     if start is None or start.lower.min() > 0:
         return None
-    # Alone, a component leaves out no chip but those below it. Several must reach the
-    # highest chip that bounds force upon any of them.
+    # A single component only skips chips below itself. Several components must cover all chips
+    # up to the highest chip that bounds force any unit onto.
     last_chip = 0 if problem.num_components == 1 else int(start.lower.max())
     return Cover(last_chip, False, bool((start.lower > 0).any()), span, width)
 
@@ -69,11 +69,11 @@ def what_to_cover(problem: PlacementProblem, start: Domains | None) -> Cover | N
 def anchor(
     problem: PlacementProblem, domains: Domains, cover: Cover, preference: FloatArray, turn: float
 ) -> bool:
-    """Fix sources and sinks so that chips 0 … last_chip are covered; False if it finds no way.
+    """Fixes sources and sinks so that chips 0 … last_chip are covered; returns False on failure.
 
-    Component by component: a source takes the next chip to cover, a sink the highest it
-    then can. Ties go to the source of least and the sink of greatest preference, turned
-    by ``turn`` (a share of 1), so that another try takes others.
+    For each component, a source takes the next chip to cover, then a sink takes the highest
+    chip it can. Ties go to the source of least and the sink of greatest preference. Adding
+    ``turn`` modulo 1 to preferences makes another try choose other units.
     """
     used = np.zeros(problem.num_components, np.bool_)
     following = int64(0)
@@ -111,7 +111,7 @@ def _raise_a_sink(
     preference: FloatArray,
     turn: float,
 ) -> int:
-    """Fix a sink of ``component`` as high as it can be; how high (``chip`` if no higher)."""
+    """Fixes a sink of ``component`` as high as possible; returns its chip (``chip`` if no sink is higher)."""
     sink = NO_UNIT
     highest = int64(chip)
     best = -np.inf
@@ -132,10 +132,10 @@ def _raise_a_sink(
 
 @compiled_inner
 def close_gaps(problem: PlacementProblem, start: Domains, cover: Cover, chips: IntArray) -> bool:
-    """Move components of ``chips`` [U] down, no further than needed and allowed; False: gaps are left.
+    """Moves components of ``chips`` [U] down as far as needed and allowed; returns False if gaps remain.
 
-    Lowest first: a component that starts above the first chip not covered moves down to it,
-    or as far as the bounds at the start let all its units go.
+    Lowest component first: a component above the first uncovered chip moves down to that chip,
+    or as far as the bounds in ``start`` allow all its units to move.
     """
     if cover.last_chip < 0:
         return True

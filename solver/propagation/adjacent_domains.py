@@ -1,9 +1,8 @@
 """Domains of the adjacent core: bounds, their propagation, visiting, drawing.
 
 Under ``f(u) + r <= f(v) <= f(u) + 1`` (r = 1 at a cut point, else 0) bounds propagation is
-complete: with every domain an interval at its fixpoint, any value of any domain extends to
-a placement (difference constraints). So a unit is fixed once and for all; there is no
-trail and no backtrack.
+complete: once all domains are intervals at the fixpoint, any value of any domain extends to
+a placement (difference constraints). So each unit is fixed once, without trail and backtracking.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ NO_UNIT: Final = -1
 
 
 class Domains(NamedTuple):
-    """Domains of one sample, with the working space of propagation and visiting."""
+    """Domains of one sample, with scratch for propagation and visiting."""
 
-    lower: IntArray  # [U] first chip left
-    upper: IntArray  # [U] last chip left
+    lower: IntArray  # [U] first chip of the domain
+    upper: IntArray  # [U] last chip of the domain
     neighbour_ptr: LongArray  # [U + 1]
-    neighbour: IntArray  # [2 E] readers of a unit, and what it reads
-    least: IntArray  # [2 E] from bounds [l, h] of a unit this neighbour is at l + least or above
+    neighbour: IntArray  # [2 E] readers and producers of each unit
+    least: IntArray  # [2 E] for bounds [l, h] of the unit, the neighbour is at l + least or above
     most: IntArray  # [2 E] … and at h + most or below
     queue: IntArray  # [U] ring of units whose bounds changed
     is_queued: BoolArray  # [U]
-    pairs: IntArray  # [U] stack of units left with two chips; [0] where nobody asks
-    marks: LongArray  # [2] units on that stack; place in the visiting order
+    pairs: IntArray  # [U] stack of units with two open chips; [0] if not tracked
+    marks: LongArray  # [2] size of ``pairs``; place in the visiting order
 
 
 def longest_stretches(open_chips: BoolArray) -> tuple[IntArray, IntArray]:
-    """[U] first and last of the most consecutive chips that are open, of ``open_chips`` [U, D]."""
+    """Returns the first and last chip [U] of the longest run of open chips, given ``open_chips`` [U, D]."""
     num_units, num_chips = open_chips.shape
     first, last = np.zeros((2, num_units), np.int32)
     run, longest = np.zeros((2, num_units), np.int32)
@@ -52,7 +51,7 @@ def longest_stretches(open_chips: BoolArray) -> tuple[IntArray, IntArray]:
 def start_domains(
     problem: PlacementProblem, first_chip: ArrayLike | None, last_chip: ArrayLike | None
 ) -> Domains | None:
-    """Domains before any unit is visited; ``None`` where the bounds contradict each other."""
+    """Returns the domains before any unit is visited; ``None`` if the bounds contradict each other."""
     num_units = problem.num_units
     first, last = chip_runs(problem)
     units = np.arange(num_units)
@@ -78,7 +77,7 @@ def start_domains(
 
 
 def working_domains(start: Domains, *, smallest_first: bool) -> Domains:
-    """Space for the domains of a sample; ``smallest_first`` to find pairs (:func:`next_open`)."""
+    """Returns scratch for the domains of a sample; ``smallest_first`` tracks pairs (:func:`next_open`)."""
     return start._replace(
         lower=start.lower.copy(),
         upper=start.upper.copy(),
@@ -87,10 +86,10 @@ def working_domains(start: Domains, *, smallest_first: bool) -> Domains:
 
 
 def chip_runs(problem: PlacementProblem) -> tuple[IntArray, IntArray]:
-    """[U] first and last of the most consecutive chips that may run each unit; first > last: none may.
+    """Returns the first and last chip [U] of the longest run that may run each unit; first > last: none.
 
-    The core knows intervals only. Where a unit's chips have gaps it uses one stretch of
-    them: valid, but some placements are out of reach.
+    The core supports only intervals. If a unit's chips have gaps, it uses only one run of
+    them: the result is valid, but some placements are never drawn.
     """
     first = np.zeros(problem.num_units, dtype=np.int32)
     last = np.full(problem.num_units, problem.num_chips - 1, dtype=np.int32)
@@ -108,7 +107,7 @@ def chip_runs(problem: PlacementProblem) -> tuple[IntArray, IntArray]:
 
 @compiled
 def _propagate_all(domains: Domains) -> bool:
-    """Bounds at their fixpoint from whatever they are; False if some domain is empty."""
+    """Propagates all bounds to the fixpoint; returns False if some domain is empty."""
     num_units = len(domains.lower)
     for unit in range(num_units):
         if domains.lower[unit] > domains.upper[unit]:
@@ -120,7 +119,7 @@ def _propagate_all(domains: Domains) -> bool:
 
 @compiled_inner
 def fix(domains: Domains, unit: int, chip: int) -> None:
-    """Give ``unit`` a chip of its domain and propagate; nothing can become empty."""
+    """Fixes ``unit`` to a chip of its domain and propagates; no domain can become empty."""
     domains.lower[unit] = chip
     domains.upper[unit] = chip
     domains.queue[0] = unit
@@ -130,8 +129,8 @@ def fix(domains: Domains, unit: int, chip: int) -> None:
 
 @compiled_inner
 def _drain(domains: Domains, waiting: int) -> bool:
-    """Propagate from ``queue[:waiting]`` to the fixpoint; False if a domain is empty."""
-    # Fields of a tuple are counted references: as locals they are counted once a call.
+    """Propagates from ``queue[:waiting]`` to the fixpoint; returns False if a domain is empty."""
+    # Tuple fields are reference-counted on each access: as locals, only once per call.
     neighbour_ptr, neighbour = domains.neighbour_ptr, domains.neighbour
     least, most = domains.least, domains.most
     lower, upper, queue, is_queued = domains.lower, domains.upper, domains.queue, domains.is_queued
@@ -168,7 +167,7 @@ def _drain(domains: Domains, waiting: int) -> bool:
 
 @compiled_inner
 def reset(domains: Domains, start: Domains) -> None:
-    """Domains as at the start, with nothing visited."""
+    """Resets domains to ``start``, with no unit visited."""
     domains.marks[0] = 0
     domains.marks[1] = 0
     for unit in range(len(domains.lower)):
@@ -181,10 +180,10 @@ def reset(domains: Domains, start: Domains) -> None:
 
 @compiled_inner
 def next_open(lower: IntArray, upper: IntArray, pairs: IntArray, marks: LongArray, order: IntArray) -> int:
-    """A unit with a choice left: the last left with two chips, else the next of ``order``; or NO_UNIT.
+    """Returns an open unit: the last one narrowed to two chips, else the next of ``order``, else NO_UNIT.
 
-    A unit beside a fixed one has at most two chips. So where ``order`` begins with the
-    smallest domains and ``pairs`` are kept, no open unit ever has a smaller domain.
+    A neighbour of a fixed unit has at most two chips. So if ``order`` begins with the smallest
+    domains and ``pairs`` are tracked, no open unit has a smaller domain than the result.
     """
     while marks[0] > 0:
         marks[0] -= 1
@@ -201,9 +200,9 @@ def next_open(lower: IntArray, upper: IntArray, pairs: IntArray, marks: LongArra
 
 @compiled_inner
 def draw_chip(row: FloatArray, lower: int, upper: int, uniform: float) -> tuple[int, float]:
-    """A chip of [lower, upper] drawn by ``row`` (log-probabilities, any scale), and its log-probability.
+    """Draws a chip in [lower, upper] from ``row`` [D]; returns the chip and its log-probability.
 
-    Where the row has no mass there, every chip is as likely.
+    ``row`` holds log-probabilities on any scale. If the row has no mass there, the draw is uniform.
     """
     top = -np.inf
     for chip in range(lower, upper + 1):

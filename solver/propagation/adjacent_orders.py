@@ -18,12 +18,12 @@ VISITING: Final = ("random", "topological", "middle_out", "most_constrained")
 def visiting_orders(
     problem: PlacementProblem, mode: Visiting, rng: np.random.Generator, num_samples: int
 ) -> IntArray:
-    """[S, U], or [1, U] where all samples share one: the units in the order they are visited.
+    """Returns the units in visiting order: [S, U], or [1, U] if all samples share one order.
 
-    * ``random``: an order of its own for each sample.
-    * ``topological``: each unit behind all it reads. Runs through the chips in the first units.
-    * ``middle_out``: from the middle of the topological order to both its ends.
-    * ``most_constrained``: random; it breaks ties where the smallest domain is next.
+    * ``random``: a separate order for each sample.
+    * ``topological``: each unit after its producers. The first units already use up many chips.
+    * ``middle_out``: from the middle of the topological order to both ends.
+    * ``most_constrained``: random; breaks ties between equally small domains.
     """
     if mode not in VISITING:
         raise InvalidInputError(f"orders is {mode!r}, must be one of {', '.join(VISITING)}.", field="orders")
@@ -44,10 +44,10 @@ def orders_from(
     num_samples: int,
     start: Domains,
 ) -> IntArray:
-    """[S or 1, U] the caller's orders, or those of a mode.
+    """Returns the caller's orders, or those of a mode [S or 1, U].
 
-    For ``most_constrained`` the smallest domains at the start come first; from then on the
-    kernels go from pair to pair (``next_open``).
+    For ``most_constrained`` the smallest initial domains come first. Afterwards the kernels
+    prefer units with two chips (``next_open``).
     """
     if not isinstance(orders, str):
         return _checked_orders(problem, orders, num_samples)

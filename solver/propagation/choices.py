@@ -1,4 +1,4 @@
-"""The log-probability of chips drawn unit by unit among those open to them, and its gradient.
+"""The log-probability of chips drawn unit by unit among their open chips, and its gradient.
 
     log p = Σ_u (l[u, drawn[u]] - log Σ_{c open to u} exp(l[u, c]))
 
@@ -19,7 +19,7 @@ from go_opt.solver.propagation.propagators.domains import has_chip
 
 
 class Choices(NamedTuple):
-    """What was drawn, among what, by which rows."""
+    """The drawn chips, the open chips they were drawn from, and the rows."""
 
     log_probs: FloatArray  # [U, D] of each unit on each chip, any scale, -inf is no mass
     drawn: IntArray  # [S, U] chips in 0 … D - 1
@@ -27,7 +27,7 @@ class Choices(NamedTuple):
 
 
 def choice_log_prob(choices: Choices) -> tuple[FloatArray, FloatArray]:
-    """[S] log-probability of each sample, and [S, U] log-mass of each row on its open chips."""
+    """Returns the log-probability [S] of each sample, and the log-mass [S, U] of each row's open chips."""
     log_prob = np.empty(len(choices.drawn))
     log_mass = np.empty(choices.drawn.shape)
     _sum_choices(choices, log_prob, log_mass)
@@ -35,9 +35,9 @@ def choice_log_prob(choices: Choices) -> tuple[FloatArray, FloatArray]:
 
 
 def choice_gradient(choices: Choices, log_mass: FloatArray, weight: FloatArray) -> FloatArray:
-    """[U, D] derivative of ``Σ_s weight[s] log_prob[s]`` by the rows; ``weight`` is [S].
+    """Returns the derivative [U, D] of ``Σ_s weight[s] log_prob[s]`` by the rows; ``weight`` is [S].
 
-    Rows without mass on the open chips have none.
+    Rows without mass on the open chips contribute zero.
     """
     gradient = np.zeros_like(choices.log_probs)
     _add_gradients(choices, log_mass, weight, gradient)

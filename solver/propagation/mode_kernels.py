@@ -1,7 +1,7 @@
-"""Kernels of SAMPLE and FIX under the full rule: ten-line searches over the engine.
+"""Kernels of SAMPLE and FIX under the full rule: short searches that drive the engine.
 
-Axes: ``S`` samples, ``U`` units, ``D`` chips, ``W`` words, ``O`` rows of log-probabilities and
-visiting orders: 1, or S.
+Axes: ``S`` samples, ``U`` units, ``D`` chips, ``W`` words. Log-probabilities and visiting orders
+have one row, or S.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ FIRST_TRY: Final = 60  # backtracks before the first restart
 
 
 class Draws(NamedTuple):
-    """What the kernels fill in, a row for each sample."""
+    """Results of the kernels, one row per sample."""
 
     placement: IntArray  # [S, U]
     proposal: IntArray  # [S, U]
-    log_prob: FloatArray  # [S] of the draws within ``open_chips``, where the ending is SEARCHED
+    log_prob: FloatArray  # [S] of the draws within ``open_chips``; valid if the ending is SEARCHED
     ending: CodeArray  # [S] index into ENDINGS
     open_chips: WordArray  # [S, U, W] the domain of each unit when it was drawn
 
@@ -55,7 +55,7 @@ def sample_all(
     rng: np.random.Generator,
     draws: Draws,
 ) -> None:
-    """SAMPLE: the row's own draw where that is valid, else the search, drawing by the row."""
+    """SAMPLE: keeps an independent draw from the rows if it is valid, else draws during a search."""
     work = _working_space(store)
     for s in range(len(draws.placement)):
         row = rows[s % len(rows)]
@@ -84,9 +84,9 @@ def fix_all(
     rng: np.random.Generator,
     draws: Draws,
 ) -> None:
-    """FIX: the proposal where it is valid, else the search that keeps what it can of it.
+    """FIX: keeps a valid proposal, else searches for a placement that keeps the possible values.
 
-    The rest is drawn by the row, or takes the nearest chip where there are no rows.
+    Other units are drawn from the rows, or take the nearest chip if there are no rows.
     """
     work = _working_space(store)
     for s in range(len(draws.placement)):
@@ -102,7 +102,7 @@ def fix_all(
 
 
 class Work(NamedTuple):
-    """Working space of one sample."""
+    """Scratch for one sample."""
 
     order: LongArray  # [2, U] units in the order of a first and a second pass
     failures: LongArray  # [U] backtracks at each unit
@@ -126,7 +126,7 @@ def _set_order(work: Work, order: IntArray) -> None:
 
 @compiled_inner
 def _failures_first(work: Work) -> None:
-    """Units at which the search went back come first; the second pass follows the first."""
+    """Moves units with backtracks to the front; the second pass uses the same order as the first."""
     num_units = len(work.failures)
     size = 0
     for wants_failures in (True, False):
@@ -140,7 +140,7 @@ def _failures_first(work: Work) -> None:
 
 @compiled_inner
 def _may_try_again(store: Store, begin: int, max_backtracks: int, s: int, draws: Draws) -> bool:
-    """Whether the search goes on; how far this time: restarts are cheap, so tries begin small."""
+    """Returns whether to try again; sets the next backtrack limit, small at first for cheap restarts."""
     used = store.counters[BACKTRACKS] - begin
     if used > 0 and (draws.ending[s] != LIMIT or used >= max_backtracks):
         return False
@@ -151,7 +151,7 @@ def _may_try_again(store: Store, begin: int, max_backtracks: int, s: int, draws:
 
 @compiled_inline
 def _keep_proposal(tables: RuleTables, store: Store, proposal: IntArray, s: int, draws: Draws) -> bool:
-    """Whether the proposal is valid: then it is the placement. The store is left at the start."""
+    """Returns whether the proposal is valid; if so, it becomes the placement. Resets the store."""
     is_valid = True
     for unit in range(len(store.low)):
         chip = int64(proposal[unit])
@@ -236,7 +236,7 @@ def _fix(
 
 @compiled_inner
 def _finish(tables: RuleTables, store: Store, place: int, begin: int, s: int, draws: Draws) -> None:
-    """Note how the try ended, take the placement, and go back to the start."""
+    """Records the ending and the placement of a try, and resets the store."""
     if place < 0:
         draws.ending[s] = CONFLICT if place == EXHAUSTED else LIMIT
     else:
@@ -248,7 +248,7 @@ def _finish(tables: RuleTables, store: Store, place: int, begin: int, s: int, dr
 
 @compiled_inner
 def _next_unit(store: Store, order: LongArray, place: int, is_constrained: bool) -> int:
-    """The unit of this place in the order; or, moved there, the one with the fewest chips open."""
+    """Returns the unit at ``place``; ``is_constrained`` first swaps in the unit with fewest open chips."""
     if is_constrained:
         best = place
         for i in range(place + 1, len(order)):
@@ -275,7 +275,7 @@ def _fill(chips: WordArray) -> None:
 
 @compiled_inner
 def _nearest(store: Store, unit: int, wanted: int) -> int:
-    """The open chip nearest to ``wanted``, the lower of two."""
+    """Returns the open chip nearest to ``wanted``; the lower chip on a tie."""
     best = store.low[unit]
     for chip in range(store.low[unit], store.high[unit] + 1):
         if has_chip(store.domain[unit], chip) and abs(chip - wanted) < abs(best - wanted):
@@ -285,16 +285,15 @@ def _nearest(store: Store, unit: int, wanted: int) -> int:
 
 @compiled_inner
 def draw_open(store: Store, unit: int, row: FloatArray, uniform: float) -> tuple[int, float]:
-    """A chip drawn by ``row`` among those open to ``unit``; see :func:`draw_chip`."""
+    """Draws an open chip of ``unit`` from ``row``; see :func:`draw_chip`."""
     return draw_chip(store.domain[unit], store.low[unit], store.high[unit], row, uniform)
 
 
 @compiled_inner
 def draw_chip(chips: WordArray, low: int, high: int, row: FloatArray, uniform: float) -> tuple[int, float]:
-    """A chip of the set ``chips`` [W], all within ``low … high``, and its log-probability there.
+    """Draws a chip of the set ``chips`` [W], all within ``low … high``; returns it and its log-probability.
 
-    ``row`` [D] are log-probabilities of any scale; where it has no mass on the set, every chip
-    is as likely.
+    ``row`` [D] holds log-probabilities on any scale. If it has no mass on the set, the draw is uniform.
     """
     top = -np.inf
     for chip in range(low, high + 1):

@@ -1,8 +1,8 @@
 """SAMPLE and FIX: batches of valid placements from a policy's log-probabilities or proposals.
 
-Under the full rule a placement is the proposal itself where that is valid; else what the
-engine finds within ``max_backtracks``; else what the adjacent core makes. Under the
-adjacent rule the core does it all. Axes as in :mod:`go_opt.solver.propagation.mode_kernels`.
+Under the full rule the placement is the proposal itself if it is valid. Otherwise the engine
+searches within ``max_backtracks``; if this fails, the adjacent core makes the placement. Under the
+adjacent rule the core makes all. Axes as in :mod:`go_opt.solver.propagation.mode_kernels`.
 """
 
 from __future__ import annotations
@@ -43,33 +43,33 @@ MAX_BACKTRACKS: Final = 300
 
 @dataclass(frozen=True, eq=False)
 class Placements:
-    """Placements, how each was found, and what its log-probability is of.
+    """Placements, how each was found, and the draws behind each log-probability.
 
-    ``log_prob`` is ``Σ_u log p(drawn[u] | open_chips[u])``, where a row without mass on a
-    unit's open chips counts as uniform. What was drawn is the placement, each unit within
-    the domain it met, where the search never went back; else the proposal, among all chips.
+    ``log_prob`` is ``Σ_u log p(drawn[u] | open_chips[u])``, where a row without mass on a unit's
+    open chips counts as uniform. If the search never backtracked, ``drawn`` is the placement, each
+    unit within its domain at that time. Otherwise ``drawn`` is the proposal, with all chips open.
     """
 
-    placement: IntArray  # [S, U]; -1 where none was found (user constraints only)
-    log_prob: FloatArray  # [S]; NaN where no log-probabilities were given
+    placement: IntArray  # [S, U]; -1 if none was found (user constraints only)
+    log_prob: FloatArray  # [S]; NaN if no log-probabilities were given
     ending: CodeArray  # [S] index into ENDINGS
     drawn: IntArray  # [S, U]
     open_chips: WordArray  # [S, U, W] sets of chips
-    statistics: Statistics  # of the whole batch, the adjacent core left out
+    statistics: Statistics  # of the whole batch, without the adjacent core
 
     @property
     def found(self) -> BoolArray:
-        """[S] True where there is a valid placement."""
+        """Returns [S] True if there is a valid placement."""
         return (self.ending != LIMIT) & (self.ending != CONFLICT)
 
     @property
     def backtracked(self) -> BoolArray:
-        """[S] True where the search went back at least once, whatever came of it."""
+        """Returns [S] True if the search backtracked at least once, whatever the result."""
         return (self.ending != KEPT) & (self.ending != SEARCHED)
 
     @property
     def fell_back(self) -> BoolArray:
-        """[S] True where the adjacent core had to make the placement."""
+        """Returns [S] True if the adjacent core made the placement."""
         return self.ending == ADJACENT
 
 
@@ -84,13 +84,13 @@ def sample(
     max_backtracks: int = MAX_BACKTRACKS,
     tables: RuleTables | None = None,
 ) -> Placements:
-    """Draw placements unit by unit, each from its row restricted to what is still possible.
+    """Draws placements unit by unit, each from its row restricted to its current domain.
 
     Args:
-      log_probs: [U, D], or [S, U, D] with rows of each sample's own; any scale, -inf is no mass.
-      order: in which units are visited.
-      max_backtracks: of the engine, for each sample.
-      tables: of ``problem``, made before; with user constraints they hold those too.
+      log_probs: [U, D], or [S, U, D] with separate rows per sample; any scale, -inf is no mass.
+      order: the mode in which units are visited.
+      max_backtracks: limit of the engine for each sample.
+      tables: precomputed tables of ``problem``, which may include user constraints.
 
     Raises:
       InfeasibleError: under the adjacent rule, all chips must be used and no placement does.
@@ -112,14 +112,14 @@ def fix(
     max_backtracks: int = MAX_BACKTRACKS,
     tables: RuleTables | None = None,
 ) -> Placements:
-    """Make proposals valid: keep each value that is still possible, then fill the rest.
+    """Repairs proposals: keeps each value that is still possible, then places the other units.
 
-    A valid proposal comes back unchanged. What was drawn is always the proposal.
+    A valid proposal is returned unchanged. ``drawn`` is always the proposal.
 
     Args:
       proposals: [S, U] chips; values outside 0 … D - 1 are never kept.
-      log_probs: [U, D] or [S, U, D]: the rest is drawn from these rows; without them it takes
-        the nearest chip of its domain.
+      log_probs: [U, D] or [S, U, D]: rows from which the other units are drawn. Without rows, each
+        takes the nearest chip of its domain.
       max_backtracks, tables: as for :func:`sample`, with its errors.
     """
     proposals = _checked_proposals(problem, proposals)
@@ -171,7 +171,7 @@ def _batch(
 
 
 def _search(batch: _Batch, kernel: Any, rows: FloatArray, max_backtracks: int) -> Statistics:
-    """Run the engine under the full rule; what it cost."""
+    """Runs the engine under the full rule; returns its statistics."""
     if batch.rule == "adjacent":
         return Statistics(0, 0, 0, 0)
     solver = Solver(batch.tables)
@@ -186,7 +186,7 @@ def _search(batch: _Batch, kernel: Any, rows: FloatArray, max_backtracks: int) -
 
 
 def _sample_rest(batch: _Batch, rows: FloatArray) -> None:
-    """Let the adjacent core draw where the engine did not."""
+    """Draws the samples without a placement with the adjacent core."""
     rest = np.flatnonzero(batch.draws.ending == LIMIT)
     drawn = _by_core(
         batch, rest, partial(sample_adjacent, batch.problem, _rows_of(rows, rest), num_samples=len(rest))
@@ -206,7 +206,7 @@ def _sample_rest(batch: _Batch, rows: FloatArray) -> None:
 
 
 def _fix_rest(batch: _Batch, rows: FloatArray) -> None:
-    """Let the adjacent core repair what the engine did not."""
+    """Repairs the proposals without a placement with the adjacent core."""
     rest = np.flatnonzero(batch.draws.ending == LIMIT)
     log_probs = _rows_of(rows, rest) if len(rows) else None
     fixed = _by_core(
@@ -221,10 +221,10 @@ def _fix_rest(batch: _Batch, rows: FloatArray) -> None:
 
 
 def _by_core(batch: _Batch, rest: LongArray, core: Callable[..., _Made]) -> _Made | None:
-    """What the adjacent core makes of the samples ``rest``; none where there are none, or no placement is."""
+    """Runs the adjacent core on the samples ``rest``; returns ``None`` if ``rest`` is empty or infeasible."""
     if not len(rest):
         return None
-    # Only a listed order would keep the core from following the smallest domain.
+    # With a listed order the core would not pick the smallest domain first.
     is_listed = batch.order != "most_constrained"
     orders = _rows_of(batch.orders, rest) if is_listed else "most_constrained"
     first, last = longest_stretches(unpack_chips(batch.tables.allowed, batch.tables.num_chips))
@@ -237,12 +237,12 @@ def _by_core(batch: _Batch, rest: LongArray, core: Callable[..., _Made]) -> _Mad
 
 
 def _rows_of(rows: _Rows, samples: LongArray) -> _Rows:
-    """The rows of ``samples``, unless all samples share them."""
+    """Returns the rows of ``samples``, or all rows if samples share them."""
     return rows[samples] if len(rows) > 1 else rows
 
 
 def _accept(batch: _Batch, rest: LongArray, placement: IntArray, status: CodeArray) -> BoolArray:
-    """Take over the core's placements where every rule holds; [R] whether it does."""
+    """Copies the core's placements for which every rule holds; returns [R] whether it does."""
     is_valid = (status == DRAWN) | (status == ANCHORED)
     for i in np.flatnonzero(is_valid):
         is_valid[i] = holds(batch.tables, placement[i])
@@ -267,7 +267,7 @@ def _placements(
 
 
 def _proposal_log_prob(rows: FloatArray, proposals: IntArray) -> FloatArray:
-    """[S] of the proposals among all chips."""
+    """Returns the log-probability [S] of the proposals, with all chips open."""
     if not len(rows):
         return np.full(len(proposals), np.nan)
     top = rows.max(axis=-1, keepdims=True)

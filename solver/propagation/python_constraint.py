@@ -1,4 +1,4 @@
-"""The engine as a solver of python-constraint, and our rules as its constraints.
+"""The engine as a python-constraint solver, and the placement rules as python-constraint constraints.
 
     problem = constraint.Problem(ChipSolver())       # or any solver of the library
     problem.addVariables(units, range(num_chips))
@@ -42,7 +42,7 @@ class PlacementRules(constraint.Constraint):  # type: ignore[misc]
         assignments: dict[Hashable, int],
         forwardcheck: Any = False,
     ) -> bool:
-        """Whether the assignment may still be completed: exact once it is complete."""
+        """Returns whether the assignment may still be completed; exact once it is complete."""
         chips = np.array([assignments.get(variable, -1) for variable in variables])
         if (chips >= 0).all():
             return holds(self.tables, chips.astype(np.int32))
@@ -55,20 +55,20 @@ class ChipSolver(constraint.Solver):  # type: ignore[misc]
     """Solves a ``constraint.Problem`` whose values are chips with the propagation engine."""
 
     def getSolution(self, domains: Domains, constraints: list[Posted], vconstraints: Any) -> Any:
-        """The first solution as variable -> chip, or ``None``."""
+        """Returns the first solution as variable -> chip, or ``None``."""
         return next(self.getSolutionIter(domains, constraints, vconstraints), None)
 
     def getSolutions(self, domains: Domains, constraints: list[Posted], vconstraints: Any) -> list[Any]:
-        """All solutions."""
+        """Returns all solutions."""
         return list(self.getSolutionIter(domains, constraints, vconstraints))
 
     def getSolutionIter(
         self, domains: Domains, constraints: list[Posted], vconstraints: Any
     ) -> Iterator[dict[Hashable, int]]:
-        """Solutions one by one, the lowest chips of the smallest domains first.
+        """Yields solutions one by one, the lowest chips of the smallest domains first.
 
         Raises:
-          InvalidInputError: a value is no chip number, or the rules leave out a variable.
+          InvalidInputError: a value is not a chip number, or a variable is not a unit of the rules.
         """
         variables, tables = _tables(domains, constraints)
         others = [posted for posted in constraints if not isinstance(posted[0], PlacementRules)]
@@ -79,7 +79,7 @@ class ChipSolver(constraint.Solver):  # type: ignore[misc]
                 variables[unit]: int(solver.store.low[unit])
                 for unit in np.flatnonzero(solver.store.size == 1)
             }
-            # Rules posted a second time are tested as any other constraint is.
+            # Rules posted a second time are tested like any other constraint.
             if not _holds(others + rules[1:], domains, decided):
                 solver.reject()
             elif solver.is_complete:
@@ -92,7 +92,7 @@ class ChipSolver(constraint.Solver):  # type: ignore[misc]
 
 
 def post_rules(problem: Any, tables: RuleTables, variables: Sequence[Hashable]) -> None:
-    """Add the rules of ``tables`` to ``problem``; ``variables`` are its units, in their order."""
+    """Adds the rules of ``tables`` to ``problem``; ``variables`` are its units, in their order."""
     if len(variables) != tables.num_units:
         raise InvalidInputError(
             f"{len(variables)} variables for {tables.num_units} units.", field="variables"
@@ -101,7 +101,7 @@ def post_rules(problem: Any, tables: RuleTables, variables: Sequence[Hashable]) 
 
 
 def _tables(domains: Domains, constraints: list[Posted]) -> tuple[list[Hashable], RuleTables]:
-    """The variables in the order of units, and tables that hold their domains."""
+    """Returns the variables in the order of units, and tables with their domains."""
     rules = [posted for posted in constraints if isinstance(posted[0], PlacementRules)]
     variables = list(rules[0][1]) if rules else list(domains)
     missing = set(domains) - set(variables)
@@ -123,7 +123,7 @@ def _tables(domains: Domains, constraints: list[Posted]) -> tuple[list[Hashable]
 
 
 def _free_tables(allowed: WordArray, num_chips: int) -> RuleTables:
-    """Units without edges and rules."""
+    """Returns tables of units without edges and rules."""
     num_units = len(allowed)
     none, ptr = np.zeros(0, np.int64), np.zeros(num_units + 1, np.int64)
     return RuleTables(
@@ -154,7 +154,7 @@ def _free_tables(allowed: WordArray, num_chips: int) -> RuleTables:
 
 
 def _holds(constraints: list[Posted], domains: Domains, decided: dict[Hashable, int]) -> bool:
-    """Whether every constraint all of whose variables are decided is satisfied."""
+    """Returns whether every constraint whose variables are all decided is satisfied."""
     return all(
         posted(variables, domains, decided)
         for posted, variables in constraints

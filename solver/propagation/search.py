@@ -1,4 +1,4 @@
-"""Decisions, propagation to a fixpoint, and going back: the engine that searches drive.
+"""The search engine: decisions, propagation to a fixpoint, and backtracking.
 
     solver = Solver(rule_tables(problem))
     place = 0
@@ -6,8 +6,8 @@
         unit = order[place]
         place = solver.set_domain(unit, choose(solver.get_domain(unit)))
 
-Each :meth:`Solver.set_domain` is one decision, so the number of decisions that stand is
-also the place in the visiting order where to go on; a contradiction lowers it.
+Each :meth:`Solver.set_domain` is one decision, so the number of current decisions is also
+the next place in the visiting order; a contradiction lowers it.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from go_opt.solver.propagation.propagators.domains import (
 )
 from go_opt.solver.propagation.propagators.tables import RuleTables
 
-EXHAUSTED: Final = -1  # no valid placement is left
-LIMIT_REACHED: Final = -2  # as many backtracks as were allowed
+EXHAUSTED: Final = -1  # no valid placement remains
+LIMIT_REACHED: Final = -2  # the search reached its backtrack limit
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a search cost."""
+    """Counters of a search."""
 
     propagations: int  # units taken off the work list
     narrowings: int  # words of domains that lost chips
-    backtracks: int  # decisions taken back
-    dead_ends: int  # of those, decisions with no other value open
+    backtracks: int  # decisions undone
+    dead_ends: int  # undone decisions without another open value
 
     def __sub__(self, other: Statistics) -> Statistics:
         return Statistics(
@@ -67,14 +67,14 @@ class Statistics:
 
 
 class Solver:
-    """One search over the placements of a problem, driven from outside.
+    """One search over the placements of a problem; the caller makes the decisions.
 
-    Without interference it is complete: ``EXHAUSTED`` proves that no valid placement is
-    left, and a placement is complete and valid once every unit has one chip.
+    The search is complete: ``EXHAUSTED`` proves that no valid placement remains. A placement
+    is complete and valid once every unit has one chip.
 
     Args:
-      max_decisions: how many may stand at once; two a unit where it is not given.
-      max_backtracks: in all; past it :meth:`set_domain` returns ``LIMIT_REACHED``.
+      max_decisions: most decisions at the same time; two per unit by default.
+      max_backtracks: limit for the whole search; then :meth:`set_domain` returns ``LIMIT_REACHED``.
     """
 
     def __init__(
@@ -91,35 +91,35 @@ class Solver:
 
     @property
     def num_decisions(self) -> int:
-        """Decisions that stand: where to go on in the visiting order."""
+        """Returns the number of current decisions: the next place in the visiting order."""
         return int(self.store.state[NUM_DECISIONS])
 
     @property
     def statistics(self) -> Statistics:
-        """Since the solver was made."""
+        """Returns the counters since the solver was made."""
         return Statistics(*(int(count) for count in self.store.counters))
 
     @property
     def is_complete(self) -> bool:
-        """Whether every unit has one chip: then :attr:`placement` is valid."""
+        """Returns whether every unit has one chip: then :attr:`placement` is valid."""
         return not self.is_exhausted and bool((self.store.size == 1).all())
 
     @property
     def placement(self) -> IntArray:
-        """[U] the lowest chip open to each unit."""
+        """Returns the lowest open chip [U] of each unit."""
         return self.store.low.astype(np.int32)
 
     def get_domain(self, unit: int) -> LongArray:
-        """The chips open to ``unit``, ascending."""
+        """Returns the open chips of ``unit``, ascending."""
         return np.flatnonzero(unpack_chips(self.store.domain[unit], self.tables.num_chips))
 
     def set_domain(self, unit: int, chips: int | Iterable[int]) -> int:
-        """Decide that ``unit`` is on one of ``chips``, and propagate.
+        """Decides that ``unit`` is on one of ``chips``, and propagates.
 
-        A contradiction takes decisions back, to the last one whose other values are still
-        open; what it was narrowed to is excluded there. Returns the number of decisions
-        that stand, or ``EXHAUSTED``, or ``LIMIT_REACHED``. Chips that are not open to ``unit``
-        are a contradiction that excludes nothing.
+        On a contradiction the search backtracks to the last decision with other open values,
+        and excludes the decided chips there. Returns the number of current decisions, or
+        ``EXHAUSTED``, or ``LIMIT_REACHED``. If none of ``chips`` is open to ``unit``, this is
+        a contradiction that excludes nothing.
         """
         if self.is_exhausted:
             return EXHAUSTED
@@ -131,13 +131,13 @@ class Solver:
         return place
 
     def reject(self) -> int:
-        """Take the last decision back, as if it had led to a contradiction; returns as above."""
+        """Undoes the last decision as if it were a contradiction; returns as :meth:`set_domain`."""
         place = EXHAUSTED if self.is_exhausted else int(settle(self.tables, self.store, False))
         self.is_exhausted = place == EXHAUSTED
         return place
 
     def reset(self) -> None:
-        """Take every decision back, with all that was excluded on the way."""
+        """Undoes every decision and every exclusion."""
         if self.store.state[TRAIL_SIZE] or not self.is_exhausted:
             reset(self.tables, self.store)
             self.is_exhausted = False
@@ -153,7 +153,7 @@ class Solver:
 
 
 def start(tables: RuleTables, store: Store) -> bool:
-    """Propagate the initial domains; whether they may still hold a placement."""
+    """Propagates the initial domains; returns whether a placement may still exist."""
     if settle(tables, store, True) == EXHAUSTED:
         return False
     _remember(store, len(store.choice_unit))
@@ -162,14 +162,14 @@ def start(tables: RuleTables, store: Store) -> bool:
 
 @compiled
 def reset(tables: RuleTables, store: Store) -> None:
-    """Back to the domains after :func:`start`."""
+    """Restores the domains after :func:`start`."""
     _return_to(tables, store, len(store.choice_unit))
     store.state[NUM_DECISIONS] = 0
 
 
 @compiled
 def decide(store: Store, unit: int, chips: WordArray) -> bool:
-    """Note the decision for ``chips`` [W] and narrow ``unit``; whether it has any chip left."""
+    """Records the decision for ``chips`` [W] and narrows ``unit``; returns whether a chip remains."""
     state = store.state
     at = state[NUM_DECISIONS]
     _remember(store, at)
@@ -182,10 +182,10 @@ def decide(store: Store, unit: int, chips: WordArray) -> bool:
 
 @compiled
 def settle(tables: RuleTables, store: Store, is_consistent: bool) -> int:
-    """Propagate; from a contradiction, take decisions back until one has another value.
+    """Propagates; after a contradiction, undoes decisions until one has another value.
 
-    The decisions that stand; or ``EXHAUSTED``; or ``LIMIT_REACHED``, the domains as they are.
-    Whatever calls this is compiled with the whole engine in it: let few kernels do so.
+    Returns the number of current decisions, or ``EXHAUSTED``, or ``LIMIT_REACHED``, which leaves
+    the domains as they are. Each caller is compiled with the whole engine, so keep callers few.
     """
     state, has_gone_back = store.state, False
     while not (is_consistent and _propagate(tables, store)):
@@ -205,10 +205,10 @@ def settle(tables: RuleTables, store: Store, is_consistent: bool) -> int:
 
 @compiled_inline
 def _propagate(tables: RuleTables, store: Store) -> bool:
-    """Run all propagators to a fixpoint; whether no domain became empty."""
+    """Runs all propagators to a fixpoint; returns whether no domain became empty."""
     unit = 0
     while True:
-        # The cheap local rules empty the work list before the global ones look once.
+        # The cheap local rules empty the work list before each run of the global rules.
         while store.state[QUEUE_SIZE] > 0:
             unit = dequeue(store)
             store.counters[PROPAGATIONS] += 1
@@ -244,7 +244,7 @@ def _return_to(tables: RuleTables, store: Store, at: int) -> None:
 
 
 def holds(tables: RuleTables, placement: IntArray) -> bool:
-    """Whether ``placement`` [U] obeys every rule: from the definitions, in plain NumPy."""
+    """Returns whether ``placement`` [U] obeys every rule, checked by definition in plain NumPy."""
     open_chips = unpack_chips(tables.allowed, tables.num_chips)
     return bool(open_chips[np.arange(tables.num_units), placement].all()) and all(
         rule.holds(tables, placement) for rule in (acyclic, no_skip, triangle, capacity)

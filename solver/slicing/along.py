@@ -1,4 +1,4 @@
-"""What slicing along an order starts from, and what it answers."""
+"""The input and the result of slicing along an order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Slicing:
     placement: IntArray  # [N] chip, or first chip of the op's stage
     cuts: LongArray  # [S + 1]
     sizes: LongArray  # [S] chips of each segment
-    interval_s: float  # its cost, streamed weights left out but where slicing charges them
+    interval_s: float  # includes streamed weights only where the slicing method counts them
     replication: IntArray | None = None  # [N] chips of the op's stage; None: one each
     forwards: tuple[int, ...] = ()  # first chips of the stages that forward streamed weights
 
@@ -35,14 +35,14 @@ def problem_along(
     passing: Passing,
     **rules: Unpack[SegmentRules],
 ) -> tuple[KernelSequence, SliceProblem]:
-    """The kernels of ``order`` in a row, and the problem of cutting it.
+    """Returns the kernel sequence of ``order`` and the problem of cutting it into segments.
 
     Args:
-      order: [N] a topological order; the ops of each group stand next to each other.
+      order: [N] a topological order; the ops of each group are adjacent in it.
       fusion_group: [N]; cuts fall between groups only.
-      passing: what becomes of tensors that pass a chip.
-      rules: what the user asks of segments (``allowed``, ``colocated``, ``rising``); every chip of a
-        stage has to be allowed.
+      passing: how tensors that pass a chip are treated.
+      rules: the user's rules for segments (``allowed``, ``colocated``, ``rising``); an op must be
+        allowed on every chip of its stage.
     """
     sequence = kernel_sequence(tables, order, fusion_group, adjacent=passing == "adjacent")
     relays = None
@@ -52,7 +52,7 @@ def problem_along(
 
 
 def one_chip_each(sequence: KernelSequence, cuts: LongArray, interval_s: float) -> Slicing:
-    """The slicing with a chip for each segment between ``cuts`` [S + 1]."""
+    """Returns the slicing with one chip for each segment between ``cuts`` [S + 1]."""
     chip_of_kernel = np.repeat(np.arange(len(cuts) - 1, dtype=np.int32), np.diff(cuts))
     sizes = np.ones(len(cuts) - 1, np.int64)
     return Slicing(chip_of_kernel[sequence.kernel_of], cuts, sizes, interval_s)
@@ -65,7 +65,7 @@ def stages(
     interval_s: float,
     forwards: BoolArray | None = None,
 ) -> Slicing:
-    """The slicing with ``sizes`` [S] chips for each segment; ``forwards`` [S]: they forward weights."""
+    """Returns the slicing with ``sizes`` [S] chips per segment; ``forwards`` [S] marks forwarding stages."""
     lengths, first_chip = np.diff(cuts), np.cumsum(sizes) - sizes
     return Slicing(
         np.repeat(first_chip, lengths)[sequence.kernel_of].astype(np.int32),

@@ -1,20 +1,20 @@
 """SLICE: the cheapest valid cut sequence of a kernel sequence.
 
 A slicing is a chain of cuts ``0 = c_0 < c_1 < … < c_n = M``; segment d runs on chip d.
-It is valid under the acyclic, no-skip and adjacent rules where every segment ends at or
-after the reach of its start (:mod:`go_opt.solver.problem.sequence`). With ``P`` the prefix sums of
-kernel seconds and ``x`` the seconds a cut's traffic takes, the cost of a segment is
+It is valid under the acyclic, no-skip and adjacent rules if every segment ends at or
+after the reach of its start (:mod:`go_opt.solver.problem.sequence`). Let ``P`` be the prefix sums
+of kernel seconds and ``x`` the seconds that the traffic of a cut takes. A segment costs
 
 * overlapped: ``max(P[j] - P[i], x[i], x[j])``,
 * summed: ``P[j] - P[i] + x[i] + x[j]`` + its inputs (each once) and outputs,
 
-to ``P[j] - P[i]`` of which come its relays (:mod:`go_opt.solver.slicing.segments.relay_terms`),
-and the interval is the largest cost of a segment, and no less than the host's traffic
-where it overlaps. For a candidate interval ``T`` a dynamic program over cuts finds the
-fewest chips (:func:`fewest_chips`); bisection over ``T`` does the rest. Segments whose
-activations do not fit are excluded (:mod:`go_opt.solver.slicing.general`, which also
-serves chips that are not alike); streamed weights are left out
-(:mod:`go_opt.solver.slicing.streamed.slice` charges them).
+and its relays add to ``P[j] - P[i]`` (:mod:`go_opt.solver.slicing.segments.relay_terms`).
+The interval is the largest cost of a segment. Where transfers overlap, it is at least the time of
+the host's traffic. For a candidate interval ``T`` a dynamic program over cuts finds the fewest
+chips (:func:`fewest_chips`); bisection finds the least ``T``. This module ignores memory and
+streamed weights. :mod:`go_opt.solver.slicing.general` excludes segments whose activations do not
+fit, and handles chips that differ; :mod:`go_opt.solver.slicing.streamed.slice` counts streamed
+weights.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ NO_SLICING: Final = -1
 
 
 def cheapest_cuts(problem: SliceProblem, max_chips: int, at_most_s: float = math.inf) -> LongArray | None:
-    """Cuts ``[c_0, …, c_n]`` of the cheapest slicing on at most ``max_chips`` chips, all alike.
+    """Returns the cuts ``[c_0, …, c_n]`` of the cheapest slicing on at most ``max_chips`` identical chips.
 
-    Activations are taken to fit. ``None`` only where it takes more than ``at_most_s``.
+    Assumes that activations fit. Returns ``None`` only if the slicing takes more than ``at_most_s``.
     """
     previous = np.zeros(problem.num_kernels + 1, dtype=np.int64)
 
@@ -61,13 +61,13 @@ def least_interval(
     upper_s: float,
     best: LongArray | None = None,
 ) -> LongArray | None:
-    """The cuts of the least interval in [lower_s, upper_s] for which ``cuts_within`` finds any.
+    """Returns the cuts of the least interval in [lower_s, upper_s] for which ``cuts_within`` finds any.
 
-    It finds cuts for a candidate interval, or none, and says up to which one its answer
-    stays the same. Growing steps up from ``lower_s`` come first, because segments within small
-    intervals are short, then bisection; each slicing found pulls the upper end down to what it
-    really costs, by ``cost_s``. ``best``: cuts within ``upper_s``, where some are known; else the first
-    candidate is ``upper_s``, which rules most orders out where a better one is known.
+    ``cuts_within`` returns cuts for a candidate interval, or ``None``, and the interval up to which
+    this answer stays the same. The search first takes growing steps up from ``lower_s``, because
+    segments within small intervals are short, then bisects. Each slicing found lowers the upper end
+    to its exact cost ``cost_s``. ``best`` holds known cuts within ``upper_s``. Without them, the first
+    candidate is ``upper_s``, which rejects most orders once a better order is known.
     """
     if best is None:
         if lower_s > upper_s * (1.0 + RELATIVE_TOLERANCE):
@@ -79,7 +79,7 @@ def least_interval(
     step, is_last_doubt = GALLOP_STEP, False
     while upper_s - lower_s > RELATIVE_TOLERANCE * upper_s:
         middle_s = 0.5 * (lower_s + upper_s)
-        # Close to the end the best so far often is the answer: a candidate just below it ends the search.
+        # Near the end, the best cuts are often optimal: a candidate just below their cost ends the search.
         is_last_doubt = not is_last_doubt and upper_s - lower_s < LAST_DOUBT * upper_s
         if is_last_doubt:
             middle_s = upper_s * (1.0 - 0.5 * RELATIVE_TOLERANCE)
@@ -95,7 +95,7 @@ def least_interval(
 
 
 def walk_back(previous: NDArray[np.integer], chips: int) -> LongArray:
-    """[chips + 1] cuts, given the cut before each: ``previous`` is [M + 1], or by chips [D + 1, M + 1]."""
+    """Returns [chips + 1] cuts; ``previous`` [M + 1] or [D + 1, M + 1] (by chips) is the cut before each."""
     cuts = np.empty(chips + 1, dtype=np.int64)
     cuts[chips] = previous.shape[-1] - 1
     for d in range(chips, 0, -1):
@@ -107,14 +107,13 @@ def walk_back(previous: NDArray[np.integer], chips: int) -> LongArray:
 def fewest_chips(
     problem: SliceProblem, max_chips: int, interval_s: float, previous: LongArray
 ) -> tuple[int, float]:
-    """Fewest chips that keep every segment within ``interval_s``, or NO_SLICING; and what comes next.
+    """Returns the fewest chips with every segment within ``interval_s``, or NO_SLICING; and ``next_s``.
 
-    Up to the second value, the least cost of any segment or cut that was refused, every
-    candidate interval gives the same answer. ``chips[j]`` is the fewest that cover kernels
-    before cut j. Segment [i, j) is cheap enough where ``start_s[i] + end_s(j) <= interval_s``,
-    so for each number of chips q it is enough to keep the least ``start_s[i]`` of all i with
-    ``chips[i] <= q``: O(M) in all, but for inputs read again, where what a segment saves
-    depends on both its ends.
+    ``next_s`` is the least cost of any rejected segment or cut: every candidate interval below it
+    gives the same answer. ``chips[j]`` is the fewest chips that cover the kernels before cut j.
+    Segment [i, j) is cheap enough if ``start_s[i] + end_s(j) <= interval_s``. So for each number of
+    chips q, the least ``start_s[i]`` of all i with ``chips[i] <= q`` is enough: O(M) in total. Inputs
+    that are read again take longer, because a segment's saving depends on both its ends.
     """
     num_kernels = problem.prefix_s.shape[1] - 1
     prefix_s = problem.prefix_s[problem.chip_kind[0]]
@@ -179,7 +178,7 @@ def fewest_chips(
 
 @compiled_inner
 def _offer(least_s: FloatArray, least_at: LongArray, top: int, chips: int, seconds: float, cut: int) -> int:
-    """Lower the least start of every count from ``chips`` on; returns the highest count held."""
+    """Lowers the least start of every chip count >= ``chips``; returns the highest count stored."""
     while top < chips:
         top += 1
         least_s[top] = least_s[top - 1] if top > 0 else np.inf

@@ -1,9 +1,9 @@
 """Fewest chips for the segments of a kernel sequence, each within an interval and its chip's memory.
 
-Cut j is reached with d + 1 chips where segment ``[i, j)`` fits chip d
-(:mod:`go_opt.solver.slicing.segments.fitting_starts`) and costs no more than the interval, for a cut i
-reached with d. The longest segments are tried first. Where one costs too much, so do those with less
-than its surplus of work fewer: what passes a segment rises as it shrinks, what it saves falls.
+Cut j is reached with d + 1 chips if a cut i is reached with d chips, segment ``[i, j)`` fits on chip d
+(:mod:`go_opt.solver.slicing.segments.fitting_starts`) and costs no more than the interval. The longest
+segments are tried first. If a segment costs too much by s seconds, so does each shorter one whose work
+is less than s seconds smaller: a shorter segment relays more tensors and saves fewer repeated reads.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ def fewest_fitting_chips(
     alive: Alive,
     previous: IntArray,
 ) -> tuple[int, float]:
-    """Fewest chips, at least ``min_chips``, or NO_SLICING; and what comes next.
+    """Returns the fewest chips, at least ``min_chips``, or NO_SLICING; and ``next_s``.
 
-    Up to the second value, the least cost of anything that was refused, every candidate interval
+    ``next_s`` is a lower bound on the cost of everything rejected: every candidate interval below it
     gives the same answer.
 
     Args:
       fits: starts that fit, at least those of segments within ``interval_s``.
-      size_of_chip: [D] the memory size of ``fits`` that each chip has.
-      is_fewest: whether to look at no slicings up to a cut but those on the fewest chips. It
-        takes chips that are alike.
+      size_of_chip: [D] index of each chip's memory size in ``fits``.
+      is_fewest: whether to keep only the slicings on the fewest chips for each cut. This requires
+        identical chips.
       alive: scratch.
       previous: [D + 1, M + 1] to be filled with the cut before each, by the number of chips.
     """
     max_chips, num_kernels = len(previous) - 1, previous.shape[1] - 1
     slack_s = interval_s * (1.0 + 1e-13)
-    cuts = np.empty((max_chips + 1, num_kernels + 1), np.int32)  # reached with so many chips …
-    number = np.zeros(max_chips + 1, np.int64)  # … and how many they are
+    cuts = np.empty((max_chips + 1, num_kernels + 1), np.int32)  # reached, by number of chips
+    number = np.zeros(max_chips + 1, np.int64)  # of cuts in each row
     cuts[0, 0], number[0] = 0, 1
-    oldest = np.zeros(max_chips, np.int64)  # of them that a segment may start from
-    may_start = np.zeros(max_chips, np.int64)  # segments of each chip may start from here on
+    oldest = np.zeros(max_chips, np.int64)  # index of the first cut where a segment may still start
+    may_start = np.zeros(max_chips, np.int64)  # the first cut where a segment of each chip may start
     has_blocked = False
     for d in range(len(problem.blocked)):
         has_blocked = has_blocked or problem.blocked[d, num_kernels] > 0
     start_over(problem.relays, alive)
     passing = np.zeros(2, np.int64)  # bytes and number of the tensors that pass [first, j)
-    saved_s = np.zeros(num_kernels)  # by a segment from here to the end at hand
+    saved_s = np.zeros(num_kernels)  # by a segment from each start to the current end
     most_saved_s, least_hop = problem.again_s.sum(), least_hop_s_per_byte(problem, max_chips)
     first, again = int64(0), 0
-    fewest = 0  # chips up to any start there still is
+    fewest = 0  # chips of any start that remains
     next_s = np.inf
     for j in range(1, num_kernels + 1):
         for t in range(problem.relays.last_ptr[j - 1], problem.relays.last_ptr[j]):
@@ -130,9 +130,9 @@ def _longest_segment(
     cuts: IntArray,
     slack_s: float,
 ) -> tuple[int, float]:
-    """The first of ``cuts`` from which a segment fits within ``slack_s``, or -1.
+    """Returns the first of ``cuts`` whose segment fits and takes at most ``slack_s``, or -1.
 
-    And the least cost of those that were refused.
+    Also returns a lower bound on the costs of all rejected segments.
     """
     kind, is_relayed = problem.chip_kind[chip], len(problem.relays.home) > 0
     pays_in = not problem.overlap and chip > 0 and problem.pays_transfers[kind]
@@ -142,7 +142,7 @@ def _longest_segment(
         if fits.size[run] > size or fits.stop[run] <= cuts[0]:
             continue
         at, beyond = int64(0), int64(0 if fits.start[run] <= cuts[0] else len(cuts))
-        while at < beyond:  # the first from the start of the run on
+        while at < beyond:  # find the first cut in the run
             middle = (at + beyond) // 2
             if cuts[middle] < fits.start[run]:
                 at = middle + 1
@@ -158,9 +158,9 @@ def _longest_segment(
             if cost_s <= slack_s:
                 return i, refused_s
             refused_s = min(refused_s, cost_s)
-            if pays_in:  # the next start may have less come in
+            if pays_in:  # the next start may have less incoming traffic
                 cost_s -= problem.crossing_bytes[i] * problem.hop_s_per_byte[chip - 1]
-            # Skip those that save too little work.
+            # Skip the cuts that remove too little work.
             saves_s = prefix_s[i] + (cost_s - slack_s)
             at += 1
             last = len(cuts)

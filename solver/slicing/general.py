@@ -1,18 +1,17 @@
-"""SLICE where segments differ in more than their work: tensors are relayed, memory is tight, chips differ.
+"""SLICE for the general case: tensors are relayed, memory is tight, or chips differ.
 
-A candidate interval is checked by :func:`go_opt.solver.slicing.fewest_fitting.fewest_fitting_chips`, and
-bisection finds the least one, as in :mod:`go_opt.solver.slicing.cuts`. Slicing at no cost for what passes
-is the lower end of the interval where tensors are relayed, and the answer where its segments are
-relayed for nothing.
+:func:`go_opt.solver.slicing.fewest_fitting.fewest_fitting_chips` checks a candidate interval, and
+bisection finds the least one, as in :mod:`go_opt.solver.slicing.cuts`. Where tensors are relayed, the
+slicing with free relays gives a lower bound. If its segments relay nothing, it is also the answer.
 
-What fits in memory does not depend on the candidate
-(:mod:`go_opt.solver.slicing.segments.fitting_starts`) and is found once for all candidates up to a
-limit: first one close to the lower bound, because segments within it are short, then larger ones, or the
-largest at once where that takes little more.
+Which segments fit in memory does not depend on the candidate
+(:mod:`go_opt.solver.slicing.segments.fitting_starts`), so one table serves all candidates up to a limit.
+The first limit is close to the lower bound, because segments within it are short. Larger limits follow,
+or the largest at once if that takes little more work.
 
-This is nearly all the work, and it is bounded, in steps and not in time: ``MOST_STEPS / M`` of them
-for one end, which leaves out none of its starts below 6,000 kernels, and no further limit is tried
-once ``MOST_STEPS`` have been taken in all.
+These tables take nearly all the time. Their work is bounded in steps, not in time: ``MOST_STEPS / M``
+for one end, which covers all its starts below 6,000 kernels. After ``MOST_STEPS`` in total, no
+further limit is tried.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ from go_opt.solver.slicing.segments.relay_terms import no_tensors_alive
 from go_opt.solver.slicing.segments.starts import FittingStarts, all_starts
 
 FIRST_STEP: Final = 0.05  # from a lower bound to the first limit
-MOST_STEPS: Final = 100_000_000  # a second
-FEW_STEPS: Final = 1_000_000  # to try the largest limit at once,
-LITTLE_MORE: Final = 2  # or so many times the steps so far
+MOST_STEPS: Final = 100_000_000  # about a second
+FEW_STEPS: Final = 1_000_000  # for the largest limit, tried at once,
+LITTLE_MORE: Final = 2  # or this multiple of the steps so far, whichever is more
 
 
 def cheapest_cuts_alike(
     problem: SliceProblem, max_chips: int, at_most_s: float = math.inf
 ) -> LongArray | None:
-    """Cuts of the cheapest slicing on at most ``max_chips`` chips, all alike and with memory for all.
+    """Returns the cuts of the cheapest slicing on at most ``max_chips`` identical chips, memory ignored.
 
-    ``None`` where it takes more than ``at_most_s``.
+    Returns ``None`` if the slicing takes more than ``at_most_s``.
     """
     without_relays = problem.without_relays
     cuts = cheapest_cuts(without_relays, max_chips, at_most_s)
@@ -74,10 +73,10 @@ def cheapest_cuts_general(
     *,
     min_chips: int = 1,
 ) -> LongArray | None:
-    """Cuts of the cheapest slicing in [lower_s, upper_s] whose segments all fit, if any.
+    """Returns the cuts of the cheapest slicing in [lower_s, upper_s] whose segments all fit, if any.
 
-    No slicing may be cheaper than ``lower_s``; a tight one saves most of the work. ``None`` also
-    where the work was spent before one was found.
+    No slicing may be cheaper than ``lower_s``; a tight bound saves most of the work. Returns ``None``
+    also if the step limit ends the search before a slicing is found.
     """
     if lower_s > upper_s or min_chips > max_chips:
         return None
@@ -121,7 +120,7 @@ def _candidate(
     *,
     is_fewest: bool,
 ) -> Callable[[float], tuple[LongArray | None, float]]:
-    """Cuts within a candidate interval, if any, and up to which one the answer stays the same."""
+    """Returns the function ``cuts_within`` that :func:`least_interval` calls."""
     alive = no_tensors_alive(problem.relays)
     previous = np.empty((len(size_of_chip) + 1, problem.num_kernels + 1), dtype=np.int32)
 

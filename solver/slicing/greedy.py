@@ -9,11 +9,11 @@ from go_opt.solver.slicing.segments.problem import SliceProblem
 
 
 def greedy_cuts(problem: SliceProblem, max_chips: int) -> LongArray:
-    """Cuts at equal shares of the work, each moved on to where the adjacent rule allows it.
+    """Returns cuts at equal shares of the work, each moved later if the adjacent rule requires it.
 
-    Chip d ends at the last cut with at most ``(d + 1) / D`` of the work before it, or, if
-    a tensor that enters the chip is read later, behind its last reader. What the shares
-    leave over runs on the last chip.
+    Chip d ends at the last cut with at most ``(d + 1) / D`` of the work before it. If a tensor
+    that enters the chip is read later, the chip ends after its last reader. All remaining
+    kernels run on the last chip.
     """
     work_s = problem.prefix_s[problem.chip_kind[0]]
     shares_s = work_s[-1] * np.arange(1, max_chips) / max_chips
@@ -23,7 +23,7 @@ def greedy_cuts(problem: SliceProblem, max_chips: int) -> LongArray:
         start = cuts[-1]
         if problem.reach[start] >= problem.num_kernels:
             break
-        # A kernel larger than a share leaves nothing for the chips whose shares it took.
+        # A kernel larger than a share also uses up the shares of the next chips.
         if cut > start:
             cuts.append(int(max(cut, problem.reach[start])))
         if cuts[-1] >= problem.num_kernels:

@@ -1,22 +1,22 @@
-"""SLICE by likelihood: the most likely cuts along a kernel sequence, and exact samples of them.
+"""SLICE by likelihood: the most likely cuts along a kernel sequence, and exact samples of cuts.
 
-Segment d lies on chip d, so cuts ``0 = c_0 < c_1 < … < c_n = M`` have the weight
-``exp(Σ_d Σ_{m in [c_d, c_{d+1})} l[m, d])`` for log-probabilities ``l``, where every segment
-ends at or after the reach of its start (:mod:`go_opt.solver.problem.sequence`). With ``S_d`` the
-prefix sums of ``l[:, d]`` the forward filter is
+Segment d runs on chip d. For log-probabilities ``l``, cuts ``0 = c_0 < c_1 < … < c_n = M`` have
+the weight ``exp(Σ_d Σ_{m in [c_d, c_{d+1})} l[m, d])`` if every segment ends at or after the
+reach of its start (:mod:`go_opt.solver.problem.sequence`). With ``S_d`` the prefix sums of
+``l[:, d]``, the forward filter is
 
     F[d][j] = S_d(j) + log Σ_{i: reach(i) <= j} exp(F[d-1][i] - S_d(i)),
 
-the log-weight of all ways to cover the kernels before cut j with d + 1 chips. ``reach`` never
-falls, so the starts that may end at j are a stretch that only grows: one running sum
-``C[d][i]`` a chip serves all j, O(D M) in all. Walking back from the last cut,
-``C[d]`` is also the distribution function of the cut before it: a sample is one binary
-search a chip, and exact. Carrying the probabilities of all cuts back instead of one draw
-gives the marginals (the forward-backward algorithm). With the maximum for the sum the same
-recurrence gives the most likely cuts (Viterbi).
+the log-weight of all ways to cover the kernels before cut j with d + 1 chips. ``reach`` is
+monotone, so the starts that may end at j are a range that only grows: one running sum
+``C[d][i]`` per chip serves all j, O(D M) in total. ``C[d]`` is also the distribution function
+of the cut before a given cut. So walking back from the last cut draws an exact sample with one
+binary search per chip. Carrying the probabilities of all cuts back gives the marginals
+(forward-backward algorithm). With the maximum in place of the sum, the recurrence gives the
+most likely cuts (Viterbi).
 
-A kernel without mass on a chip splits that chip's stretch in two; where every slicing
-holds one, see :func:`likelihood_slicing`. Axes: ``M`` kernels, ``D`` chips, ``L`` levels (chips
+A kernel without mass on a chip splits that chip's range in two. If every slicing contains such
+a kernel, see :func:`likelihood_slicing`. Axes: ``M`` kernels, ``D`` chips, ``L`` levels (chips
 a slicing may use), ``S`` samples.
 """
 
@@ -37,17 +37,17 @@ from go_opt.solver.slicing.likelihood_kernels import (
     walk_back,
 )
 
-# Where no slicing has mass, a kernel on a chip without mass counts as exp(-1000): slicings
-# with the fewest such kernels come first, and their sums stay far from overflow.
+# If no slicing has mass, each kernel without mass on its chip gets exp(-1000): slicings with
+# the fewest such kernels win, and the sums stay far from overflow.
 ZERO_MASS: Final = -1000.0
 
 
 class CutFilter(NamedTuple):
     """The distribution over cuts, ready to draw from."""
 
-    cumulative: FloatArray  # [L, M] C: log-weight of the starts of a stretch up to this one
-    prefix: FloatArray  # [L, M + 1] S: prefix sums, massless kernels left out, zero where likely
-    stretch: IntArray  # [L, M + 1] first start from which the chip has mass up to a cut
+    cumulative: FloatArray  # [L, M] C: log-weight of the starts of a range up to this one
+    prefix: FloatArray  # [L, M + 1] S: prefix sums without massless kernels, zero at a likely cut
+    stretch: IntArray  # [L, M + 1] first start from which the chip has mass up to each cut
     num_starts: LongArray  # [M + 1] starts whose reach is at most this cut
     end: FloatArray  # [L] log-weight of all slicings on level + 1 chips
     log_total: float  # of all slicings
@@ -58,13 +58,13 @@ class CutFilter(NamedTuple):
 
 
 class LikelihoodSlicing(NamedTuple):
-    """Placements that follow the order of a sequence, drawn from a policy or its most likely one."""
+    """Placements along a sequence: samples of a policy, or its most likely slicing."""
 
     placement: IntArray  # [S, N]
     chips_used: IntArray  # [S]
     cuts: LongArray  # [S, L + 1], M from entry ``chips_used`` on
     log_prob: FloatArray  # [S] of the cuts given the sequence, exact
-    has_mass: bool  # False: no slicing has any, massless kernels counted as exp(ZERO_MASS)
+    has_mass: bool  # False: no slicing has mass, and massless kernels got exp(ZERO_MASS)
 
 
 def likelihood_slicing(
@@ -76,17 +76,17 @@ def likelihood_slicing(
     num_samples: int = 0,
     min_chips: int = 1,
 ) -> LikelihoodSlicing:
-    """Sample slicings of ``sequence`` in proportion to their likelihood; or the most likely one.
+    """Samples slicings of ``sequence`` in proportion to their likelihood, or returns the most likely one.
 
     Args:
-      log_probs: [N, D] of each op on each chip, on any scale; -inf is no mass. Where no slicing
-        has mass, a kernel without counts as ``ZERO_MASS``.
-      chip_kind: [D] (``tables.chip_kind``); a kind that cannot run a kernel never gets it.
+      log_probs: [N, D] of each op on each chip, on any scale; -inf means no mass. If no slicing
+        has mass, kernels without mass get ``ZERO_MASS``.
+      chip_kind: [D] (``tables.chip_kind``); a kernel never runs on a kind that cannot run it.
       num_samples: 0 for the most likely slicing, as a batch of one.
-      min_chips: chips to use at least (``D``: all).
+      min_chips: the least number of chips to use (``D``: all).
 
     Raises:
-      InfeasibleError: no slicing uses ``min_chips`` chips, or none on chips that can run it.
+      InfeasibleError: no slicing uses ``min_chips`` chips, or none runs every op on a capable chip.
     """
     found, kernel_log_probs, has_mass = sequence_filter(sequence, log_probs, chip_kind, min_chips=min_chips)
     if num_samples == 0:
@@ -109,7 +109,7 @@ def sequence_filter(
     *,
     min_chips: int = 1,
 ) -> tuple[CutFilter, FloatArray, bool]:
-    """The filter of a sequence, the rows [M, D] it ran on, and whether any slicing has mass.
+    """Returns the filter of a sequence, its rows [M, D], and whether any slicing has mass.
 
     Arguments and errors as for :func:`likelihood_slicing`.
     """
@@ -126,10 +126,10 @@ def sequence_filter(
 
 
 def cut_filter(reach: LongArray, log_probs: FloatArray, *, min_chips: int = 1) -> CutFilter:
-    """Run the filter.
+    """Runs the forward filter.
 
     Args:
-      reach: [M + 1], never falling, ``reach[i] > i``.
+      reach: [M + 1], monotone, ``reach[i] > i``.
       log_probs: [M, D] of each kernel on each chip.
       min_chips: slicings on fewer chips have no weight.
 
@@ -151,9 +151,9 @@ def cut_filter(reach: LongArray, log_probs: FloatArray, *, min_chips: int = 1) -
 def most_likely_cuts(
     reach: LongArray, log_probs: FloatArray, *, min_chips: int = 1
 ) -> tuple[IntArray, LongArray]:
-    """Chips used [1] and cuts [1, L + 1] of the likeliest slicing; arguments as :func:`cut_filter`.
+    """Returns chips used [1] and cuts [1, L + 1] of the likeliest slicing.
 
-    No slicing with mass: 0 chips, and cuts that are all M.
+    Arguments as for :func:`cut_filter`. If no slicing has mass: 0 chips, and all cuts are M.
     """
     rows, levels = _checked(reach, log_probs, min_chips)
     num_kernels = rows.shape[1]
@@ -172,13 +172,13 @@ def most_likely_cuts(
 
 
 def sample_cuts(cut_filter: CutFilter, seed: int, num_samples: int) -> tuple[IntArray, LongArray]:
-    """Chips used [S] and cuts [S, L + 1] (M from there on) drawn from the filter's distribution."""
+    """Draws chips used [S] and cuts [S, L + 1], padded with M, from the filter's distribution."""
     if cut_filter.log_total == -np.inf:
         raise InvalidInputError("no slicing has any mass to draw from.", field="log_probs")
     levels = len(cut_filter.end)
     cuts = np.full((num_samples, levels + 1), cut_filter.num_kernels, dtype=np.int64)
     chips_used = np.empty(num_samples, dtype=np.int32)
-    # In (0, 1]: a start without weight is never the first to reach a positive share.
+    # In (0, 1]: the search for a positive share never stops at a start without weight.
     uniforms = 1.0 - np.random.default_rng(seed).random((num_samples, levels + 1))
     share = np.cumsum(np.exp(cut_filter.end - cut_filter.log_total))
     walk_back(cut_filter, share / share[-1], uniforms, chips_used, cuts)
@@ -186,16 +186,16 @@ def sample_cuts(cut_filter: CutFilter, seed: int, num_samples: int) -> tuple[Int
 
 
 def log_prob(cut_filter: CutFilter, cuts: LongArray) -> FloatArray:
-    """[S] exact log-probability of ``cuts`` [S, L + 1]; -inf where they break a rule."""
+    """Returns the exact log-probability [S] of ``cuts`` [S, L + 1]; -inf if cuts break a rule."""
     result = np.empty(len(cuts))
     sum_log_probs(cut_filter, cuts, result)
     return result
 
 
 def cut_marginals(cut_filter: CutFilter) -> FloatArray:
-    """[M, L] probability that each kernel lies on each chip: the gradient of ``log_total``.
+    """Returns the probability [M, L] of each kernel on each chip.
 
-    That is with respect to the rows that the filter ran on; chips from L on get no kernel.
+    This is the gradient of ``log_total`` with respect to the filter's rows. Chips from L on get no kernel.
     """
     if cut_filter.log_total == -np.inf:
         raise InvalidInputError("no slicing has any mass to have marginals of.", field="log_probs")
@@ -205,7 +205,7 @@ def cut_marginals(cut_filter: CutFilter) -> FloatArray:
 
 
 def chip_of_kernel(cuts: LongArray) -> IntArray:
-    """[S, M] the segment each kernel lies in."""
+    """Returns the segment [S, M] of each kernel."""
     num_kernels = int(cuts[0, -1])
     starts = np.zeros((len(cuts), num_kernels + 1), dtype=np.int32)
     np.add.at(starts, (np.arange(len(cuts))[:, None], cuts[:, 1:-1]), 1)
@@ -213,7 +213,7 @@ def chip_of_kernel(cuts: LongArray) -> IntArray:
 
 
 def sum_by_kernel(kernel_of: IntArray, log_probs: FloatArray) -> FloatArray:
-    """[M, D] sums of ``log_probs`` [N, D] over the ops of each kernel; ``kernel_of`` is [N]."""
+    """Returns the sums [M, D] of ``log_probs`` [N, D] over the ops of each kernel; ``kernel_of`` is [N]."""
     if log_probs.ndim != 2 or len(log_probs) != len(kernel_of):
         raise InvalidInputError(
             f"log_probs has shape {log_probs.shape}, must have a row for each of {len(kernel_of)} ops.",
@@ -225,13 +225,13 @@ def sum_by_kernel(kernel_of: IntArray, log_probs: FloatArray) -> FloatArray:
 
 
 def _checked(reach: LongArray, log_probs: FloatArray, min_chips: int) -> tuple[FloatArray, int]:
-    """Rows [D, M] by chip, and the chips a slicing may use."""
+    """Returns rows [D, M] by chip, and the number of chips a slicing may use."""
     if log_probs.ndim != 2 or len(reach) != len(log_probs) + 1:
         raise InvalidInputError(
             f"log_probs has shape {log_probs.shape}, must be ({len(reach) - 1}, D).", field="log_probs"
         )
     rows = np.ascontiguousarray(log_probs.T, dtype=np.float64)
-    if not rows.max(initial=-np.inf) < np.inf:  # NaN is not either
+    if not rows.max(initial=-np.inf) < np.inf:  # also true for NaN
         raise InvalidInputError("log_probs holds NaN or infinity.", field="log_probs")
     levels = min(rows.shape)
     most = _most_segments(reach)
@@ -243,13 +243,13 @@ def _checked(reach: LongArray, log_probs: FloatArray, min_chips: int) -> tuple[F
 
 
 def _num_starts(reach: LongArray) -> LongArray:
-    """[M + 1] starts whose reach is at most each cut: the first so many, for reach never falls."""
+    """Returns [M + 1]: the first so many starts may end at each cut, because reach is monotone."""
     num_kernels = len(reach) - 1
     return np.searchsorted(reach[:-1], np.arange(num_kernels + 1), side="right").astype(np.int64)
 
 
 def _most_segments(reach: LongArray) -> int:
-    """Segments of a slicing that ends each as soon as it may; reach never falls, so no other has more."""
+    """Returns the most segments a slicing can have: reach is monotone, so each ends as early as possible."""
     num_kernels = len(reach) - 1
     cut, segments = 0, 0
     while cut < num_kernels and reach[cut] <= num_kernels:

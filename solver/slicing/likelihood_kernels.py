@@ -1,4 +1,4 @@
-"""Kernels of slicing by likelihood; the recurrences stand in :mod:`go_opt.solver.slicing.likelihood`."""
+"""Kernels of slicing by likelihood; :mod:`go_opt.solver.slicing.likelihood` explains the recurrences."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def _prefix_sums(
     row: FloatArray, centre: int, low_part: FloatArray, prefix: FloatArray, stretch: IntArray
 ) -> None:
-    """Sums of ``row`` from ``centre`` on, exact to rounding; and where each stretch with mass begins.
+    """Fills ``prefix`` with sums of ``row`` relative to ``centre``, and the start of each range with mass.
 
-    Sums are kept in two parts, high and low (Neumaier): far from ``centre`` they are large
-    and unlikely, near it they are small and must be precise.
+    Each sum has two parts, high and low (Neumaier): near ``centre`` the sums are small and must
+    be precise; far from it they are large and unlikely.
     """
     num_kernels = len(row)
     high = 0.0
@@ -58,9 +58,9 @@ def run_filter(
     stretch: IntArray,
     end: FloatArray,
 ) -> None:
-    """Fill the arrays of a ``CutFilter`` level by level."""
+    """Fills the arrays of a ``CutFilter`` level by level."""
     num_kernels = rows.shape[1]
-    reached = np.empty(num_kernels + 1)  # F of the level before
+    reached = np.empty(num_kernels + 1)  # F of the previous level
     low_part = np.empty(num_kernels + 1)
     for j in range(num_kernels + 1):
         reached[j] = -np.inf
@@ -94,7 +94,7 @@ def run_filter(
 
 @compiled
 def run_likeliest(rows: FloatArray, num_starts: LongArray, before: IntArray, end: FloatArray) -> None:
-    """The recurrence of ``run_filter`` with the maximum for the sum; ``before`` holds its arg max."""
+    """Runs the recurrence of ``run_filter`` with maximum in place of sum; ``before`` holds the arg max."""
     num_kernels = rows.shape[1]
     reached = np.empty(num_kernels + 1)
     running = np.empty(num_kernels)
@@ -126,7 +126,7 @@ def run_likeliest(rows: FloatArray, num_starts: LongArray, before: IntArray, end
 def walk_back(
     cut_filter: CutFilter, share: FloatArray, uniforms: FloatArray, chips_used: IntArray, cuts: LongArray
 ) -> None:
-    """Draw the number of chips, then each cut given the one behind it."""
+    """Draws the number of chips, then each cut given the cut after it."""
     num_kernels = cut_filter.cumulative.shape[1]
     for s in range(len(uniforms)):
         level = 0
@@ -152,13 +152,13 @@ def walk_back(
 
 @compiled
 def run_marginals(cut_filter: CutFilter, marginals: FloatArray) -> None:
-    """Fill ``marginals`` [L, M]: kernel m lies on a chip whose segment starts by m and ends after it.
+    """Fills ``marginals`` [L, M]: kernel m is on the chip whose segment starts by m and ends after m.
 
     ``begun`` is the probability that the segment starts at each cut, ``ended`` that it ends
-    there. An end j shares its probability among its starts i in proportion to
-    ``exp(entering[i])``, ``exp(running[last])`` in all. ``shared`` adds up, over the ends from j
-    on, their probability times the share of all starts up to ``last``: a probability itself, and
-    as ``last`` falls it is scaled down, so nothing overflows whatever the scale of the rows.
+    there. An end j divides its probability among its starts i in proportion to
+    ``exp(entering[i])``; these add up to ``exp(running[last])``. ``shared`` is the sum, over the
+    ends from j on, of their probability times the share of all starts up to ``last``. ``shared``
+    is a probability and only scaled down as ``last`` falls, so rows of any scale never overflow.
     """
     num_kernels = cut_filter.cumulative.shape[1]
     num_starts = cut_filter.num_starts
@@ -197,7 +197,7 @@ def run_marginals(cut_filter: CutFilter, marginals: FloatArray) -> None:
 
 @compiled_inner
 def _reached_before(cut_filter: CutFilter, level: int, cut: int) -> float:
-    """``reached`` of ``run_filter``: log-weight of ``level`` chips holding the kernels before ``cut``."""
+    """Returns ``reached`` of ``run_filter``: log-weight of ``level`` chips for the kernels before ``cut``."""
     if level == 0:
         return 0.0 if cut == 0 else -np.inf
     last = cut_filter.num_starts[cut] - 1
@@ -208,7 +208,7 @@ def _reached_before(cut_filter: CutFilter, level: int, cut: int) -> float:
 
 @compiled
 def sum_log_probs(cut_filter: CutFilter, cuts: LongArray, result: FloatArray) -> None:
-    """Segment by segment: what its chip gives its kernels."""
+    """Fills ``result`` [S] with the log-probability of each row of ``cuts``, segment by segment."""
     num_kernels = cut_filter.cumulative.shape[1]
     for s in range(len(cuts)):
         total = -cut_filter.log_total

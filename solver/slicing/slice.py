@@ -1,4 +1,4 @@
-"""The door to slicing: an order and its kernels in, a placement out."""
+"""The entry point of slicing: takes an order and its kernels, returns a placement."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def slice_order(
     at_most_s: float = math.inf,
     **rules: Unpack[SegmentRules],
 ) -> Slicing | None:
-    """The cheapest slicing of ``order`` whose activations fit; ``None`` where there is none.
+    """Returns the cheapest slicing of ``order`` whose activations fit; ``None`` if there is none.
 
     Args:
       order, fusion_group, passing, rules: see :func:`~go_opt.solver.slicing.along.problem_along`;
-        relays have their buffers in memory, too.
+        the buffers of relays also take memory.
       min_chips: use no fewer chips than this.
       max_chips: use no more chips than this; all by default.
-      at_most_s: do not look for slicings slower than this.
+      at_most_s: ignore slicings slower than this.
     """
     sequence, problem = problem_along(tables, order, fusion_group, passing, **rules)
     memory = partial(segment_memory, tables, sequence, relayed=passing == "relayed")
@@ -55,7 +55,10 @@ def slice_order(
 
 
 def greedy_slicing(tables: CostTables, order: IntArray, fusion_group: IntArray, *, adjacent: bool) -> Slicing:
-    """The greedy compiler heuristic along ``order``, made valid by the adjacent rule."""
+    """Returns the slicing of the greedy compiler heuristic along ``order``.
+
+    With ``adjacent``, cuts move so that the slicing keeps the adjacent rule.
+    """
     passing: Passing = "adjacent" if adjacent else "free"
     sequence, problem = problem_along(tables, order, fusion_group, passing)
     cuts = greedy_cuts(problem, tables.num_chips)
@@ -69,10 +72,10 @@ def _cheapest_that_fits(
     max_chips: int,
     at_most_s: float,
 ) -> LongArray | None:
-    """Cuts of the cheapest slicing whose activations fit.
+    """Returns the cuts of the cheapest slicing whose activations fit.
 
-    Leaving memory out, and what chips may not hold, relaxes the problem: a relaxed optimum that
-    keeps to them is the optimum, and any is a lower bound.
+    Without memory limits and forbidden chips, the problem is a relaxation. Its optimum is a lower
+    bound, and the answer if it happens to satisfy both.
     """
     if not problem.kinds_are_alike:
         lower_s, cuts = least_s(problem, max_chips), None
@@ -97,10 +100,10 @@ def with_addresses(
     cuts: LongArray | None,
     cheapest: Callable[[SegmentMemory], LongArray | None],
 ) -> LongArray | None:
-    """Cuts whose segments fit with addresses for their activations; the first to try are ``cuts``.
+    """Returns cuts whose segments fit once their activations have addresses; tries ``cuts`` first.
 
-    ``cheapest`` does not see the holes between activations, so where they are too much it gets
-    chips with that much less memory.
+    ``cheapest`` ignores the holes between activations. If a segment does not fit because of them,
+    ``cheapest`` runs again with less memory, by the shortage.
     """
     if cuts is not None and shortage_bytes(memory, cuts) <= 0:
         return cuts
@@ -115,5 +118,5 @@ def with_addresses(
 
 
 def most_chips(tables: CostTables, sequence: KernelSequence, max_chips: int | None) -> int:
-    """Chips a slicing may use: no more than there are kernels."""
+    """Returns the number of chips a slicing may use, at most the number of kernels."""
     return min(max_chips or tables.num_chips, tables.num_chips, sequence.num_kernels)

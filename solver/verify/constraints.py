@@ -1,7 +1,7 @@
-"""The verifier's part on the user's constraints: from the definitions, in plain NumPy.
+"""The verifier's check of the user's constraints: from the definitions, in plain NumPy.
 
-Which ops a constraint is about is read from where patterns are defined; no code is shared with
-what keeps the constraints.
+It matches patterns to ops with the shared code that defines patterns. It shares no other code
+with the solver that enforces the constraints.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def broken_constraints(
     placed: Graph,
     placed_plan: Plan,
 ) -> Iterator[Broken]:
-    """Every constraint that ``plan`` breaks, each with its first offender.
+    """Yields every constraint that ``plan`` breaks, each with its first offender.
 
     Args:
       placed, placed_plan: the graph and the plan with relays and clones as ops.
 
     Raises:
-      InvalidInputError: a constraint is about no op or chip there is.
+      InvalidInputError: a constraint names an unknown op or chip.
     """
     asked = op_constraints(graph, target, constraints)
     for constraint, ops in zip(asked.constraints, asked.ops, strict=True):
@@ -60,7 +60,7 @@ def broken_constraints(
 
 
 def _chips(graph: Graph, plan: Plan, constraint: Pin | Forbid, ops: LongArray) -> Iterator[Broken]:
-    """Where ops and their clones run."""
+    """Yields the first op or clone on a chip that the constraint excludes."""
     is_pin = isinstance(constraint, Pin)
     chips = {constraint.chip} if isinstance(constraint, Pin) else set(constraint.chips)
     rule = "pin" if is_pin else "forbid"
@@ -115,13 +115,13 @@ def _limit(target: Target, limit: ChipLimit, graph: Graph, plan: Plan) -> Iterat
 
 
 def _weight_bytes(tables: CostTables, is_here: BoolArray) -> float:
-    """Weights read by ops that are here ([N]), each once."""
+    """Returns the bytes of the weights read by the ops in ``is_here`` [N], each once."""
     reads = (tables.tensor_kind[tables.reader_tensor] == WEIGHT) & is_here[tables.reader_op]
     return float(tables.tensor_bytes[np.unique(tables.reader_tensor[reads])].sum())
 
 
 def kernel_seconds_of_chip(tables: CostTables, plan: Plan, chip: int) -> float:
-    """What the kernels of a chip take an inference (design section 5), ops of measured cost as measured."""
+    """Returns kernel seconds of a chip per inference (design section 5); measured ops count as measured."""
     is_here = (plan.placement <= chip) & (chip < plan.placement + plan.replication)
     kind, group = tables.chip_kind[chip], plan.fusion_group
     modelled = np.isnan(tables.measured_s[kind])
@@ -136,7 +136,7 @@ def kernel_seconds_of_chip(tables: CostTables, plan: Plan, chip: int) -> float:
 
 
 def _moved_bytes(tables: CostTables, group: IntArray, num_groups: int) -> FloatArray:
-    """[M] bytes each kernel reads from outside, a tensor once, and writes to outside."""
+    """Returns the bytes [M] each kernel reads from other kernels, each tensor once, and writes for them."""
     producer = tables.tensor_producer
     home = np.where(producer == NO_PRODUCER, -1, group[producer])
     reader = group[tables.reader_op]

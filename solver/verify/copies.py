@@ -1,7 +1,7 @@
-"""The verifier's part on relays and clones: where they may be, in plain NumPy.
+"""The verifier's check of the positions of relays and clones, in plain NumPy.
 
-What may be cloned is read from where it is defined. What the rules of placement say of
-relays and clones is judged on the graph with copies and clones as ops.
+The shared definition says which ops may be cloned. The placement rules are checked elsewhere,
+on the graph with relays and clones as ops.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from go_opt.solver.verify.stages import Broken
 
 
 def shape_of_copies(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:
-    """Relays and clones of what there is not, or on chips there are not."""
+    """Yields relays and clones of unknown tensors or ops, or on unknown chips."""
     last = target.num_chips - 1
     for relay in plan.relays:
         tensor = graph.tensor_index.get(relay.tensor)
@@ -37,7 +37,7 @@ def shape_of_copies(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken
 
 
 def broken_by_copies(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:
-    """The first relay and the first clone that may not be where it is."""
+    """Yields the first relay and the first clone in a forbidden position."""
     yield from _relays(graph, target, plan)
     yield from _clones(graph, plan)
 
@@ -53,7 +53,7 @@ def _relays(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:
         tensor = graph.tensor_index[relay.tensor]
         producer = int(graph.tensor_producer[tensor])
         home = int(plan.placement[producer])
-        # Readers with a clone of the producer read that one's.
+        # Readers on a chip with a clone of the producer read the clone's result.
         reading = _reader_chips(graph, plan, tensor, cloned) - cloned.get(producer, set())
         last = max(reading, default=home)
         for chip in relay.chips:
@@ -100,7 +100,7 @@ def _chips_of_clones(graph: Graph, plan: Plan) -> dict[int, set[int]]:
 
 
 def _reader_chips(graph: Graph, plan: Plan, tensor: int, cloned: dict[int, set[int]]) -> set[int]:
-    """Chips of the readers of the tensor and of their clones."""
+    """Returns the chips of the tensor's readers and of their clones."""
     readers = graph.reader_op[graph.reader_ptr[tensor] : graph.reader_ptr[tensor + 1]].tolist()
     chips = set(plan.placement[readers].tolist())
     return chips.union(*(cloned[op] for op in readers if op in cloned))

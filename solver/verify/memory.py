@@ -1,4 +1,4 @@
-"""The verifier's part on memory: what chips hold, in plain NumPy."""
+"""The verifier's check of chip memory, in plain NumPy."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from go_opt.solver.verify.stages import Broken
 
 
 def broken_memory(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:
-    """The first chip whose activations do not fit; ``graph`` and ``plan`` have copies as ops."""
+    """Yields the first chip whose activations do not fit; ``graph`` and ``plan`` have copies as ops."""
     peak, weights = memory_bytes(graph, target, plan)
     room = target.chip_sram_bytes - peak
-    # Where weights stream, their buffer is set aside; they may all stream.
+    # A chip that streams weights needs a stream buffer; all weights may stream.
     buffers = np.array([kind.stream_buffer_bytes for kind in target.modelled.kinds])[target.chip_kind]
     streams = weights > np.maximum(room, 0)
     over = np.flatnonzero(room < np.where(streams, buffers, 0))
@@ -35,10 +35,11 @@ def broken_memory(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:
 
 
 def memory_bytes(graph: Graph, target: Target, plan: Plan) -> tuple[LongArray, LongArray]:
-    """[D] activations at their highest address, and [D] all weights.
+    """Returns the peak bytes of activations [D] and the bytes of all weights [D].
 
-    What crosses a chip's border has two buffers throughout. Where not everything fits side by side,
-    the others need what their addresses reach, else what is alive at once.
+    Tensors that enter or leave a chip always have two buffers. Other tensors need the most bytes alive
+    at once or, if not everything fits side by side and the target does not fit by size, the bytes
+    up to their highest address.
     """
     group = plan.fusion_group[plan.order]
     kernel_of = np.empty(graph.num_ops, dtype=np.int64)
@@ -59,7 +60,7 @@ def memory_bytes(graph: Graph, target: Target, plan: Plan) -> tuple[LongArray, L
     leaves = graph.tensor_is_output.copy()
     leaves[tensor[enters & (producer != NO_PRODUCER)]] = True
     produced = graph.tensor_producer != NO_PRODUCER
-    # What a relay writes shares the double buffer of what it reads.
+    # The output of a relay shares the double buffer of its input.
     is_copy = np.array([op_type == COPY_TYPE for op_type in graph.op_types])[graph.tensor_producer]
     buffered = leaves & produced & ~is_copy
     np.add.at(held, plan.placement[graph.tensor_producer[buffered]], 2 * size[buffered])
@@ -84,7 +85,7 @@ def memory_bytes(graph: Graph, target: Target, plan: Plan) -> tuple[LongArray, L
 
 
 def _most_alive(size: LongArray, first: LongArray, last: LongArray) -> int:
-    """Most bytes at once of buffers that live from one kernel to another."""
+    """Returns the most bytes alive at once of buffers that live from ``first`` to ``last``."""
     change = np.zeros(int(last.max(initial=0)) + 2, dtype=np.int64)
     np.add.at(change, first, size)
     np.add.at(change, last + 1, -size)
@@ -92,9 +93,9 @@ def _most_alive(size: LongArray, first: LongArray, last: LongArray) -> int:
 
 
 def _highest_address(size: LongArray, first: LongArray, last: LongArray) -> int:
-    """Where the buffers end, the largest first, each at the lowest address that is free while it lives.
+    """Returns the highest address when buffers take the lowest free address, the largest first.
 
-    So many that this takes long come in the order of ``first``.
+    More than ``MOST_BY_SIZE`` buffers are placed in the order of ``first``, to save time.
     """
     address = np.zeros(len(size), dtype=np.int64)
     is_placed = np.zeros(len(size), dtype=np.bool_)

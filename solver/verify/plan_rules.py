@@ -1,7 +1,7 @@
-"""The static rules of whole plans, a batch at a time: which of them may run at all.
+"""The static rules of whole plans, checked in batches.
 
-The quick twin of :func:`go_opt.solver.verify.verifier`, which says of one plan what it breaks. Memory
-is left to who evaluates. Axes: ``B`` plans, ``N`` ops, ``D`` chips.
+The quick twin of :mod:`go_opt.solver.verify.verifier`, which reports the violations of one plan.
+The evaluation checks memory. Axes: ``B`` plans, ``N`` ops, ``D`` chips.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class PlanRules:
     graph: Graph
     problem: PlacementProblem
     roles: LoopRoles
-    has_route: BoolArray | None  # [D, D]; None where all chips reach each other that may
-    any_order: bool  # whether dataflow is acyclic in whatever order of the chips
+    has_route: BoolArray | None  # [D, D]; None if every permitted transfer has a route
+    any_order: bool  # whether dataflow must be acyclic, but in any order of the chips
 
     def are_kept(self, placement: Plans, order: Plans, fusion_group: Plans) -> Legal:
-        """[B] True where a plan ([B, N] each) breaks no rule; ``B`` is 1 or more.
+        """Returns [B] True where a plan ([B, N] each) breaks no rule; ``B`` is 1 or more.
 
         Args:
           placement: chips of the target.
@@ -81,7 +81,7 @@ class PlanRules:
         return _all(self.has_route[source, reader])
 
     def _are_acyclic(self, placement: Plans) -> Legal:
-        """Chips that read from none left of a plan are taken away in turn: nothing may be left."""
+        """Repeatedly removes chips that read from no remaining chip; a plan is acyclic if none remain."""
         kept = np.ones(len(placement), dtype=np.bool_)
         if not self.any_order:
             return kept
@@ -100,7 +100,7 @@ def plan_rules(graph: Graph, target: Target) -> PlanRules:
     """The rules of ``graph`` on ``target``."""
     topology, chips = target.topology, range(target.num_chips)
     has_route = None
-    # A chain has no way back, which placements that go forward do not ask for.
+    # A chain has no backward routes, but placements that go forward do not need any.
     if topology.kind != "ring" and not target.goes_forward:
         has_route = np.array([[topology.has_route(a, b) for b in chips] for a in chips])
     problem = placement_problem(graph, target)._replace(acyclic=target.goes_forward)

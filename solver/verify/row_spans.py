@@ -1,4 +1,4 @@
-"""Rechecks splits by rows: which rows each tensor of a split graph has, and which rows a part needs."""
+"""Rechecks splits by rows: the rows of each tensor of a split graph, and the rows that a part needs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _Span = tuple[str, int, int]  # tensor of the whole graph, first row, row behind
 
 
 class RowSpans:
-    """The rows of the tensors of a split graph, from what its ops read and write.
+    """The rows of the tensors of a split graph, derived from the reads and writes of its ops.
 
-    ``moves`` are the ops that are neither of the whole graph nor parts; of ``wrong_moves`` the rows are not
-    one range of rows of a tensor.
+    ``moves`` are the ops that are neither parts nor in the whole graph. ``wrong_moves`` are those that
+    do not write one range of rows of a tensor.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """The static rules of whole placements, compiled: the full-rule verifier of the hot loops.
 
-O(U + E) for a placement, and O(chip dependencies) for the triangle rule: with the bitset
-``further[a]`` of chips that chip a reaches by two or more dependencies, the longest-path
-form forbids ``depends[a] & further[a]``, the three-chip form the same with exactly two.
-:func:`go_opt.solver.verify.verifier` is its independent twin on plans.
+O(U + E) per placement, plus O(chip dependencies) for the triangle rule. ``further[a]`` is the
+bitset of chips that chip a reaches by two or more dependencies (three-chip form: exactly two).
+The rule forbids ``depends[a] & further[a]``.
+:mod:`go_opt.solver.verify.verifier` is its independent twin on plans.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from go_opt.solver.problem.problem import (
     PlacementProblem,
 )
 
-# What a placement breaks first, by code.
+# The first rule that a placement breaks, by code.
 RULE_NAMES: Final = ("none", "chips", "kinds", "acyclic", "no_skip", "triangle")
 NONE, CHIPS, KINDS, ACYCLIC, NO_SKIP, TRIANGLE = range(6)
 
 
 def broken_rules(problem: PlacementProblem, placements: IntArray) -> CodeArray:
-    """[S] the first rule each of ``placements`` [S, U] breaks, an index into ``RULE_NAMES``."""
+    """Returns the first rule [S] that each of ``placements`` [S, U] breaks, an index into ``RULE_NAMES``."""
     broken = np.zeros(len(placements), dtype=np.int8)
     _check_all(problem, placements, broken)
     return broken
@@ -92,7 +92,7 @@ def _is_gapless(problem: PlacementProblem, is_used: BoolArray) -> bool:
 
 @compiled_inner
 def _has_detour(problem: PlacementProblem, depends: WordArray) -> bool:
-    """Whether a direct dependency has a way around; dependencies go to higher chips only."""
+    """Returns whether a direct dependency has a detour; dependencies go to higher chips only."""
     num_chips, num_words = depends.shape
     further = np.zeros((num_chips, num_words), np.uint64)
     for a in range(num_chips - 1, -1, -1):

@@ -1,4 +1,4 @@
-"""Rechecks a split from what it means: the parts together are the op, and all else is as it was."""
+"""Rechecks a split by definition: the parts together equal the op, and all other ops are unchanged."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from go_opt.solver.verify.row_spans import NamedOp, RowSpans
 
 
 def broken_splits(whole: Graph, split: Graph, splits: Sequence[Split]) -> Iterator[str]:
-    """What is wrong with ``split`` as the graph ``whole`` with the ops of ``splits`` in parts."""
+    """Yields the errors of ``split``, which must be ``whole`` with the ops of ``splits`` in parts."""
     before, after = _ops(whole), _ops(split)
     spans = RowSpans(whole, before, after, splits)
     after = {name: op for name, op in after.items() if name not in spans.moves}
-    yield from (f"op {name!r} has not the rows of its name." for name in spans.wrong_moves)
+    yield from (f"op {name!r} does not have the rows that its name says." for name in spans.wrong_moves)
     outputs = {whole.tensor_names[k] for k in np.flatnonzero(whole.tensor_is_output)}
     for one in splits:
         names = [f"{one.op}/part {i + 1} of {one.parts}" for i in range(one.parts)]
         if one.op not in before or any(name not in after for name in names):
-            yield f"op {one.op!r} has not the {one.parts} parts that the plan says."
+            yield f"op {one.op!r} does not have the {one.parts} parts that the plan says."
             return
         parts, joined = [after.pop(name) for name in names], after.pop(one.op, None)
         op = before.pop(one.op)
@@ -37,15 +37,15 @@ def broken_splits(whole: Graph, split: Graph, splits: Sequence[Split]) -> Iterat
         if one.joined and (joined is not None or one.kind == "columns" or is_read):
             reads = Counter((name, elements, False) for name, elements, _ in written)
             if joined is None or joined.reads != reads or joined.writes != op.writes or joined.flops:
-                yield f"op {one.op!r}: nothing joins its parts."
+                yield f"op {one.op!r}: no op joins its parts."
         else:
             if op.writes[0][0] in outputs:
                 outputs = outputs - {op.writes[0][0]} | {name for name, _, _ in written}
             if joined is not None:
-                yield f"op {one.op!r} is there beside its parts."
+                yield f"op {one.op!r} is in the graph together with its parts."
     changed = next((name for name in before if after.get(name) != before[name]), None)
     if changed is not None or len(before) != len(after):
-        yield f"op {changed or next(iter(after.keys() - before.keys()))!r} is not as it was."
+        yield f"op {changed or next(iter(after.keys() - before.keys()))!r} was changed."
     if outputs != {split.tensor_names[k] for k in np.flatnonzero(split.tensor_is_output)}:
         yield "the outputs of the model are not as they were."
 
@@ -55,7 +55,7 @@ def _wrong_parts(op: NamedOp, parts: Sequence[NamedOp]) -> Iterator[str]:
     if any(part.kind != op.kind for part in parts):
         yield "a part is of another type"
     if abs(sum(part.flops for part in parts) - op.flops) > 1e-9 * op.flops:
-        yield "the parts have not its flops"
+        yield "the parts do not have its flops"
     if sum(part.writes[0][1] for part in parts) != op.writes[0][1] or any(
         len(part.writes) != 1 or part.writes[0][2] != op.writes[0][2] for part in parts
     ):

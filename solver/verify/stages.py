@@ -1,4 +1,4 @@
-"""The verifier's part on replicated stages (design section 8), in plain NumPy."""
+"""The verifier's check of replicated stages (design section 8), in plain NumPy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def stages_in(plan: Plan) -> list[tuple[int, int]]:
 
 
 def pairs_in_turn(source: int, makers: int, reader: int, readers: int) -> Iterator[tuple[int, int]]:
-    """The chips of two stages, by first chip and size, that an inference goes from and to."""
+    """Yields all pairs of chips between which an inference passes from one stage to another."""
     if source == reader:
         return
     for turn in range(lcm(makers, readers)):
@@ -29,7 +29,7 @@ def pairs_in_turn(source: int, makers: int, reader: int, readers: int) -> Iterat
 
 
 def broken_stages(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:
-    """The first stage that cannot be replicated, that overlaps another, or whose copies lie inside it."""
+    """Yields the first invalid forwarding, the first invalid stage, or else the first misplaced copy."""
     stages = stages_in(plan)
     yield from _broken_forwarding(target, plan, dict(stages))
     if all(size == 1 for _, size in stages):

@@ -1,9 +1,8 @@
 """The verifier: checks any plan from the definitions, in plain NumPy.
 
-It shares no code with the solver, the slicer or the compiled environment; only the
-fusion rule, the routes and what relays and clones mean are read from where they are
-defined. A plan with relays and clones keeps the rules of placement if the plan without, of
-the graph with copies and clones as ops, does.
+It shares no code with the solver, the slicer or the compiled environment, except the
+definitions of the fusion rule, routes, relays and clones. A plan with relays and clones
+keeps the placement rules if the expanded plan does, in which relays and clones are ops.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ class Violation:
 def verify(
     graph: Graph, target: Target, plan: Plan, constraints: Sequence[UserConstraint] = ()
 ) -> list[Violation]:
-    """Every rule and constraint ``plan`` breaks, each with its first offender; empty means valid.
+    """Returns every rule and constraint that ``plan`` breaks, each with its first offender; empty if valid.
 
     Raises:
       PlanError: the plan was made for another graph or target.
-      InvalidInputError: a constraint is about no op or chip there is.
+      InvalidInputError: a constraint names an unknown op or chip.
     """
     plan.check_belongs_to(graph, target.fingerprint)
     shape = list(_shape(graph, target, plan))
@@ -53,7 +52,7 @@ def verify(
     copies = list(starmap(Violation, broken_by_copies(graph, target, plan)))
     stages = list(starmap(Violation, broken_stages(graph, target, plan)))
     found = [*_order(graph, plan), *_fusion(graph, plan), *stages, *copies]
-    if copies or stages:  # what the plan means is open, and how much of it there is
+    if copies or stages:  # the plan cannot be expanded
         return found
     placed, placed_plan = expand_plan(graph, target, plan)
     found += [
@@ -63,7 +62,7 @@ def verify(
         *_triangle(placed, target, placed_plan),
         *starmap(Violation, broken_constraints(graph, target, plan, constraints, placed, placed_plan)),
     ]
-    # Memory is defined by the order of kernels, so it is judged where that is sound.
+    # Memory depends on the order of kernels, so it is checked only if order and fusion are valid.
     return (
         found
         if any(v.constraint in ("order", "fusion") for v in found)
@@ -172,7 +171,7 @@ def _dataflow(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
 
 
 def _chip_cycle(target: Target, source: IntArray, reader: IntArray) -> Iterator[Violation]:
-    """Chips that wait for each other, where any order of the chips would do."""
+    """Yields a cycle of chips that wait for each other, on targets where chips have no order."""
     waits = {chip: set(reader[source == chip].tolist()) - {chip} for chip in range(target.num_chips)}
     left = set(waits)
     while free := {chip for chip in left if not waits[chip] & left}:

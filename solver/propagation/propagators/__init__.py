@@ -1,9 +1,9 @@
-"""Propagators, one a file, each with the same functions.
+"""Propagators, one per file, all with the same functions.
 
-``propagate(tables, store, unit)`` takes away chips that no valid placement has, given that
-the domain of ``unit`` changed, and returns ``FAILED``, ``UNCHANGED`` or ``NARROWED``. It never
-takes away a chip of a valid placement that lies within the domains, and once every unit is
-decided it fails unless its rule holds. ``holds(tables, placement)`` is the rule itself.
+``propagate(tables, store, unit)`` removes chips that no valid placement uses, after the domain
+of ``unit`` has changed, and returns ``FAILED``, ``UNCHANGED`` or ``NARROWED``. It never removes
+a chip of a valid placement within the domains. Once every unit is decided, it fails unless its
+rule holds. ``holds(tables, placement)`` checks the rule itself.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Units between the ends of an edge: ``f(x) = f(u)`` or ``f(x) = f(v)``.
 
-Implied by the longest-path rule for an edge ``(u, v)`` and every unit x on a path from u to v:
-were x on a chip of its own, the direct dependency would have a detour over it. Hence, as
-soon as the bounds of u, x and v say so,
+The longest-path rule implies this for an edge ``(u, v)`` and every unit x on a path from u to v:
+with x on a third chip, the direct dependency would have a detour through that chip. Hence,
 
-* ``high(u) < low(x)``: x is with v, so ``high(v) <= high(x)`` and ``low(x) >= low(v)``;
-* ``high(x) < low(v)``: x is with u, so ``low(u) >= low(x)`` and ``high(x) <= high(u)``;
+* if ``high(u) < low(x)``, x is with v: ``high(v) <= high(x)`` and ``low(x) >= low(v)``;
+* if ``high(x) < low(v)``, x is with u: ``low(u) >= low(x)`` and ``high(x) <= high(u)``;
 * x is on no chip above ``high(u)`` and below ``low(v)``.
 """
 
@@ -83,7 +82,7 @@ def _keep_with_an_end(tables: RuleTables, store: Store, u: int, x: int, v: int) 
 
 @compiled_inner
 def leave_out(store: Store, unit: int, low: int, high: int) -> int:
-    """Remove the chips ``low … high``."""
+    """Removes the chips ``low … high``."""
     result = UNCHANGED
     if low > high or high < store.low[unit] or low > store.high[unit]:
         return UNCHANGED

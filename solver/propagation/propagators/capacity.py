@@ -1,9 +1,9 @@
-"""Capacity: on a chip at most, or at least, so many bytes of weights or seconds of work.
+"""Capacity: limits on the bytes of weights or the seconds of work on a chip, from above or below.
 
-A chip holds what its units add by themselves, ``Σ amount(u)``, and each shared item (a
-weight tensor) that some unit on it needs, once. The least it can hold comes from the units
-decided on it, the most from all to which it is open. A unit that would bring the least over
-``at_most`` stays off; one without which the most falls below ``at_least`` must come.
+The load of a chip is the sum of its units' own amounts, ``Σ amount(u)``, plus each shared item
+(a weight tensor) that some unit on it needs, once. The least load comes from the units decided
+on the chip, the most from all units to which the chip is open. A unit cannot use the chip if it
+raises the least above ``at_most``. A unit must use it if the most falls below ``at_least`` without it.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def holds(tables: RuleTables, placement: IntArray) -> bool:
 
 @compiled_inner
 def _has_changed(tables: RuleTables, store: Store, limit: int) -> bool:
-    """Whether the least the chip can hold may have grown, or the most have fallen; noted as seen.
+    """Returns whether the least load may have grown or the most may have fallen; records the counts.
 
-    While domains only narrow, equal counts are of equal sets; after going back they may not be.
+    While domains only narrow, equal counts mean equal sets; after backtracking they may not.
     """
     chip = tables.limits.chip[limit]
     seen = store.limit_seen[limit]
@@ -116,7 +116,7 @@ def _propagate_limit(tables: RuleTables, store: Store, limit: int) -> int:
 
 @compiled_inner
 def _items_of(limits: Limits, limit: int, unit: int, users: LongArray, num_users: int) -> float:
-    """Amount of the items of ``unit`` that ``num_users`` units use: 0 none yet, 1 it alone."""
+    """Returns the amount of the items of ``unit`` with ``num_users`` users: 0 none yet, 1 only ``unit``."""
     amount = 0.0
     if limits.shares[limit]:
         for i in range(limits.item_ptr[unit], limits.item_ptr[unit + 1]):
@@ -127,7 +127,7 @@ def _items_of(limits: Limits, limit: int, unit: int, users: LongArray, num_users
 
 @compiled_inner
 def _missing_items(limits: Limits, limit: int, unit: int, held_items: BoolArray) -> float:
-    """Amount of the items of ``unit`` that the chip does not hold yet."""
+    """Returns the amount of the items of ``unit`` that are not yet on the chip."""
     amount = 0.0
     if limits.shares[limit]:
         for i in range(limits.item_ptr[unit], limits.item_ptr[unit + 1]):

@@ -1,9 +1,9 @@
-"""Covering: the chips that must be used need a unit each, and no unit serves two.
+"""Covering: each chip that must be used needs a unit, and no unit serves two chips.
 
-Implied by no skipping. A matching of those chips with units to which they are open is
-kept from call to call; it is only a hint, so it needs no trail: where a unit is no longer
-open to its chip, another is looked for along augmenting paths. None is a contradiction.
-Chips with a decided unit are served by it.
+Implied by no skipping. A matching of these chips with units that may use them is kept from
+call to call. The matching is only a hint, so it needs no trail: if a chip is no longer open to
+its unit, an augmenting path finds another unit. If there is no such path, this is a contradiction.
+Chips with a decided unit need no match.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _serves(store: Store, unit: int, chip: int) -> bool:
 
 @compiled_inner
 def _find_server(store: Store, chip: int, needed: int) -> bool:
-    """Match ``chip`` along an augmenting path, breadth first; False where there is none."""
+    """Matches ``chip`` along an augmenting path, breadth first; returns False if there is none."""
     num_units = len(store.size)
     for unit in range(num_units):
         store.asked_by[unit] = -1
@@ -73,7 +73,7 @@ def _find_server(store: Store, chip: int, needed: int) -> bool:
 
 @compiled_inner
 def _hand_over(store: Store, unit: int, chip: int) -> None:
-    """Along the path that ends at ``unit``, every chip takes the unit it asked."""
+    """Rematches every chip along the path that ends at ``unit`` with the unit it asked for."""
     while True:
         asking = store.asked_by[unit]
         before = store.server[asking]

@@ -1,19 +1,18 @@
-"""The longest-path rule, looked at through ancestors and descendants of any distance.
+"""The longest-path rule, propagated through ancestors and descendants at any distance.
 
-Chip a *leads to* chip b where a unit decided on a has a descendant decided on b: whatever
-is decided between them, a path of dependencies will run from a to b. With ``above(w)`` the
-chips of w's decided ancestors and ``below(w)`` those of its decided descendants, a unit w
-that is not decided yet
+Chip a *leads to* chip b if a unit decided on a has a descendant decided on b: a path of
+dependencies will run from a to b, whatever is decided in between. Let ``above(w)`` be the chips
+of w's decided ancestors and ``below(w)`` those of its decided descendants. An undecided unit w
 
 1. cannot lie strictly between a and b where ``a -> b`` is a direct dependency, a is in or
    leads to ``above(w)``, and b is in or led to from ``below(w)``: w would be a detour;
-2. lies no higher than m where it reads a unit on a, a leads to m, and m is in ``above(w)``;
-   no lower than n where a unit on b reads it, n leads to b, and n is in ``below(w)``;
-3. cannot lie on b where it reads a unit on a and a leads to b past a third chip; nor on a
-   where a unit on b reads it.
+2. lies no higher than m if it reads a unit on a, a leads to m, and m is in ``above(w)``;
+   no lower than n if a unit on b reads it, n leads to b, and n is in ``below(w)``;
+3. cannot lie on b if it reads a unit on a and a leads to b through a third chip; nor on a
+   if a unit on b reads it and a leads to b through a third chip.
 
-One pass is O(E W) plus the long dependencies for each unit; it runs whenever units are
-decided, O(U E W) for a whole placement.
+One pass takes O(E W), plus all long dependencies for each unit. It runs whenever units are
+decided: O(U E W) for a whole placement.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def propagate(tables: RuleTables, store: Store) -> int:
 
 @compiled_inner
 def _spread(tables: RuleTables, store: Store) -> None:
-    """``above`` and ``below`` of every unit."""
+    """Fills ``above`` and ``below`` of every unit."""
     num_units = len(store.size)
     num_words = store.above.shape[1]
     for i in range(num_units):
@@ -79,7 +78,7 @@ def _spread(tables: RuleTables, store: Store) -> None:
 
 @compiled_inner
 def _join(store: Store, chips: WordArray, unit: int, other: int) -> None:
-    """Add to the set of ``unit`` that of ``other``, and its chip."""
+    """Adds the set of ``other``, and its chip if decided, to the set of ``unit``."""
     for word in range(chips.shape[1]):
         chips[unit, word] |= chips[other, word]
     if store.size[other] == 1:
@@ -88,7 +87,7 @@ def _join(store: Store, chips: WordArray, unit: int, other: int) -> None:
 
 @compiled_inner
 def _find_paths(tables: RuleTables, store: Store) -> None:
-    """``into`` and ``reach``: which chip leads to which; ``far_into`` and ``far``: past a third one."""
+    """Fills ``into`` and ``reach``: which chip leads to which; ``far_into`` and ``far``: via a third chip."""
     num_chips, num_words = store.links.shape
     for a in range(num_chips):
         for word in range(num_words):
@@ -122,7 +121,7 @@ def _find_paths(tables: RuleTables, store: Store) -> None:
 
 @compiled_inner
 def has_detour(store: Store) -> bool:
-    """Whether a chip depends directly on one that it also reaches past another."""
+    """Returns whether a direct dependency between two chips also has a path through a third chip."""
     for a in range(store.links.shape[0]):
         for word in range(store.links.shape[1]):
             if store.links[a, word] & store.far[a, word] != NO_BITS:
@@ -132,7 +131,7 @@ def has_detour(store: Store) -> bool:
 
 @compiled_inner
 def _list_long_links(tables: RuleTables, store: Store) -> int:
-    """The direct dependencies past at least one chip, into ``long_links``; how many."""
+    """Fills ``long_links`` with the direct dependencies that skip a chip; returns their number."""
     count = 0
     for a in range(tables.num_chips):
         for word in range(store.links.shape[1]):
@@ -147,7 +146,7 @@ def _list_long_links(tables: RuleTables, store: Store) -> int:
 
 @compiled_inner
 def _prune(tables: RuleTables, store: Store, unit: int, num_long: int) -> int:
-    """The three rules for one unit."""
+    """Applies the three rules to one unit."""
     result = UNCHANGED
     for i in range(num_long):
         a = store.long_links[i, 0]
@@ -176,7 +175,7 @@ def _prune(tables: RuleTables, store: Store, unit: int, num_long: int) -> int:
 
 @compiled_inner
 def _follow(tables: RuleTables, store: Store, unit: int, a: int) -> int:
-    """Rules 2 and 3 where ``unit`` reads a unit on chip ``a``."""
+    """Applies rules 2 and 3 to ``unit``, which reads a unit on chip ``a``."""
     status = remove(store, unit, store.far[a])
     if status == FAILED:
         return FAILED
@@ -190,7 +189,7 @@ def _follow(tables: RuleTables, store: Store, unit: int, a: int) -> int:
 
 @compiled_inner
 def _precede(tables: RuleTables, store: Store, unit: int, b: int) -> int:
-    """Rules 2 and 3 where a unit on chip ``b`` reads ``unit``."""
+    """Applies rules 2 and 3 to ``unit``, which a unit on chip ``b`` reads."""
     status = remove(store, unit, store.far_into[b])
     if status == FAILED:
         return FAILED
@@ -211,7 +210,7 @@ def _worse(status: int, other: int) -> int:
 
 @compiled_inner
 def _meets(chips: WordArray, chip: int, others: WordArray) -> bool:
-    """Whether the set ``chips`` [W] holds ``chip`` or one of ``others`` [W]."""
+    """Returns whether the set ``chips`` [W] contains ``chip`` or one of ``others`` [W]."""
     for word in range(len(chips)):
         if chips[word] & others[word] != NO_BITS:
             return True

@@ -1,10 +1,10 @@
-"""The domain store: which chips are still open to each unit, with a trail to go back.
+"""The domain store: the open chips of each unit, with a trail for backtracking.
 
-Axes: ``U`` units, ``D`` chips, ``W`` 64-bit words of a set of chips, ``V`` decisions at
-most. Chip ``c`` is bit ``c % 64`` of word ``c // 64``.
+Axes: ``U`` units, ``D`` chips, ``W`` 64-bit words of a set of chips, ``V`` most decisions,
+``C`` limits. Chip ``c`` is bit ``c % 64`` of word ``c // 64``.
 
-Domains change in :func:`write` alone: it trails, counts and enqueues, so that the search
-can undo anything and the propagators see every change. :func:`restore` is its inverse.
+Only :func:`write` narrows domains: it trails, counts and enqueues, so that the search can
+undo every change and the propagators see every change. :func:`restore` is its inverse.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from go_opt.common.arrays import BoolArray, IntArray, LongArray, WordArray
 from go_opt.common.compiling import compiled, compiled_inner, int64, uint64
 
-FAILED, UNCHANGED, NARROWED = range(3)  # a domain became empty; nothing happened; something did
+FAILED, UNCHANGED, NARROWED = range(3)  # a domain became empty; no change; some domain lost chips
 
 # Fields of ``Store.state``.
 (
@@ -37,36 +37,36 @@ ALL_BITS: Final = uint64(2**64 - 1)
 class Store(NamedTuple):
     """The mutable state of one search. Everything is allocated once."""
 
-    domain: WordArray  # [U, W] chips open to each unit
-    low: LongArray  # [U] lowest chip of the domain; stale while it is empty
+    domain: WordArray  # [U, W] open chips of each unit
+    low: LongArray  # [U] lowest chip of the domain; stale while the domain is empty
     high: LongArray  # [U] highest chip, likewise
     size: LongArray  # [U] chips in the domain
     support: LongArray  # [D] units to which the chip is open
     occupied: LongArray  # [D] units to which only this chip is open
-    decided: LongArray  # [U] those units, in the order in which they came to it
+    decided: LongArray  # [U] units with one open chip, in the order in which they were decided
     trail_unit: IntArray  # [T] unit, word and old bits of each write
     trail_word: IntArray  # [T]
     trail_bits: WordArray  # [T]
     mark: LongArray  # [V + 1, 3] trail size, decided units, highest low before a decision
     choice_unit: LongArray  # [V] the unit of each decision
-    choice: WordArray  # [V, W] the chips it was narrowed to
+    choice: WordArray  # [V, W] the chips of each decision
     queue: LongArray  # [U] ring of units whose domain changed
     is_queued: BoolArray  # [U]
-    is_linked: BoolArray  # [U] True where the chip graph knows the unit
+    is_linked: BoolArray  # [U] True if the chip graph contains the unit
     link_edges: LongArray  # [D, D] edges from a unit decided on a to one decided on b
-    links: WordArray  # [D, W] the chips b of row a with such an edge, a itself left out
-    reach: WordArray  # [D, W] chips at the end of a path of links from a
-    far: WordArray  # [D, W] chips that a must not depend on directly: a detour leads there
+    links: WordArray  # [D, W] the chips b of row a with such an edge, without a itself
+    reach: WordArray  # [D, W] chips that a leads to
+    far: WordArray  # [D, W] chips that a reaches by a detour, so a direct dependency is forbidden
     into: WordArray  # [D, W] chips that lead to b
     far_into: WordArray  # [D, W] the inverse of far
     above: WordArray  # [U, W] chips of the decided ancestors of each unit
-    below: WordArray  # [U, W] chips of its decided descendants
-    long_links: LongArray  # [D^2 / 2, 2] links a -> b past at least one chip
-    server: LongArray  # [D] a unit that may cover the chip, or -1: a hint, not trailed
-    served: LongArray  # [U] the chip each unit may cover, or -1
+    below: WordArray  # [U, W] chips of the decided descendants of each unit
+    long_links: LongArray  # [D^2 / 2, 2] links a -> b that skip at least one chip
+    server: LongArray  # [D] the unit matched to the chip, or -1: a hint, not trailed
+    served: LongArray  # [U] the chip matched to the unit, or -1
     asked_by: LongArray  # [U] scratch of the search for a server
     chip_queue: LongArray  # [D] scratch, likewise
-    limit_seen: LongArray  # [C, 3] support, occupied and restores when a limit was last judged
+    limit_seen: LongArray  # [C, 3] support, occupied and restores at the last check of each limit
     state: LongArray  # [11] the fields named above
     counters: LongArray  # [4] the counters named above
 
@@ -74,10 +74,10 @@ class Store(NamedTuple):
 def new_store(
     allowed: WordArray, num_chips: int, max_decisions: int | None = None, num_limits: int = 0
 ) -> Store:
-    """A store with the domains ``allowed`` [U, W] and room for two decisions a unit, or so many."""
+    """Returns a store with the domains ``allowed`` [U, W]; ``max_decisions`` defaults to two per unit."""
     num_units, num_words = allowed.shape
     num_decisions = 2 * num_units if max_decisions is None else max_decisions
-    # Every write removes a chip, so the trail never outgrows this; untouched pages cost nothing.
+    # Every write removes a chip, so the trail never exceeds this size; untouched pages cost nothing.
     trail_size = num_units * num_chips
     store = Store(
         domain=allowed.copy(),
@@ -120,7 +120,7 @@ def new_store(
 
 @compiled
 def _count(store: Store) -> None:
-    """Fill what follows from the domains, and enqueue every unit."""
+    """Fills the fields that follow from the domains, and enqueues every unit."""
     state = store.state
     for unit in range(len(store.size)):
         store.low[unit] = len(store.support)
@@ -142,7 +142,7 @@ def _count(store: Store) -> None:
 
 @compiled_inner
 def write(store: Store, unit: int, word: int, keep: int) -> int:
-    """Keep the chips ``keep`` of one word of a domain: the one place where domains change."""
+    """Keeps the chips ``keep`` of one word of a domain; no other function narrows domains."""
     old = store.domain[unit, word]
     new = old & keep
     if new == old:
@@ -175,7 +175,7 @@ def write(store: Store, unit: int, word: int, keep: int) -> int:
 
 @compiled
 def narrow_range(store: Store, unit: int, low: int, high: int) -> int:
-    """Keep the chips ``low … high``."""
+    """Keeps the chips ``low … high``."""
     if low <= store.low[unit] and high >= store.high[unit]:
         return UNCHANGED
     if low > store.high[unit] or high < store.low[unit]:
@@ -191,7 +191,7 @@ def narrow_range(store: Store, unit: int, low: int, high: int) -> int:
 
 @compiled
 def narrow_to(store: Store, unit: int, chips: WordArray) -> int:
-    """Keep the chips of the set ``chips`` [W]."""
+    """Keeps the chips of the set ``chips`` [W]."""
     result = UNCHANGED
     for word in range(store.domain.shape[1]):
         status = write(store, unit, word, chips[word])
@@ -203,7 +203,7 @@ def narrow_to(store: Store, unit: int, chips: WordArray) -> int:
 
 @compiled
 def remove(store: Store, unit: int, chips: WordArray) -> int:
-    """Remove the chips of the set ``chips`` [W]."""
+    """Removes the chips of the set ``chips`` [W]."""
     result = UNCHANGED
     for word in range(store.domain.shape[1]):
         status = write(store, unit, word, ~chips[word])
@@ -215,7 +215,7 @@ def remove(store: Store, unit: int, chips: WordArray) -> int:
 
 @compiled
 def restore(store: Store, trail_size: int, num_decided: int, highest_low: int) -> None:
-    """Undo every write since the trail had ``trail_size`` entries."""
+    """Undoes every write since the trail had ``trail_size`` entries."""
     state = store.state
     state[NUM_RESTORES] += 1
     while state[NUM_DECIDED] > num_decided:
@@ -242,7 +242,7 @@ def restore(store: Store, trail_size: int, num_decided: int, highest_low: int) -
 
 @compiled_inner
 def enqueue(store: Store, unit: int) -> None:
-    """Put ``unit`` on the work list, unless it is there."""
+    """Appends ``unit`` to the work list, unless it is already there."""
     if store.is_queued[unit]:
         return
     store.is_queued[unit] = True
@@ -253,7 +253,7 @@ def enqueue(store: Store, unit: int) -> None:
 
 @compiled
 def dequeue(store: Store) -> int:
-    """Take the next unit off the work list, which is not empty."""
+    """Takes the next unit off the work list, which must not be empty."""
     unit = store.queue[store.state[QUEUE_HEAD]]
     store.state[QUEUE_HEAD] = (store.state[QUEUE_HEAD] + 1) % len(store.queue)
     store.state[QUEUE_SIZE] -= 1
@@ -263,19 +263,19 @@ def dequeue(store: Store) -> int:
 
 @compiled_inner
 def has_chip(chips: WordArray, chip: int) -> bool:
-    """Whether the set ``chips`` [W] holds ``chip``."""
+    """Returns whether the set ``chips`` [W] contains ``chip``."""
     return (chips[chip // WORD_BITS] >> uint64(chip % WORD_BITS)) & ONE_BIT != NO_BITS
 
 
 @compiled_inner
 def chip_bit(chip: int) -> int:
-    """The bit of ``chip`` in its word."""
+    """Returns the bit of ``chip`` in its word."""
     return ONE_BIT << uint64(chip % WORD_BITS)
 
 
 @compiled_inner
 def range_bits(word: int, low: int, high: int) -> int:
-    """The chips ``low … high`` that lie in ``word``."""
+    """Returns the bits of the chips ``low … high`` in ``word``."""
     start = max(low - word * WORD_BITS, 0)
     end = min(high - word * WORD_BITS, WORD_BITS - 1)
     if start > end:
@@ -285,7 +285,7 @@ def range_bits(word: int, low: int, high: int) -> int:
 
 @compiled_inner
 def lowest_bit(bits: int) -> int:
-    """Number of the lowest bit set; ``bits`` is not 0."""
+    """Returns the number of the lowest bit set; ``bits`` must not be 0."""
     place = 0
     for step in (32, 16, 8, 4, 2, 1):
         if bits & ((ONE_BIT << uint64(step)) - ONE_BIT) == NO_BITS:
@@ -296,7 +296,7 @@ def lowest_bit(bits: int) -> int:
 
 @compiled_inner
 def highest_bit(bits: int) -> int:
-    """Number of the highest bit set; ``bits`` is not 0."""
+    """Returns the number of the highest bit set; ``bits`` must not be 0."""
     place = 0
     for step in (32, 16, 8, 4, 2, 1):
         if bits >> uint64(step) != NO_BITS:
@@ -325,7 +325,7 @@ def _decided(store: Store, unit: int) -> None:
 
 
 def pack_chips(open_chips: BoolArray) -> WordArray:
-    """Sets of chips as words: [..., D] True where a chip is in the set -> [..., W]."""
+    """Packs sets of chips into words [..., W]; ``open_chips`` [..., D] is True for chips in the set."""
     num_chips = open_chips.shape[-1]
     num_words = -(-num_chips // WORD_BITS)
     padded = np.zeros((*open_chips.shape[:-1], num_words * WORD_BITS), np.bool_)
@@ -335,6 +335,6 @@ def pack_chips(open_chips: BoolArray) -> WordArray:
 
 
 def unpack_chips(words: WordArray, num_chips: int) -> BoolArray:
-    """The inverse of :func:`pack_chips`: [..., W] -> [..., D]."""
+    """Unpacks words [..., W] to [..., D], the inverse of :func:`pack_chips`."""
     as_bytes = np.ascontiguousarray(words.astype("<u8")).view(np.uint8)
     return np.unpackbits(as_bytes, axis=-1, bitorder="little")[..., :num_chips].astype(np.bool_)

@@ -1,8 +1,8 @@
 """No skipping: the chips used are ``0 … k - 1``, none empty; option: all ``D`` are used.
 
-A chip up to the highest ``low(u)`` (or any, where all must be used) needs a unit to which
-it is open; a single such unit must take it. Above the first chip open to nobody there is
-nothing.
+Each chip up to the highest ``low(u)`` (or each chip, if all must be used) needs a unit to which
+it is open; if there is only one such unit, it must take the chip. If a higher chip is open to
+no unit, no unit can use that chip or any chip above it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Ancestors and descendants of units, as bitsets: what lies beside an edge, and between its ends.
+"""Ancestors and descendants of units as bitsets, to count the units unrelated to or between edge ends.
 
 One bit per pair of units: O(E U / 64) time and U^2 / 4 bytes, once per problem. Above
-``MAX_COUNTED_UNITS`` units the count is left out: 64 MiB each way, and with so many units
-per chip the bound would seldom bind.
+``MAX_COUNTED_UNITS`` units (32 MiB per bitset) nothing is counted: with that many units
+per chip the bound would seldom be tight.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ MAX_BETWEEN: Final = 100_000
 
 
 class Spans(NamedTuple):
-    """What is known of edges and units before any is decided."""
+    """Counts for edges and units before any unit is decided."""
 
     span: LongArray  # [E] 1 + |Q|
     below: LongArray  # [U] units that may lie below each unit's chip
-    above: LongArray  # [U] units that may lie above it
+    above: LongArray  # [U] units that may lie above each unit's chip
     between_ptr: LongArray  # [E + 1]
     between: LongArray  # [T] units on a path from one end of an edge to the other
 
@@ -38,9 +38,10 @@ def count_spans(
     *,
     between_counts: bool,
 ) -> Spans:
-    """Spans along ``succ``; ``between`` is empty where it would hold more than ``MAX_BETWEEN``.
+    """Returns the spans along ``succ``; ``between`` is empty if it would exceed ``MAX_BETWEEN`` entries.
 
-    ``between_counts``: a unit between the ends of an edge may lie between their chips.
+    ``between_counts``: a unit between the ends of an edge may lie between their chips. Then
+    ``between`` is also empty.
     """
     ancestors = _closure(pred_ptr, pred, topological)
     descendants = _closure(succ_ptr, succ, topological[::-1].copy())
@@ -63,7 +64,7 @@ def count_spans(
 
 @compiled
 def _closure(ptr: LongArray, neighbours: LongArray, order: LongArray) -> WordArray:
-    """[U, ceil(U / 64)] all units each unit reaches along ``neighbours``, which come first in ``order``."""
+    """Returns all units that each unit reaches, [U, ceil(U / 64)]; neighbours come first in ``order``."""
     num_units = len(ptr) - 1
     reached = np.zeros((num_units, (num_units + WORD_BITS - 1) // WORD_BITS), np.uint64)
     for unit in order:
@@ -92,7 +93,7 @@ def _spans(
                 num_between[i] += _count_bits(between)
             if not between_counts:
                 excluded += num_between[i]
-            # u and v themselves are not between their chips either.
+            # Nor do u and v themselves lie between their chips.
             spans[i] = 1 + num_units - excluded - 2
     return spans, num_between
 

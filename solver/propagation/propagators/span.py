@@ -1,14 +1,14 @@
 """The implied span bound: ``f(v) - f(u) <= 1 + |Q|`` for every edge ``(u, v)``.
 
-It follows from acyclic dataflow and no skipping. Every chip strictly between those of u
+It follows from acyclic dataflow and no skipping. Every chip strictly between the chips of u
 and v runs some unit. An ancestor of u is not above u's chip, a descendant of v not below
-v's. Under the longest-path rule a unit on a path from u to v cannot lie strictly between
-either: the direct dependency would have a detour. So ``Q`` is what remains: units that are
-neither ancestors of u nor descendants of v nor, under that rule, between them. Likewise
-the chips below ``f(u)`` hold none of u's descendants, and if all chips are used those above
-it none of its ancestors.
+v's chip. Under the longest-path rule, a unit on a path from u to v is not strictly between
+either: the direct dependency would have a detour. So ``Q`` is the set of units that are
+neither ancestors of u nor descendants of v nor, under that rule, between u and v. Likewise
+chips below ``f(u)`` run none of u's descendants, which bounds ``f(u)`` from above. If all chips
+are used, chips above ``f(u)`` run none of u's ancestors, which bounds it from below.
 
-The adjacent rule is a span of 1. Without these rules a span is the number of chips.
+The adjacent rule is a span of 1. Without these rules the span is the number of chips less 1.
 :mod:`go_opt.solver.propagation.propagators.reachability` counts ``Q``.
 """
 

@@ -1,4 +1,4 @@
-"""What the propagators read: the units' graph, the rules as numbers, the initial domains.
+"""Input of the propagators: the graph of units, the rules as numbers, the initial domains.
 
 Axes: ``U`` units, ``E`` edges, ``D`` chips, ``W`` words, ``C`` limits, ``I`` shared items.
 """
@@ -22,37 +22,37 @@ from go_opt.solver.problem.problem import (
 from go_opt.solver.propagation.propagators.domains import pack_chips
 from go_opt.solver.propagation.propagators.reachability import MAX_COUNTED_UNITS, count_spans
 
-# Looking far costs O(units x edges) a placement: 30 ms at 1,000 units, but seconds at 3,000.
+# ``detours`` takes O(units x edges) per placement: 30 ms at 1,000 units, but seconds at 3,000.
 MAX_FAR_UNITS: Final = 2048
 
 
 class Limits(NamedTuple):
-    """At most, or at least, so much on a chip."""
+    """Upper and lower limits on the load of chips."""
 
     chip: LongArray  # [C]
-    at_most: FloatArray  # [C] bytes or seconds; infinite where there is no such limit
+    at_most: FloatArray  # [C] bytes or seconds; infinite if there is no such limit
     at_least: FloatArray  # [C]
-    amount: FloatArray  # [C, U] what the unit adds by itself
-    shares: BoolArray  # [C] True where the items below count too
+    amount: FloatArray  # [C, U] the unit's own amount
+    shares: BoolArray  # [C] True if the shared items below also count
     item_ptr: LongArray  # [U + 1]
     item: LongArray  # [...] items the unit needs, each once per chip
     item_amount: FloatArray  # [I]
 
 
 class RuleTables(NamedTuple):
-    """A placement problem as the propagators read it."""
+    """A placement problem in the form the propagators need."""
 
     num_chips: int
     succ_ptr: LongArray  # [U + 1]
     succ: LongArray  # [E] readers of each unit
-    succ_rise: LongArray  # [E] least f(v) - f(u) where dataflow is acyclic, beside succ
-    succ_span: LongArray  # [E] largest f(v) - f(u), beside succ
+    succ_rise: LongArray  # [E] least f(v) - f(u) if dataflow is acyclic, parallel to succ
+    succ_span: LongArray  # [E] largest f(v) - f(u), parallel to succ
     pred_ptr: LongArray  # [U + 1]
-    pred: LongArray  # [E] what each unit reads
-    pred_rise: LongArray  # [E] beside pred
-    pred_span: LongArray  # [E] beside pred
-    succ_source: LongArray  # [E] beside succ
-    pred_edge: LongArray  # [E] where the edge stands in succ, beside pred
+    pred: LongArray  # [E] producers of each unit
+    pred_rise: LongArray  # [E] parallel to pred
+    pred_span: LongArray  # [E] parallel to pred
+    succ_source: LongArray  # [E] source of each edge, parallel to succ
+    pred_edge: LongArray  # [E] index of the edge in succ, parallel to pred
     between_ptr: LongArray  # [E + 1]
     between: LongArray  # [T] units on a path between the ends of each edge of succ
     around_ptr: LongArray  # [U + 1]
@@ -63,7 +63,7 @@ class RuleTables(NamedTuple):
     no_skip: int  # index into NO_SKIP_RULES
     triangle: int  # index into TRIANGLE_RULES
     looks_far: bool  # whether the triangle rule is propagated through ancestors and descendants
-    spans_bind: bool  # whether some span is less than the chips allow
+    spans_bind: bool  # whether some span is less than the number of chips less 1
     limits: Limits
 
     @property
@@ -71,7 +71,7 @@ class RuleTables(NamedTuple):
         return len(self.succ_ptr) - 1
 
     def edges(self) -> tuple[LongArray, LongArray]:
-        """[E] source and reader of each edge, in the order of ``succ``."""
+        """Returns the source and the reader [E] of each edge, in the order of ``succ``."""
         return np.repeat(np.arange(self.num_units), np.diff(self.succ_ptr)), self.succ
 
 
@@ -87,11 +87,11 @@ def rule_tables(
     allowed: BoolArray | None = None,
     limits: Limits | None = None,
 ) -> RuleTables:
-    """The tables of ``problem``.
+    """Returns the tables of ``problem``.
 
     Args:
-      allowed: [U, D] True where a unit may be; what its chip kinds exclude is left out here.
-      limits: of bytes or seconds on chips.
+      allowed: [U, D] True where a unit may be; chips of unsuitable kinds are removed here.
+      limits: limits on bytes or seconds on chips.
     """
     source = np.repeat(np.arange(problem.num_units), np.diff(problem.successor_ptr))
     by_reader = np.lexsort((source, problem.successor))
@@ -132,7 +132,7 @@ def rule_tables(
 
 
 def _bounds(problem: PlacementProblem) -> tuple[LongArray, ...]:
-    """Span of each edge [E], highest and lowest chip of each unit [U], units between ends (CSR)."""
+    """Returns span of each edge [E], highest and lowest chip of each unit [U], units between ends (CSR)."""
     most = problem.num_chips - 1
     span = np.full(problem.num_edges, most, dtype=np.int64)
     highest = np.full(problem.num_units, most, dtype=np.int64)
@@ -161,7 +161,7 @@ def _bounds(problem: PlacementProblem) -> tuple[LongArray, ...]:
 
 
 def _around(num_units: int, between_ptr: LongArray, between: LongArray) -> tuple[LongArray, LongArray]:
-    """The same by unit instead of by edge."""
+    """Returns the transpose of ``between`` (CSR): the edges around each unit."""
     edge = np.repeat(np.arange(len(between_ptr) - 1), np.diff(between_ptr))
     by_unit = np.argsort(between, kind="stable")
     counts = np.bincount(between, minlength=num_units)

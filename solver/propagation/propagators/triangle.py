@@ -1,16 +1,16 @@
-"""The chip triangle, on the dependency graph of the chips of decided units.
+"""The chip triangle rule, on the dependency graph of the chips of decided units.
 
-Chip a depends on chip b directly, ``a -> b``, where an edge leads from a unit on a to one on
-b. Forbidden is a direct dependency beside a detour:
+There is a direct dependency ``a -> b`` between chips if an edge leads from a unit on a to a
+unit on b. A direct dependency must not have a detour:
 
 * longest path: ``a -> b`` and a path of two or more dependencies from a to b;
 * three chips: ``a -> b``, ``a -> c`` and ``c -> b``.
 
 Dependencies only accumulate while units are decided, so a detour among decided units is
-final, and a unit beside one on chip a may not go where a detour from a leads. Under the
-longest-path rule :mod:`go_opt.solver.propagation.propagators.detours` looks further. The adjacent
-form is a span of 1 (:mod:`go_opt.solver.propagation.propagators.span`). The rule stands
-only beside acyclic dataflow, so dependencies lead upwards.
+final, and a reader of a unit on chip a cannot be on a chip to which a has a detour. Under the
+longest-path rule :mod:`go_opt.solver.propagation.propagators.detours` prunes more. The adjacent
+form is a span of 1 (:mod:`go_opt.solver.propagation.propagators.span`). The rule applies only
+with acyclic dataflow, so dependencies lead upwards.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def holds(tables: RuleTables, placement: IntArray) -> bool:
 
 @compiled_inner
 def unlink_after(tables: RuleTables, store: Store, num_decided: int) -> None:
-    """Forget the dependencies of all but the first ``num_decided`` decided units."""
+    """Removes the dependencies of all but the first ``num_decided`` decided units."""
     state = store.state
     while state[NUM_LINKED] > num_decided:
         state[NUM_LINKED] -= 1
@@ -135,7 +135,7 @@ def _drop_edge(store: Store, a: int, b: int) -> None:
 
 @compiled_inner
 def _find_far(tables: RuleTables, store: Store) -> None:
-    """``reach``, ``far`` and ``far_into`` from ``links``, highest chip first: links lead upwards."""
+    """Fills ``reach``, ``far`` and ``far_into`` from ``links``, highest chip first: links lead upwards."""
     num_words = store.links.shape[1]
     for i in range(tables.num_chips):
         a = tables.num_chips - 1 - i
@@ -161,7 +161,7 @@ def _find_far(tables: RuleTables, store: Store) -> None:
 
 @compiled_inner
 def _prune(tables: RuleTables, store: Store, first: int) -> int:
-    """Neighbours of newly decided units stay off the chips to which a detour leads."""
+    """Removes the chips with a detour to or from newly decided units from their neighbours' domains."""
     result = UNCHANGED
     for i in range(first, store.state[NUM_LINKED]):
         unit = store.decided[i]

@@ -1,1 +1,1 @@
-"""Slicing into stages that run on several chips in turn."""
+"""Slicing into replicated stages."""

@@ -1,16 +1,16 @@
-"""SLICE with replicated stages, on chips that are alike and overlap transfers (design section 8).
+"""SLICE with replicated stages, on identical chips that overlap transfers (design section 8).
 
-A segment of compute ``C(i, j) = P[j] - P[i] + R(i, j)``, its relays among it, keeps to a
-candidate interval ``T`` on ``max(1, ceil(C(i, j) / T))`` chips. With ``f`` the fewest chips that
-cover the kernels before a cut, ``idle[i] = f[i] T - P[i]`` is what those chips leave unused,
-and as ``f`` is whole,
+A segment takes ``C(i, j) = P[j] - P[i] + R(i, j)`` seconds of compute, including its relays ``R``.
+It meets a candidate interval ``T`` on ``max(1, ceil(C(i, j) / T))`` chips. Let ``f`` be the fewest
+chips that cover the kernels before a cut. ``idle[i] = f[i] T - P[i]`` is the time those chips leave
+unused. As ``f`` is an integer,
 
     f[j] = min_i ceil((idle[i] + P[j] + R(i, j)) / T)
 
-over the starts whose segment fits (:mod:`go_opt.solver.slicing.segments.fitting_starts`): the least idle
-start is the best, but for relays. Segments may be as long as memory holds their weights, and few starts
-matter: one that a later start beats at any end is dropped. Those left are looked at first to last, as
-long as any can save a chip; close to O(M) for a candidate.
+over the starts whose segment fits (:mod:`go_opt.solver.slicing.segments.fitting_starts`). Without relays
+the start with the least idle time is the best. Segments are as long as memory allows, but few starts
+matter: a start is dropped once a later start is at least as good at every end. The others are tried
+from first to last, as long as any can save a chip. One candidate takes close to O(M).
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from go_opt.solver.slicing.segments.relay_terms import (
 )
 from go_opt.solver.slicing.segments.starts import FittingStarts, sure_starts
 
-# Starts looked at in one search, for all its candidates: a second's work. Past it the best so far stays.
+# Limit on starts tried in one search, over all its candidates: about a second. Then the best so far stays.
 MOST_STEPS: Final = 100_000_000
 
 
 def cheapest_replicated_cuts(
     problem: SliceProblem, fits: FittingStarts, max_chips: int, lower_s: float, at_most_s: float
 ) -> LongArray | None:
-    """Cuts of the cheapest slicing into replicated stages on at most ``max_chips`` chips, all alike.
+    """Returns the cuts of the cheapest slicing into replicated stages on up to ``max_chips`` identical chips.
 
-    ``None`` where it takes more than ``at_most_s``; none takes less than ``lower_s``.
+    Returns ``None`` if it takes more than ``at_most_s``. ``lower_s`` is a bound on all slicings.
     """
     is_sure, first_fitting = sure_starts(fits, problem.reach)
     made = no_tensors_alive(problem.relays)
@@ -63,25 +63,25 @@ def cheapest_replicated_cuts(
 
 
 def replicated_cost_s(problem: SliceProblem, cuts: LongArray, chips: int) -> float:
-    """Interval of the stages between ``cuts`` on so many chips, streamed weights left out."""
+    """Returns the interval of the stages between ``cuts`` on ``chips`` chips, without streamed weights."""
     work_s = segment_work_s(problem, cuts)
     return max(_floor_s(problem, cuts), float((work_s / share_chips(work_s, chips)).max()))
 
 
 def stage_sizes(problem: SliceProblem, cuts: LongArray, max_chips: int) -> LongArray:
-    """[S] the fewest chips of each stage that cost what ``max_chips`` do."""
+    """Returns the fewest chips [S] of each stage that reach the interval of ``max_chips``."""
     return allotted_chips(segment_work_s(problem, cuts), max_chips, _floor_s(problem, cuts))
 
 
 def _floor_s(problem: SliceProblem, cuts: LongArray) -> float:
-    """Of the links, the host's among them."""
+    """Returns the seconds of the busiest link, including the host's links."""
     crossing_bytes = int(problem.crossing_bytes[cuts].max())
     return max(problem.floor_s, crossing_bytes * float(problem.hop_s_per_byte[0]))
 
 
 @compiled
 def segment_work_s(problem: SliceProblem, cuts: LongArray) -> FloatArray:
-    """[S] compute of each segment on one chip of the first kind, relays among it."""
+    """Returns the compute seconds [S] of each segment on one chip of the first kind, with its relays."""
     kind = problem.chip_kind[0]
     passes = relays_of_segments(problem.relays, cuts)
     work_s = np.empty(len(cuts) - 1)
@@ -103,14 +103,14 @@ def fewest_replicated(
     previous: LongArray,
     steps: LongArray,
 ) -> tuple[int, float]:
-    """Stages of a slicing within ``interval_s`` on the fewest chips, or NO_SLICING; and what comes next.
+    """Returns the stages of the slicing within ``interval_s`` on fewest chips, or NO_SLICING; and ``next_s``.
 
-    Up to the second value every candidate interval gives the same answer: a start that costs
-    j a chip too many by ``over`` seconds of idle time saves it no sooner than an interval
-    longer by ``over`` for each chip. ``previous[j]`` is the cut before j. The starts that
-    matter are a list by place, ``start`` from ``first`` to ``last``: ``least_idle_s[k]`` is the
-    least of start k and those behind it, ``passing[:, k]`` bytes and number of the
-    tensors alive that were ``made`` between start k and the next, ``passed`` before the first.
+    Every candidate interval below ``next_s`` gives the same answer. If a start needs one chip too many
+    at j by ``over`` seconds, it saves that chip only when the interval grows by ``over`` divided by the
+    number of chips. ``previous[j]`` is the cut before j. The starts that matter are the list ``start``
+    from ``first`` to ``last``. ``least_idle_s[k]`` is the least idle time of start k and later starts.
+    ``passing[:, k]`` counts the bytes and number of live tensors that were ``made`` between start k
+    and the next start; ``passed_bytes`` and ``passed`` count those made before the first start.
     """
     relays, kind = problem.relays, problem.chip_kind[0]
     num_kernels = problem.prefix_s.shape[1] - 1
@@ -130,7 +130,7 @@ def fewest_replicated(
     chips[0] = 0
     for j in range(1, num_kernels + 1):
         for t in range(relays.last_ptr[j - 1], relays.last_ptr[j]):
-            # The last start up to the tensor's producer.
+            # Find the last start at or before the tensor's producer.
             low, high = first - 1, last
             while low < high:
                 middle = (low + high + 1) // 2
@@ -153,7 +153,8 @@ def fewest_replicated(
             if idle > most_idle_s:
                 next_s = min(next_s, interval_s + (idle - most_idle_s) / max_chips)
                 continue
-            # Drop what the new start beats at any end, if it relays all that was made in between.
+            # Drop earlier starts that are no better at any end, even if the new start relays all
+            # tensors made in between.
             size_bytes, number = int64(0), int64(0)
             while last >= first:
                 relays_s = relay_s(relays, kind, size_bytes + passing[0, last], number + passing[1, last])
@@ -205,7 +206,7 @@ def fewest_replicated(
                 break
             steps[0] += 1
             relays_s = relay_s(relays, kind, size_bytes, number)
-            # What passes the starts to come is no less.
+            # Later starts relay at least as much.
             end_s = least_idle_s[k] + prefix_s[j] + relays_s
             if end_s > (chips[j] - 1) * slack_s * (1.0 + ROUNDING):
                 least_end_s = min(least_end_s, end_s)
@@ -229,7 +230,7 @@ def fewest_replicated(
 
 @compiled_inner
 def chips_for(work_s: float, interval_s: float, max_chips: int) -> int:
-    """Chips a segment takes within an interval; one too many where it does not fit."""
+    """Returns the chips a segment needs for an interval; ``max_chips + 1`` if ``max_chips`` are too few."""
     if work_s <= interval_s:
         return int64(1)
     if interval_s * max_chips < work_s:

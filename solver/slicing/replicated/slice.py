@@ -1,4 +1,4 @@
-"""The door to SLICE with replicated stages: an order and its kernels in, stages and their sizes out."""
+"""The entry point of SLICE with replicated stages: takes an order, returns stages and their sizes."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def slice_order_replicated(
     at_most_s: float = math.inf,
     **rules: Unpack[SegmentRules],
 ) -> Slicing | None:
-    """The cheapest slicing of ``order`` into replicated stages, on a one-directional ring that overlaps.
+    """Returns the cheapest slicing of ``order`` into replicated stages.
 
-    What it streams of weights is left out of its cost, but where chips differ, in kind, in their links
-    or in what they may hold. ``None`` where none was found that fits and takes no more than
-    ``at_most_s``; the amount of work is bounded.
+    Needs a one-directional ring that overlaps transfers. The cost ignores streamed weights, except where
+    chips differ in kind, links or allowed ops. Returns ``None`` if the search, whose work is bounded,
+    finds none that fits within ``at_most_s``.
 
     Args:
       order, fusion_group, passing, rules: see :func:`~go_opt.solver.slicing.along.problem_along`.
-      at_most_s: do not look for slicings slower than this.
+      at_most_s: ignore slicings slower than this.
     """
     sequence, problem = problem_along(tables, order, fusion_group, passing, **rules)
     if not (tables.overlap and problem.chips_are_alike):
@@ -52,9 +52,9 @@ def slice_order_replicated(
     chips = tables.num_chips
     host_bytes = sequence.input_bytes + least_streamed_bytes(tables)
     lower_s = max(least_s(problem, chips), host_bytes * tables.host_in_s_per_byte)
-    # No segment takes longer than one chip takes for all; the host's link may.
+    # No segment takes longer than all kernels on one chip, but the host's link may.
     upper_s = min(at_most_s, max(lower_s, one_chip_s(problem)))
-    # Leaving memory out relaxes the problem.
+    # Without memory limits the problem is a relaxation.
     cuts = cheapest_replicated_cuts(problem, all_starts(problem.num_kernels), chips, lower_s, upper_s)
     if cuts is None:
         return None

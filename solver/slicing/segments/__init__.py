@@ -1,1 +1,1 @@
-"""The memory of a segment of the sequence."""
+"""The slicing problem: costs, relays and memory of the segments of a kernel sequence."""

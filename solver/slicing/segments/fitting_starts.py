@@ -1,15 +1,15 @@
-"""Where segments of a kernel sequence may start so that they fit in memory, for each end.
+"""For each end, the starts of the segments of a kernel sequence that fit in memory.
 
-A segment needs what it holds throughout (double buffers of what enters and leaves it, weights)
-and the most that is alive beside that (:mod:`go_opt.solver.slicing.segments.memory`).
+A segment needs its steady memory (double buffers of tensors that enter and leave it, stream buffer)
+plus the peak of its live tensors (:mod:`go_opt.solver.slicing.segments.memory`).
 
-* What segments to a given end hold is a sum over their kernels, wherever they start: a tensor
-  that enters counts at its last reader and is taken back at its producer, one that leaves counts
-  at its producer, the stream buffer at the last kernel that reads weights. These summands change at
-  few kernels as the end moves on, so that blocks of starts which fit in any case are passed over at once.
-* What is alive is asked for only where memory may not do. It is kept up to date while a segment
-  grows towards its start: a tensor is alive from the first kernel on, so that a kernel never gains on
-  those before it, and only those that are fuller than all before them are kept.
+* For a given end, steady memory is a sum over kernels whose summands do not depend on the start. An
+  entering tensor counts at its last reader and is subtracted at its producer. A leaving tensor counts
+  at its producer, the stream buffer at the last kernel that reads weights. Few summands change as
+  the end moves on, so whole blocks of starts that surely fit are skipped at once.
+* The peak of live tensors is computed only where memory may not suffice, while a segment grows
+  towards its start. A new tensor is live from the first kernel on, so no kernel gains on the kernels
+  before it. Only kernels fuller than all before them are kept.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ ZERO, NONE = int64(0), int64(-1)  # numba compiles anew for every literal
 
 
 class _Held(NamedTuple):
-    """What segments to the end at hand hold. Axes: ``M`` kernels, ``K`` tensors, ``B`` blocks."""
+    """Steady memory of segments up to the current end. Axes: ``M`` kernels, ``K`` tensors, ``B`` blocks."""
 
     steady: LongArray  # [M] summands that are never negative
-    entering: LongArray  # [M] those that are
-    reader: LongArray  # [K] the last one before the end, -1: none
+    entering: LongArray  # [M] summands that may be negative
+    reader: LongArray  # [K] the tensor's last reader before the end, -1: none
     end_ptr: LongArray  # [M + 1]
-    end: LongArray  # [...] tensors, outputs left out, that each kernel is the last to read
-    most_alive: LongArray  # [M] alive at each kernel, whichever the segment
-    is_fresh: BoolArray  # [B] whether the following is up to date
-    total: LongArray  # [2, B] of the summands
-    most_held: LongArray  # [B] summands of the block from any start in it on
-    most_alive_in: LongArray  # [B] at any kernel
+    end: LongArray  # [...] tensors, without outputs, that each kernel is the last to read
+    most_alive: LongArray  # [M] bound on the bytes alive at each kernel, in any segment
+    is_fresh: BoolArray  # [B] whether ``total`` and ``most_held`` are up to date
+    total: LongArray  # [2, B] sums of the summands
+    most_held: LongArray  # [B] maximum over the starts in the block of the sum from there on
+    most_alive_in: LongArray  # [B] maximum of ``most_alive``
 
 
 @compiled
@@ -51,14 +51,13 @@ def fitting_starts(
     interval_s: float,
     most_steps: tuple[int, int],
 ) -> FittingStarts:
-    """Starts of segments that fit in memory and may be within ``interval_s``, for each end.
+    """Returns the starts of segments that fit in memory and may be within ``interval_s``, for each end.
 
-    Left out are most starts that no such segments reach from the first kernel.
+    Omits most starts that no chain of such segments reaches from the first kernel.
 
     Args:
       sizes_bytes: [S] memory sizes, ascending.
-      most_steps: for all ends, and for one end: after the first it gives up, after the second
-        it goes on to the next end.
+      most_steps: limits for all ends (then the search stops) and for one end (then the next begins).
     """
     num_kernels = len(memory.entering_bytes)
     run_ptr, runs = np.zeros(num_kernels + 2, np.int64), np.empty((3, num_kernels + 1), np.int32)
@@ -67,7 +66,7 @@ def fitting_starts(
     kept = np.empty((3, num_kernels), np.int64)
     is_reached = np.zeros(num_kernels + 1, np.bool_)
     is_reached[0] = True
-    last_reached = np.zeros(num_kernels + 2, np.int64)  # the last one before each cut
+    last_reached = np.zeros(num_kernels + 2, np.int64)  # the last reached cut before each cut
     most_saved_s = problem.again_s.sum()
     least_hop = least_hop_s_per_byte(problem, len(problem.hop_s_per_byte))
     slack_s = interval_s * (1.0 + 1e-13)
@@ -92,7 +91,7 @@ def fitting_starts(
         steps += taken
         if steps > most_steps[0]:
             for end in range(j + 1, num_kernels + 2):
-                run_ptr[end] = num_runs  # later ends have none
+                run_ptr[end] = num_runs  # later ends have no runs
             break
         if num_runs > run_ptr[j]:
             is_reached[j] = True
@@ -116,13 +115,13 @@ def _runs_of_end(
     num_runs: int,
     most_steps: int,
 ) -> tuple[int, int]:
-    """Add the runs of starts from ``first`` on to ``runs``; returns their number, and the steps it took."""
+    """Appends the runs of starts from ``first`` on to ``runs``; returns the number of runs and the steps."""
     steady, entering, most_alive, entered = held.steady, held.entering, held.most_alive, memory.entering_bytes
     smallest, largest, num_sizes = sizes_bytes[0], sizes_bytes[-1], len(sizes_bytes)
     steady_bytes, entering_bytes = int64(0), int64(0)
-    at_most_bytes = int64(0)  # alive at any kernel
-    alive_bytes, peak_bytes, grown = int64(0), int64(0), end  # at ``grown``, and most from there on
-    size = int64(num_sizes)  # of the run at hand
+    at_most_bytes = int64(0)  # bound on the bytes alive at any kernel
+    alive_bytes, peak_bytes, grown = int64(0), int64(0), end  # at ``grown``; peak from there on
+    size = int64(num_sizes)  # memory size of the current run
     steps = 0
     i = fitting = end
     while i > first and steps < most_steps:
@@ -171,9 +170,10 @@ def _runs_of_end(
 def _go_on(
     runs: IntArray, num_runs: int, size: int, num_sizes: int, start: int, next_size: int, stop: int
 ) -> int:
-    """The run of ``size`` that has come down to ``start`` goes on if the next start needs the same.
+    """Extends the run of memory size ``size``, now down to ``start``, if the next start needs the same size.
 
-    Else it ends there and one of ``next_size`` begins; none of ``num_sizes``. Returns the number of runs.
+    Otherwise closes it and opens a run of ``next_size`` that stops before ``stop``. ``num_sizes``
+    means that no size is enough, so there is no run. Returns the number of closed runs.
     """
     if next_size == size:
         return num_runs
@@ -190,17 +190,17 @@ def _go_on(
 def _grow(
     memory: SegmentMemory, start: int, end: int, kept: LongArray, alive_bytes: int, peak_bytes: int
 ) -> tuple[int, int]:
-    """Bytes alive at ``start`` and at the fullest kernel of [start, end), given those of [start + 1, end).
+    """Returns the bytes alive at ``start`` and the peak in [start, end), given those of [start + 1, end).
 
-    ``upto`` is a forest: its root is the last kept kernel at or before a kernel. ``following`` is
-    the next kept kernel, by ``rise`` bytes fuller, or -1.
+    ``upto`` is a forest: the root of a kernel is the last kept kernel at or before it.
+    ``following`` is the next kept kernel, fuller by ``rise`` bytes, or -1.
     """
     upto, following, rise = kept[0], kept[1], kept[2]
     upto[start], following[start] = start, -1
     if start + 1 < end:
         if alive_bytes > 0:
             following[start], rise[start] = start + 1, alive_bytes
-        else:  # no fuller than the first one
+        else:  # nothing is alive at start + 1, so drop it
             upto[start + 1], following[start], rise[start] = start, following[start + 1], rise[start + 1]
     alive_bytes = int64(0)
     for w in range(memory.write_ptr[start], memory.write_ptr[start + 1]):
@@ -265,7 +265,7 @@ def _nothing_held(memory: SegmentMemory) -> _Held:
 
 @compiled_inner
 def _end_moves_on(memory: SegmentMemory, held: _Held, kernel: int) -> None:
-    """Segments end behind ``kernel`` from now on, no longer before it."""
+    """Moves the current end from before ``kernel`` to after it."""
     for w in range(memory.write_ptr[kernel], memory.write_ptr[kernel + 1]):
         _move(held, held.steady, NONE, kernel, 2 * memory.size_bytes[memory.write[w]])
     for e in range(held.end_ptr[kernel], held.end_ptr[kernel + 1]):
@@ -283,7 +283,7 @@ def _end_moves_on(memory: SegmentMemory, held: _Held, kernel: int) -> None:
 
 @compiled_inner
 def _move(held: _Held, summands: LongArray, source: int, kernel: int, size: int) -> None:
-    """Take ``size`` from the summand of ``source`` and add it to that of ``kernel``; -1: none."""
+    """Moves ``size`` bytes from the summand of ``source`` to that of ``kernel``; -1: no kernel."""
     if source >= 0:
         summands[source] -= size
         held.is_fresh[source // BLOCK] = False

@@ -16,11 +16,11 @@ from go_opt.solver.problem.sequence import KernelSequence, unique_pairs
 
 
 class SegmentMemory(NamedTuple):
-    """Tensors by kernel, all bytes as they are stored. Axes: ``M`` kernels, ``K`` tensors, ``D`` chips.
+    """Tensors by kernel, all bytes as stored. Axes: ``M`` kernels, ``K`` tensors, ``D`` chips.
 
-    Weights may all stream: where any are read, a stream buffer is set aside for them. Where tensors
-    are relayed, every tensor that crosses a segment's start has one double buffer in it, read
-    there or not: ``entering_bytes`` holds them and ``read`` does not.
+    All weights may stream, so a segment that reads weights has a stream buffer. Where tensors
+    are relayed, a segment has one double buffer for every tensor that crosses its start, read
+    there or not: ``entering_bytes`` counts these tensors, and ``read`` does not.
     """
 
     write_ptr: LongArray  # [M + 1]
@@ -31,9 +31,9 @@ class SegmentMemory(NamedTuple):
     home: LongArray  # [K] kernel that produces the tensor, -1 for inputs
     last: LongArray  # [K] last kernel that reads it from another, -1: none
     is_output: BoolArray  # [K]
-    buffer_bytes: LongArray  # [M] of the stream buffer, where a kernel reads weights
-    buffer_before: LongArray  # [M] the last kernel before that does, -1: none
-    entering_bytes: LongArray  # [M] a segment holds throughout that starts here
+    buffer_bytes: LongArray  # [M] of the stream buffer; 0 if the kernel reads no weights
+    buffer_before: LongArray  # [M] the last earlier kernel that reads weights, -1: none
+    entering_bytes: LongArray  # [M] buffers of relayed tensors in a segment that starts here
     crossing_bytes: LongArray  # [M + 1] produced before a cut and read after it
     sram_bytes: LongArray  # [D]
     places_buffers: bool  # activations need addresses
@@ -45,7 +45,7 @@ def segment_memory(
     *,
     relayed: bool = False,
 ) -> SegmentMemory:
-    """What the memory of segments of ``sequence`` depends on.
+    """Returns the data that determine the memory of segments of ``sequence``.
 
     Args:
       relayed: tensors that pass a chip are copied there.
@@ -87,12 +87,12 @@ def segment_memory(
 
 
 def without_stream_buffer(memory: SegmentMemory) -> SegmentMemory:
-    """The same for segments whose weights, and the buffer they stream through, are accounted for beside."""
+    """Returns ``memory`` without stream buffers, for callers that count weights separately."""
     return memory._replace(buffer_bytes=np.zeros_like(memory.buffer_bytes))
 
 
 def _crossing_bytes(size: LongArray, home: LongArray, last: LongArray, num_kernels: int) -> LongArray:
-    """[M + 1] of the tensors that are produced before each cut and read after it."""
+    """Returns the bytes [M + 1] of the tensors that are produced before each cut and read after it."""
     crosses = np.flatnonzero((home >= 0) & (last > home))
     change = np.zeros(num_kernels + 2, dtype=np.int64)
     np.add.at(change, home[crosses] + 1, size[crosses])
@@ -101,15 +101,15 @@ def _crossing_bytes(size: LongArray, home: LongArray, last: LongArray, num_kerne
 
 
 class SegmentUsage(NamedTuple):
-    """What a segment that grows towards its start uses; the scratch of :func:`grow_segment`."""
+    """Memory use of a segment that grows towards its start; the scratch of :func:`grow_segment`."""
 
-    total: LongArray  # [3] held throughout, most alive beside that, stream buffer; in bytes
-    alive: LongArray  # [M] alive at each kernel of the segment, beside what is held
-    seen: LongArray  # [K] the last end a tensor was seen entering a segment of
+    total: LongArray  # [3] bytes: steady, peak of the live tensors, stream buffer
+    alive: LongArray  # [M] live bytes at each kernel of the segment, without steady bytes
+    seen: LongArray  # [K] the last end for which the tensor entered a segment
 
 
 def segment_usage(memory: SegmentMemory) -> SegmentUsage:
-    """Fresh scratch for segments of ``memory``."""
+    """Returns new scratch for segments of ``memory``."""
     num_kernels = len(memory.write_ptr) - 1
     return SegmentUsage(
         np.zeros(3, dtype=np.int64),
@@ -119,9 +119,9 @@ def segment_usage(memory: SegmentMemory) -> SegmentUsage:
 
 
 def shortage_bytes(memory: SegmentMemory, cuts: LongArray) -> int:
-    """By how much the fullest segment exceeds its chip's memory, once its activations have addresses.
+    """Returns the most bytes by which a segment exceeds its chip's memory, with addresses for activations.
 
-    What segments need is otherwise counted without the holes between them.
+    All other memory counts here ignore the holes between activations.
     """
     peaks = segment_peaks_bytes(memory, cuts, segment_usage(memory))
     room = memory.sram_bytes[: len(peaks)] - peaks
@@ -132,7 +132,7 @@ def shortage_bytes(memory: SegmentMemory, cuts: LongArray) -> int:
 
 @compiled
 def _holes_bytes(memory: SegmentMemory, cuts: LongArray, room: LongArray) -> LongArray:
-    """What each segment's activations need beyond those alive at once; zero where there is ample room."""
+    """Returns the bytes of holes between each segment's activations; zero if there is ample room."""
     holes = np.zeros(len(cuts) - 1, np.int64)
     address = np.empty(len(memory.write), np.int64)
     for d in range(len(holes)):
@@ -148,7 +148,7 @@ def _holes_bytes(memory: SegmentMemory, cuts: LongArray, room: LongArray) -> Lon
 
 @compiled
 def segment_peaks_bytes(memory: SegmentMemory, cuts: LongArray, usage: SegmentUsage) -> LongArray:
-    """Bytes each segment between two cuts needs at its peak."""
+    """Returns the peak bytes of each segment between two cuts."""
     peaks = np.zeros(len(cuts) - 1, np.int64)
     for d in range(len(cuts) - 1):
         usage.total[:] = 0
@@ -159,7 +159,7 @@ def segment_peaks_bytes(memory: SegmentMemory, cuts: LongArray, usage: SegmentUs
 
 @compiled
 def least_needed_bytes(memory: SegmentMemory) -> LongArray:
-    """[M] what a segment needs at least that holds the kernel: all that it touches is there at once."""
+    """Returns a lower bound [M] on the bytes of any segment with the kernel: all its tensors at once."""
     needed = np.zeros(len(memory.entering_bytes), np.int64)
     for kernel in range(len(needed)):
         for w in range(memory.write_ptr[kernel], memory.write_ptr[kernel + 1]):
@@ -174,9 +174,9 @@ def least_needed_bytes(memory: SegmentMemory) -> LongArray:
 
 @compiled
 def grow_segment(memory: SegmentMemory, start: int, end: int, usage: SegmentUsage) -> int:
-    """Bytes segment [start, end) needs, after [start + 1, end) was asked for.
+    """Returns the bytes that segment [start, end) needs, after a call for [start + 1, end).
 
-    A segment starts empty: ``usage.total`` is zero before its last kernel. Ends ascend.
+    The caller sets ``usage.total`` to zero before the first call for an end. Ends must ascend.
     """
     held = usage.total[0]
     most = usage.total[1]
@@ -184,7 +184,7 @@ def grow_segment(memory: SegmentMemory, start: int, end: int, usage: SegmentUsag
     for i in range(memory.write_ptr[start], memory.write_ptr[start + 1]):
         tensor = memory.write[i]
         size = memory.size_bytes[tensor]
-        # What entered the segment while it started later is now produced inside it.
+        # A tensor that entered the shorter segment is now produced inside the segment.
         held -= 2 * size if usage.seen[tensor] == end else 0
         if memory.is_output[tensor] or memory.last[tensor] >= end:
             held += 2 * size

@@ -1,6 +1,6 @@
-"""The slicing problem: a kernel sequence on a target's chips, and what segments of it cost.
+"""The slicing problem: a kernel sequence on a target's chips, and the costs of its segments.
 
-Terms as in :mod:`go_opt.solver.slicing.cuts`; a segment's relays come to its work
+Terms as in :mod:`go_opt.solver.slicing.cuts`; relays add to the work of a segment
 (:mod:`go_opt.solver.slicing.segments.relay_terms`).
 """
 
@@ -24,12 +24,12 @@ ROUNDING: Final = 1e-12
 class SliceProblem(NamedTuple):
     """A sequence on a target's chips in their order. Axes: ``M`` kernels, ``D`` chips, ``Q`` kinds."""
 
-    prefix_s: FloatArray  # [Q, M + 1] kernels (summed: and host traffic) before a cut
+    prefix_s: FloatArray  # [Q, M + 1] seconds of kernels (summed: and host traffic) before a cut
     crossing_bytes: LongArray  # [M + 1]
     blocked: LongArray  # [D, M + 1] kernels before a cut that the chip cannot or may not run
     reach: LongArray  # [M + 1]
-    latest: LongArray  # [M + 1] a segment that starts at a cut may end up to here
-    may_cut: BoolArray  # [M + 1] where the user wants a cut, and memory holds what crosses it
+    latest: LongArray  # [M + 1] the last cut where a segment that starts here may end
+    may_cut: BoolArray  # [M + 1] whether the user allows the cut and crossing tensors fit in memory
     hop_s_per_byte: FloatArray  # [D] from chip d to chip d + 1
     chip_kind: IntArray  # [D]
     pays_transfers: BoolArray  # [Q]
@@ -37,7 +37,7 @@ class SliceProblem(NamedTuple):
     again_before: LongArray  # [A]
     again_s: FloatArray  # [A] seconds a segment with both reads saves
     relays: RelayTerms
-    floor_s: float  # no slicing is faster: the host's links where they overlap
+    floor_s: float  # lower bound on any slicing: the host's links where they overlap, else 0
     overlap: bool
 
     @property
@@ -69,11 +69,11 @@ def slice_problem(
     relays: RelayTerms | None = None,
     **rules: Unpack[SegmentRules],
 ) -> SliceProblem:
-    """The slicing problem of ``sequence`` on the target of ``tables``.
+    """Returns the slicing problem of ``sequence`` on the target of ``tables``.
 
     Args:
-      relays: of the tensors that pass chips; by default nothing is relayed.
-      rules: what the user asks of segments.
+      relays: terms of the tensors that pass chips; by default nothing is relayed.
+      rules: the user's rules for segments.
     """
     seconds = sequence.kernel_s
     host_s = (
@@ -83,7 +83,7 @@ def slice_problem(
     if not tables.overlap:
         seconds = seconds + host_s * tables.pays_transfers[:, None]
     zero = np.zeros((len(seconds), 1))
-    # Where nothing overlaps and no kind pays, transfers cost nothing at all.
+    # If nothing overlaps and no kind pays, transfers are free.
     transfers_cost = tables.overlap or bool(tables.pays_transfers.any())
     host_floor_s = max(
         sequence.input_bytes * tables.host_in_s_per_byte,
@@ -113,9 +113,9 @@ def slice_problem(
 
 
 def most_crossing_bytes(tables: CostTables) -> int:
-    """No more may cross a cut, but where tensors pass chips for free.
+    """Returns the most bytes that may cross a cut, unless tensors pass chips for free.
 
-    All that crosses it has a double buffer on the chip before it, and on the chip behind.
+    Every crossing tensor has a double buffer on the chip before the cut and on the chip after it.
     """
     return int(tables.sram_bytes.max()) // 2
 
@@ -133,7 +133,7 @@ def _blocked(tables: CostTables, sequence: KernelSequence, allowed: BoolArray | 
 
 
 def is_allowed(problem: SliceProblem, cuts: LongArray) -> bool:
-    """Whether each chip can and may run its segment, and cuts fall where the user wants them."""
+    """Returns whether each chip can and may run its segment, and the user allows all cuts."""
     chips, start, end = np.arange(len(cuts) - 1), cuts[:-1], cuts[1:]
     return bool(
         (problem.blocked[chips, end] == problem.blocked[chips, start]).all()
@@ -143,18 +143,18 @@ def is_allowed(problem: SliceProblem, cuts: LongArray) -> bool:
 
 
 def least_s(problem: SliceProblem, max_chips: int) -> float:
-    """No slicing on so many chips is faster: they share the work, each kernel on its fastest kind."""
+    """Returns a lower bound for ``max_chips`` chips: equal work, each kernel on its fastest kind."""
     if len(problem.prefix_s) == 1:
         work_s = float(problem.prefix_s[0, -1])
     else:
         work_s = float(np.diff(problem.prefix_s, axis=1).min(axis=0).sum())
-    # Inputs that are read again save their traffic at most.
+    # Repeated reads of inputs save at most all their traffic.
     work_s -= float(problem.again_s.sum())
     return max(work_s * (1.0 - ROUNDING) / max_chips, problem.floor_s)
 
 
 def one_chip_s(problem: SliceProblem) -> float:
-    """No segment costs more than this, on whichever chip."""
+    """Returns an upper bound on the cost of any segment on any chip."""
     dearest_hop = float(problem.hop_s_per_byte.max())
     cuts_s = 2.0 * float(problem.crossing_bytes.max()) * dearest_hop
     relays = problem.relays
@@ -164,13 +164,13 @@ def one_chip_s(problem: SliceProblem) -> float:
 
 
 def slicing_cost_s(problem: SliceProblem, cuts: LongArray) -> float:
-    """Interval of a slicing, streamed weights left out."""
+    """Returns the interval of a slicing, without streamed weights."""
     return max(problem.floor_s, float(_dearest_segment_s(problem, cuts)))
 
 
 @compiled_inner
 def least_hop_s_per_byte(problem: SliceProblem, max_chips: int) -> float:
-    """The fastest hop from one of the first ``max_chips`` chips on."""
+    """Returns the seconds per byte of the fastest hop from one of the first ``max_chips`` chips."""
     least = problem.hop_s_per_byte[0]
     for chip in range(1, max_chips):
         least = min(least, problem.hop_s_per_byte[chip])
@@ -195,9 +195,9 @@ def _dearest_segment_s(problem: SliceProblem, cuts: LongArray) -> float:
 def segment_cost_s(
     problem: SliceProblem, chip: int, start: int, end: int, relayed_bytes: int, relays: int, saved_s: float
 ) -> float:
-    """Cost of segment [start, end) on ``chip``; twin of the conditions in ``fewest_chips``.
+    """Returns the cost of segment [start, end) on ``chip``; twin of the conditions in ``fewest_chips``.
 
-    ``relayed_bytes`` in so many ``relays`` pass it; what inputs are read again in it saves ``saved_s``.
+    The segment relays ``relayed_bytes`` in ``relays`` tensors; repeated reads of inputs save ``saved_s``.
     """
     kind = problem.chip_kind[chip]
     cost_s = problem.prefix_s[kind, end] - problem.prefix_s[kind, start]

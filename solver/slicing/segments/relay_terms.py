@@ -1,9 +1,9 @@
-"""What relays add to the segments of a kernel sequence (design section 8).
+"""The cost of relays in the segments of a kernel sequence (design section 8).
 
-A tensor produced before segment ``[i, j)`` and read at or after ``j`` passes it, and is
-copied on its chip: ``2 * bytes * sram_s_per_byte + kernel_overhead_s``, a kernel of its own.
-Tensors are kept by their last reader, so that what passes can be kept up to date while
-segments grow: of those a kernel produced, ``alive`` are read at or after the end at hand.
+A tensor produced before segment ``[i, j)`` and read at or after ``j`` passes the segment. Its chip
+copies the tensor in a separate kernel: ``2 * bytes * sram_s_per_byte + kernel_overhead_s``.
+Tensors are sorted by last reader, so that passing bytes can be updated while segments grow.
+A tensor is ``alive`` if it is read at or after the current end.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from go_opt.model.graph import NO_PRODUCER, WEIGHT
 class RelayTerms(NamedTuple):
     """Tensors that cross cuts, by their last reader. Axes: ``M`` kernels, ``C`` tensors, ``Q`` kinds.
 
-    None where tensors pass at no cost, or never pass.
+    Empty where tensors pass at no cost, or never pass.
     """
 
     last_ptr: LongArray  # [M + 1]
     home: LongArray  # [C] kernel that produces the tensor
     size_bytes: LongArray  # [C]
-    copy_s_per_byte: FloatArray  # [Q] of a relay, read and written
-    copy_s: FloatArray  # [Q] of a relay, whatever its size
+    copy_s_per_byte: FloatArray  # [Q] to read and write a relayed tensor
+    copy_s: FloatArray  # [Q] fixed cost of a relay
 
 
 class Alive(NamedTuple):
-    """Tensors that kernels before the end at hand produced and kernels from it on read."""
+    """Tensors produced before the current end and read at or after it."""
 
-    size_bytes: LongArray  # [M] of each kernel; of kernels from the end on, all it produces
+    size_bytes: LongArray  # [M] by producer; kernels from the end on count all they produce
     number: LongArray  # [M]
-    total: LongArray  # [2] bytes and number of those of all kernels before the end
+    total: LongArray  # [2] bytes and number over all kernels before the end
 
 
 def no_relays(tables: CostTables, num_kernels: int) -> RelayTerms:
-    """Terms of slicings in which nothing is relayed."""
+    """Returns the terms of slicings in which nothing is relayed."""
     nothing = np.zeros(0, np.int64)
     last_ptr = np.zeros(num_kernels + 1, np.int64)
     return RelayTerms(last_ptr, nothing, nothing, *_copy_costs(tables))
 
 
 def relay_terms(tables: CostTables, kernel_of: IntArray, num_kernels: int) -> RelayTerms:
-    """Terms of slicings in which every tensor that passes a chip is relayed there."""
+    """Returns the terms of slicings in which every tensor that passes a chip is relayed there."""
     last_ptr, home, size_bytes = _crossing_tensors(tables, kernel_of, num_kernels)
     return RelayTerms(last_ptr, home, size_bytes, *_copy_costs(tables))
 
 
 def no_tensors_alive(terms: RelayTerms) -> Alive:
-    """Scratch for :func:`start_over` and :func:`end_moves_on`."""
+    """Returns scratch for :func:`start_over` and :func:`end_moves_on`."""
     num_kernels = len(terms.last_ptr) - 1
     counts = np.zeros((2, num_kernels), np.int64)
     return Alive(counts[0], counts[1], np.zeros(2, np.int64))
@@ -61,7 +61,7 @@ def no_tensors_alive(terms: RelayTerms) -> Alive:
 
 @compiled
 def start_over(terms: RelayTerms, alive: Alive) -> None:
-    """Set the end before the first kernel."""
+    """Sets the end before the first kernel."""
     for kernel in range(len(alive.number)):
         alive.size_bytes[kernel] = 0
         alive.number[kernel] = 0
@@ -74,7 +74,7 @@ def start_over(terms: RelayTerms, alive: Alive) -> None:
 
 @compiled_inner
 def end_moves_on(terms: RelayTerms, alive: Alive, end: int) -> None:
-    """Move the end from ``end - 1`` to ``end``: kernel ``end - 1`` has read, and produced."""
+    """Moves the end from ``end - 1`` to ``end``, after kernel ``end - 1`` has read and produced."""
     for t in range(terms.last_ptr[end - 1], terms.last_ptr[end]):
         alive.size_bytes[terms.home[t]] -= terms.size_bytes[t]
         alive.number[terms.home[t]] -= 1
@@ -86,13 +86,13 @@ def end_moves_on(terms: RelayTerms, alive: Alive, end: int) -> None:
 
 @compiled_inner
 def relay_s(terms: RelayTerms, kind: int, size_bytes: int, count: int) -> float:
-    """Seconds that ``count`` relays of so many bytes in all take on a chip of ``kind``."""
+    """Returns the seconds of ``count`` relays of ``size_bytes`` in total on a chip of ``kind``."""
     return size_bytes * terms.copy_s_per_byte[kind] + count * terms.copy_s[kind]
 
 
 @compiled
 def relays_of_segments(terms: RelayTerms, cuts: LongArray) -> LongArray:
-    """[S, 2] bytes and number of the tensors that pass each segment between two cuts."""
+    """Returns the bytes and number [S, 2] of the tensors that pass each segment between two cuts."""
     num_segments = len(cuts) - 1
     passes = np.zeros((num_segments + 1, 2), np.int64)
     segment_of = np.empty(cuts[num_segments], np.int64)
@@ -122,7 +122,7 @@ def _crossing_tensors(
     tables: CostTables, kernel_of: IntArray, num_kernels: int
 ) -> tuple[LongArray, LongArray, LongArray]:
     num_tensors = len(tables.tensor_kind)
-    last = np.full(num_tensors, -1, np.int64)  # of tensors some later kernel reads
+    last = np.full(num_tensors, -1, np.int64)  # last kernel that reads the tensor, -1: no later kernel
     last_ptr = np.zeros(num_kernels + 1, np.int64)
     for k in range(num_tensors):
         producer = tables.tensor_producer[k]

@@ -17,30 +17,34 @@ class FittingStarts(NamedTuple):
     run_ptr: LongArray  # [M + 2] runs of each end
     start: IntArray  # [R] starts from here …
     stop: IntArray  # [R] … and before here
-    size: IntArray  # [R] the least of the memory sizes asked for that is enough
-    steps: int  # starts and blocks of starts that were looked at, and kernels that segments grew by
-    is_complete: bool  # False: it took more steps than asked for
+    size: IntArray  # [R] index of the least memory size that is enough
+    steps: int  # starts and blocks of starts visited, plus kernels added to segments
+    is_complete: bool  # False: the step limit ended the search
 
 
 def all_starts(num_kernels: int) -> FittingStarts:
-    """Where there is memory for everything."""
+    """Returns all starts, for problems without memory limits."""
     ends = np.arange(num_kernels + 2)
     none = np.zeros(num_kernels, dtype=np.int32)
     return FittingStarts(np.maximum(ends - 1, 0), none, ends[1:-1].astype(np.int32), none, 0, True)
 
 
 def sure_starts(fits: FittingStarts, reach: LongArray) -> tuple[BoolArray, LongArray]:
-    """[M + 1] whether a start fits to every end that one before it does; [M + 1] the first to any later end.
+    """Returns which starts fit to every end that an earlier start fits to, and the first start by end.
 
     Args:
       reach: [M + 1] the first end of each start.
+
+    Returns:
+      [M + 1] whether each start is sure in this sense; [M + 1] the first start that fits to this end or
+      a later end.
     """
     num_kernels = len(reach) - 1
     usable = np.searchsorted(reach[:-1], np.arange(num_kernels + 1), side="right")
     runs = np.diff(fits.run_ptr)
     end = np.repeat(np.arange(num_kernels + 1), runs)
     is_first = np.arange(len(end)) == fits.run_ptr[end]
-    # Starts between a run and the one behind it, or the last that is of use, do not fit.
+    # Starts between a run and the next run, or the last usable start, do not fit.
     behind = np.where(is_first, usable[end], np.roll(fits.start, 1))
     misses = np.zeros(num_kernels + 2, dtype=np.int64)
     np.add.at(misses, fits.stop, 1)
@@ -52,7 +56,7 @@ def sure_starts(fits: FittingStarts, reach: LongArray) -> tuple[BoolArray, LongA
 
 @compiled_inline
 def first_start(problem: SliceProblem, start: int, end: int, work_s: float) -> int:
-    """The first start from ``start`` on of segments to ``end`` whose kernels take ``work_s`` at most."""
+    """Returns the first start >= ``start`` of a permitted segment to ``end`` of at most ``work_s``."""
     while start < end and (least_work_s(problem, start, end) > work_s or problem.latest[start] < end):
         start += 1
     return start
@@ -60,7 +64,7 @@ def first_start(problem: SliceProblem, start: int, end: int, work_s: float) -> i
 
 @compiled_inline
 def least_work_s(problem: SliceProblem, start: int, end: int) -> float:
-    """Seconds of the kernels of segment [start, end) on the kind that is fastest at them."""
+    """Returns the kernel seconds of segment [start, end) on its fastest kind."""
     least_s = np.inf
     for kind in range(len(problem.prefix_s)):
         least_s = min(least_s, problem.prefix_s[kind, end] - problem.prefix_s[kind, start])
@@ -69,7 +73,7 @@ def least_work_s(problem: SliceProblem, start: int, end: int) -> float:
 
 @compiled_inner
 def with_room(runs: IntArray, number: int) -> IntArray:
-    """``runs`` with room for so many."""
+    """Returns ``runs`` with room for ``number`` runs."""
     if number <= runs.shape[1]:
         return runs
     larger = np.empty((3, 2 * number), np.int32)

@@ -1,1 +1,1 @@
-"""Slicing where weights that do not fit are fetched for every inference."""
+"""Slicing that counts streamed weights."""

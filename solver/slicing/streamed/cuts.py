@@ -1,16 +1,16 @@
-"""SLICE that charges streamed weights: all chips' share the host's link with the inputs.
+"""SLICE that counts streamed weights: weights for all chips share the host's link with the inputs.
 
-For a candidate interval T let ``g[b, d]`` be the fewest bytes that d chips stream which
-cover the kernels before candidate cut b within T each:
+For a candidate interval T let ``g[b, d]`` be the fewest bytes streamed by any d chips that
+cover the kernels before candidate cut b, each within T:
 
     g[b, d + k] = min over a of g[a, d] + streamed(a, b)
 
-with k = 1, or ceil(work(a, b) / T) chips where stages may be replicated: an inference streams
-once, on whichever of them. T is reached where the host's link carries inputs and ``g[M, d]``
-within it, for some d: O(A W D) for windows of W candidates. Every answer is a slicing; as T
-grows it streams no more, so the host's link bounds the interval from above where T is not reached,
-and from below where it is. Where transfers do not overlap, what a chip streams is part of what its
-segment costs, and adds up with nothing else.
+with k = 1, or ceil(work(a, b) / T) chips where stages may be replicated: each inference streams
+to one chip of the stage only. T is feasible if for some d the host's link carries the inputs and
+``g[M, d]`` within T: O(A W D) for windows of W candidates. The answer for any T is a slicing, and a
+larger T never streams more. So the time of the host's link bounds the interval from above if T is
+infeasible, and from below if T is feasible. Without overlap, the weights that a chip streams add to
+the cost of its own segment only.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class StreamedProblem(NamedTuple):
     blocked: LongArray  # [D, A] kernels before a cut that the chip cannot or may not run
     are_alike: bool  # one class of chips, which may run everything
     replicates: bool
-    cut_s: FloatArray  # [A] of the link a cut crosses, where segments do not cost it
-    host_s: float  # of the host's links, with nothing streamed
-    input_s: float  # of the host's link in, for inputs
-    stream_s_per_byte: float  # of the same for weights
+    cut_s: FloatArray  # [A] of the link at a cut; 0 where the segment costs contain it
+    host_s: float  # of the busier host link, without streamed weights
+    input_s: float  # of the host's input link, for inputs
+    stream_s_per_byte: float  # of the host's input link, for streamed weights
 
     def host_link_s(self, streamed: float) -> float:
-        """Seconds of the busier of the host's links where so many bytes are streamed."""
+        """Returns the seconds of the busier host link if ``streamed`` bytes of weights are streamed."""
         if streamed == math.inf:
             return math.inf
         return max(self.host_s, self.input_s + streamed * self.stream_s_per_byte)
@@ -50,16 +50,16 @@ class StreamedCuts(NamedTuple):
     """Stages between cuts."""
 
     cuts: LongArray  # [S + 1]
-    sizes: LongArray  # [S] chips of each
-    interval_s: float  # with what is streamed
+    sizes: LongArray  # [S] chips of each stage
+    interval_s: float  # includes streamed weights
 
 
 def cheapest_streamed_cuts(
     problem: StreamedProblem, lower_s: float, upper_s: float, *, min_chips: int = 1
 ) -> StreamedCuts | None:
-    """The cheapest slicing between cuts of the table that takes less than ``upper_s``, if any.
+    """Returns the cheapest slicing between cuts of the table that takes less than ``upper_s``, if any.
 
-    None may be cheaper than ``lower_s``; both finite, and the tighter the less work.
+    No slicing may be cheaper than ``lower_s``. Both limits are finite; tight limits save work.
     """
     if min_chips > len(problem.class_of_chip):
         return None
@@ -85,7 +85,7 @@ def cheapest_streamed_cuts(
             step *= 2.0
         interval_s = 0.5 * (lower_s + upper_s)
         if link_s == upper_s:
-            # The host's link is what binds: does anything smaller stream less?
+            # The host's link is the bottleneck: check whether a smaller interval streams less.
             interval_s = upper_s * (1.0 - RELATIVE_TOLERANCE)
         elif 0.0 < lower_s * (1.0 + step) < interval_s:
             interval_s = lower_s * (1.0 + step)
@@ -96,10 +96,10 @@ def cheapest_streamed_cuts(
 def least_streamed(
     problem: StreamedProblem, interval_s: float, most_bytes: float, least_bytes: FloatArray
 ) -> float:
-    """Fill [A, D + 1] the fewest bytes streamed before each cut, by chips; returns what comes next.
+    """Fills ``least_bytes`` [A, D + 1], the fewest bytes streamed before each cut, by number of chips.
 
-    Up to the value returned, the least cost of any segment or cut that was refused, every
-    candidate interval gives the same answer. More than ``most_bytes`` are of no interest.
+    Returns a bound: every candidate interval below it gives the same answer. Slicings that
+    stream more than ``most_bytes`` are ignored.
     """
     table, max_chips = problem.table, least_bytes.shape[1] - 1
     slack_s = interval_s * (1.0 + 1e-13)
@@ -128,7 +128,7 @@ def least_streamed(
             size = _chips_for(problem, cost_s, slack_s, max_chips)
             next_s = min(next_s, _refused_s(problem, cost_s, size))
             fewest = fewest_chips[a]
-            # One chip after the other, without branches: this loop is where the time goes.
+            # This loop takes most of the time: one pass over chips, without branches.
             before, after = least_bytes[a, fewest:], least_bytes[b, fewest + size :]
             for d in range(max_chips + 1 - fewest - size):
                 reached = before[d] + streamed
@@ -144,7 +144,7 @@ def least_streamed(
 def _reach_on_each(
     problem: StreamedProblem, a: int, b: int, interval_s: float, most_bytes: float, least_bytes: FloatArray
 ) -> float:
-    """Cut b from cut a, where chips differ or may not run everything; least cost of what is refused."""
+    """Updates cut b from cut a where chips differ or may not run all ops; returns the least rejected cost."""
     table, max_chips = problem.table, least_bytes.shape[1] - 1
     place = table.offset[b] + a
     next_s = np.inf
@@ -155,7 +155,7 @@ def _reach_on_each(
             continue
         fewest = _chips_for(problem, cost_s, interval_s, max_chips)
         next_s = min(next_s, _refused_s(problem, cost_s, fewest))
-        # More than it takes may be what brings the next stage to chips that may run it.
+        # Extra chips may move the next stage to chips that are allowed to run it.
         most = max_chips - d if problem.replicates else fewest
         for size in range(fewest, most + 1):
             if not _may_run(problem, a, b, d, size):
@@ -166,7 +166,7 @@ def _reach_on_each(
 
 @compiled_inner
 def _chips_for(problem: StreamedProblem, cost_s: float, interval_s: float, max_chips: int) -> int:
-    """Chips that a segment takes for an interval; more than there are where that is not enough."""
+    """Returns the chips a segment needs for an interval; ``max_chips + 1`` if it cannot meet the interval."""
     if cost_s <= interval_s:
         return int64(1)
     if not problem.replicates or cost_s > interval_s * max_chips:
@@ -176,7 +176,7 @@ def _chips_for(problem: StreamedProblem, cost_s: float, interval_s: float, max_c
 
 @compiled_inner
 def _refused_s(problem: StreamedProblem, cost_s: float, size: int) -> float:
-    """The least interval in which the segment takes fewer chips."""
+    """Returns the least interval for which the segment needs fewer chips."""
     if size == 1:
         return np.inf
     return cost_s / (size - 1) if problem.replicates else cost_s
@@ -184,7 +184,7 @@ def _refused_s(problem: StreamedProblem, cost_s: float, size: int) -> float:
 
 @compiled_inner
 def _may_run(problem: StreamedProblem, a: int, b: int, chip: int, size: int) -> bool:
-    """Whether so many chips from ``chip`` on are there, alike, and may run the segment from cut a to b."""
+    """Returns whether ``size`` chips from ``chip`` on exist, are identical, and may run segment a to b."""
     if chip + size > len(problem.class_of_chip):
         return False
     for d in range(chip, chip + size):
@@ -197,7 +197,7 @@ def _may_run(problem: StreamedProblem, a: int, b: int, chip: int, size: int) -> 
 def _walk_back(
     problem: StreamedProblem, interval_s: float, least_bytes: FloatArray, chips: int
 ) -> StreamedCuts:
-    """What ``chips`` chips reach in the answer for a candidate interval."""
+    """Returns the slicing on ``chips`` chips that ``least_bytes`` describes."""
     longest_s = problem.host_link_s(float(least_bytes[-1, chips]))
     cut, sizes = [len(problem.table.cut) - 1], []
     while cut[-1] > 0:
@@ -213,13 +213,13 @@ def _walk_back(
 def _last_stage(
     problem: StreamedProblem, interval_s: float, least_bytes: FloatArray, b: int, chips: int
 ) -> tuple[int, int, float]:
-    """Start, chips and cost of a stage up to cut b that is the last of what ``chips`` reach."""
+    """Returns start, chips and cost of the last stage, up to cut b, of a slicing on ``chips`` chips."""
     table, max_chips = problem.table, least_bytes.shape[1] - 1
     slack_s = interval_s * (1.0 + 1e-13)
     for a in range(table.first[b], b):
         for d in range(chips):
             c, place = problem.class_of_chip[d], table.offset[b] + a
-            # Sums of whole numbers, and so the same again.
+            # Sums of whole numbers are exact, so == is safe.
             if least_bytes[a, d] + table.streamed_bytes[c, place] != least_bytes[b, chips]:
                 continue
             cost_s = table.cost_s[c, place]

@@ -1,19 +1,19 @@
-"""SLICE into replicated stages whose chips forward the weights that they stream.
+"""SLICE into replicated stages whose chips forward their streamed weights to each other.
 
-A stage of k chips that streams s bytes an inference takes ``s / k`` of the host's link where its chips
-forward them, and as much of each link between its chips, beside what enters and leaves it. Such
-stages want to be large, not as small as their work allows. For a candidate interval T let ``g[b, d]``
-be the fewest bytes an inference that d chips take from the host which cover the kernels before
-candidate cut b within T each:
+A stage of k chips that streams s bytes per inference loads the host's link with ``s / k`` if its chips
+forward weights. Each link between its chips carries the same amount, in addition to the stage's input
+and output. Large stages are therefore better than the smallest that their work allows. For a candidate
+interval T let ``g[b, d]`` be the fewest bytes per inference that d chips take from the host, if they
+cover the kernels before candidate cut b, each within T:
 
     g[b, d + k] = min over a, k of g[a, d] + s(a, b)      where work(a, b) <= k T
                     min over a, k of g[a, d] + s(a, b) / k    where, too, s(a, b) / k <= (T - border) rate
 
-with the seconds of the busier of its two cuts as ``border``. Of tables of which an inference reads
-some rows nothing is forwarded; that part of s stays whole. T is reached where the host's link carries
-the inputs and ``g[M, d]`` within it: O(A W D log D) for windows of W of A candidate cuts. Where
-weights come one kernel ahead, chips wait for them beside that. Work may include an estimate of it
-(:mod:`go_opt.solver.slicing.streamed.waiting`); the evaluation of the plan says what it is.
+with the seconds of the busier of its two cuts as ``border``. Tables of which an inference reads only
+some rows are not forwarded; their part of s is not divided. T is feasible if the host's link carries
+the inputs and ``g[M, d]`` within T: O(A W D log D) for windows of W of A candidate cuts. Waiting for
+streamed weights is ignored, or estimated (:mod:`go_opt.solver.slicing.streamed.waiting`); the
+evaluation of the plan counts it.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from go_opt.solver.slicing.streamed.segment_table import SegmentTable, chip_clas
 from go_opt.solver.slicing.streamed.waiting import Waits, no_waits, waits_for_weights
 from go_opt.solver.slicing.streamed.weight_streams import weight_reads
 
-MOST_SEGMENTS: Final = 120_000  # half a second's work
-CLOSE: Final = 1e-3  # intervals are told apart by this share
-NEXT_SIZE: Final = 4  # sizes of stages that are tried grow by one in so many
+MOST_SEGMENTS: Final = 120_000  # about half a second
+CLOSE: Final = 1e-3  # relative tolerance of the interval
+NEXT_SIZE: Final = 4  # after a stage of k chips, the next size tried is k + 1 + k // 4
 
 
 class _Within(NamedTuple):
-    """The stages of the fewest bytes by cut and chips. Axes: ``A`` cuts, ``D`` chips."""
+    """The last stages of the slicings with fewest bytes. Axes: ``A`` cuts, ``D`` chips."""
 
-    from_host: FloatArray  # [A, D + 1] bytes an inference; infinite where there is no slicing
+    from_host: FloatArray  # [A, D + 1] bytes per inference; infinite if there is no slicing
     start: IntArray  # [A, D + 1] the cut before
-    size: IntArray  # [A, D + 1] of the stage between them
-    forwards: BoolArray  # [A, D + 1]
+    size: IntArray  # [A, D + 1] chips of the stage between the two cuts
+    forwards: BoolArray  # [A, D + 1] whether that stage forwards weights
 
 
 def slice_order_forwarded(
@@ -62,10 +62,10 @@ def slice_order_forwarded(
     waits: bool = False,
     **rules: Unpack[SegmentRules],
 ) -> Slicing | None:
-    """A slicing of ``order`` of close to the least interval, with stages that forward their weights.
+    """Returns a slicing of ``order`` close to the least interval, with stages that forward their weights.
 
-    For chips that are alike on a one-directional ring and overlap transfers. ``None`` where none was
-    found that fits and takes less than ``at_most_s``, or chips differ in what they may hold.
+    Needs identical chips on a one-directional ring that overlap transfers, and may all run all ops.
+    Otherwise returns ``None``, also if no slicing is found that fits within ``at_most_s``.
 
     Args:
       order, fusion_group, passing, rules: see :func:`~go_opt.solver.slicing.along.problem_along`.
@@ -121,7 +121,7 @@ def slice_order_forwarded(
 
 
 def _read_in_part(tables: CostTables, sequence: KernelSequence) -> FloatArray:
-    """[M + 1] bytes that the kernels before each cut read of weights of which they do not read all."""
+    """Returns the bytes [M + 1] that the kernels before each cut read of weights that they read in part."""
     tensor = tables.reader_tensor
     in_part = (tables.tensor_kind[tensor] == WEIGHT) & (tables.read_bytes < tables.tensor_bytes[tensor])
     kernel = sequence.kernel_of[tables.reader_op[in_part]]
@@ -139,7 +139,7 @@ def _fewest_bytes(
     interval_s: float,
     max_chips: int,
 ) -> _Within:
-    """The slicings within an interval; ``in_part`` [A] bytes before each cut that are not forwarded."""
+    """Returns the slicings within an interval; ``in_part`` [A] bytes before each cut are not forwarded."""
     num_cuts = len(table.cut)
     from_host = np.full((num_cuts, max_chips + 1), np.inf)
     start = np.zeros((num_cuts, max_chips + 1), np.int32)
@@ -163,7 +163,7 @@ def _fewest_bytes(
             size = max(int64(math.ceil(alone_s / interval_s)), int64(1))
             least = int64(max_chips + 1)
             room_s = interval_s - max(cut_s[a], cut_s[b])
-            # What is read in part streams before all else.
+            # Weights that are read in part stream first.
             own = min(streamed, in_part[b] - in_part[a])
             passed = streamed - own
             if passed > 0.0 and passed * hop_s_per_byte <= room_s * most:
@@ -191,7 +191,7 @@ def _fewest_bytes(
 
 
 def _walk_back(cut: LongArray, within: _Within, chips: int) -> tuple[LongArray, LongArray, BoolArray]:
-    """Cuts [S + 1], sizes [S] and which stages forward [S], of the slicing on so many chips."""
+    """Returns the cuts [S + 1], sizes [S] and forwarding stages [S] of the slicing on ``chips`` chips."""
     at, cuts, stages = len(cut) - 1, [int(cut[-1])], []
     while at > 0:
         size = int(within.size[at, chips])

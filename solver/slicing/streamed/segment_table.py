@@ -1,8 +1,8 @@
-"""Segments between candidate cuts of a kernel sequence: what each costs, and what it streams.
+"""Segments between candidate cuts of a kernel sequence: the cost and the streamed bytes of each.
 
-Segments grow from each candidate end towards the start, kernel by kernel, so that memory and
-streamed weights are kept up to date: O(A W) steps for A candidates and windows of W kernels.
-Where every cut is too many, candidates are those with least traffic among their neighbours.
+Segments grow from each candidate end towards the start, kernel by kernel, which updates memory and
+streamed weights in O(A W) steps for A candidates and windows of W kernels. If there are too many
+cuts, only those with the least traffic among their neighbours are candidates.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from go_opt.solver.slicing.streamed.weight_streams import (
     streamed_bytes,
 )
 
-# Kernels by which segments grow, and segments, once for each class of chips: a fifth of a second's work.
+# Limits on the kernels added to segments, and on segments per class of chips: about a fifth of a second.
 MOST_STEPS: Final = 1_070_000
 MOST_SEGMENTS: Final = 400_000
 
@@ -55,15 +55,15 @@ class SegmentTable(NamedTuple):
     """Segments from candidate cut a to b, at ``offset[b] + a``. Axes: ``A`` cuts, ``Z`` segments."""
 
     cut: LongArray  # [A] from 0 to M
-    first: LongArray  # [A] segments that end here start from this candidate on
+    first: LongArray  # [A] the first candidate where a segment that ends here may start
     offset: LongArray  # [A]
-    cost_s: FloatArray  # [C, Z] infinite where the segment is illegal or does not fit
-    streamed_bytes: FloatArray  # [C, Z] that the host's link carries beside all others
+    cost_s: FloatArray  # [C, Z] infinite if the segment is illegal or does not fit
+    streamed_bytes: FloatArray  # [C, Z] on the host's shared link; 0 where transfers do not overlap
 
 
 def chip_classes(tables: CostTables, problem: SliceProblem, max_chips: int) -> ChipClasses:
-    """Classes of the first ``max_chips`` chips."""
-    # Nothing enters the first or leaves the last, at whatever rate.
+    """Returns the classes of the first ``max_chips`` chips."""
+    # Nothing enters the first chip or leaves the last, so their missing rates are arbitrary.
     hops = problem.hop_s_per_byte[: max_chips - 1] if max_chips > 1 else np.zeros(1)
     rows = np.stack(
         [
@@ -99,13 +99,13 @@ def segment_table(
     most_streamed_bytes: float,
     most_segments: int = MOST_SEGMENTS,
 ) -> SegmentTable:
-    """The segments of no more than ``longest_s`` on some chip that stream no more than so many bytes.
+    """Returns the segments of at most ``longest_s`` on some chip, streaming at most ``most_streamed_bytes``.
 
     Args:
-      memory: where weights may stream.
-      most_chips: of a stage; where it may have more than one, a segment costs its work alone,
-        and no more than so many chips do in ``longest_s``.
-      most_segments: of all classes together.
+      memory: segment memory without stream buffers.
+      most_chips: most chips of a stage. If it is more than one, the cost of a segment is its work alone,
+        up to ``most_chips * longest_s``.
+      most_segments: limit for all classes together.
     """
     first_starts = _first_starts(problem, longest_s * most_chips)
     share = _share_of_cuts(first_starts, problem.may_cut, most_segments // len(classes.kind))
@@ -133,7 +133,7 @@ def segment_table(
 
 @compiled
 def _first_starts(problem: SliceProblem, longest_s: float) -> LongArray:
-    """[M + 1] the least start of segments that end at each cut and take so long on the fastest chip."""
+    """Returns the first start [M + 1] of segments up to each cut within ``longest_s`` on the fastest kind."""
     num_kernels, most_work_s = len(problem.reach) - 1, longest_s + problem.again_s.sum()
     starts = np.zeros(num_kernels + 1, np.int64)
     first = int64(0)
@@ -158,7 +158,7 @@ def _fill(
     held: HeldWeights,
     alive: Alive,
 ) -> None:
-    saved_s = np.zeros(len(problem.reach))  # by a segment from here to the end at hand
+    saved_s = np.zeros(len(problem.reach))  # by a segment from each start to the current end
     most_bytes = largest(classes.sram_bytes)
     start_over(problem.relays, alive)
     again = 0
@@ -179,7 +179,7 @@ def _fill(
             relays -= alive.number[i]
             peak_bytes = grow_segment(memory, i, j, usage)
             hold_weights(reads, held, i)
-            # What is alive at once never falls while a segment grows, nor does what it streams beside that.
+            # As a segment grows, neither its peak of live tensors nor its streamed bytes ever fall.
             most_room_bytes = most_bytes - usage.total[1]
             if most_room_bytes < 0:
                 table.first[b] = a + 1
@@ -219,7 +219,7 @@ def _fill(
 
 
 def _share_of_cuts(first_starts: LongArray, may_cut: BoolArray, most_segments: int) -> float:
-    """Of cuts that may be candidates, as many as the bounds on work allow."""
+    """Returns the share of the possible cuts that the limits on work allow as candidates."""
     inner = np.flatnonzero(may_cut[1:-1]) + 1
     steps = int((inner - first_starts[inner]).sum())
     before = np.cumsum(np.concatenate([[0], may_cut]))
@@ -231,7 +231,10 @@ def _share_of_cuts(first_starts: LongArray, may_cut: BoolArray, most_segments: i
 def _cheapest_spread(
     sequence: KernelSequence, problem: SliceProblem, reads: WeightReads, inner: LongArray, most: int
 ) -> LongArray:
-    """Of cuts ``inner`` those with least traffic among their neighbours, by work, weights and number."""
+    """Returns the cuts of ``inner`` with least traffic in their stretch of work, weights and kernels.
+
+    The sequence is divided into ``most`` stretches.
+    """
     num_kernels = sequence.num_kernels
     kernel = np.repeat(np.arange(num_kernels), np.diff(reads.read_ptr))
     _, first_read = np.unique(reads.weight, return_index=True)
@@ -247,6 +250,6 @@ def _cheapest_spread(
     stretch = (along / along[-1] * most).astype(np.int64)
     by_traffic = np.lexsort([sequence.crossing_bytes[inner], stretch])
     is_first = np.diff(stretch[by_traffic], prepend=-1) > 0
-    # Where the user wants a cut one of these is it.
+    # The latest ends from the user's rules must stay candidates.
     asked_for = np.intersect1d(problem.latest, inner)
     return np.union1d(inner[by_traffic[is_first]], asked_for)

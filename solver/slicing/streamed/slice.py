@@ -1,4 +1,4 @@
-"""The door to slicing that charges streamed weights: an order and its kernels in, a placement out."""
+"""The entry point of slicing that counts streamed weights: takes an order, returns a placement."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def slice_order_streamed(
     at_most_s: float = math.inf,
     **rules: Unpack[SegmentRules],
 ) -> Slicing | None:
-    """The cheapest slicing of ``order``, what it streams of weights included, that fits.
+    """Returns the cheapest slicing of ``order`` that fits, with streamed weights in its cost.
 
-    ``None`` where none takes less than ``at_most_s``. Along sequences so long that not
-    every cut is looked at it is a good one, and its cost is exact.
+    Returns ``None`` if no slicing takes less than ``at_most_s``. For long sequences not every cut is
+    tried, so the slicing may not be the cheapest; its cost is still exact.
 
     Args:
       order, fusion_group, passing, rules: see :func:`~go_opt.solver.slicing.along.problem_along`.
       min_chips: use no fewer chips than this.
-      at_least_s: none takes less, as known from a slicing that leaves streamed weights out.
-      at_most_s: do not look for slicings as slow as this.
+      at_least_s: a lower bound, such as the optimum without streamed weights.
+      at_most_s: ignore slicings that take this long or longer.
     """
     sequence, problem = problem_along(tables, order, fusion_group, passing, **rules)
     chips = most_chips(tables, sequence, None)
@@ -67,9 +67,10 @@ def slice_order_streamed_replicated(
     at_most_s: float = math.inf,
     **rules: Unpack[SegmentRules],
 ) -> Slicing | None:
-    """The same into replicated stages, on a one-directional ring that overlaps transfers and compute.
+    """Returns the cheapest slicing with streamed weights into replicated stages.
 
-    All its links are taken to be as slow as the slowest. On other rings ``None``.
+    Needs a one-directional ring that overlaps transfers and compute; returns ``None`` without overlap.
+    Every link counts as slow as the slowest.
     """
     if not tables.overlap:
         return None
@@ -89,7 +90,7 @@ def _cheapest(
     *,
     replicates: bool,
 ) -> StreamedCuts | None:
-    """Where holes between activations are too much, of chips with that much less memory."""
+    """Returns the cheapest slicing; retries with less memory if holes between activations do not fit."""
     needed = segment_memory(tables, sequence, relayed=passing == "relayed")
     for _ in range(TRIES):
         memory = without_stream_buffer(needed)._replace(sram_bytes=tables.sram_bytes)
@@ -149,7 +150,7 @@ def _cheapest_without_holes(
 
 
 def _streaming_all_s(tables: CostTables, problem: SliceProblem) -> float:
-    """Every slicing takes less."""
+    """Returns an interval that every slicing stays below."""
     is_weight = tables.tensor_kind[tables.reader_tensor] == WEIGHT
     streamed_s = float(tables.read_bytes[is_weight].sum()) * tables.host_in_s_per_byte
     return (one_chip_s(problem) + streamed_s) * 1.001 + 1e-30

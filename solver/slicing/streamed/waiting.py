@@ -1,10 +1,10 @@
-"""What chips wait for streamed weights that come one kernel ahead, estimated for all segments at once.
+"""An estimate, for all segments at once, of how long chips wait for weights that stream one kernel ahead.
 
-The weights of a kernel start to come when the kernel before it that streams begins. A chip is taken to
-wait where they take longer than the kernels from that one on. (One chip alone waits less, since a kernel
-may run while its own weights come; chips that forward weights wait for each other, too.) This is summed
-along the sequence once, as if one chip ran it all and streamed by the rule of memory. A segment that
-streams a share of what would stream then waits for that share of it.
+The weights of a kernel start to stream when the previous kernel with streamed weights begins. A chip is
+taken to wait if they take longer than the kernels in between. (A single chip waits less, since a kernel
+may run while its own weights arrive; chips that forward weights also wait for each other.) The waits are
+summed along the sequence once, as if one chip ran all of it and streamed by the rule of memory. A segment
+that streams a share of these weights waits for that share of the time.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from go_opt.env.model.memory import stream_order
 from go_opt.model.graph import WEIGHT
 from go_opt.solver.problem.sequence import KernelSequence
 
-# Of the host's link, for a stage that streams for itself: others stream beside it.
+# Share of the host's link for a stage that streams for itself; other stages use the rest.
 HOST_SHARE: Final = 0.5
 
 
 class Waits(NamedTuple):
-    """Before each of ``A`` cuts, where one chip runs everything."""
+    """Sums up to each of ``A`` cuts, if one chip runs everything."""
 
     of_host_s: FloatArray  # [A] seconds of waiting for the host
-    of_link_s: FloatArray  # [A] where the chip before forwards what streams
+    of_link_s: FloatArray  # [A] seconds of waiting for the previous chip, which forwards the weights
     streamed_bytes: FloatArray  # [A]
 
 
 def no_waits(cut: LongArray) -> Waits:
-    """Where weights come as early as links allow."""
+    """No waiting: weights arrive as early as links allow."""
     nothing = np.zeros(len(cut))
     return Waits(nothing, nothing, nothing)
 
@@ -40,11 +40,11 @@ def no_waits(cut: LongArray) -> Waits:
 def waits_for_weights(
     tables: CostTables, sequence: KernelSequence, cut: LongArray, hop_s_per_byte: float
 ) -> Waits:
-    """The waits before each of ``cut`` [A], for chips that are alike."""
+    """The waits up to each of ``cut`` [A], for identical chips."""
     streamed = _streamed_bytes(tables, sequence)
     kernel = np.flatnonzero(streamed)
     begins_s = np.concatenate([[0.0], np.cumsum(sequence.kernel_s[tables.chip_kind[0]])])[kernel]
-    hidden_s = np.diff(begins_s, prepend=-np.inf)  # nothing is known of what comes before the first
+    hidden_s = np.diff(begins_s, prepend=-np.inf)  # the first has no previous kernel
     before = np.searchsorted(kernel, cut)
 
     def summed(values: FloatArray) -> FloatArray:
@@ -58,7 +58,7 @@ def waits_for_weights(
 
 
 def _streamed_bytes(tables: CostTables, sequence: KernelSequence) -> FloatArray:
-    """[M] what the kernels that read weights first touch of those that stream from one chip."""
+    """[M] streamed bytes by the kernel that reads them first, if one chip runs everything."""
     num_tensors = len(tables.tensor_kind)
     touched = np.zeros(num_tensors, np.int64)
     first = np.full(num_tensors, sequence.num_kernels)

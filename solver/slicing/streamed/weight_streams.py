@@ -1,10 +1,10 @@
-"""What a segment of a kernel sequence streams of its weights, exactly, while it grows.
+"""The exact streamed bytes of a segment of a kernel sequence, while the segment grows.
 
 A chip streams weights in order of touched per stored bytes, then larger first, then by index,
-until the rest fits (design section 5, Memory). Every weight with every share of it that some
-kernel touches has one place in that order; a segment holds a weight at the place of the most
-it touches. Binary indexed trees over the places sum stored and touched bytes: O(log places) to
-hold one more, and to find what streams.
+until the others fit (design section 5, Memory). Each pair of a weight and a share of it that some
+kernel touches has one place in that order. A segment stores a weight at the place of the largest
+share that it touches. Binary indexed trees over the places sum stored and touched bytes: O(log places)
+to add a weight, and to find the streamed bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class WeightReads(NamedTuple):
 
     read_ptr: LongArray  # [M + 1]
     weight: IntArray  # [...] that the kernel reads
-    place: IntArray  # [...] of the most it touches of it
+    place: IntArray  # [...] of the largest share that the kernel touches
     stored_bytes: LongArray  # [P + 1]
     touched_bytes: LongArray  # [P + 1]
     num_weights: int
@@ -38,14 +38,14 @@ class WeightReads(NamedTuple):
 class HeldWeights(NamedTuple):
     """The weights of a segment; sums as binary indexed trees."""
 
-    place: IntArray  # [W] where the segment holds each, or NOT_HELD
+    place: IntArray  # [W] place of each weight in the segment, or NOT_HELD
     stored_bytes: LongArray  # [P + 1]
     touched_bytes: LongArray  # [P + 1]
-    total_bytes: LongArray  # [1] stored
+    total_bytes: LongArray  # [1] stored bytes
 
 
 def weight_reads(tables: CostTables, sequence: KernelSequence) -> WeightReads:
-    """The reads of ``sequence``, by the order in which chips stream them."""
+    """Returns the weight reads of ``sequence``, with places in the order in which chips stream."""
     tensor = tables.reader_tensor
     is_weight = (tables.tensor_kind[tensor] == WEIGHT) & (tables.tensor_bytes[tensor] > 0)
     kernel, tensor = sequence.kernel_of[tables.reader_op[is_weight]], tensor[is_weight].astype(np.int64)
@@ -59,7 +59,7 @@ def weight_reads(tables: CostTables, sequence: KernelSequence) -> WeightReads:
         shares[:, 0] * (touched.max(initial=0) + 1) + touched,
         tensor * (touched.max(initial=0) + 1) + tables.read_bytes[is_weight],
     )
-    # Of a kernel that reads a weight more than once the last, the most touched.
+    # If a kernel reads a weight more than once, its last pair is the largest share.
     reads = unique_pairs(kernel.astype(np.int64), place_of[read_share])
     weights, weight_of_place = np.unique(shares[order, 0], return_inverse=True)
     zero = np.zeros(1, dtype=np.int64)
@@ -74,7 +74,7 @@ def weight_reads(tables: CostTables, sequence: KernelSequence) -> WeightReads:
 
 
 def no_weights_held(reads: WeightReads) -> HeldWeights:
-    """Scratch for :func:`drop_weights` and :func:`hold_weights`."""
+    """Returns scratch for :func:`drop_weights` and :func:`hold_weights`."""
     places = 1 << len(reads.stored_bytes).bit_length()  # a power of two, the last ones empty
     sums = np.zeros((2, places), dtype=np.int64)
     held = np.full(reads.num_weights, NOT_HELD, dtype=np.int32)
@@ -83,7 +83,7 @@ def no_weights_held(reads: WeightReads) -> HeldWeights:
 
 @compiled
 def drop_weights(held: HeldWeights) -> None:
-    """Make the segment an empty one."""
+    """Makes the segment empty."""
     held.total_bytes[0] = 0
     for w in range(len(held.place)):
         held.place[w] = NOT_HELD
@@ -94,7 +94,7 @@ def drop_weights(held: HeldWeights) -> None:
 
 @compiled
 def hold_weights(reads: WeightReads, held: HeldWeights, kernel: int) -> None:
-    """The segment grows by ``kernel``."""
+    """Adds the weights of ``kernel`` to the segment."""
     for r in range(reads.read_ptr[kernel], reads.read_ptr[kernel + 1]):
         weight, place = reads.weight[r], reads.place[r]
         before = held.place[weight]
@@ -110,15 +110,16 @@ def hold_weights(reads: WeightReads, held: HeldWeights, kernel: int) -> None:
 
 @compiled
 def streamed_bytes(reads: WeightReads, held: HeldWeights, room_bytes: int, buffer_bytes: int) -> int:
-    """Bytes of weights the segment touches and streams where there is room for so many.
+    """Returns the weight bytes that a segment streams if ``room_bytes`` of memory remain for weights.
 
-    The stream buffer, which then takes ``buffer_bytes`` of the room, may be left out for a bound.
+    The stream buffer takes ``buffer_bytes`` of that room; 0 gives a lower bound.
     """
     excess = held.total_bytes[0] - room_bytes
     if excess <= 0:
         return int64(0)
     excess = min(excess + buffer_bytes, held.total_bytes[0])
-    # The last place before which all stream, and the excess stays; without branches, as either is likely.
+    # Find the last place such that all before it stream and some excess remains. No branches, because
+    # both outcomes are likely.
     place, streamed, step = int64(0), int64(0), int64(len(held.stored_bytes) >> 1)
     while step > 0:
         following = place + step
