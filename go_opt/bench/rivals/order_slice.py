@@ -75,7 +75,8 @@ def genetic_with_fusion(trial: Trial, seed: int) -> None:
 def slice_along(trial: Trial, order: IntArray, kernels: IntArray | None = None) -> float:
     """Interval [s] of the cheapest slicing of ``order``; each plan counts as one evaluation.
 
-    If weights are streamed, it also tries the cheapest slicing with the cost of streaming. With relays it repeats both without relays: on fewer chips, but without copies in memory.
+    If weights are streamed, it also tries the cheapest slicing with the cost of streaming. With
+    relays it repeats both without relays: on fewer chips, but without copies in memory.
 
     Args:
       kernels: [N] contiguous in ``order``; None means the default kernels.
