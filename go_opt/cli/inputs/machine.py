@@ -16,7 +16,7 @@ from go_opt.errors import InvalidInputError
 from go_opt.model.dtypes import DTYPES, dtype_code
 
 Answer = str | int | float | bool
-TOPOLOGIES: Final = ("all_to_all", "ring", "chain", "mesh2d", "host_star")  # `listed` needs a hand-written file
+TOPOLOGIES: Final = ("all_to_all", "ring", "chain", "mesh2d", "host_star")  # not `listed`, written by hand
 
 
 @dataclass(frozen=True)
