@@ -40,7 +40,7 @@ class LocalClient(ServiceClient):
 
 
 class LocalConnection:
-    """Calls services of this process in the calling thread.
+    """Calls services of this process: streams and polls in a new thread, others in the calling thread.
 
     Also acts as the ``grpc.Channel`` of the stubs. The first call that concerns jobs opens their
     folder and resumes interrupted jobs.
