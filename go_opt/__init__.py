@@ -1,11 +1,11 @@
-"""go-opt: where each op of an ML graph runs, in which order, and which ops are fused.
+"""go-opt decides where each op of an ML graph runs, in which order, and which ops are fused.
 
-The doors are :func:`load`, :func:`target`, :func:`optimize`, :func:`evaluate`, :func:`verify`,
+The public functions are :func:`load`, :func:`target`, :func:`optimize`, :func:`evaluate`, :func:`verify`,
 :func:`fewest_chips`, :func:`chip_counts`, :func:`explain`, :func:`timeline`, :func:`plan_page`,
 :func:`export`, :func:`export_torch`, :func:`run_plan`, :func:`profile`, :func:`pretrain`,
 :func:`finetune` and :func:`serve_environment`; constraints are :class:`Pin`, :class:`Forbid`,
 :class:`Colocate`, :class:`CutAfter`, :class:`ChipLimit`.
-Importing this package is light; JAX and gRPC load on first use.
+Importing this package is cheap; JAX and gRPC load on first use.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# In a checkout the rooms env/, solver/, agents/ and proto/ lie beside this folder;
-# installed, they lie inside it.
+# In a checkout the folders env/, solver/, agents/ and proto/ are next to this folder.
+# In an installed package they are inside it.
 _checkout = Path(__file__).resolve().parent.parent
 if (_checkout / "env" / "evaluation.py").is_file() and (_checkout / "pyproject.toml").is_file():
     __path__.append(str(_checkout))

@@ -1,4 +1,4 @@
-"""The user's constraints as TOML: from a file or a text, and back.
+"""Reads the user's constraints from a TOML file or text.
 
 [[pin]]
 ops = "encoder/.*"          # a name, a regular expression of whole names, or a list of them
@@ -28,16 +28,16 @@ from go_opt.solver.problem.user_constraints import KINDS, LIMITS, UserConstraint
 
 
 def as_constraints(given: Sequence[UserConstraint] | str | Path) -> tuple[UserConstraint, ...]:
-    """The constraints themselves, or those of the file at a path.
+    """Returns the given constraints, or reads them from the file at the given path.
 
     Raises:
-      InvalidInputError: one is no constraint; or as of :func:`load_constraints`.
+      InvalidInputError: an item is not a constraint, or :func:`load_constraints` raises it.
     """
     return load_constraints(given) if isinstance(given, str | Path) else checked_constraints(given)
 
 
 def load_constraints(path: str | Path) -> tuple[UserConstraint, ...]:
-    """The constraints of a TOML file.
+    """Reads the constraints of a TOML file.
 
     Raises:
       InvalidInputError: the file cannot be read or is malformed; one sentence says why.
@@ -56,10 +56,10 @@ def load_constraints(path: str | Path) -> tuple[UserConstraint, ...]:
 
 
 def parse_constraints(text: str, source: str) -> tuple[UserConstraint, ...]:
-    """The constraints of a TOML text: those of one kind in their order, kinds as listed above.
+    """Parses TOML text. Kinds come in the order listed above, constraints of one kind in file order.
 
     Raises:
-      InvalidInputError: as of :func:`load_constraints`; ``source`` names the text.
+      InvalidInputError: the text is malformed; the message names it by ``source``.
     """
     try:
         root = TomlTable(parse_toml(text), "")
@@ -76,7 +76,7 @@ def parse_constraints(text: str, source: str) -> tuple[UserConstraint, ...]:
 
 
 def _read(kind: type[UserConstraint], table: TomlTable) -> UserConstraint:
-    """The constraint of a table, which has nothing else."""
+    """Reads one constraint from a table that has no other keys."""
     names = [field.name for field in fields(kind) if field.default is MISSING or table.has(field.name)]
     given = {name: _READERS[name](table, name) for name in names}
     table.finish()

@@ -1,4 +1,4 @@
-"""The errors of go-opt: tiny classes that also subclass the natural builtin.
+"""The errors of go-opt; each class also subclasses the matching builtin exception.
 
 Every message is one sentence that names the op, field or limit at fault. The
 command line maps an error to its ``exit_code``; the service maps it to the
@@ -46,8 +46,8 @@ class InfeasibleError(GoOptError, ValueError):
     """No valid plan exists or was found; the message names op, demand and limit.
 
     Args:
-      is_proven: whether it is proven that no plan exists; else none was found in time.
-      conflict: of the user's constraints those that no plan keeps together, as sentences.
+      is_proven: whether it is proven that no plan exists. Otherwise none was found in time.
+      conflict: the user's constraints that no plan satisfies together, as sentences.
     """
 
     exit_code = 5
@@ -60,15 +60,15 @@ class InfeasibleError(GoOptError, ValueError):
 
 
 class NotFoundError(InvalidInputError):
-    """What a request names is not there, or no longer: a session, a job, a policy."""
+    """A session, job or policy that a request names does not exist, or no longer exists."""
 
 
 class AlreadyExistsError(InvalidInputError):
-    """The name that a request gives is taken by something else."""
+    """The name that a request gives is already taken."""
 
 
 class PreconditionError(GoOptError, ValueError):
-    """What a request asks for cannot be done as things stand, but later perhaps."""
+    """The request cannot be served in the current state, but may succeed later."""
 
 
 class ServiceError(GoOptError, ConnectionError):
@@ -78,9 +78,9 @@ class ServiceError(GoOptError, ConnectionError):
 
 
 class ExhaustedError(ServiceError):
-    """More calls, sessions, jobs or plans than a service takes.
+    """A service has reached its limit of calls, sessions, jobs or plans.
 
-    ``retry_s`` says when to try again; None: the same request is always too much.
+    ``retry_s`` says when to try again. None: the same request always exceeds the limit.
     """
 
     def __init__(self, message: str, *, retry_s: float | None = 1.0) -> None:
@@ -89,11 +89,11 @@ class ExhaustedError(ServiceError):
 
 
 class UnauthenticatedError(ServiceError):
-    """A service asks for a token, and the call has none that it knows."""
+    """The service requires a token, and the call carries no token that the service knows."""
 
 
 class UnsupportedError(ServiceError):
-    """The service does not serve what was asked for."""
+    """The service does not support the request."""
 
 
 class CancelledError(ServiceError):
@@ -101,6 +101,6 @@ class CancelledError(ServiceError):
 
 
 class EnvironmentFailedError(GoOptError, RuntimeError):
-    """The environment failed or answered nonsense; the message says which and at which batch."""
+    """The environment failed or gave an invalid answer; the message names the environment and batch."""
 
     exit_code = 4

@@ -1,4 +1,4 @@
-"""What users give a search to begin with, as one type."""
+"""Converts the starting plan that a user gives into one type."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from go_opt.model.start import Start
 
 
 def as_start(start: Start | Plan | str | Path | None, graph: Graph | None) -> Start | None:
-    """The plan of a file, or a plan for ``graph``, by the names of its ops.
+    """Converts a plan file, or a plan for ``graph``, to decisions keyed by op name.
 
     Args:
-      graph: None where it is not known in this process.
+      graph: None if this process does not know the graph.
 
     Raises:
-      PlanError: the file is no plan, or the plan is of another graph.
+      PlanError: the file is not a plan, or the plan belongs to another graph.
     """
     if isinstance(start, str | Path):
         return load_start(start)

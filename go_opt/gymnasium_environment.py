@@ -1,14 +1,14 @@
-"""Placement as a Gymnasium environment: an episode puts the kernels of a graph on chips, one by one.
+"""Placement as a Gymnasium environment: an episode places the kernels of a graph one by one.
 
     environment = gymnasium.make(
         "go_opt.gymnasium_environment:GoOpt/Placement-v0", graph="zoo:din", target="mcm-2x2"
     )
 
-Order and kernels are the default ones. An action is the chip of the next kernel, among those
-that the solver has left open to it; where a choice turns out to lead nowhere, the solver takes
-it back and the kernel is asked for again, so that every complete placement keeps the rules. The
-reward comes with the last kernel. Needs the extra ``gymnasium``, whose ``make`` takes names and
-paths only: graphs and environments of your own are arguments of :class:`PlacementEnv`.
+The order and the kernels are the default ones. An action chooses the chip of the next kernel, among
+the chips that the solver still allows. The solver undoes a choice that leads to a dead end, and
+the episode asks for that kernel again, so every complete placement keeps the rules. The last
+kernel earns the reward. Needs the extra ``gymnasium``. ``gymnasium.make`` takes names and paths
+only; pass your own graphs and environments to :class:`PlacementEnv`.
 """
 
 from __future__ import annotations
@@ -39,26 +39,25 @@ from go_opt.training_inputs import as_environment
 
 ID: Final = "GoOpt/Placement-v0"
 _UNDECIDED: Final = -1
-_LARGEST_FEATURE: Final = 1e6  # far beyond any
+_LARGEST_FEATURE: Final = 1e6  # far above every real feature
 Observation = dict[str, Any]  # arrays
 
 
 class PlacementEnv(gymnasium.Env[Observation, np.int64]):
     """One graph on one target. Axes: ``N`` ops, ``E`` edges, ``D`` chips.
 
-    Observations: what the policy sees of ops ``[N, …]``, ``op_type`` [N], ``edges`` [E, 2],
-    ``chips`` [D, …] and ``package``; and how far the episode is: ``placement`` [N], -1 where
-    undecided, ``is_next`` [N], the ops of the kernel to be placed, and ``action_mask`` [D].
-
-    The reward of the last step is ``ln(greedy interval / interval)``. An episode also ends, with
-    the reward of an invalid plan, at a chip that is not open, and where choices were taken back
-    too often; ``info`` then has a ``reason``.
+    Fixed observations are the policy's features: ``ops`` [N, …], ``op_type`` [N], ``edges`` [E, 2],
+    ``chips`` [D, …] and ``package``. Three more show progress: ``placement`` [N], -1 where
+    undecided; ``is_next`` [N], the ops of the kernel to be placed; and ``action_mask`` [D].
+    The reward of the last step is ``ln(greedy interval / interval)``. An episode also ends after a
+    chip that is not allowed, or after too many backtracks. Its reward is then that of an invalid
+    plan, and ``info`` has a ``reason``.
 
     Args:
       graph, target: as :func:`go_opt.finetune` takes them.
-      environment: what evaluates plans, likewise: ``analytical``, ``simulated``, the
-        ``HOST:PORT`` of a service, or one of your own.
-      max_backtracks: choices taken back in one episode.
+      environment: evaluates plans, also as in :func:`go_opt.finetune`: ``analytical``, ``simulated``,
+        the ``HOST:PORT`` of a service, or your own object.
+      max_backtracks: choices that the solver may undo in one episode.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (as gymnasium declares it)
@@ -103,16 +102,16 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin with nothing placed; all episodes begin alike, whatever the seed."""
+        """Start with nothing placed; the seed changes nothing."""
         super().reset(seed=seed, options=options)
         self._solver, self._has_ended = self._new_solver(), False
         return self._observation(), {}
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Put the next kernel on a chip.
+        """Place the next kernel on a chip.
 
         Raises:
-          EnvironmentFailedError: the environment failed at the finished plan.
+          EnvironmentFailedError: the environment failed to evaluate the finished plan.
         """
         if self._has_ended:
             raise InvalidInputError("the episode has ended; reset it.")
@@ -138,7 +137,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         return self._end(earned, interval_s=float(answer.objective_s[0]))
 
     def action_masks(self) -> BoolArray:
-        """[D] True where the chip is open to the next kernel, as masked policies ask for it."""
+        """[D] True where the next kernel may go; libraries with masked policies call this name."""
         mask = np.zeros(self.target.num_chips, dtype=np.bool_)
         mask[self._solver.get_domain(self._next_unit)] = True
         return mask
@@ -149,7 +148,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
 
     @property
     def _next_unit(self) -> int:
-        """The first undecided kernel along the order; the last one once none is."""
+        """The first undecided kernel in the order, or the last kernel if all are decided."""
         units = self._problem.topological
         return int(units[min(self._solver.num_decisions, len(units) - 1)])
 
@@ -166,7 +165,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         return self._observation(), earned, True, False, info
 
     def _observation(self) -> Observation:
-        is_decided = self._solver.store.size == 1  # by a choice, or since nothing else is open
+        is_decided = self._solver.store.size == 1  # by a choice, or because one chip is left
         placement = np.where(is_decided, self._solver.placement, np.int32(_UNDECIDED))
         return {
             **{name: array.copy() for name, array in self._fixed.items()},
@@ -177,7 +176,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
 
 
 def _fixed_observations(graph: Graph, features: GraphFeatures) -> Observation:
-    """What an episode does not change, by op rather than by row."""
+    """The observations that stay constant in an episode, indexed by op rather than by row."""
     ops, op_type = np.empty_like(features.ops), np.empty_like(features.op_type)
     ops[features.row_op], op_type[features.row_op] = features.ops, features.op_type
     return {

@@ -1,4 +1,4 @@
-"""The door for one's own hardware: anything that measures a plan, served as an environment."""
+"""Serves your own hardware, or anything else that measures a plan, as an environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.service.transport.address import DEFAULT_ADDRESS
 
-# gRPC loads where something is served, not where this is imported.
+# gRPC loads when something is served, not when this module is imported.
 if TYPE_CHECKING:
     from go_opt.service.calls.security import Security
     from go_opt.service.environment.sessions import SessionLimits
@@ -28,31 +28,31 @@ if TYPE_CHECKING:
 
 
 class Measured(NamedTuple):
-    """A measurement that also knows what each chip took, from which ``go-opt calibrate`` learns far more."""
+    """A measurement with the time of each chip, from which ``go-opt calibrate`` learns far more."""
 
-    seconds: float  # as Hardware.evaluate returns them alone
-    chip_s: Sequence[float]  # [D] seconds each chip computes for an inference; without overlap, or transfers
+    seconds: float  # what Hardware.evaluate returns without chip_s
+    chip_s: Sequence[float]  # [D] compute seconds of each chip per inference, without transfers
 
 
 class Hardware(Protocol):
-    """What measures plans."""
+    """Measures plans."""
 
     def evaluate(self, graph: Graph, target: Target, plan: Plan) -> float | Measured | None:
-        """Seconds between two inferences in steady state, or of one inference alone where that is what
-        it is served for (``objective``); None where this plan does not run.
+        """Returns the seconds between two inferences in steady state; None if this plan does not run.
 
-        An exception says that the hardware itself failed.
+        With objective ``latency``, returns the seconds of one inference that runs alone.
+        An exception means that the hardware itself failed.
         """
 
 
 @dataclass(frozen=True, eq=False)
 class HardwareEnvironment:
-    """Hardware as an environment: an :class:`~go_opt.agents.training.problems.environment.Environment`.
+    """Hardware as an :class:`~go_opt.agents.training.problems.environment.Environment`.
 
     Args:
-      repeats: measurements of each plan, of which the median counts.
-      at_once: plans measured at the same time, each in a thread of its own.
-      objective: what is measured: ``throughput`` intervals, ``latency`` makespans.
+      repeats: measurements of each plan; the median counts.
+      at_once: plans measured at the same time, each in its own thread.
+      objective: ``throughput`` measures intervals, ``latency`` makespans.
     """
 
     hardware: Hardware
@@ -69,11 +69,11 @@ class HardwareEnvironment:
         object.__setattr__(self, "_free", threading.Semaphore(self.at_once))
 
     def open(self, graph: Graph, target: Target) -> HardwareSession:
-        """Get ready to measure plans of ``graph`` on ``target``."""
+        """Prepare to measure plans of ``graph`` on ``target``."""
         return HardwareSession(self, graph, target)
 
     def measured(self, graph: Graph, target: Target, plan: Plan) -> Measured | None:
-        """The medians of the measurements; None where the plan does not run. Chips are NaN where not seen."""
+        """The median measurements; None if the plan does not run. Unmeasured chips are NaN."""
         measured = []
         for _ in range(self.repeats):
             with self._free:
@@ -93,7 +93,7 @@ class HardwareEnvironment:
 
 @dataclass(frozen=True, eq=False)
 class HardwareSession:
-    """A graph on a target, to be measured."""
+    """Measures plans of one graph on one target."""
 
     environment: HardwareEnvironment
     graph: Graph
@@ -115,7 +115,7 @@ class HardwareSession:
         )
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: a session holds no resources."""
 
     def _plan(self, placement: Plans, order: Plans, fusion_group: Plans) -> Plan:
         return Plan.create(
@@ -144,17 +144,17 @@ def serve_environment(
     """Serve ``hardware`` as ``go_opt.v1.Environment`` until SIGTERM or SIGINT.
 
     Args:
-      address: ``HOST:PORT``; port 0 takes a free one. Printed on stderr once it listens.
-      repeats: measurements of each plan, of which the median counts.
-      at_once: plans measured at the same time, each in a thread of its own.
-      objective: what is measured: ``throughput`` intervals, ``latency`` makespans.
-      insecure: allow an address that other machines reach; short for a ``security`` of that alone.
+      address: ``HOST:PORT``; port 0 picks a free port. Printed on stderr once the service listens.
+      repeats: measurements of each plan; the median counts.
+      at_once: plans measured at the same time, each in its own thread.
+      objective: ``throughput`` measures intervals, ``latency`` makespans.
+      insecure: allow an address that other machines can reach; short for ``Security(insecure=True)``.
       security: certificates and tokens.
       watching: metrics and logs.
-      limits: of the sessions that clients may hold.
+      limits: limits on the sessions that clients may hold.
 
     Raises:
-      InvalidInputError: an argument is out of range, or the address busy or not allowed.
+      InvalidInputError: an argument is out of range, or the address is busy or not allowed.
     """
     from go_opt.service.calls.security import Security
     from go_opt.service.environment.environment_service import EnvironmentService

@@ -5,12 +5,12 @@
     conv2,*,8e-6
     resize,chip,excluded
 
-A row is one op on one kind of the target's chips, or on all of them (``*``) but those that have
-a row of their own. The op then costs exactly that, in any kernel. Nothing, or ``excluded``,
-for seconds: the kind cannot run the op. Costs are part of a graph's fingerprint, so a plan made
-with them is judged with them.
+A row gives the seconds of one op on one chip kind of the target. With kind ``*`` it covers every
+kind that has no row of its own. The op then costs exactly that, in any kernel. Empty seconds, or
+``excluded``, mean that the kind cannot run the op. Costs are part of a graph's fingerprint, so a
+plan made with costs must be evaluated with the same costs.
 
-A profile is the JSON file that ``InferenceSession.end_profiling`` writes, as it is (:mod:`go_opt.costs`).
+A profile is the unchanged JSON file of ``InferenceSession.end_profiling`` (:mod:`go_opt.costs`).
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from go_opt.model.graph import Graph
 COLUMNS: Final = ("op", "kind", "seconds")
 EXCLUDED: Final = "excluded"
 EVERY_KIND: Final = "*"
-# By op, by kind; None where the kind cannot run the op.
+# Seconds by op and kind; None if the kind cannot run the op.
 CostsByOp = Mapping[str, Mapping[str, float | None]]
 
 
 class CostsWarning(UserWarning):
-    """Rows of measured costs that are of no op."""
+    """Some rows of measured costs match no op."""
 
 
 @dataclass(frozen=True)
 class MeasuredCosts:
-    """A graph with measured costs, and how much of it they cover."""
+    """A graph with measured costs, and how much of the graph they cover."""
 
     graph: Graph
     coverage: Coverage
@@ -56,7 +56,7 @@ class MeasuredCosts:
 
 @dataclass(frozen=True)
 class _Row:
-    where: str  # "line 3": how errors call it
+    where: str  # "line 3", for error messages
     op: str
     kind: str
     seconds: float | None
@@ -65,17 +65,17 @@ class _Row:
 def with_measured_costs(
     graph: Graph, costs: str | Path | CostsByOp, target: Target | str | Path = "mcm-6x6"
 ) -> Graph:
-    """``graph`` with the costs of a CSV table, a profile of ONNX Runtime, or a mapping.
+    """Returns ``graph`` with the costs of a CSV table, a profile of ONNX Runtime, or a mapping.
 
-    They take the place of what the graph says of the same op and kind. A mapping goes from ops to kinds
-    to seconds. Rows of a table that are of no op are listed in a :class:`CostsWarning`;
-    :func:`read_costs` says what else there is to know.
+    The costs replace those that the graph already has for the same op and kind. A mapping goes from
+    ops to kinds to seconds. A :class:`CostsWarning` lists table rows that match no op. Use
+    :func:`read_costs` to get the coverage as a value.
 
     Args:
-      target: whose chip kinds the costs are of.
+      target: the target whose chip kinds the costs name.
 
     Raises:
-      InvalidInputError: the table is malformed, or names a kind that is not there, or no op.
+      InvalidInputError: the costs are malformed, or name an unknown kind, or no op of the graph.
     """
     read = read_costs(graph, costs, target)
     if read.coverage.unmapped and not (isinstance(costs, str | Path) and is_profile(Path(costs))):
@@ -86,7 +86,7 @@ def with_measured_costs(
 def read_costs(
     graph: Graph, costs: str | Path | CostsByOp, target: Target | str | Path = "mcm-6x6"
 ) -> MeasuredCosts:
-    """As :func:`with_measured_costs`, with the rows that are of no op instead of a warning."""
+    """As :func:`with_measured_costs`, but returns the unmatched rows instead of a warning."""
     on = target if isinstance(target, Target) else load_target(target)
     kinds = tuple(kind.name for kind in on.kinds)
     if isinstance(costs, Mapping):
@@ -124,7 +124,7 @@ def _with_rows(
         raise _wrong(f"{first.where}: graph {graph.name!r} has no op {first.op!r}{hint}")
     seen: dict[tuple[str, str], str] = {}
     cells: dict[tuple[int, str], float | None] = {}
-    for is_for_all in (True, False):  # what is said of one kind comes last, and counts
+    for is_for_all in (True, False):  # rows for one kind come last and win
         for row in known:
             if (row.kind == EVERY_KIND) is is_for_all:
                 _check(row, kinds, target, seen)
@@ -140,7 +140,7 @@ def _with_rows(
 
 
 def _hint(row: _Row, graph: Graph) -> str:
-    """Where a row of no op stands, and what it may mean."""
+    """The line of a row that matches no op, and which op it may mean."""
     became = {node.name: node.became for node in graph.nodes_without_op}.get(row.op)
     meant = f"; the node is {became}" if became else suggestion(row.op, graph.op_names, otherwise="")
     return f" ({row.where.rpartition(', ')[2]}{meant.rstrip('?')})"
@@ -166,7 +166,7 @@ def _with_cells(graph: Graph, cells: Mapping[tuple[int, str], float | None]) -> 
         if seconds is not None or kind in measured:
             of_kind = measured.setdefault(kind, np.full(graph.num_ops, np.nan))
             of_kind[op] = np.nan if seconds is None else seconds
-    # A column that says nothing would change the fingerprint.
+    # An empty column would change the fingerprint.
     return replace(
         graph,
         measured_s=_frozen({kind: row for kind, row in measured.items() if not np.isnan(row).all()}),

@@ -1,4 +1,4 @@
-"""What is asked of the optimizer, and what it answers."""
+"""The request to the optimizer and its result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Decide = Literal["placement", "all"]
 Status = Literal["OPTIMAL", "FEASIBLE", "HEURISTIC", "INFEASIBLE"]
 
 ONLY: Final = "only"  # the shipped policy, and no other method
-POLICY_NAMES: Final = ("default", ONLY, "none")  # all others are of files, or of jobs that train
+POLICY_NAMES: Final = ("default", ONLY, "none")  # other names are files, or policies of training jobs
 
 DEFAULT_BUDGET_S: Final = 5.0
 OPTIMAL_GAP: Final = 1e-6
@@ -34,22 +34,22 @@ OPTIMAL_GAP: Final = 1e-6
 
 @dataclass(frozen=True)
 class Request:
-    """The problem as asked; bound, gap and status are for exactly this problem."""
+    """The problem to solve; bound, gap and status refer to exactly this problem."""
 
     objective: Objective = "throughput"
     budget_s: float | None = None  # None: DEFAULT_BUDGET_S, or no limit with max_evaluations
     max_evaluations: int | None = None
     seed: int = 0
     decide: Decide = "all"  # "placement": one kernel per op, default order, no replication
-    relays: bool = True  # whether a plan may hold relays and clones
+    relays: bool = True  # whether a plan may have relays and clones
     replication: bool = True  # whether a plan may replicate stages
     splits: bool = True  # whether ops with heavy weights may be split
     output_parts: bool = False  # whether outputs of the model may stay in parts
-    fidelity: Fidelity = "analytical"  # what evaluates plans
-    constraints: tuple[UserConstraint, ...] = ()  # of the user; the bound holds without them too
-    max_latency_s: float | None = None  # of a sample; the bound holds without it too
+    fidelity: Fidelity = "analytical"  # how plans are evaluated
+    constraints: tuple[UserConstraint, ...] = ()  # the user's; the bound holds without them too
+    max_latency_s: float | None = None  # of one inference; the bound holds without it too
     simulate: bool = True  # whether the answer is simulated before it is given
-    start: Start | None = None  # a plan to begin with
+    start: Start | None = None  # a plan to start from
 
     def __post_init__(self) -> None:
         check_objective(self.objective)
@@ -84,43 +84,43 @@ class Request:
 
     @property
     def time_limit_s(self) -> float:
-        """Wall-clock limit of the search; infinite where only evaluations are limited."""
+        """Wall-clock limit of the search; infinite if only evaluations are limited."""
         if self.budget_s is not None:
             return self.budget_s
         return DEFAULT_BUDGET_S if self.max_evaluations is None else math.inf
 
     @property
     def is_interval_alone(self) -> bool:
-        """Whether nothing but the interval judges a plan."""
+        """Whether plans are compared by their interval alone."""
         return self.objective == "throughput" and self.max_latency_s is None
 
     @property
     def latency_limit_s(self) -> float:
-        """Longest latency of a sample that a plan may have."""
+        """The longest allowed latency of one inference; infinite by default."""
         return math.inf if self.max_latency_s is None else self.max_latency_s
 
 
 @dataclass(frozen=True)
 class Step:
-    """One method of the portfolio: what it reached and what the best was after it."""
+    """One method of the portfolio: its own result and the best result so far."""
 
     method: str
-    objective_s: float  # what the method's own plan reached; infinite where it was invalid
+    objective_s: float  # of the method's own plan; infinite if invalid
     best_s: float  # best of all methods so far
-    evaluations: int  # of the environment, so far in all
+    evaluations: int  # total of the search so far
     elapsed_s: float
 
 
 @dataclass(frozen=True, eq=False)
 class OptimizeResult:
-    """A verified plan with its metrics and a proof of how far from the best it can be."""
+    """A verified plan with its metrics and a proven bound on its distance from the optimum."""
 
     plan: Plan
     metrics: Metrics
     objective: Objective
     status: Status
-    lower_bound_s: float  # no plan of the problem as asked has a smaller objective; 0 where none is proven
-    bound_reason: str  # what the bound is made of, one sentence
+    lower_bound_s: float  # no plan of the request has a smaller objective; 0 if none is proven
+    bound_reason: str  # one sentence on which resource gives the bound
     gap: float  # objective / lower_bound_s - 1; infinite without a bound
     method: str
     history: tuple[Step, ...]
@@ -128,14 +128,14 @@ class OptimizeResult:
     wall_s: float
     reference_s: float  # objective of the compiler's greedy heuristic; infinite if invalid
     seed: int = 0  # of the request
-    version: str = VERSION  # of the go-opt that searched
+    version: str = VERSION  # go-opt version that searched
     simulated_interval_s: float | None = None  # None: not simulated; infinite: it does not run there
     simulated_makespan_s: float | None = None
-    simulation_note: str = ""  # where predicted and simulated objective are more than 5 % apart: why
+    simulation_note: str = ""  # why the predicted and simulated objective differ by over 5 %
 
     @property
     def objective_s(self) -> float:
-        """What was minimised, by the model."""
+        """The minimised objective, by the analytical model."""
         return objective_s(self.metrics, self.objective)
 
     def __repr__(self) -> str:
@@ -147,6 +147,6 @@ class OptimizeResult:
 
 
 def check_seed(seed: int | None) -> None:
-    """Raise :class:`InvalidInputError` where a seed is out of range."""
+    """Raise :class:`InvalidInputError` if a seed is out of range."""
     if seed is not None and not 0 <= seed < 2**63:
         raise InvalidInputError(f"seed must be between 0 and 2^63 - 1, not {seed}.", field="seed")

@@ -52,7 +52,7 @@ def result_to_dict(graph: Graph, result: OptimizeResult) -> dict[str, Any]:
 
 
 def plan_facts(graph: Graph, result: OptimizeResult) -> dict[str, Any]:
-    """What a plan file says of its plan beside the plan itself."""
+    """The facts about a plan that its plan file stores besides the plan."""
     return {
         "objective": result.objective,
         "status": result.status,
@@ -65,7 +65,7 @@ def plan_facts(graph: Graph, result: OptimizeResult) -> dict[str, Any]:
 
 
 def decisions_to_dict(plan: Plan) -> dict[str, Any]:
-    """What the plan decides; lists are in op order."""
+    """The decisions of a plan; per-op lists are in op order."""
     made = plan_to_dict(plan)
     decided = ("placement", "order", "fusion_group", "replication", "relays", "clones")
     rest = {"splits": as_json(plan.splits), "forwards": list(plan.forwards)}
@@ -79,13 +79,13 @@ def metrics_to_dict(metrics: Metrics) -> dict[str, Any]:
 
 
 def simulation_to_dict(simulation: Simulation) -> dict[str, Any]:
-    """What the simulator saw beside the metrics; waiting by cause."""
+    """The figures that only the simulator gives; stalls are split by cause."""
     values = {field.name: as_json(getattr(simulation, field.name)) for field in fields(simulation)}
     return values | {"stall_s": dict(zip(STALL_CAUSES, simulation.stall_s.T.tolist(), strict=True))}
 
 
 def infeasible_to_dict(error: InfeasibleError) -> dict[str, Any]:
-    """The answer to ``optimize`` where there is no plan."""
+    """The answer to ``optimize`` if there is no plan."""
     status = "INFEASIBLE" if error.is_proven else "NONE_FOUND"
     return {"status": status, "reason": str(error), "conflict": list(error.conflict)}
 
@@ -102,7 +102,7 @@ def explanation_to_dict(told: PlanExplanation | OpExplanation) -> dict[str, Any]
 
 
 def as_json(value: Any) -> Any:
-    """A value of dataclasses, arrays and lists as JSON types."""
+    """Converts dataclasses, arrays and lists to JSON types."""
     if isinstance(value, Metrics):
         return metrics_to_dict(value)
     if is_dataclass(value):
@@ -117,5 +117,5 @@ def as_json(value: Any) -> Any:
 
 
 def finite(value: float) -> float | None:
-    """JSON has no infinity: ``None`` stands for it."""
+    """Replaces infinity and NaN, which JSON lacks, by ``None``."""
     return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""The doors to training: pretrain a policy on many graphs, finetune one on a graph."""
+"""Training: pretrain a policy on many graphs, or finetune a policy on one graph."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from go_opt.training_inputs import (
     zoo_graphs,
 )
 
-# JAX loads where a door is opened, not where this is imported.
+# JAX loads when training starts, not when this module is imported.
 if TYPE_CHECKING:
     import networkx as nx
 
@@ -40,32 +40,32 @@ if TYPE_CHECKING:
     from go_opt.agents.training.problems.environment import CheckedSession, Environment
 
 PLAN_NAME: Final = "plan.json"
-SEARCHED_NAME: Final = "searched.json"  # the plan of the search, so that a run that goes on has the same
-SEARCH_S: Final = 2.0  # of the search that finetuning is compared with
-MOST_VALIDATION_OPS: Final = 1200  # validation costs as much as some steps
+SEARCHED_NAME: Final = "searched.json"  # the search's plan, so that a resumed run has the same one
+SEARCH_S: Final = 2.0  # budget of the search that finetuning is compared with
+MOST_VALIDATION_OPS: Final = 1200  # validation takes as long as several steps
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingResult:
-    """What a run left in its folder."""
+    """The state and files of a run."""
 
     folder: Path
-    policy: Policy  # the best on validation, else the last
+    policy: Policy  # the best on validation, or the last without validation
     policy_file: Path
     step: int
     steps: int  # of the whole run
-    samples: int  # evaluations so far, validation left out
+    samples: int  # evaluations so far, without validation
     best_score: float | None  # on validation: mean log speed-up over greedy
-    # Of finetuning:
-    plan: Plan | None = None  # the best met, or found by a search, verified
+    # Finetuning only:
+    plan: Plan | None = None  # the best plan of training or search, verified
     plan_file: Path | None = None
     best_interval_s: float | None = None  # of the plan, by the environment
     reference_interval_s: float | None = None  # of the greedy plan, by the environment; None if invalid
-    searched_interval_s: float | None = None  # likewise, of the plan of a search without a policy
+    searched_interval_s: float | None = None  # the same for the plan of a search without a policy
 
     @property
     def is_complete(self) -> bool:
-        """False where the run was stopped before its last step."""
+        """False if the run was stopped before its last step."""
         return self.step == self.steps
 
 
@@ -88,27 +88,27 @@ def pretrain(
     on_progress: Callable[[Progress], None] = lambda progress: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> TrainingResult:
-    """Train one policy for many graphs and packages like ``target``.
+    """Train one policy for many graphs, and for packages like ``target``.
 
-    ``folder`` gets ``policy.safetensors``, the checkpoint and the metrics. Where it holds a
-    part of the same run, that is gone on with, and ends as it would have without the stop.
+    Writes ``policy.safetensors``, the checkpoint and the metrics to ``folder``. Resumes a run that
+    ``folder`` holds; a resumed run ends as it would have without the stop.
 
     Args:
-      graphs: to learn from, beside the split's and the generated ones.
-      split: of the zoo, also learnt from as far as its graphs have at most ``most_ops`` ops;
-        ``train`` where no ``graphs`` are given, else ``none``.
-      validation: the policy kept is the best on these; by default the zoo's validation split.
-      samples: evaluations, validation left out; rounded up to whole steps.
-      environment: what evaluates plans: ``analytical``, ``simulated``, the ``HOST:PORT`` of an
-        environment service, or one of your own.
-      lessons: what is learnt: ``order`` (and kernels, for the exact slicer), ``placement``
-        (by its own cuts), ``sample`` (placement op by op), ``joint`` (all at once); by default
-        order, placement and sample.
+      graphs: training graphs, in addition to the split's and the generated ones.
+      split: a split of the zoo; its graphs with at most ``most_ops`` ops are training graphs too.
+        Default: ``train`` without ``graphs``, else ``none``.
+      validation: graphs that select the policy to keep; by default the zoo's validation split.
+      samples: evaluations, without validation; rounded up to whole steps.
+      environment: evaluates plans: ``analytical``, ``simulated``, the ``HOST:PORT`` of an
+        environment service, or your own object.
+      lessons: what to learn: ``order`` (and kernels, for the exact slicer), ``placement``
+        (by its own cuts), ``sample`` (placement op by op), ``joint`` (all at once). Default: order,
+        placement and sample.
       workers: threads that decode and evaluate the graphs of a step.
-      generated_share: of the graphs of a step, 0 to 1.
-      graphs_per_step: a multiple of the devices.
+      generated_share: share of generated graphs in a step, 0 to 1.
+      graphs_per_step: a multiple of the number of devices.
       on_progress: called after every step.
-      should_stop: asked before every step; stopping keeps what was reached.
+      should_stop: called before every step; a stopped run keeps its progress.
 
     Raises:
       InvalidInputError: an argument is out of range, or the folder is another run's.
@@ -167,21 +167,21 @@ def finetune(
     on_progress: Callable[[Progress], None] = lambda progress: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> TrainingResult:
-    """Make a policy better on one graph, and keep the best plan met on the way.
+    """Train a policy further on one graph, and keep the best plan found.
 
-    At the end a search of two seconds without a policy plans the graph. Its plan is evaluated by the
-    environment as well, and kept where it is better.
+    At the end, a search of two seconds without a policy plans the graph. The environment also
+    evaluates that plan, which is kept if it is better.
 
-    ``folder`` gets ``policy.safetensors``, ``plan.json``, the checkpoint and the metrics, and
-    is gone on with as by :func:`pretrain`, where the other arguments are explained.
+    Writes ``policy.safetensors``, ``plan.json``, the checkpoint and the metrics to ``folder``.
+    :func:`pretrain` explains resuming and the other arguments.
 
     Args:
-      policy: to start from: ``default`` is the one that ships, a path one of your own, None or
-        ``"none"`` an untrained one.
+      policy: the policy to start from: ``default`` is the shipped policy, a path is your own, None
+        or ``"none"`` is an untrained policy.
 
     Raises:
       InvalidInputError: an argument is out of range, or the folder is another run's.
-      InfeasibleError: the environment took a plan for valid that the verifier refuses.
+      InfeasibleError: the environment accepted a plan that the verifier refuses.
       PolicyError: the policy or the checkpoint in the folder is malformed or of another version.
       EnvironmentFailedError: the environment failed; the checkpoint of the last step is there.
       ServiceError: no environment answers at ``HOST:PORT``.
@@ -217,7 +217,7 @@ def finetune(
         return _result(folder, trained)
     with open_session(answers, learnt, on) as session:
         greedy_s = greedy_objective_s(session, instance(learnt, on))
-        # Who stops a training does not wait for a search.
+        # A user who stops training does not want to wait for a search.
         objective: Objective = getattr(answers, "objective", "throughput")
         found = _searched(session, request, Path(folder), objective, should_stop) if is_complete else []
     searched_interval_s = found[0][0] if found else None
@@ -278,7 +278,7 @@ def _searched(
     objective: Objective,
     should_stop: Callable[[], bool],
 ) -> list[tuple[float, Plan]]:
-    """The plan that a search finds, and its seconds by the environment; nothing where that takes none."""
+    """The search's plan and its objective in the environment; empty if that refuses the plan."""
     graph, target, file = request.graph, request.target, folder / SEARCHED_NAME
     is_whole = session.takes_plans
     if not file.exists():

@@ -1,4 +1,4 @@
-"""What the doors to training take: graphs, a policy, lessons, an environment, a folder."""
+"""Checks and converts the arguments of training: graphs, policy, lessons, environment, folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from go_opt.errors import InvalidInputError, PolicyError
 from go_opt.model.graph import Graph
 from go_opt.search.policies import find_policy
 
-# JAX loads where it is needed, not where this is imported.
+# JAX loads when it is needed, not when this module is imported.
 if TYPE_CHECKING:
     from go_opt.agents.policy.network import Policy
     from go_opt.agents.training.problems.environment import Environment
@@ -25,7 +25,7 @@ SplitOrNone = Split | Literal["none"]
 
 
 def zoo_graphs(split: SplitOrNone, target: Target, most_ops: int) -> list[Graph]:
-    """The zoo's graphs of a split with at most ``most_ops`` ops: those made for ``target``, if any."""
+    """The graphs of a zoo split with at most ``most_ops`` ops; only those made for ``target``, if any."""
     if split not in (*SPLITS, "none"):
         raise InvalidInputError(
             f"split must be one of {', '.join(SPLITS)}, none, not {split!r}.", field="split"
@@ -36,14 +36,14 @@ def zoo_graphs(split: SplitOrNone, target: Target, most_ops: int) -> list[Graph]
 
 
 def check_folder(folder: str | Path) -> None:
-    """Make the folder of a run; raise where it cannot be made or written to."""
+    """Create the folder of a run; raise if that fails or it is not writable."""
     make_folder(folder)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InvalidInputError(f"folder {str(folder)!r} cannot be written to.", field="folder")
 
 
 def as_environment(environment: str | Environment, workers: int) -> Environment:
-    """Your own as it is; a fidelity with ``workers`` threads; a service at ``HOST:PORT``.
+    """Returns the given object, a fidelity with ``workers`` threads, or the service at ``HOST:PORT``.
 
     Raises:
       ServiceError: nothing listens there.
@@ -66,7 +66,7 @@ def as_environment(environment: str | Environment, workers: int) -> Environment:
 
 
 def as_lessons(names: Iterable[str]) -> tuple[Lesson, ...]:
-    """The lessons of these names; the default ones for none."""
+    """The lessons with these names, or the default lessons if there are no names."""
     from go_opt.agents.training.problems.settings import LESSONS, Settings
 
     lessons = []
@@ -80,7 +80,7 @@ def as_lessons(names: Iterable[str]) -> tuple[Lesson, ...]:
 
 
 def as_policy(policy: Policy | str | Path | None, seed: int) -> Policy:
-    """The policy of a file or a name; an untrained one of ``seed`` for none."""
+    """Loads a policy by file or name; None or ``none`` gives an untrained policy from ``seed``."""
     from go_opt.agents.networks import PolicyConfig, initial_parameters
     from go_opt.agents.policy.network import Policy, trainable
     from go_opt.agents.policy.policy_file import load_policy
@@ -97,7 +97,7 @@ def as_policy(policy: Policy | str | Path | None, seed: int) -> Policy:
 
 
 def of_any_host(should_stop: Callable[[], bool]) -> Callable[[], bool]:
-    """All hosts stop before the same step, for a step needs every one of them."""
+    """Makes all hosts stop before the same step, because a step needs every host."""
     import jax
     import numpy as np
     from jax.experimental import multihost_utils

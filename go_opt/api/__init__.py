@@ -1,4 +1,4 @@
-"""The doors: load a model, pick a target, optimize, evaluate, verify, explain."""
+"""The public functions: load a model, pick a target, optimize, evaluate, verify, explain."""
 
 from go_opt.api.inputs import ZOO_PREFIX, load, plan_case, target
 from go_opt.api.plans import MAX_INFERENCES, evaluate, explain, timeline, verify

@@ -1,9 +1,9 @@
-"""How many chips a model needs: the doors of ``go-opt chips`` and ``optimize --fewest-chips``.
+"""How many chips a model needs: for ``go-opt chips`` and ``optimize --fewest-chips``.
 
-Plans are made for the first chips of a package alone. One for fewer chips is a plan for more, so what
-is reached never grows with their number. A lower bound above what is asked proves that a number of
-chips is too small; a search that does not reach it proves nothing, and the answer says which of the
-two it is.
+A plan for n chips uses only the first n chips of the package. It is also a plan for more chips, so
+the optimal interval never grows with the number of chips. A lower bound above the requested
+interval proves that n chips are too few. A search that misses the interval proves nothing. The
+answer says which of the two cases applies.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from go_opt.search.simulated_claim import simulated_answer
 from go_opt.search.splits.ways import divisible_ops
 
 _Count = Callable[[int], "ChipCount"]
-TOLERANCE: Final = 1e-9  # of an interval, as a share
+TOLERANCE: Final = 1e-9  # relative, of an interval
 
 
 @dataclass(frozen=True, eq=False)
 class ChipCount:
-    """What ``chips`` chips reach."""
+    """The result for one number of chips."""
 
-    chips: int  # that plans may use
+    chips: int  # available to plans
     result: OptimizeResult | None  # on the whole package; its bound is for this many chips. None: no plan
-    is_proven: bool  # of no plan, or of one that is too slow: whether it is proven
-    reason: str  # of no plan: why
+    is_proven: bool  # whether the result is proven optimal, or proven not to exist
+    reason: str  # why there is no plan; else empty
 
 
 @dataclass(frozen=True, eq=False)
 class FewestChips:
-    """The fewest chips with which a plan as fast as asked was found."""
+    """The smallest number of chips for which the search found a fast enough plan."""
 
-    result: OptimizeResult  # its plan
-    chips: int  # the plan uses
+    result: OptimizeResult  # with the plan
+    chips: int  # used by the plan
     is_proven: bool  # whether one chip less is proven to be too few
     tried: tuple[ChipCount, ...]  # ascending
 
     @property
     def claim(self) -> str:
-        """One sentence on how sure it is that fewer chips are not enough."""
+        """One sentence that says whether fewer chips are proven to be too few."""
         if self.chips == 1:
             return "there is no package with fewer."
         fewer = "1 chip is" if self.chips == 2 else f"{self.chips - 1} are"
@@ -74,21 +74,20 @@ def fewest_chips(
     on_step: Callable[[Step], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> FewestChips:
-    """The fewest chips with which a plan meets ``rate_per_s`` and the latency limit of ``request``.
+    """Finds the fewest chips whose plan meets ``rate_per_s`` and the latency limit of ``request``.
 
-    Numbers of chips that a lower bound refutes are left out; the others are searched by bisection.
+    Bisects over the number of chips; skips numbers that a lower bound refutes.
 
     Args:
-      graph: of :func:`go_opt.load`.
-      request: what is asked of each search; its budget is for each number of chips that is tried.
-      rate_per_s: inferences a second, predicted and simulated; None: only the latency is limited.
-      on_count: sees each number of chips that was searched.
-      should_stop: asked after every evaluation; a number of chips whose search is stopped counts with
-        the plan that it had.
+      graph: from :func:`go_opt.load`.
+      request: options of each search; the budget applies to each number of chips that is tried.
+      rate_per_s: inferences per second, predicted and simulated; None: only the latency is limited.
+      on_count: called with the result for each number of chips that was searched.
+      should_stop: called after every evaluation; a stopped search answers with its best plan so far.
 
     Raises:
-      InfeasibleError: all chips together do not reach it.
-      InvalidInputError: neither a rate nor a latency is asked, or not of objective throughput.
+      InfeasibleError: even with all chips no plan meets the limits.
+      InvalidInputError: no rate or latency limit is given, or the objective is not throughput.
       TargetError: the target cannot be divided.
     """
     on, asked = as_target(target), request or Request()
@@ -106,7 +105,7 @@ def fewest_chips(
     best = reaches(on.num_chips)
     if best is None:
         raise _unreachable(tried[on.num_chips], longest_s)
-    refuted = 0  # the most chips that are proven to be too few
+    refuted = 0  # the largest number of chips proven to be too few
     failed, enough = 0, best.plan.chips_used
     while enough - failed > 1:
         middle = (failed + enough) // 2
@@ -125,10 +124,10 @@ def fewest_chips(
 
 
 def interval_asked_s(request: Request, rate_per_s: float | None) -> float:
-    """The longest interval of :func:`fewest_chips`; infinite where only the latency is limited.
+    """The longest interval that :func:`fewest_chips` allows; infinite if only the latency is limited.
 
     Raises:
-      InvalidInputError: neither a rate nor a latency is asked, or the rate is out of range.
+      InvalidInputError: no rate or latency limit is given, or the rate is out of range.
     """
     if rate_per_s is None and request.max_latency_s is None:
         raise InvalidInputError("the fewest chips for what: give a rate or a latency.", field="rate_per_s")
@@ -147,9 +146,9 @@ def chip_counts(
     on_step: Callable[[Step], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[ChipCount]:
-    """What each number of chips reaches, as soon as it is known; by default 1, 2, 4, … and all.
+    """Yields the result for each number of chips once it is known; by default 1, 2, 4, … and all.
 
-    Args and errors as :func:`fewest_chips`; a number of chips that the target has not is a TargetError.
+    Args and errors as :func:`fewest_chips`; a number above the target's chips raises TargetError.
     """
     on = as_target(target)
     doubled = [2**power for power in range(on.num_chips.bit_length())]
@@ -165,7 +164,7 @@ def _counter(
     on_step: Callable[[Step], None],
     should_stop: Callable[[], bool],
 ) -> _Count:
-    """What searches the first so many chips of ``target``."""
+    """Returns a function that searches for a plan on the first ``chips`` chips of ``target``."""
     file = find_policy(policy)
 
     def count(chips: int) -> ChipCount:
@@ -188,7 +187,7 @@ def _counter(
 
 
 def _is_refuted(graph: Graph, target: Target, request: Request, longest_s: float) -> bool:
-    """Whether no plan of an interval of ``longest_s`` can be, as far as bounds tell."""
+    """Whether a lower bound proves that no plan has an interval of at most ``longest_s``."""
     divisible = divisible_ops(graph, target, request)
     try:
         if not divisible.any():
@@ -199,7 +198,7 @@ def _is_refuted(graph: Graph, target: Target, request: Request, longest_s: float
 
 
 def _on_whole(graph: Graph, target: Target, request: Request, result: OptimizeResult) -> OptimizeResult:
-    """``result`` for the first chips of ``target`` as one for all of them."""
+    """Converts a result for the first chips of ``target`` to a result for the whole target."""
     plan = replace(result.plan, target=target.source, target_fingerprint=target.fingerprint)
     graph = planned_graph(graph, plan)
     whole = replace(result, plan=plan, metrics=evaluate_plan(graph, target, plan))
@@ -209,7 +208,7 @@ def _on_whole(graph: Graph, target: Target, request: Request, result: OptimizeRe
 
 
 def _taken_s(result: OptimizeResult) -> float:
-    """The interval of a plan, the simulated one where it is longer."""
+    """The longer of the predicted and the simulated interval."""
     return max(result.metrics.interval_s, result.simulated_interval_s or 0.0)
 
 

@@ -1,4 +1,4 @@
-"""What the doors are given: models, targets, costs and plans."""
+"""Loads the inputs of the public functions: models, targets, costs and plans."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ ZOO_PREFIX = "zoo:"
 def load(
     path: str | Path, *, dims: Mapping[str, int] | None = None, precision: Precision = "native"
 ) -> Graph:
-    """A graph from an ONNX file, a torch program, a ``.json`` graph, or the zoo (``"zoo:resnet50"``).
+    """Loads a graph from an ONNX file, a torch program, a ``.json`` file, or the zoo (``"zoo:resnet50"``).
 
     Args:
       path: ``*.onnx``; ``*.pt2`` of ``torch.export.save``; ``*.mlir``, StableHLO; ``*.json`` in
         go-opt's own form or networkx's node-link form; or ``zoo:NAME``.
       dims: values of the symbolic dimensions of an ONNX model or a torch program.
-      precision: ``native`` costs floating tensors in the target's native type, ``as-is``
-        in the type of the model.
+      precision: ``native`` costs floating-point tensors in the target's native type, ``as-is`` in
+        the model's own type.
 
     Raises:
       ModelError, GraphError: the file is missing or malformed; one sentence says why.
@@ -66,7 +66,7 @@ def _refuse_dims(name: str, dims: Mapping[str, int] | None) -> None:
 
 
 def target(name_or_path: str | Path) -> Target:
-    """A shipped target by name (``"mcm-6x6"``) or one of your own by its TOML file."""
+    """Loads a shipped target by name (``"mcm-6x6"``) or your own target from its TOML file."""
     return load_target(name_or_path)
 
 
@@ -76,7 +76,7 @@ def plan_case(
     plan: Plan | str | Path,
     costs: str | Path | None,
 ) -> tuple[Graph, Target, Plan]:
-    """What a plan is judged by: the graph is the one with the parts of ops that it splits."""
+    """The graph, target and plan to evaluate; the graph has the parts of the ops that the plan splits."""
     whole, on, decided = whole_case(graph, target, plan, costs)
     return planned_graph(whole, decided), on, decided
 
@@ -99,7 +99,7 @@ def as_loaded(
     dims: Mapping[str, int] | None = None,
     precision: Precision = "native",
 ) -> Graph:
-    """A graph from itself, a networkx graph, or what :func:`load` reads."""
+    """Returns a given graph, converts a networkx graph, or loads a path as :func:`load` does."""
     if isinstance(graph, str | Path):
         return load(graph, dims=dims, precision=precision)
     if dims or precision != "native":
@@ -108,10 +108,10 @@ def as_loaded(
 
 
 def costed(graph: Graph, target: Target, costs: str | Path | None) -> Graph:
-    """The graph with the measured costs of a file, where one is given."""
+    """Returns the graph with the measured costs of a file, if one is given."""
     return graph if costs is None else with_measured_costs(graph, costs, target)
 
 
 def as_target(target: Target | str | Path) -> Target:
-    """A target from itself, a name or a path."""
+    """Returns a given target, or loads one by name or path."""
     return target if isinstance(target, Target) else load_target(target)

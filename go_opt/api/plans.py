@@ -1,4 +1,4 @@
-"""The doors for plans that there are: evaluate, timeline, verify, explain."""
+"""The functions for existing plans: evaluate, timeline, verify, explain."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from go_opt.explanations import OpExplanation, PlanExplanation
 
-MAX_INFERENCES = 10_000  # of a timeline: far more than a viewer opens
+MAX_INFERENCES = 10_000  # of a timeline: far more than a viewer can open
 
 
 def evaluate(
@@ -43,16 +43,16 @@ def evaluate(
     constraints: Sequence[UserConstraint] | str | Path = (),
     costs: str | Path | None = None,
 ) -> Metrics:
-    """Cost ``plan``; ``valid`` and ``reason`` also say whether it keeps every constraint.
+    """Evaluate ``plan``; ``valid`` and ``reason`` also say whether it satisfies every constraint.
 
     Args:
-      graph: a graph, or what :func:`load` takes; dimensions and precision are the plan's.
-      target: None is the plan's own.
+      graph: a graph, or an argument of :func:`load`; the plan gives dimensions and precision.
+      target: None means the plan's own target.
       plan: a plan, or the path of a plan file.
-      constraints: of the user, beside the target's rules; or the path of a TOML file of them.
+      constraints: the user's, in addition to the target's rules; or the path of their TOML file.
       fidelity: ``analytical``, or ``simulated`` for a discrete-event simulation, whose
-        metrics have ``simulation``: how busy every chip and link is, and what it waits for.
-      seed: draws the noise of a simulated measurement; None is exact.
+        metrics have ``simulation``: how busy each chip and link is, and what it waits for.
+      seed: draws the noise of a simulated measurement; None simulates without noise.
     """
     check_seed(seed)
     on_graph, on, decided = plan_case(graph, target, plan, costs)
@@ -69,11 +69,10 @@ def timeline(
     inferences: int = 16,
     costs: str | Path | None = None,
 ) -> Timeline:
-    """What runs when in the first ``inferences`` of ``plan``.
+    """When each kernel and transfer of the first ``inferences`` of ``plan`` runs.
 
     Graph, target, plan and costs are given as for :func:`evaluate`.
-
-    One that deadlocks, in the simulated fidelity, has a timeline up to there.
+    The simulated timeline of a plan that deadlocks ends at the deadlock.
 
     Raises:
       InfeasibleError: the plan breaks a constraint or does not fit, so that nothing runs.
@@ -83,7 +82,7 @@ def timeline(
         raise InvalidInputError(
             f"inferences must be between 1 and {MAX_INFERENCES}, not {inferences}.", field="inferences"
         )
-    # The simulator loads where it is asked for.
+    # The simulator loads when it is needed.
     from go_opt.env.analytical_timeline import analytical_timeline
     from go_opt.env.simulator.timeline import simulated_timeline
 
@@ -105,12 +104,12 @@ def verify(
     *,
     costs: str | Path | None = None,
 ) -> list[Violation]:
-    """Every rule ``plan`` breaks; empty means valid. Independent of what made the plan.
+    """Every rule that ``plan`` breaks; empty means valid. Independent of how the plan was made.
 
     Graph, target, plan and costs are given as for :func:`evaluate`.
 
     Args:
-      constraints: of the user, beside the target's rules; or the path of a TOML file of them.
+      constraints: the user's, in addition to the target's rules; or the path of their TOML file.
     """
     whole, on, decided = whole_case(graph, target, plan, costs)
     return _broken_rules(whole, on, decided, as_constraints(constraints))
@@ -126,17 +125,17 @@ def explain(
     constraints: Sequence[UserConstraint] | str | Path = (),
     costs: str | Path | None = None,
 ) -> PlanExplanation | OpExplanation:
-    """Why ``plan`` costs what it costs, or why ``op`` is where it is (docs/explain.md).
+    """Explains the cost of ``plan``, or why ``op`` is on its chip (docs/explain.md).
 
     Graph, target, plan and costs are given as for :func:`evaluate`.
 
     Args:
       op: the op to explain; None: the whole plan.
-      objective: what the plan is for; ``latency`` explains the makespan.
-      constraints: of the user, which moves must keep; or the path of a TOML file of them.
+      objective: the objective of the plan; ``latency`` explains the makespan.
+      constraints: the user's, which moves must keep; or the path of their TOML file.
 
     Raises:
-      PlanError: the plan was made for another graph or target, or is no plan for them at all.
+      PlanError: the plan was made for another graph or target, or is malformed for them.
       InvalidInputError: there is no such op; the message has the nearest names.
     """
     from go_opt.explanations import explain_op, explain_plan

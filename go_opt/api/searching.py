@@ -1,4 +1,4 @@
-"""The door to the search."""
+"""The entry point of the search."""
 
 from __future__ import annotations
 
@@ -50,35 +50,35 @@ def optimize(
     on_improvement: Callable[[OptimizeResult], None] = lambda result: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> OptimizeResult:
-    """The best verified plan the budget allows, with a lower bound and the gap to it.
+    """Finds the best verified plan that the budget allows, with a lower bound and the gap to it.
 
     Args:
-      graph: a graph, or what :func:`load` takes, with ``dims`` and ``precision``.
+      graph: a graph, or an argument of :func:`load`, with ``dims`` and ``precision``.
       objective: ``throughput`` minimises the interval, ``latency`` the makespan.
-      budget_s: seconds of search, or ``"500ms"``; 5 by default, no limit where ``max_evaluations`` is given.
-      max_evaluations: calls of the environment; same seed and count, same answer.
+      budget_s: seconds of search, or ``"500ms"``; 5 by default, no limit if ``max_evaluations`` is given.
+      max_evaluations: evaluations at most; the same seed and count give the same answer.
       decide: ``all``, or ``placement`` with one kernel per op in the default order.
-      relays, replication: whether the problem as asked lets plans use them; they widen
-        what the lower bound must hold for.
-      splits: whether ops with a weight of more than a quarter of a chip's memory may be split; they too
-        widen what the bound must hold for.
-      output_parts: whether outputs of the model may stay in the parts that split ops leave.
-      fidelity: ``simulated`` has the simulator judge what the methods propose; no bound is
-        proven of it.
-      constraints: what plans must keep (:class:`go_opt.Pin`, …), or the path of a TOML file of them.
-      simulate: whether the answer is simulated before it is given, and gives way to a plan that fares
-        better there; not below two seconds of budget.
-      start: a plan to begin with, or its file; it may be of another version of the model or of another
-        target, and is matched by the names of ops. The answer is no worse than it.
+      relays, replication: whether plans may use them; they add plans for which the lower bound
+        must hold.
+      splits: whether ops with a weight of more than a quarter of a chip's memory may be split; splits
+        also add plans for which the lower bound must hold.
+      output_parts: whether model outputs may stay split into the parts of split ops.
+      fidelity: ``simulated`` evaluates proposed plans in the simulator; no bound is proven then.
+      constraints: constraints that plans must satisfy (:class:`go_opt.Pin`, …), or the path of their
+        TOML file.
+      simulate: whether to simulate the best plans and answer with the one that is best in the
+        simulator; off for budgets below two seconds.
+      start: a plan to start from, or its file. The plan may be for another version of the model or
+        another target; ops are matched by name. The answer is no worse than this plan.
       max_latency_s: the longest ``latency_s`` of a plan, in seconds or as ``"2ms"``, while its
         interval is minimised.
-      policy: ``default`` is the one that ships, a path one of your own, None or ``"none"``
-        none. It takes part where the budget leaves room for it. With ``"only"`` the shipped one
-        decides placement, order and kernels alone.
+      policy: ``default`` is the shipped policy, a path is your own, None or ``"none"`` means no
+        policy. The policy takes part if the budget has room for it. With ``"only"`` the shipped
+        policy decides placement, order and kernels, and no other method runs.
       costs: CSV file of measured seconds (:func:`with_measured_costs`).
       on_step: called after every method of the portfolio.
-      on_improvement: called with every better plan, as it would be answered then.
-      should_stop: asked after every evaluation; stopping keeps what was reached.
+      on_improvement: called with every better plan, as the result at that time.
+      should_stop: called after every evaluation; a stopped search returns its best plan.
 
     Raises:
       InvalidInputError: an argument is out of range.

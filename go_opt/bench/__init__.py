@@ -1,1 +1,1 @@
-"""The portfolio and its rivals on many graphs: matches, the processes that play them, standings."""
+"""Compares the portfolio with its rivals on many graphs: matches, their processes, standings."""

@@ -1,4 +1,4 @@
-"""A match: one method on one graph with one seed; and the record of what it reached."""
+"""A match is one method on one graph with one seed; a record is the result of a match."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from go_opt.result_json import finite
 
 ZOO_PREFIX: Final = "zoo:"
 OURS: Final[Mapping[str, str | None]] = {"portfolio": "default", "portfolio-no-policy": None}
-"""The portfolio under its names here, and the policy that takes part."""
+"""The names of the portfolio in the benchmark, with the policy that takes part."""
 METHODS: Final = (*RIVALS, *OURS)
 
 
 @dataclass(frozen=True)
 class Match:
-    """What is played; equal matches have equal conditions."""
+    """The conditions of one run; a record is reused if its match is equal."""
 
     model: str  # as :func:`go_opt.load` takes it
     target: str  # as :func:`go_opt.target` takes it
@@ -49,7 +49,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Record:
-    """What a method reached, or the error that ended it."""
+    """The result of a method, or the error that ended it."""
 
     match: Match
     ops: int = 0
@@ -70,18 +70,18 @@ class Record:
 
     @property
     def time_to_best_s(self) -> float:
-        """When the best plan came; infinite without a plan."""
+        """When the best plan was found; infinite without a plan."""
         return self.curve[-1].elapsed_s if self.curve else math.inf
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON object; None stands for infinite."""
+        """Converts to a JSON object; None stands for infinity."""
         rest = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "match"}
         curve = [list(point) for point in self.curve]
         return asdict(self.match) | rest | {"interval_s": finite(self.interval_s), "curve": curve}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Record:
-        """The inverse; raises KeyError or TypeError where it is no record."""
+        """Inverse of :meth:`to_dict`; raises KeyError or TypeError if ``data`` is not a record."""
         match = Match(**{field.name: data[field.name] for field in fields(Match)})
         rest = {field.name: data[field.name] for field in fields(Record) if field.name != "match"}
         rest["interval_s"] = math.inf if data["interval_s"] is None else float(data["interval_s"])
@@ -91,10 +91,10 @@ class Record:
 
 
 def models_named(names: Sequence[str], target: str) -> list[str]:
-    """Models from names of the zoo, ``split:NAME``, ``family:NAME``, and files.
+    """Expands zoo names, ``split:NAME``, ``family:NAME`` and files to models.
 
-    Of a split or family only the graphs meant for ``target``, where any of the zoo is; each
-    model once, in the order given, a split's by size.
+    A split or family gives only its graphs made for ``target``, or all if none is. Each model
+    appears once, in the given order; the graphs of a split or family are sorted by size.
     """
     return list(dict.fromkeys(model for name in names for model in _models(name, target)))
 
@@ -117,7 +117,7 @@ def _models(name: str, target: str) -> list[str]:
 
 
 def methods_named(names: str) -> list[str]:
-    """Methods from a list with commas, each once."""
+    """Parses a comma-separated list of methods; drops duplicates."""
     methods = list(dict.fromkeys(filter(None, (name.strip() for name in names.split(",")))))
     for method in methods:
         if method not in METHODS:
@@ -130,7 +130,7 @@ def methods_named(names: str) -> list[str]:
 
 
 def why_unplayable(method: str) -> str:
-    """One sentence where a method needs what is not installed; empty otherwise."""
+    """One sentence if a method needs a package that is not installed; else empty."""
     needs = RIVALS[method].needs if method in RIVALS else ""
     if not needs or find_spec(needs) is not None:
         return ""
@@ -138,7 +138,7 @@ def why_unplayable(method: str) -> str:
 
 
 def with_links_scaled(target: Target, scale: float) -> Target:
-    """``target`` with every link between chips ``scale`` times as fast; the host's stay."""
+    """``target`` with every chip-to-chip link ``scale`` times as fast; host links stay the same."""
     if not (math.isfinite(scale) and scale > 0):
         raise InvalidInputError(f"link_scale must be above zero, not {scale}.", field="link_scale")
     if scale == 1:

@@ -1,4 +1,4 @@
-"""One match, played in this process."""
+"""Runs one match in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WARM_EVALUATIONS = 12
 
 
 def play(match: Match) -> Record:
-    """Play ``match``; compiled kernels are loaded before its clock starts.
+    """Run ``match``; compiled functions are loaded before its clock starts.
 
     Raises:
       GoOptError: the model or the target cannot be loaded.
@@ -32,7 +32,7 @@ def play(match: Match) -> Record:
 
 
 def _outcome(match: Match, graph: Graph, target: Target, limits: Limits) -> tuple[Outcome, str]:
-    """What the method reaches, and what the portfolio says its answer is."""
+    """The outcome of the method, and the status of the portfolio's answer (empty for rivals)."""
     if match.method in OURS:
         return _portfolio(match, graph, target, limits)
     problem = pose(graph, target, relays=match.relays, decide=match.decide)
@@ -40,7 +40,7 @@ def _outcome(match: Match, graph: Graph, target: Target, limits: Limits) -> tupl
 
 
 def _portfolio(match: Match, graph: Graph, target: Target, limits: Limits) -> tuple[Outcome, str]:
-    """A plan that came too late counts where it is the first, as for the rivals."""
+    """A late plan counts only if it is the first plan, as for the rivals."""
     try:
         result = api.optimize(
             graph,

@@ -1,4 +1,4 @@
-"""Matches played one after another or a few at once, each in a fresh process."""
+"""Runs matches in fresh processes, one or a few at a time."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from typing import Final, NamedTuple
 from go_opt.bench.matches import Match, Record
 from go_opt.errors import GoOptError, InvalidInputError
 
-OVERTIME_S: Final = 120.0  # to load, to warm up and to end, beside twice the budget
+OVERTIME_S: Final = 120.0  # for load, warm-up and exit, in addition to twice the budget
 
 
 class _Running(NamedTuple):
     match: Match
     process: SpawnProcess
-    until_s: float  # by the clock of this process; infinite where only evaluations are limited
+    until_s: float  # on this process's monotonic clock; infinite if only evaluations are limited
 
     @property
     def is_late(self) -> bool:
@@ -33,7 +33,7 @@ class _Running(NamedTuple):
 
 
 def play_all(matches: Sequence[Match], jobs: int) -> Generator[Record]:
-    """The records as the matches end, ``jobs`` at a time; closing it ends those that run.
+    """Yields records as matches end, ``jobs`` at a time; closing the generator kills running matches.
 
     A process that dies, or far exceeds its budget, leaves a record with an error.
     """
@@ -61,14 +61,14 @@ def _start(match: Match) -> tuple[Connection, _Running]:
     process = context.Process(target=_play, args=(match, theirs))
     with _interrupts_ignored():
         process.start()
-    theirs.close()  # so that the end of the process ends the stream
+    theirs.close()  # so that recv raises EOFError when the process ends
     until_s = time.monotonic() + 2.0 * match.limits.budget_s + OVERTIME_S
     return ours, _Running(match, process, until_s)
 
 
 @contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """A process started within does not hear Ctrl-C: it is ours to end."""
+    """A process started in the block ignores Ctrl-C; this process ends it."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -77,7 +77,7 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 def _play(match: Match, answers: Connection) -> None:
-    """In the process: whatever a library prints goes nowhere."""
+    """Runs in the child process; discards what libraries print to stdout."""
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     try:
@@ -111,7 +111,7 @@ def _end(connection: Connection, match: _Running) -> None:
 
 
 class RecordFile:
-    """The records of a file, and a place to append more."""
+    """A file of records; reads them and appends new ones."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -130,12 +130,12 @@ class RecordFile:
         self._file.close()
 
     def append(self, record: Record) -> None:
-        """Write one record, whole, at once."""
+        """Append one record and flush it."""
         self._file.write(json.dumps(record.to_dict(), allow_nan=False) + "\n")
         self._file.flush()
 
     def _read(self) -> dict[Match, Record]:
-        """By match, the last counts; of a line that was cut off nothing stays."""
+        """Records without an error by match; the last one wins. Removes a truncated last line."""
         try:
             text = self._path.read_text("utf-8") if self._path.exists() else ""
         except (OSError, ValueError) as error:

@@ -1,7 +1,7 @@
-"""Standings: what the methods reached, graph by graph and in all, over seeds.
+"""Standings: the results of the methods over seeds, per graph and in total.
 
-A method's result on a graph is its median over seeds. The *hero* is what is measured
-against the others: the portfolio where it plays. Ratios are other / hero, above one where
+A method's result on a graph is its median over seeds. The *hero* is the method that is compared
+with the others: the portfolio if it takes part. Ratios are other / hero; above one means that
 the hero is better.
 """
 
@@ -15,8 +15,8 @@ from typing import Final
 
 from go_opt.bench.matches import OURS, Record
 
-EQUAL: Final = 1e-6  # relative difference of intervals that are a tie
-OPEN_GAP: Final = 0.05  # a graph is open where bound and best rival differ by more
+EQUAL: Final = 1e-6  # largest relative difference of tied intervals
+OPEN_GAP: Final = 0.05  # a graph is open if the best rival's gap is larger
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Cell:
     evaluations: float
     wall_s: float
     seeds: int
-    bound_s: float  # the highest that the method has proven
+    bound_s: float  # the highest bound that the method has proven
     notes: tuple[str, ...]
 
 
@@ -40,12 +40,12 @@ class Row:
 
     graph: str
     ops: int
-    cells: dict[str, Cell]  # by method, of those that have a record
-    best_rival: str  # empty where no rival played
+    cells: dict[str, Cell]  # by method; only methods with a record
+    best_rival: str  # empty if no rival took part
     ratio: float  # best rival / hero; NaN where one of them has no plan
-    bound_s: float  # the hero's; 0 where none
+    bound_s: float  # the hero's; 0 if none
     gap: float  # hero / bound - 1; infinite without a bound
-    rival_gap: float  # the same of the best rival
+    rival_gap: float  # the same for the best rival
 
 
 @dataclass(frozen=True)
@@ -53,24 +53,24 @@ class Tally:
     """The hero against one method, or against the best rival of each graph."""
 
     against: str
-    ratio: float  # geometric mean over graphs where both have a plan; NaN where there is none
+    ratio: float  # geometric mean over graphs where both have a plan; NaN without one
     wins: int  # of the hero
     ties: int
     losses: int
-    time_to_best_s: float  # of the method; medians over graphs; NaN for the best rival
+    time_to_best_s: float  # of the method; the median over graphs
     evaluations: float
 
 
 @dataclass(frozen=True)
 class Standings:
-    """Rows in the order the graphs came, and what they amount to."""
+    """Rows in the order of the records, and their totals."""
 
     hero: str
     methods: tuple[str, ...]
     rows: tuple[Row, ...]
-    tallies: tuple[Tally, ...]  # the hero first, against itself
-    against_best: Tally | None  # None where no rival played
-    open_ratio: float  # geometric mean over open graphs; NaN where there is none
+    tallies: tuple[Tally, ...]  # the first is the hero against itself
+    against_best: Tally | None  # None if no rival took part
+    open_ratio: float  # geometric mean over open graphs; NaN without one
     open_graphs: int
 
 
@@ -141,7 +141,7 @@ def _tally(rows: Sequence[Row], hero: str, method: str) -> Tally:
 
 
 def _sum_up(against: str, rows: Sequence[Row], hero: str, methods: list[str]) -> Tally:
-    """Graphs on which either did not play are left out; no plan is worse than any."""
+    """Leaves out graphs where either method has no record; no plan counts as worse than any plan."""
     pairs = [
         (row.cells[method], row.cells[hero])
         for row, method in zip(rows, methods, strict=True)

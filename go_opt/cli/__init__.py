@@ -1,4 +1,4 @@
-"""The command line ``go-opt``. Nothing heavy is imported before Ctrl-C is taken care of."""
+"""The command line ``go-opt``. Heavy imports come only after the Ctrl-C handler is set."""
 
 import os
 import signal
@@ -9,9 +9,9 @@ from go_opt.cli.commands import INTERRUPTED
 
 def main() -> NoReturn:
     """Run the command line; every failure is one sentence on stderr and an exit code."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else whoever started it wants another
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the caller has its own handler
         signal.signal(signal.SIGINT, end_at_once)
-    # The policy's products are small: threads of their own would wait for those of the search.
+    # The policy's matrix products are small: extra threads would wait for those of the search.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when NumPy is imported
     from go_opt.cli import app
 
@@ -19,7 +19,7 @@ def main() -> NoReturn:
 
 
 def end_at_once(signal_number: int, frame: object) -> NoReturn:
-    """One line, and the end of the process: compiled libraries may swallow an exception while they load."""
+    """Print one line and exit, because loading compiled libraries may swallow an exception."""
     os.write(2, b"go-opt: interrupted.\n")
     os._exit(INTERRUPTED)
 

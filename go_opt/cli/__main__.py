@@ -1,4 +1,4 @@
-"""``python -m go_opt.cli``: the command line from a checkout."""
+"""``python -m go_opt.cli`` runs the command line from a checkout."""
 
 from go_opt.cli import main
 

@@ -1,4 +1,4 @@
-"""Commands of ``go-opt`` and the one place where errors become exit codes."""
+"""The commands of ``go-opt``, and the only place that maps errors to exit codes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ app.add_typer(jobs.jobs_app, name="jobs")
 app.add_typer(listing.targets_app, name="targets")
 app.add_typer(listing.zoo_app, name="zoo")
 
-# typer carries its own copy of click in some versions, so its base error is found by name.
+# Some versions of typer include their own copy of click, so the base error is found by name.
 _UsageError = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 
@@ -82,23 +82,23 @@ def main() -> NoReturn:
     warnings.showwarning = _show_warning
     try:
         code = app(standalone_mode=False, prog_name=app.info.name)
-        if code == INTERRUPTED:  # what recent versions of typer make of Ctrl-C
+        if code == INTERRUPTED:  # what recent versions of typer return after Ctrl-C
             raise KeyboardInterrupt
     except GoOptError as error:
-        # A service names the request, by which its log is searched.
+        # The note has the request id, which finds the call in the service's log.
         notes = getattr(error, "__notes__", ()) if isinstance(error, ServiceError) else ()
         code = _fail("".join([str(error), *(f" ({note})" for note in notes)]), error.exit_code)
     except _UsageError as error:  # type: ignore[misc]
-        # A bare `go-opt` comes as an error too; its message is the help text.
+        # A bare `go-opt` is an error too; its message is the help text.
         is_help = type(error).__name__ == "NoArgsIsHelpError"
         code = _show_help(error.format_message()) if is_help else _fail(error.format_message(), 2)
     except (KeyboardInterrupt, typer.Abort):
         code = _fail("interrupted.", INTERRUPTED)
     except BrokenPipeError:
-        _drop_output()  # its reader went away
+        _drop_output()  # the reader has closed the pipe
         code = 1
     except OSError as error:
-        if error.filename is not None:  # a file we opened: a defect, not a full disk behind stdout
+        if error.filename is not None:  # a file that go-opt opened: a defect, not a full disk behind stdout
             raise
         _drop_output()
         code = _fail(f"the output cannot be written: {error.strerror or error}.", 2)
@@ -113,14 +113,14 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """One line for what concerns the input; other warnings are as Python shows them."""
+    """Prints go-opt's warnings as one line; shows other warnings as Python does."""
     is_ours = category.__module__.startswith("go_opt.")
     text = f"go-opt: {message}\n" if is_ours else warnings.formatwarning(message, category, filename, lineno)
     (file or sys.stderr).write(text)
 
 
 def _drop_output() -> None:
-    """What is left to flush has nowhere to go."""
+    """Redirect stdout to the null device, so that the final flush cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

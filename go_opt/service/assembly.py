@@ -1,4 +1,4 @@
-"""The services of ``go-opt serve``, put together."""
+"""Assembles the services of ``go-opt serve``."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ RunnerName = Literal["local", "ray"]
 
 @dataclass(frozen=True)
 class Plant:
-    """What serves.
+    """The services of one server and their resources.
 
     Args:
-      workers: processes that search; by default one per core of this process.
-      data_dir: keeps training jobs and the policies they made; without one there are none.
-      jobs: training jobs that run at once; with 0 none are taken.
-      runner: where jobs run: processes of this machine, or a Ray cluster.
-      environments: ``HOST:PORT`` of the environments that jobs may name.
+      workers: worker processes for searches; by default one per core of this process.
+      data_dir: stores training jobs and their policies; None: no training.
+      jobs: training jobs that run at once; 0: the service accepts no jobs.
+      runner: where jobs run: in processes on this machine, or on a Ray cluster.
+      environments: ``HOST:PORT`` of the environments that jobs may use.
     """
 
     workers: int | None = None
@@ -57,11 +57,11 @@ class Plant:
 
     @property
     def slots(self) -> int:
-        """Searches at once."""
+        """The number of concurrent searches."""
         return self.workers or num_cores()
 
     def services(self) -> Sequence[Service]:
-        """All of them, at work; each is to be closed."""
+        """Starts all services; the caller must close each of them."""
         manager = None if self.data_dir is None else self._manager(self.data_dir)
         optimizer = ProcessOptimizer(self.slots)
         find_policy = no_policies if manager is None else manager.find_policy
@@ -86,7 +86,7 @@ class Plant:
 
 
 class _Environment(EnvironmentService):
-    """Loads the kernels of the model while nobody waits for them yet."""
+    """Loads the compiled cost model in the background, before the first call needs it."""
 
     def __init__(self) -> None:
         super().__init__()

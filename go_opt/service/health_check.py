@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Return where the service serves; ServiceError where it does not, or does not answer in time."""
+    """Return if the service is serving; ServiceError if it is not, or does not answer in time."""
     address = parse_address(options.address)
     of_channel: list[tuple[str, int | str]] = [("grpc.enable_http_proxy", 0)]
     if options.tls_server_name is not None:

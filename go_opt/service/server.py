@@ -1,4 +1,4 @@
-"""Serves any number of services, with health and reflection: :func:`serve`."""
+""":func:`serve` runs any number of services, with health checks and reflection."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ from go_opt.service.observability.metrics import Metrics
 from go_opt.service.observability.watching import Readiness, Watching
 from go_opt.service.transport.address import Address, check_free, parse_address
 
-# Together the 5 s that orchestrators are promised, with a little to spare.
-_FINISH_S: Final = 2.4  # calls under way go on
-_STOP_S: Final = 1.0  # searches answer the best they have
-_SEND_S: Final = 0.3  # answers leave
+# Together a little less than the 5 s in which a drain must end.
+_FINISH_S: Final = 2.4  # running calls continue
+_STOP_S: Final = 1.0  # searches answer with their best plan
+_SEND_S: Final = 0.3  # answers are sent
 _CLOSE_S: Final = 0.4  # services end their processes
-_GIVE_BACK_S: Final = 10.0  # between two looks for free memory
-# Python code of a search gives way to the event loop after this long; 5 ms by default.
+_GIVE_BACK_S: Final = 10.0  # between two returns of free memory to the system
+# A thread yields to the event loop after this time; Python's default is 5 ms.
 _SWITCH_INTERVAL_S: Final = 0.0005
 _log = logging.getLogger(__name__)
 
 
 class _Handlers(list[grpc.GenericRpcHandler]):
-    """Takes the place of a server where generated code adds handlers to it."""
+    """Stands in for a server, to collect the handlers that generated code adds."""
 
     def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
         self.extend(map(ParsedRequests, handlers))
 
     def add_registered_method_handlers(self, name: str, handlers: object) -> None:
-        """They are among the generic ones, too."""
+        """Does nothing: the generic handlers include these methods."""
 
 
 class Server:
-    """Services that listen; made by :meth:`start` in a running event loop."""
+    """Running services; created by :meth:`start` in a running event loop."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Server:
         observers: Iterable[Observer] = (),
         metrics: Metrics | None = None,
     ) -> Server:
-        """Listen at ``address``; port 0 takes a free one."""
+        """Listen at ``address``; port 0 picks a free port."""
         guard = guard or Guard()
         check_free(address)
         watching = (*observers, *([] if metrics is None else [metrics]))
@@ -104,18 +104,18 @@ class Server:
         return cls(listener, readiness, calls, services)
 
     async def ready(self) -> None:
-        """Wait until all services have loaded what they need."""
+        """Wait until all services are ready."""
         await self._readiness.reached.wait()
 
     async def stop(self) -> None:
-        """Drain, then stop listening; what still runs then is cut off."""
+        """Drain, then stop listening; cuts off calls that still run then."""
         await self._readiness.drain()
         drains = [service.drain() for service in self._services]
         draining = asyncio.gather(self._calls.drain(_FINISH_S, _STOP_S), *drains, return_exceptions=True)
         await _within(_FINISH_S + _STOP_S + _SEND_S, draining)
         await self._listener.stop(_SEND_S)
         self._calls.close()
-        # Not by the loop's own threads, which asyncio waits for without end.
+        # Not in the loop's own threads, for which asyncio waits without limit.
         pool = ThreadPoolExecutor(len(self._services), thread_name_prefix="go-opt-close")
         loop = asyncio.get_running_loop()
         closing = [loop.run_in_executor(pool, service.close) for service in self._services]
@@ -124,7 +124,7 @@ class Server:
 
 
 async def _within(limit_s: float, ending: asyncio.Future[list[BaseException | None]]) -> None:
-    """Wait for what ends, within limits; what fails on the way out holds up nothing."""
+    """Wait up to ``limit_s`` for ``ending``; only logs errors."""
     try:
         ended = await asyncio.wait_for(ending, limit_s)
     except TimeoutError:
@@ -146,17 +146,17 @@ def serve(
 ) -> NoReturn:
     """Serve until SIGTERM or SIGINT, then drain and end the process within 5 s.
 
-    The interpreter is not wound up, which takes seconds and waits for every thread. A
-    second signal ends the process at once.
+    Skips the interpreter's shutdown, which takes seconds and waits for every thread. A second
+    signal ends the process at once.
 
     Args:
-      address: ``HOST:PORT``; port 0 takes a free one. Printed on stderr once it listens.
-      services: makes them, once all else is known to be right.
+      address: ``HOST:PORT``; port 0 picks a free port. Printed on stderr once the server listens.
+      services: creates the services, after all other arguments are checked.
       workers: searches that run at once, by default one per core of this process.
 
     Raises:
-      InvalidInputError: an address is malformed, busy, or needs TLS or ``insecure``; or a
-        file of the security cannot be used.
+      InvalidInputError: an address is malformed, busy, or needs TLS or ``insecure``, or a file of
+        ``security`` cannot be used.
     """
     security, watching = security or Security(), watching or Watching()
     place = parse_address(address)
@@ -192,7 +192,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
 
     def on_signal(number: int) -> None:
-        if stopping.is_set():  # asked twice
+        if stopping.is_set():  # a second signal
             _exit(128 + number)
         stopping.set()
 
@@ -210,7 +210,7 @@ async def _serve(
 
 async def _settle(server: Server) -> None:
     await server.ready()
-    # What was loaded is never garbage; to look at it holds up all calls for a tenth of a second.
+    # Loaded modules are never garbage; collecting over them would block all calls for 0.1 s.
     gc.freeze()
     while True:
         await asyncio.sleep(_GIVE_BACK_S)

@@ -1,4 +1,4 @@
-"""The portfolio's rivals under one protocol: ``compete(RIVALS[name], problem, limits, seed)``."""
+"""The portfolio's rivals with one interface: ``compete(RIVALS[name], problem, limits, seed)``."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,8 +1,8 @@
-"""CP-SAT with a limit: every solution it finds on the way is a plan, its bound is reported.
+"""CP-SAT with a limit: every solution it finds is evaluated as a plan, and its bound is reported.
 
 Up to ``MOST_UNITS`` units the model is the placement itself (:mod:`go_opt.bench.rivals.cp_sat_model`);
-beyond, units are contracted along chains, and the bound, which would be that of the coarser
-problem, is left out.
+above that, units are contracted along chains. No bound is reported then, because it would
+hold only for the coarser problem.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from go_opt.common.cores import num_cores
 from go_opt.solver import PlacementProblem
 
 MOST_UNITS: Final = 400
-BLOCKS_EACH: Final = 8.0  # blocks a chip gets at least where units are contracted, while chains allow
-TICKS: Final = 10**7  # of the interval it starts from
-# Where evaluations limit it: of the solver's own clock, which runs the same on every machine.
+BLOCKS_EACH: Final = 8.0  # at least this many blocks per chip after contraction, if the chains allow it
+TICKS: Final = 10**7  # per starting interval
+# Deterministic time per evaluation if evaluations are limited; equal on every machine.
 DETERMINISTIC_S_EACH: Final = 0.01
 
 
 def cp_sat(trial: Trial, seed: int) -> None:
-    """Slice the default order, then let CP-SAT improve on it."""
+    """Slice the default order, then let CP-SAT improve the plan."""
     problem = trial.problem
     if not (problem.instance.tables.is_ring and problem.target.constraints.acyclic):
         trial.notes.append("the model is of rings and chains with acyclic dataflow only")
@@ -62,15 +62,16 @@ def cp_sat(trial: Trial, seed: int) -> None:
 
 
 def _is_relaxation(trial: Trial) -> bool:
-    """Whether no plan costs less than in the model, which relays at every chip that is passed.
+    """Whether the model is a lower bound of every plan's cost.
 
-    But for the adjacent form, the triangle rule needs fewer.
+    The model relays a tensor at every chip it passes. Only the adjacent form of the triangle rule
+    needs that many relays.
     """
     return trial.problem.passing != "relayed" or trial.problem.target.constraints.triangle == "adjacent"
 
 
 def _no_more_s(trial: Trial) -> float:
-    """No placement takes longer."""
+    """An upper bound [s] on the interval of every placement."""
     tables = trial.problem.instance.tables
     seconds = unit_seconds(trial.problem, unit_problem(trial.problem).unit_of_op).max(axis=0)
     dearest = max(
@@ -85,7 +86,7 @@ def _no_more_s(trial: Trial) -> float:
 
 
 def _limit(parameters: Any, trial: Trial, seed: int) -> None:
-    """By time on all cores; or, where only evaluations count, on one and reproducible."""
+    """Limits by time on all cores; if only evaluations are limited, one reproducible worker."""
     parameters.random_seed = seed % 2**31
     if math.isfinite(trial.limits.budget_s):
         parameters.max_time_in_seconds = max(trial.left_s, 0.01)
@@ -96,13 +97,13 @@ def _limit(parameters: Any, trial: Trial, seed: int) -> None:
 
 
 def _plans(trial: Trial, ring: RingModel, units: PlacementProblem) -> Any:
-    """A callback that has every solution evaluated."""
+    """A callback that evaluates every solution."""
 
     class Plans(cp_model().CpSolverSolutionCallback):  # type: ignore[misc]
         def on_solution_callback(self) -> None:
             try:
                 evaluate_units(trial, units, ring.placement(self.boolean_value)[None])
-            except SpentError:  # it may not cross the solver
+            except SpentError:  # an exception must not pass through the solver
                 self.stop_search()
 
     return Plans()

@@ -1,16 +1,16 @@
 """The placement of units on a ring as a CP-SAT model.
 
-A placement is a chain of down-sets: ``in[u, d]`` says that unit u lies on chip d or before.
+A placement is a chain of down-sets: ``in[u, d]`` is true if unit u is on chip d or before.
 
     in[u, d] <= in[u, d + 1],   in[v, d] <= in[u, d]          for every edge (u, v)
     in[u, d] <= in[v, d + 1]                                  under the adjacent rule
     crosses[k, d] >= in[home, d] - in[reader, d]              loads link d
     passes[k, d] >= in[home, d - 1] - in[reader, d]           costs a relay on chip d
 
-and the interval is at least the load of every chip, link and host link, overlapped or
-summed as in :mod:`go_opt.env.model.analytical`. Weights that do not fit stream, in fractions;
-memory for activations is left out. Costs are rounded down to whole ticks. So the optimum
-of the model is a lower bound of the real one, and plans are costed by the environment.
+The interval is at least the load of every chip, link and host link, overlapped or summed as
+in :mod:`go_opt.env.model.analytical`. Weights that do not fit are streamed, in fractions. The
+model ignores activation memory and rounds costs down to whole ticks. So its optimum is a lower
+bound of the real optimum; the environment evaluates the plans.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 from go_opt.solver import PlacementProblem
 from go_opt.solver.problem.problem import NO_SKIP_ALL, NO_SKIP_RULES
 
-_KIB: Final = 1024  # weights are counted in these
+_KIB: Final = 1024  # unit of weight sizes
 
-Literal = Any  # a variable of the model, its negation, True or False
+Literal = Any  # a model variable, its negation, True or False
 
 
 def cp_model() -> Any:
-    """The solver's module, which comes with an extra."""
+    """The solver's module, from the extra ``bench``."""
     return import_module("ortools.sat.python.cp_model")
 
 
 class RingModel:
-    """The model of a problem's units; ``seconds_per_tick`` turns its objective into an interval.
+    """The CP-SAT model of a problem's units; ``seconds_per_tick`` converts its objective to seconds.
 
-    ``check`` is called all along: it raises where there is no time left to build it.
+    ``check`` is called while the model is built; it raises if no time is left.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class RingModel:
         self._tables = problem.instance.tables
         self._num_chips = units.num_chips
         self._pays = self._tables.pays_transfers[units.chip_kind]
-        # [D] and [L] (coefficient, variable) of what each chip and link is busy with.
+        # [D] and [L] lists of (coefficient, variable): the load of each chip and link.
         self._chip: list[list[tuple[int, Literal]]] = [[] for _ in range(self._num_chips)]
         self._link: list[list[tuple[int, Literal]]] = [[] for _ in range(self._num_chips)]
         self._host_in: list[tuple[int, Literal]] = []
@@ -82,7 +82,7 @@ class RingModel:
                 self.model.add_hint(variable, bool(chip <= d))
 
     def placement(self, value: Any) -> IntArray:
-        """[U] of a solution; ``value`` gives that of a variable."""
+        """[U] chips of a solution; ``value`` maps a variable to its value."""
         return np.array([sum(not value(variable) for variable in row) for row in self.inside], dtype=np.int32)
 
     def _ticks(self, seconds: float) -> int:
@@ -94,12 +94,12 @@ class RingModel:
         return True if chip >= self._num_chips - 1 else self.inside[unit][chip]
 
     def _clause(self, *literals: Literal) -> None:
-        """At least one holds."""
+        """Add the constraint that at least one literal is true."""
         if True not in (literal for literal in literals if isinstance(literal, bool)):
             self.model.add_bool_or([literal for literal in literals if literal is not False])
 
     def _on(self, terms: list[tuple[int, Literal]], coefficient: int, unit: int, chip: int) -> None:
-        """Add ``coefficient`` to ``terms`` where the unit lies on the chip."""
+        """Add terms that sum to ``coefficient`` if the unit is on the chip, else to 0."""
         terms += [(coefficient, self._in(unit, chip)), (-coefficient, self._in(unit, chip - 1))]
 
     def _add_placement(self) -> None:
@@ -121,7 +121,7 @@ class RingModel:
         self._add_no_skip(chips)
 
     def _add_no_skip(self, chips: range) -> None:
-        """A chip is empty only where everything lies before it, or never."""
+        """A chip may be empty only if all units are on earlier chips, or never, by the rule."""
         rule = self._problem.target.constraints.no_skip
         if rule == "off":
             return
@@ -152,7 +152,7 @@ class RingModel:
                 self._on(self._chip[d], out, unit, d)
 
     def _add_activations(self, tensors: list[UnitTensor]) -> None:
-        """Tensors of the same ends cross, and pass, together."""
+        """Tensors with the same producer and readers share their variables."""
         sizes: dict[tuple[int, tuple[int, ...]], list[int]] = defaultdict(list)
         for tensor in tensors:
             if tensor.home != NO_PRODUCER:
@@ -172,7 +172,7 @@ class RingModel:
                     self._chip[d].append((self._ticks(self._copy_s(num_bytes, d)), passes))
 
     def _crossing(self, name: str, home: int, before: int, readers: tuple[int, ...], after: int) -> Literal:
-        """Holds where ``home`` is inside ``before`` and some reader is not inside ``after``."""
+        """True if ``home`` is on chip ``before`` or earlier and some reader is after chip ``after``."""
         crosses = self.model.new_bool_var(name)
         for reader in readers:
             self._clause(crosses, _not(self._in(home, before)), self._in(reader, after))
@@ -184,7 +184,7 @@ class RingModel:
         return len(num_bytes) * overhead_s + 2.0 * sum(num_bytes) * float(self._tables.sram_s_per_byte[kind])
 
     def _add_inputs(self, tensors: list[UnitTensor]) -> None:
-        """Where transfers overlap they are constant; else each chip pays for what it reads."""
+        """Without overlap, each chip pays for the inputs it reads; with overlap, inputs are constant."""
         for k, tensor in enumerate(tensors if not self._tables.overlap else ()):
             if tensor.kind != INPUT:
                 continue
@@ -193,14 +193,14 @@ class RingModel:
                 self._chip[d].append((load, self._is_read(f"input {k}", tensor.readers, d)))
 
     def _is_read(self, name: str, readers: tuple[int, ...], chip: int) -> Literal:
-        """Holds where some reader lies on ``chip``."""
+        """True if some reader is on ``chip``."""
         is_read = self.model.new_bool_var(f"{name} {chip}")
         for reader in readers:
             self._clause(is_read, _not(self._in(reader, chip)), self._in(reader, chip - 1))
         return is_read
 
     def _add_weights(self, tensors: list[UnitTensor]) -> None:
-        """What does not fit a chip streams; the least touched per byte where only a part is read."""
+        """Weights that do not fit are streamed; a partly read weight streams its least read share."""
         weights = [tensor for tensor in tensors if tensor.kind == WEIGHT]
         total = sum(weight.num_bytes for weight in weights)
         for d in range(self._num_chips):

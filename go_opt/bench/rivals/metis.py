@@ -1,9 +1,9 @@
-"""METIS + repair: a balanced partition with a small cut, made into a pipeline.
+"""METIS with repair: converts a balanced partition with a small cut to a pipeline.
 
-The default kernels are vertices weighted by seconds, edges carry bytes. METIS knows no
-direction and no order of its parts: they are numbered by the mean place of their kernels,
-then made valid in two ways. FIX makes the numbers a placement; and the order that runs
-part after part as far as the graph allows is sliced. Karypis and Kumar, "A fast and high
+The default kernels are vertices weighted by seconds; edges carry bytes. METIS ignores edge
+directions and does not order its parts. So parts are numbered by the mean position of their
+kernels and made valid in two ways. FIX repairs the part numbers to a placement. List scheduling
+with the part numbers as priorities gives an order to slice. Karypis and Kumar, "A fast and high
 quality multilevel scheme for partitioning irregular graphs", SIAM J. Sci. Comput. 1998.
 """
 
@@ -25,15 +25,15 @@ from go_opt.model.csr import row_pointers
 from go_opt.model.graph import NO_PRODUCER
 from go_opt.solver import PlacementProblem
 
-SHARES: Final = (1.0, 0.75, 0.5, 0.35, 0.25, 0.15)  # of the chips: numbers of parts tried in turn
-# Parts may weigh so many thousandths more than the mean, in turn from one seed to the next.
+SHARES: Final = (1.0, 0.75, 0.5, 0.35, 0.25, 0.15)  # of the chips: the numbers of parts to try
+# Parts may exceed the mean weight by this many thousandths; each seed takes the next value.
 IMBALANCES: Final = (30, 200, 1000)
-_MOST_WEIGHT: Final = 10**9  # of all vertices or edges together: METIS may count in 32 bits
+_MOST_WEIGHT: Final = 10**9  # sum over all vertices or edges: METIS may count in 32 bits
 
 
 def metis(trial: Trial, seed: int) -> None:
-    """Numbers of parts, seeds and imbalances in turn, each repaired in both ways."""
-    pymetis: Any = import_module("pymetis")  # it comes with an extra
+    """Tries numbers of parts, seeds and imbalances in turn, and repairs each partition in both ways."""
+    pymetis: Any = import_module("pymetis")  # from the extra ``bench``
     problem = trial.problem
     units = unit_problem(problem)
     neighbours, edge_weight, vertex_weight = _weighted_graph(trial, units)
@@ -61,9 +61,9 @@ def metis(trial: Trial, seed: int) -> None:
 def _weighted_graph(
     trial: Trial, units: PlacementProblem
 ) -> tuple[tuple[LongArray, LongArray], LongArray, LongArray]:
-    """CSR of the undirected graph, weights of its edges and of its vertices.
+    """The CSR form of the undirected graph, its edge weights and its vertex weights.
 
-    A tensor's bytes are shared among its readers: it is sent once.
+    A tensor's bytes are divided among the edges to its readers.
     """
     problem = trial.problem
     ends, weights = [], []
@@ -82,14 +82,14 @@ def _weighted_graph(
 
 
 def _whole(weights: FloatArray) -> LongArray:
-    """In whole numbers, none below one."""
+    """Scales weights to integers of at least 1."""
     total = float(weights.sum())
     shares = weights / total if total > 0 else weights
     return np.maximum(1, (shares * _MOST_WEIGHT).astype(np.int64))
 
 
 def _numbered(units: PlacementProblem, part: LongArray) -> IntArray:
-    """[U] parts numbered by the mean place of their units in the topological order."""
+    """[U] parts numbered by the mean position of their units in the topological order."""
     place = np.empty(units.num_units)
     place[units.topological] = np.arange(units.num_units)
     _, part = np.unique(part, return_inverse=True)
@@ -100,13 +100,13 @@ def _numbered(units: PlacementProblem, part: LongArray) -> IntArray:
 
 
 def coarsened(units: PlacementProblem, seconds: FloatArray, most_units: int, most_s: float) -> IntArray:
-    """[N] block of each op: at most ``most_units`` blocks, or as few as chains allow.
+    """[N] block of each op: at most ``most_units`` blocks if the chains allow it.
 
-    The lightest pair goes first. Blocks stay within ``most_s`` [s] as long as that leaves
-    pairs to contract; the limit doubles where it does not.
+    Contracts the lightest pairs first. Blocks stay within ``most_s`` [s]; the limit doubles when
+    no pair fits it.
 
     Args:
-      seconds: [U] of each unit.
+      seconds: [U] time of each unit.
     """
     block, num_blocks = np.arange(units.num_units), units.num_units
     weight = seconds.copy()
@@ -119,7 +119,7 @@ def coarsened(units: PlacementProblem, seconds: FloatArray, most_units: int, mos
         if len(light) == 0:
             most_s *= 2.0
             continue
-        # Pairs that share no block: contracting one leaves the others as they are.
+        # Contract pairs that share no block, so that each contraction leaves the other pairs valid.
         taken = np.zeros(units.num_units, np.bool_)
         for i in light[np.argsort(pair_s[light], kind="stable")]:
             a, b = source[i], reader[i]
@@ -133,7 +133,7 @@ def coarsened(units: PlacementProblem, seconds: FloatArray, most_units: int, mos
 
 
 def _contractible(units: PlacementProblem, block: LongArray) -> tuple[LongArray, LongArray]:
-    """Edges between blocks with one way out of the source, or one way into the reader."""
+    """Edges between blocks that are the only edge out of the source or into the reader."""
     source = block[np.repeat(np.arange(units.num_units), np.diff(units.successor_ptr))]
     reader = block[units.successor]
     edges = np.unique(np.stack([source, reader], axis=1)[source != reader], axis=0).reshape(-1, 2)

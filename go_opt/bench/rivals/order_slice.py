@@ -1,6 +1,6 @@
 """Rivals that cut an order: greedy, one slicing, and slicing + random-key genetic order search.
 
-The last is the strongest published one: Archer et al., "Pipeline parallelism for neural
+Genetic order search is the strongest published rival: Archer et al., "Pipeline parallelism for neural
 networks", ICML 2024.
 """
 
@@ -26,13 +26,13 @@ from go_opt.solver import (
 from go_opt.solver.orders.cheapest import charged_slicing, streams_weights
 from go_opt.solver.orders.genetic import AS_BY_DEFAULT, Keys, decoded, genetic_search, order_keys
 
-GENOMES: Final = 10_000  # of a genetic search, where neither time nor evaluations end it before
+GENOMES: Final = 10_000  # of a genetic search, unless time or evaluations end it earlier
 
 
 def greedy(trial: Trial, seed: int) -> None:
-    """Equal shares of the work along the default order; cuts move on where the adjacent rule asks.
+    """Equal shares of the work along the default order; the adjacent rule may move cuts later.
 
-    With relays it may cut anywhere: both are tried.
+    With relays any cut is allowed, so both variants are tried.
     """
     problem = trial.problem
     for adjacent in (True, False) if problem.passing == "relayed" else (problem.is_adjacent,):
@@ -46,7 +46,7 @@ def slice_default(trial: Trial, seed: int) -> None:
 
 
 def genetic(trial: Trial, seed: int) -> None:
-    """Genetic search for the order of the default kernels, the default order in its first generation."""
+    """Genetic search for the order of the default kernels; starts with the default order."""
     problem = trial.problem
 
     def interval_s(keys: Keys) -> float:
@@ -57,7 +57,7 @@ def genetic(trial: Trial, seed: int) -> None:
 
 
 def genetic_with_fusion(trial: Trial, seed: int) -> None:
-    """Genetic search for priorities of order and fusion at once, the defaults among the first."""
+    """Genetic search for order and fusion together; the first generation has the defaults."""
     problem = trial.problem
     if problem.decide == "placement":
         trial.notes.append("kernels are fixed")
@@ -73,13 +73,13 @@ def genetic_with_fusion(trial: Trial, seed: int) -> None:
 
 
 def slice_along(trial: Trial, order: IntArray, kernels: IntArray | None = None) -> float:
-    """Interval_s of the cheapest slicing of ``order``; each plan it takes is an evaluation.
+    """Interval [s] of the cheapest slicing of ``order``; each plan counts as one evaluation.
 
-    Where weights stream, more are tried: the cheapest slicing that is charged for them; and
-    with relays both again without them, on fewer chips but with less in memory.
+    If weights are streamed, it also tries the cheapest slicing with the cost of streaming. With
+    relays it repeats both without relays: on fewer chips, but without copies in memory.
 
     Args:
-      kernels: [N] contiguous in ``order``; the default ones where none are given.
+      kernels: [N] contiguous in ``order``; None means the default kernels.
     """
     problem = trial.problem
     kernels = problem.kernels if kernels is None else kernels
@@ -103,13 +103,13 @@ def slice_along(trial: Trial, order: IntArray, kernels: IntArray | None = None) 
 
 
 def _passings(problem: Problem) -> Iterator[Passing]:
-    """What becomes of tensors that pass a chip, in the cheapest slicing."""
+    """How slicings treat tensors that pass a chip, in the order to try."""
     if problem.passing == "relayed":
         yield "relayed"
     yield "free" if problem.passing == "free" else "adjacent"
 
 
 def _evaluate(trial: Trial, placement: IntArray, order: IntArray, kernels: IntArray) -> float:
-    """Where only placement is open, the default order stays; a chip's ops are what matters of it."""
+    """Evaluates a slicing; keeps the default order if only the placement may change."""
     problem = trial.problem
     return trial.one(placement, problem.order if problem.decide == "placement" else order, kernels)

@@ -1,9 +1,9 @@
-"""Rivals that learn costs from evaluations only: random sampling, and annealing through FIX.
+"""Rivals that see costs only through evaluations: random sampling, and annealing with FIX.
 
 Both place the default kernels, as Xie et al. (MLSys 2022) do: "Constrained reinforcement
-learning for multi-chip modules", sections 4 and 5. Where no tensor may pass a chip, the
-adjacent core makes placements valid; elsewhere acyclic dataflow is all there is to obey, and
-chips left empty are closed up.
+learning for multi-chip modules", sections 4 and 5. If no tensor may pass a chip, the adjacent
+core of the solver makes placements valid. Otherwise acyclic dataflow is the only rule, and
+empty chips are removed.
 
 Axes: ``S`` placements, ``U`` units, ``D`` chips.
 """
@@ -30,16 +30,16 @@ BATCH: Final = 64
 # than seeds do at the end.
 HOT: Final = 0.05
 COLD: Final = 0.002
-MOST_REPEATS: Final = 20  # moves that FIX undid before one is evaluated all the same
+MOST_REPEATS: Final = 20  # moves undone by FIX before the current plan is evaluated again
 
 
 def random_sampling(trial: Trial, seed: int) -> None:
-    """SAMPLE from uniform rows, until there is nothing left to spend."""
+    """Draws with SAMPLE from uniform probabilities until the limits are spent."""
     units = unit_problem(trial.problem)
     rows = np.zeros((units.num_units, units.num_chips))
     rng = np.random.default_rng(seed)
     rule: Rule = "adjacent" if trial.problem.is_adjacent else "full"
-    batch = 1  # small at first, so that little is late where a sample takes long
+    batch = 1  # small at first, so that slow samples rarely exceed the budget
     while True:
         size = int(min(batch, trial.left))
         batch = min(2 * batch, BATCH)
@@ -48,7 +48,7 @@ def random_sampling(trial: Trial, seed: int) -> None:
 
 
 def annealing(trial: Trial, seed: int) -> None:
-    """From the greedy plan."""
+    """Anneals from the greedy plan."""
     problem = trial.problem
     units = unit_problem(problem)
     start = greedy_slicing(
@@ -67,16 +67,16 @@ def anneal(
     current_s: float,
     rng: np.random.Generator,
 ) -> None:
-    """From ``current`` [U]: a unit moves by a chip, FIX repairs the rest, Metropolis on the log interval.
+    """From ``current`` [U], moves one unit by one chip, repairs, and accepts by Metropolis on log interval.
 
-    The temperature falls with the share that is spent, of evaluations or of the time.
+    The temperature falls with the spent share of evaluations or time.
     """
     while True:
         temperature = HOT * (COLD / HOT) ** _spent_share(trial)
         moved = _neighbour(trial, units, rng, current)
         moved_s = float(evaluate_units(trial, units, moved[None])[0])
-        # Two invalid plans are as good as each other, so that the walk can leave them; so are two of which
-        # one takes no time.
+        # Two invalid plans count as equal, so that the walk can leave them. So do two plans if one takes
+        # no time.
         are_compared = 0.0 < current_s < math.inf and moved_s > 0.0
         worse = math.log(moved_s / current_s) if are_compared else 0.0
         if worse <= 0 or rng.random() < math.exp(-worse / temperature):
@@ -86,7 +86,7 @@ def anneal(
 def repaired(trial: Trial, units: PlacementProblem, proposal: IntArray, seed: int) -> IntArray:
     """[S, U] valid placements near ``proposal`` [U]: one by FIX, or two where tensors may pass chips.
 
-    There acyclic dataflow is all there is to obey: readers move up to their producers, or
+    In the second case acyclic dataflow is the only rule: readers move up to their producers, or
     producers down to their readers.
     """
     if trial.problem.is_adjacent:
@@ -105,7 +105,7 @@ def repaired(trial: Trial, units: PlacementProblem, proposal: IntArray, seed: in
 
 
 def evaluate_units(trial: Trial, units: PlacementProblem, placement: IntArray) -> FloatArray:
-    """[S] interval_s of placements [S, U]; every chip runs its ops in the default order."""
+    """[S] intervals [s] of placements [S, U]; every chip runs its ops in the default order."""
     problem = trial.problem
     if problem.target.constraints.no_skip == "prefix":
         placement = np.stack([_without_gaps(row) for row in placement])
@@ -117,12 +117,12 @@ def evaluate_units(trial: Trial, units: PlacementProblem, placement: IntArray) -
 
 
 def _without_gaps(placement: IntArray) -> IntArray:
-    """[U] the same parts on chips 0 … k - 1; as good or better where chips are alike."""
+    """[U] the same parts on chips 0 … k - 1; no worse if all chips are of one kind."""
     return np.unique(placement, return_inverse=True)[1].astype(np.int32)
 
 
 def _spent_share(trial: Trial) -> float:
-    """Of evaluations or time, whichever is nearer its end."""
+    """The spent share of evaluations or of time, whichever is larger."""
     limits = trial.limits
     of_evaluations = trial.evaluations / limits.evaluations if limits.evaluations else 0.0
     return min(1.0, max(trial.elapsed_s / limits.budget_s, of_evaluations))
@@ -131,13 +131,13 @@ def _spent_share(trial: Trial) -> float:
 def _neighbour(
     trial: Trial, units: PlacementProblem, rng: np.random.Generator, current: IntArray
 ) -> IntArray:
-    """[U] a valid placement near ``current``: one unit moves by a chip, and what must go with it."""
+    """[U] a valid placement near ``current``: one unit moves by one chip, others follow by the rules."""
     for _ in range(MOST_REPEATS):
         unit = int(rng.integers(units.num_units))
         proposal = current.copy()
         proposal[unit] = np.clip(proposal[unit] + rng.choice([-1, 1]), 0, units.num_chips - 1)
         if trial.problem.is_adjacent:
-            # The unit that moved is visited first: what FIX meets first it can keep.
+            # FIX keeps the units that it visits first, so it visits the moved unit first.
             rest = rng.permutation(np.delete(np.arange(units.num_units), unit))
             order = np.append(unit, rest)[None]
             moved: IntArray = fix_adjacent(units, proposal[None], orders=order).placement[0]
@@ -149,7 +149,7 @@ def _neighbour(
 
 
 def _pushed(units: PlacementProblem, placement: IntArray, unit: int) -> IntArray:
-    """[U] with the readers behind ``unit`` and the producers ahead of it on its chip too."""
+    """[U] moves readers on earlier chips and producers on later chips to the chip of ``unit``."""
     if not units.acyclic:
         return placement
     chip = placement[unit]

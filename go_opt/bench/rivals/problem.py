@@ -1,4 +1,4 @@
-"""What every rival is given: a graph on a target, what may be decided, and one evaluator.
+"""The input of every rival: a graph on a target, the open decisions, and one evaluator.
 
 Axes: ``B`` plans, ``N`` ops.
 """
@@ -28,13 +28,13 @@ Decide = Literal["placement", "all"]
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A graph on a target, under the rules that the portfolio has too."""
+    """A graph on a target, with the same rules as for the portfolio."""
 
     instance: Instance
     passing: Passing
     decide: Decide
     kernels: IntArray  # [N] the default ones: greedy fusion, or one per op
-    evaluate: Evaluate | None = None  # what says how long plans take; None: the analytical model
+    evaluate: Evaluate | None = None  # gives the intervals of plans; None: the analytical model
 
     @property
     def graph(self) -> Graph:
@@ -55,7 +55,7 @@ class Problem:
         return self.passing == "adjacent"
 
     def interval_s(self, placement: Plans, order: Plans, fusion_group: Plans) -> FloatArray:
-        """[B] of plans; infinite where activations do not fit."""
+        """[B] intervals of plans; infinite where activations do not fit."""
         if self.evaluate is not None:
             return self.evaluate(placement, order, fusion_group)
         if self.passing != "relayed":
@@ -101,7 +101,7 @@ def pose(
     """The problem of ``graph`` on ``target``; relays need a triangle rule to be of use.
 
     Args:
-      evaluate: tells rivals how long plans take, in place of the analytical model: hardware, say.
+      evaluate: gives the intervals of plans instead of the analytical model, for example hardware.
     """
     case = instance(graph, target)
     passing: Passing = "relayed" if relays else "adjacent"
@@ -116,19 +116,19 @@ def _interval_s(terms: BatchMetrics) -> FloatArray:
 
 
 class UnitTensor(NamedTuple):
-    """A tensor that units other than its own read."""
+    """A tensor that is read by units other than its producer."""
 
     kind: int  # as in the graph
-    home: int  # unit that makes it, NO_PRODUCER for inputs and weights
+    home: int  # unit that produces it, NO_PRODUCER for inputs and weights
     readers: tuple[int, ...]  # ascending, without home
     num_bytes: int
-    touched_bytes: int  # the least that any of them reads
+    touched_bytes: int  # the fewest bytes that a reader reads
 
 
 def unit_problem(problem: Problem, unit_of_op: IntArray | None = None) -> PlacementProblem:
-    """The default kernels, or units of whole kernels, under the rules a rival must see to itself.
+    """The default kernels, or units of whole kernels, with the rules that the rival itself must keep.
 
-    Where tensors may pass chips no triangle binds, and chips left empty are closed up afterwards.
+    If tensors may pass chips, the triangle rule is off, and empty chips are removed afterwards.
     """
     groups = problem.kernels if unit_of_op is None else unit_of_op
     units = placement_problem(problem.graph, problem.target, groups)
@@ -147,7 +147,7 @@ def unit_seconds(problem: Problem, unit_of_op: IntArray) -> FloatArray:
 
 
 def unit_tensors(tables: CostTables, unit_of_op: IntArray) -> list[UnitTensor]:
-    """Every tensor with a reader beside its own unit."""
+    """Every tensor with a reader in another unit."""
     found = []
     for k, producer in enumerate(tables.tensor_producer):
         home = NO_PRODUCER if producer == NO_PRODUCER else int(unit_of_op[producer])

@@ -1,7 +1,7 @@
-"""A trial: one rival on one problem, every plan counted and timed, the best verified one kept.
+"""A trial runs one rival on one problem, counts and times every plan, and keeps the best one.
 
-A plan counts once it has passed the verifier. One that comes when the time is up counts only
-where there is none yet, so that every rival has an answer; the curve says when it came.
+A plan counts only if it passes the verifier. A late plan counts only if it is the first, so
+that every rival has an answer. The curve gives the time of each plan.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from go_opt.solver import verify
 
 
 class Point(NamedTuple):
-    """A better plan: when it came and how good it is."""
+    """A better plan: when it was found and its interval."""
 
     evaluations: int  # so far, this one included
     elapsed_s: float
@@ -33,7 +33,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a rival may spend; whatever ends first ends it."""
+    """The limits of a rival; the first one reached ends it."""
 
     budget_s: float = math.inf
     evaluations: int | None = None
@@ -44,24 +44,24 @@ class Limits:
 
 
 class SpentError(Exception):
-    """There is nothing left to spend; raised in the rival, caught by :func:`compete`."""
+    """The limits are spent; raised in the rival, caught by :func:`compete`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a rival reached."""
+    """The result of a rival."""
 
     plan: Plan | None
     interval_s: float  # infinite without a plan
-    curve: tuple[Point, ...]  # every better plan, in the order they came
+    curve: tuple[Point, ...]  # every better plan, in the order found
     evaluations: int
     wall_s: float
-    bound_s: float  # that the rival itself has proven; 0 where none
-    notes: tuple[str, ...]  # what the rival has to say: coarsened, gave up …
+    bound_s: float  # proven by the rival itself; 0 if none
+    notes: tuple[str, ...]  # remarks of the rival: coarsened, gave up …
 
 
 class Trial:
-    """The door to the evaluator for one rival."""
+    """Gives one rival access to the evaluator."""
 
     def __init__(
         self, problem: Problem, limits: Limits, rival: str, clock: Callable[[], float] = time.monotonic
@@ -77,7 +77,7 @@ class Trial:
 
     @property
     def best_s(self) -> float:
-        """Interval of the best plan; infinite before the first."""
+        """Interval of the best plan; infinite before the first plan."""
         return self._curve[-1].interval_s if self._curve else math.inf
 
     @property
@@ -86,25 +86,25 @@ class Trial:
 
     @property
     def left_s(self) -> float:
-        """Seconds left; infinite where only evaluations are limited."""
+        """Seconds left; infinite if only evaluations are limited."""
         return self.limits.budget_s - self.elapsed_s
 
     @property
     def left(self) -> float:
-        """Evaluations left; infinite where only time is limited."""
+        """Evaluations left; infinite if only time is limited."""
         limit = self.limits.evaluations
         return math.inf if limit is None else limit - self.evaluations
 
     @property
     def is_spent(self) -> bool:
-        """Whether there is nothing left; however short the time, one evaluation is."""
+        """Whether a limit is reached; the time limit always allows one evaluation."""
         return self.left <= 0 or (self.left_s <= 0 and self.evaluations > 0)
 
     def __call__(self, placement: Plans, order: Plans, fusion_group: Plans) -> FloatArray:
-        """[B] interval_s of the plans, infinite where one is invalid.
+        """[B] intervals [s] of the plans, infinite where a plan is invalid.
 
         Raises:
-          SpentError: before the evaluation, or, where fewer were left than plans given, after it.
+          SpentError: the limits are spent, before the evaluation or after it.
         """
         self.check()
         interval_s = self.evaluate(placement, order, fusion_group)
@@ -112,7 +112,7 @@ class Trial:
         return interval_s
 
     def evaluate(self, placement: Plans, order: Plans, fusion_group: Plans) -> FloatArray:
-        """[B] the same for those who end by themselves: infinite for plans beyond the last evaluation."""
+        """[B] as a call, but without SpentError: infinite for plans beyond the last evaluation."""
         taken = int(min(len(placement), self.left))
         interval_s = np.full(len(placement), math.inf)
         if taken == 0:
@@ -133,22 +133,22 @@ class Trial:
         return interval_s
 
     def one(self, placement: IntArray, order: IntArray, fusion_group: IntArray) -> float:
-        """Interval_s of one plan ([N] each)."""
+        """Interval [s] of one plan ([N] each)."""
         return float(self(placement[None], order[None], fusion_group[None])[0])
 
     def count_miss(self) -> None:
-        """A rival looked and found no plan; it costs as much as an evaluation."""
+        """Count an attempt that found no plan as one evaluation."""
         self.check()
         self.evaluations += 1
         self.check()
 
     def check(self) -> None:
-        """Raise :class:`SpentError` where there is nothing left."""
+        """Raise :class:`SpentError` if a limit is reached."""
         if self.is_spent:
             raise SpentError
 
     def outcome(self) -> Outcome:
-        """What was reached so far."""
+        """The result so far."""
         return Outcome(
             self.best,
             self.best_s,
@@ -160,17 +160,17 @@ class Trial:
         )
 
 
-Search = Callable[[Trial, int], None]  # spends the trial; the int is the seed
+Search = Callable[[Trial, int], None]  # runs until the trial is spent; the int is the seed
 
 
 @dataclass(frozen=True)
 class Rival:
-    """A rival: how it searches, and in one line what it is."""
+    """A rival: its search function and a one-line description."""
 
     name: str
     description: str
     search: Search
-    needs: str = ""  # module of an extra
+    needs: str = ""  # a module of the extra ``bench``
 
 
 def compete(
@@ -180,7 +180,7 @@ def compete(
     seed: int,
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
-    """What ``rival`` reaches on ``problem`` within ``limits``."""
+    """The outcome of ``rival`` on ``problem`` within ``limits``."""
     trial = Trial(problem, limits, rival.name, clock)
     with suppress(SpentError):
         rival.search(trial, seed)

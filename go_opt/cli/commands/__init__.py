@@ -1,3 +1,3 @@
-"""The commands."""
+"""The commands of the command line."""
 
 INTERRUPTED = 130  # the exit code: 128 + SIGINT, as shells report it

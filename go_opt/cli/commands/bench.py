@@ -1,4 +1,4 @@
-"""The command that compares: ``bench``."""
+"""The command ``bench``, which compares methods."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT_BUDGET = "10s"
 
 @dataclass(frozen=True)
 class Problem:
-    """What the plans are for, and what they may hold."""
+    """The problem that the compared methods solve."""
 
     target: TargetOption = "mcm-6x6"
     link_scale: Annotated[float, typer.Option(help="Multiply the rate of links between chips.")] = 1.0
@@ -59,9 +59,9 @@ def bench(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run methods on GRAPHS at equal time or equal evaluations and say how they stand.
+    """Run methods on GRAPHS with equal time or equal evaluations and compare the results.
 
-    Each run has a process of its own. Ctrl-C ends it with the standings so far.
+    Each run has its own process. Ctrl-C ends it with the standings so far.
     """
     from go_opt import api
     from go_opt.bench.matches import METHODS, Match, methods_named, models_named, with_links_scaled
@@ -75,7 +75,7 @@ def bench(
     budget_s = None if budget is None else parse_duration_s(budget, "--budget")
     names = playable(methods_named(methods or ",".join(METHODS)))
     models = models_named(graphs or ["split:test"], problem.target)
-    with_links_scaled(api.target(problem.target), problem.link_scale)  # refused here, not in every run
+    with_links_scaled(api.target(problem.target), problem.link_scale)  # fail here, not in every run
     check_writable(out)
     matches = [
         Match(
@@ -89,7 +89,7 @@ def bench(
 
 
 def playable(methods: list[str]) -> list[str]:
-    """Those that have what they need; the others are told on stderr."""
+    """The methods whose packages are installed; reports the others on stderr."""
     from go_opt.bench.matches import why_unplayable
 
     reasons = {method: why_unplayable(method) for method in methods}
@@ -101,7 +101,7 @@ def playable(methods: list[str]) -> list[str]:
 
 
 def _play(matches: list[Match], jobs: int, out: Path | None) -> list[Record]:
-    """The records in the order of the matches; Ctrl-C keeps what was reached."""
+    """The records in the order of the matches; Ctrl-C keeps the records so far."""
     from go_opt.bench.processes import RecordFile, play_all
     from go_opt.report.bench_tables import format_record
     from go_opt.report.progress import announce_compilation

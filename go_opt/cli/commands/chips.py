@@ -1,4 +1,4 @@
-"""The command that plans a model for several numbers of chips: ``chips``."""
+"""The command ``chips``, which plans a model for several numbers of chips."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def chips(
 
 
 def count_to_dict(found: ChipCount) -> dict[str, Any]:
-    """What a number of chips reaches, as ``--json`` prints it; null where there is no plan."""
+    """The result for a number of chips as ``--json`` prints it; times are null without a plan."""
     from go_opt.result_json import finite
 
     result = found.result

@@ -1,4 +1,4 @@
-"""The commands that draw a plan: ``trace`` over time, ``report`` as a page for a browser."""
+"""The commands that show a plan: ``trace``, ``report`` (an HTML page) and ``explain``."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def explain(
     objective: PlanObjectiveOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say why PLAN costs what it costs, what binds and what would help; or why OP is where it is."""
+    """Explain the cost of PLAN, what limits it and what would help; or why OP is on its chip."""
     from go_opt import api
     from go_opt.model.codecs.plan_json import load_plan
     from go_opt.report.progress import announce_compilation
@@ -126,7 +126,7 @@ def explain(
 
 
 def _graph(path: Path, plan: Plan, model: str | None) -> Graph:
-    """The model that was given, or the one that the plan says it is of."""
+    """Loads the given model, or the model that the plan names."""
     from go_opt import api
 
     if model is not None:

@@ -1,4 +1,4 @@
-"""Ctrl-C during a search or a training: stop and keep what was reached. Elsewhere it ends the process."""
+"""Ctrl-C during a search or training stops and keeps the result; elsewhere it ends the process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STDERR: Final = 2
 
 @contextmanager
 def interrupts_raised() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt, for the block to keep what it has."""
+    """Ctrl-C raises KeyboardInterrupt in the block, so that the block can keep its results."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -26,10 +26,10 @@ def interrupts_raised() -> Iterator[None]:
 
 
 class InterruptAsks:
-    """Once there is a plan, Ctrl-C asks the search to stop instead of ending it in the middle.
+    """Once there is a plan, Ctrl-C requests that the search stop instead of aborting it.
 
-    Compiled libraries may swallow an exception, or turn it into one of their own. Before
-    the first plan, and when pressed once more, it does what it did outside of the block.
+    Compiled libraries may swallow an exception or replace it by their own. Before the first plan,
+    and on a second Ctrl-C, the previous handler runs.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class InterruptAsks:
         signal.signal(signal.SIGINT, self._before)
 
     def on_step(self, step: Step) -> None:
-        """Note whether there is a plan."""
+        """Record whether there is a plan."""
         self._has_plan = math.isfinite(step.best_s)
 
     def is_asked(self) -> bool:
@@ -60,10 +60,10 @@ class InterruptAsks:
 
 
 class StopOnSignals:
-    """Ctrl-C and SIGTERM ask a training to stop after its running step; a second one stops it at once."""
+    """Ctrl-C or SIGTERM stops training after the running step; a second signal stops it at once."""
 
     def __init__(self) -> None:
-        self.signal_number: int | None = None  # the one that came
+        self.signal_number: int | None = None  # the received signal
 
     def __enter__(self) -> StopOnSignals:
         self._before = {
@@ -85,5 +85,5 @@ class StopOnSignals:
         if self.signal_number is not None:
             raise KeyboardInterrupt
         self.signal_number = signal_number
-        # Not by print: the signal may have come in the middle of one.
+        # Not with print: the signal may have interrupted a print.
         os.write(_STDERR, b"stopping after this step; once more stops at once.\n")

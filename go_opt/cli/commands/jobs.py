@@ -1,4 +1,4 @@
-"""Training jobs of a service: ``jobs list|get|wait|cancel|delete``, and how to start one."""
+"""Training jobs of a service: ``jobs list|get|wait|cancel|delete``, and starting a job."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="As list and p
 @jobs_app.command("list")
 @with_options
 def list_jobs(connection: Connection, as_json: JsonOption = False) -> None:
-    """Name the jobs, done ones too, and say how far they are."""
+    """List all jobs, including finished ones, with their progress."""
     from go_opt.report.jobs import job_to_dict, jobs_table
 
     with connection.client() as client:
@@ -53,7 +53,7 @@ def list_jobs(connection: Connection, as_json: JsonOption = False) -> None:
 @jobs_app.command("get")
 @with_options
 def get_job(name: NameArgument, connection: Connection, as_json: JsonOption = False) -> None:
-    """Say how far a job is."""
+    """Show the progress of a job."""
     from go_opt.report.jobs import job_lines, job_to_dict
 
     with connection.client() as client:
@@ -91,7 +91,7 @@ def wait_for_job(
 @jobs_app.command("cancel")
 @with_options
 def cancel_job(name: NameArgument, connection: Connection) -> None:
-    """Ask a job to end; the policy as far as it was trained is kept."""
+    """Stop a job; the policy trained so far is kept."""
     with connection.client() as client:
         client.operation(name).cancel()
 
@@ -99,14 +99,14 @@ def cancel_job(name: NameArgument, connection: Connection) -> None:
 @jobs_app.command("delete")
 @with_options
 def delete_job(name: NameArgument, connection: Connection) -> None:
-    """Forget a job that is done, and its policy."""
+    """Delete a finished job and its policy."""
     with connection.client() as client:
         client.operation(name).delete()
 
 
 @dataclass(frozen=True)
 class JobOptions:
-    """How a training is made a job of a service, and what is printed of it."""
+    """Options of a training job at a service, and of its output."""
 
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="With --server: what the policy is called there.")
@@ -120,7 +120,7 @@ class JobOptions:
 
 
 def submit(connection: Connection, job: JobOptions, start: Callable[[Client], Operation]) -> None:
-    """Start a job and print its name; follow it to its end where asked to."""
+    """Start a job and print its name; with ``--wait``, follow the job to its end."""
     from go_opt.report.jobs import job_to_dict
 
     with connection.client() as client:
@@ -135,7 +135,7 @@ def submit(connection: Connection, job: JobOptions, start: Callable[[Client], Op
 
 
 def name_at_service(context: typer.Context, job: JobOptions) -> str:
-    """The policy's name; raises where options of a run on this machine are given."""
+    """The policy's name; raises if options of a run on this machine are given."""
     _refuse_given(context, _OF_THIS_MACHINE, "is of a training on this machine, not at a service")
     if job.name is None:
         raise InvalidInputError("--server needs --name, what the policy is called there.", field="name")
@@ -143,7 +143,7 @@ def name_at_service(context: typer.Context, job: JobOptions) -> str:
 
 
 def folder_here(out: Path | None, context: typer.Context, connection: Connection) -> Path:
-    """The folder of the run; raises where options of a service are given."""
+    """The folder of the run; raises if options of a service are given."""
     connection.refuse_without_server()
     _refuse_given(context, ("name", "shared", "wait"), "needs --server")
     if out is None:
@@ -172,11 +172,11 @@ def _follow(operation: Operation, connection: Connection) -> JobResult:
             f"`go-opt jobs wait {operation.name} --server {server}` comes back to it.",
             err=True,
         )
-        sys.exit(INTERRUPTED)  # not by typer, which takes 130 for an interruption of its own
+        sys.exit(INTERRUPTED)  # not through typer, which treats 130 as its own interrupt
 
 
 def _refuse_given(context: typer.Context, names: Iterable[str], reason: str) -> None:
-    """Raise where one of the options is on the command line."""
+    """Raise if one of the options is on the command line."""
     for name in names:
         source: Any = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":

@@ -1,4 +1,4 @@
-"""The commands that list what ships: ``targets`` and ``zoo``."""
+"""The commands ``targets`` and ``zoo``, which list and show what ships."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GraphArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=zoo
 
 @targets_app.command("list")
 def list_targets(as_json: JsonOption = False) -> None:
-    """Name the targets with their chips, links and native type."""
+    """List the targets with their chips, links and native type."""
     from go_opt.env import load_target, target_names
 
     targets = [load_target(name) for name in target_names()]
@@ -62,7 +62,7 @@ def show_target(name: TargetArgument) -> None:
 
 @zoo_app.command("list")
 def list_zoo(as_json: JsonOption = False) -> None:
-    """Name the graphs with their sizes, and count the splits."""
+    """List the graphs with their sizes, and count the splits."""
     from go_opt.env import zoo_entries
 
     entries = zoo_entries()
@@ -115,7 +115,7 @@ def new_target(
 
     Figures: name, topology, chips, columns, native_dtype, matrix_flops_per_s, vector_flops_per_s,
     memory_bytes, memory_bytes_per_s, kernel_overhead_s, link_bytes_per_s, link_latency_s,
-    host_in_bytes_per_s, host_out_bytes_per_s, overlap. Those not given are marked as assumed.
+    host_in_bytes_per_s, host_out_bytes_per_s, overlap. Missing figures are marked as assumed.
     """
     from go_opt.cli.inputs.machine import machine_text
 
@@ -154,11 +154,11 @@ def _read(given: list[str]) -> dict[str, Answer]:
 
 
 def _ask(name: str) -> dict[str, Answer]:
-    """The figures that are answered; an answer that cannot be is asked for again."""
+    """Prompts for all figures and returns those answered; asks again after an invalid answer."""
     from go_opt.cli.inputs.machine import FIGURES, check_together
 
     answered: dict[str, Answer] = {}
-    known: dict[str, Answer] = {}  # with the defaults of those that are not
+    known: dict[str, Answer] = {}  # with defaults for the unanswered figures
     for one in FIGURES:
         if one.only_of not in ("", known.get("topology")):
             continue

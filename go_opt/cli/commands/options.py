@@ -1,4 +1,4 @@
-"""Options that several commands share, and dataclasses of options as parameters of a command."""
+"""Options that several commands share, and support for dataclasses of options."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from go_opt.solver.problem.user_constraints import UserConstraint
 
 TOKEN_VARIABLE: Final = "GO_OPT_TOKEN"
-_MAX_TOKEN_BYTES: Final = 10_000  # who gives a larger file has mistaken it
+_MAX_TOKEN_BYTES: Final = 10_000  # a larger file is not a token file
 ZOO_PREFIX: Final = "zoo:"
 
 
 def targets_named(incomplete: str) -> list[str]:
-    """Targets that ship, and files."""
+    """Completes shipped targets and target files."""
     from go_opt.env import target_names
 
     return [*(name for name in target_names() if name.startswith(incomplete)), *_files(incomplete, ".toml")]
 
 
 def models_named(incomplete: str) -> list[str]:
-    """Graphs of the zoo, and files."""
+    """Completes zoo graphs and model files."""
     names = [f"{ZOO_PREFIX}{name}" for name in zoo_named("")]
     return [
         *(name for name in names if name.startswith(incomplete)),
@@ -42,14 +42,14 @@ def models_named(incomplete: str) -> list[str]:
 
 
 def zoo_named(incomplete: str) -> list[str]:
-    """Graphs of the zoo by name."""
+    """Completes names of zoo graphs."""
     from go_opt.env import zoo_entries
 
     return [entry.name for entry in zoo_entries() if entry.name.startswith(incomplete)]
 
 
 def _files(incomplete: str, *suffixes: str) -> list[str]:
-    """Files of these kinds, and folders that may hold some."""
+    """Files with these suffixes, and folders."""
     folder, _, start = incomplete.rpartition("/")
     before = f"{folder}/" if "/" in incomplete else ""
     try:
@@ -105,7 +105,7 @@ PlanObjectiveOption = Annotated[
 
 @dataclass(frozen=True)
 class Connection:
-    """Which service to ask, and how."""
+    """The service to use, and the credentials for it."""
 
     server: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Ask a go-opt service.")] = None
     tls: Annotated[bool, typer.Option("--tls", help="Encrypt; trust public certificate authorities.")] = False
@@ -120,7 +120,7 @@ class Connection:
     ] = None
 
     def client(self) -> Client:
-        """A connection to the service; by default to that of this machine."""
+        """A client of the service; by default the service on this machine."""
         from go_opt.service.client.client import Client
         from go_opt.service.transport.credentials import Credentials
 
@@ -128,7 +128,7 @@ class Connection:
         return Client(self.server or DEFAULT_ADDRESS, credentials=credentials)
 
     def refuse_without_server(self) -> None:
-        """Raise where options of a service are given and no service is."""
+        """Raise if options of a service are given without a service."""
         if self.server is not None:
             return
         for field in fields(self):
@@ -152,7 +152,7 @@ class Connection:
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for each field of its parameters that are dataclasses."""
+    """Turns each field of a command's dataclass parameters into an option."""
     own = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in own.items() if is_dataclass(kind)}
 
@@ -164,7 +164,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         }
         command(**given, **made)
 
-    parameters: list[inspect.Parameter] = []  # typer reads options off the signature
+    parameters: list[inspect.Parameter] = []  # typer reads options from the signature
     for parameter in inspect.signature(command).parameters.values():
         if parameter.name not in groups:
             parameters.append(_by_keyword(parameter.name, own[parameter.name], parameter.default))
@@ -178,7 +178,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def read_constraints(path: Path | None) -> tuple[UserConstraint, ...]:
-    """Those of the file, where one is given."""
+    """The constraints of the file, if one is given."""
     from go_opt.constraint_file import load_constraints
 
     return () if path is None else load_constraints(path)

@@ -1,4 +1,4 @@
-"""The commands that make and judge plans: ``optimize``, ``evaluate``, ``verify``."""
+"""The commands that make and judge plans: ``optimize``, ``evaluate``, ``verify``, ``diff``."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def optimize(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Find a plan for MODEL and say how far from the best possible it can be."""
+    """Find a plan for MODEL and bound its distance from the optimum."""
     from go_opt import api
     from go_opt.env.copies.splits import planned_graph
     from go_opt.env.target import PAPER
@@ -170,7 +170,7 @@ def verify(
     costs: CostsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check PLAN for MODEL against every constraint; exit code 3 where it breaks one."""
+    """Check PLAN for MODEL against every constraint; exit code 3 if it breaks one."""
     from go_opt import api
     from go_opt.result_json import violations_to_dict
 
@@ -197,7 +197,7 @@ def diff(
     costs: CostsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what differs between two plans of a model, or of two versions of it."""
+    """Show the differences between two plans of a model, or of two versions of a model."""
     from dataclasses import asdict
 
     from go_opt import api
@@ -224,16 +224,16 @@ def _broken(violations: list[Violation]) -> list[str]:
 
 
 def objective_of(plan: Path) -> Objective:
-    """What the plan of a file was made for, as far as the file says."""
+    """The objective that a plan file states; ``throughput`` by default."""
     data = read_json(plan, "plan file", PlanError)
     return "latency" if isinstance(data, dict) and data.get("objective") == "latency" else "throughput"
 
 
 def check_writable(out: Path | None, option: str = "--out") -> None:
-    """Fail before the search, not after it."""
+    """Raise if ``out`` cannot be written; called before the work, so that no result is lost."""
     if out is None:
         return
-    # os.path answers False where a Path raises: a name too long, a null byte.
+    # os.path returns False for a too long name or a null byte, where Path raises.
     folder = os.path.dirname(os.path.abspath(out))
     written = out if os.path.exists(out) and not os.path.isfile(out) else folder
     if not os.path.isdir(folder):
@@ -262,7 +262,7 @@ def _show_result(
 
 
 def _hint(graph: Graph, target: Target, result: OptimizeResult, options: dict[str, Any]) -> str:
-    """What may gain where an output that must be joined is in the way of a split."""
+    """A hint to use ``--output-parts``, if an output that must be joined prevents a split."""
     from go_opt.result import Request
     from go_opt.search.splits.ways import outputs_in_parts
 

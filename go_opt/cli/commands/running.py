@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Values:
-    """What goes in and what comes out."""
+    """Inputs and outputs of a run."""
 
     seed: Annotated[int, typer.Option(help="Draws the inputs.")] = 0
     inputs: Annotated[
@@ -88,7 +88,7 @@ def run(
         serve_environment(MeasuredMachine(model, inferences, values.seed, links), str(serve))
         return
     check_writable(values.outputs, "--outputs")
-    with interrupts_raised():  # so that no process is left
+    with interrupts_raised():  # so that no process stays behind
         result = run_plan(
             model,
             plan,
@@ -133,7 +133,7 @@ def export(
     from go_opt.run.export.torch_export import export_torch
 
     announce_compilation()
-    with interrupts_raised():  # so that nothing half written is left
+    with interrupts_raised():  # so that no partial output stays behind
         if model.endswith(".pt2"):
             chosen = formats or ["split-spec", "device-map"]
             split = export_torch(
@@ -179,7 +179,7 @@ def profile(
     for path in (out, costs):
         check_writable(path)
     announce_compilation()
-    with interrupts_raised():  # so that no folder of segments is left
+    with interrupts_raised():  # so that no folder of segments stays behind
         found = measure(
             model, out, costs, chips=chips, seconds=seconds, seed=seed, dims=parse_dims(dim or [])
         )
@@ -204,7 +204,7 @@ def _share(error: float) -> str:
 
 @dataclass(frozen=True)
 class Machine:
-    """What measures plans."""
+    """The machine that measures plans."""
 
     simulator: Annotated[
         Path | None, typer.Option(metavar="TARGET", help="The simulator of this target stands for it.")
@@ -215,7 +215,7 @@ class Machine:
     run: Annotated[bool, typer.Option("--run", help="Processes of ONNX Runtime on this machine.")] = False
 
     def opened(self, model: str, on: Target) -> tuple[Environment, Target, str]:
-        """What answers, the target it is asked for, and its name in the file of samples."""
+        """The environment, the target to pass to it, and its name in the samples file."""
         from go_opt import api
 
         if (self.simulator is not None) + (self.environment is not None) + self.run != 1:
@@ -231,7 +231,7 @@ class Machine:
         if self.environment is not None:
             from go_opt.service.environment.remote_environment import RemoteEnvironment
 
-            # Without its address, for it may move to another.
+            # Without the address, because the service may move.
             return RemoteEnvironment(self.environment).connect(), on, "environment"
         from go_opt.hardware import HardwareEnvironment
         from go_opt.run.profiling.measured_machine import MeasuredMachine

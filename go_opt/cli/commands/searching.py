@@ -1,4 +1,4 @@
-"""A search as people watch it, in this process or at a service; Ctrl-C keeps the best plan so far."""
+"""A search with progress output, here or at a service; Ctrl-C keeps the best plan so far."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Search:
-    """What is asked of a search."""
+    """Options of a search."""
 
     objective: Annotated[Objective, typer.Option(help="Interval, or time of one sample.")] = "throughput"
     budget: Annotated[
@@ -54,7 +54,7 @@ class Search:
     ] = None
 
     def keywords(self) -> dict[str, Any]:
-        """Those of :func:`go_opt.optimize`."""
+        """The keyword arguments of :func:`go_opt.optimize`."""
         latency = self.max_latency
         return {
             "objective": self.objective,
@@ -76,7 +76,7 @@ class Search:
 
 @dataclass(frozen=True)
 class SizedSearch(Search):
-    """A search, or one for the smallest package that is fast enough."""
+    """Options of a search, or of a search for the fewest chips that are fast enough."""
 
     fewest_chips: Annotated[
         bool,
@@ -87,7 +87,7 @@ class SizedSearch(Search):
     ] = None
 
     def rate_per_s(self) -> float | None:
-        """What is asked of the fewest chips."""
+        """The requested rate, which needs ``--fewest-chips``; None if there is none."""
         if self.rate is None:
             return None
         if not self.fewest_chips:
@@ -98,7 +98,7 @@ class SizedSearch(Search):
 def fewest_chips_here(
     graph: Graph, target: Target, rate_per_s: float | None, options: dict[str, Any]
 ) -> FewestChips:
-    """The answer of this process; each number of chips that was searched is said on stderr."""
+    """Searches in this process; reports each searched number of chips on stderr."""
     from go_opt.api.chips import fewest_chips
     from go_opt.cli.commands.interrupt import InterruptAsks
     from go_opt.report.parts.chip_tables import count_line
@@ -124,7 +124,7 @@ def fewest_chips_here(
 def fewest_chips_there(
     connection: Connection, graph: Graph, target: str, rate_per_s: float | None, options: dict[str, Any]
 ) -> FewestChips:
-    """The service's answer; each number of chips that was searched is then said on stderr."""
+    """The service's answer; afterwards reports each searched number of chips on stderr."""
     from go_opt.report.parts.chip_tables import count_line
 
     with connection.client() as client:
@@ -135,7 +135,7 @@ def fewest_chips_there(
 
 
 def search_here(graph: Graph, target: Target, options: dict[str, Any]) -> OptimizeResult:
-    """The answer of this process."""
+    """Searches in this process."""
     from go_opt import api
     from go_opt.cli.commands.interrupt import InterruptAsks
     from go_opt.report.progress import SearchProgress, announce_compilation

@@ -1,4 +1,4 @@
-"""The command that serves: ``serve``."""
+"""The command ``serve``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Observation:
-    """What is told of the service."""
+    """Metrics, logs and traces of the service."""
 
     metrics: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Prometheus metrics. [default: none]")
@@ -54,7 +54,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class Jobs:
-    """Which training jobs the service takes."""
+    """Which training jobs the service accepts."""
 
     data_dir: Annotated[
         Path | None,

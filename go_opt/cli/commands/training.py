@@ -1,4 +1,4 @@
-"""The commands that train: ``pretrain`` and ``finetune``."""
+"""The training commands ``pretrain`` and ``finetune``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WorkersOption = Annotated[
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained, wherever that is."""
+    """Options of training, both here and at a service."""
 
     target: TargetOption = "mcm-6x6"
     seed: Annotated[int, typer.Option(help="Same seed, same policy.")] = 0
@@ -60,7 +60,7 @@ class Training:
     ] = None
 
     def keywords(self) -> dict[str, Any]:
-        """Those of :func:`go_opt.pretrain` and :func:`go_opt.finetune`."""
+        """Keyword arguments of :func:`go_opt.pretrain` and :func:`go_opt.finetune`."""
         return {
             "target": self.target,
             "seed": self.seed,
@@ -71,7 +71,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Graphs:
-    """What a policy for many graphs is trained on."""
+    """The graphs on which a policy is pretrained."""
 
     graph: Annotated[
         list[str] | None, typer.Option(metavar="MODEL", help="Learn from this graph (repeat).")
@@ -80,7 +80,7 @@ class Graphs:
     most_ops: Annotated[int, typer.Option(help="Ops of the largest graphs to learn from.")] = 512
 
     def keywords(self) -> dict[str, Any]:
-        """Those of :func:`go_opt.pretrain`."""
+        """Keyword arguments of :func:`go_opt.pretrain`."""
         return {
             "graphs": self.graph or [],
             "generated_share": self.generated_share,
@@ -90,7 +90,7 @@ class Graphs:
 
 @dataclass(frozen=True)
 class Hosts:
-    """How the steps of a run are computed on this machine and others."""
+    """How the steps of a run are distributed over hosts."""
 
     graphs_per_step: Annotated[int, typer.Option(help="A multiple of the devices of all hosts.")] = 4
     coordinator: Annotated[
@@ -100,7 +100,7 @@ class Hosts:
     host: Annotated[int | None, typer.Option(help="Number of this host, from 0.")] = None
 
     def join(self) -> bool:
-        """Whether this host is the first, which writes and speaks; JAX must not be in use yet."""
+        """Joins the run; True on host 0, which writes and reports. Call this before any use of JAX."""
         coordinator, hosts, host = self.coordinator, self.hosts, self.host
         if coordinator is None and hosts is None and host is None:
             return True
@@ -170,7 +170,7 @@ def finetune(
     samples: SamplesOption = 200,
     workers: WorkersOption = 1,
 ) -> None:
-    """Make a policy better on MODEL, and keep the best plan met on the way."""
+    """Train a policy further on MODEL, and keep the best plan found."""
     from go_opt import api
 
     options = {"samples": samples, **training.keywords()}
@@ -198,7 +198,7 @@ def finetune(
 
 
 def _run(train: Callable[..., TrainingResult], *, as_json: bool, is_first: bool, of_one_graph: bool) -> None:
-    """Train until the end or a signal, and say what there is; the first host speaks for all."""
+    """Train until the end or a signal, and print the result on host 0."""
     from go_opt.report.progress import announce_compilation
     from go_opt.report.training_progress import TrainingProgress, print_trained, trained_to_dict
 
@@ -206,7 +206,7 @@ def _run(train: Callable[..., TrainingResult], *, as_json: bool, is_first: bool,
     progress = TrainingProgress(of_one_graph=of_one_graph, is_quiet=not is_first)
     with StopOnSignals() as stop:
 
-        def should_stop() -> bool:  # asked before every step, so not of a run that is complete
+        def should_stop() -> bool:  # called before every step, so never for a complete run
             if not stop.is_asked():
                 progress.on_start()
             return stop.is_asked()
@@ -229,5 +229,5 @@ def _run(train: Callable[..., TrainingResult], *, as_json: bool, is_first: bool,
 
 
 def _exit(stop: StopOnSignals) -> NoReturn:
-    """Not by typer, which takes 130 for an interruption of its own."""
+    """Exit, but not through typer, which treats 130 as its own interrupt."""
     sys.exit(SIGNALLED + (stop.signal_number or signal.SIGINT))

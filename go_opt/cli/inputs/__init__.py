@@ -1,1 +1,1 @@
-"""What commands read."""
+"""Reads the inputs of commands."""

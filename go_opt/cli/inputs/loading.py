@@ -1,4 +1,4 @@
-"""What commands are given: models, plans for them, and splits to begin with."""
+"""Loads the inputs of commands: models, plans for them, and starting placements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BINDING: Final = re.compile(r"([^=]+)=(-?[0-9]{1,20})")
 
 @dataclass(frozen=True)
 class Loading:
-    """How a model is read."""
+    """Options for loading a model."""
 
     precision: Annotated[
         Literal["native", "as-is"], typer.Option(help="Cost floats in the target's type, or as they are.")
@@ -44,7 +44,7 @@ class Loading:
 
 @dataclass(frozen=True)
 class Beginning(Loading):
-    """A model, and what a search for it begins with."""
+    """Options for a model and the starting plan of a search."""
 
     start: Annotated[
         Path | None, typer.Option(metavar="PLAN", help="Begin with this plan; ops are matched by name.")
@@ -52,7 +52,7 @@ class Beginning(Loading):
     placement: PlacementOption = None
 
     def start_of(self, graph: Graph) -> Start | None:
-        """The decisions for ops of ``graph``; says on stderr for how many there are any."""
+        """The starting decisions for ops of ``graph``; reports the number of matched ops on stderr."""
         from go_opt.model.codecs.start_files import load_placement, load_start
 
         if self.start is not None and self.placement is not None:
@@ -74,7 +74,7 @@ class Beginning(Loading):
 
 @dataclass(frozen=True)
 class Judged(Loading):
-    """A plan file, or a split as it stands."""
+    """A plan file, or a placement that is evaluated unchanged."""
 
     plan: Annotated[Path | None, typer.Argument(metavar="PLAN", help="A plan written by --out.")] = None
     placement: PlacementOption = None
@@ -100,7 +100,7 @@ class Judged(Loading):
 def load_with_plan(
     model: str, plan: Path, target: str | None, costs: Path | None
 ) -> tuple[Graph, Target, Plan]:
-    """The plan first: it carries the bindings and the target the model was planned with."""
+    """Loads the plan first, because it has the model's dimension bindings and target."""
     from go_opt import api
     from go_opt.env.copies.splits import planned_graph
     from go_opt.model.codecs.plan_json import load_plan
@@ -114,10 +114,10 @@ def load_with_plan(
 
 
 def with_costs(graph: Graph, target: Target, costs: Path | None, plan: Path | None = None) -> Graph:
-    """The graph with the measured costs of a file, where one is given; says on stderr how much they cover.
+    """The graph with the measured costs of a file, if given; reports their coverage on stderr.
 
     Raises:
-      PlanError: the file of ``plan`` says that the plan was made with other costs, or with some.
+      PlanError: the plan file says that the plan was made with other costs, or with costs at all.
     """
     from go_opt.costs import check_remembered
     from go_opt.measured_costs import read_costs
@@ -132,7 +132,7 @@ def with_costs(graph: Graph, target: Target, costs: Path | None, plan: Path | No
 
 
 def parse_dims(bindings: list[str]) -> dict[str, int]:
-    """Values of symbolic dimensions from ``NAME=VALUE``."""
+    """Parses ``NAME=VALUE`` bindings of symbolic dimensions."""
     dims = {}
     for binding in bindings:
         match = _BINDING.fullmatch(binding)

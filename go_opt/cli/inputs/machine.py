@@ -1,4 +1,4 @@
-"""What has to be known of a machine to write it as a target: questions, checks, and the file."""
+"""Describes a machine as a target file: the questions, their checks, and the text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from go_opt.errors import InvalidInputError
 from go_opt.model.dtypes import DTYPES, dtype_code
 
 Answer = str | int | float | bool
-TOPOLOGIES: Final = ("all_to_all", "ring", "chain", "mesh2d", "host_star")  # `listed` is written by hand
+TOPOLOGIES: Final = ("all_to_all", "ring", "chain", "mesh2d", "host_star")  # not `listed`, written by hand
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Figure:
     key: str
     question: str
     default: str
-    read: Callable[[str, str], Answer]  # the answer and the key, to a value
-    only_of: str = ""  # a topology
+    read: Callable[[str, str], Answer]  # maps the answer and the key to a value
+    only_of: str = ""  # the only topology that has this figure; empty: all
 
     def value(self, answer: str) -> Answer:
-        """What an answer means.
+        """Parses an answer.
 
         Raises:
-          InvalidInputError: it cannot be; one sentence.
+          InvalidInputError: the answer is invalid; one sentence says why.
         """
         return self.read(answer.strip(), self.key)
 
@@ -104,10 +104,10 @@ FIGURES: Final = (
 
 
 def figure(key: str) -> Figure:
-    """The figure of a key.
+    """The figure with the given key.
 
     Raises:
-      InvalidInputError: there is none.
+      InvalidInputError: there is no such figure.
     """
     for one in FIGURES:
         if one.key == key:
@@ -118,7 +118,7 @@ def figure(key: str) -> Figure:
 
 
 def check_together(values: Mapping[str, Answer]) -> None:
-    """Raise where an answer does not go with those before it."""
+    """Raise if answers contradict each other."""
     topology, chips = values.get("topology"), int(values.get("chips", 1))
     if chips > MAX_ROUTED_CHIPS and topology not in ("ring", "chain"):
         raise InvalidInputError(
@@ -129,10 +129,10 @@ def check_together(values: Mapping[str, Answer]) -> None:
 
 
 def machine_text(given: Mapping[str, Answer], source: str) -> str:
-    """The target file of a machine; figures that are not given have their defaults, marked as assumed.
+    """The target file of a machine; missing figures get their defaults, marked as assumed.
 
     Raises:
-      InvalidInputError: figures do not go together.
+      InvalidInputError: figures contradict each other.
     """
     topology = given.get("topology", "all_to_all")
     figures = [one for one in FIGURES if one.only_of in ("", topology)]
@@ -186,7 +186,7 @@ def machine_text(given: Mapping[str, Answer], source: str) -> str:
 
 
 def _written(value: Answer) -> str:
-    """As people write it: 25e9, 4e-6."""
+    """Formats a value in engineering notation: 25e9, 4e-6."""
     if isinstance(value, float) and value:
         exponent = math.floor(math.log10(value)) // 3 * 3
         return f"{value / 10.0**exponent:.12g}e{exponent}" if exponent else f"{value:.12g}"

@@ -1,1 +1,1 @@
-"""How a call is admitted, counted, stopped and answered."""
+"""Admission, limits, cancellation and answers of calls."""

@@ -1,4 +1,4 @@
-"""Who may run now, who waits and who is refused: bounded, and fair between clients."""
+"""Decides which calls run, wait or are refused; bounded, and fair between clients."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from typing import Final
 
 from go_opt.errors import ExhaustedError, InvalidInputError, ServiceError
 
-_FIRST_SERVICE_S: Final = 1.0  # taken for granted before any call has run
-_NEWEST_SHARE: Final = 0.1  # of the last call in the running mean
+_FIRST_SERVICE_S: Final = 1.0  # assumed before any call has run
+_NEWEST_SHARE: Final = 0.1  # weight of the last call in the running mean
 _TURN: Final = 2
 _RETRY_RANGE_S: Final = (0.1, 60.0)
 
 
 @dataclass(frozen=True)
 class AdmissionLimits:
-    """How much may wait; a call beyond is refused at once."""
+    """Limits on waiting calls; a call beyond them is refused at once."""
 
     waiting: int = 256
     waiting_per_client: int = 64
-    waiting_bytes: int = 2**30  # of requests that were read and have not started
+    waiting_bytes: int = 2**30  # of requests that are read but not started
 
     @classmethod
     def of(cls, waiting: int) -> AdmissionLimits:
-        """The limits by the number of calls that may wait, a quarter of them of one client."""
+        """Limits for ``waiting`` calls in total, and a quarter of that for one client."""
         if waiting < 0:
             raise InvalidInputError(f"--max-waiting is {waiting}, must be 0 or more.", field="max_waiting")
         return cls(waiting, -(-waiting // 4))
 
 
 class _State(Enum):
-    READING = auto()  # its message is on the way; counted as waiting
+    READING = auto()  # its message is being read; counted as waiting
     WAITING = auto()
     RUNNING = auto()
     GONE = auto()
 
 
 class Admission:
-    """Slots for work, given to waiting calls one client after the other.
+    """Assigns slots to waiting calls, fairly between clients.
 
-    A free slot goes to the client with the fewest calls running; among equals, to the one
-    that was served longest ago. All methods belong to the thread of one event loop.
+    A free slot goes to the client with the fewest running calls; among equals, to the client
+    that was served longest ago. Call all methods from the thread of one event loop.
 
     Args:
       slots: calls that run at once.
@@ -63,7 +63,7 @@ class Admission:
         self.limits = limits or AdmissionLimits()
         self.clock = clock
         self.refused = 0
-        self.waiting = 0  # those whose request is still read included
+        self.waiting = 0  # includes calls whose request is still being read
         self.waiting_bytes = 0
         self.running = 0
         self._queues: dict[str, deque[Ticket]] = {}
@@ -75,16 +75,16 @@ class Admission:
         self._is_closed = False
 
     def ticket(self, client: str) -> Ticket:
-        """A place among those that wait.
+        """Takes a place in the queue.
 
         Raises:
-          ExhaustedError: no more calls may wait, of this client or at all.
+          ExhaustedError: the limit of waiting calls is reached, for this client or in total.
           ServiceError: the service is draining.
         """
         if self._is_closed:
             raise _draining()
         limits = self.limits
-        # Idle slots are as good as places in the queue.
+        # Idle slots count as places in the queue.
         if self._waiting_of[client] >= limits.waiting_per_client + self.slots - self.running:
             raise self._refusal(
                 f"{self._waiting_of[client]} calls of this client wait already, "
@@ -94,19 +94,19 @@ class Admission:
             raise self._full()
         self.waiting += 1
         self._waiting_of[client] += 1
-        # Who is new comes after all but the one served last; coming back often gains nothing.
+        # A new client comes after all clients but the one served last, so reconnecting gains nothing.
         self._last_turn.setdefault(client, self._turns - _TURN // 2)
         return Ticket(self, client)
 
     def close(self) -> None:
-        """Refuse what waits and what still comes; what runs goes on."""
+        """Refuse waiting and new calls; running calls continue."""
         self._is_closed = True
         for queue in list(self._queues.values()):
             for ticket in list(queue):
                 ticket.refuse(_draining())
 
     def _make_room(self, client: str) -> bool:
-        """Refuse the last call of the client with the most, if this one would still have fewer."""
+        """Refuse the last call of the client with the most waiting calls, if ``client`` still has fewer."""
         greediest = max(self._queues, key=self._waiting_of.__getitem__, default=client)
         if self._waiting_of[greediest] <= self._waiting_of[client] + 1:
             return False
@@ -116,7 +116,7 @@ class Admission:
     def _enqueue(self, ticket: Ticket) -> None:
         if self._is_closed:
             raise _draining()
-        # A single message may be as large as the transport lets through, whatever the limit.
+        # A single message may have any size that the transport allows, whatever the limit.
         if self.waiting_bytes and self.waiting_bytes + ticket.size_bytes > self.limits.waiting_bytes:
             raise self._refusal(
                 f"requests of {self.waiting_bytes} bytes wait already, "
@@ -160,7 +160,7 @@ class Admission:
         self._grant()
 
     def _decrement(self, counts: Counter[str], client: str) -> None:
-        """Clients come and go: those without calls leave nothing behind."""
+        """Decrement a client's count; forget clients without calls."""
         counts[client] -= 1
         if not counts[client]:
             del counts[client]
@@ -178,7 +178,7 @@ class Admission:
 
 
 class Ticket:
-    """One call's way through an :class:`Admission`; to be released whatever happens."""
+    """One call in an :class:`Admission`; the holder must always release it."""
 
     def __init__(self, admission: Admission, client: str) -> None:
         self.client = client
@@ -192,7 +192,7 @@ class Ticket:
         """Wait for a slot with a request of this size.
 
         Raises:
-          ExhaustedError: requests of too many bytes wait already.
+          ExhaustedError: the waiting requests have too many bytes.
           ServiceError: the service is draining.
         """
         self.size_bytes = size_bytes
@@ -201,17 +201,17 @@ class Ticket:
         await self._turn
 
     def start(self, now_s: float) -> None:
-        """The slot is this ticket's."""
+        """Give this ticket a slot."""
         self.state, self._start_s = _State.RUNNING, now_s
         self._settle(None)
 
     def refuse(self, error: ServiceError) -> None:
-        """It waits in vain."""
+        """End the wait with an error."""
         self.release()
         self._settle(error)
 
     def release(self) -> None:
-        """Give back what the ticket holds, a place or a slot; once more is no harm."""
+        """Give back the ticket's place or slot; repeated calls do nothing."""
         state, self.state = self.state, _State.GONE
         if state is _State.RUNNING:
             self._admission._finish(self.client, self._admission.clock() - self._start_s)
@@ -221,7 +221,7 @@ class Ticket:
             self._admission._leave_waiting(self.client)
 
     def _settle(self, error: ServiceError | None) -> None:
-        if self._turn is None or self._turn.done():  # its caller left in this very moment
+        if self._turn is None or self._turn.done():  # its caller has just left
             return
         if error is None:
             self._turn.set_result(None)

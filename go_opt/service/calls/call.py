@@ -1,4 +1,4 @@
-"""One call of a service, and how it went."""
+"""One call of a service, and its outcome."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import grpc
 
 
 class Stop(threading.Event):
-    """Tells work to end."""
+    """Signals that a call should end."""
 
-    # Until the process of a search that does not end is ended: one that nobody waits for takes the
-    # place of others, and with two polls its place is free 100 ms after its caller left.
+    # After this time a search that does not stop is killed, because it blocks a slot although nobody
+    # waits for it. With two polls, the slot is free 100 ms after the caller left.
     grace_s = 0.08
 
     def set_within(self, grace_s: float) -> None:
-        """End, with this long to answer what there is: the caller still waits."""
+        """Stop, but allow this long to answer with the best plan: the caller still waits."""
         self.grace_s = grace_s
         self.set()
 
@@ -29,17 +29,17 @@ class Call:
     """One open call, shared by the event loop and the thread that works on it."""
 
     method: str  # "go_opt.v1.Optimizer/Optimize"
-    client: str  # token's or certificate's name, else the peer's host: what fairness counts
-    request_id: str  # of the caller, or made
+    client: str  # token's or certificate's name, else the peer's host; the unit of fairness
+    request_id: str  # from the caller, or generated
     deadline_s: float | None  # on the monotonic clock
-    owner: str = ""  # token's or certificate's name: whose jobs these are; empty: of nobody named
-    # Set where nobody waits any longer, or the service stops.
+    owner: str = ""  # token's or certificate's name, which owns jobs; empty: unnamed
+    # Set when nobody waits any longer, or the service stops.
     stop: Stop = field(default_factory=Stop)
 
 
 @dataclass
 class Outcome:
-    """How a call went, for those who watch."""
+    """The outcome of a call, for observers."""
 
     code: grpc.StatusCode = grpc.StatusCode.OK
     message: str = ""
@@ -51,19 +51,19 @@ class Outcome:
 
 
 class Observer(Protocol):
-    """Watches calls, from the event loop: metrics, the log, traces."""
+    """Observes calls for metrics, the log and traces; called from the event loop."""
 
     def started(self, call: Call, metadata: Mapping[str, str | bytes]) -> None:
-        """A call came in; nothing of it is read yet."""
+        """A call arrived; its request is not read yet."""
 
     def finished(self, call: Call, outcome: Outcome) -> None:
-        """Its status is known."""
+        """The call has its status."""
 
 
 class ServiceMetric(NamedTuple):
-    """A gauge or counter of a service: sessions open, jobs running."""
+    """A gauge or counter of a service, such as open sessions or running jobs."""
 
     name: str  # of the metric, without "go_opt_"
     help: str  # one sentence
-    read: Callable[[], float]  # called from any thread, at once
+    read: Callable[[], float]  # called from any thread; must not block
     is_total: bool = False  # only ever grows

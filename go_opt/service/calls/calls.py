@@ -1,10 +1,10 @@
-"""The asynchronous front of all services: plain functions on bytes as gRPC methods.
+"""The asynchronous front end of all services: serves plain functions on bytes as gRPC methods.
 
-Services write synchronous functions; here they become ``grpc.aio`` methods that work in
-threads, so that the event loop never waits. Messages are parsed in those threads and not
-by gRPC, which would stand still for a large graph, and answer bytes that are no message
-with UNKNOWN. Every method is served as a stream of requests, also one that takes a single
-message: only so is a call refused before its message is read into memory.
+Services provide synchronous functions. This module runs them in threads as ``grpc.aio`` methods,
+so that the event loop never blocks. The threads also parse the messages. gRPC itself would
+block the event loop on a large graph, and answer malformed bytes with UNKNOWN. Every method is
+served as a stream of requests, even for a single message, so that a call can be refused before
+its message is read into memory.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Emit = Callable[[Message], None]
 
 @dataclass(frozen=True)
 class Method:
-    """A method of a service: a function of the bytes of a request and its call, of one of these kinds:
+    """A method of a service: a function of a request's bytes and its call, of one of these kinds:
 
-    ``search``   one request, one answer; as many at once as there are workers, others wait in turn
-    ``quick``    one request, one answer within milliseconds; never behind a search
-    ``updates``  as ``search``, but sends what ``work(data, call, emit)`` emits, and last what it returns; a
-                 slow reader misses emitted messages, never the last
-    ``batches``  a stream of requests, each answered once and in order; the next is not read before the last
-                 is answered, so a caller that sends faster fills its own buffers
-    ``poll``     one request, one answer of a coroutine that may wait long; UNAVAILABLE in a drain
+    ``search``   one request, one answer; runs on a worker, or waits for one
+    ``quick``    one request, one answer within milliseconds; never waits for a search
+    ``updates``  as ``search``, but sends what ``work(data, call, emit)`` emits, and finally its return
+                 value; a slow reader may miss emitted messages, but never the last
+    ``batches``  a stream of requests, each answered once and in order; a request is read only after the
+                 last one is answered, so a faster caller fills its own buffers
+    ``poll``     one request, one answer from a coroutine that may wait long; UNAVAILABLE in a drain
     """
 
     kind: Literal["search", "quick", "updates", "batches", "poll"]
@@ -56,31 +56,31 @@ class Service(ABC):
 
     @abstractmethod
     def methods(self) -> Mapping[str, Method]:
-        """What it serves, by name."""
+        """The methods of the service by name."""
 
     def is_ready(self) -> bool:
-        """Whether it has loaded what it needs; asked from the event loop, so it answers at once."""
+        """Whether the service has loaded; must not block, because the event loop calls it."""
         return True
 
     def metrics(self) -> Sequence[ServiceMetric]:
-        """What it measures."""
+        """The metrics of the service."""
         return ()
 
     async def drain(self) -> None:  # noqa: B027
-        """End what it does besides its calls within 3 s; these are drained meanwhile."""
+        """End all work other than calls within 3 s; calls drain at the same time."""
 
     def close(self) -> None:  # noqa: B027
-        """Free what it holds; no call comes any more."""
+        """Free all resources; no more calls arrive."""
 
 
 class Calls:
-    """Serves methods, and leads every call from its arrival to its status.
+    """Serves methods and handles every call from its arrival to its status.
 
     Args:
-      workers: searches that run at once, and batches.
-      limits: of calls that wait for one of the workers.
-      name_of: the name that who calls has proven, by the context of the call; empty: none.
-      observers: told of every call.
+      workers: searches that run at once; as many batches also run at once.
+      limits: limits on calls that wait for a worker.
+      name_of: maps a call's context to the caller's authenticated name; empty: none.
+      observers: notified of every call.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Calls:
         self._open = OpenCalls(name_of, observers)
 
     def register(self, service: Service) -> grpc.GenericRpcHandler:
-        """What a ``grpc.aio`` server needs to serve the service."""
+        """The handler with which a ``grpc.aio`` server serves the service."""
         serves: Mapping[str, Callable[..., Awaitable[bytes | None]]] = {
             "search": functools.partial(self._serve_one, self._searches),
             "quick": functools.partial(self._serve_one, self._quick),
@@ -119,7 +119,7 @@ class Calls:
         return grpc.method_handlers_generic_handler(service.name, handlers)
 
     def refusal(self, method: str, error: GoOptError) -> grpc.RpcMethodHandler:
-        """Ends a call of any kind with the error, without reading of it."""
+        """A handler that ends a call with the error without reading its request."""
 
         async def refuse(requests: _Requests, context: _Context) -> None:
             async def answer(call: Call, outcome: Outcome) -> None:
@@ -130,18 +130,18 @@ class Calls:
         return grpc.stream_stream_rpc_method_handler(refuse)
 
     async def drain(self, finish_s: float, stop_s: float) -> None:
-        """Refuse new and waiting calls; the others end within the time.
+        """Refuse new and waiting calls; let running calls end within the time.
 
         Args:
-          finish_s: how long calls may go on undisturbed.
-          stop_s: how long they then have to answer what they have.
+          finish_s: how long calls may continue undisturbed.
+          stop_s: how long they then have to answer with their best result.
         """
         for lane in self.lanes:
             lane.admission.close()
         await self._open.drain(finish_s, stop_s)
 
     def close(self) -> None:
-        """Drop what has not started."""
+        """Drop calls that have not started."""
         for lane in self.lanes:
             lane.close()
 
@@ -168,7 +168,7 @@ class Calls:
             def on_done(running: asyncio.Task[bytes]) -> None:
                 updates.finish()
                 if not running.cancelled():
-                    running.exception()  # where the reader has left nobody else asks for it
+                    running.exception()  # retrieve it, because nobody else does if the reader left
 
             def worked(data: bytes, call: Call) -> Message:
                 return work(data, call, updates.emit)
@@ -183,7 +183,7 @@ class Calls:
                 await _send(context, await running, outcome)
             finally:
                 running.cancel()
-                del running  # an error in it would hold this frame, and the request
+                del running  # its error would keep this frame and the request alive
 
         await self._open.lead(method, context, answer)
 
@@ -214,13 +214,13 @@ class Calls:
 
 
 def _messages(requests: _Requests) -> AbstractAsyncContextManager[AsyncGenerator[bytes, None]]:
-    """The messages of a call; closed, for gRPC keeps the last until garbage is collected."""
+    """The messages of a call; closed, because gRPC keeps the last message until garbage collection."""
     generator: Any = aiter(requests)
     return aclosing(generator)
 
 
 async def _only(requests: _Requests, outcome: Outcome) -> bytes:
-    """The one message of a request."""
+    """The single message of a request."""
     async with _messages(requests) as messages:
         async for data in messages:
             outcome.received_bytes = len(data)

@@ -1,4 +1,4 @@
-"""Threads for calls of one kind, with the queue before them."""
+"""The threads and the queue for calls of one kind."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _log = logging.getLogger(__name__)
 
 
 class DefectError(Exception):
-    """A call met a defect, which stands in the log."""
+    """A call hit a defect, which is in the log."""
 
 
 class Lane:
-    """Runs work in threads of its own, as :class:`Admission` lets it in."""
+    """Runs calls in its own threads, in the order of :class:`Admission`."""
 
     def __init__(self, name: str, threads: int, limits: AdmissionLimits | None) -> None:
         self.name = name
@@ -34,9 +34,9 @@ class Lane:
     async def run(
         self, call: Call, outcome: Outcome, read: Callable[[], Awaitable[bytes]], work: Work
     ) -> bytes:
-        """Read a request once there is a place for it, wait for a slot, work in a thread.
+        """Read a request once the queue has a place, wait for a slot, and work in a thread.
 
-        The slot is free again when the thread is done, even if nobody waits for it.
+        The slot becomes free when the thread is done, even if nobody waits for the answer.
         """
         loop = asyncio.get_running_loop()
         ticket = self.admission.ticket(call.client)
@@ -51,18 +51,18 @@ class Lane:
             raise
 
         def release(_: Future[bytes]) -> None:
-            with suppress(RuntimeError):  # the loop is gone, and with it who waits for the slot
+            with suppress(RuntimeError):  # the loop has ended, and with it all waiting calls
                 loop.call_soon_threadsafe(ticket.release)
 
         future.add_done_callback(release)
         try:
             return await asyncio.wrap_future(future)
         finally:
-            # An error in it would hold this frame, and the request, until garbage is collected.
+            # Its error would keep this frame and the request alive until garbage collection.
             del future
 
     def close(self) -> None:
-        """Drop what has not started; threads that run cannot be stopped."""
+        """Drop calls that have not started; running threads cannot be stopped."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -72,17 +72,17 @@ def _bytes_of(work: Work, data: bytes, call: Call) -> bytes:
     except GoOptError:
         raise
     except Exception:
-        # Logged here, since nobody may be left to take it.
+        # Logged here, because the caller may have left.
         _log.exception("call %s of %s failed.", call.request_id, call.method)
         raise DefectError from None
     return answer
 
 
 class Updates:
-    """An asynchronous iterator of the newest update; a slow reader misses older ones.
+    """An asynchronous iterator over the newest update; a slow reader misses older updates.
 
     Args:
-      loop: where it is read; :meth:`emit` is called from any thread.
+      loop: the reader's event loop; :meth:`emit` may be called from any thread.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -93,11 +93,11 @@ class Updates:
 
     def emit(self, message: Message) -> None:
         """Send the message, unless another follows before the reader takes it."""
-        with suppress(RuntimeError):  # the loop is gone, and so is the reader
+        with suppress(RuntimeError):  # the loop has ended, and with it the reader
             self._loop.call_soon_threadsafe(self._set, message.SerializeToString())
 
     def finish(self) -> None:
-        """Nothing more comes; called from the loop."""
+        """End the iteration; called from the loop."""
         self._is_finished = True
         self._changed.set()
 

@@ -1,4 +1,4 @@
-"""The port of a service: gRPC servers, one after the other where one breaks."""
+"""The port of a service; replaces a gRPC server that has stopped listening."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from go_opt.service.transport.credentials import MESSAGE_OPTIONS
 
 _OPTIONS: Final = (
     *MESSAGE_OPTIONS,
-    # With it on, a second service on a busy port would share its calls and not fail.
+    # With reuse on, a second service on a busy port would share its calls instead of failing.
     ("grpc.so_reuseport", 0),
-    # Clients ping while they wait for a search; by default that looks like an attack.
+    # Clients ping while they wait for a search; by default gRPC treats that as an attack.
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.max_ping_strikes", 0),
-    # A client whose machine vanished keeps its calls and their memory until it is missed.
+    # Without pings, the calls of a vanished client would keep their memory.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    # One connection holds so many calls; others of it wait at the client.
+    # Open calls per connection; further calls wait in the client.
     ("grpc.max_concurrent_streams", 1024),
-    # No greatest age of connections: a balancer would profit, but gRPC ends one by cutting
-    # off the calls that outlive a grace, and searches and sessions last as long as they like.
+    # No maximum connection age. It would help load balancers, but gRPC cuts off calls that outlive
+    # a grace period, and searches and sessions may last arbitrarily long.
 )
 _WATCH_S: Final = 0.1
 _ENDLESS_S: Final = 1e6
@@ -39,15 +39,15 @@ _log = logging.getLogger(__name__)
 
 
 class Listener:
-    """Listens as long as it is not stopped.
+    """Listens until it is stopped.
 
-    A request whose path is not UTF-8 makes ``grpc.aio`` give up: the server stops to
-    listen, for good, and lets open calls go on. Anyone who reaches the port can send one,
-    so another server then takes the port over. None may have registered methods: giving
-    up frees what gRPC's core still writes to for each of them.
+    A request whose path is not UTF-8 makes ``grpc.aio`` stop listening for good; open calls
+    continue. Anyone who reaches the port can send such a request, so a new server then takes over
+    the port. No server may have registered methods, because stopping frees memory to which gRPC's
+    core still writes for each of them.
 
     Args:
-      handlers: of all that is served.
+      handlers: the handlers of all services.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class Listener:
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listen; a port of 0 becomes the one that was taken."""
+        """Listen; replaces port 0 in the address by the actual port."""
         await self._listen()
         self._watching = asyncio.create_task(self._watch())
 
     async def stop(self, grace_s: float) -> None:
-        """Let nobody in, and cut off what is still open after the grace."""
+        """Refuse new calls, and cut off calls that are still open after ``grace_s``."""
         if self._watching is not None:
             self._watching.cancel()
             with suppress(asyncio.CancelledError):
@@ -106,14 +106,14 @@ class Listener:
         while True:
             try:
                 await self._listen()
-            except InvalidInputError:  # the port is not free yet
+            except InvalidInputError:  # the port is still busy
                 await asyncio.sleep(_WATCH_S)
             else:
                 break
 
 
 class ParsedRequests(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """The methods of a handler, with the requests parsed here."""
+    """Wraps a handler and parses its requests here instead of in gRPC."""
 
     def __init__(self, handler: grpc.GenericRpcHandler) -> None:
         self._handler = handler
@@ -122,7 +122,7 @@ class ParsedRequests(grpc.GenericRpcHandler):  # type: ignore[misc]
         method = self._handler.service(details)
         if method is None:
             return None
-        kind = method.request_deserializer.__self__  # it is FromString of the message's class
+        kind = method.request_deserializer.__self__  # the bound method FromString of the message class
 
         async def serve(requests: AsyncIterator[bytes], context: Any) -> None:
             async def messages() -> AsyncIterator[Any]:
@@ -140,7 +140,7 @@ class ParsedRequests(grpc.GenericRpcHandler):  # type: ignore[misc]
                 return
             async for message in messages():
                 if method.response_streaming:
-                    await method.unary_stream(message, context)  # which writes its answers
+                    await method.unary_stream(message, context)  # writes its own answers
                 else:
                     await context.write(await method.unary_unary(message, context))
 

@@ -1,4 +1,4 @@
-"""Calls from their arrival to their status, and the end of all of them in a drain."""
+"""Tracks calls from their arrival to their status, and ends them in a drain."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from go_opt.service.calls.lane import DefectError
 from go_opt.service.messages.errors import internal_status, status_from_error
 from go_opt.service.transport.credentials import REQUEST_ID_KEY, request_id
 
-# Slow readers, idle streams and long polls hold no thread, but memory.
+# Slow readers, idle streams and long polls use no thread, but they use memory.
 _MAX_OPEN: Final = 4096
 _MAX_OPEN_PER_CLIENT: Final = 1024
-_CLOCK_SLACK_S: Final = 0.01  # gRPC counts on another clock
+_CLOCK_SLACK_S: Final = 0.01  # gRPC uses another clock
 _Context = Any  # grpc.aio.ServicerContext; gRPC has no types
 _log = logging.getLogger(__name__)
 
 
 class OpenCalls:
-    """The calls that have no status yet.
+    """The calls without a status.
 
     Args:
-      name_of: the name that who calls has proven, by the context of the call; empty: none.
-      observers: told of every call.
+      name_of: maps a call's context to the caller's authenticated name; empty: none.
+      observers: notified of every call.
     """
 
     def __init__(self, name_of: Callable[[_Context], str], observers: Iterable[Observer]) -> None:
@@ -57,7 +57,7 @@ class OpenCalls:
         *,
         is_poll: bool = False,
     ) -> bytes | None:
-        """Answer a call, or end it with the status of what went wrong."""
+        """Answer a call, or end it with the status of its error."""
         metadata = dict(context.invocation_metadata() or ())
         outcome = Outcome()
         call = self._call(method, context, metadata, outcome.start_s)
@@ -77,7 +77,7 @@ class OpenCalls:
                 outcome.code = _why_cancelled(call)
                 raise
             status = status_from_error(ServiceError("the service stopped before the call was done."))
-        except grpc.aio.BaseError:  # the caller left while something was read or sent
+        except grpc.aio.BaseError:  # the caller left during a read or a send
             outcome.code = _why_cancelled(call)
             raise asyncio.CancelledError from None
         except DefectError:
@@ -96,13 +96,13 @@ class OpenCalls:
         raise AssertionError("abort raises.")
 
     async def drain(self, finish_s: float, stop_s: float) -> None:
-        """Refuse new calls, cut polls; others may finish, then are told to answer what they have."""
+        """Refuse new calls and cut off polls; other calls may finish, then must answer at once."""
         self._is_draining = True
         self._cut_off(self._polls)
         if await self._is_idle_within(finish_s):
             return
         for call in self._tasks:
-            call.stop.set_within(0.8 * stop_s)  # the rest is for the answer's way
+            call.stop.set_within(0.8 * stop_s)  # the rest is for sending the answer
         if not await self._is_idle_within(stop_s):
             _log.warning("%d calls were cut off by the end of the drain.", len(self._tasks))
             self._cut_off(self._tasks)
@@ -133,7 +133,7 @@ class OpenCalls:
 
     def _leave(self, call: Call) -> None:
         call.stop.set()
-        if self._tasks.pop(call, None) is None:  # it was refused
+        if self._tasks.pop(call, None) is None:  # the call was refused
             return
         self._of_client[call.client] -= 1
         if not self._of_client[call.client]:
@@ -155,16 +155,16 @@ class OpenCalls:
 
 
 def _status(error: Exception, call: Call) -> status_pb2.Status:
-    if isinstance(error, GoOptError) and type(error) is not GoOptError:  # the base says nothing
+    if isinstance(error, GoOptError) and type(error) is not GoOptError:  # the base class says nothing
         return status_from_error(error)
     _log.error("call %s of %s failed.", call.request_id, call.method, exc_info=error)
     return internal_status()
 
 
 def _let_go(error: BaseException) -> None:
-    """Empty the frames that an error came through.
+    """Clear the frames that an error passed through.
 
-    Futures and errors hold each other, and with them the request until garbage is collected.
+    Futures and errors reference each other, which keeps the request alive until garbage collection.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -173,12 +173,12 @@ def _let_go(error: BaseException) -> None:
 
 
 def _why_cancelled(call: Call) -> grpc.StatusCode:
-    """What the caller met; gRPC cancels a call in both cases."""
+    """The status that the caller saw; gRPC cancels a call in both cases."""
     is_late = call.deadline_s is not None and time.monotonic() > call.deadline_s - _CLOCK_SLACK_S
     return grpc.StatusCode.DEADLINE_EXCEEDED if is_late else grpc.StatusCode.CANCELLED
 
 
 def _peer_host(context: Any) -> str:
-    """The host of the caller, without the port, which changes with every connection."""
+    """The host of the caller, without the port, which differs for every connection."""
     scheme, _, place = unquote(context.peer()).partition(":")
     return place.rpartition(":")[0].strip("[]") if scheme in ("ipv4", "ipv6") else scheme

@@ -1,4 +1,4 @@
-"""Who may reach a service, and who may call it."""
+"""Controls who may reach a service, and who may call it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from go_opt.service.calls.calls import Calls
 from go_opt.service.transport.address import Address
 from go_opt.service.transport.credentials import server_credentials
 
-# Whoever probes a service has no token, and learns no more than whether it serves.
+# Health probes have no token, and learn only whether the service is serving.
 _OPEN_METHODS: Final = f"/{health.SERVICE_NAME}/"
 _UNKNOWN_METHOD: Final = "unknown"
 _SCHEME: Final = "bearer "
@@ -28,14 +28,14 @@ _LINE: Final = re.compile(r"(?P<client>[A-Za-z0-9._@-]{1,64})[ \t]+(?P<token>[!-
 
 @dataclass(frozen=True)
 class Security:
-    """What an operator asks for; the default is a service for this machine alone.
+    """The security settings of an operator; by default only this machine can reach the service.
 
     Args:
-      tls_cert: PEM file of the certificate and those up to its authority.
+      tls_cert: PEM file of the certificate chain.
       tls_key: PEM file of its key.
-      tls_client_ca: PEM file of authorities; only clients with a certificate of theirs connect.
-      tokens: file of lines ``CLIENT TOKEN``; only calls with one of them are answered.
-      insecure: allow an address that other machines reach without encryption.
+      tls_client_ca: PEM file of authorities; only clients with a certificate from them may connect.
+      tokens: file of lines ``CLIENT TOKEN``; only calls with one of these tokens are answered.
+      insecure: allow an address that other machines can reach without encryption.
     """
 
     tls_cert: Path | None = None
@@ -51,7 +51,7 @@ class Security:
             raise InvalidInputError("--tls-client-ca needs --tls-cert and --tls-key.", field="tls_client_ca")
 
     def check_address(self, address: Address) -> None:
-        """Raise where others could read what travels, or tokens, and nobody said they may."""
+        """Raise if other machines could reach the service unencrypted, unless ``insecure`` allows it."""
         if self.tls_cert is not None or self.insecure or address.is_loopback:
             return
         what = "tokens would travel unencrypted" if self.tokens else "the service would have no encryption"
@@ -62,7 +62,7 @@ class Security:
         )
 
     def check_plain_address(self, address: Address) -> None:
-        """Raise where others could read what is never encrypted: metrics."""
+        """Raise if other machines could read the metrics, which are never encrypted."""
         if not (self.insecure or address.is_loopback):
             raise InvalidInputError(
                 f"{address} can be reached from other machines and metrics are not encrypted; "
@@ -71,7 +71,7 @@ class Security:
             )
 
     def load(self) -> Guard:
-        """The files of this security, read and checked."""
+        """Reads and checks the files of these settings."""
         credentials = None
         if self.tls_cert is not None and self.tls_key is not None:
             credentials = server_credentials(self.tls_cert, self.tls_key, self.tls_client_ca)
@@ -80,13 +80,13 @@ class Security:
 
 @dataclass(frozen=True)
 class Guard:
-    """Security at work."""
+    """Loaded security settings."""
 
     credentials: grpc.ServerCredentials | None = None
     tokens: Tokens | None = None
 
     def listen(self, server: grpc.aio.Server, address: Address) -> int:
-        """Open the port for the server; gives its number."""
+        """Open the port for the server and return its number."""
         try:
             port: int
             if self.credentials is None:
@@ -98,7 +98,7 @@ class Guard:
         return port
 
     def name_of(self, context: Any) -> str:
-        """Token's name, else the certificate's common name or other names; empty without either."""
+        """The token's client name, else the certificate's common or alternative names, else empty."""
         if self.tokens is not None:
             client = self.tokens.client_of(context.invocation_metadata() or ())
             if client is not None:
@@ -112,7 +112,7 @@ class Guard:
 
 
 class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Refuses calls without a known token, before any message of theirs is read."""
+    """Refuses calls without a known token before their messages are read."""
 
     def __init__(self, tokens: Tokens, calls: Calls) -> None:
         self._tokens = tokens
@@ -127,7 +127,7 @@ class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         metadata: Iterable[tuple[str, str | bytes]] = details.invocation_metadata or ()
         if self._tokens.client_of(metadata) is not None:
             return handler
-        # What does not exist stays out of metrics, where each name would be kept for good.
+        # Unknown methods stay out of the metrics, which keep each label forever.
         method = details.method.removeprefix("/") if handler is not None else _UNKNOWN_METHOD
         return self._calls.refusal(
             method, UnauthenticatedError("the call has no token that this service knows.")
@@ -135,9 +135,9 @@ class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 
 class Tokens:
-    """The tokens of a file of lines ``CLIENT TOKEN``.
+    """The tokens of a file with lines ``CLIENT TOKEN``.
 
-    A client may have several tokens, so that one can be replaced without a gap.
+    A client may have several tokens, so that a token can be replaced without an outage.
     """
 
     def __init__(self, path: Path) -> None:
@@ -145,14 +145,14 @@ class Tokens:
         self._clients = self._read()
 
     def client_of(self, metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
-        """The client whose token the call carries; None where it carries none that is known."""
+        """The client whose token the call carries; None if the call carries no known token."""
         given = next((value for key, value in metadata if key == "authorization"), "")
         if not isinstance(given, str) or given[: len(_SCHEME)].lower() != _SCHEME:
             return None
         token = given[len(_SCHEME) :].strip().encode()
         found = None
         for known, client in self._clients:
-            # To the end of the list, so that the time taken tells nothing.
+            # Compare all tokens, so that the time reveals nothing.
             if hmac.compare_digest(known, token):
                 found = client
         return found
@@ -180,7 +180,7 @@ class Tokens:
             if not text or text.startswith("#"):
                 continue
             match = _LINE.fullmatch(text)
-            if match is None:  # the line itself is a secret
+            if match is None:  # the message must not show the line, which is secret
                 raise InvalidInputError(
                     f"--tokens: line {number} of {self._path} must be CLIENT TOKEN, "
                     "the token of 16 to 512 visible ASCII characters.",

@@ -1,1 +1,1 @@
-"""The client of the service."""
+"""Clients of the service."""

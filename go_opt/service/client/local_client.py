@@ -1,4 +1,4 @@
-"""A client whose services are objects of this process."""
+"""A client whose services run in this process."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from go_opt.service.workers.optimizer import LocalOptimizer
 
 
 class LocalClient(ServiceClient):
-    """The twin of :class:`go_opt.Client`: its methods, answers and errors, without a service.
+    """Has the methods, answers and errors of :class:`go_opt.Client`, without a remote service.
 
-    To be used in a ``with`` statement or closed. Training jobs run in processes of their own.
+    Use it in a ``with`` statement, or close it. Training jobs run in their own processes.
 
     Args:
-      folder: keeps the jobs and the policies they made, for one client at a time; a job that
-        was cut off goes on with the next. By default a temporary one, which goes with this.
+      folder: stores jobs and their policies, for one client at a time. The next client resumes
+        interrupted jobs. By default a temporary folder, which is deleted on close.
     """
 
     def __init__(self, *, folder: str | Path | None = None) -> None:
@@ -40,10 +40,10 @@ class LocalClient(ServiceClient):
 
 
 class LocalConnection:
-    """Calls of the services of this process, which run in the threads they are called from.
+    """Calls services of this process: streams and polls in a new thread, others in the calling thread.
 
-    It has what clients use of a ``grpc.Channel``, too. The folder of the jobs is opened, and what
-    was cut off gone on with, at the first call that concerns them.
+    Also acts as the ``grpc.Channel`` of the stubs. The first call that concerns jobs opens their
+    folder and resumes interrupted jobs.
     """
 
     def __init__(self, folder: str | Path | None) -> None:
@@ -62,18 +62,18 @@ class LocalConnection:
     def unary_unary(
         self, path: str, request_serializer: Callable[[Any], bytes] = bytes, **_: object
     ) -> Callable[[Any], Any]:
-        """The method at a path, as stubs ask a channel for it."""
+        """The method at a path; stubs call this on their channel."""
 
         def call(message: Any) -> Any:
             method, data = self._method(path), request_serializer(message)
             answer = method.work(data, Call(path, "", "", None))
-            # Not in this thread, which may have a loop of its own.
+            # Not in this thread, which may already run an event loop.
             return _in_thread(lambda: asyncio.run(answer)).result() if method.kind == "poll" else answer
 
         return call
 
     def unary_stream(self, path: str, **_: object) -> Callable[[bytes], Generator[Any, None, None]]:
-        """As :meth:`unary_unary`; the work begins with the first ``next`` and ends when this is closed."""
+        """As :meth:`unary_unary`; work starts with the first ``next`` and stops on close."""
 
         def stream(data: bytes) -> Generator[Any, None, None]:
             emitted: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -86,7 +86,7 @@ class LocalConnection:
                 yield answer.result()
             finally:
                 call.stop.set()
-                answer.exception()  # once it has ended
+                answer.exception()  # waits until the work has ended
 
         return stream
 
@@ -99,7 +99,7 @@ class LocalConnection:
         return method(message)
 
     def close(self) -> None:
-        """Cut off the jobs that run."""
+        """Interrupt running jobs."""
         with self._lock:
             self._is_closed = True
             self._closing.close()
@@ -112,7 +112,7 @@ class LocalConnection:
         if name == OptimizerService.name:
             return self._optimizer
         jobs = self._jobs()
-        # Who asks is who would allow: any environment may be called.
+        # The caller is also the operator, so jobs may call any environment.
         training = TrainingService(jobs, environments=None)
         return training if name == TrainingService.name else OperationsService(jobs)
 
@@ -127,13 +127,13 @@ class LocalConnection:
 
 
 def _in_thread(work: Callable[[], Any]) -> Future[Any]:
-    """What work comes to, in a thread that does not hold up the end of the process."""
+    """Runs ``work`` in a daemon thread, which does not delay the exit of the process."""
     outcome: Future[Any] = Future()
 
     def run() -> None:
         try:
             outcome.set_result(work())
-        except BaseException as error:  # for the reader to raise: a thread has nobody to tell
+        except BaseException as error:  # the reader of the future raises it
             outcome.set_exception(error)
 
     threading.Thread(target=run, name="go-opt call", daemon=True).start()

@@ -1,4 +1,4 @@
-"""A training job of a service: how far it is, waiting for it, and what it made."""
+"""A training job of a service: its progress, waiting for it, and its result."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 JobKind = Literal["pretrain", "finetune"]
 JobState = Literal["QUEUED", "RUNNING", "CANCELLING", "SUCCEEDED", "FAILED", "CANCELLED"]
-# An enum's number is the place of its name here, from 1.
+# An enum's number is the index of its name here, from 1.
 _KINDS: Final[tuple[JobKind, ...]] = get_args(JobKind)
 _STATES: Final[tuple[JobState, ...]] = get_args(JobState)
-_SAME: Final = (  # fields of JobProgress that are those of the message
+_SAME: Final = (  # fields that JobProgress shares with the message
     *("policy", "step", "steps", "samples", "checkpoint_step", "reward", "best_interval_s"),
     *("samples_per_s", "left_s", "attempts", "owner", "shared"),
 )
 CALL_TIMEOUT_S: Final = 60.0  # of calls that neither search nor wait
-_POLL_S: Final = 30.0  # one long poll; proxies cut what is silent for longer
+_POLL_S: Final = 30.0  # one long poll; proxies cut connections that are silent for longer
 
 
 @dataclass(frozen=True)
 class JobProgress:
-    """How far a job is."""
+    """The progress of a job."""
 
     policy: str
     kind: JobKind
@@ -52,35 +52,35 @@ class JobProgress:
     step: int
     steps: int  # of the whole job
     samples: int  # evaluations so far
-    checkpoint_step: int  # what survives if everything stops now
+    checkpoint_step: int  # the step that survives a crash now
     reward: float  # of the last step: mean of ln(reference / objective)
     best_interval_s: float  # of any plan so far; infinite before the first valid one
     best_score: float | None  # on the validation graphs
     samples_per_s: float
     left_s: float  # estimated
-    attempts: int  # starts, one more after each cut
-    owner: str = ""  # who made it, by token or certificate; empty where callers have no names
-    shared: bool = False  # every caller may see it and use its policy
+    attempts: int  # starts, one more after each interruption
+    owner: str = ""  # who created it, by token or certificate; empty if callers have no names
+    shared: bool = False  # whether every caller may see it and use its policy
 
     @property
     def score(self) -> float | None:
-        """On the validation graphs; a service tells the best alone."""
+        """The score on the validation graphs; a service reports only the best."""
         return self.best_score
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing more will happen."""
+        """Whether the job has ended."""
         return self.state in ("SUCCEEDED", "FAILED", "CANCELLED")
 
 
 @dataclass(frozen=True, eq=False)
 class JobResult:
-    """What a job made."""
+    """The result of a job."""
 
     policy: str  # its name for ``optimize``
     progress: JobProgress
-    # Of finetuning:
-    plan: Plan | None = None  # the best met, verified
+    # Finetuning only:
+    plan: Plan | None = None  # the best plan found, verified
     best_interval_s: float | None = None  # of the plan, by the environment
     reference_interval_s: float | None = None  # of the greedy plan; None if invalid
 
@@ -94,7 +94,7 @@ class Jobs:
         self._operations = operations_pb2_grpc.OperationsStub(connection.channel)
 
     def pretrain(self, request: training_pb2.PretrainRequest) -> Operation:
-        """The job of a request, whose id names the call, too."""
+        """Starts a job; the request id also identifies the call."""
         return Operation(self, self._call(self._training.Pretrain, request, name=request.request_id))
 
     def finetune(self, request: training_pb2.FinetuneRequest) -> Operation:
@@ -102,26 +102,26 @@ class Jobs:
         return Operation(self, self._call(self._training.Finetune, request, name=request.request_id))
 
     def get(self, name: str) -> operations_pb2.Operation:
-        """The job as it is."""
+        """The current state of the job."""
         return self._call(self._operations.GetOperation, operations_pb2.GetOperationRequest(name=name))
 
     def wait(self, name: str, timeout_s: float) -> operations_pb2.Operation:
-        """The job once it is done, or as it is after this time."""
+        """The job once it is done, or its state after ``timeout_s``."""
         timeout = Duration()
         timeout.FromMicroseconds(round(1e6 * timeout_s))
         request = operations_pb2.WaitOperationRequest(name=name, timeout=timeout)
         return self._call(self._operations.WaitOperation, request, timeout_s=timeout_s + CALL_TIMEOUT_S)
 
     def cancel(self, name: str) -> None:
-        """Ask the job to end."""
+        """Request that the job end."""
         self._call(self._operations.CancelOperation, operations_pb2.CancelOperationRequest(name=name))
 
     def delete(self, name: str) -> None:
-        """Forget a job that is done."""
+        """Delete a finished job."""
         self._call(self._operations.DeleteOperation, operations_pb2.DeleteOperationRequest(name=name))
 
     def list(self) -> Iterator[Operation]:
-        """Every job, of all pages, the newest first."""
+        """Yields all jobs of all pages, the newest first."""
         request = operations_pb2.ListOperationsRequest(name="operations")
         while True:
             answer = self._call(self._operations.ListOperations, request)
@@ -135,11 +135,11 @@ class Jobs:
 
 
 class Operation:
-    """A job under its name; it goes on whether or not anybody holds this.
+    """A handle to a job; the job runs on without it.
 
     Attributes:
-      name: finds it again: ``client.operation(name)``.
-      latest: how far it was when it was last asked.
+      name: ``client.operation(name)`` gives a new handle.
+      latest: the last progress received.
     """
 
     def __init__(self, jobs: Jobs, message: operations_pb2.Operation) -> None:
@@ -149,11 +149,11 @@ class Operation:
         self.latest = _progress(message)
 
     def progress(self) -> JobProgress:
-        """How far it is now."""
+        """The current progress."""
         return self._seen(self._jobs.get(self.name))
 
     def wait(self, timeout_s: float | None = None) -> JobProgress:
-        """How far it is once it is done, or after ``timeout_s``, whichever comes first."""
+        """The progress when the job is done, or after ``timeout_s``, whichever comes first."""
         deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while not self.latest.is_done:
             left_s = max(deadline_s - time.monotonic(), 0.0)
@@ -163,11 +163,11 @@ class Operation:
         return self.latest
 
     def result(self, timeout_s: float | None = None) -> JobResult:
-        """What it made, waiting until it is done.
+        """Waits for the job and returns its result.
 
         Raises:
-          GoOptError: what the job failed with; CancelledError where it was cancelled.
-          ServiceError: it is not done within ``timeout_s``.
+          GoOptError: the error of the job; CancelledError if it was cancelled.
+          ServiceError: the job is not done within ``timeout_s``.
         """
         if not self.wait(timeout_s).is_done:
             raise ServiceError(f"{self.name} is not done after {timeout_s:g} s.")
@@ -181,11 +181,11 @@ class Operation:
         return _result(response, self.latest)
 
     def cancel(self) -> None:
-        """Ask it to end; what it reached is kept. Nothing happens to one that is done."""
+        """Request that the job end and keep its progress; does nothing for a finished job."""
         self._jobs.cancel(self.name)
 
     def delete(self) -> None:
-        """Forget it, once it is done."""
+        """Delete the job, which must have ended."""
         self._jobs.delete(self.name)
 
     def __repr__(self) -> str:

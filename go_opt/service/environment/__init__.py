@@ -1,1 +1,1 @@
-"""The environment protocol: its server and its client."""
+"""The server and the client of the environment protocol."""

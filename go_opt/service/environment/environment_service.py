@@ -1,4 +1,4 @@
-"""Serves ``go_opt.v1.Environment``: any environment, as sessions that evaluate batches of plans."""
+"""Serves any environment as ``go_opt.v1.Environment``: sessions that evaluate batches of plans."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ from go_opt.solver.verify.plan_rules import plan_rules
 
 SERVICE_NAME: Final = environment_pb2.DESCRIPTOR.services_by_name["Environment"].full_name
 MAX_BATCH_PLANS: Final = 1024
-_MAX_BATCH_OPS: Final = 4_000_000  # of all plans of a batch: some seconds of the model
+_MAX_BATCH_OPS: Final = 4_000_000  # of all plans of a batch; takes the cost model some seconds
 _NOT_RUN: Final = "the environment could not run the plan."
 _NO_STAGES: Final = "the environment evaluates no replicated stages, relays and clones."
 _log = logging.getLogger(__name__)
 
 
 class EnvironmentService(Service):
-    """Environments by the fidelity and objective they answer for; by default those of this process.
+    """Serves environments by fidelity and objective; by default the local ones.
 
-    An environment is asked by several threads at once, and only for plans that keep every
-    static rule; it may take them for invalid all the same, as where memory runs out.
+    Several threads may call an environment at once. It gets only plans that keep every static
+    rule. It may still report such a plan as invalid, for example if memory runs out.
     """
 
     name = SERVICE_NAME
@@ -77,7 +77,7 @@ class EnvironmentService(Service):
         self.sessions: Sessions[EvaluationSession] = Sessions(limits or SessionLimits())
 
     def metrics(self) -> Sequence[ServiceMetric]:
-        """What it tells of itself."""
+        """The metrics of the service."""
         return [
             ServiceMetric(
                 "environment_sessions", "Sessions that are open.", lambda: self.sessions.num_sessions
@@ -103,12 +103,12 @@ class EnvironmentService(Service):
         target = target_from_proto(request.target)
         with request_part("graph", graph_pb2.Graph):
             sent = SentGraph.from_proto(request.graph)
-        # The routes of a small text may be large.
+        # A short target file may have large routes.
         held_bytes = len(data) + sum(table.nbytes for table in target.topology.routes)
         session_id, session = self.sessions.open(
             call.client, held_bytes, lambda: EvaluationSession(environment, sent, target, served[1])
         )
-        if call.stop.is_set():  # nobody will ever learn its id
+        if call.stop.is_set():  # nobody will get the session's id
             self.sessions.remove(session_id, call.client)
             raise CancelledError("the caller left before the session was open.")
         return environment_pb2.CreateSessionResponse(
@@ -160,17 +160,17 @@ class EnvironmentService(Service):
 
 
 def _rows(plans: Sequence[int], chip_s: FloatArray | None) -> dict[int, FloatArray]:
-    """Seconds of chips by plan, where they were seen."""
+    """Seconds of chips by plan, for plans with measured chips."""
     if chip_s is None:
         return {}
     return {i: row for i, row in zip(plans, chip_s, strict=True) if not np.isnan(row).any()}
 
 
 class EvaluationSession:
-    """A graph on a target, open in an environment that is asked for plans that keep every rule.
+    """A graph on a target in an environment, which gets only plans that keep every static rule.
 
     Raises:
-      EnvironmentFailedError: the environment cannot be opened, or fails at the greedy plan.
+      EnvironmentFailedError: the environment cannot be opened, or fails on the greedy plan.
     """
 
     def __init__(
@@ -198,8 +198,8 @@ class EvaluationSession:
         """Metrics and rewards of the plans of a request.
 
         Raises:
-          PlanError: a plan is malformed, or of another graph or target.
-          EnvironmentFailedError: the environment failed or answered nonsense.
+          PlanError: a plan is malformed, or belongs to another graph or target.
+          EnvironmentFailedError: the environment failed or gave an invalid answer.
         """
         batch = self._reader.read(request)
         reached_s, valid = np.full(len(batch.is_plain), np.inf), batch.is_plain.copy()
@@ -223,7 +223,7 @@ class EvaluationSession:
         return metrics, rewards.tolist()
 
     def evaluate(self, placement: Plans, order: Plans, fusion_group: Plans) -> Evaluations:
-        """As any session; plans that break a rule are invalid whatever the environment would say."""
+        """Evaluates plans; plans that break a rule are invalid and never reach the environment."""
         plans = (placement, order, fusion_group)
         valid = np.zeros(len(placement), dtype=np.bool_)
         reached_s, chip_s = np.full(len(placement), np.inf), None
@@ -239,7 +239,7 @@ class EvaluationSession:
         return Evaluations(reached_s, valid, chip_s)
 
     def close(self) -> None:
-        """Close it in the environment; a failure is only logged, for nobody waits for it."""
+        """Close the session in the environment; only logs a failure, because nobody waits for it."""
         try:
             self._session.close()
         except GoOptError as error:
@@ -255,10 +255,10 @@ class EvaluationSession:
         )
 
     def _why_broken(self, batch: int, i: int, plan: Plan) -> str:
-        """The first rule that a plan with replicated stages, relays or clones breaks, memory apart; or none.
+        """Why a plan with replicated stages, relays or clones cannot be evaluated; empty if it can.
 
         Raises:
-          PlanError: it has relays or clones of what the graph does not have.
+          PlanError: the plan has relays or clones of unknown tensors or ops.
         """
         violations = verify(self.graph, self._target, plan)
         if any(violation.constraint == "shape" for violation in violations):
@@ -269,12 +269,12 @@ class EvaluationSession:
         return "" if self._session.takes_plans else _NO_STAGES
 
     def _reason(self, batch: PlanBatch, i: int) -> str:
-        """Why a plan is not valid: the first rule it breaks, or a chip without enough memory."""
+        """Why a plan is invalid: the first broken rule, or a chip without enough memory."""
         if i in batch.others:
             return evaluate_plan(self.graph, self._target, batch.others[i]).reason or _NOT_RUN
         placement, order, group = batch.placement[i], batch.order[i], batch.fusion_group[i]
         if self._rules.are_kept(placement[None], order[None], group[None]):
-            # Far quicker than the verifier, and plans that keep the rules are the many.
+            # The common case, and far faster than the verifier.
             terms = evaluate_batch(self._tables, placement[None], order[None], group[None])
             return out_of_memory_reason(self._tables, terms) or _NOT_RUN
         plan = Plan.create(

@@ -1,4 +1,4 @@
-"""An environment behind a go-opt service: the model of another machine, or anyone's hardware."""
+"""An environment behind a go-opt service: a cost model on another machine, or any hardware."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from go_opt.service.transport.retry import Failure, Retry, with_retries
 
 CONNECT_TIMEOUT_S: Final = 4.0
 _CLOSE_TIMEOUT_S: Final = 2.0
-_MAX_BATCH_NUMBERS: Final = 4_000_000  # of all plans in a message: some 16 MiB
+_MAX_BATCH_NUMBERS: Final = 4_000_000  # of all plans in a message: about 16 MiB
 _NUMBERS_PER_OP: Final = 5
 _T = TypeVar("_T")
 _Write = Callable[[PlanWriter, environment_pb2.EvaluateBatchRequest, slice], None]
@@ -46,15 +46,15 @@ _Write = Callable[[PlanWriter, environment_pb2.EvaluateBatchRequest, slice], Non
 
 @dataclass(frozen=True)
 class RemoteEnvironment:
-    """An environment at ``address``, ``HOST:PORT``; to be used as any other.
+    """An environment at ``address`` (``HOST:PORT``).
 
-    Where the service goes away it is asked again, as ``retry`` says, and what was answered is
-    kept; it may have been restarted meanwhile, for sessions are opened anew.
+    If the service becomes unavailable, calls are retried as ``retry`` says, and earlier answers are
+    kept. The service may restart meanwhile, because a lost session is opened again.
 
     Args:
-      fidelity: what it is asked for; ``hardware`` is whatever it measures on.
-      timeout_s: how long it may take to open a session, or for one message of plans.
-      objective: whether it is asked for intervals or makespans.
+      fidelity: the requested fidelity; ``hardware`` means measured plans.
+      timeout_s: the timeout for opening a session and for each message of plans.
+      objective: whether to request intervals or makespans.
     """
 
     address: str
@@ -72,7 +72,7 @@ class RemoteEnvironment:
             raise InvalidInputError(f"timeout_s is {self.timeout_s}, must be above zero.", field="timeout_s")
 
     def connect(self) -> RemoteEnvironment:
-        """This one, once something listens there.
+        """Waits until a service answers at the address, and returns this environment.
 
         Raises:
           ServiceError: nothing answers within a few seconds.
@@ -99,7 +99,7 @@ class RemoteEnvironment:
 
 @dataclass(frozen=True)
 class _Opened:
-    """A session as the service knows it."""
+    """The state of an open session at the service."""
 
     session_id: str
     max_batch_plans: int
@@ -108,7 +108,7 @@ class _Opened:
 
 
 class RemoteSession:
-    """A graph on a target in a service; several threads may ask at once, each in its own stream."""
+    """A session for a graph on a target; several threads may use it, each with its own stream."""
 
     def __init__(self, environment: RemoteEnvironment, graph: Graph, target: Target) -> None:
         self._environment = environment
@@ -130,7 +130,7 @@ class RemoteSession:
         """Evaluate the plans ([B, N] each), in their order.
 
         Raises:
-          EnvironmentFailedError: the service failed, or stayed away for too long.
+          EnvironmentFailedError: the service failed, or was unavailable for too long.
         """
         plans = (placement, order, fusion_group)
 
@@ -143,7 +143,7 @@ class RemoteSession:
         """Evaluate plans that may have replicated stages, relays and clones, in their order.
 
         Raises:
-          EnvironmentFailedError: the service failed, or stayed away for too long.
+          EnvironmentFailedError: the service failed, or was unavailable for too long.
         """
 
         def write(writer: PlanWriter, request: environment_pb2.EvaluateBatchRequest, rows: slice) -> None:
@@ -162,13 +162,13 @@ class RemoteSession:
             reached_s[done:stop] = [objective_s(each, self._environment.objective) for each in metrics]
             valid[done:stop] = [each.valid for each in metrics]
             for row, each in zip(chip_s[done:stop], metrics, strict=True):
-                if len(each.compute_s) == len(row):  # else it was not seen
+                if len(each.compute_s) == len(row):  # else the chips were not measured
                     row[:] = each.compute_s
             done = stop
         return Evaluations(reached_s, valid, chip_s)
 
     def close(self) -> None:
-        """Close the session; one that cannot be told so expires by itself."""
+        """Close the session; it expires at the service if that cannot be reached."""
         with self._lock:
             opened, self._opened = self._opened, None
         with suppress(grpc.RpcError):
@@ -186,7 +186,7 @@ class RemoteSession:
             ) from error
 
     def _ask(self, plans: range, write: _Write) -> list[plan_pb2.Metrics]:
-        """The metrics of the plans, or of those at the front that were answered before a failure."""
+        """The metrics of the plans, or of the first plans that were answered before a failure."""
         opened = self._open()
         most = _MAX_BATCH_NUMBERS // (_NUMBERS_PER_OP * self._graph.num_ops)
         size = max(1, min(opened.max_batch_plans, most))
@@ -201,7 +201,7 @@ class RemoteSession:
         try:
             for number, rows in batches.items():
                 answered += _checked(next(call, None), number, len(rows), opened)
-            next(call, None)  # the end, so that the service sees one
+            next(call, None)  # read to the end, so that the service sees a complete call
         except grpc.RpcError as error:
             if not answered:
                 raise self._failure(error, opened) from error
@@ -210,7 +210,7 @@ class RemoteSession:
         return answered
 
     def _open(self) -> _Opened:
-        """The session, opened where it is not, or no longer."""
+        """The open session; opens it first if necessary."""
         with self._lock:
             if self._opened is None:
                 try:
@@ -233,7 +233,7 @@ class RemoteSession:
         reference_s = response.reference_interval_s
         if environment.objective == "latency":
             reference_s = response.reference_makespan_s
-            if not reference_s:  # a service that is older than the field answers intervals
+            if not reference_s:  # an older service without this field answers intervals
                 raise EnvironmentFailedError("it is of a version that serves no objective latency.")
         ops = np.arange(graph.num_ops, dtype=np.int32)
         example = Plan.create(
@@ -253,11 +253,11 @@ class RemoteSession:
         )
 
     def _failure(self, error: grpc.RpcError, opened: _Opened | None) -> Failure:
-        """What a call failed with; a session that is lost is as good as a service that is away."""
+        """The failure of a call; a lost session counts as an unavailable service, so it is retried."""
         code, cause = error.code(), error_from_call(error, self._environment.address)
         if opened is not None and isinstance(cause, NotFoundError):
             with self._lock:
-                if self._opened is opened:  # no other thread has opened it anew
+                if self._opened is opened:  # no other thread has reopened it
                     self._opened = None
             code = grpc.StatusCode.UNAVAILABLE
         return Failure(code, cause)
@@ -274,10 +274,10 @@ def _request(
 def _checked(
     response: environment_pb2.EvaluateBatchResponse | None, number: int, num_plans: int, opened: _Opened
 ) -> Sequence[plan_pb2.Metrics]:
-    """The metrics of an answer.
+    """Checks an answer and returns its metrics.
 
     Raises:
-      EnvironmentFailedError: it is none to the batch ``number`` of so many plans.
+      EnvironmentFailedError: it does not answer batch ``number`` with ``num_plans`` plans.
     """
     if response is None:
         raise EnvironmentFailedError(f"it ended the stream before batch {number}.")

@@ -1,4 +1,4 @@
-"""What clients hold open in a service: bounded, bound to who opened it, closed where forgotten."""
+"""Sessions of clients: limited in number, usable only by their client, closed when idle."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _RETRY_RANGE_S: Final = (1.0, 10.0)
 
 
 class Closes(Protocol):
-    """What a session holds."""
+    """The resource of a session."""
 
     def close(self) -> None:
-        """Give it back."""
+        """Free the resource."""
 
 
 _S = TypeVar("_S", bound=Closes)
@@ -29,11 +29,11 @@ _S = TypeVar("_S", bound=Closes)
 
 @dataclass(frozen=True)
 class SessionLimits:
-    """How much sessions may hold, and for how long."""
+    """Limits on the number, size and idle time of sessions."""
 
     sessions: int = 256
-    sessions_per_client: int = 128  # a pretraining holds one for each graph of its validation
-    held_bytes: int = 2**30  # of what was sent to open them, and of the routes of their targets
+    sessions_per_client: int = 128  # pretraining has one session per validation graph
+    held_bytes: int = 2**30  # of the requests that opened them, and of the routes of their targets
     idle_timeout_s: float = 900.0  # a session without calls for this long is closed
 
     def __post_init__(self) -> None:
@@ -49,14 +49,14 @@ class _Entry(Generic[_S]):
     used_s: float
     held: _S | None = None  # None while it is being opened
     users: int = 0
-    is_gone: bool = False  # closed as soon as nobody uses it
+    is_gone: bool = False  # close once nobody uses it
 
 
 class Sessions(Generic[_S]):
-    """Open sessions by id; all methods may be called from any thread.
+    """Open sessions by id; thread-safe.
 
     Args:
-      clock: seconds, monotonic: a wall clock that is set makes no session older.
+      clock: monotonic seconds, so that setting the wall clock expires no session.
     """
 
     def __init__(self, limits: SessionLimits, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -69,21 +69,21 @@ class Sessions(Generic[_S]):
 
     @property
     def num_sessions(self) -> int:
-        """Sessions that are open."""
+        """The number of open sessions."""
         with self._lock:
             return len(self._entries)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that they hold, as they told when they were opened."""
+        """The total bytes of the open sessions, as given to :meth:`open`."""
         with self._lock:
             return sum(entry.size_bytes for entry in self._entries.values())
 
     def open(self, client: str, size_bytes: int, make: Callable[[], _S]) -> tuple[str, _S]:
-        """What ``make`` returns, with the id of a new session for it.
+        """Opens a session for the result of ``make``; returns the session's id and that result.
 
         Raises:
-          ExhaustedError: as many sessions are open, or bytes held, as there may be.
+          ExhaustedError: a limit on sessions or bytes is reached.
         """
         self.expire()
         session_id, entry = secrets.token_hex(_ID_BYTES), _Entry[_S](client, size_bytes, self._clock())
@@ -109,10 +109,10 @@ class Sessions(Generic[_S]):
 
     @contextmanager
     def use(self, session_id: str, client: str) -> Iterator[_S]:
-        """What a session holds, which is not closed meanwhile.
+        """The resource of a session, which is not closed during the block.
 
         Raises:
-          NotFoundError: the client has no such session, or no longer.
+          NotFoundError: the client has no such open session.
         """
         self.expire()
         with self._lock:
@@ -129,7 +129,7 @@ class Sessions(Generic[_S]):
                 held.close()
 
     def remove(self, session_id: str, client: str) -> _S:
-        """What the session held; it is closed as soon as nobody uses it.
+        """Removes a session and returns its resource, which is closed once nobody uses it.
 
         Raises:
           NotFoundError: as for :meth:`use`.
@@ -145,7 +145,7 @@ class Sessions(Generic[_S]):
         return held
 
     def expire(self) -> None:
-        """Close the sessions that nobody has used for too long."""
+        """Close the sessions that have been idle for too long."""
         with self._lock:
             due_s = self._clock() - self.limits.idle_timeout_s
             due = {
@@ -160,7 +160,7 @@ class Sessions(Generic[_S]):
                 held.close()
 
     def close(self) -> None:
-        """Close all; nothing is opened any more."""
+        """Close all sessions, and stop the sweeper."""
         self._closed.set()
         with self._lock:
             entries, self._entries = self._entries, {}
@@ -177,7 +177,7 @@ class Sessions(Generic[_S]):
 
     def _find(self, session_id: str, client: str) -> tuple[_Entry[_S], _S]:
         entry = self._entries.get(session_id)
-        # Another client's session is no more to be told of than one that never was.
+        # The message must not reveal that another client's session exists.
         if entry is None or entry.held is None or entry.client != client:
             raise NotFoundError(
                 f"session {session_id[:40]!r} is not open: it was closed, had no call for "

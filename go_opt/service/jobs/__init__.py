@@ -1,1 +1,1 @@
-"""Training as long-running jobs: their store, what runs them, and the process each runs in."""
+"""Training as long-running jobs: the store, the scheduler, the runners and the job process."""

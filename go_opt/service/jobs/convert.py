@@ -1,4 +1,4 @@
-"""Requests of training to the arguments of :mod:`go_opt.training`, every field checked."""
+"""Checks training requests and converts them to arguments of :mod:`go_opt.training`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Request = training_pb2.PretrainRequest | training_pb2.FinetuneRequest
 
 
 def check_names(message: _Request) -> None:
-    """Raise where the name of the policy or the id of the request is malformed."""
+    """Raise if the policy name or the request id is malformed."""
     name = message.policy
     if not _POLICY_NAME.fullmatch(name) or name in POLICY_NAMES:
         raise InvalidInputError(
@@ -47,7 +47,7 @@ def check_names(message: _Request) -> None:
 
 
 def check_environment(message: _Request, allowed: Container[str] | None) -> None:
-    """Raise where the environment is at an address that is not among the allowed; None: all are."""
+    """Raise if the environment's address is not in ``allowed``; None allows all."""
     if allowed is None or message.environment.WhichOneof("selection") != "address":
         return
     address = message.environment.address
@@ -143,7 +143,7 @@ def _check_distinct(field: str, names: Sequence[str]) -> None:
 
 
 def _of_field(field: str, read: Callable[[], _T]) -> _T:
-    """What is read; an error names the field."""
+    """Calls ``read``; its errors name the field."""
     try:
         return read()
     except InvalidInputError as error:

@@ -1,4 +1,4 @@
-"""The directory that a service keeps its jobs in: for one service at a time, a folder for each job."""
+"""The directory in which one service stores its jobs, with a folder for each job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OUT_OF_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DataDirectory:
-    """Holds ``jobs.sqlite3``, which is opened as ``store``, and the jobs' folders.
+    """Has ``jobs.sqlite3``, which is opened as ``store``, and the jobs' folders.
 
     Raises:
       InvalidInputError: another service uses it, it cannot be written to, or its store is
@@ -44,7 +44,7 @@ class DataDirectory:
             raise
 
     def folder(self, job_id: str) -> Path:
-        """Where a job leaves its files."""
+        """The folder of a job's files."""
         return self._folders / job_id
 
     @contextmanager
@@ -60,10 +60,10 @@ class DataDirectory:
             if has_folder:
                 moved.rename(folder)
             raise
-        shutil.rmtree(moved, ignore_errors=True)  # what is left goes when the service next starts
+        shutil.rmtree(moved, ignore_errors=True)  # the next start of the service removes any rest
 
     def close(self) -> None:
-        """Let another service use it."""
+        """Release the directory for other services."""
         self.store.close()
         if self._lock_file is not None:
             self._lock_file.close()
@@ -79,7 +79,7 @@ class DataDirectory:
         return JobStore(path)
 
     def _finish_deletions(self) -> None:
-        """A folder was moved away before its job was forgotten: put it back, or remove it."""
+        """Finish interrupted deletions: restore the folders of stored jobs, and remove the others."""
         known = self.store.ids()
         for moved in self._folders.glob(f"*{_DELETED}"):
             job_id = moved.name.removesuffix(_DELETED)
@@ -90,7 +90,7 @@ class DataDirectory:
 
 
 def lock(path: Path) -> BinaryIO | None:
-    """A file that is this process's alone until it closes it or ends; None where it is another's."""
+    """Locks a file until it is closed or this process ends; None if another process has the lock."""
     try:
         file = path.open("ab")
     except OSError as cause:
@@ -106,7 +106,7 @@ def lock(path: Path) -> BinaryIO | None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make durable which files a folder holds, where there is one; ServiceError where that fails."""
+    """Sync a folder's entries to disk, if the folder exists; ServiceError if that fails."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -120,7 +120,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def is_out_of_space(error: BaseException) -> bool:
-    """Whether a full disk or quota is behind an error."""
+    """Whether a full disk or quota caused an error."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _OUT_OF_SPACE:

@@ -1,4 +1,4 @@
-"""A training job as it is stored, and the messages made of it."""
+"""A stored training job, and its messages."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ SUCCEEDED: Final = training_pb2.JOB_STATE_SUCCEEDED
 FAILED: Final = training_pb2.JOB_STATE_FAILED
 CANCELLED: Final = training_pb2.JOB_STATE_CANCELLED
 ENDED: Final = (SUCCEEDED, FAILED, CANCELLED)
-STOP: Final = b"stop"  # to a job's process: end after the running step
+STOP: Final = b"stop"  # tells a job's process to end after the running step
 _PREFIX: Final = "operations/"
 OnProgress = Callable[[training_pb2.TrainingProgress], None]
 
 
 @dataclass(frozen=True)
 class NewJob:
-    """What is asked for."""
+    """A request for a job."""
 
     kind: JobKind
     policy: str
     request_id: str  # empty: none
     request: bytes  # PretrainRequest or FinetuneRequest
-    start_policy: bytes | None = None  # the file of the policy to start from; None: an untrained one
-    owner: str = ""  # who asks, by token or certificate; empty: nobody with a name
-    is_shared: bool = False  # everyone may see the job and use its policy
+    start_policy: bytes | None = None  # file content of the initial policy; None: untrained
+    owner: str = ""  # the caller, by token or certificate; empty: unnamed
+    is_shared: bool = False  # whether everyone may see the job and use its policy
 
 
 @dataclass(frozen=True)
 class Job:
-    """What became of it so far. Times are of the wall clock, to be shown and not to reckon with."""
+    """The state of a job. Times are wall-clock times for display, not for arithmetic."""
 
     number: int  # in order of creation
     id: str
@@ -52,15 +52,15 @@ class Job:
     started_ns: int | None = None
     ended_ns: int | None = None
     attempts: int = 0
-    vain_starts: int = 0  # in a row, since the checkpoint last got further
-    progress: bytes = b""  # TrainingProgress, as far as the job's process knows it
+    vain_starts: int = 0  # consecutive starts without checkpoint progress
+    progress: bytes = b""  # TrainingProgress, with the fields that the job's process sets
     result: bytes | None = None  # TrainingResult, likewise
     error: bytes | None = None  # google.rpc.Status
     owner: str = ""  # as of NewJob
     is_shared: int = 0  # SQL has no bool
 
     def is_seen_by(self, owner: str) -> bool:
-        """Whether the job is there at all for this owner."""
+        """Whether this owner may see the job."""
         return bool(self.is_shared) or self.owner == owner
 
     @property
@@ -70,14 +70,14 @@ class Job:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What a job came to in its process."""
+    """The outcome of a job in its process."""
 
     progress: training_pb2.TrainingProgress
-    result: training_pb2.TrainingResult | None = None  # None: it was stopped before its last step
+    result: training_pb2.TrainingResult | None = None  # None: stopped before the last step
 
 
 def last_message(messages: Iterable[bytes], on_progress: OnProgress) -> operations_pb2.Operation | None:
-    """The message of a job's process that is done, if there is one; those before it are progress."""
+    """Passes on progress messages and returns the final message of a job's process, if any."""
     for data in messages:
         message = operations_pb2.Operation.FromString(data)
         if message.done:
@@ -89,20 +89,20 @@ def last_message(messages: Iterable[bytes], on_progress: OnProgress) -> operatio
 
 
 def checkpoint_step(progress: bytes) -> int:
-    """What a TrainingProgress says that the checkpoint holds."""
+    """The checkpoint's step in a serialised TrainingProgress."""
     step: int = training_pb2.TrainingProgress.FromString(progress).checkpoint_step
     return step
 
 
 def job_id(name: str) -> str:
-    """The job of an operation's name."""
+    """The job id in an operation's name."""
     if not name.startswith(_PREFIX):
         raise NotFoundError(f"no operation {name[:100]!r}: names begin with {_PREFIX!r}.", field="name")
     return name.removeprefix(_PREFIX)
 
 
 def no_such_job(job: str) -> NotFoundError:
-    """What to raise for a job that is not there."""
+    """The error for a job that does not exist."""
     return NotFoundError(f"no operation {(_PREFIX + job)[:100]!r}, or it was deleted.", field="name")
 
 
@@ -137,33 +137,33 @@ def _progress(job: Job) -> training_pb2.TrainingProgress:
 
 
 class Attempt(Protocol):
-    """A job that was started."""
+    """A started job."""
 
     def wait(self, on_progress: OnProgress) -> operations_pb2.Operation | None:
-        """Its last message, which is done; None where it was cut off.
+        """Waits for the job; returns its final message, or None if it was interrupted.
 
-        It has a TrainingResult, or one of the statuses CANCELLED (it was told to stop),
-        UNAVAILABLE (the disk is full, so try again later) and those of training.proto.
+        The message has a TrainingResult or an error status: CANCELLED (the job was stopped),
+        UNAVAILABLE (the disk is full, so retry later), or a status from training.proto.
         """
 
     def stop(self) -> None:
-        """Tell it to stop after the running step and keep what it reached; does not wait."""
+        """Request a stop after the running step, with progress kept; does not wait."""
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the job at once."""
 
 
 class Runner(Protocol):
-    """Starts jobs; several threads may use it at once."""
+    """Starts jobs; thread-safe."""
 
     def start(self, new: NewJob, folder: Path) -> Attempt:
-        """Start a job, or go on with one whose folder, where it leaves its files, holds a checkpoint.
+        """Start a job in its folder, or resume it from the folder's checkpoint.
 
-        A job that is cut off must end, or have ended, before it is started again.
+        An interrupted job must end before it works in the folder again.
 
         Raises:
-          OSError: it cannot be started now.
+          OSError: the job cannot be started now.
         """
 
     def close(self) -> None:
-        """Free what the runner holds; all jobs have ended."""
+        """Free the runner's resources; all jobs have ended."""

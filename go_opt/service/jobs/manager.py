@@ -1,4 +1,4 @@
-"""The jobs of a service: made, looked at, cancelled and deleted; a scheduler runs them."""
+"""Creates, finds, cancels and deletes the jobs of a service; a scheduler runs them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from go_opt.service.jobs.job import CANCELLED, QUEUED, SUCCEEDED, Job, NewJob, R
 from go_opt.service.jobs.scheduler import JobLimits, Scheduler
 
 POLICY_NAME: Final = "policy.safetensors"
-_FULL_RETRY_S: Final = 30.0  # said to who is refused
+_FULL_RETRY_S: Final = 30.0  # the delay that refused callers get
 
 
 class JobManager:
-    """The jobs of a data directory, run by a runner; what was cut off is taken up again.
+    """The jobs of a data directory, run by a runner; interrupted jobs are resumed.
 
-    Several threads may use it at once. It closes the directory and the runner. An ``owner`` is
-    who asks, by token or certificate; the empty one is everyone without a name. Jobs of other
-    owners are not there, unless they are shared, and then not to be changed.
+    Thread-safe. The manager closes the directory and the runner. An ``owner`` is a caller's name
+    by token or certificate; callers without a name share the empty owner. An owner cannot see
+    other owners' jobs unless they are shared, and cannot change them.
     """
 
     def __init__(self, directory: DataDirectory, runner: Runner, limits: JobLimits | None = None) -> None:
@@ -30,12 +30,12 @@ class JobManager:
         self._scheduler = Scheduler(directory, runner, self._limits)
 
     def create(self, new: NewJob) -> Job:
-        """Store a job and run it when its turn comes; it survives once this returns.
+        """Store a job and queue it; the job is durable once this returns.
 
         Raises:
-          AlreadyExistsError: its policy or request id is another job's.
-          ExhaustedError: too many jobs wait.
-          ServiceError: it cannot be stored, or the service is draining.
+          AlreadyExistsError: another job has this policy name or request id.
+          ExhaustedError: too many jobs are waiting.
+          ServiceError: the job cannot be stored, or the service is draining.
         """
         with self._scheduler.changed:
             if self._scheduler.is_closing:
@@ -51,27 +51,27 @@ class JobManager:
         return job
 
     def find(self, owner: str = "", *, policy: str = "", request_id: str = "") -> tuple[Job, NewJob] | None:
-        """The owner's job with this policy or this request id, and what was asked for."""
+        """The owner's job with this policy or this request id, and its request."""
         job = self._store.find(owner, policy=policy, request_id=request_id)
         return None if job is None else (self._scheduler.seen(job), self._store.request(job.id))
 
     def job(self, job_id: str, owner: str = "") -> Job:
-        """The job as it is now; NotFoundError where there is none for the owner."""
+        """The current state of the job; NotFoundError if the owner sees no such job."""
         return self._scheduler.seen(self._stored(job_id, owner))
 
     def page(self, before: int | None, size: int, owner: str = "") -> list[Job]:
-        """At most ``size`` jobs, newest first, older than number ``before``."""
+        """At most ``size`` jobs with a number below ``before``, newest first."""
         return [self._scheduler.seen(job) for job in self._store.page(before, size, owner)]
 
     def count(self, state: int) -> int:
-        """The jobs in a state, of all owners."""
+        """The number of jobs in a state, of all owners."""
         return len(self._store.in_states((state,)))
 
     def find_policy(self, name: str, owner: str = "") -> Path:
-        """The file of the policy that a job made; NotFoundError where there is none for the owner.
+        """The file of a trained policy; NotFoundError if the owner sees no such policy.
 
         Args:
-          name: of the owner's own, or ``OWNER/NAME`` of a shared one.
+          name: the name of the owner's policy, or ``OWNER/NAME`` of a shared policy.
         """
         of, slash, policy = name.rpartition("/")
         job = self._store.find(of if slash else owner, policy=policy)
@@ -84,19 +84,19 @@ class JobManager:
         return path
 
     def watch(self, job_id: str, on_end: Callable[[], None]) -> Callable[[], None]:
-        """Call ``on_end`` from another thread when the job ends; what is returned undoes it.
+        """Call ``on_end`` from another thread when the job ends; returns a function that cancels this.
 
-        Whether there is such a job for who asks is not told here.
+        Does not check whether the caller may see the job, or whether it exists.
         """
         return self._scheduler.watchers.add(job_id, on_end)
 
     def cancel(self, job_id: str, owner: str = "") -> None:
-        """End the owner's job and keep what it reached; nothing happens to one that has ended."""
+        """End the owner's job and keep its progress; does nothing if it has ended."""
         self._own(job_id, owner)
         self._scheduler.cancel(job_id)
 
     def delete(self, job_id: str, owner: str = "") -> None:
-        """Forget the owner's job, which has ended, with its policy and all its files."""
+        """Delete the owner's job, which must have ended, with its policy and all its files."""
         with self._scheduler.changed:
             if not self._own(job_id, owner).is_ended:
                 raise PreconditionError(f"operations/{job_id} has not ended; cancel it, or wait for its end.")
@@ -111,11 +111,11 @@ class JobManager:
         return job
 
     def _own(self, job_id: str, owner: str) -> Job:
-        """The job, to be changed.
+        """The job, if the owner may change it.
 
         Raises:
-          NotFoundError: there is none for the owner.
-          PreconditionError: it is another's, and shared.
+          NotFoundError: the owner sees no such job.
+          PreconditionError: it is another owner's shared job.
         """
         job = self._stored(job_id, owner)
         if job.owner != owner:
@@ -123,6 +123,6 @@ class JobManager:
         return job
 
     def close(self, grace_s: float = 3.0) -> None:
-        """Cut off what runs, after its step where that ends in time; a later manager goes on with it."""
+        """Stop running jobs, after their step if it ends in time; a later manager resumes them."""
         self._scheduler.close(grace_s)
         self._directory.close()

@@ -1,4 +1,4 @@
-"""Runs stored jobs, some at a time, until each has ended, however often it is cut off."""
+"""Runs stored jobs, a few at a time, and resumes interrupted jobs until they end."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ from go_opt.service.jobs.job import (
 from go_opt.service.jobs.taken import Taken, Watchers
 from go_opt.service.messages.errors import status_from_error
 
-_STORE_EVERY_S: Final = 1.0  # progress
-_STORE_AGAIN_S: Final = 2.0  # after the store failed
-_RETRY_RANGE_S: Final = (2.0, 300.0)  # four times as long after each start in vain
+_STORE_EVERY_S: Final = 1.0  # of progress
+_STORE_AGAIN_S: Final = 2.0  # after a failure of the store
+_RETRY_RANGE_S: Final = (2.0, 300.0)  # four times as long after each start without progress
 _FULL_DISK_RETRY_S: Final = 15.0
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class JobLimits:
-    """How many jobs, and how long to be patient with one."""
+    """Limits on the number of jobs, and on the retries of one job."""
 
     running: int = 1
     waiting: int = 100  # more are refused
-    vain_starts: int = 5  # in a row, after which a job that gets no further is given up
+    vain_starts: int = 5  # consecutive starts without progress before a job fails
     grace_s: float = 60.0  # for the running step of a cancelled job
 
 
 class Scheduler:
-    """Takes up jobs that wait, and stores what becomes of them.
+    """Starts waiting jobs and stores their outcome.
 
-    A job has ended once its end is stored. Until then it is run again, from its checkpoint:
-    after a crash of its process, of the service, or of the disk.
+    A job has ended once its end is stored. Until then it is restarted from its checkpoint, after
+    a crash of its process or the service, or a disk failure.
     """
 
     def __init__(self, directory: DataDirectory, runner: Runner, limits: JobLimits) -> None:
         self._directory, self._store, self._runner = directory, directory.store, runner
         self._limits = limits
         self._taken: dict[str, Taken] = {}
-        self._due_s: dict[str, float] = {}  # not to be started before, on the monotonic clock
-        self.changed = threading.Condition()  # guards what is taken, and changes of state
+        self._due_s: dict[str, float] = {}  # earliest restart, on the monotonic clock
+        self.changed = threading.Condition()  # guards the taken jobs, and changes of state
         self.watchers = Watchers()
         self.is_closing = False
         for job in self._store.in_states((RUNNING,)):  # its service was killed
@@ -70,12 +70,12 @@ class Scheduler:
             thread.start()
 
     def seen(self, job: Job) -> Job:
-        """The job with the progress that is not stored yet."""
+        """The job with its latest progress, which may not be stored yet."""
         taken = self._taken.get(job.id)
         return job if taken is None or job.is_ended else replace(job, progress=taken.progress)
 
     def cancel(self, job_id: str) -> None:
-        """End a job and keep what it reached; nothing happens to one that has ended."""
+        """End a job and keep its progress; does nothing if it has ended."""
         with self.changed:
             job, taken = self._store.job(job_id), self._taken.get(job_id)
             if job.is_ended or job.state == CANCELLING:
@@ -83,7 +83,7 @@ class Scheduler:
             if taken is None and not job.attempts:
                 self._end(job_id, CANCELLED, error=_cancelled("before it was started"))
                 return
-            # One that waits to be taken up again is, to make a policy of its checkpoint.
+            # A job that waits for a restart is started once more, to make a policy from its checkpoint.
             self._store.update(job_id, state=CANCELLING)
             self._due_s.pop(job_id, None)
             if taken is not None:
@@ -91,7 +91,7 @@ class Scheduler:
             self.changed.notify_all()
 
     def close(self, grace_s: float) -> None:
-        """Stop what runs, kill it after this time, and take up nothing more."""
+        """Stop running jobs, kill them after ``grace_s``, and start no more jobs."""
         with self.changed:
             self.is_closing = True
             for taken in self._taken.values():
@@ -106,7 +106,7 @@ class Scheduler:
             self._settle(taken, self._run(taken))
 
     def _take(self) -> Taken | None:
-        """The next job to run, once there is one; None where the scheduler closes."""
+        """Waits for the next job to run; None if the scheduler closes."""
         with self.changed:
             while not self.is_closing:
                 try:
@@ -120,7 +120,7 @@ class Scheduler:
         return None
 
     def _take_due(self) -> tuple[Taken | None, float | None]:
-        """A job that may start, else how long until one may."""
+        """A job that may start now, else the seconds until a job may start."""
         now_s, waits_s = time.monotonic(), []
         for job in self._store.in_states((QUEUED, CANCELLING)):
             wait_s = self._due_s.get(job.id, now_s) - now_s
@@ -143,7 +143,7 @@ class Scheduler:
             attempts=job.attempts + 1,
             vain_starts=job.vain_starts + 1,
         )
-        # Counted before it starts: a job may take the service down with it.
+        # Count the start first, because the job may crash the service.
         names = ("state", "started_ns", "attempts", "vain_starts")
         self._store.update(job.id, **{name: getattr(started, name) for name in names})
         taken = self._taken[job.id] = Taken(started)
@@ -152,7 +152,7 @@ class Scheduler:
         return taken
 
     def _run(self, taken: Taken) -> operations_pb2.Operation | status_pb2.Status:
-        """The job's last message, or why it was cut off."""
+        """The job's final message, or the status that says why the job was interrupted."""
         job_id = taken.job.id
         try:
             attempt = self._runner.start(self._store.request(job_id), self._directory.folder(job_id))
@@ -167,7 +167,7 @@ class Scheduler:
             reason = getattr(error, "strerror", None) or str(error).rstrip(".")
             code = code_pb2.UNAVAILABLE if is_out_of_space(error) else code_pb2.ABORTED
             return _status(code, f"the job cannot be run: {reason}.")
-        except Exception:  # of a runner: the job is to be tried again, the thread to go on
+        except Exception:  # a runner's defect: retry the job and keep this thread
             _log.exception("job %s: its runner failed.", job_id)
             last = None
         if last is None:
@@ -183,11 +183,11 @@ class Scheduler:
         try:
             self._store.update(taken.job.id, progress=taken.progress, vain_starts=taken.vain_starts)
             taken.stored_s = time.monotonic()
-        except ServiceError as error:  # it runs on, and is stored the next time
+        except ServiceError as error:  # the job continues; the next report is stored
             _log.warning("job %s: %s", taken.job.id, error)
 
     def _settle(self, taken: Taken, last: operations_pb2.Operation | status_pb2.Status) -> None:
-        """Store how an attempt ended, however long that takes."""
+        """Store the outcome of an attempt; retries until the store works."""
         with self.changed:
             while True:
                 try:
@@ -195,7 +195,7 @@ class Scheduler:
                     break
                 except ServiceError as error:
                     _log.warning("job %s: %s", taken.job.id, error)
-                    if self.is_closing:  # it will be run again from where it ended
+                    if self.is_closing:  # the next service resumes the job
                         break
                     self.changed.wait(_STORE_AGAIN_S)
             del self._taken[taken.job.id]
@@ -224,11 +224,11 @@ class Scheduler:
             self._put_back(taken, job, _status(code_pb2.INTERNAL, "the job's process was stopped."))
 
     def _put_back(self, taken: Taken, job: Job, reason: status_pb2.Status) -> None:
-        """Have a job that was cut off taken up again."""
+        """Queue an interrupted job for a restart."""
         vain_starts = taken.vain_starts
-        # One that is cancelled is not to wait for room: without it, only the policy is lost.
+        # A cancelled job does not wait for disk space: only its policy would be lost.
         waits_for_room = reason.code == code_pb2.UNAVAILABLE and job.state != CANCELLING
-        if self.is_closing or waits_for_room:  # no fault of the job
+        if self.is_closing or waits_for_room:  # not the job's fault
             vain_starts = max(vain_starts - 1, 0)
         if not self.is_closing:
             _log.warning(

@@ -1,4 +1,4 @@
-"""Jobs in an embedded SQLite database: what was stored once survives whatever comes."""
+"""Stores jobs durably in an embedded SQLite database."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from go_opt.service.jobs.job import QUEUED, Job, NewJob, no_such_job
 
 FILE_NAME: Final = "jobs.sqlite3"
 VERSION: Final = 2
-_MOST_LOG_BYTES: Final = 64 * 2**20  # kept of the write-ahead log once it was larger
-# Names are those of one owner: another's job of the same name says nothing of itself.
+_MOST_LOG_BYTES: Final = 64 * 2**20  # to which a larger write-ahead log is truncated
+# Names are unique per owner, so that they reveal nothing about other owners' jobs.
 _SCHEMA: Final = """
 CREATE TABLE jobs (
   number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -47,7 +47,7 @@ CREATE TABLE jobs (
 CREATE INDEX jobs_by_state ON jobs (state, number);
 """
 _COLUMNS: Final = ", ".join(field.name for field in fields(Job))
-# What the digest of a row is of: SQLite notices damage to its pages, not to what stands in them.
+# The columns in a row's digest: SQLite detects damaged pages, but not damaged values.
 _DIGESTED: Final = tuple(
     name
     for name in (*(field.name for field in fields(Job)), "request_id", "request", "start_policy")
@@ -56,14 +56,14 @@ _DIGESTED: Final = tuple(
 
 
 class JobStore:
-    """The jobs of one service; several threads may use it at once.
+    """The jobs of one service; thread-safe.
 
     Args:
-      path: of the database, which is made where there is none.
+      path: the database file, which is created if it does not exist.
 
     Raises:
-      InvalidInputError: what is there is damaged, no such database or of another version;
-        it is left as it is.
+      InvalidInputError: the file is damaged, not a job store, or of another version; the file
+        is left unchanged.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -83,10 +83,10 @@ class JobStore:
                 self._connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
 
     def create(self, new: NewJob) -> Job:
-        """Store a job that is to be run; durable once this returns.
+        """Store a queued job; durable once this returns.
 
         Raises:
-          AlreadyExistsError: its policy or request id is another job's.
+          AlreadyExistsError: another job has this policy name or request id.
         """
         values: dict[str, Any] = {
             "id": secrets.token_hex(8),
@@ -126,14 +126,14 @@ class JobStore:
         return jobs[0] if jobs else None
 
     def job(self, job_id: str) -> Job:
-        """The job; NotFoundError where there is none."""
+        """The job; NotFoundError if it does not exist."""
         jobs = self._jobs("id = ?", (job_id,))
         if not jobs:
             raise no_such_job(job_id)
         return jobs[0]
 
     def request(self, job_id: str) -> NewJob:
-        """What was asked for."""
+        """The request of a job."""
         rows = self._execute(
             "SELECT kind, policy, coalesce(request_id, ''), request, start_policy, owner, is_shared "
             "FROM jobs WHERE id = ?",
@@ -156,7 +156,7 @@ class JobStore:
         )
 
     def ids(self) -> set[str]:
-        """Of every job there is."""
+        """The ids of all jobs."""
         return {job_id for (job_id,) in self._execute("SELECT id FROM jobs", ())}
 
     def update(self, job_id: str, **values: Any) -> None:
@@ -168,7 +168,7 @@ class JobStore:
         )
 
     def delete(self, job_id: str) -> None:
-        """Forget a job."""
+        """Delete a job."""
         self._execute("DELETE FROM jobs WHERE id = ?", (job_id,))
 
     def close(self) -> None:
@@ -190,7 +190,7 @@ class JobStore:
 
 
 def _check(path: Path) -> None:
-    """Look at a database without a write; raise where it is not to be used."""
+    """Check a database without writing to it; raise if it cannot be used."""
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
         version = _version(connection)
         (answer,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
@@ -212,7 +212,7 @@ def _check(path: Path) -> None:
 
 
 def _digest(*values: str | bytes | int | float | None) -> bytes:
-    """Of values of SQL, each with its type and length."""
+    """Digest of SQL values, each with its type and length."""
     hashed = hashlib.blake2b(digest_size=16)
     for value in values:
         data = value if isinstance(value, bytes) else str(value).encode()

@@ -1,4 +1,4 @@
-"""What a scheduler keeps of jobs: of one that it has taken up, and who wants to know when one ends."""
+"""The scheduler's state of a running job, and the callbacks for the ends of jobs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from go_opt.service.jobs.job import Attempt, Job, checkpoint_step
 
 
 class Taken:
-    """A job that a thread of the manager has taken; guarded by the manager's lock."""
+    """A job that a thread of the scheduler runs; guarded by the scheduler's lock."""
 
     def __init__(self, job: Job) -> None:
-        self.job = job  # as it was started
+        self.job = job  # as of its start
         self.progress = job.progress
         self.stored_s = -math.inf
         self._attempt: Attempt | None = None
@@ -23,7 +23,7 @@ class Taken:
 
     @property
     def vain_starts(self) -> int:
-        """None where the checkpoint got further."""
+        """Consecutive starts without progress; 0 once the checkpoint has advanced."""
         got_further = checkpoint_step(self.progress) > checkpoint_step(self.job.progress)
         return 0 if got_further else self.job.vain_starts
 
@@ -33,7 +33,7 @@ class Taken:
             self.stop(self._grace_s)
 
     def stop(self, grace_s: float) -> None:
-        """Stop after the running step; kill after this time."""
+        """Stop after the running step; kill after ``grace_s``."""
         self._is_stopping, self._grace_s = True, grace_s
         if self._attempt is None:
             return
@@ -51,14 +51,14 @@ class Taken:
 
 
 class Watchers:
-    """Callbacks for the ends of jobs; several threads may use it at once."""
+    """Callbacks for the ends of jobs; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_job: dict[str, list[Callable[[], None]]] = {}
 
     def add(self, job_id: str, on_end: Callable[[], None]) -> Callable[[], None]:
-        """Have ``on_end`` called when the job ends or is deleted; what is returned undoes it."""
+        """Call ``on_end`` when the job ends or is deleted; returns a function that cancels this."""
         with self._lock:
             self._by_job.setdefault(job_id, []).append(on_end)
 
@@ -71,7 +71,7 @@ class Watchers:
         return forget
 
     def notify(self, job_id: str) -> None:
-        """The job ended. Called under the lock: a callback that was undone is called no more."""
+        """Runs a job's callbacks under the lock, so that a cancelled callback is never called later."""
         with self._lock:
             for on_end in self._by_job.pop(job_id, []):
                 on_end()

@@ -1,4 +1,4 @@
-"""Training as a job: from its request to what it left, by the doors of :mod:`go_opt.training`."""
+"""Runs a training job: converts its request, calls :mod:`go_opt.training`, converts the result."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def train_job(
     on_progress: OnProgress,
     should_stop: Callable[[], bool],
 ) -> Trained:
-    """Train, or go on with what ``folder`` holds of this job.
+    """Train, or resume the job's run in ``folder``.
 
     Args:
-      start_file: the policy that finetuning starts from; None: an untrained one.
+      start_file: the policy from which finetuning starts; None: an untrained policy.
 
     Raises:
-      InfeasibleError: finetuning met no valid plan.
+      InfeasibleError: finetuning found no valid plan.
       EnvironmentFailedError, PolicyError, InvalidInputError: as by ``go_opt.training``.
     """
     watched = _Watched(folder, on_progress, should_stop)
@@ -80,11 +80,11 @@ def _finetuned(result: training.TrainingResult, sent: SentGraph) -> training_pb2
 
 
 class _StoppedBeforeStartError(Exception):
-    """Told to stop, and there is nothing to keep."""
+    """The job was stopped before it had any progress to keep."""
 
 
 class _Watched:
-    """Passes on progress and the wish to stop."""
+    """Passes on progress and stop requests."""
 
     def __init__(self, folder: Path, on_progress: OnProgress, should_stop: Callable[[], bool]) -> None:
         self._on_progress, self._should_stop = on_progress, should_stop

@@ -1,1 +1,1 @@
-"""Messages of the protocol and the values they stand for."""
+"""Conversions between messages of the protocol and go-opt's values."""

@@ -1,4 +1,4 @@
-"""Requests, results, metrics and targets to and from their messages."""
+"""Converts results, metrics and targets to and from their messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from go_opt.service.messages.requests import request_part
 from go_opt.service.messages.sent_graph import SentGraph
 
 _STATUSES: Final[tuple[Status, ...]] = get_args(Status)
-# Fields that messages and what they stand for have in common.
+# Fields with the same name in a message and in its value.
 _OF_RESULT: Final = (
     "lower_bound_s",
     "bound_reason",
@@ -61,10 +61,10 @@ _ARRAYS_OF_SIMULATION: Final = dict.fromkeys(("utilisation", "link_utilisation",
 
 
 def target_to_proto(target: str | Path | Target, *, as_text: bool = False) -> plan_pb2.Target:
-    """The message of a target's name, of the text of its file, or of a shipped target.
+    """The message for a target's name, the text of its file, or a shipped target.
 
     Args:
-      as_text: others are sent as a text, by which they have another fingerprint.
+      as_text: send a target that does not ship as text, which changes its fingerprint.
     """
     if isinstance(target, Target):
         if target.name in target_names() and load_target(target.name).fingerprint == target.fingerprint:
@@ -84,13 +84,13 @@ def target_to_proto(target: str | Path | Target, *, as_text: bool = False) -> pl
 
 
 def onnx_to_proto(model: OnnxModel) -> optimizer_pb2.OnnxModel:
-    """The message of an ONNX file."""
+    """The message for an ONNX file."""
     precision = f"PRECISION_{model.precision.upper().replace('-', '_')}"
     return optimizer_pb2.OnnxModel(file=model.file, dims=dict(model.dims), precision=precision)
 
 
 def explanation_from_proto(message: struct_pb2.Struct) -> dict[str, Any]:
-    """The object of an explanation; numbers arrive as floating ones, those that are whole leave as such."""
+    """The object of an explanation; converts whole floats, as which integers arrive, to integers."""
     whole: dict[str, Any] = _plain(json_format.MessageToDict(message))
     return whole
 
@@ -104,7 +104,7 @@ def _plain(value: Any) -> Any:
 
 
 def target_from_proto(message: plan_pb2.Target) -> Target:
-    """The target of a message, `target` of a request; no file but the shipped ones is looked at."""
+    """The target in field `target` of a request; reads no files except shipped targets."""
     with request_part("target"):
         if message.WhichOneof("selection") == "toml":
             return parse_target(message.toml, message.toml_source or "inline")
@@ -112,9 +112,9 @@ def target_from_proto(message: plan_pb2.Target) -> Target:
 
 
 def result_to_proto(result: OptimizeResult, sent: SentGraph) -> optimizer_pb2.OptimizeResponse:
-    """The message of a result, for who sent the graph.
+    """The message for a result, in the op order of the graph's sender.
 
-    Sent in the graph's own order, :func:`result_from_proto` gives the same result back.
+    If that is the graph's own order, :func:`result_from_proto` is the inverse.
     """
     return optimizer_pb2.OptimizeResponse(
         plan=sent.plan_to_proto(result.plan),
@@ -130,7 +130,7 @@ def result_to_proto(result: OptimizeResult, sent: SentGraph) -> optimizer_pb2.Op
 
 
 def result_from_proto(message: optimizer_pb2.OptimizeResponse) -> OptimizeResult:
-    """The result of a message."""
+    """The result in a message."""
     return OptimizeResult(
         plan=plan_from_proto(message.plan),
         metrics=metrics_from_proto(message.metrics),
@@ -147,7 +147,7 @@ def result_from_proto(message: optimizer_pb2.OptimizeResponse) -> OptimizeResult
 
 
 def metrics_to_proto(metrics: Metrics) -> plan_pb2.Metrics:
-    """The message of metrics; :func:`metrics_from_proto` gives the same metrics back."""
+    """The message for metrics; :func:`metrics_from_proto` is the inverse."""
     return plan_pb2.Metrics(
         simulation=None if metrics.simulation is None else _simulation_to_proto(metrics.simulation),
         **_same(metrics, (*_OF_METRICS, *_ARRAYS_OF_METRICS)),
@@ -155,7 +155,7 @@ def metrics_to_proto(metrics: Metrics) -> plan_pb2.Metrics:
 
 
 def metrics_from_proto(message: plan_pb2.Metrics) -> Metrics:
-    """The metrics of a message."""
+    """The metrics in a message."""
     return Metrics(
         simulation=_simulation_from_proto(message.simulation) if message.HasField("simulation") else None,
         **_arrays(message, _ARRAYS_OF_METRICS),
@@ -181,7 +181,7 @@ def _simulation_from_proto(message: plan_pb2.Simulation) -> Simulation:
 
 
 def target_summary(target: Target) -> optimizer_pb2.TargetSummary:
-    """What a list of targets says of one."""
+    """The entry of a target in the list of targets."""
     same = ("name", "description", "num_chips", "native_dtype", "power_w", "fingerprint")
     return optimizer_pb2.TargetSummary(topology=target.topology.kind, **_same(target, same))
 
@@ -195,7 +195,7 @@ def _arrays(message: Message, dtypes: Mapping[str, DTypeLike]) -> dict[str, Any]
 
 
 def fewest_chips_to_proto(fewest: FewestChips, sent: SentGraph) -> optimizer_pb2.OptimizeResponse:
-    """The message of the answer, for who sent the graph."""
+    """The message for the answer, in the op order of the graph's sender."""
     response = result_to_proto(fewest.result, sent)
     response.chips_needed.chips = fewest.chips
     response.chips_needed.is_proven = fewest.is_proven
@@ -204,10 +204,10 @@ def fewest_chips_to_proto(fewest: FewestChips, sent: SentGraph) -> optimizer_pb2
 
 
 def fewest_chips_from_proto(message: optimizer_pb2.OptimizeResponse) -> FewestChips:
-    """The answer of a message; the results of what was tried have no history.
+    """The answer in a message; the results in ``tried`` have no history.
 
     Raises:
-      ServiceError: it has none.
+      ServiceError: the message has no such answer.
     """
     if not message.HasField("chips_needed"):
         raise ServiceError("the service does not look for the fewest chips: it is of an earlier version.")

@@ -1,4 +1,4 @@
-"""Batches of plans, as the arrays an environment takes, to and from their messages.
+"""Converts batches of plans, as arrays for an environment, to and from their messages.
 
 Axes: ``B`` plans, ``N`` ops.
 """
@@ -19,14 +19,14 @@ from go_opt.proto import environment_pb2, plan_pb2
 from go_opt.service.messages.sent_graph import PER_OP, SentGraph
 
 ServedFidelity = Literal["analytical", "simulated", "hardware"]
-# An enum's number is the place of its name here; 0, "unspecified", reads as the default.
+# An enum's number is the index of its name here; 0, "unspecified", means the default.
 SERVED_FIDELITIES: Final[tuple[ServedFidelity, ...]] = ("analytical", "analytical", "simulated", "hardware")
 _DECIDED: Final = ("placement", "order", "fusion_group")
 Plans = IntArray
 
 
 class PlanWriter:
-    """Makes the messages of plans that differ from ``example`` in what is decided alone."""
+    """Writes the messages of plans that differ from ``example`` only in their decisions."""
 
     def __init__(self, example: Plan) -> None:
         message = plan_to_proto(example)
@@ -44,7 +44,7 @@ class PlanWriter:
                 getattr(message, name).extend(values)
 
     def write_whole(self, request: environment_pb2.EvaluateBatchRequest, plans: Sequence[Plan]) -> None:
-        """Add plans as they are, but for the fingerprints."""
+        """Add whole plans, with the fingerprints of the example."""
         example = self._example
         fingerprints = {name: getattr(example, name) for name in ("graph_fingerprint", "target_fingerprint")}
         request.plans.extend(plan_to_proto(replace(plan, **fingerprints)) for plan in plans)
@@ -52,13 +52,13 @@ class PlanWriter:
 
 @dataclass(frozen=True, eq=False)
 class PlanBatch:
-    """The plans of a message, checked for what any graph and target ask of them."""
+    """The plans of a message, with checked shapes and ranges."""
 
     placement: Plans  # [B, N]
     order: Plans  # [B, N]
     fusion_group: Plans  # [B, N]
     is_plain: BoolArray  # [B] without replication, relays and clones
-    others: Mapping[int, Plan]  # those that are not plain, by their number
+    others: Mapping[int, Plan]  # the plans that are not plain, by index
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class PlanReader:
         """The plans of a request.
 
         Raises:
-          PlanError: one is malformed; names the batch, and the plan and its field.
+          PlanError: a plan is malformed; the message names the batch, the plan and the field.
         """
         batch = request.batch_id
         for i, plan in enumerate(request.plans):
@@ -145,7 +145,7 @@ def _check_permutations(batch: int, order: Plans) -> None:
 
 
 def _first(is_wrong: BoolArray) -> tuple[int, int] | None:
-    """Where the first True of [B, N] is."""
+    """The index of the first True in [B, N]; None if there is none."""
     if not is_wrong.any():
         return None
     row, column = np.unravel_index(int(np.argmax(is_wrong)), is_wrong.shape)

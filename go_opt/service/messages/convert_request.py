@@ -1,4 +1,4 @@
-"""What is asked of a search to and from its message: constraints, what it begins with, and all else."""
+"""Converts search requests, with constraints and starting plans, to and from their messages."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from go_opt.result import Decide, Objective, Request
 from go_opt.service.messages.requests import request_part
 from go_opt.solver.problem.user_constraints import KINDS, UserConstraint
 
-# An enum's number is the place of its name here; 0, "unspecified", reads as the default.
+# An enum's number is the index of its name here; 0, "unspecified", means the default.
 _OBJECTIVES: Final[tuple[Objective, ...]] = ("throughput", "throughput", "latency")
 _DECIDES: Final[tuple[Decide, ...]] = ("all", "all", "placement")
 _FIDELITIES: Final[tuple[Fidelity, ...]] = ("analytical", "analytical", "simulated")
 _Name = TypeVar("_Name", bound=str)
-_LEAST: Final = {"chip": 0, "replication": 1, "kernel": 0}  # of the fields of an op
+_LEAST: Final = {"chip": 0, "replication": 1, "kernel": 0}  # smallest values of an op's fields
 
 
 def start_to_proto(start: Start) -> optimizer_pb2.Start:
-    """The message of a start; :func:`start_from_proto` gives the same start back."""
+    """The message for a start; :func:`start_from_proto` is the inverse."""
     if start.plan is not None:
         plan = plan_to_proto(start.plan)
         plan.op_names.extend(start.ops)
@@ -50,10 +50,10 @@ def start_to_proto(start: Start) -> optimizer_pb2.Start:
 
 
 def start_from_proto(message: optimizer_pb2.Start) -> Start:
-    """The start of a message, `start` of a request.
+    """The start in field `start` of a request.
 
     Raises:
-      InvalidInputError: it is malformed; one sentence that names the field at fault.
+      InvalidInputError: the start is malformed; one sentence names the field at fault.
     """
     if not message.HasField("plan"):
         return Start({op.op: _op_start(i, op) for i, op in enumerate(message.ops)})
@@ -86,15 +86,15 @@ def _op_start(i: int, message: optimizer_pb2.OpStart) -> OpStart:
 
 
 def constraints_to_proto(constraints: Iterable[UserConstraint]) -> list[optimizer_pb2.Constraint]:
-    """The messages of constraints; :func:`constraints_from_proto` gives the same constraints back."""
+    """The messages for constraints; :func:`constraints_from_proto` is the inverse."""
     return [_constraint_to_proto(constraint) for constraint in constraints]
 
 
 def constraints_from_proto(messages: Iterable[optimizer_pb2.Constraint]) -> tuple[UserConstraint, ...]:
-    """The constraints of messages.
+    """The constraints in messages.
 
     Raises:
-      InvalidInputError: one says nothing, or something that cannot be.
+      InvalidInputError: a constraint is empty or invalid.
     """
     return tuple(_constraint_from_proto(i, message) for i, message in enumerate(messages))
 
@@ -123,10 +123,10 @@ def _constraint_from_proto(i: int, message: optimizer_pb2.Constraint) -> UserCon
 
 
 def request_to_proto(request: Request, *, policy: str | None) -> optimizer_pb2.OptimizeRequest:
-    """The message of a request, without its graph and target.
+    """The message for a request, without its graph and target.
 
     Args:
-      policy: ``"default"``, ``"none"`` or None, or the name of one that the service trained.
+      policy: ``"default"``, ``"none"`` or None, or the name of a policy that the service trained.
     """
     return optimizer_pb2.OptimizeRequest(
         objective=f"OBJECTIVE_{request.objective.upper()}",
@@ -148,12 +148,12 @@ def request_to_proto(request: Request, *, policy: str | None) -> optimizer_pb2.O
 
 
 def objective_from_proto(number: int) -> Objective:
-    """The objective of a number of its enum."""
+    """The objective for an enum number."""
     return named("objective", _OBJECTIVES, number)
 
 
 def request_from_proto(message: optimizer_pb2.OptimizeRequest) -> Request:
-    """The validated request of a message; its graph and target are read elsewhere."""
+    """The validated request in a message, without its graph and target."""
     return Request(
         objective=objective_from_proto(message.objective),
         budget_s=optional(message, "budget_s"),
@@ -173,26 +173,26 @@ def request_from_proto(message: optimizer_pb2.OptimizeRequest) -> Request:
 
 
 def fidelity_from_proto(number: int) -> Fidelity:
-    """The fidelity of an enum's number; HARDWARE is another environment's to serve."""
+    """The fidelity for an enum number; raises for HARDWARE, which only environments serve."""
     if number == plan_pb2.FIDELITY_HARDWARE:
         raise InvalidInputError("fidelity: this service has no hardware to measure on.", field="fidelity")
     return named("fidelity", _FIDELITIES, number)
 
 
 def named(field: str, names: tuple[_Name, ...], number: int) -> _Name:
-    """The name that an enum's number stands for."""
+    """The name for an enum number."""
     if not 0 <= number < len(names):
         raise InvalidInputError(f"{field}: {number} is no number of its enum.", field=field)
     return names[number]
 
 
 def optional(message: Message, field: str) -> Any:
-    """The field of a message, or None where it is not set."""
+    """The field of a message, or None if it is not set."""
     return getattr(message, field) if message.HasField(field) else None
 
 
 class SearchOptions(TypedDict, total=False):
-    """Those of :func:`go_opt.optimize` that a service has too, with the same defaults."""
+    """The options of :func:`go_opt.optimize` that a service supports, with the same defaults."""
 
     objective: Objective
     budget_s: float | None
@@ -204,18 +204,18 @@ class SearchOptions(TypedDict, total=False):
     splits: bool
     output_parts: bool
     fidelity: Fidelity
-    constraints: Sequence[UserConstraint] | str | Path  # a path is of a file of this side
+    constraints: Sequence[UserConstraint] | str | Path  # a path is a file on the client
     max_latency_s: float | None
     simulate: bool
-    start: Start | Plan | str | Path | None  # a path is of a file of this side
-    policy: str | None  # "default", "none" or None, or the name of one that the service trained
+    start: Start | Plan | str | Path | None  # a path is a file on the client
+    policy: str | None  # "default", "none" or None, or the name of a policy that the service trained
 
 
 def read_options(options: SearchOptions, graph: Graph | None) -> tuple[Request, str | None]:
-    """The request and the policy of the options.
+    """The request and the policy in the options.
 
     Args:
-      graph: None where it is not known in this process.
+      graph: None if this process does not know the graph.
 
     Raises:
       InvalidInputError: a value is out of range.

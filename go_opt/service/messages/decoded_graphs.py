@@ -1,4 +1,4 @@
-"""Graphs decoded before: a compiler asks again and again about the same one."""
+"""A cache of decoded graphs, because compilers often send the same graph."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from go_opt.service.messages.requests import check_parts, request_part
 from go_opt.service.messages.sent_graph import SentGraph
 from go_opt.service.messages.sized_cache import SizedCache
 
-_MAX_BYTES: Final = 32 * 2**20  # of messages; a graph takes about as much as its message
+_MAX_BYTES: Final = 32 * 2**20  # of messages; a graph is about as large as its message
 
 
 class DecodedGraphs:
-    """Decodes messages of graphs and keeps the last, by digest; for several threads."""
+    """Decodes graph messages and caches recent graphs by digest; thread-safe."""
 
     def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
         self._graphs: SizedCache[SentGraph] = SizedCache(max_bytes)
@@ -34,12 +34,12 @@ class DecodedGraphs:
         return self._known(data, lambda: _decoded(data))
 
     def of_onnx(self, model: optimizer_pb2.OnnxModel) -> SentGraph:
-        """The graph of an ONNX file, read as :meth:`OnnxModel.graph` does.
+        """The graph of an ONNX file, as from :meth:`OnnxModel.graph`.
 
         Raises:
           InvalidInputError: one sentence that names the op, tensor, dimension or field at fault.
         """
-        # Maps have no order of their own; a graph's message begins otherwise.
+        # Deterministic, because maps have no order. The prefix keeps these keys apart from graph messages.
         return self._known(b"onnx" + model.SerializeToString(deterministic=True), lambda: _imported(model))
 
     def _known(self, data: bytes, decode: Callable[[], SentGraph]) -> SentGraph:

@@ -1,7 +1,7 @@
-"""One two-way table between go-opt's errors and gRPC statuses.
+"""Maps go-opt's errors to gRPC statuses and back with one table.
 
-A status carries an ``ErrorInfo`` whose reason names the class of the error, and a
-``BadRequest`` that names the field at fault, so that a client raises what the service did.
+A status has an ``ErrorInfo`` whose reason names the error class, and a ``BadRequest`` that
+names the field at fault. So a client raises the same error as the service.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from go_opt.errors import (
 from go_opt.proto import optimizer_pb2
 
 DOMAIN: Final = "go_opt"
-# A status travels as HTTP/2 trailers, which peers refuse beyond 8 KiB; the message is sent
-# three times, percent-encoded and in base64.
+# A status is sent as HTTP/2 trailers, which peers refuse above 8 KiB. The message is sent three
+# times, percent-encoded and in base64.
 MAX_MESSAGE_BYTES: Final = 1000
 _MAX_CONFLICT_BYTES: Final = 1500
 _Detail = TypeVar("_Detail", bound=Message)
@@ -68,16 +68,16 @@ TABLE: Final = (
     Row("UNAUTHENTICATED", UnauthenticatedError, code_pb2.UNAUTHENTICATED),
     Row("UNSUPPORTED", UnsupportedError, code_pb2.UNIMPLEMENTED),
     Row("CANCELLED", CancelledError, code_pb2.CANCELLED),
-    # Not ABORTED or INTERNAL: what failed lies behind the service, and may be back for another call.
+    # Not ABORTED or INTERNAL: the environment behind the service failed, and may recover.
     Row("ENVIRONMENT_FAILED", EnvironmentFailedError, code_pb2.UNAVAILABLE),
 )
 
 
 def status_from_error(error: GoOptError) -> status_pb2.Status:
-    """The status of an error; a subclass that is not in the table counts as its base."""
+    """The status for an error; a subclass that is not in the table counts as its base class."""
     rows = {row.error: row for row in TABLE}
     row = next((rows[base] for base in type(error).__mro__ if base in rows), None)
-    if row is None:  # an error of no class at all
+    if row is None:  # a class without a row
         return internal_status()
     message = _shortened(str(error))
     details: list[Message] = [error_details_pb2.ErrorInfo(reason=row.reason, domain=DOMAIN)]
@@ -95,13 +95,13 @@ def status_from_error(error: GoOptError) -> status_pb2.Status:
 
 
 def internal_status() -> status_pb2.Status:
-    """The status of a defect; what went wrong stands in the service's log only."""
+    """The status for a defect; only the service's log has the details."""
     message = "the service failed on this call; its log has the reason."
     return status_pb2.Status(code=code_pb2.INTERNAL, message=message)
 
 
 def error_from_call(error: grpc.RpcError, address: str) -> GoOptError:
-    """The error that the service at ``address`` raised, or a ServiceError where it gave none."""
+    """The error that the service at ``address`` raised, or a ServiceError if it sent none."""
     status = _status_of(error)
     raised = None if status is None else error_from_status(status)
     if raised is not None:
@@ -113,7 +113,7 @@ def error_from_call(error: grpc.RpcError, address: str) -> GoOptError:
 
 
 def error_from_status(status: status_pb2.Status) -> GoOptError | None:
-    """The error that a status was made of; None where go-opt made it of none."""
+    """The error from which a status was made; None if go-opt did not make the status."""
     rows = {row.reason: row for row in TABLE}
     row = rows.get(_detail(status, error_details_pb2.ErrorInfo()).reason)
     if row is None:
@@ -134,12 +134,12 @@ def error_from_status(status: status_pb2.Status) -> GoOptError | None:
 def _status_of(error: grpc.RpcError) -> status_pb2.Status | None:
     try:
         return rpc_status.from_call(error)
-    except ValueError:  # trailers that contradict themselves, from a service that is not ours
+    except ValueError:  # contradictory trailers, from a service that is not go-opt
         return None
 
 
 def _detail(status: status_pb2.Status, empty: _Detail) -> _Detail:
-    """The status's detail of the same type as ``empty``, which is filled; else as it is."""
+    """Fills ``empty`` from the status's detail of the same type, if there is one."""
     for detail in status.details:
         if detail.Is(empty.DESCRIPTOR):
             detail.Unpack(empty)
@@ -153,7 +153,7 @@ def _packed(detail: Message) -> any_pb2.Any:
 
 
 def _within(sentences: Iterable[str], most_bytes: int) -> list[str]:
-    """The first of the sentences, as many as there is room for, each shortened where it must be."""
+    """The first sentences that fit into ``most_bytes``, each shortened if necessary."""
     kept: list[str] = []
     for sentence in sentences:
         short = _shortened(sentence)

@@ -1,8 +1,8 @@
-"""Requests as bytes: parsed, taken apart, or refused with the field that is wrong.
+"""Parses and splits requests in bytes, or refuses them with the field at fault.
 
-gRPC itself answers bytes that are no message with UNKNOWN. And an empty part takes two bytes on
-the wire and some fifty times that once parsed, so that a request within its limit of bytes could
-take all memory: its parts are counted first.
+gRPC itself answers malformed bytes with UNKNOWN. An empty part takes two bytes on the wire and
+about fifty times that once parsed. So a request within the size limit could use up all memory,
+and the parts are counted first.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from google.protobuf.message import DecodeError, Message
 
 from go_opt.errors import InvalidInputError
 
-MOST_PARTS: Final = 8 * 2**20  # a graph of 100,000 ops has about a sixth
-_MOST_FIELDS: Final = 1000  # of a request: in pure Python, millions would hold up all other threads
-_MOST_LOOKS: Final = 2**20  # at single fields of a message, seconds; what follows has as many parts as it may
-_MOST_DEPTH: Final = 100  # which no parser goes beyond
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types; texts and messages are bytes
+MOST_PARTS: Final = 8 * 2**20  # a graph of 100,000 ops has about a sixth of this
+_MOST_FIELDS: Final = 1000  # of a request: millions would block all other threads in pure Python
+_MOST_LOOKS: Final = 2**20  # fields to visit, which takes seconds; the rest counts as all parts
+_MOST_DEPTH: Final = 100  # the limit of every parser
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types; strings and messages are bytes
 _GRAPH_TAG: Final = 1 << 3 | _BYTES  # `graph` is field 1 of every request that has one
-_BYTES_TAGS: Final = bytes(byte for byte in range(256) if byte & 7 == _BYTES)  # as they begin
+_BYTES_TAGS: Final = bytes(byte for byte in range(256) if byte & 7 == _BYTES)  # first bytes of such fields
 _M = TypeVar("_M", bound=Message)
 
 
 class _Field(NamedTuple):
-    """Where a field is in the bytes of its message."""
+    """The position of a field in the bytes of its message."""
 
     tag: int  # its number << 3, and its wire type
     start: int
-    content: int  # where its value starts
+    content: int  # start of its value
     end: int
 
 
 def parsed(message_type: type[_M], data: bytes) -> _M:
-    """The message of the bytes; InvalidInputError where they are none, or of too many parts."""
+    """Parses a message; InvalidInputError if it is malformed or has too many parts."""
     check_parts(message_type, data)
     try:
         message: _M = message_type.FromString(data)
@@ -45,13 +45,13 @@ def parsed(message_type: type[_M], data: bytes) -> _M:
 
 
 def split_graph(message_type: type[_M], data: bytes) -> tuple[_M, bytes]:
-    """A request without its graph, and the bytes of the graph's message.
+    """Returns a request without its graph, and the bytes of the graph's message.
 
-    Left as bytes, the graph need not be parsed to route a call, and is recognised by its
-    digest. One that was sent in pieces is, joined, the merged message.
+    So routing a call does not parse the graph, and its digest can be a cache key. The joined bytes
+    of a graph in several pieces are the merged message.
 
     Raises:
-      InvalidInputError: the bytes are no such message.
+      InvalidInputError: the bytes are not such a message.
     """
     rest, graph = [], []
     try:
@@ -66,7 +66,7 @@ def split_graph(message_type: type[_M], data: bytes) -> tuple[_M, bytes]:
 
 
 def check_parts(message_type: type[Message], data: bytes) -> None:
-    """Raise InvalidInputError for bytes of a message of too many texts and messages, at any depth."""
+    """Raise InvalidInputError if a message has too many strings and messages, at any depth."""
     if _most_parts(data) <= MOST_PARTS:
         return
     parts, looks = 0, 0
@@ -98,12 +98,12 @@ def check_parts(message_type: type[Message], data: bytes) -> None:
 
 
 def _most_parts(data: bytes) -> int:
-    """Bytes that texts and messages might begin with."""
+    """An upper bound on the parts: the bytes that may start a string or message."""
     return len(data) - len(data.translate(None, _BYTES_TAGS))
 
 
 def not_a_message(message_type: type[Message], data: bytes) -> InvalidInputError:
-    """What to raise for bytes that are no such message; it names the field that is broken, if one is."""
+    """The error for bytes that are not such a message; names the broken field if one is found."""
     name = field = message_type.DESCRIPTOR.full_name
     with suppress(DecodeError):
         for each in _request_fields(data):
@@ -116,13 +116,13 @@ def not_a_message(message_type: type[Message], data: bytes) -> InvalidInputError
 
 @contextmanager
 def request_part(path: str, kind: type[Message] | None = None) -> Iterator[None]:
-    """Whatever is wrong in here is wrong with the field at ``path``, or with a field in it.
+    """Makes errors in the block name the field at ``path``, or a field inside it.
 
-    Readers of graphs, plans and targets name what is at fault in their own words: an op, a
-    key of a file. What of it is no field of a message stays in the sentence alone.
+    Readers of graphs, plans and targets name the fault in their own terms, such as an op or a key
+    of a file. A name that is not a message field stays only in the sentence.
 
     Args:
-      kind: of the message at the path, where readers name fields of it.
+      kind: the message type at the path, if readers name its fields.
     """
     try:
         yield
@@ -149,7 +149,7 @@ def _request_fields(data: bytes) -> Iterator[_Field]:
 
 
 def _fields(data: bytes, start: int, end_of_all: int) -> Iterator[_Field]:
-    """The fields of the message between two places of the data; DecodeError where it is none."""
+    """The fields of the message between two offsets of the data; DecodeError if it is malformed."""
     while start < end_of_all:
         tag, content = _varint(data, start)
         kind = tag & 7
@@ -160,7 +160,7 @@ def _fields(data: bytes, start: int, end_of_all: int) -> Iterator[_Field]:
             end = content + size
         elif kind in (_FIXED64, _FIXED32):
             end = content + (8 if kind == _FIXED64 else 4)
-        else:  # groups, which no message of go-opt has
+        else:  # groups, which go-opt's messages do not use
             raise DecodeError(f"wire type {kind} at {start}.")
         if end > end_of_all:
             raise DecodeError(f"the field at {start} is cut.")
@@ -169,8 +169,8 @@ def _fields(data: bytes, start: int, end_of_all: int) -> Iterator[_Field]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number that starts at ``at``, and where it ends."""
-    if at < len(data) and data[at] < 0x80:  # most are one byte
+    """The number at offset ``at``, and the offset of its end."""
+    if at < len(data) and data[at] < 0x80:  # most numbers are one byte
         return data[at], at + 1
     number = 0
     for i, byte in enumerate(data[at : at + 10]):

@@ -1,6 +1,6 @@
-"""A graph and the order in which its caller sent the ops, which plans to and from that caller follow.
+"""A graph with the op order of its sender; plans to and from the sender use that order.
 
-The graph stores its ops in a topological order: another one where they were not sent sorted.
+The graph stores its ops in a topological order, which differs if the ops were sent unsorted.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Rows = IntArray
 
 @dataclass(frozen=True, eq=False)
 class SentGraph:
-    """A graph as its caller sent it."""
+    """A graph and the order of its ops as sent."""
 
     graph: Graph
-    stored: Rows | None = None  # [N] index in the graph of each op as sent; None: sent in its order
+    stored: Rows | None = None  # [N] graph index of each sent op; None: sent in the graph's order
 
     @staticmethod
     def from_proto(message: graph_pb2.Graph) -> SentGraph:
-        """The validated graph of a message.
+        """The validated graph in a message.
 
         Raises:
           GraphError: one sentence that names the op, tensor or field at fault.
@@ -47,21 +47,21 @@ class SentGraph:
 
     @cached_property
     def op_names(self) -> tuple[str, ...]:
-        """[N] as sent."""
+        """[N] op names in the order sent."""
         names = self.graph.op_names
         return names if self.stored is None else tuple(names[i] for i in self.stored.tolist())
 
     def plan_from_proto(self, message: plan_pb2.Plan, target_fingerprint: str) -> Plan:
-        """The plan for this graph that its caller sent.
+        """The plan that the caller sent for this graph.
 
         Raises:
-          PlanError: it is malformed, of another graph or target, or of another order of the ops.
+          PlanError: the plan is malformed, or has another graph, target or op order.
         """
         plan = plan_from_proto(message)
         return self.of_plan(plan)._own_plan(plan, message.op_names, target_fingerprint)
 
     def of_plan(self, plan: Plan) -> SentGraph:
-        """The graph that a plan places: with the parts of ops that it splits, which have no order as sent."""
+        """The graph that a plan places; with split ops it has their parts, in the graph's own order."""
         return SentGraph(planned_graph(self.graph, plan)) if plan.splits else self
 
     def _own_plan(self, plan: Plan, op_names: Sequence[str], target_fingerprint: str) -> Plan:
@@ -69,17 +69,17 @@ class SentGraph:
         if problem := self.names_problem(op_names):
             raise PlanError(f"plan: op_names {problem}.", field="op_names")
         if len(plan.placement) != self.graph.num_ops:
-            return plan  # which the verifier refuses
+            return plan  # the verifier refuses it
         return self.stored_plan(plan)
 
     def plan_to_proto(self, plan: Plan) -> plan_pb2.Plan:
-        """The message for the caller: every list in the order of the ops as sent, with their names."""
+        """The message for the caller: every per-op list in the order sent, with the op names."""
         return self.of_plan(plan)._message(plan)
 
     def _message(self, plan: Plan) -> plan_pb2.Plan:
         sent = plan
         if self.stored is not None:
-            # By rank: op i as stored is op `rank[i]` as sent.
+            # Stored op i is sent op `_rank[i]`.
             rows: dict[str, Any] = {name: getattr(plan, name)[self.stored] for name in PER_OP}
             sent = replace(plan, **(rows | {"order": self._rank[plan.order]}))
         message = plan_to_proto(sent)
@@ -87,25 +87,25 @@ class SentGraph:
         return message
 
     def stored_plan(self, plan: Plan) -> Plan:
-        """A plan of the caller's, in the order of the graph."""
+        """Converts a caller's plan to the graph's op order."""
         rows: dict[str, Any] = {name: self.stored_rows(name, getattr(plan, name)) for name in PER_OP}
         return replace(plan, **rows)
 
     def stored_start(self, start: Start | None) -> Start | None:
-        """What a search begins with: a plan for this graph, too, in the order of the graph."""
+        """Converts a start with a plan for this graph to the graph's op order."""
         plan = None if start is None else start.plan
         if start is None or plan is None or plan.graph_fingerprint != self.graph.fingerprint:
             return start
         return replace(start, plan=self.stored_plan(plan)) if tuple(start.ops) == self.op_names else start
 
     def stored_rows(self, name: str, rows: Rows) -> Rows:
-        """The field ``name`` of plans of the caller's ([N] or [B, N]), in the order of the graph."""
+        """Converts the field ``name`` of the caller's plans ([N] or [B, N]) to the graph's op order."""
         if self.stored is None:
             return rows
         return self.stored[rows] if name == "order" else rows[..., self._rank]
 
     def names_problem(self, names: Sequence[str]) -> str:
-        """What is wrong with a plan's ``op_names``; empty where they are this graph's, or absent."""
+        """The problem with a plan's ``op_names``; empty if they match this graph or are absent."""
         if not names or tuple(names) == self.op_names:
             return ""
         if len(names) != self.graph.num_ops:
@@ -115,5 +115,5 @@ class SentGraph:
 
     @cached_property
     def _rank(self) -> Rows:
-        """[N] place as sent of each op of the graph."""
+        """[N] index in the order sent of each op of the graph."""
         return np.argsort(np.asarray(self.stored)).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Values asked for again and again, up to a number of bytes."""
+"""A least-recently-used cache with a limit in bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _V = TypeVar("_V")
 
 
 class SizedCache(Generic[_V]):
-    """Keeps the values asked for last, up to a number of bytes; for several threads."""
+    """Keeps the most recently used values, up to a number of bytes; thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -20,7 +20,7 @@ class SizedCache(Generic[_V]):
         self.hits = 0
 
     def get(self, key: bytes) -> _V | None:
-        """The value kept under the key, if there is one."""
+        """The value for the key, if it is in the cache."""
         with self._lock:
             if key not in self._values:
                 return None
@@ -29,7 +29,7 @@ class SizedCache(Generic[_V]):
             return self._values[key][0]
 
     def put(self, key: bytes, value: _V, size_bytes: int) -> None:
-        """Keep a value, and drop those not asked for longest where there is no room."""
+        """Store a value; drop the least recently used values if there is no room."""
         if size_bytes > self._max_bytes:
             return
         with self._lock:

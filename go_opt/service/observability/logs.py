@@ -1,4 +1,4 @@
-"""The log of a service: one line for each call and event, written off the event loop."""
+"""The log of a service: one line per call or event, written outside the event loop."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from go_opt.service.calls.call import Call, Outcome
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 _LOGGER: Final = "go_opt"
-_MAX_LINES: Final = 10_000  # that wait to be written
+_MAX_LINES: Final = 10_000  # waiting to be written
 _FLUSH_S: Final = 0.3
 _FIELDS: Final = "call"  # attribute of records that holds a call's fields
 _log = logging.getLogger(__name__)
-# What is the service's fault or limit; what a caller did wrong is its own concern.
+# Faults and limits of the service; errors of callers are logged as info.
 _LEVELS: Final = {
     grpc.StatusCode.INTERNAL: logging.ERROR,
     grpc.StatusCode.UNKNOWN: logging.ERROR,
@@ -60,7 +60,7 @@ class CallLog:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, message, and the fields of a call."""
+    """One JSON object per line: time, level, message, and the fields of a call."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -78,7 +78,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """The same for the eye: ``12:00:01 INFO go_opt.v1.Optimizer/Optimize OK client=… wall_s=…``."""
+    """The same as text: ``12:00:01 INFO go_opt.v1.Optimizer/Optimize OK client=… wall_s=…``."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
@@ -90,7 +90,7 @@ class TextFormatter(logging.Formatter):
 
 
 class _Queue(QueueHandler):
-    """Hands records over as they are; loses lines rather than to hold up the service."""
+    """Queues records unchanged; drops lines rather than block the service."""
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         return record
@@ -105,12 +105,12 @@ class _Listener(QueueListener):
         self._lines = lines
 
     def enqueue_sentinel(self) -> None:
-        self._lines.put(None)  # waits where the queue is full
+        self._lines.put(None)  # blocks while the queue is full
 
 
 @contextmanager
 def logging_to_stderr(style: LogFormat, level: LogLevel) -> Iterator[None]:
-    """Log what go-opt and gRPC have to say; a reader of stderr that stands still stops nobody."""
+    """Log the messages of go-opt and gRPC; a stalled reader of stderr blocks nobody."""
     lines: queue.Queue[Any] = queue.Queue(_MAX_LINES)
     writer = logging.StreamHandler(sys.stderr)
     writer.setFormatter(JsonFormatter() if style == "json" else TextFormatter())

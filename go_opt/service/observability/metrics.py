@@ -1,4 +1,4 @@
-"""Metrics of a service for Prometheus, on a port of their own."""
+"""Prometheus metrics of a service, on their own port."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from go_opt.service.calls.call import Call, Outcome, ServiceMetric
 from go_opt.service.calls.lane import Lane
 from go_opt.service.transport.address import Address, check_free
 
-# From a listing to a search of half an hour.
+# From a list call to a search of half an hour.
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 _OF_LANES: Final = (  # name, help, attribute of the admission
@@ -38,15 +38,15 @@ _OF_LANES: Final = (  # name, help, attribute of the admission
 
 
 class Metrics:
-    """Counts what happens to calls; one registry for each server.
+    """Counts and times calls; each server has its own registry.
 
-    Labels are methods, statuses and lanes, never clients or names that callers choose:
-    what a caller can vary would grow without end.
+    Labels are methods, statuses and lanes, never clients or names that callers choose, because
+    such labels would grow without limit.
     """
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
-        self.address: Address | None = None  # where it is served
+        self.address: Address | None = None  # where the metrics are served
         by_method = ("method",)
         self._calls = Counter("go_opt_calls", "Calls that ended.", ("method", "code"), registry=registry)
         self._seconds = Histogram(
@@ -78,19 +78,19 @@ class Metrics:
         self._sent.labels(call.method).inc(outcome.sent_bytes)
 
     def watch_lanes(self, lanes: Iterable[Lane]) -> None:
-        """Report what runs, waits and was refused in each."""
+        """Report running, waiting and refused calls of each lane."""
         for name, help_, attribute in _OF_LANES:
             values = {lane.name: partial(getattr, lane.admission, attribute) for lane in lanes}
             self.registry.register(_Watched(name, help_, attribute == "refused", values))
 
     def watch(self, metrics: Iterable[ServiceMetric]) -> None:
-        """Report what services measure."""
+        """Report the metrics of services."""
         for metric in metrics:
             self.registry.register(_Watched(metric.name, metric.help, metric.is_total, {"": metric.read}))
 
     @contextmanager
     def served(self, address: Address) -> Iterator[Address]:
-        """Answer ``GET /metrics`` at the address; port 0 takes a free one."""
+        """Answer ``GET /metrics`` at the address; port 0 picks a free port."""
         check_free(address, field="metrics")
         server, thread = start_http_server(address.port, address.host, self.registry)
         self.address = Address(address.host, server.server_port)
@@ -104,12 +104,12 @@ class Metrics:
 
 @dataclass(frozen=True, eq=False)
 class _Watched(Collector):
-    """Read when asked, from another thread: plain numbers only."""
+    """Reads values on each scrape, from another thread, so only plain numbers."""
 
     name: str  # without "go_opt_"
     help: str
     is_total: bool
-    values: Mapping[str, Callable[[], float]]  # by lane; of no lane under ""
+    values: Mapping[str, Callable[[], float]]  # by lane; "" for a metric without lanes
 
     def collect(self) -> Iterable[Metric]:
         labels = () if "" in self.values else ("lane",)

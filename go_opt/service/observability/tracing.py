@@ -1,4 +1,4 @@
-"""Spans of calls by OpenTelemetry, with the extra ``otel``."""
+"""OpenTelemetry spans of calls; needs the extra ``otel``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _ENDPOINT: Final = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+")
 _FLUSH_S: Final = 0.5
-# Faults of the service, by the conventions for servers; others are the caller's.
+# Faults of the service by OpenTelemetry's conventions; other errors are the caller's.
 _FAULTS: Final = frozenset(
     {
         grpc.StatusCode.UNKNOWN,
@@ -33,10 +33,10 @@ _FAULTS: Final = frozenset(
 
 
 class Tracer:
-    """One span a call, below the span that the caller names in ``traceparent``.
+    """One span per call, a child of the span that the caller names in ``traceparent``.
 
     Args:
-      processor: what becomes of spans that ended.
+      processor: receives ended spans.
     """
 
     def __init__(self, processor: SpanProcessor) -> None:
@@ -80,7 +80,7 @@ class Tracer:
         span.end()
 
     def close(self) -> None:
-        """Send what has not been sent, for as long as a drain allows."""
+        """Send the remaining spans, for as long as a drain allows."""
         flushing = threading.Thread(target=self._provider.shutdown, daemon=True)
         flushing.start()
         flushing.join(_FLUSH_S)

@@ -1,4 +1,4 @@
-"""How a service is watched: its health, log, metrics and traces."""
+"""Health, log, metrics and traces of a service."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Watching:
-    """What an operator asks for.
+    """The operator's settings for log, metrics and traces.
 
     Args:
       metrics: ``HOST:PORT`` of Prometheus metrics; none by default.
-      metrics_to_others: allow other machines to reach them, unencrypted; calls stay as they are.
-      log_format: of the lines on stderr.
-      log_level: the least that is logged; ``info`` is a line for each call.
-      otlp_endpoint: of an OpenTelemetry collector, ``http://HOST:PORT``; none by default.
+      metrics_to_others: allow other machines to read the metrics unencrypted; does not affect calls.
+      log_format: the format of the lines on stderr.
+      log_level: the lowest logged level; ``info`` logs a line for each call.
+      otlp_endpoint: an OpenTelemetry collector, ``http://HOST:PORT``; none by default.
     """
 
     metrics: str | None = None
@@ -44,7 +44,7 @@ class Watching:
 
     @contextmanager
     def open(self, security: Security) -> Iterator[tuple[list[Observer], Metrics | None]]:
-        """What watches calls, and the metrics where they are served, until the end of the block."""
+        """The observers of calls, and the metrics if they are served, until the end of the block."""
         with ExitStack() as stack:
             stack.enter_context(logging_to_stderr(self.log_format, self.log_level))
             observers: list[Observer] = [CallLog()]
@@ -61,9 +61,9 @@ class Watching:
 
 
 class Readiness:
-    """Tells of each service whether it serves, and of the server once all of them do.
+    """Sets the health of each service, and of the server once all services are ready.
 
-    Calls are taken before that, too, and wait.
+    Calls that arrive earlier wait.
     """
 
     def __init__(self, health_checks: health.aio.HealthServicer, services: Sequence[Service]) -> None:
@@ -74,7 +74,7 @@ class Readiness:
         self.reached = asyncio.Event()
 
     async def tell(self) -> None:
-        """Look at the services that were not ready, and set the health by what is seen."""
+        """Check the services that were not ready, and update the health."""
         for service in self._services:
             if service.is_ready():
                 self._loading.discard(service)
@@ -82,11 +82,11 @@ class Readiness:
         await self._set("", not self._loading)
 
     def watch(self) -> None:
-        """Look again and again until all are ready."""
+        """Poll until all services are ready."""
         self._watching = asyncio.create_task(self._watch())
 
     async def drain(self) -> None:
-        """Nothing serves any more."""
+        """Set the health of all services to not serving."""
         if self._watching is not None:
             self._watching.cancel()
         await self._health.enter_graceful_shutdown()

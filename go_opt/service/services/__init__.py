@@ -1,1 +1,1 @@
-"""What answers the calls of the protocol."""
+"""The services that answer the calls of the protocol."""

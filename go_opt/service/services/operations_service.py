@@ -1,4 +1,4 @@
-"""Serves ``google.longrunning.Operations`` over the training jobs."""
+"""Serves the training jobs as ``google.longrunning.Operations``."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from go_opt.service.messages.requests import parsed
 from go_opt.service.services.training_service import given
 
 MOST_WAIT_S: Final = 3600.0
-_DRAIN_S: Final = 2.5  # for the running step of a job, of the time a drain has
-_ANSWER_S: Final = 0.2  # of a call's deadline, for the way back
-_PAGE_SIZES: Final = (50, 1000)  # where none is asked for, and at most
-_MOST_PAGE_BYTES: Final = 16 * 2**20  # a page of large plans holds fewer operations
+_DRAIN_S: Final = 2.5  # of the drain's time, for the running step of a job
+_ANSWER_S: Final = 0.2  # of a call's deadline, for sending the answer
+_PAGE_SIZES: Final = (50, 1000)  # default and maximum
+_MOST_PAGE_BYTES: Final = 16 * 2**20  # a page of large plans has fewer operations
 _MOST_TOKEN_DIGITS: Final = 20
 
 
 class OperationsService(Service):
-    """Gets, waits for, lists, cancels and deletes jobs, tells of them, and cuts them off in a drain.
+    """Gets, waits for, lists, cancels and deletes jobs; reports metrics; stops jobs in a drain.
 
     Args:
-      jobs: None: the service takes no jobs.
+      jobs: None: the service accepts no jobs.
     """
 
     name = "google.longrunning.Operations"
@@ -59,7 +59,7 @@ class OperationsService(Service):
         ]
 
     async def drain(self) -> None:
-        """Let the running steps of jobs end while calls do."""
+        """Let running steps of jobs end while the calls drain."""
         pool = ThreadPoolExecutor(1, thread_name_prefix="go-opt-jobs")
         closing = asyncio.get_running_loop().run_in_executor(pool, self.close)
         pool.shutdown(wait=False)
@@ -74,10 +74,10 @@ class OperationsService(Service):
         return 0 if self._jobs is None or self._is_closed else self._jobs.count(state)
 
     def _list(self, data: bytes, call: Call) -> Message:
-        """A page of the operations that the caller sees, the newest first.
+        """A page of the operations that the caller may see, newest first.
 
         Raises:
-          InvalidInputError: a filter, a page token that is none, or a page size below zero.
+          InvalidInputError: a filter, an invalid page token, or a negative page size.
         """
         message = parsed(operations_pb2.ListOperationsRequest, data)
         jobs = given(self._jobs)
@@ -116,7 +116,7 @@ class OperationsService(Service):
         return Empty()
 
     async def _wait(self, data: bytes, call: Call) -> Message:
-        """The operation once it is done, or as it is after the time that is asked for."""
+        """The operation once it is done, or its state after the requested timeout."""
         message = parsed(operations_pb2.WaitOperationRequest, data)
         timeout_s = _timeout_s(message, call.deadline_s)
         jobs, job = given(self._jobs), job_id(message.name)
@@ -161,7 +161,7 @@ def _page_size(asked: int) -> int:
 
 
 def _number(token: str) -> int:
-    """The number of the last job of the page before; what tokens hold is no promise."""
+    """The number of the last job of the previous page; the token format is not public."""
     number = int(token) if token.isdecimal() and len(token) < _MOST_TOKEN_DIGITS else 0
     if not 0 < number < 2**63:
         raise InvalidInputError(

@@ -1,4 +1,4 @@
-"""The service ``go_opt.v1.Optimizer``: plans for graphs."""
+"""Serves ``go_opt.v1.Optimizer``: plans for graphs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_CACHE_BYTES: Final = 64 * 2**20
 
 
 def no_policies(name: str, owner: str) -> Path:
-    """Finds none: for a service that trains none."""
+    """Raises NotFoundError; for a service without training."""
     raise NotFoundError(f"no policy has the name {name[:80]!r}.", field="policy")
 
 
@@ -35,8 +35,8 @@ class OptimizerService(Service):
     """Serves an :class:`Optimizer`.
 
     Args:
-      find_policy: the file of the policy that has a name, for who asks; raises NotFoundError. A
-        name of a request comes here and never becomes a path.
+      find_policy: maps a policy name and an owner to a file; raises NotFoundError. A name in a
+        request is only looked up here, and never used as a path.
     """
 
     name = SERVICE_NAME
@@ -59,11 +59,11 @@ class OptimizerService(Service):
         }
 
     def is_ready(self) -> bool:
-        """Whether it answers without loading anything first."""
+        """Whether calls are answered without loading anything first."""
         return self._optimizer.is_ready()
 
     def metrics(self) -> Sequence[ServiceMetric]:
-        """What the optimizer tells of itself, and how often its answers are given again."""
+        """The metrics of the optimizer and of the answer cache."""
         answers = self._answers
         return (
             ServiceMetric("optimizer_cached_answers", "Answers given again.", lambda: answers.hits, True),
@@ -72,12 +72,12 @@ class OptimizerService(Service):
         )
 
     def close(self) -> None:
-        """End the optimizer."""
+        """Close the optimizer."""
         self._optimizer.close()
 
     def _optimize(self, data: bytes, call: Call, on_improvement: Improve | None = None) -> Message:
         with self._policy(data, call.owner) as policy:
-            # A policy that was trained is never written again.
+            # The file of a trained policy never changes, so its path can be part of the key.
             key = hashlib.sha256(f"{policy}\0".encode() + data).digest()
             known = self._answers.get(key)
             if known is not None:
@@ -113,7 +113,7 @@ class OptimizerService(Service):
 
     @contextmanager
     def _policy(self, data: bytes, owner: str) -> Iterator[Policy]:
-        """The policy of a request; what its file is at fault for is told of its name, not its place."""
+        """The policy of a request; errors in its file name the policy instead of the path."""
         name = split_graph(optimizer_pb2.OptimizeRequest, data)[0].policy
         if name in _NAMED:
             yield _NAMED[name]

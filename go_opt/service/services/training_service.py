@@ -1,4 +1,4 @@
-"""Serves ``go_opt.v1.Training``: a request becomes a stored job, which is answered as an operation."""
+"""Serves ``go_opt.v1.Training``: stores a job for each request and answers with its operation."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class TrainingService(Service):
     """Starts training jobs.
 
     Args:
-      jobs: what runs them; None: the service takes no jobs.
-      environments: addresses that a job may name as its environment; None: any.
+      jobs: runs the jobs; None: the service accepts no jobs.
+      environments: addresses that jobs may use as their environment; None: any.
     """
 
     name = "go_opt.v1.Training"
@@ -50,7 +50,7 @@ class TrainingService(Service):
         }
 
     def close(self) -> None:
-        """The jobs are closed by who made them."""
+        """Does nothing: the creator of the jobs closes them."""
 
     def _create(self, kind: training_pb2.JobKind, data: bytes, call: Call) -> operations_pb2.Operation:
         jobs = given(self._jobs)
@@ -70,7 +70,7 @@ class TrainingService(Service):
             )
             try:
                 job = jobs.create(new)
-            except AlreadyExistsError:  # by another call, at the same time
+            except AlreadyExistsError:  # created by a concurrent call
                 job = _same_job(jobs, kind, message, call.owner)
                 if job is None:
                     raise
@@ -78,17 +78,17 @@ class TrainingService(Service):
 
 
 def given(jobs: JobManager | None) -> JobManager:
-    """The jobs; UnsupportedError where the service takes none."""
+    """The jobs; UnsupportedError if the service accepts none."""
     if jobs is None:
         raise UnsupportedError("this service takes no training jobs.")
     return jobs
 
 
 def _same_job(jobs: JobManager, kind: training_pb2.JobKind, message: _Request, owner: str) -> Job | None:
-    """The owner's job of the same request, if there is one.
+    """The owner's job with the same request, if there is one.
 
     Raises:
-      AlreadyExistsError: the policy or the request id is that of another request.
+      AlreadyExistsError: a different request has the policy name or the request id.
     """
     for field in ("request_id", "policy"):
         value = getattr(message, field)
@@ -103,7 +103,7 @@ def _same_job(jobs: JobManager, kind: training_pb2.JobKind, message: _Request, o
 
 
 def _start_policy(jobs: JobManager, message: _Request, owner: str) -> bytes | None:
-    """The file of the policy to start from, kept with the job; the rest of the request is checked."""
+    """Checks the request and returns the file content of its initial policy, to store with the job."""
     if isinstance(message, training_pb2.PretrainRequest):
         pretrain_options(message)
         return None
@@ -118,6 +118,6 @@ def _start_policy(jobs: JobManager, message: _Request, owner: str) -> bytes | No
         if path is None:
             raise NotFoundError("no policy is shipped with this version; give none.", field="from_policy")
         return path.read_bytes()
-    except (NotFoundError, FileNotFoundError) as error:  # not a file: its job was just deleted
+    except (NotFoundError, FileNotFoundError) as error:  # FileNotFoundError: its job was just deleted
         reason = str(error) if isinstance(error, NotFoundError) else "it was deleted."
         raise NotFoundError(f"from_policy: {reason}", field="from_policy") from None

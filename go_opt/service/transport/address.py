@@ -1,4 +1,4 @@
-"""Addresses as ``HOST:PORT``; IPv6 hosts stand in brackets."""
+"""Addresses as ``HOST:PORT``, with IPv6 hosts in brackets."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Address:
             return True
         try:
             return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:  # a name may come to mean another machine
+        except ValueError:  # a name may resolve to another machine
             return False
 
 
 def parse_address(text: str, *, field: str = "address") -> Address:
-    """The address of a text such as ``127.0.0.1:50051`` or ``[::1]:50051``."""
+    """Parses an address such as ``127.0.0.1:50051`` or ``[::1]:50051``."""
     match = _HOST_PORT.fullmatch(text)
     if match is None or int(match["port"]) > 65535:
         raise InvalidInputError(
@@ -48,16 +48,16 @@ def parse_address(text: str, *, field: str = "address") -> Address:
 
 
 def check_free(address: Address, *, field: str = "address") -> None:
-    """Raise where nothing can listen at the address, with the system's reason.
+    """Raise if this process cannot listen at the address, with the system's reason.
 
-    gRPC itself reports a busy port as several lines of its log.
+    gRPC itself reports a busy port only with several log lines.
     """
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         with socket.socket(family, kind, protocol) as probe:
-            # As gRPC does: a port is free although connections of its last owner linger.
+            # As in gRPC: a port is free even if old connections of its last owner linger.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)
             probe.listen(1)

@@ -1,4 +1,4 @@
-"""How a client proves who it is, how it knows the service, and channels made of that."""
+"""Credentials of clients and servers, and channels that use them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ import grpc
 from go_opt.errors import InvalidInputError
 from go_opt.service.transport.address import Address
 
-# A graph of a million ops; gRPC's own limit of 4 MiB holds some 40,000.
+# Enough for a graph of a million ops; gRPC's default of 4 MiB is enough for about 40,000.
 MAX_MESSAGE_BYTES: Final = 256 * 2**20
 MESSAGE_OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
 )
-REQUEST_ID_KEY: Final = "x-request-id"  # finds one call in the logs of all who took part in it
+REQUEST_ID_KEY: Final = "x-request-id"  # identifies a call in the logs of all services involved
 _SANE: Final = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
-_TOKEN: Final = re.compile(r"[\x21-\x7e]{1,4096}")  # what a header takes, without spaces
+_TOKEN: Final = re.compile(r"[\x21-\x7e]{1,4096}")  # valid in a header, without spaces
 
 
 def request_id(given: str | bytes | None) -> str:
-    """The caller's name of the call where it can stand in a log, else a new one."""
+    """The caller's request id if it is safe to log, else a new id."""
     if isinstance(given, str) and _SANE.fullmatch(given):
         return given
     return secrets.token_hex(16)
@@ -35,14 +35,14 @@ def request_id(given: str | bytes | None) -> str:
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a connection is made with; nothing at all is a plain one, for this machine.
+    """The credentials of a connection; the default is an unencrypted connection without a token.
 
     Args:
-      tls: encrypt, and trust services that a public authority vouches for.
-      tls_ca: encrypt, and trust services that the authorities in this PEM file vouch for.
+      tls: encrypt, and trust services with a certificate from a public authority.
+      tls_ca: encrypt, and trust services with a certificate from an authority in this PEM file.
       tls_cert, tls_key: PEM files of this client's own certificate and its key, for a
-        service that asks for one.
-      token: sent with every call, encrypted or to this machine only.
+        service that requires one.
+      token: sent with every call; requires encryption, except for calls to this machine.
     """
 
     tls: bool = False
@@ -68,7 +68,7 @@ class Credentials:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Of every call: the token, which no plain channel takes as gRPC's own call credentials."""
+        """The metadata of every call: the token. An insecure channel rejects gRPC's call credentials."""
         return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
 
 
@@ -76,7 +76,7 @@ def channel(address: Address, credentials: Credentials) -> grpc.Channel:
     """A channel to the address; it connects with its first call.
 
     Raises:
-      InvalidInputError: a file cannot be used, or the token would cross a network in the clear.
+      InvalidInputError: a file cannot be used, or the token would be sent unencrypted.
     """
     if credentials.token is not None and not (credentials.is_encrypted or address.is_loopback):
         raise InvalidInputError(
@@ -90,7 +90,7 @@ def channel(address: Address, credentials: Credentials) -> grpc.Channel:
 
 def _tls(credentials: Credentials) -> grpc.ChannelCredentials:
     authorities = certificate = key = None
-    # gRPC itself only logs what is wrong with a file, and never connects.
+    # gRPC itself only logs an error in a file, and then never connects.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if credentials.tls_ca is not None:
         authorities = _pem("tls_ca", credentials.tls_ca)
@@ -98,7 +98,7 @@ def _tls(credentials: Credentials) -> grpc.ChannelCredentials:
     if credentials.tls_cert is not None and credentials.tls_key is not None:
         cert, key_file = credentials.tls_cert, credentials.tls_key
         certificate, key = _pem("tls_cert", cert), _pem("tls_key", key_file)
-        # Without a password OpenSSL would ask the terminal for one.
+        # Without a password, OpenSSL would prompt on the terminal.
         _check("tls_cert", cert, lambda: context.load_cert_chain(cert, key_file, password=""))
     return grpc.ssl_channel_credentials(authorities, key, certificate)
 
@@ -125,29 +125,29 @@ def _check(name: str, path: str | Path, load: Callable[[], None]) -> None:
 def _options(address: Address) -> tuple[tuple[str, int], ...]:
     return (
         *MESSAGE_OPTIONS,
-        # A machine that vanishes during a search sends nothing; without pings we wait forever.
+        # Without pings, a call to a vanished machine would wait forever.
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.max_pings_without_data", 0),
-        # A proxy has no way to this machine's own loopback.
+        # A proxy cannot reach this machine's loopback.
         ("grpc.enable_http_proxy", int(not address.is_loopback)),
-        # Connect at once when a service that is being started comes up.
+        # Connect soon after a service has started.
         ("grpc.max_reconnect_backoff_ms", 500),
     )
 
 
 def server_credentials(cert: Path, key: Path, client_ca: Path | None = None) -> grpc.ServerCredentials:
-    """What a port of gRPC needs, of PEM files.
+    """Loads the TLS credentials of a gRPC port from PEM files.
 
     Args:
-      client_ca: with it, only clients with a certificate of these authorities connect.
+      client_ca: if given, only clients with a certificate from these authorities may connect.
 
     Raises:
-      InvalidInputError: a file cannot be read, or they are no certificate with its key.
+      InvalidInputError: a file cannot be read, or certificate and key do not match.
     """
     chain, private = _content(cert, "tls_cert"), _content(key, "tls_key")
     authorities = None if client_ca is None else _content(client_ca, "tls_client_ca")
-    # gRPC itself takes anything, and lets every handshake fail.
+    # gRPC itself accepts any file, and then fails every handshake.
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(cert, key, password=_no_password)

@@ -1,4 +1,4 @@
-"""Asking again where a service was not there or had no room: later each time, never all at once."""
+"""Retries with exponential backoff and jitter, for services that are unavailable or full."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Retry:
-    """How often a call is tried, and how long it waits in between.
+    """How often to try a call, and how long to wait between tries.
 
     The defaults wait 11 s in all, which outlasts the restart of a service. The wait before
-    try n + 1 is drawn from the upper half of ``first_s * 2**(n - 1)``, at most ``longest_s``;
-    what a service that has no room asks for comes on top.
+    try n + 1 is drawn from the upper half of ``min(first_s * 2**(n - 1), longest_s)``. The delay
+    that a full service requests is added.
 
     Args:
-      tries: the first one included; 1 never asks again.
+      tries: including the first; 1 never retries.
       first_s, longest_s: seconds.
     """
 
@@ -41,13 +41,13 @@ class Retry:
             )
 
     def wait_s(self, tried: int, draw: Callable[[], float]) -> float:
-        """How long to wait after this many tries; ``draw`` is uniform in [0, 1)."""
+        """Seconds to wait after ``tried`` tries; ``draw`` is uniform in [0, 1)."""
         longest_s = min(self.first_s * 2.0 ** (tried - 1), self.longest_s)
         return longest_s * (1 + draw()) / 2
 
 
 class Failure(Exception):
-    """A try that failed: the status of the call, and what a caller must see in the end."""
+    """A failed try: its status, and the error to raise if there is no further try."""
 
     def __init__(self, code: grpc.StatusCode, error: GoOptError) -> None:
         super().__init__(str(error))
@@ -64,13 +64,13 @@ def with_retries(
     sleep: Callable[[float], object] = time.sleep,
     draw: Callable[[], float] = random.random,
 ) -> _T:
-    """What ``attempt`` answers, which gets the seconds left and raises :class:`Failure`.
+    """Returns the result of ``attempt``, which takes the seconds left and may raise :class:`Failure`.
 
-    Only a service that is not there (UNAVAILABLE), or says when it will have room
-    (RESOURCE_EXHAUSTED with a RetryInfo), is asked again, and only within ``timeout_s``.
+    Retries only if the service is unavailable (UNAVAILABLE) or says when it will have room
+    (RESOURCE_EXHAUSTED with a RetryInfo), and only within ``timeout_s``.
 
     Raises:
-      GoOptError: what the last try failed with.
+      GoOptError: the error of the last try.
     """
     deadline_s = None if timeout_s is None else clock() + timeout_s
     for tried in range(1, retry.tries + 1):
@@ -89,8 +89,8 @@ def with_retries(
 
 
 def _asked_s(failure: Failure) -> float | None:
-    """How long the service asks to wait; None where asking again is of no use."""
+    """The delay that the service requests; None if a retry is useless."""
     if failure.code is grpc.StatusCode.UNAVAILABLE:
         return 0.0
-    # Without a RetryInfo it is a message too large, which no room will be made for.
+    # Without a RetryInfo the message is too large, so a retry cannot succeed.
     return failure.error.retry_s if isinstance(failure.error, ExhaustedError) else None

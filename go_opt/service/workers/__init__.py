@@ -1,1 +1,1 @@
-"""Processes that search."""
+"""Worker processes for searches."""

@@ -1,6 +1,6 @@
-"""Answers requests for plans: :class:`LocalOptimizer` in threads of this process.
+"""Answers requests for plans: :class:`LocalOptimizer` uses the calling threads.
 
-:class:`go_opt.service.workers.process_optimizer.ProcessOptimizer` has the same in processes of its own.
+:class:`go_opt.service.workers.process_optimizer.ProcessOptimizer` does the same in worker processes.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from go_opt.service.messages.requests import request_part, split_graph
 from go_opt.service.messages.sent_graph import SentGraph
 from go_opt.solver.problem.user_constraints import UserConstraint
 
-# Of the time left, for the answer's way back: a tenth, but not more than this …
+# Time reserved for sending the answer: a tenth of the time left, but at most this …
 _MOST_RESERVE_S: Final = 0.2
-# … and what large graphs take to be encoded, sent and decoded.
+# … plus the time to encode, send and decode large graphs.
 _RESERVE_S_PER_BYTE: Final = 2e-8
-# Plans of larger graphs may take seconds in the simulator, which a deadline has no room for.
+# For larger requests, simulating a plan may take seconds, so it is skipped under a deadline.
 _MOST_SIMULATED_BYTES: Final = 1_000_000
 
-Policy = Literal["default", "only"] | Path | None  # what takes part in a search
-Judgement = Literal["evaluate", "verify", "explain"]  # what may be asked about a plan
+Policy = Literal["default", "only"] | Path | None  # the policy of a search
+Judgement = Literal["evaluate", "verify", "explain"]  # the kinds of request about a plan
 _Planned = Callable[[], tuple[Graph, Target, Plan]]
 _Constraints = tuple[UserConstraint, ...]
 Improve = Callable[[optimizer_pb2.OptimizeResponse], None]
@@ -60,11 +60,11 @@ class Answer(NamedTuple):
     """The answer to a search."""
 
     response: optimizer_pb2.OptimizeResponse
-    is_whole: bool  # neither stopped nor cut short by a deadline: the same request has it as its answer
+    is_whole: bool  # not stopped or cut short by a deadline, so it may be cached
 
 
 class Optimizer(ABC):
-    """Answers the requests of ``go_opt.v1.Optimizer``; called from several threads at once."""
+    """Answers the requests of ``go_opt.v1.Optimizer``; thread-safe."""
 
     @abstractmethod
     def optimize(
@@ -79,33 +79,33 @@ class Optimizer(ABC):
         """The answer to an ``OptimizeRequest``.
 
         Args:
-          policy: the one that takes part, whatever the request calls it.
+          policy: the policy of the search, which replaces the name in the request.
           stop: once set, the best plan so far is the answer, if there is one.
-          deadline_s: on the monotonic clock, by when the answer has to be back.
+          deadline_s: on the monotonic clock; the caller must have the answer by then.
           on_improvement: called with every better answer as it is found.
         """
 
     @abstractmethod
     def judge(self, judgement: Judgement, request: bytes, *, stop: Stop) -> Message:
-        """The answer to a request about a plan, as ``EvaluateRequest``; stop is set where nobody waits."""
+        """The answer to a request about a plan; ``stop`` is set once nobody waits for it."""
 
     def is_ready(self) -> bool:
-        """Whether calls would be answered without waiting for anything to load."""
+        """Whether calls are answered without loading anything first."""
         return True
 
     def metrics(self) -> Sequence[ServiceMetric]:
-        """What it tells of itself."""
+        """The metrics of the optimizer."""
         return ()
 
     def close(self) -> None:  # noqa: B027
-        """Free what it holds."""
+        """Free all resources."""
 
 
 class LocalOptimizer(Optimizer):
-    """Searches in the threads it is called from.
+    """Searches in the calling threads.
 
     Args:
-      api: what searches, with the functions of :mod:`go_opt.api`, which it is by default.
+      api: has the functions of :mod:`go_opt.api`, the default.
     """
 
     def __init__(self, api: Any = api) -> None:
@@ -132,7 +132,7 @@ class LocalOptimizer(Optimizer):
             if on_improvement is not None:
                 on_improvement(result_to_proto(result, sent))
 
-        # Bisection searches one number of chips for each power of two, and all of them.
+        # The bisection searches all chips, and then at most one number for each power of two.
         searches = 1 + target.num_chips.bit_length() if is_sized else 1
         within = _within(asked, deadline_s, len(request), searches)
         if is_sized:
@@ -182,7 +182,7 @@ class LocalOptimizer(Optimizer):
         return response
 
     def _planned(self, message: Any, graph_bytes: bytes) -> tuple[Graph, Target, Plan]:
-        """What a request about a plan is about."""
+        """The graph, target and plan of a request about a plan."""
         target = target_from_proto(message.target)
         sent = self._graphs.get(graph_bytes)
         with request_part("plan", plan_pb2.Plan):
@@ -198,7 +198,7 @@ class LocalOptimizer(Optimizer):
 
 
 def reserve_s(left_s: float, request_bytes: int) -> float:
-    """How long before the deadline a search has to end, for its answer to be back in time."""
+    """Seconds before the deadline at which a search must end, so that its answer arrives in time."""
     return min(0.1 * left_s, _MOST_RESERVE_S) + _RESERVE_S_PER_BYTE * request_bytes
 
 
@@ -220,7 +220,7 @@ def _fewest_chips(
 
 
 def _within(request: Request, deadline_s: float | None, request_bytes: int, searches: int) -> Request:
-    """The request with its budget capped by the deadline of so many searches."""
+    """The request with the budget that the deadline allows for each of ``searches`` searches."""
     if deadline_s is None:
         return request
     if request_bytes > _MOST_SIMULATED_BYTES:

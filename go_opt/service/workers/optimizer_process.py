@@ -1,7 +1,7 @@
 """A process that answers the requests of a service, one at a time.
 
 ``python -m go_opt.service.workers.optimizer_process``, started by :mod:`go_opt.service.workers.worker` with a
-socket as stdin. It ends when that does: with the service, whatever that dies of.
+socket as stdin. It exits when the socket closes, so it ends with the service in every case.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from go_opt.service.messages.errors import status_from_error
 from go_opt.service.workers.optimizer import Judgement, LocalOptimizer, Policy
 from go_opt.service.workers.worker import Frame, receive, send
 
-# Kernels and caches never give memory back; a process does.
+# A worker retires after this: compiled code and caches free their memory only at exit.
 _MOST_CALLS: Final = 1000
 _MOST_BYTES: Final = 1 << 30
 
@@ -35,7 +35,7 @@ class _Worker:
     def __init__(self, connection: Connection) -> None:
         self._connection, self._optimizer = connection, LocalOptimizer()
         self._calls: queue.SimpleQueue[tuple[Frame, Stop]] = queue.SimpleQueue()
-        # A thread of its own reads, so that a search can be told to stop.
+        # A separate thread reads, so that a running search can be stopped.
         threading.Thread(target=self._read, daemon=True).start()
 
     def run(self) -> None:
@@ -54,7 +54,7 @@ class _Worker:
             try:
                 frame = receive(self._connection)
             except (EOFError, OSError):
-                os._exit(0)  # whatever the search is doing: nobody waits for it
+                os._exit(0)  # even during a search, because nobody waits for it
             if frame.kind != "stop":
                 last, stop = frame["call"], Stop()
                 self._calls.put((frame, stop))
@@ -96,7 +96,7 @@ def _policy(text: str | None) -> Policy:
 def main() -> None:
     worker = _Worker(Connection(os.dup(0)))
     warm_up()
-    gc.freeze()  # what was loaded is never garbage; looking at it would slow every large graph
+    gc.freeze()  # loaded modules are never garbage; collecting over them would slow every large graph
     worker.run()
 
 

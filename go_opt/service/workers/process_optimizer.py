@@ -1,7 +1,7 @@
 """Answers requests in worker processes: :class:`ProcessOptimizer`.
 
-The service's own process stays free to answer, whatever a search does: a crash ends one
-call, memory is given back, and a search that does not listen is ended from outside.
+So the service's own process always stays responsive: a crash ends one call, memory is freed,
+and a search that does not stop is killed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from go_opt.service.workers.worker import Frame, Worker
 from go_opt.service.workers.worker_pool import WorkerPool
 
 _POLL_S: Final = 0.01
-# Above this one step of a search may take from seconds to minutes: the best so far is kept
-# here, and is the answer where a step outlasts the deadline, or the budget by this much.
+# For larger requests, one step of a search may take seconds to minutes. The service then keeps the
+# best plan so far, and answers with it if a step exceeds the deadline, or the budget by this time.
 _INSURED_BYTES: Final = 1 << 17
 _OVERTIME_S: Final = 0.5
 _ANSWERS: Final[Mapping[Judgement, type[Message]]] = {
@@ -41,7 +41,7 @@ class ProcessOptimizer(Optimizer):
     """The optimizer of ``go-opt serve``.
 
     Args:
-      workers: processes that work at once; one more is kept warm.
+      workers: processes that work at once; one spare process is kept warm.
     """
 
     def __init__(self, workers: int) -> None:
@@ -57,12 +57,12 @@ class ProcessOptimizer(Optimizer):
         deadline_s: float | None = None,
         on_improvement: Improve | None = None,
     ) -> Answer:
-        # Refused here, a broken request costs no worker's time.
+        # Parsed here first, so that a malformed request takes no worker's time.
         message = split_graph(optimizer_pb2.OptimizeRequest, request)[0]
         asked = request_from_proto(message)
         with self._pool.worker(stop) as worker:
             call = _WorkerCall(worker, next(self._numbers), stop, on_improvement)
-            is_sized = message.HasField("fewest_chips")  # each number of chips has the budget
+            is_sized = message.HasField("fewest_chips")  # the budget applies to each number of chips
             call.time_limit_s = math.inf if is_sized else asked.time_limit_s
             call.send(
                 "optimize",
@@ -96,7 +96,7 @@ class ProcessOptimizer(Optimizer):
         )
 
     def close(self) -> None:
-        """End all workers; calls under way fail."""
+        """End all workers; running calls fail."""
         self._pool.close()
 
 
@@ -105,22 +105,22 @@ class _WorkerFailedError(Exception):
 
 
 class _WorkerCall:
-    """One call of a worker, from the request to the answer."""
+    """One call to a worker, from the request to the answer."""
 
     def __init__(self, worker: Worker, number: int, stop: Stop, on_improvement: Improve | None) -> None:
         self._worker, self._number = worker, number
         self._stop, self._on_improvement = stop, on_improvement
         self._best: bytes | None = None  # so far
         self._told_s: float | None = None  # when the worker was told to stop
-        self.time_limit_s = math.inf  # of the search, from its first plan on
+        self.time_limit_s = math.inf  # of the search, counted from its first plan
         self.answer_by_s = math.inf
 
     def send(self, kind: str, request: bytes, **values: Any) -> None:
-        self._worker.is_free = False  # until the call has an end
+        self._worker.is_free = False  # until the call has ended
         self._worker.send(kind, request, call=self._number, **values)
 
     def outcome(self) -> tuple[bytes, bool]:
-        """The bytes of the answer and whether it is whole, or raises what the worker did."""
+        """Returns the answer's bytes and whether it is whole, or raises the worker's error."""
         while True:
             frame = self._worker.receive(_POLL_S)
             if frame is None or frame.kind == "improvement":
@@ -141,7 +141,7 @@ class _WorkerCall:
             self._on_improvement(optimizer_pb2.OptimizeResponse.FromString(body))
 
     def _is_overdue(self) -> bool:
-        """Whether the answer is due, or the worker had its time to stop."""
+        """Whether the answer is due, or the grace period after a stop is over."""
         now_s = time.monotonic()
         if self._told_s is None and self._stop.is_set():
             self._told_s = now_s
@@ -150,7 +150,7 @@ class _WorkerCall:
         return is_due or (self._told_s is not None and now_s - self._told_s >= self._stop.grace_s)
 
     def _best_so_far(self) -> bytes:
-        """What there is, where the worker does not listen: it is not free, so its pool ends it."""
+        """The best answer so far of a hung worker, which is not free and so is replaced by the pool."""
         self._worker.is_hung = True
         if self._best is None:
             raise CancelledError("the call was cancelled.")

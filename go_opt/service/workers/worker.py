@@ -1,4 +1,4 @@
-"""A worker process of a service, seen from the service."""
+"""The service's handle to a worker process."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _OOM_SCORE: Final = "500"
 
 @dataclass(frozen=True)
 class Frame:
-    """One of these, in the order of a call:
+    """A message between service and worker; the kinds, in the order of a call:
 
-    ``ready``       worker: it has loaded everything, requests may come
+    ``ready``       worker: it has loaded everything and accepts requests
     ``optimize``    service: a request; ``call`` numbers it, ``policy``, ``deadline_s``, ``improvements``
     ``evaluate``    service: a request; ``call`` numbers it; likewise ``verify``, ``explain``
     ``improvement`` worker: the best answer so far
@@ -35,7 +35,7 @@ class Frame:
     ``refused``     worker: the call's status
     ``failed``      worker: a defect, as a traceback
 
-    The last three end the call; ``retires`` is true where the worker takes no other.
+    The last three end the call; ``retires`` is true if the worker accepts no further call.
     """
 
     kind: str
@@ -47,16 +47,16 @@ class Frame:
 
 
 def send(connection: Connection, kind: str, body: bytes = b"", **values: Any) -> None:
-    """Send a frame, all of it."""
+    """Send a complete frame."""
     connection.send_bytes(json.dumps({"kind": kind, **values}).encode())
     connection.send_bytes(body)
 
 
 def receive(connection: Connection) -> Frame:
-    """The next frame.
+    """Receives the next frame.
 
     Raises:
-      EOFError, OSError: the other side has ended.
+      EOFError, OSError: the other process has ended.
     """
     values = json.loads(connection.recv_bytes())
     return Frame(values.pop("kind"), connection.recv_bytes(), values)
@@ -77,9 +77,9 @@ class Worker:
             )
         _put_behind_service(self._process.pid)
         self._connection = Connection(ours.detach())
-        self.has_loaded = False  # as far as is known
-        self.is_free = True  # takes a call, now or once it is ready
-        self.is_hung = False  # did not end a search that it was told to
+        self.has_loaded = False  # as far as the service knows
+        self.is_free = True  # accepts a call, now or once it is ready
+        self.is_hung = False  # did not stop a search in time
 
     @property
     def pid(self) -> int:
@@ -89,24 +89,24 @@ class Worker:
         return self._process.poll() is None
 
     def is_ready(self, timeout_s: float = 0.0) -> bool:
-        """Whether it has loaded everything; a call would wait for that.
+        """Whether the worker has loaded everything; a call waits until then.
 
         Raises:
-          ServiceError: it ended.
+          ServiceError: the process has ended.
         """
         if not self.has_loaded:
             self.has_loaded = self.receive(timeout_s) is not None
         return self.has_loaded
 
     def send(self, kind: str, body: bytes = b"", **values: Any) -> None:
-        """Raises ServiceError where the process ended."""
+        """Send a frame; ServiceError if the process has ended."""
         try:
             send(self._connection, kind, body, **values)
         except OSError:
             raise self._ended() from None
 
     def receive(self, timeout_s: float) -> Frame | None:
-        """The next frame; None where none begins in time. One that begins and does not end ends the process.
+        """The next frame, or None if none starts in time; an incomplete frame kills the process.
 
         Raises:
           ServiceError: the process ended.
@@ -123,12 +123,12 @@ class Worker:
             frozen.cancel()
 
     def end(self) -> None:
-        """End the process at once, whatever it does."""
+        """Kill the process at once."""
         self.is_free = False
         self._process.kill()
 
     def close(self) -> None:
-        """End the process and free what is held of it."""
+        """Kill the process and free its resources."""
         self.end()
         self._process.wait()
         self._connection.close()
@@ -141,7 +141,7 @@ class Worker:
 
 
 def _put_behind_service(pid: int) -> None:
-    """The service answers while all CPUs search, and outlives a search that takes all memory."""
+    """Lowers the worker's CPU priority, and makes it an earlier target of the OOM killer."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, pid, _NICE)
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""As many worker processes as may work at once, and one more that is warm when one is lost."""
+"""A pool of worker processes, with one warm spare for when a worker is lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _POLL_S: Final = 0.01
 
 
 class WorkerPool:
-    """Lends workers; used by many threads.
+    """Lends workers; thread-safe.
 
     Args:
       size: workers lent at once.
@@ -25,19 +25,19 @@ class WorkerPool:
         self._size = size
         self._changed = threading.Condition()
         self._lent: list[Worker] = []
-        # The last one used stands last and is taken first: its caches are warm, and as few as
-        # possible have started a policy's process.
+        # The last used worker is last in the list and is taken first: its caches are warm, and as few
+        # workers as possible have started a policy's process.
         self._idle = [Worker() for _ in range(size + _SPARES)]
         self._is_closed = False
-        self.replaced = 0  # workers that ended, for whatever reason, and were started anew
-        self.killed = 0  # of these, ended in the middle of a search
+        self.replaced = 0  # workers that ended for any reason and were replaced
+        self.killed = 0  # of these, killed during a search
 
     @contextmanager
     def worker(self, stop: threading.Event) -> Iterator[Worker]:
-        """A worker that is ready, for one call.
+        """Lends a ready worker for one call.
 
         Raises:
-          CancelledError: ``stop`` was set before there was one.
+          CancelledError: ``stop`` was set before a worker was ready.
           ServiceError: the pool is closed, or the worker could not start.
         """
         worker = self._taken(stop)
@@ -49,7 +49,7 @@ class WorkerPool:
             self._give_back(worker)
 
     def is_ready(self) -> bool:
-        """Whether as many workers as may work at once have loaded everything."""
+        """Whether at least ``size`` workers have loaded everything."""
         with self._changed:
             self._drop_dead()
             lent = sum(worker.has_loaded for worker in self._lent)
@@ -61,7 +61,7 @@ class WorkerPool:
             self._is_closed = True
             for worker in (*self._lent, *self._idle):
                 worker.end()
-            for worker in self._idle:  # the thread that has one of the others closes it
+            for worker in self._idle:  # the borrowing threads close the lent workers
                 worker.close()
             self._idle.clear()
 
@@ -93,13 +93,13 @@ class WorkerPool:
             self._changed.notify()
 
     def _drop_dead(self) -> None:
-        """Those that ended while they had nothing to do, such as for want of memory."""
+        """Replace idle workers that have died, for example killed for memory."""
         for worker in [worker for worker in self._idle if not worker.is_alive()]:
             self._idle.remove(worker)
             self._replace(worker)
 
     def _replace(self, worker: Worker) -> None:
-        """End a worker and start another, in a thread: the end of a large one takes its time."""
+        """Kill a worker, and start a new one in a thread, because the exit of a large process is slow."""
         self.replaced += 1
         self.killed += worker.is_hung
         worker.end()
@@ -120,7 +120,7 @@ class WorkerPool:
 def _is_ready(worker: Worker) -> bool:
     try:
         return worker.is_ready()
-    except ServiceError:  # it has just ended; who is given it is told so
+    except ServiceError:  # it has just ended; its borrower gets the error
         return False
 
 

@@ -1,9 +1,9 @@
 """The process of one training job: ``python -m go_opt.service.jobs.runners.job_process FOLDER KIND``.
 
-Stdin is a socket. From it come the request and the policy to start from, then a message that says
-stop. Its end is the end of the service, and of this process: at once, since every file is written
-whole or not at all. Into it go ``google.longrunning.Operation`` messages, the last of them done;
-without that one the job was cut off.
+Stdin is a socket. The service sends the request and the initial policy, and may later send a stop
+message. If the socket closes, the service has ended, and this process exits at once; that is safe
+because files are written atomically. This process sends ``google.longrunning.Operation`` messages.
+The last one is done; without it the job was interrupted.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from go_opt.service.jobs.job import STOP, Trained
 from go_opt.service.messages.errors import status_from_error
 
 START_POLICY_NAME: Final = "start_policy.safetensors"
-NICENESS: Final = 10  # searches of the service come first
+NICENESS: Final = 10  # the service's searches have priority
 _REPORT_EVERY_S: Final = 0.2
-_PREDECESSOR_S: Final = 60.0  # for a process of this job to end whose service was killed
+_PREDECESSOR_S: Final = 60.0  # for an earlier process of this job to end after its service was killed
 _CUT_OFF: Final = 3  # exit code
 Train = Callable[..., Trained]
 
@@ -58,7 +58,7 @@ def main(train: Train, *, niceness: int = NICENESS) -> None:
 
 
 def _last_message(job: Train, folder: Path, start_policy: bytes) -> operations_pb2.Operation:
-    """Run the job to its end, good or bad; what is raised here is a defect."""
+    """Run the job and return its result or error; an exception from here is a defect."""
     last = operations_pb2.Operation(done=True)
     start_file = folder / START_POLICY_NAME if start_policy else None
     try:
@@ -86,7 +86,7 @@ def _status(error: GoOptError) -> status_pb2.Status:
     if is_out_of_space(error):
         status.code = code_pb2.UNAVAILABLE
     elif not isinstance(error, InfeasibleError):
-        # The environment's fault, or of files that were damaged; what was reached is kept.
+        # The environment failed or files are damaged; the progress is kept.
         status.code = code_pb2.ABORTED
     return status
 
@@ -97,7 +97,7 @@ def _stopped(progress: training_pb2.TrainingProgress) -> status_pb2.Status:
 
 
 class _Reporter:
-    """Sends progress, not more often than anyone looks at it."""
+    """Sends progress, but not more often than clients can use it."""
 
     def __init__(self, service: Connection) -> None:
         self._service = service
@@ -122,7 +122,7 @@ def _watch(service: Connection, stop: threading.Event) -> None:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Two processes must not write to one folder, so wait for one whose service was killed."""
+    """Locks the folder against a second process; waits for a process whose service was killed."""
     end_s = time.monotonic() + _PREDECESSOR_S
     while (held := lock(folder / "lock")) is None:
         if time.monotonic() > end_s:
@@ -133,7 +133,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _train(*args: Any, **options: Any) -> Trained:
-    # Loads once the service is watched.
+    # Imported after the watch thread has started.
     from go_opt.service.jobs.train import train_job
 
     return train_job(*args, **options)

@@ -1,4 +1,4 @@
-"""Runs each job in a process of this machine."""
+"""Runs each job in a process on this machine."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from go_opt.common.processes import module_command, module_environment
 from go_opt.service.jobs.job import STOP, NewJob, OnProgress, last_message
 
 COMMAND: Final = module_command("go_opt.service.jobs.runners.job_process")
-LOG_NAME: Final = "log.txt"  # what the process and its libraries print
-_EXIT_S: Final = 30.0  # to exit after the last message
+LOG_NAME: Final = "log.txt"  # the output of the process and its libraries
+_EXIT_S: Final = 30.0  # time to exit after the last message
 
 
 class LocalRunner:
     """Starts a process per job, at low priority; see :mod:`go_opt.service.jobs.runners.job_process`.
 
-    A process ends as soon as that of its runner has, however that came.
+    A job process ends when the runner's process ends, for any reason.
 
     Args:
-      command: what to start instead of go-opt's job process, for tests.
+      command: replaces the command of the job process, for tests.
     """
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
@@ -56,7 +56,7 @@ class JobProcess:
                 env=module_environment(),
                 start_new_session=True,  # Ctrl-C is for the service
             )
-        with suppress(OSError):  # it ended at once, as wait will say
+        with suppress(OSError):  # the process has already ended; wait reports it
             self._connection.send_bytes(new.request)
             self._connection.send_bytes(new.start_policy or b"")
 
@@ -69,7 +69,7 @@ class JobProcess:
             return last_message(messages, on_progress)
 
     def messages(self) -> Generator[bytes, None, None]:
-        """What it sends; when they end, or are closed, the process has its time to exit."""
+        """Yields the messages of the process; afterwards the process has time to exit."""
         try:
             with suppress(EOFError, OSError):
                 while True:
@@ -83,7 +83,7 @@ class JobProcess:
             self._connection.close()
 
     def stop(self) -> None:
-        # Not by a signal, which would kill a process that has no handler yet.
+        # Not with a signal, which would kill a process without a handler yet.
         with suppress(OSError):  # ended, or closed after the end
             self._connection.send_bytes(STOP)
 

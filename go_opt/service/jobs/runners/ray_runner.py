@@ -1,4 +1,4 @@
-"""Runs each job on a Ray cluster: an actor starts the job's process where Ray has room for it."""
+"""Runs each job on a Ray cluster: an actor starts the job process on a node that Ray chooses."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from go_opt.errors import InvalidInputError
 from go_opt.service.jobs.job import NewJob, OnProgress, last_message
 from go_opt.service.jobs.runners.local_runner import COMMAND, JobProcess
 
-_METHODS_AT_ONCE: Final = 4  # of an actor: one waits for messages while another stops the job
+_METHODS_AT_ONCE: Final = 4  # of an actor, so that stop can run while next_message waits
 
 
 class RayRunner:
-    """Starts an actor per job; the process it starts is the one of ``LocalRunner``.
+    """Starts an actor per job; the actor starts the same process as ``LocalRunner``.
 
-    Jobs leave their files in the data directory, so all nodes must see it under one path,
-    and have go-opt installed. An actor, and with it the job's process, ends with this one.
+    Jobs write their files to the data directory, so all nodes must see it under the same path, and
+    have go-opt installed. An actor and its job process end with the service's process.
 
     Args:
-      address: of the cluster, as ``ray.init`` takes it; None: one of this machine is started.
-      num_cpus, num_gpus: what Ray sets aside for a job.
+      address: the cluster, as for ``ray.init``; None starts a cluster on this machine.
+      num_cpus, num_gpus: resources that Ray reserves for each job.
       command: as of ``LocalRunner``.
 
     Raises:
@@ -43,7 +43,7 @@ class RayRunner:
         num_gpus: float = 0,
         command: Sequence[str] = COMMAND,
     ) -> None:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no report to its makers
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage reports
         self._ray = _import_ray()
         try:
             self._ray.init(address, include_dashboard=False, log_to_driver=False, configure_logging=False)
@@ -65,7 +65,7 @@ class RayRunner:
 
 
 class _RayJob:
-    """The actor: the process of a job, on the node that Ray chose."""
+    """The actor, which owns the job process on its node."""
 
     def __init__(self, command: Sequence[str], new: NewJob, folder: Path) -> None:
         self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -73,7 +73,7 @@ class _RayJob:
         threading.Thread(target=self._pass_on, name="messages", daemon=True).start()
 
     def next_message(self) -> bytes | None:
-        """Of the process, once there is one; None where it has ended."""
+        """Waits for the next message of the process; None once the process has ended."""
         return self._messages.get()
 
     def stop(self) -> None:
