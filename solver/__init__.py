@@ -1,4 +1,4 @@
-"""The solver: valid placements by slicing and propagation, bounds, and the verifier."""
+"""The solver: valid placements by slicing and propagation, schedules, bounds, and the verifier."""
 
 from go_opt.solver.certify.problem.bounds import Bound, throughput_bound
 from go_opt.solver.certify.problem.build import refinement_problem

@@ -1,4 +1,4 @@
-"""Where the buffers of a chip lie: addresses for those that live at different times."""
+"""Addresses of a chip's buffers; buffers that live at different times may share memory."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from go_opt.common.arrays import LongArray
 from go_opt.common.compiling import compiled, compiled_inner, int64
 from go_opt.env.kernels.plain_loops import stable_order
 
-MOST_BY_SIZE = 1024  # buffers of a chip that get addresses by size
+MOST_BY_SIZE = 1024  # most buffers of a chip that are placed by size
 NO_END = 1 << 62
 
 
 @compiled
 def most_alive(size_bytes: LongArray, born: LongArray, dead: LongArray) -> int:
-    """Most bytes at once of buffers that live from kernel ``born``, in whose order they come, to ``dead``."""
+    """Peak bytes of buffers that live from kernel ``born`` through ``dead``, sorted by ``born``."""
     by_death = stable_order(dead.astype(np.float64))
     gone, alive, most = 0, int64(0), int64(0)
     for buffer in range(len(size_bytes)):
@@ -30,10 +30,10 @@ def most_alive(size_bytes: LongArray, born: LongArray, dead: LongArray) -> int:
 def place_buffers(size_bytes: LongArray, born: LongArray, dead: LongArray, address: LongArray) -> int:
     """Give each buffer the lowest address that is free while it lives; fills ``address`` [A].
 
-    The largest come first, "greedy by size" of Pisarchyk and Lee, Efficient memory management for
-    deep neural net inference (2020): 1.7 % above the bytes alive in the mean of 4,000 chips of zoo
-    graphs, where the order of kernels is 13 % above. It takes O(A^2), so more than MOST_BY_SIZE
-    come in the order of their kernels. Returns the highest address used.
+    Larger buffers are placed first: "greedy by size" of Pisarchyk and Lee, Efficient memory management
+    for deep neural net inference (2020). On 4,000 chips of zoo graphs its mean is 1.7 % above the peak
+    live bytes; the order of kernels is 13 % above. It takes O(A^2), so more than MOST_BY_SIZE buffers
+    are placed in the order of their kernels. Returns the highest address used.
     """
     if len(size_bytes) > MOST_BY_SIZE:
         return place_in_order(size_bytes, born, dead, address)
@@ -60,7 +60,7 @@ def place_buffers(size_bytes: LongArray, born: LongArray, dead: LongArray, addre
 
 @compiled
 def place_in_order(size_bytes: LongArray, born: LongArray, dead: LongArray, address: LongArray) -> int:
-    """The same in the order of ``born``, in O(A) times the holes there are."""
+    """Like :func:`place_buffers`, in the order of ``born``: O(A) times the number of holes."""
     num_buffers = len(size_bytes)
     by_death = stable_order(dead.astype(np.float64))
     # Holes by address; the last one has no end.
@@ -87,11 +87,11 @@ def place_in_order(size_bytes: LongArray, born: LongArray, dead: LongArray, addr
 
 @compiled_inner
 def _free(begin: LongArray, end: LongArray, holes: int, start: int, stop: int) -> int:
-    """Add the hole [start, stop), joined with those it touches; how many holes there are then."""
+    """Add the hole [start, stop), merged with adjacent holes; returns the number of holes."""
     if start == stop:
         return holes
     at = 0
-    while begin[at] < start:  # there is one behind: the last hole has no end
+    while begin[at] < start:  # stops at the last hole, which has no end
         at += 1
     if at > 0 and end[at - 1] == start:
         end[at - 1] = stop

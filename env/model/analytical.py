@@ -1,7 +1,8 @@
 """The analytical model of one plan in steady state (design section 5), compiled.
 
-One inference enters per interval. Per plan O(N + K + R): every array is walked a
-constant number of times. The slow, obvious twin is ``tests/env/numpy_twin.py``.
+One inference enters per interval. A plan takes O(N + K + R) on a ring with ample memory; other
+topologies add the lengths of routes, and tight memory adds sorting and buffer placement.
+The slow, obvious twin is ``tests/env/numpy_twin.py``.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from go_opt.env.model.memory import FITS, fit_chips, holdings
 from go_opt.env.model.turns import number_stages, share_stream
 from go_opt.model.graph import NO_PRODUCER, WEIGHT
 
-# A kernel none of whose ops has a modelled cost so far.
+# A kernel without an op of modelled cost so far.
 NOTHING_YET = -1.0
-# Inferences looked at for what a tensor loads; only stages of more than 40 chips in all can need more.
+# Most inferences over which link loads are averaged; only stages of over 40 chips in all can need more.
 MOST_TURNS = 1 << 14
 
 
@@ -34,10 +35,10 @@ class BatchMetrics(NamedTuple):
     compute_s: FloatArray  # [B, D]
     link_s: FloatArray  # [B, L]
     bottleneck: LongArray  # [B] chip, or D + link
-    stream_bytes: LongArray  # [B, D] by each inference on the chip
+    stream_bytes: LongArray  # [B, D] per inference that the chip runs
     peak_bytes: LongArray  # [B, D]
     weight_bytes: LongArray  # [B, D] resident
-    fits: BoolArray  # [B] True where the activations of every chip fit its memory
+    fits: BoolArray  # [B] True if every chip's activations, and its stream buffer if any, fit
 
 
 def evaluate_batch(
@@ -47,7 +48,7 @@ def evaluate_batch(
     fusion_group: IntArray,  # [B, N]
     replication: IntArray | None = None,  # [B, N]; by default none is replicated
 ) -> BatchMetrics:
-    """Evaluate a batch of plans; illegal plans are costed as they stand, never refused."""
+    """Evaluate a batch of plans; illegal plans are costed too, never refused."""
     num_plans = len(placement)
     num_chips, num_links = tables.num_chips, len(tables.link_s_per_byte) + 2
     out = BatchMetrics(
@@ -89,19 +90,17 @@ def _evaluate_batch(
     kernel_seen = np.zeros(num_ops, np.int64)
     kernel_read = np.zeros(num_ops, np.int64)
     chip_seen = np.zeros(num_chips, np.int64)
-    link_seen = np.zeros(num_links + 1, np.int64)  # and how many times there was something to see
+    link_seen = np.zeros(num_links + 1, np.int64)  # last: the number of stamps so far
     chip_host_in = np.empty(num_chips, np.int64)
     chip_host_out = np.empty(num_chips, np.int64)
     link_bytes = np.empty(num_chips + num_links + 1, np.int64)
-    # Beside those, the mean of inferences that take turns; the host's link in comes last.
+    # Additional mean bytes of inferences that take turns; the host's link in comes last.
     turn_bytes = np.zeros(num_links + 1, np.float64)
-    readers = np.empty(num_chips, np.int64)  # chips a tensor goes to, where routes are tables
+    readers = np.empty(num_chips, np.int64)  # reader chips of a tensor, if routes are tables
     host_bytes = np.empty(2, np.int64)
     stage_size = np.ones(num_chips, np.int64)  # of the stage that starts at a chip
     sharers = np.ones(num_chips, np.int64)  # chips of the stage that a chip is part of
-    border_bytes = np.zeros(
-        (2, num_chips), np.int64
-    )  # what enters and leaves the stage that starts at a chip
+    border_bytes = np.zeros((2, num_chips), np.int64)  # into and out of the stage that starts at a chip
     for b in range(len(placement)):
         if len(replication) > 0:
             number_stages(placement[b], replication[b], stage_size, sharers, border_bytes)
@@ -153,7 +152,7 @@ def _clear(array: LongArray | FloatArray, size: int) -> None:
 def _replicate(
     first: int, size: int, out: BatchMetrics, b: int, chip_host_in: LongArray, chip_host_out: LongArray
 ) -> None:
-    """Every chip of a stage holds what the first does, and takes its turn at the work."""
+    """Give every chip of a stage the memory of its first chip and an equal share of its work."""
     out.compute_s[b, first] /= size
     for replica in range(first + 1, first + size):
         out.compute_s[b, replica] += out.compute_s[b, first]
@@ -175,7 +174,7 @@ def _number_kernels(
     kernel_s: FloatArray,
     measured_s: FloatArray,
 ) -> int:
-    """Number the kernels along the order and sum their compute, measured seconds apart."""
+    """Number the kernels along the order and sum their compute; measured seconds are separate."""
     kernel = -1
     previous = -1
     for op in order:
@@ -214,7 +213,7 @@ def _account_tensors(
     stage_size: LongArray,
     border_bytes: LongArray,
 ) -> None:
-    """Charge every tensor once: kernels' reads and writes, links, host."""
+    """Count every tensor once in the traffic of kernels, links and host."""
     for k in range(len(tables.tensor_kind)):
         stamp += 1
         size = tables.tensor_bytes[k]
@@ -230,7 +229,7 @@ def _account_tensors(
             kernel = kernel_of[tables.reader_op[r]]
             if kernel == home_kernel:
                 continue
-            # A kernel reads a tensor once, however many of its ops do: the widest read counts.
+            # A kernel reads a tensor once, even for several of its ops: the largest read counts.
             touched = tables.read_bytes[r]
             if kernel_seen[kernel] != stamp:
                 kernel_seen[kernel] = stamp
@@ -269,7 +268,7 @@ def _account_tensors(
                 tables, home, readers[:num_readers], size, stage_size, link_seen, link_bytes, turn_bytes
             )
         if farthest > 0:
-            # From the last chip of its stage on in full; inside the two stages in turn.
+            # Links after the last chip of its stage carry the whole tensor, links inside both stages a share.
             inside = stage_size[home] - 1
             border_bytes[1, home] += size
             border_bytes[0, (home + farthest) % len(tables.chip_kind)] += size
@@ -303,13 +302,13 @@ def _load_routes(
     link_bytes: LongArray,
     turn_bytes: FloatArray,
 ) -> None:
-    """Add ``size`` to the links on the union of the routes, of replicas in the mean of their turns."""
+    """Add ``size`` to each link of the routes once; replicas add the mean over their turns."""
     cycle = stage_size[home]
     for chip in readers:
         cycle *= stage_size[chip] // gcd(cycle, stage_size[chip])
         cycle = min(cycle, MOST_TURNS)
     for inference in range(cycle):
-        link_seen[-1] += 1  # of tensors and inferences so far
+        link_seen[-1] += 1  # a new stamp for each tensor and inference
         source = home + inference % stage_size[home]
         for chip in readers:
             pair = source * len(tables.chip_kind) + chip + inference % stage_size[chip]
@@ -334,7 +333,7 @@ def _finish_kernels(
     kernel_s: FloatArray,
     compute_s: FloatArray,
 ) -> None:
-    """Seconds of each kernel, by the slower of compute and memory; measured ops owe nothing more."""
+    """Fill in kernel seconds: the slower of compute and memory, plus overhead; measured ops add their own."""
     for kernel in range(num_kernels):
         chip = kernel_chip[kernel]
         kind = tables.chip_kind[chip]
@@ -368,7 +367,7 @@ def _interval(
     for first in range(num_chips):
         size = stage_size[first]
         for behind in range(1, size):
-            # Behind so many of its chips: what enters goes on to the others, what leaves comes from these.
+            # Inputs go on to the chips after this link; results come from the `behind` chips before it.
             shared = (size - behind) * border_bytes[0, first] + behind * border_bytes[1, first]
             link = first + behind - 1
             link_s[link] += shared / size * tables.link_s_per_byte[link]

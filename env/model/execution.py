@@ -19,7 +19,7 @@ def execute(
     stream_bytes: LongArray,
     at_most_s: float,
 ) -> float:
-    """The makespan, infinite where it is above ``at_most_s``; fills in what happens.
+    """Returns the makespan, or infinity if it is above ``at_most_s``; fills in the state in ``package``.
 
     Args:
       kernels, ops: [N] KERNEL and OP.
@@ -36,7 +36,7 @@ def execute(
     finished_s = 0.0
     num_ended = 0
     while finished_s <= at_most_s:
-        # Few kernels run at once (one a chip), so the next event is found by a scan over chips.
+        # At most one kernel runs per chip, so a scan over the chips finds the next event.
         chip = int64(0)
         for other in range(1, len(chips)):
             if chips[other].end_s < chips[chip].end_s:
@@ -67,7 +67,7 @@ def execute(
 
 @uncounted_inner
 def _begin(package: Package, kernels: RecordArray, sequence: IntArray, num_kernels: int) -> None:
-    """Nothing has run: who runs behind whom on each chip."""
+    """Reset the state, and link each kernel to the next one on its chip."""
     run, chips = package.run, package.chips
     for chip in range(len(chips)):
         chips[chip].running = NONE
@@ -90,7 +90,7 @@ def _begin(package: Package, kernels: RecordArray, sequence: IntArray, num_kerne
 
 @uncounted_inner
 def _wait(package: Package, ops: RecordArray) -> None:
-    """Each kernel waits for every tensor that each of its ops reads from another one."""
+    """Count what each kernel waits for: every read of an op from another kernel."""
     for op in range(len(ops)):
         kernel = ops[op].kernel
         for i in range(package.op_lists[op].outputs, package.op_lists[op + 1].outputs):
@@ -104,7 +104,7 @@ def _wait(package: Package, ops: RecordArray) -> None:
 def _arrive(
     kernels: RecordArray, run: RecordArray, chips: RecordArray, kernel: int, cause: int, now_s: float
 ) -> None:
-    """Something that ``kernel`` waits for is there, because the kernel ``cause`` has ended."""
+    """End one wait of ``kernel`` at ``now_s``, due to the kernel ``cause``."""
     if now_s >= run[kernel].start_s:
         run[kernel].start_s = now_s
         run[kernel].cause = cause
@@ -129,7 +129,7 @@ def _fetch(
     num_kernels: int,
     stream_bytes: LongArray,
 ) -> None:
-    """When the inputs and streamed weights of each kernel have crossed the host's link."""
+    """Delay kernels until their inputs and streamed weights have crossed the host's link."""
     run, chips, sent = package.run, package.chips, package.sent
     for tensor in range(len(sent)):
         sent[tensor].is_fetched = 0
@@ -137,7 +137,7 @@ def _fetch(
     for i in range(num_kernels):
         kernel = int64(sequence[i])
         chip = kernels[kernel].chip
-        if chips[chip].running != NONE:  # its first kernel
+        if chips[chip].running != NONE:  # this is its first kernel
             chips[chip].running = NONE
             if stream_bytes[chip] > 0:
                 now_s += stream_bytes[chip] * package.host_s_per_byte[0]
@@ -160,7 +160,7 @@ def _fetch(
 def depart(
     package: Package, kernels: RecordArray, ops: RecordArray, tensor: int, kernel: int, now_s: float
 ) -> float:
-    """When a tensor leaves: as soon as all links of its routes are free, which it then holds."""
+    """Returns when a tensor leaves: once all links of its routes are free. Occupies these links."""
     home, links, size_bytes = kernels[kernel].chip, package.links, package.tensors[tensor].size_bytes
     first, last = package.tensors[tensor].readers, package.tensors[tensor + 1].readers
     begin_s = now_s
@@ -182,7 +182,7 @@ def depart(
                 num_used += 1
     for hop in range(farthest):
         link = (home + hop) % len(package.chips)
-        if link < len(links):  # a chain has none from its last chip to its first
+        if link < len(links):  # a chain has no link from its last chip to its first
             package.used[num_used] = link
             num_used += 1
     for i in range(num_used):
@@ -197,7 +197,7 @@ def depart(
 def _send(
     package: Package, kernels: RecordArray, ops: RecordArray, tensor: int, kernel: int, now_s: float
 ) -> None:
-    """A tensor leaves, and arrives at its readers."""
+    """Send a tensor to its readers."""
     home, size_bytes = kernels[kernel].chip, package.tensors[tensor].size_bytes
     begin_s = depart(package, kernels, ops, tensor, kernel, now_s)
     package.sent[tensor].sent_s = begin_s

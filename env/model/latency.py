@@ -20,7 +20,7 @@ def sample_latency_s(
     kernel_s: FloatArray,
     num_kernels: int,
 ) -> float:
-    """Seconds of one sample; weights that stream are prefetched and do not stand on the path."""
+    """Seconds of one sample; streamed weights are prefetched and not on the path."""
     chip_free_s = np.zeros(len(tables.chip_kind))
     end_s = np.zeros(num_kernels)
     start_s = 0.0

@@ -1,9 +1,9 @@
 """One execution of a plan alone on its target: event driven, links as resources.
 
-Each chip runs its kernels in the plan's order. A tensor leaves when its kernel ends and
-holds all links of its routes from the moment they are all free, first come first
-served by time, then by chip, then by op in the plan's order. Inputs and streamed weights cross the
-host's link one after the other in the order they are first needed.
+Each chip runs its kernels in the plan's order. A tensor leaves once its kernel has ended and all
+links of its routes are free, and then occupies them. Tensors request links in order of time, then
+of chip, then of op in the plan's order. Inputs and streamed weights cross the host's link one
+after the other, in the order of their first use.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from go_opt.env.model.package import KERNEL, NONE, OP, Package, package_of
 
 
 class Execution(NamedTuple):
-    """When everything happens in one execution. Axes: ``M`` kernels, ``K`` tensors."""
+    """The times of one execution. Axes: ``M`` kernels, ``K`` tensors."""
 
     makespan_s: float
     start_s: FloatArray  # [M]
-    rank: LongArray  # [M] place among the ends of kernels, at which their tensors ask for links
-    sent_s: FloatArray  # [K] when a tensor leaves its chip, if it does
+    rank: LongArray  # [M] position of the kernel's end among all ends; tensors request links in this order
+    sent_s: FloatArray  # [K] when a tensor leaves its chip; its kernel's end if it stays
     to_host_s: FloatArray  # [K] when an output begins to cross the host's link
 
 
@@ -38,7 +38,7 @@ def makespan_s(
     kernel_s: FloatArray,
     stream_bytes: LongArray,
 ) -> float:
-    """Seconds from the first byte read from the host to the last one written to it; arguments as below."""
+    """Seconds from the first byte read from the host to the last byte written to it; arguments as below."""
     return execution(tables, order, kernel_of, kernel_chip, kernel_s, stream_bytes).makespan_s
 
 
@@ -50,7 +50,7 @@ def execution(
     kernel_s: FloatArray,
     stream_bytes: LongArray,
 ) -> Execution:
-    """One execution from the first byte read from the host to the last one written to it.
+    """One execution from the first byte read from the host to the last byte written to it.
 
     Args:
       order: [N] the plan's order.
@@ -70,7 +70,7 @@ def execution(
 
 
 def decisions(order: IntArray, kernel_of: IntArray) -> tuple[RecordArray, RecordArray]:
-    """Records KERNEL and OP, [N] each, of kernels whose ops stand together in ``order``; chips are 0."""
+    """KERNEL and OP records, [N] each, of kernels whose ops are contiguous in ``order``; chips are 0."""
     kernels, ops = np.zeros(len(order), KERNEL), np.zeros(len(order), OP)
     kernels["first_op"] = ops["following"] = NONE
     kernel = kernel_of[order]

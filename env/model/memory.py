@@ -1,12 +1,11 @@
-"""The memory of every chip under a plan: what it holds, where each buffer lies, which weights stream.
+"""The memory of every chip under a plan: tensors, buffer addresses, resident and streamed weights.
 
-This is the one rule of memory (design section 5), for the analytical model and for the
-simulator, so a plan that fits by the model fits in the simulator. Buffers take whole pages
-(:attr:`CostTables.stored_bytes`). A tensor that enters or leaves a chip has two buffers for
-the whole time. Where not everything fits side by side, every other activation gets an
-address for as long as it lives, and what they need is the highest one. Where weights do
-not fit in what is left, a stream buffer is set aside and weights stream until the others fit.
-The slow twin is ``tests/env/memory_twin.py``.
+The analytical model and the simulator share this memory rule (design section 5), so a plan that
+fits one fits the other. Buffers take whole pages (:attr:`CostTables.stored_bytes`). A tensor that
+enters or leaves a chip has two buffers throughout. The other activations need their peak live bytes.
+If not everything fits side by side and the target places buffers, they get addresses and need the
+highest address. If the weights exceed the remaining memory, a stream buffer is reserved, and
+weights are streamed until the others fit. The slow twin is ``tests/env/memory_twin.py``.
 """
 
 from __future__ import annotations
@@ -25,35 +24,35 @@ from go_opt.model.graph import NO_PRODUCER, WEIGHT
 
 NONE = -1
 FITS, TOO_LARGE, FRAGMENTED = range(3)
-# A tensor that enters or leaves a chip is held twice, whatever else is buffered (design section 5).
+# Buffers of a tensor that enters or leaves a chip, whatever the target's `buffers` (design section 5).
 BORDER_BUFFERS = 2
 
 
 class Holdings(NamedTuple):
-    """Axes: ``D`` chips, ``A`` activations that stay on their chip, ``W`` pairs of weight and chip."""
+    """Tensors on chips. Axes: ``D`` chips, ``A`` activations that stay on one, ``W`` pairs (weight, chip)."""
 
     border_bytes: LongArray  # [D] of tensors that enter or leave
     activation: IntArray  # [A] tensors, chip by chip, in the order of their kernels
     activation_ptr: LongArray  # [D + 1]
-    born: LongArray  # [A] kernel that makes it
+    born: LongArray  # [A] kernel that writes it
     dead: LongArray  # [A] kernel that reads it last
     size_bytes: LongArray  # [A] stored
-    alive_bytes: LongArray  # [D] of activations at once, at most
+    alive_bytes: LongArray  # [D] peak of these activations
     weight: IntArray  # [W] chip by chip, the largest first
     weight_ptr: LongArray  # [D + 1]
-    weight_touched: LongArray  # [W] bytes its readers on the chip touch
-    weight_reader: IntArray  # [W] the first of them
+    weight_touched: LongArray  # [W] largest read by an op on the chip
+    weight_reader: IntArray  # [W] first kernel that reads it on the chip
 
 
 class Fit(NamedTuple):
     """How the chips' memory is used."""
 
-    outcome: int  # FITS; TOO_LARGE; FRAGMENTED, where sizes add up to less than there is
-    chip: int  # the first where it does not fit, or NONE
+    outcome: int  # FITS; TOO_LARGE; FRAGMENTED: live bytes would fit, their addresses do not
+    chip: int  # the first that does not fit, or NONE
     peak_bytes: LongArray  # [D] border buffers and activations; to the highest address if tight
     weight_bytes: LongArray  # [D] resident
-    stream_bytes: LongArray  # [D] that its ops touch of the weights that stream
-    forwarded_bytes: LongArray  # [D] of these what chips that share it forward to each other
+    stream_bytes: LongArray  # [D] bytes of streamed weights that its ops touch
+    forwarded_bytes: LongArray  # [D] the part of these that chips of a stage forward to each other
     address: LongArray  # [A] or NONE
     is_streamed: BoolArray  # [W]
     is_forwarded: BoolArray  # [W]
@@ -61,7 +60,7 @@ class Fit(NamedTuple):
 
 @compiled_inner
 def rows_of(row_of: IntArray, num_items: int, num_rows: int) -> tuple[LongArray, IntArray]:
-    """CSR of items by row, in the order of the items; those whose row is NONE are left out."""
+    """CSR of items by row, in item order; items whose row is NONE are left out."""
     pointers = np.zeros(num_rows + 1, np.int64)
     for item in range(num_items):
         if row_of[item] != NONE:
@@ -80,10 +79,10 @@ def rows_of(row_of: IntArray, num_items: int, num_rows: int) -> tuple[LongArray,
 
 @compiled
 def holdings(tables: CostTables, kernel_of: IntArray, kernel_chip: IntArray) -> Holdings:
-    """What a plan's chips hold. [N] kernels of the ops along the plan's order, [M] chips of the kernels."""
+    """The tensors on each chip; takes [N] kernels of ops, numbered along the order, and [M] their chips."""
     num_chips, num_tensors = len(tables.chip_kind), len(tables.tensor_kind)
     border_bytes = np.zeros(num_chips, np.int64)
-    home_of = np.full(num_tensors, NONE, np.int32)  # kernel of activations that stay
+    home_of = np.full(num_tensors, NONE, np.int32)  # producer kernel of activations that stay
     dead_of = np.empty(num_tensors, np.int32)
     seen = np.zeros(num_chips, np.int64)
     for k in range(num_tensors):
@@ -142,7 +141,7 @@ def _alive_bytes(
     kernel_chip: IntArray,
     num_chips: int,
 ) -> LongArray:
-    """[D] most bytes at once of activations that stay on their chip."""
+    """[D] peak bytes of activations that stay on their chip."""
     born_bytes, dead_bytes = np.zeros(len(kernel_chip), np.int64), np.zeros(len(kernel_chip), np.int64)
     for k in activations:
         born_bytes[home_of[k]] += tables.stored_bytes[k]
@@ -193,11 +192,11 @@ def _weights(
 
 @compiled
 def fit_chips(tables: CostTables, held: Holdings) -> Fit:
-    """Give every activation an address where memory is tight, and choose the weights that stream.
+    """Give every activation an address if memory is tight, and choose the weights to stream.
 
-    Weights stream in order of touched per stored byte, then larger first, then by index. Chips that
-    share what they stream forward what a kernel waits for, if it reads all of it: of tables of
-    embeddings every inference reads other rows.
+    Weights stream in order of the touched share of their bytes, then larger first, then by index. Chips
+    that share a stream forward a kernel's weights if it reads all of each: the rows of an embedding
+    table that are read differ between inferences.
     """
     num_chips = len(tables.chip_kind)
     peak, resident = held.border_bytes.copy(), np.zeros(num_chips, np.int64)
@@ -235,7 +234,7 @@ def fit_chips(tables: CostTables, held: Holdings) -> Fit:
 def _forward(
     tables: CostTables, held: Holdings, chip: int, is_streamed: BoolArray, is_forwarded: BoolArray
 ) -> int:
-    """Mark what the chips of a stage forward to each other; its bytes."""
+    """Mark the weights that the chips of a stage forward to each other; returns their bytes."""
     pairs = range(held.weight_ptr[chip], held.weight_ptr[chip + 1])
     reads_a_part = np.zeros(largest(held.weight_reader) + 1, np.bool_)
     for pair in pairs:
@@ -250,10 +249,10 @@ def _forward(
 
 
 def stream_order(tables: CostTables, weight: NDArray[np.integer], touched_bytes: LongArray) -> LongArray:
-    """The order in which chips stream what ``touched_bytes`` [R] are of the weights ``weight`` [R].
+    """The order in which chips stream the weights ``weight`` [R], of which they touch ``touched_bytes`` [R].
 
-    Least touched of what is stored first, then the larger weight, then the lower index; weights of
-    no bytes never stream and must not be among them. :func:`_by_use` is the same in compiled code.
+    The least touched share comes first, then the larger weight, then the lower index. Weights of zero
+    bytes never stream and must be left out. :func:`_by_use` does the same in compiled code.
     """
     size = tables.tensor_bytes[weight]
     return np.lexsort([weight, -size, touched_bytes / size])
@@ -261,7 +260,7 @@ def stream_order(tables: CostTables, weight: NDArray[np.integer], touched_bytes:
 
 @compiled_inner
 def _by_use(tables: CostTables, held: Holdings, chip: int) -> LongArray:
-    """The weights of a chip, the least touched per stored byte first; those of no bytes come last."""
+    """A chip's pairs by touched share of the weight, the least first; weights of zero bytes come last."""
     first = held.weight_ptr[chip]
     share = np.empty(held.weight_ptr[chip + 1] - first)
     for i in range(len(share)):

@@ -1,4 +1,4 @@
-"""What an evaluation answers: every term of the interval, not only the maximum."""
+"""The result of an evaluation: every term of the interval, not only the maximum."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from go_opt.errors import InvalidInputError
 Fidelity = Literal["analytical", "simulated"]
 Objective = Literal["throughput", "latency"]
 STALL_CAUSES: Final = ("input", "host", "output", "weights")
-WAITING: Final = "waiting for streamed weights"  # a bottleneck where no chip or link is always busy
+WAITING: Final = "waiting for streamed weights"  # the bottleneck if no chip or link is always busy
 
 
 _T = TypeVar("_T", covariant=True)
 
 
 class Timed(Protocol[_T]):
-    """What has an interval and a makespan: of one plan, or of a batch."""
+    """An object with an interval and a makespan, of one plan or of a batch."""
 
     @property
     def interval_s(self) -> _T: ...
@@ -28,36 +28,36 @@ class Timed(Protocol[_T]):
 
 
 def objective_s(of: Timed[_T], objective: Objective) -> _T:
-    """What ``objective`` minimises: the interval, or the makespan."""
+    """The quantity that ``objective`` minimises: the interval or the makespan."""
     return of.makespan_s if objective == "latency" else of.interval_s
 
 
 def check_fidelity(fidelity: str) -> None:
-    """Raise :class:`InvalidInputError` where there is no such fidelity."""
+    """Raise :class:`InvalidInputError` if the fidelity is unknown."""
     check_choice("fidelity", fidelity, get_args(Fidelity))
 
 
 def check_objective(objective: str) -> None:
-    """Raise :class:`InvalidInputError` where there is no such objective."""
+    """Raise :class:`InvalidInputError` if the objective is unknown."""
     check_choice("objective", objective, get_args(Objective))
 
 
 def check_choice(field: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raise :class:`InvalidInputError` where ``value`` is none of the choices."""
+    """Raise :class:`InvalidInputError` if ``value`` is not one of ``choices``."""
     if value not in choices:
         raise InvalidInputError(f"{field} must be one of {', '.join(choices)}, not {value!r}.", field=field)
 
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """What a simulated evaluation saw beside the metrics. Axes as in :class:`Metrics`."""
+    """The additional figures of a simulated evaluation. Axes as in :class:`Metrics`."""
 
     utilisation: FloatArray  # [D] share of the interval that the chip computes
     stall_s: FloatArray  # [D, 4] waiting in one inference, by STALL_CAUSES
     link_utilisation: FloatArray  # [L] share of the interval that the link transfers
-    link_wait_s: FloatArray  # [L] tensors of one inference waited for the link
-    period: int  # inferences after which everything repeats; 0: not within those simulated
-    inferences: int  # simulated
+    link_wait_s: FloatArray  # [L] waiting for the link by the tensors of one inference
+    period: int  # inferences until everything repeats; 0: no repetition in the simulation
+    inferences: int  # number simulated
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,11 +75,11 @@ class Metrics:
     compute_s: FloatArray  # [D]
     link_s: FloatArray  # [L]
     stream_bytes: LongArray  # [D] weights streamed from the host each inference
-    peak_bytes: LongArray  # [D] activations at their peak
+    peak_bytes: LongArray  # [D] peak of the activations
     weight_bytes: LongArray  # [D] weights resident
     valid: bool
-    reason: str  # why the plan is invalid; empty where it is valid
-    simulation: Simulation | None = None  # of the simulated fidelity only
+    reason: str  # why the plan is invalid; empty if it is valid
+    simulation: Simulation | None = None  # only with the simulated fidelity
 
     @property
     def waits(self) -> bool:

@@ -1,4 +1,4 @@
-"""What executions work on: arrays of records, in which what belongs together stands together in memory."""
+"""The working data of executions: arrays of records, which keep related fields adjacent in memory."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from go_opt.model.graph import INPUT, NO_PRODUCER
 
 NONE: Final = -1
 
-# Decisions. Kernels have any numbers below the number of ops; `place` is that in the plan's order.
+# Decisions. Kernel numbers are any below the number of ops; `place` is the position in the plan's order.
 KERNEL: Final = record("first_op chip place", "seconds")
 OP: Final = record("kernel following")  # `following` is the next op of the kernel in the plan's order
-# What the graph and the target say. Lists end where those of the next row begin.
+# The graph and the target. The lists of a row end where those of the next row begin.
 OP_LISTS: Final = record("outputs inputs")
 TENSOR: Final = record("size_bytes is_output readers")
 PAIR: Final = record("links", "setup_s s_per_byte")  # of chips
-# What happens. `waits_for` counts kernels and tensors; `cause` is the kernel waited for last, or NONE;
-# `start_s` is when what has arrived so far did; `following` is the next kernel on the chip; `rank` is the
-# place among the ends of kernels.
+# The state of an execution. `waits_for` counts kernels and tensors; `cause` is the kernel waited for last,
+# or NONE; `start_s` is the latest arrival so far; `following` is the next kernel on the chip; `rank` is the
+# position of the kernel's end among all ends.
 RUN: Final = record("waits_for following cause rank", "start_s")
 SENT: Final = record("is_fetched", "sent_s to_host_s")  # of a tensor; `is_fetched`: an input, from the host
 CHIP: Final = record("running", "end_s")
@@ -31,11 +31,11 @@ LINK: Final = record("seen", "s_per_byte free_s")  # `seen` is the last tensor r
 
 
 class Package(NamedTuple):
-    """A graph on a target, and room for one execution after the other. Axes as in :class:`CostTables`."""
+    """A graph on a target, and buffers that successive executions reuse. Axes as in :class:`CostTables`."""
 
     op_lists: RecordArray  # [N + 1] OP_LISTS
     outputs: IntArray  # tensors that ops write
-    inputs: IntArray  # tensors of the host that ops read
+    inputs: IntArray  # graph inputs that ops read
     tensors: RecordArray  # [K + 1] TENSOR
     readers: IntArray  # [R] ops
     pairs: RecordArray  # [D * D + 1] PAIR
@@ -44,13 +44,13 @@ class Package(NamedTuple):
     sent: RecordArray  # [K] SENT
     chips: RecordArray  # [D] CHIP
     links: RecordArray  # [L] LINK
-    used: LongArray  # [L] links of the tensor on its way
+    used: LongArray  # [L] links of the tensor that leaves now
     host_s_per_byte: FloatArray  # [2] in, out
     is_ring: bool
 
 
 def package_of(tables: CostTables) -> Package:
-    """Room for executions of plans of ``tables``."""
+    """Buffers for executions of plans of ``tables``."""
     num_ops, num_tensors, num_links = tables.num_ops, len(tables.tensor_kind), len(tables.link_s_per_byte)
     produced = np.flatnonzero(tables.tensor_producer != NO_PRODUCER)
     producer = tables.tensor_producer[produced]
@@ -84,7 +84,7 @@ def package_of(tables: CostTables) -> Package:
 
 
 def _pairs(tables: CostTables) -> RecordArray:
-    """As :func:`go_opt.env.cost.routes.transfer_s`, for each pair of chips."""
+    """The terms of :func:`go_opt.env.cost.routes.transfer_s` for each pair of chips."""
     num_chips = tables.num_chips
     pairs = np.zeros(num_chips**2 + 1, PAIR)
     source, destination = np.divmod(np.arange(num_chips**2), num_chips)

@@ -1,4 +1,4 @@
-"""What ran when: kernels on chips, transfers on links, memory in use."""
+"""The timeline of a plan: kernels on chips, transfers on links, memory in use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Arrow:
-    """A tensor from where it was made, or sent, to where it was sent, or read."""
+    """A tensor between two spans: from its producer or a transfer to a transfer or its reader."""
 
     name: str
     source_kind: Literal["chip", "link"]
@@ -40,9 +40,9 @@ class Timeline:
     fidelity: Fidelity
     metrics: Metrics  # of the plan, in steady state
     kernels: tuple[Span, ...]
-    waits: tuple[Span, ...]  # of chips, between kernels, for weights that stream
+    waits: tuple[Span, ...]  # of chips, between kernels, for streamed weights
     transfers: tuple[Span, ...]
     arrows: tuple[Arrow, ...]
-    # [D] times, and the bytes held from then on: weights, double buffers, activations to the highest address
+    # [D] times, and the bytes in use from then on: weights, double buffers, activations to the top address
     memory: tuple[tuple[FloatArray, LongArray], ...]
-    is_deadlocked: bool = False  # it ends where nothing can go on
+    is_deadlocked: bool = False  # the execution ended because nothing could proceed

@@ -1,4 +1,4 @@
-"""What the chips of replicated stages share: inferences in turn, and the weights they forward."""
+"""Replicated stages: their chips take inferences in turn and forward streamed weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def number_stages(
     sharers: LongArray,
     border_bytes: LongArray,
 ) -> None:
-    """Fill in the stages of a plan, and clear what crosses their borders."""
+    """Fill in ``stage_size`` and ``sharers`` for a plan, and clear ``border_bytes``."""
     num_chips = len(stage_size)
     for d in range(num_chips):
         stage_size[d] = 1
@@ -31,7 +31,7 @@ def number_stages(
 
 @compiled_inner
 def share_stream(first: int, size: int, bytes_a_turn: float, turn_bytes: FloatArray) -> None:
-    """The host sends a forwarded weight once for all chips of a stage, and each sends it to the next."""
+    """Add forwarded weights: the host sends them once per stage, and each chip sends them to the next."""
     turn_bytes[-1] += bytes_a_turn
     for link in range(first, first + size - 1):
         turn_bytes[link] += bytes_a_turn

@@ -30,15 +30,15 @@ from go_opt.errors import InvalidInputError, TargetError
 from go_opt.model.dtypes import DTYPE_BITS, DTYPES, dtype_code
 
 MAX_CHIPS: Final = 4096
-PAPER: Final = ":paper"  # behind the name of a target
-MAX_ROUTED_CHIPS: Final = 256  # where routes are tables of pairs of chips
+PAPER: Final = ":paper"  # suffix of a target's name
+MAX_ROUTED_CHIPS: Final = 256  # on topologies whose routes are tables of pairs of chips
 NoSkip = Literal["prefix", "all", "off"]
 Triangle = Literal["longest_path", "three_chip", "adjacent", "off"]
 
 
 @dataclass(frozen=True)
 class ChipKind:
-    """One kind of chip. Rates are per dtype name; ``default`` serves the types not listed."""
+    """One kind of chip. Rates are per dtype name; ``default`` covers the types not listed."""
 
     name: str
     count: int
@@ -48,14 +48,14 @@ class ChipKind:
     pays_transfers: bool
     matrix_flops_per_s: Mapping[str, float]
     vector_flops_per_s: Mapping[str, float]
-    dependency_overhead_s: float = 0.0  # until a kernel may start behind one of another chip
+    dependency_overhead_s: float = 0.0  # from a tensor's arrival to its reader on another chip
     simulator: KindParameters = field(default_factory=KindParameters)
 
     def rates(self, by_dtype: Mapping[str, float], native_dtype: str) -> FloatArray:
         """[len(DTYPES)] peak rate of each type.
 
-        A type that is not listed runs at ``default``, or else at the native type's rate
-        scaled down by the ratio of their widths: a wider type uses the lanes of several.
+        A type that is not listed runs at ``default``. Without a default it runs at the native
+        type's rate (else the highest), divided by the ratio of their widths if it is wider.
         """
         rates = np.empty(len(DTYPES))
         native_bits = DTYPE_BITS[dtype_code(native_dtype)]
@@ -70,7 +70,7 @@ class ChipKind:
 class Constraints:
     """Which static constraints hold (design section 6)."""
 
-    acyclic: bool  # on a ring or a chain to no lower chip; elsewhere the chips have some such order
+    acyclic: bool  # ring, chain: results go to no lower chip; elsewhere: chips form no cycle
     no_skip: NoSkip
     triangle: Triangle
 
@@ -82,21 +82,21 @@ class Target:
     name: str
     description: str
     native_dtype: str
-    overlap: bool  # True: transfers run beside compute
+    overlap: bool  # True: transfers overlap compute
     power_w: float
     constraints: Constraints
     kinds: tuple[ChipKind, ...]
     topology: Topology
     host_in_bytes_per_s: float
     host_out_bytes_per_s: float
-    fingerprint: str  # SHA-256 of everything above but the description
-    source: str  # the name or path it was loaded by
-    simulator: SimulatorParameters  # what the simulated fidelity adds; ideal where the file says nothing
-    analytical_effects: tuple[str, ...]  # of those, what the analytical model takes too
+    fingerprint: str  # SHA-256 of all fields but the description
+    source: str  # the name or path it was loaded from
+    simulator: SimulatorParameters  # effects of the simulated fidelity; ideal if the file states none
+    analytical_effects: tuple[str, ...]  # those that the analytical model includes
 
     @cached_property
     def modelled(self) -> SimulatorParameters:
-        """Of what the simulator knows, what the analytical model takes too."""
+        """The simulator's parameters with only the effects that the analytical model includes."""
         return self.simulator.without([e for e in EFFECTS if e not in self.analytical_effects])
 
     def __repr__(self) -> str:
@@ -109,7 +109,7 @@ class Target:
 
     @property
     def goes_forward(self) -> bool:
-        """Whether the chips' order is given and results go to no lower chip."""
+        """Whether chips form a ring or chain and results go to no lower chip."""
         return self.constraints.acyclic and self.topology.is_ring
 
     @cached_property
@@ -130,7 +130,7 @@ class Target:
         return (*(f"link {src}->{dst}" for src, dst in pairs), "host in", "host out")
 
     def bottleneck_name(self, index: int) -> str:
-        """``chip 3 compute`` (``chip 3 compute and transfers`` where they do not overlap), ``link 2->3`` …"""
+        """``chip 3 compute`` (``chip 3 compute and transfers`` without overlap), ``link 2->3`` …"""
         if index < self.num_chips:
             return f"chip {index} compute" if self.overlap else f"chip {index} compute and transfers"
         return self.link_names[index - self.num_chips]
@@ -148,7 +148,7 @@ def _shipped(name: str) -> Target:
 
 
 def shipped_target(name: str) -> Target:
-    """A shipped target by name; no file of that name is looked for.
+    """A shipped target by name; never reads another file.
 
     Raises:
       TargetError: no target of that name ships with go-opt.
@@ -161,7 +161,7 @@ def shipped_target(name: str) -> Target:
 def load_target(name_or_path: str | Path) -> Target:
     """A shipped target by name, or one of your own by the path of its TOML file.
 
-    Behind either ``:paper`` asks for the plain model of Xie et al., which takes none of the
+    The suffix ``:paper`` selects the plain model of Xie et al., which includes none of the
     simulator's effects.
 
     Raises:
@@ -246,7 +246,7 @@ def _build(data: dict[str, Any], source: str) -> Target:
     top.finish()
     if constraints.triangle != "off" and not constraints.acyclic:
         raise TargetError(
-            "constraints.triangle needs constraints.acyclic: it judges forward dependencies.",
+            "constraints.triangle needs constraints.acyclic: it is a rule for forward dependencies.",
             field="constraints.triangle",
         )
     if constraints.triangle != "off" and not topology.is_ring:

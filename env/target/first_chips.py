@@ -1,4 +1,4 @@
-"""A package with fewer chips: the first of a target's, with the links among them."""
+"""Smaller packages: the first chips of a target, with the links among them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def first_chips(target: Target, count: int) -> Target:
     """The package of chips 0 to ``count - 1``; a plan for it is one for ``target`` too.
 
     Raises:
-      TargetError: there are fewer chips, plans must use all of them, or routes among the first
-        ones lead over the others.
+      TargetError: the target has fewer chips, its plans must use all of them, or routes among
+        the first chips pass through others.
     """
     if not 1 <= count <= target.num_chips:
         raise TargetError(
@@ -42,12 +42,12 @@ def _among_first(target: Target, count: int) -> Topology:
     topology = target.topology
     if topology.kind == "ring" and not target.goes_forward:
         raise TargetError(
-            f"results of {target.name!r} go around the whole ring, which has no part.", field="topology"
+            f"results of {target.name!r} go around the whole ring, so it needs all chips.", field="topology"
         )
     kept = (topology.link_from < count) & (topology.link_to < count)
     part = replace(
         topology,
-        kind="chain" if topology.kind == "ring" else topology.kind,  # nothing crosses the last link
+        kind="chain" if topology.kind == "ring" else topology.kind,  # no result crosses the last link
         num_chips=count,
         link_src=tuple(name for name, keeps in zip(topology.link_src, kept, strict=True) if keeps),
         link_dst=tuple(name for name, keeps in zip(topology.link_dst, kept, strict=True) if keeps),
@@ -61,7 +61,7 @@ def _among_first(target: Target, count: int) -> Topology:
     for chip, other in product(range(count), repeat=2):
         if topology.has_route(chip, other) and not part.has_route(chip, other):
             raise TargetError(
-                f"the way from chip {chip} to chip {other} of {target.name!r} leads over later chips.",
+                f"the route from chip {chip} to chip {other} of {target.name!r} uses later chips.",
                 field="topology",
             )
     return part

@@ -1,7 +1,7 @@
-"""Target files as a JSON schema, for editors and other tools; the reader's rules field by field.
+"""A JSON schema of target files, for editors and other tools: the reader's rules for each field.
 
-What ties fields together stays with the reader: links between chips that exist, a triangle rule on a ring
-or chain, distinct names of kinds, how many chips a topology may have.
+Only the reader checks rules across fields: links join existing chips, a triangle rule needs a ring or chain,
+names of kinds differ, and a topology has a maximum number of chips.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from go_opt.env.target.topology import TOPOLOGIES
 from go_opt.model.dtypes import DTYPE_NAMES
 
 _Schema = dict[str, Any]
-_MOST: Final = 2**62 - 1  # of a count
+_MOST: Final = 2**62 - 1  # largest count
 
 
 def target_schema() -> _Schema:
-    """A JSON schema (draft 2020-12) of what a target file holds."""
+    """A JSON schema (draft 2020-12) of a target file."""
     required = {
-        "name": _text("What plans call the target."),
-        "native_dtype": {"enum": list(DTYPE_NAMES), "description": "Floating tensors are costed in it."},
-        "overlap": _flag("Transfers run beside compute."),
+        "name": _text("The target's name in plans."),
+        "native_dtype": {"enum": list(DTYPE_NAMES), "description": "The type of floating tensors."},
+        "overlap": _flag("Transfers overlap compute."),
         "constraints": _table("Rules of every placement.", _CONSTRAINTS),
         "kinds": {
             "type": "array",
@@ -35,8 +35,8 @@ def target_schema() -> _Schema:
     optional = {
         "description": {"type": "string"},
         "power_w": _positive("Watts of all chips."),
-        "simulator": _table("What the simulator knows of the package.", _SIMULATOR),
-        "analytical": _table("What the analytical model takes of it.", {"effects": _EFFECTS}),
+        "simulator": _table("Simulator parameters of the package.", _SIMULATOR),
+        "analytical": _table("Simulator effects in the analytical model.", {"effects": _EFFECTS}),
     }
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "go-opt target"}
     return head | _table("Chips, links, host and rules (docs/hardware.md).", required, optional)
@@ -73,12 +73,12 @@ def _whole(description: str, least: int = 1) -> _Schema:
 
 
 def _rates(description: str) -> _Schema:
-    rates = {name: _positive(f"Of {name}.") for name in DTYPE_NAMES}
+    rates = {name: _positive(f"Rate of {name}.") for name in DTYPE_NAMES}
     return {
         "type": "object",
         "description": description,
         "minProperties": 1,
-        "properties": rates | {"default": _positive("Of types that are not listed.")},
+        "properties": rates | {"default": _positive("Rate of types that are not listed.")},
         "additionalProperties": False,
     }
 
@@ -90,12 +90,12 @@ def _topology(kind: str) -> _Schema:
         return _table("Every link.", fields | {"links": links})
     fields |= {"rate_bytes_per_s": _RATE, "latency_s": _LATENCY}
     if kind == "mesh2d":
-        fields["columns"] = _whole("Chips of a row.")
+        fields["columns"] = _whole("Chips per row.")
     return _table(f"Links of a {kind}.", fields)
 
 
 _RATE: Final = _positive("Bytes per second of a link, in each direction.")
-_LATENCY: Final = _non_negative("Seconds of a link.")
+_LATENCY: Final = _non_negative("Latency of a link in seconds.")
 _LINK: Final[_Schema] = {
     "source": _whole("The chip that sends.", 0),
     "destination": _whole("The chip that receives.", 0),
@@ -103,11 +103,11 @@ _LINK: Final[_Schema] = {
     "latency_s": _LATENCY,
 }
 _CONSTRAINTS: Final[_Schema] = {
-    "acyclic": _flag("Results go to no lower chip on a ring or chain; elsewhere chips form no circle."),
+    "acyclic": _flag("Results go to no lower chip on a ring or chain; elsewhere chips form no cycle."),
     "no_skip": {"enum": ["prefix", "all", "off"], "description": "Which chips must be used."},
     "triangle": {
         "enum": ["longest_path", "three_chip", "adjacent", "off"],
-        "description": "Which detours beside a direct dependency are forbidden.",
+        "description": "Which detours parallel to a direct dependency are forbidden.",
     },
 }
 _HOST: Final[_Schema] = {
@@ -115,31 +115,31 @@ _HOST: Final[_Schema] = {
     "out_bytes_per_s": _positive("From the chips to the host: outputs."),
 }
 _KIND: Final[_Schema] = {
-    "name": _text("What tables of costs call the kind."),
+    "name": _text("The kind's name in cost tables."),
     "count": _whole("Chips of the kind."),
     "sram_bytes": _whole("Memory of a chip, for weights and activations."),
-    "sram_bytes_per_s": _positive("Bytes per second that a kernel moves from and to this memory."),
-    "kernel_overhead_s": _non_negative("Seconds of each kernel beside its work."),
-    "matrix_flops_per_s": _rates("FLOP/s of products, by type."),
-    "vector_flops_per_s": _rates("FLOP/s of all else, by type."),
+    "sram_bytes_per_s": _positive("Bytes per second that a kernel moves to and from this memory."),
+    "kernel_overhead_s": _non_negative("Overhead of each kernel in seconds."),
+    "matrix_flops_per_s": _rates("FLOP/s of matrix products, by type."),
+    "vector_flops_per_s": _rates("FLOP/s of all other work, by type."),
 }
 _KIND_SIM: Final = _table(
-    "What the simulator knows of the kind.",
+    "Simulator parameters of the kind.",
     {
         "tile": {
             "type": "array",
             "minItems": 3,
             "maxItems": 3,
             "items": _whole("Elements."),
-            "description": "Rows, inner, columns that a matrix unit computes at once.",
+            "description": "Rows, inner size and columns of a matrix unit's tile.",
         },
-        "tiles_at_once": _whole("Output tiles computed side by side."),
+        "tiles_at_once": _whole("Output tiles computed in parallel."),
         "fill_s": _non_negative("Seconds until the first result leaves a matrix unit."),
         "vector_lanes": _whole("Elements that a vector unit takes at a time."),
-        "dma_engines": _whole("Transfers that a chip sends at a time; 0: any number.", 0),
+        "dma_engines": _whole("Transfers that a chip sends at once; 0: any number.", 0),
         "dma_setup_s": _non_negative("Seconds of each transfer before its first byte."),
-        "alignment_bytes": _whole("Of buffers in memory."),
-        "stream_buffer_bytes": _whole("Set aside on a chip that streams weights.", 0),
+        "alignment_bytes": _whole("Alignment of buffers in memory."),
+        "stream_buffer_bytes": _whole("Reserved on a chip that streams weights.", 0),
     },
 )
 _KIND_OPTIONAL: Final[_Schema] = {
@@ -148,11 +148,11 @@ _KIND_OPTIONAL: Final[_Schema] = {
     "simulator": _KIND_SIM,
 }
 _SIMULATOR: Final[_Schema] = {
-    "buffers": _whole("Of each tensor that enters or leaves a chip; 0: any number.", 0),
+    "buffers": _whole("Buffers of each tensor that enters or leaves a chip; 0: any number.", 0),
     "packet_bytes": _whole("A switch forwards a packet once it is complete; 0: no packets.", 0),
-    "packet_header_bytes": _whole("Sent with each packet.", 0),
+    "packet_header_bytes": _whole("Header bytes of each packet.", 0),
     "host_multicast": _flag("An input read on several chips crosses the host's link once."),
-    "weight_prefetch": _flag("All weights of an inference may stream ahead; else one kernel ahead."),
+    "weight_prefetch": _flag("Weights stream ahead for a whole inference; else one kernel ahead."),
     "noise": _non_negative("Relative standard deviation of a measured interval."),
 }
 _EFFECTS: Final[_Schema] = {"type": "array", "items": {"enum": list(ANALYTICAL_EFFECTS)}}

@@ -1,6 +1,6 @@
-"""What the simulator knows of a target beyond the analytical model.
+"""The simulator's parameters of a target; the analytical model includes some of their effects.
 
-A parameter that a target file does not state is ideal: it has no effect.
+A table that a target file leaves out is ideal: its parameters have no effect.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from typing import Any, Final
 from go_opt.env.target.toml_table import TomlTable
 
 EFFECTS: Final = ("shapes", "dma", "latency", "packets", "buffers", "host", "memory", "noise")
-# Those with a closed form, which the analytical model takes too unless the target says otherwise.
+# Effects with a closed form; the analytical model includes them unless the target says otherwise.
 ANALYTICAL_EFFECTS: Final = ("shapes", "dma", "packets", "host", "memory")
 UNLIMITED: Final = 0
 
 
 @dataclass(frozen=True)
 class KindParameters:
-    """Of one kind of chip."""
+    """Parameters of one kind of chip."""
 
-    tile_rows: int = 1  # a matrix unit computes tiles of rows x inner x columns, or parts of them in as long
+    tile_rows: int = 1  # a matrix unit takes as long for part of a rows x inner x columns tile as for all
     tile_inner: int = 1
     tile_columns: int = 1
-    tiles_at_once: int = 1  # output tiles computed side by side; the last wave may be part empty
+    tiles_at_once: int = 1  # output tiles computed in parallel; the last wave may be partly empty
     fill_s: float = 0.0  # until the first result leaves a matrix unit
-    vector_lanes: int = 1  # elements a vector unit takes at a time
-    dma_engines: int = UNLIMITED  # transfers a chip sends at a time
+    vector_lanes: int = 1  # elements that a vector unit takes at once
+    dma_engines: int = UNLIMITED  # transfers that a chip sends at once
     dma_setup_s: float = 0.0  # of each transfer, before its first byte
     alignment_bytes: int = 1  # of buffers in SRAM; the largest of all kinds counts
-    stream_buffer_bytes: int = 0  # set aside on a chip that streams weights
+    stream_buffer_bytes: int = 0  # reserved on a chip that streams weights
 
 
 @dataclass(frozen=True)
 class SimulatorParameters:
-    """Of a package."""
+    """Parameters of a package."""
 
     kinds: tuple[KindParameters, ...]
     buffers: int = UNLIMITED  # of each tensor that enters or leaves a chip
@@ -44,11 +44,11 @@ class SimulatorParameters:
     host_multicast: bool = True  # an input read on several chips crosses the host's link once
     weight_prefetch: bool = True  # all weights of an inference may stream ahead; else one kernel ahead
     noise: float = 0.0  # relative standard deviation of a measured interval
-    fit_by_size: bool = True  # activations fit if their sizes add up; else every buffer gets an address
+    fit_by_size: bool = True  # peak live bytes decide what fits; else addresses of buffers do
 
     @property
     def page_bytes(self) -> int:
-        """Every buffer starts and ends on a page, the same on all chips of a package."""
+        """Size of a page, the same on all chips; every buffer starts and ends on a page."""
         return max((kind.alignment_bytes for kind in self.kinds), default=1)
 
     @property
@@ -57,7 +57,7 @@ class SimulatorParameters:
         return self.packet_header_bytes / self.packet_bytes if self.packet_bytes else 0.0
 
     def without(self, effects: Sequence[str]) -> SimulatorParameters:
-        """The same with some effects made ideal."""
+        """The same parameters with ``effects`` made ideal."""
         ideal, kind = SimulatorParameters(()), KindParameters()
         package: dict[str, dict[str, Any]] = {
             "packets": {"packet_bytes": 0, "packet_header_bytes": 0},
@@ -78,7 +78,7 @@ class SimulatorParameters:
 
 
 def ideal_parameters(num_kinds: int) -> SimulatorParameters:
-    """Every effect off."""
+    """Parameters with every effect off."""
     return SimulatorParameters((KindParameters(),) * num_kinds)
 
 
@@ -118,7 +118,7 @@ def read_kind(table: TomlTable) -> KindParameters:
 
 
 def read_effects(top: TomlTable) -> tuple[str, ...]:
-    """The effects that the analytical model takes, of a target's outermost table."""
+    """The effects that the analytical model includes, from a target's top-level table."""
     if not top.has("analytical"):
         return ANALYTICAL_EFFECTS
     table = top.table("analytical")

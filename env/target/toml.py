@@ -1,4 +1,4 @@
-"""A target as the text of a target file: what :func:`go_opt.env.parse_target` reads, the other way round."""
+"""A target as the text of a target file: the inverse of :func:`go_opt.env.parse_target`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _OF_ONE_RATE: Final = ("ring", "chain", "all_to_all", "host_star")
 
 
 def target_to_toml(target: Target) -> str:
-    """Text that parses to the same target but for its fingerprint, which is that of the text.
+    """Text that parses to the same target, except for the fingerprint, which is that of the text.
 
     A grid is written as the list of its links.
 
     Raises:
-      TargetError: no file can say this: links of a ring, chain or star that differ.
+      TargetError: the links of a ring, chain or star differ, which no file can express.
     """
     fields = {
         "name": target.name,
@@ -50,7 +50,7 @@ def target_to_toml(target: Target) -> str:
 def _topology(name: str, topology: Topology) -> dict[str, Any]:
     rates, latencies_s = topology.rate_bytes_per_s, topology.latency_s
     is_uniform = len(np.unique(rates)) <= 1 and len(np.unique(latencies_s)) <= 1
-    if not topology.num_links:  # a single chip, whatever its rate would be
+    if not topology.num_links:  # a single chip: the rate has no effect
         kind = topology.kind if topology.is_ring else "all_to_all"
         return {"kind": kind, "rate_bytes_per_s": 1.0, "latency_s": 0.0}
     if topology.kind in _OF_ONE_RATE and is_uniform:
@@ -80,10 +80,10 @@ def _simulator(parameters: SimulatorParameters) -> dict[str, Any]:
 
 
 def toml_value(value: Any) -> str:
-    """A text, number, flag, list or table as it stands behind a key."""
+    """A string, number, flag, list or table as a TOML value."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key} = {toml_value(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(toml_value, value)) + "]"
-    # JSON writes texts, numbers and flags as TOML does, but for one control character.
+    # JSON writes strings, numbers and flags as TOML does, except for one control character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -19,12 +19,12 @@ _MOST_DOTS: Final = 200
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The tables of a text from anywhere; TargetError where it is none, or takes long to read."""
+    """The tables of an untrusted text; raises TargetError if it is not TOML or slow to parse."""
     if len(text) > MAX_CHARS:
         raise TargetError(f"a text of {len(text)} characters, the limit is {MAX_CHARS}.", field="target")
-    # The parser takes time with the square of a key's parts. Dots of texts and numbers count too.
+    # Parsing is quadratic in the parts of a key. Dots in strings and numbers count too.
     if any(line.count(".") > _MOST_DOTS for line in re.split(r"[\n=,]", text)):
-        raise TargetError(f"a key, or a text in one piece, has more than {_MOST_DOTS} dots.", field="target")
+        raise TargetError(f"a key or value has more than {_MOST_DOTS} dots.", field="target")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -34,13 +34,13 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 class TomlTable:
-    """Reads the fields of one TOML table, each once; what is left over is a mistake."""
+    """Reads the fields of one TOML table; a field that nothing reads is an error."""
 
     def __init__(self, data: Mapping[str, Any], path: str) -> None:
         if not isinstance(data, Mapping):
             raise TargetError(f"{path.rstrip('.')} must be a table.", field=path.rstrip("."))
         self._data, self._path, self._read = data, path, set[str]()
-        self._known = set[str]()  # fields that it may have
+        self._known = set[str]()  # fields that the table may have
 
     def _get(self, key: str, default: Any = None) -> Any:
         self._read.add(key)
@@ -172,7 +172,7 @@ class TomlTable:
         return tuple(links)
 
     def finish(self) -> None:
-        """Raise for a field that nothing read: a misspelt one must not be ignored."""
+        """Raise if nothing has read a field: a misspelt one must not be ignored."""
         for key in self._data:
             if key not in self._read:
                 hint = suggestion(key, sorted(self._known))

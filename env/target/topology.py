@@ -20,9 +20,9 @@ Link = tuple[int, int, float, float]  # source, destination, bytes per second, l
 class Topology:
     """Directed links of a package. Axes: ``D`` chips, ``L`` links.
 
-    On a ``ring`` link d leaves chip d; so it does on a ``chain``, which lacks the last
-    one. A ``host_star`` has no links between chips but one up to the host and one down
-    from it for each chip: link 2d leaves chip d, link 2d + 1 enters it.
+    On a ``ring`` and a ``chain`` link d leaves chip d; a chain lacks the last link. A
+    ``host_star`` has no links between chips. It has two links between the host and each
+    chip: link 2d leaves chip d, and link 2d + 1 enters it.
     """
 
     kind: str
@@ -40,15 +40,15 @@ class Topology:
 
     @property
     def is_ring(self) -> bool:
-        """Routes run along consecutive links, so loads are differences of prefix sums."""
+        """Whether routes run along consecutive links, so that loads are differences of prefix sums."""
         return self.kind in ("ring", "chain")
 
     @cached_property
     def routes(self) -> tuple[LongArray, IntArray]:
-        """CSR over pairs: the links from chip a to chip b are row ``a * D + b``.
+        """CSR over pairs: row ``a * D + b`` has the links from chip a to chip b.
 
         Shortest routes, ties broken towards the lower link; a pair without a route, and a
-        chip to itself, have empty rows. Empty for rings: their routes are implied.
+        chip to itself, have empty rows. Empty for rings and chains: their routes are implied.
         """
         if self.is_ring:
             return np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int32)
@@ -74,11 +74,11 @@ class Topology:
         return bool(pointers[pair] < pointers[pair + 1])
 
     def _routes_from(self, source: int) -> list[list[int]]:
-        """Breadth-first routes from one chip to each, by links in ascending order."""
+        """Breadth-first routes from one chip to every chip, by links in ascending order."""
         routes: list[list[int] | None] = [None] * self.num_chips
         routes[source] = []
         queue = deque([source])
-        left = self.num_chips - 1  # in a dense package most links lead to chips that are reached already
+        left = self.num_chips - 1  # a dense package reaches every chip long before its last link
         while queue and left:
             chip = queue.popleft()
             route = routes[chip]
@@ -108,7 +108,7 @@ def build_topology(
     columns: int = 0,
     links: Sequence[Link] = (),
 ) -> Topology:
-    """A topology by name; ``columns`` is of ``mesh2d``, ``links`` of ``listed``."""
+    """A topology by name; ``columns`` is for ``mesh2d``, ``links`` for ``listed``."""
     ends = _link_ends(kind, num_chips, columns)
     if kind != "listed":
         links = [(source, destination, rate_bytes_per_s, latency_s) for source, destination in ends]

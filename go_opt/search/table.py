@@ -1,8 +1,8 @@
-"""The methods of the search, in the order in which they take part: this table is the portfolio.
+"""The methods of the search, in the order in which they run: this table is the portfolio.
 
 :mod:`go_opt.search.portfolio` runs it. A method is a generator of events
-(:mod:`go_opt.search.methods.events`). Its figure is the row of "What each method earns" in
-docs/benchmarks.md that says what a search loses without it, or why it stays without one.
+(:mod:`go_opt.search.methods.events`). Its ``figure`` names its entry in "What does each
+method earn?" of docs/benchmarks.md: the loss of a search without it. Or it says why there is none.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from go_opt.search.methods.improvement import improvements, with_clones
 from go_opt.search.methods.slices import slices
 
 MISSION: Final = "the mission names it"
-REFERENCE: Final = "what rewards and comparisons refer to"
+REFERENCE: Final = "the reference of rewards and comparisons"
 When = Literal[
-    "first",  # one after the other, before anything that could delay a plan
-    "next",  # one after the other
-    "in turn",  # until none has anything left
-    "background",  # on a second core, where the time is what is short; else in turn
-    "after a round",  # of improvement that found nothing better
+    "first",  # one after the other, before anything that could delay the first plan
+    "next",  # one after the other, after the first ones
+    "in turn",  # alternating until all have ended
+    "background",  # in a background thread, given a second core and no limit on evaluations; else in turn
+    "after a round",  # of improvement that found no better plan
 ]
 
 
@@ -42,7 +42,7 @@ class Method:
 
 
 def serving(search: SearchView, when: When) -> list[Method]:
-    """The methods of the table that take part then."""
+    """The methods of the table that run at ``when`` and serve this search."""
     return [method for method in METHODS if method.when == when and method.serves(search)]
 
 
@@ -51,17 +51,17 @@ def is_throughput(search: SearchView) -> bool:
 
 
 def is_along_ring(search: SearchView) -> bool:
-    """Whether the interval is asked for, of plans that are slices along a ring."""
+    """Whether the objective is the interval, and plans are slices along a ring or chain."""
     return is_throughput(search) and search.target.goes_forward
 
 
 def is_open(search: SearchView) -> bool:
-    """Whether orders and kernels are to be decided as well."""
+    """Whether the search also decides orders and kernels."""
     return search.request.decide == "all"
 
 
 def has_orders(search: SearchView) -> bool:
-    """Whether slicings of other orders are of use: along a ring they place in other ways, too."""
+    """Whether slicing other orders helps: along a ring it also gives other placements."""
     return is_open(search) or is_along_ring(search)
 
 
@@ -70,7 +70,7 @@ def is_free(search: SearchView) -> bool:
 
 
 def is_for_latency(search: SearchView) -> bool:
-    """Whether one execution is asked for, and nothing but the time it takes says where ops run."""
+    """Whether the objective is the makespan, orders and kernels are open, and no static constraint holds."""
     return not is_throughput(search) and is_free(search) and is_open(search)
 
 
@@ -80,39 +80,39 @@ def _rounds(s: Start) -> Iterator[Event]:
 
 
 METHODS: Final = (
-    # Chips filled along the default order up to equal shares of the work: the reference of comparisons.
+    # Chips filled along the default order with equal shares of the work: the reference of comparisons.
     Method("greedy", "first", lambda v: True, first_plans.greedy, REFERENCE),
-    # The plan that the user gives to begin with.
+    # The start plan that the user gives.
     Method("start", "first", lambda v: v.request.start is not None, lambda s: given(s.search), MISSION),
     # The cheapest cuts of the default order: without relays, with relays, into replicated stages.
     Method("slicing", "first", lambda v: True,
            lambda s: slices(s.search, "slice: default order", s.order, s.kernels), MISSION),
-    # Placements of the propagation engine that keep the user's constraints, or the proof that none does.
+    # Placements of the propagation engine that keep the user's constraints, or a proof that there are none.
     Method("constraints", "first", lambda v: bool(v.asked.constraints), first_plans.constrained, MISSION),
-    # Everything on one chip, of each kind.
+    # All ops on one chip, for each kind of chip.
     Method("one kind", "next", is_free, first_plans.one_kind, "one kind"),
-    # Each op where it finishes earliest, along the default order.
+    # Each kernel on the chip where it finishes earliest, along the default order.
     Method("earliest finish", "next", is_free, first_plans.earliest_finish, "earliest finish"),
-    # The same, and copies of a whole plan, with kernels joined wherever they may be.
+    # Earliest finish and slicing, with kernels joined wherever the rules allow.
     Method("joined kernels", "next", lambda v: is_free(v) and is_open(v),
            first_plans.joined, "joined kernels"),
-    # The same of a few other orders, and of one kernel for each op.
+    # Earliest finish and slicing of a few other orders, and slicing with one kernel per op.
     Method("fixed orders", "next", has_orders, first_plans.sliced_orders, "fixed orders"),
     # Earliest finish along upward ranks.
     Method("upward ranks", "next", is_for_latency, schedules.ranked, "upward ranks"),
     # Annealing of whole schedules.
     Method("annealed schedules", "in turn", lambda v: is_for_latency(v) and schedules.is_scheduled(v),
            lambda s: schedules.annealed(s.search), "annealed schedules"),
-    # Random orders, sliced, and the policy's plans in turn with them.
+    # Slicings of random orders, alternating with the policy's plans.
     Method("guesses", "in turn", has_orders,
            lambda s: guesses(s.search, s.best_kernels, s.advice), MISSION),
-    # The refinement that finds placements and proves a bound.
+    # Refinement, which finds placements and proves a bound.
     Method("rounds of improvement", "in turn",
            lambda v: is_along_ring(v) and bool(v.tables.can_run.any(axis=0).all()), _rounds, MISSION),
-    # Cheap ops run once more, on the chips that read what they make.
+    # Cheap ops computed again on the chips that read their results.
     Method("clones", "after a round", lambda v: v.passing == "relayed",
            lambda s: with_clones(s.search), "clones"),
-    # Genetic search over orders and kernels at once.
+    # Genetic search over orders and kernels together.
     Method("orders and kernels", "background", lambda v: is_along_ring(v) and is_open(v),
            lambda s: orders.joint_keys(s.search), "orders and kernels"),
 )  # fmt: skip

@@ -1,11 +1,11 @@
 """Annealing of a schedule for its makespan: chips, sequence and kernels at once.
 
 A move changes one kernel, most often one on the critical path (:mod:`go_opt.solver.scheduling.moves`).
-Makespans are found along the sequence (:mod:`go_opt.solver.scheduling.in_sequence`), those of the best
-schedules by the environment. Simulated annealing (Kirkpatrick, Gelatt,
-Vecchi, "Optimization by simulated annealing", Science 1983; for job shops van Laarhoven, Aarts, Lenstra,
-Operations Research 1992) accepts a move that raises its logarithm by x with probability
-``exp(-x / temperature)``.
+Makespans are computed along the sequence (:mod:`go_opt.solver.scheduling.in_sequence`); an execution
+in the environment confirms new best schedules. Simulated annealing (Kirkpatrick, Gelatt, Vecchi,
+"Optimization by simulated annealing", Science 1983; for job shops van Laarhoven, Aarts, Lenstra,
+Operations Research 1992) accepts a move that raises the logarithm of the makespan by x with
+probability ``exp(-x / temperature)``.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from go_opt.solver.scheduling.schedule import (
     scheduling_package,
 )
 
-HOT: Final = 0.01  # temperature at the start, of the logarithm of the makespan
-COLD: Final = 0.01  # of the temperature at the start
-RESEQUENCED: Final = 128  # moves before kernels stand as they end, so that moves find their time
-ON_PATH: Final = 0.75  # of the moves: of kernels on the critical path
+HOT: Final = 0.01  # initial temperature, for the logarithm of the makespan
+COLD: Final = 0.01  # final temperature, as a share of the initial one
+RESEQUENCED: Final = 128  # moves between reorderings by end, which keep makespans accurate
+ON_PATH: Final = 0.75  # share of moves that pick a kernel on the critical path
 
 
 @dataclass(frozen=True, eq=False)
 class Scheduled:
-    """The best schedule met."""
+    """The best schedule found."""
 
     placement: IntArray  # [N]
     order: IntArray  # [N]
@@ -60,7 +60,7 @@ class Scheduled:
 
 
 class _Chain(NamedTuple):
-    """Where a chain is."""
+    """The state of a chain."""
 
     present: Schedule
     proposed: Schedule
@@ -68,13 +68,13 @@ class _Chain(NamedTuple):
     reached: Progress  # of the present schedule
     progress: Progress  # of the proposed one
     tail_s: FloatArray  # [N] of the present schedule, see `makespan_from`
-    path: IntArray  # [N + 1] the number of kernels on the critical path, and these
-    stream_bytes: LongArray  # [D] none
+    path: IntArray  # [N + 1] the number of kernels on the critical path, then the kernels
+    stream_bytes: LongArray  # [D] zeros: nothing streams
     made: FloatArray  # [3] moves so far, makespan of the present and of the best schedule
 
 
 class ScheduleAnnealing:
-    """One chain; :meth:`run` it in slices of any size, the result is the same."""
+    """One annealing chain; calls of :meth:`run` may have any size, with the same result."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class ScheduleAnnealing:
         """Start from ``plan``: placement, order and kernels, [N] each.
 
         Args:
-          moves: until the temperature has fallen to its end; it stays there afterwards.
+          moves: number until the temperature reaches its final value, where it stays.
         """
         self._package = scheduling_package(tables)
         self._instance = instance_of(graph, tables, roles, self._package)
@@ -114,7 +114,7 @@ class ScheduleAnnealing:
         _start(self._instance, self._package, self._chain)
 
     def run(self, moves: int) -> None:
-        """Make ``moves`` more moves; other threads run meanwhile."""
+        """Make ``moves`` more moves; other threads can run meanwhile."""
         cooling = self._hot, self._moves
         _run(self._instance, self._package, self._chain, cooling, moves, self._rng)
 
@@ -146,7 +146,7 @@ def _start(instance: Instance, package: Package, chain: _Chain) -> None:
 
 @uncounted_inner
 def _accept(instance: Instance, package: Package, chain: _Chain, seconds: float) -> None:
-    """The proposed schedule is the present one."""
+    """Make the proposed schedule the present one."""
     restore_schedule(chain.proposed, chain.present, chain.proposed.changed)
     keep_progress(package, chain.proposed, chain.progress, chain.reached)
     chain.made[1] = seconds
@@ -193,7 +193,7 @@ def _run(
 
 @uncounted_inner
 def _resequence(instance: Instance, package: Package, chain: _Chain) -> None:
-    """The same schedule with kernels in the order in which they end, where that takes no longer."""
+    """Order the sequence by the ends of kernels, unless that raises the makespan."""
     proposed, run = chain.proposed, package.run
     _makespan_s(package, chain.present, chain, np.inf)
     for i in range(proposed.size[0]):
@@ -226,7 +226,7 @@ def _makespan_s(package: Package, schedule: Schedule, chain: _Chain, at_most_s: 
 
 @uncounted_inner
 def _trace(chain: _Chain) -> None:
-    """The kernels on the critical path: each waited for the next."""
+    """Fill in the critical path, from its end: each kernel waited for the next."""
     present, path, times = chain.present, chain.path, chain.reached.times
     kernel = int64(present.sequence[0])
     for i in range(present.size[0]):

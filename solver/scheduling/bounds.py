@@ -1,10 +1,10 @@
 """Lower bounds of the makespan and of a sample's latency, sound for every decision a request leaves open.
 
-An op's *head* is the least time before its kernel starts, its *tail* the least time behind its end. Heads
-and tails follow from paths, where ops that may share a kernel share its overhead and start together. All
-ops with a head of at least a and a tail of at least b are done in what is left between them: the work
-they need, shared by all chips (energetic reasoning; Baptiste, Le Pape, Nuijten, "Constraint-based
-scheduling", 2001, chapter 3). Transfers between chips count from forks to joins
+An op's *head* is the least time before its kernel starts, its *tail* the least time after its kernel ends.
+Heads and tails follow from paths, on which ops that may share a kernel share its overhead and start
+together. All ops with a head of at least a and a tail of at least b run between a and the makespan minus b:
+all chips share their work (energetic reasoning; Baptiste, Le Pape, Nuijten, "Constraint-based scheduling",
+2001, chapter 3). Transfers between chips count from forks to joins
 (:mod:`go_opt.solver.scheduling.fork_join`).
 """
 
@@ -24,16 +24,16 @@ from go_opt.model.graph import INPUT, NO_PRODUCER, Graph
 from go_opt.solver.certify.problem.bounds import Bound, OpFloors, host_seconds, op_floors
 from go_opt.solver.scheduling.fork_join import WINDOW, Flow, seconds_between
 
-PAIRS: Final = 1 << 13  # of forks and joins
-GRID: Final = 48  # heads and tails that windows begin and end at
+PAIRS: Final = 1 << 13  # most pairs of a fork and a join
+GRID: Final = 48  # most heads, and most tails, that bound windows
 
 
 class _Ops(NamedTuple):
-    """What each op surely takes. Axis ``N`` ops."""
+    """Least seconds of each op. Axis ``N`` ops."""
 
-    floor_s: FloatArray  # its kernel, whatever else is in it
-    path_s: FloatArray  # on a path: beside what the other ops of its kernel are on it for
-    is_matrix: BoolArray  # at most one of them in a kernel
+    floor_s: FloatArray  # of its kernel, whatever else it holds
+    path_s: FloatArray  # added to a path, besides the other ops of its kernel
+    is_matrix: BoolArray  # a kernel holds at most one matrix op
 
 
 def latency_bound(
@@ -45,7 +45,7 @@ def latency_bound(
     divisible: BoolArray | None = None,
     is_anywhere: BoolArray | None = None,
 ) -> Bound:
-    """A lower bound of the makespan: paths, windows, the host's traffic; arguments as below."""
+    """A lower bound of the makespan: paths, windows, host traffic; arguments as for :func:`sample_bound`."""
     host_in_s, host_out_s = host_seconds(tables)
     paths_and_windows = sample_bound(
         graph, tables, roles, fusion_is_open=fusion_is_open, divisible=divisible, is_anywhere=is_anywhere
@@ -70,9 +70,9 @@ def sample_bound(
     """A lower bound of the latency of a sample, and so of the makespan: paths and windows.
 
     Args:
-      divisible: [N] ops that may be split, at best into a part for each chip; None: none of them.
-      is_anywhere: [N] ops whose tensors take no time to other chips, as plans may have clones of them;
-        None: none of them.
+      divisible: [N] ops that may be split, at best into one part per chip; None: no op.
+      is_anywhere: [N] ops whose tensors reach other chips in no time, as plans may clone the ops;
+        None: no op.
     """
     floors = op_floors(tables, roles, fusion_is_open=fusion_is_open, divisible=divisible)
     is_split = np.zeros(graph.num_ops, np.bool_) if divisible is None else divisible
@@ -105,8 +105,8 @@ def _ops(
     is_alone, is_matrix = roles.role == ALONE, roles.role == MATRIX_LOOP
     floor_s = path_s = floors.op_s
     if fusion_is_open:
-        # A kernel lasts as long as the compute of its ops on the path; its overhead is surely
-        # theirs alone only for matrix ops and loners.
+        # A kernel lasts at least as long as the compute of its ops on the path. Only matrix ops and
+        # ops that never fuse surely have an overhead that no other op of the path counts.
         compute_s = np.where(tables.can_run, tables.own_s(), np.inf).min(axis=0)
         overhead_s = float(tables.kernel_overhead_s.min()) * is_matrix
         path_s = np.where(is_alone | tables.is_measured(), floors.op_s, compute_s + overhead_s)
@@ -122,7 +122,7 @@ def _flows(
     floor_s: FloatArray,
     fusion_is_open: bool,
 ) -> tuple[Flow, Flow]:
-    """The graph and the reversed one. Parts of an op may be in kernels with all its neighbours."""
+    """The graph and the reversed one. Parts of a split op may share kernels with all its neighbours."""
     first, second, last = graph.edge_src, graph.edge_dst, graph.num_ops - 1
     is_split, stays = split_and_stay
     shares = (may_share(roles, first, second) | is_split[first] | is_split[second]) & fusion_is_open
@@ -136,7 +136,7 @@ def _flows(
 
 
 def _transfer_s(tables: CostTables, first: IntArray, second: IntArray) -> FloatArray:
-    """[E] of the largest tensor of an edge between two chips, at least."""
+    """[E] least seconds of each edge's largest tensor between two chips."""
     if tables.num_chips == 1:
         return np.zeros(len(first))
     pairs = package_of(tables).pairs[:-1][~np.eye(tables.num_chips, dtype=np.bool_).ravel()]
@@ -153,7 +153,7 @@ def _transfer_s(tables: CostTables, first: IntArray, second: IntArray) -> FloatA
 
 
 class _Between(NamedTuple):
-    """Seconds between ops, by the later op."""
+    """Least seconds between ops, by the later op."""
 
     ptr: LongArray  # [N + 1]
     first: LongArray  # [P]
@@ -166,7 +166,7 @@ def _between(first: LongArray, last: LongArray, seconds: FloatArray, tables: Cos
 
 
 def _pairs(forward: Flow, reverse: Flow) -> LongArray:
-    """[P, 2] forks and joins behind them, sorted by the join: the nearest ones, ``PAIRS`` at most."""
+    """[P, 2] forks and later joins, sorted by join: the nearest forks of each, at most ``PAIRS`` pairs."""
     joins = np.flatnonzero(_joins(forward))
     forks = len(forward.floor_s) - 1 - np.flatnonzero(_joins(reverse))[::-1]
     end = np.searchsorted(forks, joins)
@@ -180,7 +180,7 @@ def _pairs(forward: Flow, reverse: Flow) -> LongArray:
 
 @compiled
 def _joins(flow: Flow) -> BoolArray:
-    """[N] ops with several edges, and those behind a kernel that may hold such an op with one before it."""
+    """[N] ops with several incoming edges, and readers of a kernel that such an op may share with others."""
     num_ops = len(flow.floor_s)
     is_join = np.zeros(num_ops, np.bool_)
     may_share_join = np.zeros(num_ops, np.bool_)
@@ -198,11 +198,11 @@ def _joins(flow: Flow) -> BoolArray:
 def _heads(flow: Flow, ops: _Ops, given_s: FloatArray, between: _Between) -> tuple[FloatArray, FloatArray]:
     """([N], [N]): the least time before each op's kernel starts, and until it ends.
 
-    Of the reversed graph: behind its end, and from its start on.
+    On the reversed graph: the least time after its end, and from its start on.
     """
     head_s = given_s.copy()
     path_s = given_s.copy()
-    matrix_s = np.zeros(len(given_s))  # until the last kernel before with a matrix op ends
+    matrix_s = np.zeros(len(given_s))  # until the last earlier kernel with a matrix op ends
     for op in range(len(given_s)):
         for i in range(flow.ptr[op], flow.ptr[op + 1]):
             other, may_share = flow.before[i], flow.may_share[i]
@@ -223,7 +223,7 @@ def _heads(flow: Flow, ops: _Ops, given_s: FloatArray, between: _Between) -> tup
 
 
 def _host_seconds_by_op(tables: CostTables) -> tuple[FloatArray, FloatArray]:
-    """([N], [N]): for the largest input that each op reads, and the largest output that it writes."""
+    """([N], [N]): seconds of the largest input that each op reads, and of the largest output it writes."""
     input_s, output_s = np.zeros(tables.num_ops), np.zeros(tables.num_ops)
     read = tables.tensor_kind[tables.reader_tensor] == INPUT
     seconds = tables.tensor_bytes[tables.reader_tensor[read]] * tables.host_in_s_per_byte
@@ -235,14 +235,14 @@ def _host_seconds_by_op(tables: CostTables) -> tuple[FloatArray, FloatArray]:
 
 
 def _window_bound(floors: OpFloors, head_s: FloatArray, tail_s: FloatArray, chips: int) -> Bound:
-    """The work of ops whose heads and tails are above some values, shared by all chips, and both."""
+    """The best window: a head, a tail, and between them the work of all ops with no smaller ones."""
     heads, head = _levels(head_s)
     tails, tail = _levels(tail_s)
 
     loops = int(floors.loop.max()) + 1
 
     def above(amount: FloatArray) -> FloatArray:
-        """[H, T, loops] of all ops from those levels on."""
+        """[H, T, loops] sums over all ops from those levels on."""
         sums = np.zeros((len(heads), len(tails), loops))
         np.add.at(sums, (head, tail, floors.loop), amount)
         return sums[::-1, ::-1].cumsum(axis=0).cumsum(axis=1)[::-1, ::-1]
@@ -258,7 +258,7 @@ def _window_bound(floors: OpFloors, head_s: FloatArray, tail_s: FloatArray, chip
 
 
 def _levels(seconds: FloatArray) -> tuple[FloatArray, LongArray]:
-    """At most ``GRID`` values, rising, the least of all first; and [N] the last that is no more than each."""
+    """At most ``GRID`` rising values, the least first; and [N] the index of the last one not above each."""
     values = np.unique(seconds)
     if len(values) > GRID:
         values = np.unique(np.quantile(values, np.linspace(0.0, 1.0, GRID), method="lower"))

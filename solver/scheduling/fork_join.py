@@ -1,12 +1,12 @@
 """Least time between the end of one op and the start of another, transfers between chips included.
 
-What an op x reaches and what reaches an op y runs in between. The chip of x alone may begin at once, and
-the chip of y alone may go on to the end: every other chip waits for a tensor first, and sends one at last.
-A time is too short where an op ends in time on no chip, or where the ops that end in time on some chips
-alone have more work than these chips have time: the join bound of Fernandez and Bussell, "Bounds on the
-number of processors and time for multiprocessor optimal schedules", IEEE Trans. Comput. 1973, with
-transfers, made sharper by refuting times (Klein and Scholl, "Computing lower bounds by destructive
-improvement", EJOR 1999).
+Ops that an op x reaches and that reach an op y run in between. Only the chip of x may begin at once, and
+only the chip of y may go on to the end: every other chip first waits for a tensor and finally sends one.
+A time is too short if some op can end in time on no chip. It is also too short if the ops that can end in
+time only on some chips have more work than these chips have time. This is the join bound of Fernandez and
+Bussell, "Bounds on the number of processors and time for multiprocessor optimal schedules", IEEE Trans.
+Comput. 1973, with transfers. Refuting times makes it sharper (Klein and Scholl, "Computing lower bounds by
+destructive improvement", EJOR 1999).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, Rec
 from go_opt.common.compiling import compiled, int64, uncounted_inner
 from go_opt.common.records import record
 
-LEVELS: Final = 6  # of the times at which the ops in between may start at best, and end at worst
-WINDOW: Final = 512  # ops of the default order between both, at most
-PRECISION: Final = 0.002  # of a time between
+LEVELS: Final = 6  # of the least times from x to an op in between, and from it to y
+WINDOW: Final = 512  # most places from x to y in the default order
+PRECISION: Final = 0.002  # relative, of a time between x and y
 ROUNDING: Final = 1e-12
-FIRST, LAST, OTHER = 1, 2, 4  # chips: that of the first op, that of the last one, the others
+FIRST, LAST, OTHER = 1, 2, 4  # bits of a set of chips: the chip of x, the chip of y, the others
 
-# Of an op behind x: when its kernel starts and ends at best, counted from the end of the kernel of x, on
-# the chip of x and elsewhere. Infinite where x does not lead to it, minus infinite before that end.
+# Of an op after x: when its kernel starts and ends at the earliest, on the chip of x and off it, counted from
+# the end of the kernel of x. Infinite if x does not reach it; minus infinite if possibly before that end.
 REACHED: Final = record("", "start_on_s end_on_s start_off_s end_off_s")
-# Of an op in between: the same of its start, and from its end to the start of y; its own seconds. Of ops from
-# a level on: the least of all, and their work.
+# Of an op in between: the same of its start, and the least time from its end to the start of y; its own
+# seconds. Of all ops from a level on: the least of these times, and the sum of work.
 BETWEEN: Final = record("", "start_on_s start_off_s end_on_s end_off_s work_s floor_s")
 
 
@@ -39,20 +39,20 @@ class Flow(NamedTuple):
     ptr: LongArray  # [N + 1]
     before: IntArray  # [E]
     may_share: BoolArray  # [E] both ends may be in one kernel
-    transfer_s: FloatArray  # [E] at least, between two chips
-    floor_s: FloatArray  # [N] of the kernel of an op
+    transfer_s: FloatArray  # [E] at least, if between two chips
+    floor_s: FloatArray  # [N] least seconds of an op's kernel
 
 
 @compiled
 def seconds_between(
     flow: Flow, reverse: Flow, work_s: FloatArray, pairs: LongArray, num_chips: int
 ) -> FloatArray:
-    """[P] from the end of the kernel of the first op of each pair to the start of that of the second.
+    """[P] least time from the end of the first op's kernel of each pair to the start of the second op's.
 
-    Minus infinite where the first does not surely end before.
+    Minus infinite if the second kernel need not start after the first ends.
 
     Args:
-      work_s: [N] what an op adds to the time of its kernel.
+      work_s: [N] seconds that an op adds to its kernel.
       pairs: [P, 2] ops, sorted by the second.
     """
     num_ops = len(work_s)
@@ -75,9 +75,9 @@ def seconds_between(
                 between[count].floor_s = flow.floor_s[op]
                 high_s += work_s[op]
                 count += 1
-        middle_s = low_s * (1.0 + PRECISION)  # most often nothing speaks against the path
+        middle_s = low_s * (1.0 + PRECISION)  # usually the time of the path is not refuted
         while high_s > low_s * (1.0 + PRECISION):
-            # The chip of the first op is that of the last one too, or there are two of them.
+            # Both ops are on the same chip, or on two chips.
             if _fits(between, count, middle_s, FIRST, num_chips - 1, table) or (
                 num_chips > 1 and _fits(between, count, middle_s, FIRST + LAST, num_chips - 2, table)
             ):
@@ -91,7 +91,7 @@ def seconds_between(
 
 @uncounted_inner
 def _reach(flow: Flow, first: int, last: int, reached: RecordArray) -> None:
-    """Fill in what is known of the ops behind ``first``, up to ``last``."""
+    """Fill in the times of the ops after ``first``, up to ``last``."""
     reached[first].start_on_s = -np.inf
     reached[first].end_on_s = 0.0
     reached[first].start_off_s = np.inf
@@ -108,7 +108,7 @@ def _reach(flow: Flow, first: int, last: int, reached: RecordArray) -> None:
             is_reached = True
             on_from_off_s = before.end_off_s + flow.transfer_s[i]
             off_from_on_s = before.end_on_s + flow.transfer_s[i]
-            if flow.may_share[i]:  # starts, and ends, no sooner than the other
+            if flow.may_share[i]:  # it starts, and ends, no sooner than the other op
                 on_s = max(on_s, min(before.start_on_s, on_from_off_s))
                 off_s = max(off_s, min(before.start_off_s, off_from_on_s))
                 end_on_s = max(end_on_s, min(before.end_on_s, on_from_off_s))
@@ -128,7 +128,7 @@ def _reach(flow: Flow, first: int, last: int, reached: RecordArray) -> None:
 def _note(
     between: RecordArray, count: int, ahead: RecordArray, op: int, behind: RecordArray, reversed_op: int
 ) -> bool:
-    """Fill in when an op is in between; False where it is not, surely."""
+    """Fill in the times of an op; returns False unless it surely runs in between."""
     start_on_s, start_off_s = ahead[op].start_on_s, ahead[op].start_off_s
     end_on_s, end_off_s = behind[reversed_op].start_on_s, behind[reversed_op].start_off_s
     between[count].start_on_s = start_on_s
@@ -143,8 +143,8 @@ def _note(
 def _fits(
     between: RecordArray, count: int, seconds: float, ends: int, others: int, table: RecordArray
 ) -> bool:
-    """Whether nothing speaks against all ops being done in that time; the two ``ends`` are on these chips."""
-    for chips in range(1, 8):  # every set of them
+    """Whether nothing refutes ``seconds`` for all ops; ``ends`` are the chips of x and y."""
+    for chips in range(1, 8):  # every set of chips
         if chips & ~(ends + OTHER) == 0 and not _fits_on(between, count, seconds, ends, others, chips, table):
             return False
     return True
@@ -160,7 +160,7 @@ def _fits_on(
     chips: int,
     table: RecordArray,
 ) -> bool:
-    """Whether the ops that end in time on some of ``chips`` alone are done there."""
+    """Whether ``chips`` have time for the ops that can end in time only there."""
     for cell in range(LEVELS * LEVELS):
         table[cell].work_s = 0.0
         table[cell].start_on_s = np.inf
@@ -200,7 +200,7 @@ def _fits_on(
 
 @uncounted_inner
 def _apart_s(ops: RecordArray, k: int, ends: int, chip: int) -> float:
-    """Least time, beside that of ops, from the first to the last op where these are on one of ``chip``."""
+    """Least time from x to y besides the work of op (or cell) ``k``, on a chip of the class ``chip``."""
     if chip == FIRST:
         return ops[k].start_on_s + (ops[k].end_off_s if ends & LAST else ops[k].end_on_s)
     return ops[k].start_off_s + (ops[k].end_on_s if chip == LAST else ops[k].end_off_s)
@@ -213,7 +213,7 @@ def _level(seconds: float, all_s: float) -> int:
 
 @uncounted_inner
 def _add(table: RecordArray, cell: int, ops: RecordArray, k: int) -> None:
-    """What holds of some ops and of others."""
+    """Merge ``ops[k]`` into a cell: the sum of work, the least times."""
     table[cell].work_s += ops[k].work_s
     table[cell].start_on_s = min(table[cell].start_on_s, ops[k].start_on_s)
     table[cell].start_off_s = min(table[cell].start_off_s, ops[k].start_off_s)

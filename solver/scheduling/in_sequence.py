@@ -1,8 +1,8 @@
-"""The makespan of a schedule, kernel by kernel along its sequence, from the first place that changed.
+"""The makespan of a schedule, kernel by kernel along its sequence, from the first changed place.
 
-Where each link belongs to one sender, as between chips that are linked all to all, tensors leave in the
-order of the sequence, so this is what :mod:`go_opt.env.model.execution` finds, but for the order in which
-outputs cross the host's link. Elsewhere it is close where kernels stand as they end.
+If each link has one sender, as in an all-to-all package, tensors leave in the order of the sequence. The
+result then equals that of :mod:`go_opt.env.model.execution`, except for the order in which outputs cross the
+host's link. Otherwise it is close if the sequence follows the ends of kernels.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from go_opt.env.model.execution import depart
 from go_opt.env.model.package import NONE, Package
 from go_opt.solver.scheduling.schedule import Instance, Schedule
 
-BLOCK: Final = 8  # places between two states that are kept
+BLOCK: Final = 8  # places between two saved states
 NEVER: Final = 1 << 40
 ROUNDING: Final = 1 + 1e-9
-# Of a kernel: the one it waited for last, or NONE; when it ends. Of a tensor: the place whose kernel
-# fetches it from the host; when it leaves its chip, or is there from the host.
+# Of a kernel: the kernel it waited for last, or NONE; when it ends. Of a tensor: the place of the kernel
+# that fetches it from the host; when it leaves its chip, or arrives from the host.
 TIMES: Final = record("cause", "end_s")
 SENT: Final = record("place", "sent_s")
 
 
 class Progress(NamedTuple):
-    """What happens along a sequence. Axes: ``N`` ops, ``K`` tensors."""
+    """The times along a sequence. Axes: ``N`` ops, ``K`` tensors."""
 
     times: RecordArray  # [N] TIMES
     sent: RecordArray  # [K] SENT
@@ -36,7 +36,7 @@ class Progress(NamedTuple):
 
 
 def progress_of(instance: Instance, package: Package) -> Progress:
-    """Nothing has run."""
+    """Progress before any kernel has run."""
     num_ops = instance.tables.num_ops
     width = 2 * len(package.chips) + len(package.links) + 3
     times, sent = np.zeros(num_ops, TIMES), np.zeros(len(package.sent), SENT)
@@ -45,7 +45,7 @@ def progress_of(instance: Instance, package: Package) -> Progress:
 
 @uncounted_inner
 def keep_progress(package: Package, schedule: Schedule, source: Progress, to: Progress) -> None:
-    """Copy what :func:`makespan_from` has filled in."""
+    """Copy the part that :func:`makespan_from` has filled in."""
     first = int64(schedule.changed[0]) // BLOCK
     for place in range(first * BLOCK, schedule.size[0]):
         kernel = schedule.sequence[place]
@@ -72,12 +72,12 @@ def makespan_from(
     tail_s: FloatArray,
     at_most_s: float,
 ) -> float:
-    """The makespan, infinite where it is above ``at_most_s``.
+    """Returns the makespan; or infinity, as soon as a kernel shows that it is above ``at_most_s``.
 
     Args:
-      reached: of the schedule before it changed.
-      progress: is filled in from the block of the first change on.
-      tail_s: [N] from the end of a kernel to the end of all, at least, for kernels behind the last change.
+      reached: progress of the schedule before the change.
+      progress: filled in from the block of the first change on.
+      tail_s: [N] least time from a kernel's end to the end of all, for kernels after the last change.
     """
     kernels, ops, times, sent = schedule.kernels, schedule.ops, progress.times, progress.sent
     chips, pairs, tables, num_chips = package.chips, package.pairs, instance.tables, len(package.chips)
@@ -147,7 +147,7 @@ def makespan_from(
 def _resume(
     package: Package, reached: Progress, progress: Progress, place: int
 ) -> tuple[float, float, float]:
-    """What holds before a place that begins a block; when the host's links are free, and all so far ends."""
+    """Restore the state at the start of a block; returns when the host's links are free, and the last end."""
     chips, links, sent = package.chips, package.links, progress.sent
     state = reached.states[place // BLOCK]
     num_chips = len(chips)
@@ -192,7 +192,7 @@ def _keep(
 
 @uncounted_inner
 def fill_tails(instance: Instance, package: Package, schedule: Schedule, tail_s: FloatArray) -> None:
-    """What the readers of each kernel and the next one on its chip still take, transfers included."""
+    """Fill in the longest path after each kernel, over its readers, transfers and the next on its chip."""
     kernels, ops, tables, num_chips = schedule.kernels, schedule.ops, instance.tables, len(package.chips)
     for kernel in range(len(tail_s)):
         tail_s[kernel] = 0.0

@@ -1,8 +1,8 @@
-"""List scheduling: of all ready kernels the one of highest priority goes where it finishes first.
+"""List scheduling: the ready kernel of highest priority goes to the chip where it finishes first.
 
-The rule of HEFT (Topcuoglu et al., "Performance-effective and low-complexity task scheduling for
-heterogeneous computing", TPDS 2002), gaps between kernels included, where links are taken into account: a
-tensor leaves when its links are free, and once for all readers on a chip.
+This is HEFT with insertion into gaps (Topcuoglu et al., "Performance-effective and low-complexity task
+scheduling for heterogeneous computing", TPDS 2002). It also models links: a tensor leaves when its links
+are free, and once for all readers on a chip.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def list_scheduling(
 
     Args:
       order: [N] along which the kernels of ``fusion_group`` [N] are numbered.
-      fills_gaps: whether a kernel may run before others of its chip that were placed earlier.
+      fills_gaps: whether a kernel may run before kernels that were placed on its chip earlier.
     """
     lists = lists_of(tables, order, fusion_group, rank, fills_gaps)
     _schedule(scheduling_package(tables), lists)
@@ -39,13 +39,13 @@ def list_scheduling(
     placement = lists.kernels["chip"][kernel_of].astype(np.int32)
     place = np.empty(len(lists.placed), np.int64)
     place[lists.sequence] = np.arange(len(place))
-    within = np.empty(len(kernel_of), np.int64)  # ops of a kernel stay in the order given
+    within = np.empty(len(kernel_of), np.int64)  # ops of a kernel keep the given order
     within[order] = np.arange(len(kernel_of))
     return placement, np.lexsort((within, place[kernel_of])).astype(np.int32), kernel_of
 
 
 def earliest_finish_placement(tables: CostTables, order: IntArray, fusion_group: IntArray) -> IntArray:
-    """[N] chip of each op, where kernels along ``order`` go where they finish first; arguments are [N]."""
+    """[N] chip of each op if kernels, along ``order``, go where they finish first; arguments are [N]."""
     num_kernels = int(number_kernels(order, fusion_group).max()) + 1
     falling = np.arange(num_kernels, 0, -1, dtype=np.float64)
     return list_scheduling(tables, order, fusion_group, falling, fills_gaps=False)[0]
@@ -53,7 +53,7 @@ def earliest_finish_placement(tables: CostTables, order: IntArray, fusion_group:
 
 @uncounted
 def _schedule(package: Package, lists: Lists) -> None:
-    """Place every kernel; fills in chips, seconds and the sequence."""
+    """Place every kernel: fill in chips, seconds and the sequence."""
     size = _begin(package, lists)
     host_s = 0.0
     place = 0
@@ -76,7 +76,7 @@ def _schedule(package: Package, lists: Lists) -> None:
 
 @uncounted_inner
 def _begin(package: Package, lists: Lists) -> int:
-    """Nothing is placed; the number of kernels in the heap, which wait for none."""
+    """Reset ``lists``, and push kernels that wait for nothing; returns the size of the heap."""
     for chip in range(len(lists.chips)):
         lists.chips[chip].first = NONE
         lists.chips[chip].last = NONE
@@ -101,7 +101,7 @@ def _begin(package: Package, lists: Lists) -> int:
 
 @uncounted_inner
 def _arrivals(package: Package, lists: Lists, kernel: int, host_s: float) -> float:
-    """Fill in when all that a kernel reads is on each chip; when the host's link is free then."""
+    """Fill in when all reads of a kernel would be on each chip; returns when the host's link is free."""
     num_chips = len(lists.chips)
     for chip in range(num_chips):
         lists.chips[chip].arrival_s = 0.0
@@ -128,7 +128,7 @@ def _arrivals(package: Package, lists: Lists, kernel: int, host_s: float) -> flo
 
 @uncounted_inner
 def _there_s(package: Package, lists: Lists, tensor: int, chip: int, is_sent: bool) -> float:
-    """When a tensor is on a chip, should it be sent there; ``is_sent``: it is."""
+    """Returns when a tensor would be on a chip if sent there; ``is_sent``: send it."""
     if lists.there_s[tensor, chip] < np.inf:
         return lists.there_s[tensor, chip]
     producer = lists.ops[lists.producer[tensor]].kernel
@@ -150,7 +150,7 @@ def _there_s(package: Package, lists: Lists, tensor: int, chip: int, is_sent: bo
 
 @uncounted_inner
 def _num_links(package: Package, home: int, chip: int) -> int:
-    """On the route from one chip to another."""
+    """Number of links on the route from one chip to another."""
     if package.is_ring:
         return (chip - home) % len(package.chips)
     pair = home * len(package.chips) + chip
@@ -166,7 +166,7 @@ def _link(package: Package, home: int, chip: int, i: int) -> int:
 
 @uncounted_inner
 def _end(package: Package, lists: Lists, kernel: int, size: int) -> int:
-    """What a kernel reads has been sent to it, and what waits for nothing else is ready; the heap's size."""
+    """Send a kernel its reads, and push the kernels that became ready; returns the size of the heap."""
     chip = lists.kernels[kernel].chip
     op = lists.kernels[kernel].first_op
     while op != NONE:

@@ -1,4 +1,4 @@
-"""Kernels on the way to their places: what list scheduling keeps, and the timelines of chips."""
+"""The state of list scheduling: the placed kernels, and the timeline of each chip."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from go_opt.env.model.package import NONE
 
 MOST_GAPS: Final = 4096
 
-# Of a kernel while kernels are placed: tensors it waits for, its place among those placed, and the kernels
-# that run before and behind it on its chip, or NONE.
+# Of a kernel: the number of reads that it waits for, its position in the order of placing, and the kernels
+# before and after it on its chip, or NONE.
 PLACED: Final = record("waits_for place before behind", "start_s end_s")
-# Of a chip: the first and the last kernel on it, or NONE; when all that a kernel reads is there; where in
-# time the kernel would start, and behind which other one.
+# Of a chip: its first and its last kernel, or NONE. For the kernel to place: when all its reads would have
+# arrived, after which kernel it would run, or NONE, and when it would start.
 CHIP: Final = record("first last slot_before", "arrival_s slot_s")
 
 
@@ -31,23 +31,23 @@ class Lists(NamedTuple):
     ops: RecordArray  # [N] OP
     sequence: IntArray  # [M]
     placed: RecordArray  # [M] PLACED
-    kind_s: FloatArray  # [Q, M] infinite where the kind cannot run an op of the kernel
+    kind_s: FloatArray  # [Q, M] infinite if the kind cannot run an op of the kernel
     reads: IntArray  # [R] activations and inputs that ops read
     read_ptr: LongArray  # [N + 1]
     producer: IntArray  # [K]
     chip_kind: IntArray  # [D]
-    there_s: FloatArray  # [K, D] when a tensor is there; infinite where it has not been sent
+    there_s: FloatArray  # [K, D] when a tensor arrives; infinite if not sent; column 0 for inputs
     link_free_s: FloatArray  # [L]
     chips: RecordArray  # [D] CHIP
     heap: LongArray  # [M]
     priority: FloatArray  # [M]
-    most_gaps: int  # looked at, from the last one back
+    most_gaps: int  # most gaps examined per chip, from the last one back
 
 
 def lists_of(
     tables: CostTables, order: IntArray, fusion_group: IntArray, rank: FloatArray, fills_gaps: bool
 ) -> Lists:
-    """Kernels to place by ``rank`` [M], numbered along ``order`` [N]."""
+    """Kernels to be placed by ``rank`` [M], numbered along ``order`` [N]."""
     kernel_of = number_kernels(order, fusion_group)
     kernels, ops = decisions(order, kernel_of)
     kind_s = kernel_seconds(tables, kernel_of)
@@ -75,7 +75,7 @@ def lists_of(
 
 @uncounted_inner
 def find_slot(lists: Lists, kernel: int, chip: int) -> float:
-    """When ``kernel`` would end on ``chip``: in the earliest gap between others, or behind them all."""
+    """Returns when ``kernel`` would end on ``chip``: in the earliest gap, or after all its kernels."""
     chips, placed = lists.chips, lists.placed
     seconds = lists.kind_s[lists.chip_kind[chip], kernel]
     arrival_s = chips[chip].arrival_s
@@ -98,7 +98,7 @@ def find_slot(lists: Lists, kernel: int, chip: int) -> float:
 
 @uncounted_inner
 def take_slot(lists: Lists, kernel: int, chip: int, place: int) -> None:
-    """Put ``kernel`` where :func:`find_slot` has found room for it."""
+    """Put ``kernel`` into the slot that :func:`find_slot` found."""
     chips, placed = lists.chips, lists.placed
     before = chips[chip].slot_before
     behind = chips[chip].first if before == NONE else placed[before].behind
@@ -121,7 +121,7 @@ def take_slot(lists: Lists, kernel: int, chip: int, place: int) -> None:
 
 @uncounted_inner
 def fill_sequence(lists: Lists) -> None:
-    """All kernels by their start; those that start together as they were placed."""
+    """Fill in the sequence: kernels by start, ties in the order of placing."""
     chips, placed = lists.chips, lists.placed
     for place in range(len(placed)):
         earliest = int64(NONE)

@@ -1,6 +1,6 @@
-"""Changes of a schedule: another chip, another place in the sequence, kernels joined or taken apart.
+"""Moves of a schedule: another chip, another place in the sequence, kernels joined or separated.
 
-Every one leaves a legal schedule: kernels are loop nests, and each stands behind what it reads.
+Every move leaves a legal schedule: kernels are loop nests, and each comes after its producers.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from go_opt.env.model.package import NONE
 from go_opt.solver.scheduling.schedule import Instance, Schedule, may_join, price
 
 # Shares of the moves; the rest move one kernel to another chip.
-CLUSTER: Final = 0.2  # neighbours go along
+CLUSTER: Final = 0.2  # a kernel moves with neighbours
 SHIFT: Final = 0.25
 JOIN: Final = 0.2
 PART: Final = 0.1
-MOST_ALONG: Final = 24  # kernels of a cluster
-FARTHEST: Final = 48  # places of a shift
+MOST_ALONG: Final = 24  # neighbours that move with a kernel
+FARTHEST: Final = 48  # most places of a shift
 
 
 @uncounted_inner
 def propose(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Generator) -> bool:
-    """Change something about ``kernel``; False where nothing was changed."""
+    """Try a random move of ``kernel``; returns False if nothing changed."""
     schedule.changed[0] = schedule.size[0]
     schedule.changed[1] = -1
     drawn = rng.random()
@@ -45,7 +45,7 @@ def propose(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.
 
 @uncounted_inner
 def _other_chip(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Generator) -> int:
-    """That of a neighbour, or any."""
+    """The chip of a neighbour, or a random chip."""
     kernels, tables = schedule.kernels, instance.tables
     if rng.random() < 0.5:
         neighbour = _neighbour(instance, schedule, kernel, rng)
@@ -56,7 +56,7 @@ def _other_chip(instance: Instance, schedule: Schedule, kernel: int, rng: np.ran
 
 @uncounted_inner
 def _neighbour(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Generator) -> int:
-    """A kernel that ``kernel`` reads from, or that reads from it; NONE if it was itself."""
+    """A random producer or reader of ``kernel``; NONE if there is none or ``kernel`` was drawn."""
     kernels, ops = schedule.kernels, schedule.ops
     op = int64(kernels[kernel].first_op)
     while ops[op].following != NONE and rng.random() < 0.7:
@@ -87,7 +87,7 @@ def _move(instance: Instance, schedule: Schedule, kernel: int, chip: int) -> boo
 
 @uncounted_inner
 def _touch(instance: Instance, schedule: Schedule, kernel: int) -> None:
-    """A kernel changes, and with it when what it reads is sent."""
+    """Mark the places of a kernel and of its producers, whose tensors may leave at other times."""
     kernels, ops, changed = schedule.kernels, schedule.ops, schedule.changed
     place = int64(kernels[kernel].place)
     changed[0] = min(changed[0], place)
@@ -112,7 +112,7 @@ def _can_run(instance: Instance, schedule: Schedule, kernel: int, chip: int) -> 
 
 @uncounted_inner
 def _move_cluster(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Generator) -> bool:
-    """A kernel and, at random, those connected with it on the same chip."""
+    """Move a kernel and random kernels connected to it on its chip."""
     kernels = schedule.kernels
     home, chip = kernels[kernel].chip, _other_chip(instance, schedule, kernel, rng)
     if not _move(instance, schedule, kernel, chip):
@@ -136,7 +136,7 @@ def _move_cluster(instance: Instance, schedule: Schedule, kernel: int, rng: np.r
 
 @uncounted_inner
 def _bounds(instance: Instance, schedule: Schedule, kernel: int, other: int) -> tuple[int, int]:
-    """Last place of what ``kernel`` and ``other`` read, and first place of what reads them, both apart."""
+    """Last place of the producers of ``kernel`` and ``other``, first place of their readers, except both."""
     kernels, ops = schedule.kernels, schedule.ops
     low, high = int64(-1), int64(schedule.size[0])
     for member in (kernel, other):
@@ -158,7 +158,7 @@ def _bounds(instance: Instance, schedule: Schedule, kernel: int, other: int) -> 
 
 @uncounted_inner
 def _shift(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Generator) -> bool:
-    """Another place in the sequence, between what the kernel reads and what reads it."""
+    """Move a kernel in the sequence, between its producers and its readers."""
     low, high = _bounds(instance, schedule, kernel, NONE)
     place = int64(schedule.kernels[kernel].place)
     low, high = max(low + 1, place - FARTHEST), min(high - 1, place + FARTHEST)
@@ -186,14 +186,14 @@ def _to_place(schedule: Schedule, kernel: int, to: int) -> None:
 
 @uncounted_inner
 def _join(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Generator) -> bool:
-    """A kernel and another one become one, on the chip of the first."""
+    """Join a kernel with another one, on the chip of the first."""
     kernels, ops = schedule.kernels, schedule.ops
     op = kernels[kernel].first_op
     if instance.flow[op].role == ALONE:
         return False
     if rng.random() < 0.5:
         other = _neighbour(instance, schedule, kernel, rng)
-    else:  # one of those whose loop is as long, rather one that stands close
+    else:  # a nearby one with the same trip count
         first, last = instance.flow[op].alike_first, instance.flow[op].alike_last
         near = int64(instance.flow[op].alike_place) + int64((rng.random() - 0.5) * 64)
         other = int64(ops[instance.alike[min(max(near, first), last - 1)]].kernel)
@@ -202,10 +202,10 @@ def _join(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Ge
     if not _can_run(instance, schedule, other, kernels[kernel].chip):
         return False
     low, high = _bounds(instance, schedule, kernel, other)
-    if high <= low:  # something would have to run between them
+    if high <= low:  # another kernel has to run between them
         return False
     at, behind = int64(kernels[kernel].place), int64(kernels[other].place)
-    to = at  # before what stands there
+    to = at  # before the kernel at that place
     if not low < to <= high:
         to = behind
     if not low < to <= high:
@@ -224,7 +224,7 @@ def _join(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Ge
 
 @uncounted_inner
 def _link(instance: Instance, schedule: Schedule, kernel: int, other: int) -> None:
-    """The ops of ``other`` become ops of ``kernel``: in the order of storage, a reduction last."""
+    """Move the ops of ``other`` into ``kernel``, in storage order with a reduction last."""
     kernels, ops = schedule.kernels, schedule.ops
     one, two = int64(kernels[kernel].first_op), int64(kernels[other].first_op)
     op = two
@@ -256,7 +256,7 @@ def _link(instance: Instance, schedule: Schedule, kernel: int, other: int) -> No
 
 @uncounted_inner
 def _part(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Generator) -> bool:
-    """The ops behind one of a kernel's ops become a kernel of their own."""
+    """Separate a kernel into two after one of its ops."""
     kernels, ops = schedule.kernels, schedule.ops
     last = int64(kernels[kernel].first_op)
     if ops[last].following == NONE:
@@ -267,7 +267,7 @@ def _part(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Ge
     first = int64(kernels[kernel].first_op)
     behind = int64(ops[last].following)
     ops[last].following = NONE
-    is_behind = False  # whether the op that gives the kernel its number is
+    is_behind = False  # whether the op that numbers the kernel is in the second part
     op = behind
     while op != NONE:
         is_behind |= op == kernel

@@ -1,7 +1,7 @@
-"""Upward ranks: how long everything still takes that waits for a kernel.
+"""Upward ranks: the longest path from the start of a kernel to the end of the graph.
 
 Topcuoglu et al., "Performance-effective and low-complexity task scheduling for heterogeneous computing",
-TPDS 2002, equation 8: the seconds of the kernel, and the largest sum of a transfer and a rank behind it.
+TPDS 2002, equation 8: the seconds of the kernel plus the largest sum of a transfer and its reader's rank.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from go_opt.model.graph import NO_PRODUCER
 
 
 def upward_ranks(tables: CostTables, order: IntArray, kernel_of: IntArray, weight: float) -> FloatArray:
-    """[M] seconds, in the mean over kinds of chips.
+    """[M] upward ranks in seconds, averaged over the kinds of chips.
 
     Args:
       order: [N] ops along a topological order of the kernels.
       kernel_of: [N] kernels numbered along it.
-      weight: of transfers, which take what the average one of that size takes between two chips.
+      weight: factor on transfers, whose cost is averaged over the kinds of chips and the links.
     """
     setup_s = 0.0
     if tables.num_chips > 1:
@@ -52,7 +52,7 @@ def _upward_ranks(
         op = order[i]
         kernel = kernel_of[op]
         if i + 1 == len(order) or kernel_of[order[i + 1]] != kernel:
-            rank[kernel] += kernel_s[kernel]  # all that reads from it has been looked at
+            rank[kernel] += kernel_s[kernel]  # all its readers have been visited
         for j in range(tables.op_read_ptr[op], tables.op_read_ptr[op + 1]):
             tensor = tables.reader_tensor[tables.op_read[j]]
             producer = tables.tensor_producer[tensor]

@@ -1,7 +1,7 @@
 """A schedule that annealing changes in place: kernels, their chips and their order.
 
-Axes: ``N`` ops, ``K`` tensors, ``Q`` kinds of chips. A kernel's number is one of its ops, so it has one
-as long as it exists.
+Axes: ``N`` ops, ``K`` tensors, ``Q`` kinds of chips. The number of a kernel is one of its ops, so it is
+unique and lasts as long as the kernel.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from go_opt.env.model.package import NONE, Package, package_of
 from go_opt.model.graph import Graph
 
 NO_ROUTE_S: Final = 1e30
-# Of an op: where the ops begin that it reads from, and those that read from it; its place in `alike`,
-# where the ops with its trip count begin there, and behind the last of them; its role and trip count.
+# Of an op: where the lists of its producers and readers begin; its place in `alike`, the first place there
+# with its trip count and the place after the last; its role and trip count.
 FLOW: Final = record("producers readers alike_place alike_first alike_last role elements")
-# The number of the last sum that counted a tensor, and its bytes by that sum.
+# The number of the last sum that counted a tensor, and the tensor's bytes in that sum.
 SEEN: Final = record("number read_bytes")
 
 
 class Instance(NamedTuple):
-    """What stays: costs, fusion rules and data flow; and room for sums over the tensors of a kernel."""
+    """The constant part: costs, fusion rules, data flow; and buffers for sums over a kernel's tensors."""
 
     tables: CostTables
     flow: RecordArray  # [N + 1] FLOW
     producers: IntArray  # ops
     readers: IntArray  # ops
     alike: IntArray  # [N] ops by the trip count of their loop
-    op_lists: RecordArray  # [N + 1] of the package
+    op_lists: RecordArray  # [N + 1] as in the package
     outputs: IntArray
     seen: RecordArray  # [K] SEEN
-    sums: LongArray  # [1] so far
+    sums: LongArray  # [1] number of sums so far
 
 
 class Schedule(NamedTuple):
-    """What changes; see :mod:`go_opt.env.model.package`."""
+    """The variable part; for the records see :mod:`go_opt.env.model.package`."""
 
     kernels: RecordArray  # [N] KERNEL
     ops: RecordArray  # [N] OP
-    sequence: IntArray  # [N] kernels in their order; the first ones count
+    sequence: IntArray  # [N] kernels in their order; the first ``size`` count
     kind_s: FloatArray  # [N, Q] seconds of a kernel on each kind of chip
     size: LongArray  # [1] number of kernels
-    changed: LongArray  # [2] the first and the last place where anything is not as before
+    changed: LongArray  # [2] the first and the last changed place
 
 
 def scheduling_package(tables: CostTables) -> Package:
-    """Room for executions, in which what has no route arrives after all that matters."""
+    """Buffers for executions; a transfer without a route takes ``NO_ROUTE_S``, longer than any schedule."""
     package, num_chips = package_of(tables), tables.num_chips
     source, destination = np.divmod(np.arange(num_chips**2), num_chips)
     has_route = np.diff(package.pairs["links"]) > 0
@@ -83,7 +83,7 @@ def instance_of(graph: Graph, tables: CostTables, roles: LoopRoles, package: Pac
 def schedule_of(instance: Instance, placement: IntArray, order: IntArray, fusion_group: IntArray) -> Schedule:
     """The schedule of a plan, not yet priced; arguments are [N].
 
-    Ops of a kernel stand in the order of storage, a reduction last, whatever the plan's order.
+    The ops of a kernel are in storage order with a reduction last, whatever the plan's order.
     """
     tables, num_ops = instance.tables, instance.tables.num_ops
     numbers = number_kernels(order, fusion_group)
@@ -126,7 +126,7 @@ def copy_schedule(source: Schedule, to: Schedule) -> None:
 
 @uncounted_inner
 def restore_schedule(source: Schedule, to: Schedule, changed: LongArray) -> None:
-    """The same, where both differ between two places alone, or in their number of kernels."""
+    """Like :func:`copy_schedule`, if both differ only in ``changed`` places or in their number of kernels."""
     if to.size[0] != source.size[0]:
         copy_schedule(source, to)
         return
@@ -167,7 +167,7 @@ def price(instance: Instance, schedule: Schedule, kernel: int) -> None:
 
 @uncounted_inner
 def _bytes_of_op(instance: Instance, ops: RecordArray, kernel: int, op: int) -> int:
-    """Bytes that an op of ``kernel`` adds to what the kernel reads from outside and writes there."""
+    """Bytes that an op adds to the reads and writes of ``kernel`` from and to the outside."""
     tables, seen, now = instance.tables, instance.seen, instance.sums[0]
     moved_bytes = 0
     for i in range(instance.op_lists[op].outputs, instance.op_lists[op + 1].outputs):
@@ -195,7 +195,7 @@ def _bytes_of_op(instance: Instance, ops: RecordArray, kernel: int, op: int) -> 
 
 @uncounted_inner
 def may_join(instance: Instance, schedule: Schedule, one: int, other: int) -> bool:
-    """Whether the ops of two kernels are one loop nest (:func:`go_opt.env.kernels.fusion.is_one_loop`)."""
+    """Whether the ops of two kernels form one loop nest (:func:`go_opt.env.kernels.fusion.is_one_loop`)."""
     flow, kernels, ops = instance.flow, schedule.kernels, schedule.ops
     if flow[one].elements != flow[other].elements:
         return False
@@ -214,7 +214,7 @@ def may_join(instance: Instance, schedule: Schedule, one: int, other: int) -> bo
             op = ops[op].following
     if size > MAX_GROUP_OPS or matrices > 1 or reductions > 1:
         return False
-    if reduction != NONE:  # is last: nobody in the kernel reads its result
+    if reduction != NONE:  # runs last: no op of the kernel may read its result
         for i in range(flow[reduction].readers, flow[reduction + 1].readers):
             reader = ops[instance.readers[i]].kernel
             if reader in (one, other):
