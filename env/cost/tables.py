@@ -48,7 +48,7 @@ class CostTables(NamedTuple):
     sram_bytes: LongArray  # [D]
     stream_buffer_bytes: LongArray  # [D] reserved if weights stream
     stream_sharers: LongArray  # [D] chips of the stage that starts here, if it forwards weights; else 1
-    places_buffers: bool  # activations need addresses; else only the sum of their sizes must fit
+    places_buffers: bool  # activations need addresses; else only their peak bytes must fit
     sram_s_per_byte: FloatArray  # [Q]
     kernel_overhead_s: FloatArray  # [Q]
     dma_setup_s: FloatArray  # [Q] before each transfer

@@ -11,6 +11,7 @@ from typing import Any, Final
 from go_opt.bench.rivals import RIVALS, Limits, Outcome, Point
 from go_opt.common.suggestion import suggestion
 from go_opt.env import Target, parse_target
+from go_opt.env.target import PAPER
 from go_opt.env.target.toml import target_to_toml
 from go_opt.env.zoo import SPLITS, zoo_entries, zoo_entry, zoo_families
 from go_opt.errors import InvalidInputError
@@ -144,7 +145,7 @@ def with_links_scaled(target: Target, scale: float) -> Target:
     if scale == 1:
         return target
     topology = replace(target.topology, rate_bytes_per_s=target.topology.rate_bytes_per_s * scale)
-    name = f"{target.name}, links x{scale:g}"
-    return parse_target(
-        target_to_toml(replace(target, name=name, topology=topology)), f"{target.source}, links x{scale:g}"
-    )
+    scaled = f", links x{scale:g}"
+    text = target_to_toml(replace(target, name=target.name + scaled, topology=topology))
+    plain = PAPER if target.source.endswith(PAPER) else ""  # what the text does not say
+    return parse_target(text, target.source.removesuffix(PAPER) + scaled + plain)
