@@ -1,1 +1,1 @@
-"""From what the policy says to plans."""
+"""Decodes the outputs of the policy into plans."""

@@ -1,14 +1,14 @@
-"""From a policy's raw decisions to plans: kernels, then an order, then a placement.
+"""Decodes a policy's raw decisions into plans: kernels, then an order, then a placement.
 
-Fusion priorities make kernels (:mod:`go_opt.env.kernels.priority_fusion`), schedule priorities the
-order they run in (list scheduling; the ops of a kernel stay together), and one of the modes
-puts them on chips:
+Fusion priorities determine kernels (:mod:`go_opt.env.kernels.priority_fusion`), schedule priorities
+their order (list scheduling; the ops of a kernel stay together), and one of the modes
+places them on chips:
 
-* ``slice_cheapest``: the exact slicer. It reads costs, so it has no place where the reward
-  is a black box. Falls back to the greedy slicing where no slicing fits in memory.
-* ``slice_likeliest``, ``slice_sampled``: cuts along the order in proportion to
-  ``exp(Σ logits[op, chip of op] + Σ cut_score of the kernel behind each cut)``.
-  Fell back where no slicing had mass.
+* ``slice_cheapest``: the exact slicer. It reads costs, so it must not be used if the reward
+  is a black box. Falls back to greedy slicing if no slicing fits in memory.
+* ``slice_likeliest``, ``slice_sampled``: cuts along the order with weight
+  ``exp(Σ logits[op, chip of op] + Σ cut_score of the kernel after each cut)``.
+  Falls back if no slicing has mass.
 * ``sample``, ``sample_adjacent``: kernel by kernel from the logits, within the solver's domains;
   falls back to the adjacent core.
 * ``fix``, ``fix_adjacent``: the chips of the largest logits, made valid.
@@ -44,42 +44,42 @@ DRAWING: Final[tuple[Mode, ...]] = ("slice_sampled", "sample", "sample_adjacent"
 
 @dataclass(frozen=True, eq=False)
 class Decisions:
-    """What a policy decides about a graph, before anything is made valid."""
+    """A policy's decisions about a graph, before they are made valid."""
 
-    schedule_priority: FloatArray  # [R, N] a kernel's is the largest of its ops; high is early
+    schedule_priority: FloatArray  # [R, N] a kernel has the largest of its ops; high is early
     fusion_priority: FloatArray  # [R, N] finite, 0 is neutral
-    placement_logits: FloatArray  # [N, D] a kernel's are the sums of its ops; -inf is no mass
-    cut_score: FloatArray  # [N] of a cut before the op; a kernel's is the largest of its ops
+    placement_logits: FloatArray  # [N, D] a kernel has the sums over its ops; -inf is no mass
+    cut_score: FloatArray  # [N] of a cut before the op; a kernel has the largest of its ops
 
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """Plans, and what their log-probability is of.
+    """Plans and their log-probabilities.
 
-    Of slices: the cuts given the order, exact. Of SAMPLE and FIX: ``drawn`` within
-    ``open_chips``, kernel by kernel. That is the placement where SAMPLE did not backtrack
-    (under the adjacent rule, before weak components move down to leave no chip empty); else,
-    and in FIX, the proposal among all chips: the solver is part of the environment.
+    For slices, ``log_prob`` is exactly that of the cuts given the order. For SAMPLE and FIX, it is that of
+    ``drawn`` within ``open_chips``, kernel by kernel. If SAMPLE did not backtrack, ``drawn`` is the placement
+    (under the adjacent rule, before weak components move down to leave no chip empty). Otherwise, and in
+    FIX, it is the proposal among all chips, and the solver counts as part of the environment.
     """
 
     placement: IntArray  # [S, N]
     order: IntArray  # [S, N]
     fusion_group: IntArray  # [S, N]
     log_prob: FloatArray  # [S] of the placement given order and kernels; 0 for slice_cheapest
-    backtracked: BoolArray  # [S] True where the search went back
+    backtracked: BoolArray  # [S] whether the solver backtracked
     fell_back: BoolArray  # [S] see the modes
-    drawn: IntArray  # [S, N] chips that the log-probability is of
-    open_chips: WordArray  # [S, N, W] sets they were drawn from; empty for slices
+    drawn: IntArray  # [S, N] chips that the log-probability refers to
+    open_chips: WordArray  # [S, N, W] sets that the chips were drawn from; empty for slices
 
 
 def decode(instance: Instance, decisions: Decisions, mode: Mode, *, seed: int = 0, draws: int = 1) -> Decoded:
-    """``S = R * draws`` plans, those of one row of keys together; the same for the same seed.
+    """``S = R * draws`` plans, grouped by row of keys; deterministic for a seed.
 
     Args:
-      draws: placements of each row's order and kernels; 1 in modes that draw nothing.
+      draws: placements per row of keys; must be 1 in modes that draw nothing.
 
     Raises:
-      InfeasibleError: chips that must all be used cannot be, or kinds that exclude ops leave none.
+      InfeasibleError: not all required chips can be used, or no allowed chip can run an op.
     """
     if mode not in MODES:
         raise InvalidInputError(f"mode is {mode!r}, must be one of {', '.join(MODES)}.", field="mode")
@@ -95,11 +95,10 @@ def decode(instance: Instance, decisions: Decisions, mode: Mode, *, seed: int = 
 
 
 def sliceable_logits(logits: FloatArray, cut_score: FloatArray, kernel_of: IntArray) -> FloatArray:
-    """[N, D] log-weights whose sum along a slicing counts the score of each cut too.
+    """[N, D] log-weights whose sum along a slicing includes the score of each cut.
 
-    With ``s[m]`` the score of a cut before kernel m and ``d * (s[m] - s[m + 1])`` added on chip
-    d, the terms of all kernels behind a cut add up to its score: each of them stands one chip
-    higher for it, and the differences telescope.
+    Let ``s[m]`` be the score of a cut before kernel m, and add ``d * (s[m] - s[m + 1])`` on chip d.
+    A cut moves all kernels after it up by one chip, so its terms telescope to its score.
     """
     score = np.append(largest_by_kernel(kernel_of, cut_score), 0.0)
     _, first_op = np.unique(kernel_of, return_index=True)
@@ -111,7 +110,7 @@ def sliceable_logits(logits: FloatArray, cut_score: FloatArray, kernel_of: IntAr
 
 @dataclass(frozen=True, eq=False)
 class _Row:
-    """One row of keys, made into an order and kernels, and how it is to be placed."""
+    """The order and kernels of one row of keys, with the parameters of its placement."""
 
     instance: Instance
     decisions: Decisions

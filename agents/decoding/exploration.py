@@ -1,12 +1,12 @@
-"""Keys perturbed in feature space, and their density.
+"""Perturbs keys in feature space, and computes their density.
 
     key = mean + Φ (std * ε),    Φ [N, F] the exploration features, ε Gaussian,
 
 is a Gaussian on the subspace that Φ spans. With U an orthonormal basis of it and y = Uᵀ key,
 G = Uᵀ Φ, the density is that of y: normal with mean Uᵀ mean and covariance C = G diag(std²) Gᵀ.
-Directions along which Φ varies little are left out of U: C is well conditioned.
-Low rank on purpose: independent noise on each op's key makes orders that cut badly, and
-teaches nothing about how to order another graph.
+Directions along which Φ varies little are left out of U, so that C is well conditioned.
+The low rank is deliberate: independent noise on each op's key gives orders that cut badly, and
+teaches nothing about other graphs.
 
 Axes: ``N`` ops, ``F`` features, ``K`` dimensions of the subspace, ``S`` draws.
 """
@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 
 from go_opt.common.arrays import FloatArray
 
-# Directions with a smaller share of the largest singular value are drawn, but not scored: a
-# gradient along one is its noise over its variance, and would drown those along the others.
+# Directions with a smaller share of the largest singular value are drawn but not scored: their
+# gradient, noise divided by variance, would dominate the others.
 _LEAST_SHARE: Final = 0.25
 
 
 @dataclass(frozen=True, eq=False)
 class KeySpace:
-    """The subspace that keys of one graph are explored in."""
+    """The subspace in which the keys of one graph are perturbed."""
 
     features: FloatArray  # Φ [N, F]
     basis: FloatArray  # U [N, K], orthonormal columns
@@ -59,7 +59,7 @@ def key_space(features: NDArray[np.floating]) -> KeySpace:
 
 
 def antithetic_normals(rng: np.random.Generator, num_draws: int, num_features: int) -> FloatArray:
-    """ε [S, F] in pairs of opposite sign, the last one alone where S is odd."""
+    """ε [S, F] in pairs of opposite sign; the last is alone if S is odd."""
     half = rng.standard_normal(((num_draws + 1) // 2, num_features))
     return np.stack([half, -half], axis=1).reshape(-1, num_features)[:num_draws]
 

@@ -1,4 +1,4 @@
-"""What a policy says of one graph, in the graph's own order of ops."""
+"""The outputs of a policy for one graph, in the graph's own order of ops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from go_opt.common.arrays import FloatArray
 
 
 class Outputs(NamedTuple):
-    """What the network says of one graph, in its own order of ops; or the gradient of that.
+    """The network's outputs for one graph, in its own order of ops; or their gradient.
 
     Axes: ``N`` ops, ``D`` chips, ``F`` exploration features.
     """

@@ -1,19 +1,19 @@
-"""The log-probability of placements that were drawn, under any logits, and its gradient.
+"""The log-probability of drawn placements under any logits, and its gradient.
 
-PPO compares the policy with the one that drew: ``decoded`` stays as it is, the logits move.
-What the density is of is said by :class:`go_opt.agents.decoding.decode.Decoded`:
+PPO compares the policy with the one that drew: ``decoded`` stays fixed, the logits change.
+:class:`go_opt.agents.decoding.decode.Decoded` defines the density for each mode:
 
 * ``slice_sampled``: the cuts given the order. With ``w`` the log-weights of
   :func:`go_opt.agents.decoding.decode.sliceable_logits` by kernel and ``Z`` the sum over all slicings,
-  ``log p = Σ_m w[m, chip of m] - log Z``; the gradient of ``log Z`` are the marginals.
+  ``log p = Σ_m w[m, chip of m] - log Z``; the gradient of ``log Z`` is the marginals.
 * ``sample``, ``fix`` and their adjacent forms: the chips drawn, kernel by kernel, among the open
   ones (:mod:`go_opt.solver.propagation.choices`).
-* ``slice_cheapest``, ``slice_likeliest``: nothing is drawn; 0, and no gradient.
+* ``slice_cheapest``, ``slice_likeliest``: nothing is drawn, so the result is 0 without a gradient.
 
-Samples of log-probability -inf have no gradient, nor have those of an order of which no slicing
-has mass.
+Samples with log-probability -inf have no gradient, nor have samples of an order for which no
+slicing has mass.
 
-Axes: ``S`` samples, ``K`` of them of one row of keys, ``N`` ops, ``M`` kernels, ``D`` chips.
+Axes: ``S`` samples, ``K`` samples of one row of keys, ``N`` ops, ``M`` kernels, ``D`` chips.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ _DRAWS_NOTHING: Final[tuple[Mode, ...]] = ("slice_cheapest", "slice_likeliest")
 
 @dataclass(frozen=True, eq=False)
 class PlacementDensity:
-    """The density of samples, at the logits it was asked for, and its derivatives there."""
+    """The density of samples at given logits, and its derivatives there."""
 
     log_prob: FloatArray  # [S] of the placement given order and kernels
     _logits: _Logits
-    _rows: tuple[_Row, ...]  # none where nothing was drawn
+    _rows: tuple[_Row, ...]  # empty if nothing was drawn
 
     def gradient(self, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Derivatives of ``Σ_s weight[s] log_prob[s]``, ``weight`` being [S] and finite.
 
         Returns:
-          [N, D] by the placement logits, and [N] by the cut scores: that of a kernel comes from
-          its first op with the largest one.
+          [N, D] by the placement logits, and [N] by the cut scores. A kernel's derivative goes to
+          its first op with the largest cut score.
         """
         if np.shape(weight) != self.log_prob.shape:
             raise InvalidInputError(
@@ -85,12 +85,12 @@ def placement_density(
     """The density of ``decoded`` under ``placement_logits`` [N, D] and ``cut_score`` [N].
 
     Args:
-      decoded: what :func:`go_opt.agents.decoding.decode.decode` returned for ``mode`` and ``draws`` under
-        any logits. Under the same ones the log-probabilities are the same too.
+      decoded: the result of :func:`go_opt.agents.decoding.decode.decode` for ``mode`` and ``draws`` under
+        any logits. Equal logits give equal log-probabilities.
 
     Raises:
-      InvalidInputError: the samples are not rows of ``draws``, or logits or scores have another
-        shape or hold NaN or infinity.
+      InvalidInputError: the samples are not rows of ``draws``, or logits or scores have the wrong
+        shape or contain NaN or infinity.
     """
     num_samples = len(decoded.placement)
     if mode not in MODES:
@@ -183,7 +183,7 @@ def _sliced_row(instance: Instance, logits: _Logits, decoded: Decoded, samples: 
     )
     chip = decoded.drawn[samples].take(_first_op(sequence.kernel_of), axis=1)
     num_levels = len(cut_filter.end)
-    # Where chips 0, 1, … begin, or the end: chips along the order never fall.
+    # First kernel of chips 0, 1, …, or the end: chip numbers never decrease along the order.
     cuts = np.stack([np.searchsorted(of_kernel, np.arange(num_levels + 1)) for of_kernel in chip])
     return _SlicedRow(
         samples=samples,

@@ -31,18 +31,18 @@ from go_opt.solver.orders.instance import Instance
 from go_opt.solver.orders.orders import largest_by_kernel, schedule
 from go_opt.solver.problem.allotment import allotted_chips
 
-PLACEMENTS_AT_A_TIME: Final = 8  # they share one filter over the order
+PLACEMENTS_AT_A_TIME: Final = 8  # share one filter over the order
 
 
 class Advice(NamedTuple):
-    """What a policy says of one graph on one target."""
+    """The outputs of a policy for one graph on one target."""
 
     outputs: Outputs
     directions: NDArray[np.float32]  # [N, F] that keys are perturbed along
 
 
 class PolicyPlan(NamedTuple):
-    """An order and its kernels, to be sliced at the least cost where no placement is given."""
+    """An order with kernels; without a placement, the search slices it at least cost."""
 
     method: str
     order: IntArray  # [N]
@@ -52,7 +52,7 @@ class PolicyPlan(NamedTuple):
 
 
 def advice(policy: Callable[[GraphFeatures], Outputs], graph: Graph, target: Target) -> Advice:
-    """What ``policy`` says of ``graph`` on ``target``, in one pass."""
+    """The outputs of ``policy`` for ``graph`` on ``target``, from one forward pass."""
     features = graph_features(graph, target)
     return Advice(policy(features), rows_to_ops(features, features.exploration))
 
@@ -60,12 +60,12 @@ def advice(policy: Callable[[GraphFeatures], Outputs], graph: Graph, target: Tar
 def policy_plans(
     advised: Advice, instance: Instance, seed: int, *, replicates: bool = False
 ) -> Iterator[PolicyPlan]:
-    """Endless plans, the same for the same ``seed``; some with replicated stages, where those are open.
+    """Endless plans, deterministic for a ``seed``; some with replicated stages, if allowed.
 
-    First the policy's means and the likeliest slicing of the default order by its logits.
-    Then rounds of a pair of the policy's keys, a pair of the prior's, a slicing and a
-    placement op by op drawn by the logits: the last spreads parallel branches, and weights
-    that do not fit, over chips that no slicing of one order gives them.
+    First come the policy's means and the likeliest slicing of the default order by its logits.
+    Then each round has a pair of the policy's keys, a pair of the prior's, a slicing, and a
+    placement drawn op by op from the logits. The last can spread parallel branches, and weights
+    that do not fit, over chips that no slicing of one order can reach.
     """
     outputs = advised.outputs
     group, order = schedule(instance, outputs.schedule_key, outputs.fusion_key)
@@ -93,10 +93,10 @@ def policy_plans(
 
 
 def own_plans(advised: Advice, instance: Instance, seed: int) -> Iterator[PolicyPlan]:
-    """Endless plans that the policy decides alone, order, kernels and placement at once; seeded.
+    """Endless plans whose order, kernels and placement all come from the policy; seeded.
 
-    First its means, then keys drawn in pairs. SLICE and SAMPLE (before that their likeliest, FIX) make
-    the placements valid in turn. None where chip kinds that exclude ops leave an order no valid one.
+    First come its means, then keys drawn in pairs. SLICE and SAMPLE alternate in making placements valid
+    (for the means: the likeliest slicing and FIX). Ends at an order without a valid placement.
     """
     outputs, rng = advised.outputs, np.random.default_rng((seed, 4))
     space = key_space(advised.directions)
@@ -117,10 +117,10 @@ def _drawn_stages(
     fusion_group: IntArray,
     seed: tuple[int, int],
 ) -> Iterator[PolicyPlan]:
-    """Stages along the policy's order, cut where it scores cuts highest; chips in proportion to work.
+    """Stages along the policy's order, cut at its highest cut scores, with chips in proportion to work.
 
-    First the best cuts, from none to all that chips allow. Then any number of cuts, drawn
-    one after the other in proportion to ``exp(cut_score)``.
+    First come the best cuts, from none to as many as chips allow. Then a random number of cuts is
+    drawn, one after the other, in proportion to ``exp(cut_score)``.
     """
     kernel_of = number_kernels(order, fusion_group)
     score = largest_by_kernel(kernel_of, outputs.cut_score)[1:]
@@ -154,7 +154,7 @@ def _drawn_keys(space: KeySpace, outputs: Outputs, rng: np.random.Generator) -> 
     schedule_log_std, fusion_log_std = outputs.exploration_log_std
     normals = antithetic_normals(rng, 2, len(schedule_log_std))
     schedule_key = draw_keys(space, outputs.schedule_key, schedule_log_std, normals)
-    # Of its own noise: kernels that always went with the opposite order would be half of what is possible.
+    # Independent noise: with shared noise, opposite orders would always come with opposite kernels.
     normals = antithetic_normals(rng, 2, len(fusion_log_std))
     return schedule_key, draw_keys(space, outputs.fusion_key, fusion_log_std, normals)
 
@@ -162,9 +162,9 @@ def _drawn_keys(space: KeySpace, outputs: Outputs, rng: np.random.Generator) -> 
 def _drawn_placements(
     instance: Instance, outputs: Outputs, mode: Mode, draws: int, seed: tuple[int, int]
 ) -> Iterator[PolicyPlan]:
-    """Placements of the default order and kernels by the policy's logits: they may stream weights.
+    """Placements of the default order and kernels by the policy's logits; they may stream weights.
 
-    None where chip kinds that exclude ops leave the default order no valid one.
+    Yields nothing if excluded chip kinds leave the default order without a valid placement.
     """
     neutral = np.zeros((1, instance.graph.num_ops))
     decisions = Decisions(neutral, neutral, outputs.placement_logits, outputs.cut_score)

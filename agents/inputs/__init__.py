@@ -1,1 +1,1 @@
-"""What the policy sees of a graph and a target."""
+"""The policy's inputs: features of a graph and a target."""

@@ -1,8 +1,8 @@
-"""A storage order that depends on the graph alone, not on how its ops happen to be stored.
+"""A canonical order of ops, which does not depend on how the graph stores them.
 
-Attention over segments depends on which ops share a segment. So the policy reads ops in an
-order of its own: by depth, which makes it topological; within a depth by what the ops are.
-Names break the ties that are left, between ops alike in depth, height and every feature.
+Attention over segments depends on which ops share a segment. So the policy reads ops in a
+canonical order: by depth, which makes it topological, and within a depth by their features.
+Names break the remaining ties, between ops with equal depth, height and features.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from go_opt.model.graph import Graph
 
 
 def canonical_order(graph: Graph, op_type: IntArray, sizes: NDArray) -> IntArray:
-    """[N] the ops of ``graph``, the same sequence for every permutation of its storage.
+    """[N] the ops of ``graph`` in canonical order, the same for every storage order.
 
     Args:
       op_type: [N] row of the type's embedding.
-      sizes: [N, 3] flops, bytes out and weight bytes, all exact.
+      sizes: [N, 3] FLOPs, bytes out and weight bytes, all exact.
     """
     num_readers = np.diff(graph.successors[0])
     num_producers = np.diff(graph.predecessors[0])

@@ -1,9 +1,9 @@
-"""First and last chip of each op when the graph is stretched over as many chips as it can be.
+"""First and last chip of each op when the graph is stretched over as many chips as possible.
 
-Without more, the adjacent rule lets every op lie on every chip: a whole component may sit
-on one. What tells ops apart is how far each lies from the two ends, so the two are held
-apart: a source on the first chip, the op farthest from it on the last it can reach. The
-rest follows by the solver's bounds propagation. A feature of the policy, not a restriction.
+By itself, the adjacent rule allows every op on every chip, because a whole component may be
+on one chip. Ops differ in their distance from the two ends. So a source is fixed to the first
+chip, and the op farthest from it to the last chip it can reach. The solver's bounds
+propagation gives the rest. This is a feature for the policy, not a restriction.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Bounds = tuple[IntArray, IntArray]
 
 
 def chip_bounds(problem: PlacementProblem, rank: IntArray) -> Bounds:
-    """[U] first and last chip of each unit; chips that may run it where no order of chips is asked.
+    """[U] first and last chip of each unit; without an order of chips, the chips that may run it.
 
     Args:
-      rank: [U] canonical rank of each unit; of ends equally far apart the first source and
-        the last unit are taken, so that the answer does not depend on how units are stored.
+      rank: [U] canonical rank of each unit; it breaks ties between ends, so that the result does
+        not depend on how units are stored.
     """
     free = start_domains(problem, None, None) if problem.acyclic else None
     if free is None:
@@ -41,7 +41,7 @@ def chip_bounds(problem: PlacementProblem, rank: IntArray) -> Bounds:
 
 
 def _best_of_component(problem: PlacementProblem, value: IntArray, rank: IntArray) -> IntArray:
-    """[C] the unit of the largest value, the lowest rank among equals, of each weak component."""
+    """[C] the unit with the largest value in each weak component; the lowest rank breaks ties."""
     best_first = np.lexsort((rank, -value, problem.component)).astype(np.int32)
     return best_first[np.unique(problem.component[best_first], return_index=True)[1]]
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from go_opt.agents.inputs.padding import LEAST_OPS
 
-NO_CHANCE: Final = -1e9  # logit of what is masked: finite, so that a row of nothing but padding is too
-TYPICAL_OPS: Final = 256.0  # a graph of this size has the logits that the heads give it
+NO_CHANCE: Final = -1e9  # logit of masked entries; finite, so that rows of only padding stay finite
+TYPICAL_OPS: Final = 256.0  # logits are scaled by this number over the number of ops
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,10 @@ class PolicyConfig:
     graphsage_layers: int = 4
     attention_layers: int = 2
     num_heads: int = 4
-    segment_ops: int = 64  # an op attends to up to twice as many
-    chunk_segments: int = 16  # computed at a time; fewer take less memory
+    segment_ops: int = 64  # an op attends to up to twice as many ops
+    chunk_segments: int = 16  # segments computed at a time; fewer take less memory
     rounds: int = 2
-    superposition: bool = True  # whether the graph scales what the layers read
+    superposition: bool = True  # whether the graph embedding scales the inputs of layers
 
     def __post_init__(self) -> None:
         for name in ("segment_ops", "chunk_segments"):

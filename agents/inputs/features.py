@@ -1,9 +1,9 @@
-"""What the policy sees: a graph on a target as plain arrays, the same for every storage order.
+"""The policy's features: a graph on a target as plain arrays, independent of the storage order.
 
-Axes: ``N`` ops, ``E`` edges, ``D`` chips. Rows of ops stand in canonical order
-(:mod:`go_opt.agents.inputs.canonical`); ``row_op`` leads back. Columns about ops are standardised
-within the graph; what standardising takes away, the means and spreads, is told by the
-global features, so that the policy knows the scale and compares ops all the same.
+Axes: ``N`` ops, ``E`` edges, ``D`` chips. Rows of ops are in canonical order
+(:mod:`go_opt.agents.inputs.canonical`); ``row_op`` maps them to ops. Columns about ops are
+standardised within the graph; the global features contain the means and spreads, so that the
+policy also knows the scale.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ OP_COLUMNS: Final = (
     "share of chips that may run it",
     *OP_CLASSES,
 )
-# What orders and kernels may sensibly be decided by: keys are perturbed along these columns.
+# Columns that may reasonably decide orders and kernels: keys are perturbed along them.
 EXPLORED: Final = (*STANDARDISED, *OP_CLASSES)
 NUM_EXPLORED: Final = len(EXPLORED)  # F, columns of the exploration features
 
-_SCALE_OF_LOGS: Final = 10.0  # natural logs of sizes go to 30
+_SCALE_OF_LOGS: Final = 10.0  # natural logs of sizes go up to 30
 
 
 @dataclass(frozen=True, eq=False)
 class GraphFeatures:
     """A graph on a target, for the policy."""
 
-    row_op: IntArray  # [N] op that row i is about
+    row_op: IntArray  # [N] op of row i
     op_type: IntArray  # [N] row of the embedding table, below NUM_OP_TYPES
     ops: NDArray[np.float32]  # [N, len(OP_COLUMNS)]
-    exploration: NDArray[np.float32]  # [N, F] directions to perturb keys in: variance 1 in all, and classes
+    exploration: NDArray[np.float32]  # [N, F] directions for perturbing keys: variance 1 in all, and classes
     edge_src: IntArray  # [E] row of the producer
     edge_dst: IntArray  # [E] row of the reader, ascending, then by producer
     chips: NDArray[np.float32]  # [D, len(CHIP_COLUMNS)]
@@ -91,7 +91,7 @@ def graph_features(graph: Graph, target: Target) -> GraphFeatures:
     quantities = _quantities(graph, tables, sizes, row_op)
     standardised, mean, spread = standardise(quantities)
     edge_src, edge_dst = _row_edges(graph, row_op)
-    levels = quantities[:, 6:]  # depth, height, position, what lies before
+    levels = quantities[:, 6:]  # depth, height, position, and amounts before the op
     classes = np.eye(len(OP_CLASSES))[graph.op_class[row_op]]
     ops = np.concatenate(
         [

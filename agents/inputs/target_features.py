@@ -1,7 +1,7 @@
-"""What the policy sees of a target: its chips one by one, and the package as a whole.
+"""The policy's features of a target: of each chip, and of the package as a whole.
 
-Everything is a rate or a share, on a fixed logarithmic scale, so that the number of chips
-and all rates may differ from what the policy was trained on.
+All are rates or shares on a fixed logarithmic scale, so that the number of chips
+and all rates may differ from those in training.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ GLOBAL_COLUMNS: Final = (
     *(f"mean {name}" for name in ("log flops", "log bytes out", "log weight bytes", "log seconds")),
     *(f"spread {name}" for name in ("log flops", "log bytes out", "log weight bytes", "log seconds")),
 )
-_LEAST_S: Final = 1e-12  # no time is so short; keeps logarithms finite
+_LEAST_S: Final = 1e-12  # below all real times; keeps logarithms finite
 
 
 def chip_features(tables: CostTables, target: Target) -> FloatArray:
-    """[D, len(CHIP_COLUMNS)].
+    """[D, len(CHIP_COLUMNS)] features of each chip.
 
-    The position is told in waves as well, as in Vaswani et al., "Attention is all you
-    need", NeurIPS 2017, so that neighbours differ visibly among many chips.
+    Positions are also encoded as waves, as in Vaswani et al., "Attention is all you
+    need", NeurIPS 2017, so that neighbours differ clearly even among many chips.
     """
     position = np.arange(target.num_chips) / max(1, target.num_chips - 1)
     angles = np.pi * position[:, None] * 2.0 ** np.arange(_WAVES)
@@ -109,7 +109,7 @@ def package_features(graph: Graph, tables: CostTables, target: Target) -> FloatA
 
 
 def _share_of_speed(tables: CostTables) -> FloatArray:
-    """[D] of the package's speed: ops of the graph per second, each op alone, were a kind to run them all."""
+    """[D] each chip's share of the package's speed: graphs per second if its kind ran each op alone."""
     # fsum rounds once: the same for every storage order of the ops.
     speed = 1.0 / (np.array([fsum(op_s) for op_s in tables.kernel_floor_s()]) + _LEAST_S)
     of_chips: FloatArray = speed[tables.chip_kind] / speed[tables.chip_kind].sum()
@@ -117,5 +117,5 @@ def _share_of_speed(tables: CostTables) -> FloatArray:
 
 
 def _mean_log10(values: FloatArray) -> float:
-    """Of the links' figures; that of a common link, 10 GB/s, where there are none."""
+    """Mean logarithm of the links' figures; without links, that of a common link of 10 GB/s."""
     return float(np.log10(values).mean()) if len(values) else 10.0

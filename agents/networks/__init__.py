@@ -1,4 +1,4 @@
-"""The learned network of the policy. Importing this package imports JAX and Flax."""
+"""The neural network of the policy. Importing this package imports JAX and Flax."""
 
 from go_opt.agents.inputs.config import PolicyConfig
 from go_opt.agents.networks.policy_network import (

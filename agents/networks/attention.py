@@ -6,7 +6,7 @@ Dai et al., "Transformer-XL: attentive language models beyond a fixed-length con
     q = h_s W_q,    k, v = [SG(h_{s-1}), h_s] W_k, W_v,    out = softmax(q kᵀ / √d) v W_o,
 
 without positional embeddings, as in GO (Zhou et al., "Transferable graph optimizers for ML
-compilers", NeurIPS 2020): ops know their place by their features. A segment's
+compilers", NeurIPS 2020): the features of ops contain their positions. A segment's
 memory is its predecessor's *input* to the layer, so all segments are computed at once.
 """
 
@@ -27,11 +27,11 @@ SegmentLayer = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 @dataclass(frozen=True)
 class AttentionSizes:
-    """What all attention layers of a network have in common."""
+    """The sizes that all attention layers of a network share."""
 
     num_heads: int
     segment_ops: int  # S
-    chunk_segments: int  # C, segments computed at a time
+    chunk_segments: int  # C, number of segments computed at a time
 
 
 class SegmentedAttention(nnx.Module):
@@ -39,7 +39,7 @@ class SegmentedAttention(nnx.Module):
 
     def __init__(self, in_features: int, width: int, num_heads: int, *, rngs: nnx.Rngs) -> None:
         self.num_heads = num_heads
-        # No biases: one on the keys would shift all scores of a query alike.
+        # No biases: a bias on the keys would shift all scores of a query equally.
         self.query = nnx.Linear(in_features, width, use_bias=False, rngs=rngs)
         self.key = nnx.Linear(in_features, width, use_bias=False, rngs=rngs)
         self.value = nnx.Linear(in_features, width, use_bias=False, rngs=rngs)
@@ -64,10 +64,10 @@ class SegmentedAttention(nnx.Module):
 
 
 def by_segments(layer: SegmentLayer, ops: jax.Array, op_mask: jax.Array, sizes: AttentionSizes) -> jax.Array:
-    """[N, …] ``layer`` on ``ops`` [N, …], whose memory is the segment before, empty for the first.
+    """[N, …] ``layer`` on ``ops`` [N, …]; the memory is the previous segment, empty for the first.
 
-    A chunk of segments at a time, the way back computing it anew: what must be kept is the
-    layer's input alone, and a chunk stays in the processor's cache.
+    Segments are computed in chunks, which the backward pass recomputes. So only the layer's
+    input is stored, and a chunk stays in the processor's cache.
     """
     segments = ops.reshape(-1, sizes.segment_ops, ops.shape[-1])
     mask = op_mask.reshape(-1, sizes.segment_ops)
@@ -80,5 +80,5 @@ def by_segments(layer: SegmentLayer, ops: jax.Array, op_mask: jax.Array, sizes: 
 
 
 def _shifted(segments: jax.Array) -> jax.Array:
-    """[G, …] in each place what stood in the place before."""
+    """[G, …] the segments shifted by one; the first becomes zero."""
     return jnp.concatenate([jnp.zeros_like(segments[:1]), segments[:-1]])

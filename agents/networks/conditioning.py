@@ -1,11 +1,11 @@
-"""Feature-wise conditioning on the graph: one set of parameters acts as another for each graph.
+"""Feature-wise conditioning on the graph: one set of parameters acts differently for each graph.
 
 Parameter superposition as in GO (Zhou et al., NeurIPS 2020): layer l sees
 
     x ⊙ c_l(g),    g the pooled embedding of the graph,
 
 so that training on many graphs at once does not average their policies. Here c_l is
-1 + a dense layer that begins at zero: without training every graph is treated alike.
+1 + a dense layer that starts at zero: before training, all graphs are treated alike.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class GraphEmbedding(nnx.Module):
 
 
 class Conditioning(nnx.Module):
-    """Scales each feature of the ops by what the graph is; without superposition, leaves it."""
+    """Scales each feature of the ops by the graph embedding; the identity without superposition."""
 
     def __init__(self, graph_width: int, width: int, *, superposition: bool, rngs: nnx.Rngs) -> None:
         linear = partial(nnx.Linear, kernel_init=ZERO_INITIALISED, rngs=rngs)

@@ -1,12 +1,12 @@
-"""GraphSAGE: each op learns from its producers and its readers.
+"""GraphSAGE: each op aggregates messages from its producers and its readers.
 
 Hamilton, Ying and Leskovec, "Inductive representation learning on large graphs", NeurIPS
 2017, algorithm 1 with the pooling aggregator of equation 3,
 
     h_N(v) = max({ReLU(W_pool h_u), u in N(v)}),    h_v' = ReLU(W [h_v, h_N(v)]),
 
-with the mean beside the maximum, producers and readers aggregated apart as the graph is
-directed, and a residual around the normalised layer so that several can be stacked.
+with the mean in addition to the maximum, separate aggregation of producers and readers (the
+graph is directed), and a residual around the normalised layer so that layers can be stacked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from go_opt.agents.inputs.padding import PaddedGraph
 
 
 class GraphSageLayer(nnx.Module):
-    """One step of a message from every op to its neighbours, half as wide as an op."""
+    """One round of messages from every op to its neighbours; a message is half as wide as an op."""
 
     def __init__(self, width: int, *, rngs: nnx.Rngs) -> None:
         message = width // 2
@@ -44,7 +44,7 @@ class GraphSageLayer(nnx.Module):
 def aggregate(
     messages: jax.Array, source: jax.Array, destination: jax.Array, edge_mask: jax.Array
 ) -> jax.Array:
-    """[N, 2 M] mean and maximum of the ``messages`` [N, M] that reach each op; 0 where none does.
+    """[N, 2 M] mean and maximum of the ``messages`` [N, M] that reach each op; 0 if none does.
 
     Args:
       messages: not negative, so that 0 is the maximum of none.

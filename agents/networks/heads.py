@@ -1,12 +1,12 @@
 """Policy heads: recurrent attention over the tasks placement, schedule and fusion.
 
-GO (Zhou et al., NeurIPS 2020): the tasks are decided one after the other,
-each seeing what those before it made of the ops. From H of the encoder, for each task
+GO (Zhou et al., NeurIPS 2020): the tasks are decided one after the other, and
+each reads the op embeddings of the previous one. From H of the encoder, for each task
 
     A = FC(MHA(H)),    H = LN(concat(A, H)),
 
-and the task's decision is read from its H, which still holds the op's own features. The
-attention is the segmented one: no cost above linear.
+and the task's decision is read from its H, which still contains the op's own features. The
+attention is segmented, so the cost is linear.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from go_opt.agents.networks.initialisation import ZERO_INITIALISED
 
 
 class Proposal(NamedTuple):
-    """What one round proposes. Axes: ``N`` ops, ``D`` chips."""
+    """The proposals of one round. Axes: ``N`` ops, ``D`` chips."""
 
     placement_logits: jax.Array  # [N, D] padded chips at NO_CHANCE
     cut_score: jax.Array  # [N] of a cut right before the op in the order
@@ -34,7 +34,7 @@ class Proposal(NamedTuple):
 
 
 class TaskAttention(nnx.Module):
-    """H of the next task from H of the last, wider by what the attention adds."""
+    """H of a task from H of the previous one, widened by the attention's output."""
 
     def __init__(
         self,
@@ -103,13 +103,13 @@ class TaskHeads(nnx.Module):
 
 
 def placement_logits(ops: jax.Array, chips: jax.Array, chip_mask: jax.Array) -> jax.Array:
-    """[N, D] ``ops · chips / √M`` of embeddings [N, M] and [D, M]: any number of chips."""
+    """[N, D] ``ops · chips / √M`` for embeddings [N, M] and [D, M], with any number of chips."""
     logits = ops @ chips.T / jnp.sqrt(jnp.float32(chips.shape[-1]))
     return jnp.where(chip_mask[None, :], logits, NO_CHANCE)
 
 
 def undecided(num_ops: int, chip_mask: jax.Array) -> Proposal:
-    """Before the first round: every chip as likely as any other, no cut, no priority."""
+    """The proposal before the first round: uniform over chips, no cuts, no priorities."""
     none = jnp.zeros(num_ops)
     uniform = jnp.where(chip_mask[None, :], jnp.zeros((num_ops, 1)), NO_CHANCE)
     return Proposal(uniform, none, none, none)

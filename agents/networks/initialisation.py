@@ -18,7 +18,7 @@ ZERO_INITIALISED: Final = nnx.with_metadata(nnx.initializers.zeros_init(), begin
 
 
 def numpy_parameters(build: Callable[[], nnx.Module], seed: int) -> nnx.State:
-    """Parameters of the module that ``build`` makes, the same for the same ``seed``.
+    """Parameters of the module that ``build`` returns, deterministic for a ``seed``.
 
     Kernels are normal with variance 1 / fan-in (LeCun et al., "Efficient backprop", 1998),
     embeddings with variance 1 / width; scales are one, biases zero.

@@ -1,9 +1,9 @@
 """The policy network: encoder, refinement rounds, heads.
 
 GO's network (Zhou et al., "Transferable graph optimizers for ML compilers", NeurIPS 2020)
-with what transfer to other packages asks for: chips are embedded by what they are, so
-their number is free. Refinement: round r sees the expectation of what round r - 1 decided,
-so that one pass serves all samples of a graph; within a round all ops decide at once.
+with a change for transfer to other packages: chips are embedded by their features, so
+their number is free. Refinement: round r reads the expected decisions of round r - 1, so
+that one pass serves all samples of a graph; within a round, all ops decide at once.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class PolicyOutput(NamedTuple):
     cut_score: jax.Array  # [N] of a cut right before the op in the order
     schedule_key: jax.Array  # [N] mean priority, higher is earlier
     fusion_key: jax.Array  # [N] mean priority
-    exploration_log_std: jax.Array  # [2, F] of the noise along each direction: schedule, fusion
+    exploration_log_std: jax.Array  # [2, F] of the noise in each direction: schedule, fusion
 
 
 class AttentionBlock(nnx.Module):
-    """Conditioned attention and a feed-forward layer, residuals around their normalised inputs.
+    """Conditioned attention and a feed-forward layer, both pre-normalised with residuals.
 
-    The order of normalising is of Xiong et al., "On layer normalization in the transformer
+    Pre-normalisation follows Xiong et al., "On layer normalization in the transformer
     architecture", ICML 2020.
     """
 
@@ -79,7 +79,7 @@ class PolicyNetwork(nnx.Module):
         self.graph = GraphEmbedding(width, len(GLOBAL_COLUMNS), rngs=rngs)
         self.chip_hidden = nnx.Linear(len(CHIP_COLUMNS), width, rngs=rngs)
         self.chip_condition = Conditioning(width, width, superposition=config.superposition, rngs=rngs)
-        # No bias: one shared by all chips would change no probability.
+        # No bias: the same bias on all chips would not change probabilities.
         self.chip = nnx.Linear(width, chip_width, use_bias=False, rngs=rngs)
         self.decided = nnx.Linear(chip_width + 3, width, rngs=rngs)
         self.blocks = nnx.List(
@@ -97,7 +97,7 @@ class PolicyNetwork(nnx.Module):
         decisions = self._refine(padded, ops, chips, graph)
         is_op = padded.op_mask
         return PolicyOutput(
-            # Slicing adds up the logits of all ops: so a sum is as sharp in graphs of all sizes.
+            # Slicing sums the logits of all ops; scaling keeps the sum equally sharp for all sizes.
             placement_logits=jnp.where(is_op[:, None], decisions.placement_logits, 0.0)
             * (TYPICAL_OPS / is_op.sum(dtype=jnp.float32)),
             cut_score=jnp.where(is_op, decisions.cut_score, 0.0),
@@ -154,5 +154,5 @@ def policy_outputs(config: PolicyConfig, parameters: nnx.State, padded: PaddedGr
 
 
 def _build(config: PolicyConfig) -> PolicyNetwork:
-    """For its structure; the parameters it draws are never computed."""
+    """The network, used only for its structure; its parameters are never computed."""
     return PolicyNetwork(config, rngs=nnx.Rngs(0))

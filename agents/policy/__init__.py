@@ -1,1 +1,1 @@
-"""A policy: its network with its weights, and its file."""
+"""The policy: its network, its parameters, and its file."""

@@ -1,4 +1,4 @@
-"""JAX keeps compiled programs on disk, so that a network compiles once and not once a process."""
+"""Keeps JAX's compiled programs on disk, so that a network compiles once and not in every process."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import jax
 
 
 def enable_compilation_cache() -> None:
-    """Keep every compiled program in a folder of the user's; without it where none can be written.
+    """Cache all compiled programs in a folder of the user, if one is writable.
 
-    A folder that JAX was given already, by ``JAX_COMPILATION_CACHE_DIR`` or otherwise, stays.
+    A folder that is configured already, by ``JAX_COMPILATION_CACHE_DIR`` or otherwise, is kept.
     """
-    # By default only what takes seconds to compile is kept.
+    # By default, JAX caches only programs that take seconds to compile.
     options: dict[str, Any] = {
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": 0,
@@ -29,8 +29,8 @@ def enable_compilation_cache() -> None:
 
 
 def _user_folder() -> Path | None:
-    """A folder of this user that can be written to; None where there is none."""
-    # The base directory specification has relative paths ignored.
+    """A writable folder of this user; None if there is none."""
+    # The XDG base directory specification says to ignore relative paths.
     base = os.environ.get("XDG_CACHE_HOME", "")
     try:
         folder = (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "go-opt" / "jax"

@@ -1,8 +1,8 @@
-"""The network's forward pass in NumPy, for searches: nothing to load, nothing to compile.
+"""The network's forward pass in NumPy, for searches: it neither loads JAX nor compiles.
 
-The layers, with their papers and equations, are those of :mod:`go_opt.agents.networks`, where JAX
-trains them; a test holds the two equal. Axes: ``N`` ops, ``D`` chips, ``W`` features, ``C`` segments
-computed at a time, ``S`` ops of a segment.
+The layers, with their papers and equations, are those of :mod:`go_opt.agents.networks`, which JAX
+trains; a test checks that both agree. Axes: ``N`` ops, ``D`` chips, ``W`` features, ``C`` segments
+computed at a time, ``S`` ops per segment.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _TASKS = ("placement", "schedule", "fusion")
 
 
 class _Decisions(NamedTuple):
-    """Of one round."""
+    """The decisions of one refinement round."""
 
     placement_logits: Array  # [N, D]
-    scores: Array  # [N, 3] of a cut before the op, and the priorities of schedule and fusion
+    scores: Array  # [N, 3] score of a cut before the op, schedule priority, fusion priority
 
 
 def parameter_shapes(config: PolicyConfig) -> dict[str, tuple[int, ...]]:
@@ -87,12 +87,12 @@ def parameter_shapes(config: PolicyConfig) -> dict[str, tuple[int, ...]]:
 
 
 def forward(config: PolicyConfig, parameters: Parameters, features: GraphFeatures) -> Outputs:
-    """What the network of ``config`` says of a graph; names of parameters as in their shapes."""
+    """The outputs of the network of ``config`` for a graph; ``parameter_shapes`` gives the names."""
     return _Forward(config, parameters, features).outputs()
 
 
 class _Forward:
-    """One pass over one graph; its ops are the rows of the features, then empty ones up to a segment."""
+    """One pass over one graph; rows are those of the features, padded to whole segments."""
 
     def __init__(self, config: PolicyConfig, parameters: Parameters, features: GraphFeatures) -> None:
         self._config, self._parameters, self._features = config, parameters, features
@@ -108,7 +108,7 @@ class _Forward:
         )
         for _ in range(self._config.rounds):
             decided = self._decided(ops, chips, graph, decided)
-        # Slicing adds up the logits of all ops: so a sum is as sharp in graphs of all sizes.
+        # Slicing sums the logits of all ops; the scaling keeps the sum equally sharp for all graph sizes.
         logits = decided.placement_logits * np.float32(TYPICAL_OPS / features.num_ops)
         cut, schedule, fusion = decided.scores.T
         log_std = self._linear("exploration", graph).reshape(2, NUM_EXPLORED)
@@ -118,7 +118,7 @@ class _Forward:
         return Outputs(placement, cut, schedule, fusion, log_std.astype(np.float64))
 
     def _encoded(self) -> Array:
-        """[N, W] ops that know their neighbourhood."""
+        """[N, W] embeddings of ops with their neighbourhood."""
         features = self._features
         kinds = self._parameters["op_type.embedding"][features.op_type]
         ops = _relu(self._linear("embed", np.concatenate([kinds, features.ops], axis=1)))
@@ -145,7 +145,7 @@ class _Forward:
         return self._linear("chip", self._conditioned("chip_condition", hidden, graph))
 
     def _decided(self, ops: Array, chips: Array, graph: Array, last: _Decisions) -> _Decisions:
-        """One round, which sees the expectation of the ``last``."""
+        """One round, conditioned on the expectation of the ``last``."""
         expected = np.concatenate([_softmax(last.placement_logits) @ chips, np.tanh(last.scores)], axis=1)
         ops = ops + self._linear("decided", expected)
         for block in range(self._config.attention_layers):
@@ -176,7 +176,7 @@ class _Forward:
         return self._by_segments(of_segments, ops)
 
     def _task(self, name: str, ops: Array, graph: Array) -> Array:
-        """[N, W' + W / 2] the ops of a task from those of the one before, [N, W']."""
+        """[N, W' + W / 2] the op embeddings of a task from those of the previous task, [N, W']."""
 
         def of_segments(ops: Array, memory: Array, mask: BoolArray) -> Array:
             added = _relu(self._linear(f"{name}.dense", self._attention(name, ops, memory, mask, graph)))
@@ -185,7 +185,7 @@ class _Forward:
         return self._by_segments(of_segments, ops)
 
     def _attention(self, name: str, ops: Array, memory: Array, mask: BoolArray, graph: Array) -> Array:
-        """[C, S, W] each op over its segment and the one before, both conditioned on the graph."""
+        """[C, S, W] attention of each op over its segment and the previous one, conditioned on the graph."""
         ops, memory = (self._conditioned(f"{name}.condition", rows, graph) for rows in (ops, memory))
         seen = np.concatenate([memory, ops], axis=1)
         parts = (("query", ops), ("key", seen), ("value", seen))

@@ -1,4 +1,4 @@
-"""A policy to train: a network with parameters in JAX, which importing this imports."""
+"""A trainable policy: a network with parameters in JAX. Importing this module imports JAX."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ class Policy:
     parameters: nnx.State
 
     def __call__(self, features: GraphFeatures) -> Outputs:
-        """What it says of a graph; compiles once for each bucket."""
+        """The outputs for a graph; compiles once for each bucket."""
         padded = pad(features, smallest_bucket(features))
         return to_ops(features, policy_outputs(self.config, self.parameters, padded))
 
 
 def to_ops(features: GraphFeatures, rows: PolicyOutput) -> Outputs:
-    """The outputs of one padded graph, by op; what stands in the padding is left out."""
+    """The outputs of one padded graph, by op and without padding."""
     *by_row, log_std = (np.asarray(output, dtype=np.float64) for output in rows)
     placement, cut_score, schedule_key, fusion_key = (rows_to_ops(features, output) for output in by_row)
     return Outputs(placement[:, : features.num_chips], cut_score, schedule_key, fusion_key, log_std)
 
 
 def to_rows(features: GraphFeatures, by_op: Outputs, bucket: Bucket) -> PolicyOutput:
-    """The inverse of :func:`to_ops`, zeros in the padding: how gradients reach the network."""
+    """The inverse of :func:`to_ops`, with zeros in the padding; gradients reach the network this way."""
     placement = np.zeros((bucket.ops, bucket.chips), dtype=np.float32)
     placement[:, : features.num_chips] = ops_to_rows(features, by_op.placement_logits, bucket)
     by_row = (ops_to_rows(features, output.astype(np.float32), bucket) for output in by_op[1:4])
@@ -56,19 +56,19 @@ def save_policy(
     card: Mapping[str, Any],
     dtype: Literal["float32", "float16", "bfloat16"] = "float32",
 ) -> None:
-    """As :func:`go_opt.agents.policy.policy_file.write_policy`."""
+    """Write a policy; see :func:`go_opt.agents.policy.policy_file.write_policy`."""
     write_policy(path, policy.config, _arrays(policy), card, dtype)
 
 
 def trainable(loaded: LoadedPolicy) -> Policy:
-    """The policy of a file, to go on training."""
+    """A loaded policy in the form for further training."""
     keys = _keys(loaded.config)
     leaves = [(key, leaf.replace(loaded.arrays[name])) for name, (key, leaf) in keys.items()]
     return Policy(loaded.config, nnx.from_flat_state(leaves))
 
 
 def parameters_digest(policy: Policy) -> str:
-    """SHA-256 of the parameters, which tells one policy from another."""
+    """SHA-256 of the parameters, which identifies a policy."""
     digest = hashlib.sha256()
     for name, array in _arrays(policy).items():
         digest.update(name.encode())
@@ -84,7 +84,7 @@ def _arrays(policy: Policy) -> dict[str, NDArray[np.float32]]:
 
 @lru_cache(maxsize=4)  # a trace of the network takes 0.3 s
 def _keys(config: PolicyConfig) -> dict[str, tuple[tuple[Any, ...], nnx.Param]]:
-    """By name, each parameter's key and shape."""
+    """Key and shape of each parameter, by name."""
     shapes = nnx.state(nnx.eval_shape(lambda: PolicyNetwork(config, rngs=nnx.Rngs(0))), nnx.Param)
     return {_name(key): (key, leaf) for key, leaf in nnx.to_flat_state(shapes)}
 

@@ -1,4 +1,4 @@
-"""A policy as one file: sizes of the network, its parameters, and a card of how they came to be.
+"""A policy as one file: sizes of the network, its parameters, and a card about their training.
 
 Reading one runs no code (:mod:`go_opt.agents.policy.tensor_file`), and needs no JAX.
 """
@@ -26,27 +26,27 @@ from go_opt.agents.policy.forward import forward, parameter_shapes
 from go_opt.agents.policy.tensor_file import TensorFormat, load_tensors, save_tensors
 from go_opt.errors import PolicyError
 
-# A new version where the network computes something else from parameters of the same shapes,
-# or a column means something else under the same name.
+# Increase the version if the network computes something else from parameters of the same shapes,
+# or if a column changes its meaning under the same name.
 FORMAT: Final = TensorFormat("go-opt policy", 1)
 _DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "float32": np.dtype(np.float32),
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
-_SIZES_BELOW: Final = 2**31  # JAX counts no further than 64 bits, and shapes are products
+_SIZES_BELOW: Final = 2**31  # JAX counts in 64 bits, and shapes are products of sizes
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedPolicy:
-    """A policy from a file, to be asked."""
+    """A policy from a file, for inference."""
 
     config: PolicyConfig
     arrays: Mapping[str, NDArray[np.float32]]  # its parameters by name
-    card: dict[str, Any]  # data, steps, seeds, validation: whatever its maker wrote
+    card: dict[str, Any]  # data, steps, seeds, validation: any JSON that its author wrote
 
     def __call__(self, features: GraphFeatures) -> Outputs:
-        """What it says of a graph."""
+        """The outputs for a graph."""
         return forward(self.config, self.arrays, features)
 
 
@@ -57,18 +57,18 @@ def write_policy(
     card: Mapping[str, Any],
     dtype: Literal["float32", "float16", "bfloat16"] = "float32",
 ) -> None:
-    """Write a policy; a reader sees the old file or the new, never a part.
+    """Write a policy file atomically.
 
     Args:
-      parameters: by name, of the shapes that the config asks for.
+      parameters: by name, with the shapes that the config requires.
       card: JSON.
-      dtype: what the parameters are rounded to.
+      dtype: the type that the parameters are rounded to.
 
     Raises:
-      PolicyError: a parameter is not finite in ``dtype`` or not as the config says, the card is no JSON.
-      InvalidInputError: the place cannot be written to.
+      PolicyError: a parameter is not finite in ``dtype`` or does not fit the config, or the card is not JSON.
+      InvalidInputError: the path cannot be written to.
     """
-    with np.errstate(over="ignore"):  # what overflows is refused below
+    with np.errstate(over="ignore"):  # overflows are rejected below
         arrays = {name: array.astype(_DTYPES[dtype]) for name, array in parameters.items()}
     _parameters(f"{FORMAT.name} file {str(path)!r}", config, arrays)
     record = {"features": features_digest(), "config": asdict(config), "card": dict(card)}
@@ -79,8 +79,8 @@ def load_policy(path: str | Path) -> LoadedPolicy:
     """The policy of a file, its parameters in float32.
 
     Raises:
-      PolicyError: no such file, not all of it there, of another version, made for other
-        features, or its parameters are not finite or not as its config says.
+      PolicyError: the file is missing, truncated, of another version or made for other
+        features, or its parameters are not finite or do not fit its config.
     """
     record, arrays = load_tensors(path, FORMAT)
     what = f"{FORMAT.name} file {str(path)!r}"
@@ -95,7 +95,7 @@ def load_policy(path: str | Path) -> LoadedPolicy:
 
 @cache
 def features_digest() -> str:
-    """SHA-256 of what the rows and columns mean that a policy reads."""
+    """SHA-256 of the meanings of the rows and columns that a policy reads."""
     meanings = [STANDARDISED, OP_COLUMNS, CHIP_COLUMNS, GLOBAL_COLUMNS, NUM_HASH_BUCKETS, KNOWN_OP_TYPES]
     return hashlib.sha256(json.dumps(meanings).encode()).hexdigest()
 
@@ -107,7 +107,7 @@ def _config(what: str, sizes: Any, num_arrays: int) -> PolicyConfig:
     for name, size in sizes.items():
         if type(size) is not type(defaults[name]) or not 0 <= size < _SIZES_BELOW:
             raise PolicyError(f"{what} gives the size {name} as {size!r}.")
-        # Each layer has parameters: a network of a billion layers is not even begun.
+        # Each layer has parameters, so a network of a billion layers is rejected before it is built.
         if name.endswith("_layers") and size > num_arrays:
             raise PolicyError(f"{what} has {name} {size}, but only {num_arrays} arrays of parameters.")
     try:

@@ -1,9 +1,9 @@
-"""Named arrays and a JSON record in one safetensors file, of one format and one version.
+"""Named arrays and a JSON record in one safetensors file, with a format name and a version.
 
-A safetensors file is the length of a header, the header (JSON: name, type, shape and place
-of each array), and the bytes of the arrays; reading one runs no code. What is
-not an array stands in the header as one entry: the library writes several in an order of
-chance, and equal content shall be equal bytes.
+A safetensors file is the length of a header, the header (JSON: name, type, shape and position
+of each array), and the bytes of the arrays; reading one runs no code. The record is a single
+entry of the header: the library writes several entries in random order, and equal
+content must give equal bytes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _DTYPES: Final[dict[str, np.dtype[Any]]] = {
 
 @dataclass(frozen=True)
 class TensorFormat:
-    """What a file holds and how, told in the file itself."""
+    """The format name and version that a file states."""
 
     name: str
     version: int
@@ -55,11 +55,11 @@ class TensorFormat:
 def save_tensors(
     path: str | Path, tensor_format: TensorFormat, record: Mapping[str, Any], arrays: Arrays
 ) -> None:
-    """Write ``record`` and ``arrays``; a reader sees the old file or the new, never a part.
+    """Write ``record`` and ``arrays`` atomically.
 
     Raises:
-      PolicyError: the record is no JSON, or an array is of a type the file cannot hold.
-      InvalidInputError: the place cannot be written to.
+      PolicyError: the record is not JSON, or an array has an unsupported type.
+      InvalidInputError: the path cannot be written to.
     """
     what = f"{tensor_format.name} file {str(path)!r}"
     entry = {"format": tensor_format.name, "version": tensor_format.version, **record}
@@ -81,7 +81,7 @@ def load_tensors(
     """The record, and the arrays by name.
 
     Raises:
-      PolicyError: no such file, not all of it there, or of another format or version.
+      PolicyError: the file is missing, truncated, or of another format or version.
     """
     what = f"{tensor_format.name} file {str(path)!r}"
     data = _read(path, what)
@@ -116,12 +116,12 @@ def _read(path: str | Path, what: str) -> bytes:
 
 
 def _array(dtype: str, shape: list[int], data: bytearray) -> NDArray[Any]:
-    """Raises KeyError for a type that go-opt does not write."""
+    """The array of an entry; raises KeyError for a type that go-opt does not write."""
     return np.frombuffer(data, dtype=_DTYPES[dtype]).reshape(shape)
 
 
 def _record(data: bytes) -> dict[str, Any]:
-    """The entry of a header that the library found well formed."""
+    """The record in a header that the library has already validated."""
     length = int.from_bytes(data[:8], "little")
     record = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][_ENTRY])
     if not isinstance(record, dict):

@@ -1,4 +1,4 @@
-"""What is trained, on what and for how long; and what a run reports and leaves behind."""
+"""The definition of a training run, its progress reports, and its result."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class BestPlan:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is, after each step."""
+    """The progress of a run, after each step."""
 
     step: int
     steps: int
@@ -73,7 +73,7 @@ class Progress:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What a run left behind."""
+    """The result of a run."""
 
     policy: Policy  # the best on validation, else the last
     best_plan: BestPlan | None

@@ -1,4 +1,4 @@
-"""The metrics of a training run: JSON lines, which are the record, and TensorBoard events for the eye."""
+"""The metrics of a training run: JSON lines as the record, and TensorBoard events for viewing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training run between two steps, and its checkpoint: what a run that goes on needs to know."""
+"""The state of a training run between two steps, and its checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How good a policy is on graphs it does not learn from: the best of a few proposals, zero-shot."""
+"""Scores a policy zero-shot on validation graphs, by the best of a few proposals."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A target's true figures from measured plans: what to measure, and the target that explains it."""
+"""Calibrates a target: chooses plans to measure, and fits the target to the measurements."""

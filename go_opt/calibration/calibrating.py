@@ -1,4 +1,4 @@
-"""The loop of a calibration: choose a plan, measure it, find the target that explains what was measured."""
+"""The loop of a calibration: choose a plan, measure it, fit the target to all measurements."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FOLDS: Final = 4
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """What some samples say."""
+    """The results of a calibration from some samples."""
 
     num_samples: int
     package: Target  # the target with links, host and memory as found
@@ -41,13 +41,13 @@ class Learned:
 
     @property
     def target(self) -> Target:
-        """The target that explains the samples best."""
+        """The target that fits the samples best."""
         return self.package if self.chips is None else _with_figures(self.package, self.chips.best()[0][1])
 
     def drawn(self, rng: np.random.Generator, temperature: float) -> Target:
-        """A target as likely as it explains the samples, to the power of 1 / ``temperature``; 0: the best.
+        """A target drawn with its likelihood to the power of 1 / ``temperature``; 0: the best.
 
-        Where samples do not tell whether weights stream ahead, that is drawn too.
+        If samples do not determine whether weights stream ahead, that is drawn too.
         """
         if self.chips is None or temperature == 0:
             return self.target
@@ -116,7 +116,7 @@ class Calibration:
                 yield learned
 
     def learned(self) -> Learned:
-        """What the samples say."""
+        """The results from all samples so far."""
         samples = self.samples[:: -(-len(self.samples) // _MOST_SEEN) or 1]
         chips = self._fitted(samples)
         package, factors = self._target, Factors()
@@ -153,7 +153,7 @@ class Calibration:
         return chips
 
     def _chosen(self, learned: Learned) -> Plan:
-        """A plan that was not measured yet.
+        """A plan to measure next.
 
         The first is the best for the target as it is; the second has a kernel for each op and no replicated
         stages, which tells overhead, ops and chips apart. Then in turn the best for the likeliest target, and

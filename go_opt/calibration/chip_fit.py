@@ -1,4 +1,4 @@
-"""Figures of a chip that explain the measured seconds of chips.
+"""Fits the figures of a chip to the measured seconds of chips.
 
 A product takes ``a * padded / peak + fill``, padded to whole tiles (:mod:`go_opt.env.cost.shapes`), any
 other op ``b * padded / peak``, padded to whole lanes; a kernel ``max(sum of its ops, c * bytes / bandwidth)
@@ -48,7 +48,7 @@ _LEAST_FACTOR: Final = 0.01  # of a rate's seconds
 
 @dataclass(frozen=True, eq=False)
 class ChipFigures:
-    """What the seconds of a chip follow from."""
+    """The parameters that determine the seconds of a chip."""
 
     sizes: KindParameters  # those of _SIZES; the others are ideal
     terms: FloatArray  # [5] factors a and b, fill in seconds, factor c, overhead in seconds
@@ -92,11 +92,11 @@ class ChipFit:
             self._better(figures.sizes)
 
     def best(self) -> list[tuple[float, ChipFigures]]:
-        """Negative logarithms of probabilities, and figures, the likeliest first."""
+        """Negative log-probabilities with their figures, likeliest first."""
         return sorted(self._tried.values(), key=lambda tried: tried[0])
 
     def drawn(self, rng: np.random.Generator, temperature: float) -> ChipFigures:
-        """Figures as likely as they explain what was seen, to the power of 1 / ``temperature``."""
+        """Figures drawn with their likelihood to the power of 1 / ``temperature``."""
         scores = np.array([score for score, _ in self._tried.values()])
         weights = np.exp((scores.min() - scores) / temperature)
         return list(self._tried.values())[rng.choice(len(scores), p=weights / weights.sum())][1]
@@ -137,7 +137,7 @@ class ChipFit:
         return np.stack([np.bincount(seen.kernel_of, row[seen.op], len(seen.moved_s)) for row in of_op])
 
     def _solved(self, work: FloatArray) -> FloatArray:
-        """[5] the terms that explain the observations best."""
+        """[5] the terms that fit the observations best."""
         seen, terms, near = self._seen, self._sheet, self._sheet / self._spread
         weights = np.ones(len(seen.turns))
         for _ in range(_ROUNDS):

@@ -47,7 +47,7 @@ class Observations:
 
 
 def observe(graph: Graph, target: Target, samples: Sequence[Sample]) -> Observations:
-    """What measured plans that run say; ``target`` has one kind of chip."""
+    """The observations of measured plans that run; ``target`` has one kind of chip."""
     return _joined([_observed(graph, target, sample) for sample in samples])
 
 

@@ -1,4 +1,4 @@
-"""How far links, host and memory fall short of a target: what explains best which plans run, and how fast."""
+"""Fits factors on a target's links, host and memory to which plans run, and how fast."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def scaled(target: Target, factors: Factors) -> Target:
 
 
 def fit_package(graph: Graph, target: Target, samples: Sequence[Sample]) -> Factors:
-    """The factors that explain the samples best, by least absolute errors of logarithms."""
+    """The factors that fit the samples best, by least absolute errors of logarithms."""
     memories = [Factors(memory, page) for memory, page in product(_MEMORIES, _PAGES)]
     found = min((_with_rates(graph, target, samples, one) for one in memories), key=lambda found: found[0])[1]
     streams = [one for one in samples if _terms(graph, scaled(target, found), one).stream_bytes.any()]

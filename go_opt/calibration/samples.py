@@ -1,4 +1,4 @@
-"""The file of samples: what was measured so far, so that a calibration can go on."""
+"""The file of samples: all measurements so far, from which a calibration can resume."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FORMAT: Final = "go_opt.v1.Samples"
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A plan and what was measured of it."""
+    """A plan and its measurements."""
 
     plan: Plan
     interval_s: float  # infinite: it does not run
@@ -31,7 +31,7 @@ class Sample:
 
     @property
     def key(self) -> bytes:
-        """What tells its plan from others."""
+        """A key that identifies the plan."""
         plan = self.plan
         return b"".join(
             a.tobytes() for a in (plan.placement, plan.order, plan.fusion_group, plan.replication)
@@ -39,10 +39,10 @@ class Sample:
 
 
 def read_samples(path: Path, machine: str, graph: Graph, target: Target) -> list[Sample]:
-    """The samples of a file; none where there is no file.
+    """The samples of a file; empty if there is no file.
 
     Raises:
-      InvalidInputError: it is no file of samples, or one of another machine, graph or target.
+      InvalidInputError: it is not a file of samples, or is for another machine, graph or target.
     """
     if not path.exists():
         return []
@@ -74,7 +74,7 @@ def read_samples(path: Path, machine: str, graph: Graph, target: Target) -> list
 
 
 def write_samples(path: Path, machine: str, samples: Sequence[Sample]) -> None:
-    """Write the file, whole or not at all."""
+    """Write the file atomically."""
     rows = [
         {
             "plan": plan_to_dict(sample.plan),

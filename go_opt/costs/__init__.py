@@ -1,4 +1,4 @@
-"""What a runtime measured, as seconds of ops: rows of a profile by names, fusions undone by the graph."""
+"""Turns measurements of a runtime into seconds of ops: matches rows by name, and undoes fusions."""
 
 from go_opt.costs.coverage import MOST_LISTED, Coverage, Unmapped
 from go_opt.costs.mapping import mapped_rows

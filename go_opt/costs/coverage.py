@@ -1,4 +1,4 @@
-"""How much of what was measured is known of which op."""
+"""The share of measured time that is mapped to ops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_LISTED: Final = 5
 
 @dataclass(frozen=True)
 class Unmapped:
-    """A row of a table or profile that is of no op."""
+    """A row of a table or profile that belongs to no op."""
 
     name: str
     seconds: float  # zero where the row says none
@@ -21,7 +21,7 @@ class Unmapped:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What measured costs say of a graph."""
+    """The coverage of a graph by measured costs."""
 
     num_ops: int
     measured_ops: int
@@ -35,7 +35,7 @@ class Coverage:
         return 1 - lost_s / self.total_s if self.total_s else 1.0
 
     def lines(self) -> list[str]:
-        """For people: the shares, and the rows of no op, the longest first."""
+        """Text lines: the shares, and the unmapped rows, longest first."""
         share = f"{self.mapped_share:.1%} of the measured seconds"
         said = [f"costs: {self.measured_ops} of {self.num_ops} ops have measured seconds, {share} are theirs"]
         if self.unmapped:

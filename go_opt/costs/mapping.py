@@ -1,10 +1,10 @@
 """Rows of a profile as seconds of ops.
 
-Most rows carry the name of a node or of a tensor, with what the runtime put before or behind it. Fused
-nodes run several ops. So the rows are gone through in the order in which they ran: when an op runs, all
-that it depends on has run. Ops before it without a row of their own are part of the row of the op that
-they share a default kernel with, else of its row. The seconds of a row are divided over its ops as their
-FLOPs are, so a kernel of all of them takes what was measured.
+Most rows carry the name of a node or tensor, with prefixes or suffixes of the runtime. Fused nodes
+run several ops. So rows are processed in execution order: when an op runs, all its dependencies have
+run. Dependencies without a row of their own belong to the row of the op with which they share a
+default kernel, else to the op's row. The seconds of a row are divided over its ops in proportion to
+FLOPs, so that a kernel of all of them takes the measured time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PATIENCE: Final = 512  # open ops in a row that are not ready: the search for o
 
 
 def mapped_rows(graph: Graph, rows: Sequence[ProfileRow]) -> tuple[dict[str, float], list[ProfileRow]]:
-    """Seconds by op name, and the rows that are of no op."""
+    """Seconds by op name, and the rows that belong to no op."""
     replay = _Replay(graph, rows)
     unmapped = [row for i, row in enumerate(rows) if not replay.run(i, row)]
     replay.take_rest()
@@ -59,7 +59,7 @@ class _Replay:
         self._elements = [int(graph.tensor_elements[tensor]) if tensor >= 0 else 0 for tensor in first]
 
     def run(self, i: int, row: ProfileRow) -> bool:
-        """Whether a row is of an op."""
+        """Process a row; returns whether it belongs to an op."""
         found = self._found[i]
         if found is None:
             op = self._without_name(row)
@@ -76,14 +76,14 @@ class _Replay:
         return True
 
     def take_rest(self) -> None:
-        """Ops that nothing with a row depends on are part of what they read from."""
+        """Assign ops on which no op with a row depends to the rows of their producers."""
         for op in range(self._graph.num_ops):
             before = [self._row_of[other] for other in self._predecessors[op] if other in self._row_of]
             if op not in self._row_of and before:
                 self._row_of[op] = max(before)
 
     def seconds(self) -> dict[int, float]:
-        """By op."""
+        """Seconds by op."""
         members: dict[int, list[int]] = {}
         for op, i in self._row_of.items():
             members.setdefault(i, []).append(op)

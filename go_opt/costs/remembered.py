@@ -1,4 +1,4 @@
-"""The measured costs that a plan file remembers."""
+"""The measured costs that a plan file records."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def costs_fingerprint(graph: Graph) -> str:
 
 
 def costs_fact(graph: Graph, costs: Path | None) -> dict[str, dict[str, str]]:
-    """What the file of a plan says of the costs it was made with; nothing where there were none."""
+    """The entry of a plan file about the costs it was made with; empty if there were none."""
     if costs is None:
         return {}
     return {"costs": {"file": str(costs), "fingerprint": costs_fingerprint(graph)}}
 
 
 def check_remembered(plan: Path, graph: Graph, costs: Path | None) -> None:
-    """Raise :class:`PlanError` where a plan file says that the plan was made with other costs."""
+    """Raise :class:`PlanError` if a plan file says that the plan was made with other costs."""
     data = read_json(plan, "plan file", PlanError)
     fact = data.get("costs") if isinstance(data, dict) else None
     if not isinstance(fact, dict) or fact.get("fingerprint") == costs_fingerprint(graph):

@@ -33,7 +33,7 @@ class _Event(NamedTuple):
 
 
 def is_profile(path: Path) -> bool:
-    """Whether a file begins as JSON does; a file that cannot be read does not."""
+    """Whether a file begins like JSON; False if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"[", b"{")
@@ -42,13 +42,13 @@ def is_profile(path: Path) -> bool:
 
 
 def read_profile(path: Path) -> tuple[ProfileRow, ...]:
-    """The nodes in the order in which they ran first.
+    """The nodes in the order of their first execution.
 
-    Seconds are the mean of the middle half of all executions but those of the first run, where there
-    are more runs. Of a node with a body, such as Loop, the nodes of the body are part.
+    Seconds are the mean of the middle half of all executions, without the first run if there are more.
+    A node with a body, such as Loop, includes the nodes of the body.
 
     Raises:
-      InvalidInputError: the file is no such profile; one sentence.
+      InvalidInputError: the file is not such a profile.
     """
     data = read_json(path, "costs")
     if not isinstance(data, list) or not all(isinstance(event, dict) for event in data):
@@ -93,7 +93,7 @@ def _times(path: Path, event: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def _outermost(events: list[_Event]) -> Iterator[_Event]:
-    """Without those that ran inside another on the same thread."""
+    """The events that did not run inside another one on the same thread."""
     until: dict[object, float] = {}
     for event in events:
         if event.end > until.get(event.thread, -1.0) or event.start >= until[event.thread]:

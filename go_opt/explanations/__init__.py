@@ -1,4 +1,4 @@
-"""Explanations: why a plan costs what it costs, and why an op is where it is."""
+"""Explains the cost of a plan and the placement of an op."""
 
 from go_opt.explanations.of_op import OpExplanation, explain_op
 from go_opt.explanations.whole import PlanExplanation, explain_plan

@@ -1,7 +1,7 @@
-"""What loads each chip and link: kernels by what binds them, tensors by the links they cross.
+"""The loads of chips and links: the parts of each kernel's time, and the links each tensor crosses.
 
-Everything is taken apart from the same cost tables that :func:`go_opt.env.evaluate_batch`
-sums, so the parts of a term add up to it. Axes: ``N`` ops, ``K`` tensors, ``M`` kernels,
+All figures come from the cost tables that :func:`go_opt.env.evaluate_batch` sums, so
+the parts of a term add up to the term. Axes: ``N`` ops, ``K`` tensors, ``M`` kernels,
 ``R`` reads, ``D`` chips.
 """
 
@@ -29,7 +29,7 @@ from go_opt.model.plan import Plan
 
 @dataclass(frozen=True, eq=False)
 class Loads:
-    """A plan without relays and clones on its cost tables; see ``expand_plan`` for others."""
+    """A plan without relays and clones, and its cost tables; ``expand_plan`` makes them ordinary ops."""
 
     graph: Graph
     tables: CostTables
@@ -37,12 +37,12 @@ class Loads:
 
     @cached_property
     def kernel_of(self) -> IntArray:
-        """[N] kernel of each op, numbered along the order."""
+        """[N] kernel of each op, numbered in execution order."""
         return number_kernels(self.plan.order, self.plan.fusion_group)
 
     @cached_property
     def kernel_chip(self) -> IntArray:
-        """[M] where its first op is; of an illegal plan the others may be elsewhere."""
+        """[M] chip of each kernel's first op; in an illegal plan, other ops may be elsewhere."""
         chip = np.empty(int(self.kernel_of.max()) + 1, dtype=np.int32)
         backwards = self.plan.order[::-1]
         chip[self.kernel_of[backwards]] = self.plan.placement[backwards]
@@ -55,7 +55,7 @@ class Loads:
 
     @cached_property
     def members(self) -> tuple[LongArray, IntArray]:
-        """CSR over kernels: their ops, in execution order."""
+        """CSR over kernels: the ops of each kernel in execution order."""
         return row_pointers(self.kernel_of[self.plan.order], len(self.kernel_chip)), self.plan.order
 
     @cached_property
@@ -64,14 +64,14 @@ class Loads:
 
     @cached_property
     def compute_s(self) -> FloatArray:
-        """[M] flops over peak rates, of ops without a measured cost."""
+        """[M] FLOPs divided by peak rates, summed over ops without a measured cost."""
         kind = self.tables.chip_kind[self.plan.placement]
         op_s = self.tables.op_s[kind, np.arange(self.graph.num_ops)]
         return self._per_kernel(np.where(np.isnan(self._op_measured_s), op_s, 0.0))
 
     @cached_property
     def measured_s(self) -> FloatArray:
-        """[M] measured seconds."""
+        """[M] measured seconds, summed over ops with a measured cost."""
         return self._per_kernel(np.nan_to_num(self._op_measured_s))
 
     @cached_property
@@ -81,31 +81,31 @@ class Loads:
 
     @cached_property
     def is_modelled(self) -> BoolArray:
-        """[M] False where all ops of the kernel cost what was measured."""
+        """[M] False if all ops of the kernel have a measured cost."""
         return self._per_kernel(np.isnan(self._op_measured_s)) > 0
 
     @cached_property
     def sram_s(self) -> FloatArray:
-        """[M] bytes moved over SRAM bandwidth."""
+        """[M] bytes moved divided by SRAM bandwidth."""
         return self.moved_bytes * self.tables.sram_s_per_byte[self._kind]
 
     @cached_property
     def overhead_s(self) -> FloatArray:
-        """[M]"""
+        """[M] launch overhead; 0 for kernels that are measured as a whole."""
         return np.where(self.is_modelled, self.tables.kernel_overhead_s[self._kind], 0.0)
 
     @cached_property
     def kernel_s(self) -> FloatArray:
-        """[M] ``max(compute, SRAM) + overhead``, or what was measured."""
+        """[M] ``max(compute, SRAM) + overhead`` of the modelled ops, plus the measured seconds."""
         modelled_s = np.maximum(self.compute_s, self.sram_s) + self.overhead_s
         return np.where(self.is_modelled, modelled_s, 0.0) + self.measured_s
 
     @cached_property
     def moved_bytes(self) -> LongArray:
-        """[M] read from outside the kernel, once a tensor, and written to outside it."""
+        """[M] bytes read from outside the kernel, once per tensor, plus bytes written to outside."""
         tables, kernel_of = self.tables, self.kernel_of
         is_outside = self._reader_kernel != self._home_kernel[tables.reader_tensor]
-        # The widest read of each tensor by each kernel comes first.
+        # Each kernel's widest read of each tensor comes first.
         by_read = np.lexsort((-tables.read_bytes, tables.reader_tensor, self._reader_kernel))
         by_read = by_read[is_outside[by_read]]
         pairs = np.stack([self._reader_kernel[by_read], tables.reader_tensor[by_read]], axis=1)
@@ -120,14 +120,14 @@ class Loads:
 
     @cached_property
     def stage_size(self) -> IntArray:
-        """[D] chips of the stage that starts at each chip; 1 where none does."""
+        """[D] number of chips of the stage that starts at each chip; 1 if none does."""
         num_chips = self.tables.num_chips
         size = size_by_chip(self.plan.placement, self.plan.replication, num_chips)
-        return np.minimum(size, np.arange(num_chips, 0, -1, dtype=np.int32))  # also of an illegal plan
+        return np.minimum(size, np.arange(num_chips, 0, -1, dtype=np.int32))  # for illegal plans
 
     @cached_property
     def first_chip(self) -> IntArray:
-        """[D] first chip of the stage that each chip is part of."""
+        """[D] first chip of each chip's stage."""
         first = np.arange(self.tables.num_chips, dtype=np.int32)
         for chip in np.flatnonzero(self.stage_size > 1):
             first[chip : chip + self.stage_size[chip]] = chip
@@ -141,7 +141,7 @@ class Loads:
 
     @cached_property
     def farthest_hops(self) -> LongArray:
-        """[K] links on the ring from the first chip of a tensor's stage to that of its farthest reader's."""
+        """[K] ring links from the first chip of a tensor's stage to that of its farthest reader."""
         tables = self.tables
         home = self.home_chip[tables.reader_tensor]
         hops = (self.op_chip[tables.reader_op] - home) % tables.num_chips
@@ -150,7 +150,7 @@ class Loads:
         return farthest
 
     def on_link(self, link: int) -> tuple[LongArray, FloatArray]:
-        """The tensors that load a link, most bytes first, and in which share of all inferences each does."""
+        """The tensors that cross a link, largest load first, and each one's share of all inferences."""
         tables = self.tables
         share = self._share_on_ring(link) if tables.is_ring else self._share_by_routes(link)
         tensors = np.flatnonzero(share)
@@ -158,7 +158,7 @@ class Loads:
         return tensors, share[tensors]
 
     def _share_on_ring(self, link: int) -> FloatArray:
-        """[K] of all inferences: of those that run before the link where it leaves, behind where it ends."""
+        """[K] share of inferences: its producing chip is before the link, its reading chip after it."""
         home, hops, num_chips = self.home_chip, self.farthest_hops, self.tables.num_chips
         end = (home + hops) % num_chips
         from_home = (link - home) % num_chips
@@ -167,7 +167,7 @@ class Loads:
         return np.where((home >= 0) & (hops > 0), leave * enter, 0.0)
 
     def _share_by_routes(self, link: int) -> FloatArray:
-        """[K] of all inferences."""
+        """[K] share of all inferences, for routes that are not a ring."""
         share = np.zeros(len(self.tables.tensor_kind))
         for k, chips in self._crossings.items():
             home = int(self.home_chip[k])
@@ -177,13 +177,13 @@ class Loads:
         return share
 
     def _takes(self, home: int, chip: int, turn: int, link: int) -> bool:
-        """Whether an inference takes the link from one stage to another, each by its first chip."""
+        """Whether inference ``turn`` uses the link between two stages, given by their first chips."""
         tables, size = self.tables, self.stage_size
         pair = (home + turn % int(size[home])) * tables.num_chips + chip + turn % int(size[chip])
         return link in tables.route_link[tables.route_ptr[pair] : tables.route_ptr[pair + 1]]
 
     def behind_link(self, k: int, link: int) -> Iterator[int]:
-        """The readers of tensor ``k`` that it reaches over ``link``."""
+        """The readers that tensor ``k`` reaches over ``link``."""
         tables, home = self.tables, int(self.home_chip[k])
         for op in self.readers(k):
             chip = int(self.op_chip[op])
@@ -199,7 +199,7 @@ class Loads:
 
     @cached_property
     def _crossings(self) -> dict[int, list[int]]:
-        """Tensors, with the chips that they are sent to."""
+        """The chips that each tensor is sent to, by tensor."""
         tables = self.tables
         chip = self.op_chip[tables.reader_op]
         home = self.home_chip[tables.reader_tensor]
@@ -216,25 +216,25 @@ class Loads:
         return [int(op) for op in self.tables.reader_op[ptr[k] : ptr[k + 1]]]
 
     def weight_bytes(self, op: int) -> int:
-        """Of the weights that an op reads."""
+        """Bytes of the weights that an op reads."""
         read_ptr, reads = self.graph.op_reads
         tensors = self.graph.reader_tensor[reads[read_ptr[op] : read_ptr[op + 1]]]
         is_weight = self.tables.tensor_kind[tensors] == WEIGHT
         return int(self.tables.tensor_bytes[tensors[is_weight]].sum())
 
     def inputs(self) -> LongArray:
-        """The inputs, most bytes first."""
+        """The model's inputs, largest first."""
         return self._most_bytes_first(np.flatnonzero(self.tables.tensor_kind == INPUT))
 
     def outputs(self) -> LongArray:
-        """The graph's results, most bytes first."""
+        """The model's outputs, largest first."""
         is_sent = self.tables.tensor_is_output & (self.tables.tensor_producer != NO_PRODUCER)
         return self._most_bytes_first(np.flatnonzero(is_sent))
 
     def streamed(self, chip: int, peak_bytes: int) -> list[tuple[int, int]]:
         """``(weight, bytes touched)`` that stream to ``chip``, by the rule of :mod:`go_opt.env.model.memory`.
 
-        In its order, until what stays fits beside ``peak_bytes`` of activations.
+        Weights stream in that order until the resident ones fit next to ``peak_bytes`` of activations.
         """
         tables = self.tables
         is_here = (self.op_chip[tables.reader_op] == chip) & (
@@ -274,9 +274,9 @@ class Loads:
 def streamed_weights(
     loads: Loads, chip: int, metrics: Metrics
 ) -> tuple[list[tuple[int, int]], frozenset[int]]:
-    """The weights that stream to the first chip of a stage, with their bytes; those that the stage forwards.
+    """The streamed weights of a stage's first chip with their bytes, and the set that the stage forwards.
 
-    The rule of :mod:`go_opt.env.model.memory`: what a kernel waits for, if it reads all of each weight of it.
+    It forwards the weights that a kernel is first to read if that kernel's are all touched as a whole.
     """
     streamed = loads.streamed(chip, int(metrics.peak_bytes[chip]))
     if chip not in loads.plan.forwards or loads.stage_size[chip] == 1:
@@ -287,7 +287,7 @@ def streamed_weights(
 
 
 def forwarded_over(loads: Loads, link: int) -> int | None:
-    """The first chip of the stage that forwards weights over a link of the ring; None where none does."""
+    """The first chip of the stage that forwards weights over a ring link; None if there is none."""
     if not loads.tables.is_ring or link + 1 >= loads.tables.num_chips:
         return None
     chip = int(loads.first_chip[link])

@@ -1,10 +1,10 @@
-"""What it would take, and cost, to run an op on another chip: the plan with it moved, costed exactly.
+"""Moves an op to another chip, and costs the changed plan exactly.
 
-A kernel moves whole. Where dataflow is acyclic what it reads from must not stand behind it,
-nor its readers before it, so those on the way move along, and so on: its *closure*. Tensors
-that then pass chips take the relays that the triangle rule asks for. Replicated stages keep
-their chips: a kernel moves to all chips of another stage, which goes by its first. A stage that
-binds may also get one chip more: a free one, or one of another stage that has several.
+A kernel moves as a whole. If the target requires acyclic dataflow, no producer may be on a later
+chip and no reader on an earlier one; such kernels move along, transitively: the *closure*. Tensors
+that then pass chips get the relays that the triangle rule requires. Replicated stages keep
+their chips: a kernel moves to all chips of another stage, identified by its first chip. A binding
+stage may also get one more chip: a free one, or one of another stage that has several.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from go_opt.solver.problem.problem import TRIANGLE_OFF
 from go_opt.solver.problem.user_constraints import UserConstraint
 from go_opt.solver.verify.rule_check import RULE_NAMES
 
-MOST_MOVES: Final = 256  # of a neighbourhood
+MOST_MOVES: Final = 256  # tried per neighbourhood
 
 
 @dataclass(frozen=True)
@@ -38,25 +38,25 @@ class Cost:
 
     interval_s: float
     bottleneck: str
-    bottleneck_bytes: int  # that a link carries; 0 of a chip
+    bottleneck_bytes: int  # bytes that the link carries; 0 if a chip binds
 
 
 @dataclass(frozen=True)
 class Move:
-    """An op on another chip, or in another replicated stage."""
+    """The move of an op to another chip or replicated stage."""
 
-    chip: int  # the first of the stage
-    replicas: int  # chips of the stage
-    ops_along: int  # that must move too, beside those of its own kernel
-    blocker: Place | None  # the one of them that is most in the way; None where none must
-    reads_blocker: bool  # whether the op reads ``blocker``, rather than the other way round
-    relays: int  # copies on chips that the plan then has
-    forbidden: str  # the rule that the plan then breaks, one sentence; empty where it is legal
-    cost: Cost  # of the plan then, also where it is forbidden
+    chip: int  # first chip of the destination stage
+    replicas: int  # number of chips of that stage
+    ops_along: int  # ops outside its own kernel that must move too
+    blocker: Place | None  # the neighbour that restricts the move most; None if no other op must move
+    reads_blocker: bool  # True: the op reads ``blocker``; False: ``blocker`` reads the op
+    relays: int  # number of relay copies in the changed plan
+    forbidden: str  # one sentence: the rule that the changed plan breaks; empty if it is legal
+    cost: Cost  # of the changed plan, even if it is forbidden
 
 
 def plan_cost(graph: Graph, target: Target, plan: Plan) -> tuple[Cost, str]:
-    """What a plan costs, and why it does not fit its memory; empty where it does."""
+    """The cost of a plan, and the reason why it exceeds memory (empty if it fits)."""
     placed = plan_tables(graph, target, plan)
     tables, terms = placed.tables, placed.evaluate()
     binding = int(terms.bottleneck[0])
@@ -69,27 +69,27 @@ def plan_cost(graph: Graph, target: Target, plan: Plan) -> tuple[Cost, str]:
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """The moves by one step of the kernels that make up the binding terms."""
+    """The moves of the binding terms' kernels to neighbouring stages."""
 
     tried: int
     legal: int
-    best_op: str  # that the best of the legal ones moves; empty where none is legal
+    best_op: str  # the op of the best legal move; empty if no move is legal
     best: Move | None
 
 
 class _Edge(NamedTuple):
-    blocker: int  # the op at its other end
-    op_reads: bool  # whether the op at hand reads it
+    blocker: int  # the op at the other end
+    op_reads: bool  # whether the moved op reads ``blocker``
 
 
 class Mover:
-    """Moves ops of one plan, everything else staying where it is."""
+    """Moves single ops of a plan; ops outside the closure stay in place."""
 
     def __init__(
         self, graph: Graph, target: Target, plan: Plan, constraints: Sequence[UserConstraint] = ()
     ) -> None:
         self.graph, self.target, self.plan, self._constraints = graph, target, plan, constraints
-        # Relays keep the triangle rule.
+        # The triangle rule is off, because relays satisfy it.
         problem: PlacementProblem = placement_problem(graph, target, plan.fusion_group)
         self.stages = _with_free_chips(stages_of(plan.placement, plan.replication), target.num_chips)
         self._problem = problem._replace(
@@ -101,9 +101,9 @@ class Mover:
         self._unit_stage[problem.unit_of_op] = self.stages.number(plan.placement)
 
     def move(self, op: int, stage: int) -> Move:
-        """The plan with the kernel of ``op`` in ``stage`` of ``stages``, and with it what must follow.
+        """The plan with the kernel of ``op`` and its closure moved to ``stage``, an index into ``stages``.
 
-        Without replication stages are chips, by their numbers.
+        Without replication, stage numbers are chip numbers.
         """
         problem = self._problem
         unit = int(problem.unit_of_op[op])
@@ -125,7 +125,7 @@ class Mover:
         )
 
     def around(self, ops: Iterable[int]) -> Neighbourhood:
-        """Every move of the kernels of ``ops`` to a neighbouring stage."""
+        """Try the moves of the kernels of ``ops`` to neighbouring stages, at most ``MOST_MOVES``."""
         tried, legal = 0, []
         units = dict.fromkeys(int(self._problem.unit_of_op[op]) for op in ops)
         first_op = {unit: op for op, unit in reversed(list(enumerate(self._problem.unit_of_op.tolist())))}
@@ -139,13 +139,13 @@ class Mover:
         return Neighbourhood(tried, len(legal), op, best)
 
     def beside(self, op: int) -> list[int]:
-        """The stages next to that of ``op``; all others where chips have no order."""
+        """The stages next to that of ``op``, or all other stages if dataflow may be cyclic."""
         own, last = int(self._unit_stage[self._problem.unit_of_op[op]]), self._problem.num_chips - 1
         stages = (own - 1, own + 1) if self._problem.acyclic else range(last + 1)
         return [stage for stage in stages if stage != own and 0 <= stage <= last]
 
     def _forbidden(self, plan: Plan, unit_stage: IntArray) -> str:
-        """The first rule that a plan breaks, one sentence; its relays keep the triangle rule."""
+        """One sentence about the first rule that a plan breaks; relays already satisfy the triangle rule."""
         rule = RULE_NAMES[broken_rules(self._problem, unit_stage[None])[0]]
         if rule == "no_skip":
             empty = np.setdiff1d(np.arange(self._problem.num_chips), unit_stage)[0]
@@ -175,7 +175,7 @@ class Mover:
         return moved
 
     def _tightest_edge(self, unit: int, stage: int) -> _Edge:
-        """Of the edges that stretch when ``unit`` moves to ``stage``, the one that allows least."""
+        """The most restrictive of the edges that stretch when ``unit`` moves to ``stage``."""
         unit_of_op, graph = self._problem.unit_of_op, self.graph
         is_up = stage > self._unit_stage[unit]
         ends = (graph.edge_src, graph.edge_dst) if is_up else (graph.edge_dst, graph.edge_src)
@@ -185,7 +185,7 @@ class Mover:
         return _Edge(int(beyond[np.argmin(there) if is_up else np.argmax(there)]), op_reads=not is_up)
 
     def _plan(self, stage_of_op: IntArray) -> Plan:
-        """The plan on another placement, with the relays that its triangle rule needs."""
+        """The plan with another placement, and the relays that the triangle rule then requires."""
         first_chip, size = self.stages
         placement = first_chip[stage_of_op]
         clones = _useful_clones(self.graph, placement, self.plan.clones)
@@ -209,16 +209,16 @@ class Mover:
 
 
 def _with_free_chips(stages: Stages, num_chips: int) -> Stages:
-    """Chips behind the last stage, each a stage of its own."""
+    """The stages, plus one single-chip stage for each chip after the last one."""
     free = np.ones(num_chips - int(stages.size.sum()), dtype=np.int32)
     return stages_of_sizes(np.concatenate([stages.size, free]))
 
 
 def _useful_clones(graph: Graph, placement: IntArray, clones: tuple[Clone, ...]) -> tuple[Clone, ...]:
-    """The clones that something on their chip reads, beside no original."""
+    """The clones that an op on their chip reads and whose original is on another chip."""
     ptr, reader = graph.successors
     chips_of: dict[int, set[int]] = {}
-    # From the last op back, so that clones read by clones are judged after those.
+    # From the last op back: a clone that another clone reads is judged after its reader.
     for clone in sorted(clones, key=lambda clone: -graph.op_index[clone.op]):
         op = graph.op_index[clone.op]
         readers = reader[ptr[op] : ptr[op + 1]].tolist()
@@ -230,23 +230,23 @@ def _useful_clones(graph: Graph, placement: IntArray, clones: tuple[Clone, ...])
 
 @dataclass(frozen=True)
 class Resize:
-    """A stage with one more chip."""
+    """One more chip for a stage."""
 
-    chip: int  # the first of the stage
-    giver: int | None  # first chip of the stage that has one fewer then; None: a free chip
-    cost: Cost  # of the plan then
+    chip: int  # first chip of the stage
+    giver: int | None  # first chip of the stage that loses a chip; None: a free chip is used
+    cost: Cost  # of the changed plan
 
 
 def best_resize(
     graph: Graph, target: Target, plan: Plan, chip: int, constraints: Sequence[UserConstraint] = ()
 ) -> Resize | None:
-    """The best legal way to one more chip for the stage that starts at ``chip``; None where there is none.
+    """The best legal way to give one more chip to the stage that starts at ``chip``; None if there is none.
 
     Args:
-      plan: a valid one; ops keep their kernels and their places among the stages.
+      plan: a valid plan; its ops keep their kernels and stages.
     """
     if not (plan.placement == chip).any():
-        return None  # results only pass it
+        return None  # the chip only forwards results
     stages = stages_of(plan.placement, plan.replication)
     stage = int(np.searchsorted(stages.first_chip, chip))
     tried = []
@@ -262,7 +262,7 @@ def best_resize(
 
 
 def _sizes(stages: Stages, stage: int, num_chips: int) -> Iterator[tuple[int | None, np.ndarray]]:
-    """Who gives a chip, and the chips of every stage then."""
+    """Each stage that can give a chip (None: a free chip), and the resulting sizes of all stages."""
     grown = stages.size.copy()
     grown[stage] += 1
     if grown.sum() <= num_chips:
@@ -276,7 +276,7 @@ def _sizes(stages: Stages, stage: int, num_chips: int) -> Iterator[tuple[int | N
 
 
 def _resized(plan: Plan, before: Stages, after: Stages) -> Plan:
-    """The plan with its stages on other chips."""
+    """The plan with its stages resized from ``before`` to ``after``."""
     chip_of = dict(zip(before.first_chip.tolist(), after.first_chip.tolist(), strict=True))
     stage_of_op = before.number(plan.placement)
     return replace(

@@ -1,4 +1,4 @@
-"""Why an op is where it is: what it costs, whom it is tied to, and every other chip in turn."""
+"""Explains the placement of an op: its cost, its neighbours, and the cost of every other chip."""
 
 from __future__ import annotations
 
@@ -27,51 +27,51 @@ from go_opt.solver.verify.verifier import rules_broken
 
 @dataclass(frozen=True)
 class Read:
-    """A tensor an op reads, and from where."""
+    """A tensor that an op reads, and its origin."""
 
     tensor: str
     kind: str  # "activation", "input", "weight", "streamed weight"
-    size_bytes: int  # that the op touches
-    source: Place | None  # the op that computes it, or its clone; None: it is the host's
-    relayed_on: tuple[int, ...]  # chips that copy it on the way, the first of each stage
-    is_in_kernel: bool  # it never leaves the kernel, and costs no traffic
+    size_bytes: int  # bytes that the op touches
+    source: Place | None  # the op or clone that computes it; None: it comes from the host
+    relayed_on: tuple[int, ...]  # first chips of the stages that relay it
+    is_in_kernel: bool  # the same kernel computes it, so this read costs no traffic
 
 
 @dataclass(frozen=True)
 class Written:
-    """A tensor an op writes, and who reads it."""
+    """A tensor that an op writes, and its readers."""
 
     tensor: str
     size_bytes: int
     readers: tuple[Place, ...]
-    is_output: bool  # it goes to the host
+    is_output: bool  # it is sent to the host
 
 
 @dataclass(frozen=True)
 class OpExplanation:
-    """Everything that is told of one op."""
+    """The explanation of one op."""
 
-    violations: tuple[Violation, ...]  # rules the plan breaks; moves are told of legal plans only
+    violations: tuple[Violation, ...]  # rules that the plan breaks; if any, there are no moves
     op: str
     op_type: str
     op_class: str
     dtype: str
     flops: float
-    chip: int  # the first of its stage
-    replicas: int  # chips of its stage, which take turns at the inferences
-    clones: tuple[int, ...]  # chips that compute it once more, the first of each stage
-    provenance: str  # what placed it
+    chip: int  # first chip of its stage
+    replicas: int  # number of chips of its stage, which run the inferences in turn
+    clones: tuple[int, ...]  # first chips of the stages that compute it again
+    provenance: str  # origin of its placement
     kernel: KernelPart
-    place_on_chip: int  # of its kernel among those of the chip, from 1
+    place_on_chip: int  # position of its kernel among those of the chip, from 1
     kernels_on_chip: int
-    chip_busy_s: float  # with an inference, each chip of the stage with one of its own
-    cost: Cost  # of the plan as it is
-    relays: int  # copies on chips that the plan has
-    reads: tuple[Read, ...]  # most bytes first
+    chip_busy_s: float  # busy time of one chip of the stage per inference that it runs
+    cost: Cost  # of the unchanged plan
+    relays: int  # number of relay copies in the plan
+    reads: tuple[Read, ...]  # largest first
     writes: tuple[Written, ...]
-    free_chips: tuple[int, ...]  # that it can run on while all other kernels stay, the first of each stage
+    free_chips: tuple[int, ...]  # first chips of stages where it can run if all other kernels stay
     moves: tuple[Move, ...]  # one for every other stage
-    alone: KernelSlack | None = None  # its kernel in one inference alone, where the makespan is the objective
+    alone: KernelSlack | None = None  # its kernel in a single inference, if the objective is latency
 
 
 def explain_op(
@@ -83,15 +83,15 @@ def explain_op(
     objective: Objective = "throughput",
     constraints: Sequence[UserConstraint] = (),
 ) -> OpExplanation:
-    """Explain where ``op`` is, and what any other chip, or replicated stage, would cost.
+    """Explain the placement of ``op``, and the cost of moving it to any other chip or replicated stage.
 
     Args:
-      objective: ``latency`` adds when its kernel runs in one inference alone, and its slack.
-      constraints: of the user, which moves must keep.
+      objective: ``latency`` adds the start and slack of its kernel in a single inference.
+      constraints: the user's constraints, which moves must satisfy.
 
     Raises:
-      PlanError: the plan was made for another graph or target, or is no plan for them at all.
-      InvalidInputError: there is no such op; the message has the nearest names.
+      PlanError: the plan was made for another graph or target, or its arrays do not fit them.
+      InvalidInputError: there is no such op; the message suggests similar names.
     """
     violations = tuple(rules_broken(graph, target, plan, constraints))
     i = graph.op_index.get(op)

@@ -1,6 +1,6 @@
-"""The terms of the interval taken apart: kernels of chips, tensors of links and of the host.
+"""Breaks the terms of the interval down: chips into kernels, links and the host into tensors.
 
-A replicated stage goes by its first chip: each of its chips does the same, for its own inferences.
+A replicated stage is identified by its first chip; all its chips run the same kernels in turn.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Role = Literal["activation", "input", "output", "weight"]
 
 @dataclass(frozen=True)
 class KernelPart:
-    """A kernel of one inference: ``max(compute_s, sram_s) + overhead_s``, or what was measured."""
+    """One run of a kernel, of ``max(compute_s, sram_s) + overhead_s + measured_s`` seconds."""
 
     ops: tuple[str, ...]  # in execution order
     chip: int
     seconds: float
-    bound_by: BoundBy  # the largest of its parts
+    bound_by: BoundBy  # the largest part of its time
     compute_s: float
     sram_s: float
     overhead_s: float
@@ -44,8 +44,8 @@ class Place:
     """An op and the chip it runs on."""
 
     op: str
-    chip: int  # the first of its stage
-    replicas: int = 1  # chips of its stage
+    chip: int  # first chip of its stage
+    replicas: int = 1  # number of chips of its stage
 
 
 @dataclass(frozen=True)
@@ -54,27 +54,27 @@ class TensorPart:
 
     tensor: str
     role: Role
-    link: str  # as ``Target.link_names`` has it
+    link: str  # a name in ``Target.link_names``
     size_bytes: int
     seconds: float  # mean over all inferences
     source: Place | None  # its producer; None: the host
-    readers: tuple[Place, ...]  # those it reaches this way, copies on the way left out
-    share: float = 1.0  # of all inferences that take this way; fewer inside a replicated stage
+    readers: tuple[Place, ...]  # the readers reached over this link, without relay copies
+    share: float = 1.0  # share of inferences that use this link; below 1 near replicated stages
 
 
 @dataclass(frozen=True)
 class Term:
-    """One term of the interval: what keeps a chip, a link or the host's link busy."""
+    """One term of the interval: the busy time of a chip, a link or the host's link."""
 
-    name: str  # as ``Metrics.bottleneck`` has it
+    name: str  # in the form of ``Metrics.bottleneck``
     seconds: float
-    kernels: tuple[KernelPart, ...]  # the longest first
-    tensors: tuple[TensorPart, ...]  # the longest first
-    replicas: int = 1  # chips that take turns at the kernels: each spends a part of their seconds
+    kernels: tuple[KernelPart, ...]  # longest first
+    tensors: tuple[TensorPart, ...]  # longest first
+    replicas: int = 1  # chips that run the kernels in turn; each runs one inference in ``replicas``
 
     @property
     def size_bytes(self) -> int:
-        """Of all tensors, in the mean over all inferences."""
+        """Bytes of all tensors, as a mean over all inferences."""
         return round(sum(part.size_bytes * part.share for part in self.tensors))
 
 
@@ -82,15 +82,15 @@ class Terms:
     """All terms of a plan, by chip and by link."""
 
     def __init__(self, target: Target, loads: Loads, metrics: Metrics, names: Mapping[str, str]) -> None:
-        """``names`` of copies of tensors are those of what they copy."""
+        """``names`` maps the names of copied tensors to those of their originals."""
         self.target, self.loads, self.metrics, self._names = target, loads, metrics, names
 
     def total_s(self) -> FloatArray:
-        """[D + L] each term's seconds: chips, then links, host in and host out.
+        """[D + L] seconds of each term: chips, then links, host in and host out.
 
-        Where transfers and compute do not overlap, a chip's term holds its transfers and
-        links have no term of their own: those are zero. Where they do, the chips of a
-        replicated stage are alike, and one term.
+        Without overlap, a chip's term includes its transfers and link terms are zero.
+        With overlap, all chips of a replicated stage have equal loads and share the term of the
+        first chip.
         """
         if self.loads.tables.overlap:
             is_alike = self.loads.first_chip != np.arange(self.target.num_chips)
@@ -102,7 +102,7 @@ class Terms:
         return np.concatenate([chip_s, np.zeros(len(self.metrics.link_s))])
 
     def term(self, index: int) -> Term:
-        """The term of a chip, or at ``D + link`` of a link, taken apart."""
+        """The term at ``index``, broken down: a chip, or a link at ``D + link``."""
         name = self.target.bottleneck_name(index)
         if index >= self.target.num_chips:
             parts = self.link(index - self.target.num_chips)
@@ -113,24 +113,24 @@ class Terms:
         return Term(name, seconds, kernels, tensors, self.replicas(index))
 
     def replicas(self, chip: int) -> int:
-        """The chips that do what ``chip`` does, itself included."""
+        """The number of chips of the stage of ``chip``."""
         return int(self.loads.stage_size[self.loads.first_chip[chip]])
 
     def is_inside(self, index: int) -> bool:
-        """Whether a term is of a link between two chips of one replicated stage."""
+        """Whether a term belongs to a ring link between two chips of one replicated stage."""
         link = index - self.target.num_chips
         if not 0 <= link < self.target.num_chips - 1 or not self.loads.tables.is_ring:
             return False
         return bool(self.loads.first_chip[link] == self.loads.first_chip[link + 1])
 
     def kernels(self, chip: int) -> tuple[KernelPart, ...]:
-        """The kernels of a chip, the longest first."""
+        """The kernels of a chip, longest first."""
         here = np.flatnonzero(self.loads.kernel_chip == self.loads.first_chip[chip])
         longest = here[np.argsort(-self.loads.kernel_s[here], kind="stable")]
         return tuple(self.kernel(int(kernel)) for kernel in longest)
 
     def kernel(self, kernel: int) -> KernelPart:
-        """One kernel, and what binds it."""
+        """One kernel, with the parts of its time."""
         loads = self.loads
         ptr, members = loads.members
         ops = members[ptr[kernel] : ptr[kernel + 1]]
@@ -152,9 +152,9 @@ class Terms:
         )
 
     def streamed(self, chip: int) -> tuple[TensorPart, ...]:
-        """The weights that stream to a chip for one of its inferences, most bytes first.
+        """The weights that stream to a chip for one of its inferences, largest first.
 
-        What the chips of a stage forward crosses the host's link for one in so many inferences.
+        A weight that the stage's chips forward crosses the host's link once per ``replicas`` inferences.
         """
         chip = int(self.loads.first_chip[chip])
         weights, forwarded = streamed_weights(self.loads, chip, self.metrics)
@@ -165,7 +165,7 @@ class Terms:
         return tuple(sorted(parts, key=lambda part: -part.size_bytes))
 
     def link(self, link: int) -> tuple[TensorPart, ...]:
-        """What loads a link, host in and host out included, most bytes first."""
+        """The tensors that cross a link, including host in and host out, largest first."""
         loads = self.loads
         if link < len(loads.tables.link_s_per_byte):
             crossing = zip(*loads.on_link(link), strict=True)
@@ -193,12 +193,12 @@ class Terms:
         ]
 
     def streaming(self) -> list[int]:
-        """The chips that weights stream to, the first of each stage."""
+        """The first chips of the stages that stream weights."""
         is_first = self.loads.first_chip == np.arange(self.target.num_chips)
         return [int(chip) for chip in np.flatnonzero(is_first & (self.metrics.stream_bytes > 0))]
 
     def _transfers(self, chip: int) -> tuple[TensorPart, ...]:
-        """What a chip that pays for transfers sends, gets and passes on, each link for itself."""
+        """The tensors that a chip sends, receives and passes on, per link, if it spends time on transfers."""
         loads, tables = self.loads, self.loads.tables
         first, replicas = loads.first_chip[chip], self.replicas(chip)
         if not tables.pays_transfers[tables.chip_kind[chip]]:
@@ -245,7 +245,7 @@ class Terms:
         return TensorPart(self.tensor_name(k), "output", "host out", size, seconds, self.source(k), ())
 
     def final_readers(self, op: int) -> Iterator[Place]:
-        """The reader itself, or where it only copies, the readers of the copy."""
+        """The reader itself, or the final readers of the copy if the reader is a relay."""
         if self.loads.graph.op_types[op] != COPY_TYPE:
             yield self._place(op)
             return
@@ -255,20 +255,20 @@ class Terms:
                 yield from self.final_readers(reader)
 
     def tensor_name(self, k: int) -> str:
-        """The name of a tensor; of a copy or of what a clone writes, that of the original."""
+        """The name of a tensor; outputs of relays and clones get the name of the original."""
         name = self.loads.graph.tensor_names[k]
         return self._names.get(name, name)
 
     def source(self, k: int) -> Place:
-        """The op that produces a tensor, not those that copy it."""
+        """The op that computes a tensor, skipping relays."""
         return self._place(self._way(k)[-1])
 
     def copied_on(self, k: int) -> tuple[int, ...]:
-        """The first chips of the stages that copy a tensor on its way here, the first first."""
+        """The first chips of the stages that relay a tensor, in the order of the transfers."""
         return tuple(int(self.loads.op_chip[op]) for op in reversed(self._way(k)[:-1]))
 
     def _way(self, k: int) -> list[int]:
-        """The ops that copied a tensor, the last first, and the one that computed it."""
+        """The relays of a tensor from last to first, then the op that computes it."""
         graph = self.loads.graph
         read_ptr, reads = graph.op_reads
         way = [int(graph.tensor_producer[k])]
@@ -277,7 +277,7 @@ class Terms:
         return way
 
     def place(self, name: str) -> Place:
-        """Where an op, a relay or a clone runs."""
+        """The place of an op, relay or clone."""
         return self._place(self.loads.graph.op_index[name])
 
     def _place(self, op: int) -> Place:
@@ -286,7 +286,7 @@ class Terms:
 
 
 def original_names(graph: Graph, plan: Plan) -> dict[str, str]:
-    """Of the tensors that relays and clones of ``plan`` write, the ones they stand for."""
+    """The original of each tensor that a relay or clone of ``plan`` writes, by name."""
     names = {relay_name(relay.tensor, chip): relay.tensor for relay in plan.relays for chip in relay.chips}
     out_ptr, outputs = graph.op_outputs
     for clone in plan.clones:

@@ -1,4 +1,4 @@
-"""The parts of a plan's explanation: how full its chips and links are, and what its copies are for."""
+"""Parts of a plan's explanation: the use of chips and links, and the purpose of copies and splits."""
 
 from __future__ import annotations
 
@@ -18,79 +18,79 @@ from go_opt.model.plan import Plan
 
 @dataclass(frozen=True)
 class ChipUse:
-    """How full each chip of a stage is. The four kinds of time add up to ``busy_s``."""
+    """The use of each chip of a stage. The four kinds of time add up to ``busy_s``."""
 
-    chip: int  # the first of the stage
-    replicas: int  # chips of the stage
-    ops: int  # of the graph; clones and relays apart
-    kernels: int  # with clones and relays
-    busy_s: float  # in the mean over all inferences, of which each chip runs one in ``replicas``
-    compute_s: float  # of kernels that compute binds
-    sram_s: float  # of kernels that traffic with SRAM binds
-    overhead_s: float  # of starting kernels
+    chip: int  # first chip of the stage
+    replicas: int  # number of chips of the stage
+    ops: int  # ops of the graph, without clones and relays
+    kernels: int  # including clones and relays
+    busy_s: float  # mean over all inferences; each chip runs one in ``replicas``
+    compute_s: float  # of compute-bound kernels
+    sram_s: float  # of kernels bound by SRAM traffic
+    overhead_s: float  # of kernel launches
     measured_s: float
     dearest: KernelPart
     weight_bytes: int  # resident
     peak_bytes: int  # of activations
-    stream_bytes: int  # of weights, each inference on the chip
+    stream_bytes: int  # of streamed weights, per inference on the chip
     sram_bytes: int
 
     @property
     def memory_share(self) -> float:
-        """Of its memory that weights and, at their peak, activations fill; what streams takes none."""
+        """The share of memory that resident weights and peak activations fill."""
         return (self.weight_bytes + self.peak_bytes) / self.sram_bytes
 
 
 @dataclass(frozen=True)
 class LinkUse:
-    """How full a link is, and what it carries."""
+    """The use of a link, and the tensors it carries."""
 
     name: str
     seconds: float
     size_bytes: int
     tensors: int
     largest: TensorPart
-    among: int = 1  # links inside a replicated stage, of which this is the fullest
+    among: int = 1  # number of links inside the replicated stage, of which this is the busiest
 
 
 @dataclass(frozen=True)
 class RelayUse:
-    """A tensor forwarded by copies: the reader it is for, and what the copies cost."""
+    """A relayed tensor: its farthest reader, and the cost of its copies."""
 
     tensor: str
     source: Place
-    chips: tuple[int, ...]  # that copy it, the first of each stage
-    farthest: Place  # reader
+    chips: tuple[int, ...]  # first chips of the stages that copy it
+    farthest: Place  # the reader on the last chip
     size_bytes: int
-    seconds: float  # of all copies, each on its chip
+    seconds: float  # sum over all copies
 
 
 @dataclass(frozen=True)
 class CloneUse:
-    """An op computed once more, and the tensors that its chip need not be sent for it."""
+    """A clone: the op, its cost, and the readers on its chip."""
 
     op: str
     chip: int
     original_chip: int
     seconds: float
-    weight_bytes: int  # held once more
+    weight_bytes: int  # of its copies of weights
     read_by: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class SplitUse:
-    """An op that is computed in parts, with what did not fit as a whole."""
+    """A split op, with the memory figures that explain the split."""
 
     op: str
     kind: str
     parts: int
     joined: bool
     weight_bytes: int  # of all parts
-    sram_bytes: int  # of the largest chip
+    sram_bytes: int  # of the chip with the most memory
 
 
 def split_uses(graph: Graph, target: Target, plan: Plan) -> tuple[SplitUse, ...]:
-    """The heaviest first; ``graph`` is the one with the parts."""
+    """The splits of a plan, heaviest first; ``graph`` is the graph with the parts."""
     tables = cost_tables(graph, target)
     found = []
     for split in plan.splits:
@@ -125,7 +125,7 @@ def chip_use(target: Target, plan: Plan, terms: Terms, chip: int) -> ChipUse:
 
 
 def link_uses(terms: Terms) -> Iterator[LinkUse]:
-    """Every link in use, of those inside a replicated stage the fullest."""
+    """All links in use; of the links inside a replicated stage, only the busiest."""
     link_s, num_chips = terms.metrics.link_s, terms.target.num_chips
     first_chip = terms.loads.first_chip
 

@@ -1,4 +1,4 @@
-"""What a plan would cost on a slightly better package, by costing it, or listing its kernels, again there."""
+"""Costs a plan again on a slightly better package, or list-schedules its kernels with one more chip."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from go_opt.model.plan import Plan
 from go_opt.result import Objective
 from go_opt.solver import list_scheduling, upward_ranks
 
-FASTER: Final = 1.1  # ten percent
+FASTER: Final = 1.1  # 10 % faster
 _MORE_BYTES: Final = 4_000_000
 
 
 @dataclass(frozen=True)
 class WhatIf:
-    """One change of the package: what the same plan costs then, and what binds its interval."""
+    """One change of the package, the cost of the same plan there, and its bottleneck."""
 
     change: str
     interval_s: float
@@ -37,14 +37,14 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class OneMoreChip:
-    """Makespans of a plan's kernels scheduled anew by list scheduling; infinite where they do not fit."""
+    """Makespans of a list schedule of the plan's kernels; infinite if they exceed memory."""
 
-    makespan_s: float  # with one more chip, linked to the others as they are to each other
-    makespan_without_s: float  # on the chips there are
+    makespan_s: float  # with one more chip, linked like the others
+    makespan_without_s: float  # on the existing chips
 
 
 def one_more_chip(graph: Graph, target: Target, plan: Plan) -> OneMoreChip | None:
-    """What one more chip is worth; None where static constraints hold, or chips or links are not alike."""
+    """The effect of one more chip; None if the target has static constraints, or unequal chips or links."""
     topology, rules, kind = target.topology, target.constraints, target.kinds[0]
     rates = np.unique([topology.rate_bytes_per_s, topology.latency_s], axis=1).T.tolist()
     are_alike = len(target.kinds) == len(rates) == 1 and topology.kind in ("all_to_all", "host_star")
@@ -57,7 +57,7 @@ def one_more_chip(graph: Graph, target: Target, plan: Plan) -> OneMoreChip | Non
 
 
 def _listed_s(graph: Graph, target: Target, plan: Plan) -> float:
-    """Makespan of the plan's kernels by list scheduling along upward ranks."""
+    """Makespan of a list schedule of the plan's kernels by upward rank."""
     tables = cost_tables(graph, target)
     rank = upward_ranks(tables, plan.order, number_kernels(plan.order, plan.fusion_group), 1.0)
     rows = [row[None] for row in list_scheduling(tables, plan.order, plan.fusion_group, rank)]
@@ -72,10 +72,10 @@ def what_ifs(
     binding: Sequence[int],
     objective: Objective = "throughput",
 ) -> tuple[WhatIf, ...]:
-    """Every change that helps the objective, the most helpful first; ``binding`` are the terms at fault.
+    """The changes that improve the objective, best first; ``binding`` are indices of the binding terms.
 
-    The plan stays as it is: another plan may make more of the change, never less. Where the plan
-    waits for streamed weights, changes after which some stream still have no closed form: of these
+    The plan stays the same, so a new search could gain more, never less. If the plan waits for
+    streamed weights, changes that leave weights streaming have no closed form. Of these,
     only more memory is tried, in the simulator.
     """
 
@@ -95,7 +95,7 @@ def what_ifs(
             target.bottleneck_name(int(terms.bottleneck[0])),
             plan_makespan_s(better, terms),
         )
-        # Changes of one kind grow from one to the next: those that add nothing are left out.
+        # Successive changes of one kind get larger; one that gains nothing more is left out.
         is_more = not found or (reached_s(what_if), what_if.bottleneck) != (
             reached_s(found[-1]),
             found[-1].bottleneck,
@@ -137,7 +137,7 @@ def _changes(
     yield "10 % more SRAM bandwidth", tables._replace(sram_s_per_byte=tables.sram_s_per_byte / FASTER)
     yield "half the overhead per kernel", tables._replace(kernel_overhead_s=tables.kernel_overhead_s / 2.0)
     if metrics.stream_bytes.any():
-        # Peak and all weights together are more than any chip needs at once.
+        # No chip needs more memory than its peak activations plus all weights.
         weights = int(tables.tensor_bytes[tables.weight_by_size].sum())
         roomy = np.maximum(tables.sram_bytes, metrics.peak_bytes + weights)
         yield "memory for all weights, so that none stream", tables._replace(sram_bytes=roomy)

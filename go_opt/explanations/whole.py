@@ -1,4 +1,4 @@
-"""Why a plan costs what it costs: what binds, what comes next, what would help."""
+"""Explains the cost of a plan: the binding terms, the next largest ones, and useful changes."""
 
 from __future__ import annotations
 
@@ -36,59 +36,59 @@ from go_opt.solver import Bound, Violation
 from go_opt.solver.problem.user_constraints import UserConstraint
 from go_opt.solver.verify.verifier import rules_broken
 
-EQUAL: Final = 1e-9  # terms that differ by less, relatively, bind together
+EQUAL: Final = 1e-9  # relative difference below which terms bind together
 
 
 @dataclass(frozen=True)
 class PlanExplanation:
-    """Everything that is told of a plan as a whole. Times are of one inference in steady state."""
+    """The explanation of a whole plan. Times are per inference in steady state."""
 
     graph: str
     target: str
-    overlap: bool  # whether transfers run beside compute
+    overlap: bool  # whether transfers overlap with compute
     num_ops: int
     num_kernels: int
     num_chips: int
-    may_replicate: bool  # whether the target can run stages on several chips in turn
+    may_replicate: bool  # whether the target can have replicated stages
     chips_used: int
     metrics: Metrics
-    violations: tuple[Violation, ...]  # rules the plan breaks; empty where it is valid
-    bound: Bound | None  # no plan's interval is below it
-    binding: tuple[Term, ...]  # the largest; several where they are equal
-    next_terms: tuple[tuple[str, float], ...]  # the others, the largest first
+    violations: tuple[Violation, ...]  # rules that the plan breaks; empty if it is valid
+    bound: Bound | None  # lower bound of the objective over all plans
+    binding: tuple[Term, ...]  # the largest term; several if they are equal
+    next_terms: tuple[tuple[str, float], ...]  # the other terms, largest first
     what_ifs: tuple[WhatIf, ...]
-    moves: Neighbourhood | None  # of the kernels that bind; None where the plan breaks a rule or waits
-    resize: Resize | None  # the best way to another chip for the stage that binds
-    chips: tuple[ChipUse, ...]  # in use, one for each stage
-    links: tuple[LinkUse, ...]  # in use, host in and out included
-    fullest: PeakMemory  # of the chip whose weights and activations fill most of its memory
-    streamed: tuple[tuple[int, tuple[TensorPart, ...]], ...]  # of each stage that streams weights
+    moves: Neighbourhood | None  # of binding kernels; None for latency, or if the plan is invalid or waits
+    resize: Resize | None  # the best way to add a chip to the binding stage
+    chips: tuple[ChipUse, ...]  # one for each stage in use
+    links: tuple[LinkUse, ...]  # links in use, including host in and host out
+    fullest: PeakMemory  # of the chip with the largest share of its memory in use
+    streamed: tuple[tuple[int, tuple[TensorPart, ...]], ...]  # first chip and weights of streaming stages
     relays: tuple[RelayUse, ...]
     clones: tuple[CloneUse, ...]
     splits: tuple[SplitUse, ...]
-    provenance: tuple[tuple[str, int], ...]  # where decisions came from, and of how many ops
-    objective: Objective = "throughput"  # of which bound, what-ifs and loads are told
-    path: CriticalPath | None = None  # of the makespan, where that is the objective of a valid plan
-    one_more_chip: OneMoreChip | None = None  # likewise, where the user has no constraints
+    provenance: tuple[tuple[str, int], ...]  # origin of decisions, and its number of ops
+    objective: Objective = "throughput"  # which bound, what-ifs and loads refer to
+    path: CriticalPath | None = None  # of a valid plan whose objective is latency
+    one_more_chip: OneMoreChip | None = None  # like ``path``, if the user has no constraints
 
     @property
     def reached_s(self) -> float:
-        """The objective of the plan."""
+        """The plan's value of the objective."""
         return objective_s(self.metrics, self.objective)
 
     def busy_s(self, use: ChipUse) -> float:
-        """Seconds that a stage computes in what the objective is about: an interval, or one inference."""
+        """Seconds that a stage computes per interval, or per inference if the objective is latency."""
         return use.busy_s * (use.replicas if self.objective == "latency" else 1)
 
     @property
     def is_bound_of_single_chips(self) -> bool:
-        """Whether ``bound`` holds for plans with one chip per stage alone, though others are possible."""
+        """Whether ``bound`` holds only without replicated stages, although the target allows them."""
         is_replicated = any(use.replicas > 1 for use in self.chips)
         return self.may_replicate and self.objective == "throughput" and not is_replicated
 
     @property
     def idle_share(self) -> float:
-        """Of the time of all chips of the package."""
+        """The idle share of the time of all chips of the package."""
         if self.reached_s == 0:
             return 0.0
         return 1.0 - float(self.metrics.compute_s.sum()) / (self.num_chips * self.reached_s)
@@ -107,11 +107,11 @@ def explain_plan(
 
     Args:
       objective: ``latency`` explains the makespan, and does not try moves.
-      bound: of the problem that ``plan`` answers, where one is known.
-      constraints: of the user, which the plan must keep.
+      bound: a lower bound of the problem that ``plan`` solves, if known.
+      constraints: the user's constraints, which the plan must satisfy.
 
     Raises:
-      PlanError: the plan was made for another graph or target, or is no plan for them at all.
+      PlanError: the plan was made for another graph or target, or its arrays do not fit them.
     """
     violations = tuple(rules_broken(graph, target, plan, constraints))
     expanded, placed = expand_plan(graph, target, plan)
@@ -127,9 +127,9 @@ def explain_plan(
     chips = tuple(chip_use(target, plan, terms, int(d)) for d in np.unique(loads.kernel_chip))
     fullest = max(chips, key=lambda use: use.memory_share)
     at_fault = next((i for i in binding if i < target.num_chips), None)
-    # Of an illegal plan there may not even be a graph of kernels to move.
+    # An illegal plan may not even have a valid kernel graph.
     runs_alone = objective == "latency" and not violations
-    # Nor is there a closed form of how long a moved plan would wait for its weights.
+    # The time that a changed plan waits for streamed weights has no closed form.
     can_move = objective == "throughput" and not violations and not metrics.waits
     mover = Mover(graph, target, plan, constraints) if can_move else None
     return PlanExplanation(
@@ -170,7 +170,7 @@ def explain_plan(
 
 
 def _ops(graph: Graph, terms: tuple[Term, ...]) -> list[int]:
-    """The ops of the graph that make up terms: of their kernels, and at the ends of their tensors."""
+    """The ops of the terms: one per kernel, and the producers and readers of the tensors."""
     names = [kernel.ops[0] for term in terms for kernel in term.kernels]
     for part in (part for term in terms for part in term.tensors):
         names += [place.op for place in (part.source, *part.readers) if place is not None]

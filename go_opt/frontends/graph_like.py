@@ -1,4 +1,4 @@
-"""What the doors take for a graph: a :class:`Graph`, or a networkx graph of one."""
+"""Graph arguments of the public API: a :class:`Graph`, or a networkx graph of one."""
 
 from __future__ import annotations
 

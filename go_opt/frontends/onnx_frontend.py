@@ -1,4 +1,4 @@
-"""From an ONNX model to a graph (docs/importers.md says what folds and what is refused)."""
+"""Imports an ONNX model as a graph (docs/importers.md says what is folded and what is rejected)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def from_onnx(
         name is called ``input_name[axis]``.
 
     Raises:
-      ModelError, GraphError: one sentence that names the op, tensor or dimension at fault.
+      ModelError, GraphError: one sentence that names the faulty op, tensor or dimension.
     """
     check_precision(precision)
     return import_onnx(path_or_model, dims or {}, precision)[0]

@@ -1,4 +1,4 @@
-"""The bytes of an ONNX file, as a service takes them in place of a graph."""
+"""The bytes of an ONNX file, which a service accepts instead of a graph."""
 
 from __future__ import annotations
 

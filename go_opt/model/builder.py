@@ -50,7 +50,7 @@ class _Tensor:
     dtype: int
     kind: int
     producer: int
-    shape: tuple[int, ...] = ()  # empty where it is not known
+    shape: tuple[int, ...] = ()  # empty if unknown
     is_output: bool = False
     readers: dict[int, int] = field(default_factory=dict)  # op -> elements touched
 
@@ -59,7 +59,7 @@ class GraphBuilder:
     """Collects ops, tensors and views, then validates and freezes them.
 
     Names may be used before they are defined. :meth:`build` raises
-    :class:`GraphError` with one sentence that names the op at fault.
+    :class:`GraphError` with one sentence that names the faulty op.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class GraphBuilder:
         self._windows: dict[str, Window] = {}
 
     def add_tensor(self, name: str, size: Size, dtype: str, kind: str) -> None:
-        """Add a weight or an input: a tensor that no op produces."""
+        """Add a weight or an input, which no op produces."""
         if kind not in TENSOR_KINDS or TENSOR_KINDS.index(kind) == ACTIVATION:
             raise GraphError(f"tensor {name!r}: kind must be 'weight' or 'input', not {kind!r}.")
         self._define(name, size, dtype, TENSOR_KINDS.index(kind), NO_PRODUCER)
@@ -98,10 +98,10 @@ class GraphBuilder:
         """Add an op.
 
         Args:
-          flops: floating-point operations of one execution.
+          flops: floating-point operations per execution.
           reads: ``(tensor, elements touched)``; ``None`` touches the whole tensor.
           writes: ``(tensor, shape or number of elements, dtype)`` of each tensor the op produces.
-          measured_s: seconds by chip kind; the op then costs exactly that.
+          measured_s: seconds by chip kind, which replace the modelled cost of the op.
           excluded_kinds: chip kinds that cannot run the op.
         """
         if not name:
@@ -131,24 +131,24 @@ class GraphBuilder:
         self._ops.append(op)
 
     def set_window(self, op: str, window: Window) -> None:
-        """Say what rows of its input a convolution or pooling needs, where that is known."""
+        """Set the window of a convolution or pooling."""
         self._windows[op] = checked_window(f"op {op!r}", window)
 
     def add_view(self, name: str, source: str, shape: tuple[int, ...] = ()) -> None:
-        """Make ``name`` another name of ``source``: no kernel, no bytes of its own.
+        """Make ``name`` another name of ``source``, with no kernel and no bytes of its own.
 
-        A tensor that is read in two shapes has none that is known.
+        A tensor whose views have different shapes has no known shape.
         """
         self._check_new(name)
         self._aliases[name] = source
         self._view_shapes[name] = shape
 
     def mark_output(self, name: str) -> None:
-        """The host reads this tensor after every inference."""
+        """Declare that the host reads this tensor after every inference."""
         self._outputs.append(name)
 
     def resolve(self, name: str) -> str:
-        """The tensor that ``name`` is a view of (itself where it is none)."""
+        """The tensor that ``name`` is a view of, or ``name`` itself if it is not a view."""
         seen = {name}
         while name in self._aliases:
             name = self._aliases[name]
@@ -158,7 +158,7 @@ class GraphBuilder:
         return name
 
     def build(self) -> Graph:
-        """Validate, drop tensors nobody reads, sort topologically, freeze."""
+        """Validate, drop weights and inputs that nothing reads, sort topologically, and freeze."""
         if not self._ops:
             raise GraphError(f"graph {self._name!r} has no ops.")
         for i, op in enumerate(self._ops):
@@ -197,7 +197,7 @@ class GraphBuilder:
         if touched is None:
             touched = tensor.elements
         _check_number(f"op {op.name!r}: elements read of {tensor_name!r}", touched, MAX_ELEMENTS)
-        # Through a broadcasting view an op asks for more elements than there are.
+        # An op that reads through a broadcasting view names more elements than the source has.
         touched = min(int(touched), tensor.elements)
         tensor.readers[i] = max(touched, tensor.readers.get(i, 0))
 
@@ -244,7 +244,7 @@ class GraphBuilder:
 
 
 def checked_window(what: str, window: Window) -> Window:
-    """The window of an op, called ``what`` in the error where a number is too small or too large."""
+    """``window`` itself, checked; the error for a number out of range begins with ``what``."""
     for name, number, least in zip(window._fields, window, (1, 1, 0), strict=True):
         if type(number) is not int or not least <= number <= MAX_ELEMENTS:
             raise GraphError(f"{what}: window: {name} must be a whole number of at least {least}.")
@@ -261,6 +261,6 @@ def _check_number(what: str, value: float, limit: float) -> None:
 
 
 def by_kind(rows: Sequence[Mapping], missing: float | bool, dtype: type) -> Mapping[str, NDArray]:
-    """One column of all ops for each chip kind that a row of an op names."""
+    """For each chip kind in any row, a column over all ops; ``missing`` fills the gaps."""
     kinds = sorted({kind for row in rows if row for kind in row})
     return MappingProxyType({kind: frozen([row.get(kind, missing) for row in rows], dtype) for kind in kinds})

@@ -9,6 +9,6 @@ from go_opt.common.arrays import LongArray
 
 
 def row_pointers(rows: NDArray, num_rows: int) -> LongArray:
-    """``[num_rows + 1]`` pointers of entries that stand in the order of their ``rows``."""
+    """``[num_rows + 1]`` row pointers of entries that are sorted by their ``rows``."""
     counts = np.bincount(rows, minlength=num_rows)
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -67,7 +67,7 @@ _ALIASES: Final[dict[str, str]] = {
     "bool_": "bool",
 }
 
-DTYPE_NAMES: Final = (*DTYPES, *_ALIASES)  # as :func:`dtype_code` takes them
+DTYPE_NAMES: Final = (*DTYPES, *_ALIASES)  # all names that :func:`dtype_code` accepts
 DTYPE_CODE: Final[dict[str, int]] = {name: code for code, name in enumerate(DTYPES)}
 DTYPE_BITS: Final[np.ndarray] = np.array(_BITS, dtype=np.int64)
 IS_FLOATING: Final[np.ndarray] = np.array([name.startswith("float") or name == "bfloat16" for name in DTYPES])
@@ -82,9 +82,9 @@ def dtype_code(name: str, *, field: str = "dtype") -> int:
 
 
 def costed_dtype(codes: np.ndarray, native_dtype: str, precision: str) -> np.ndarray:
-    """The types in which tensors are costed: floating ones become the target's native type.
+    """The types in which tensors are costed: floating-point types become the target's native type.
 
-    With ``precision="as-is"`` every tensor keeps the type of the model.
+    With ``precision="as-is"`` every tensor keeps the model's type.
     """
     if precision == "as-is":
         return codes
@@ -92,12 +92,12 @@ def costed_dtype(codes: np.ndarray, native_dtype: str, precision: str) -> np.nda
 
 
 def costs_the_same(source: str, target: str, precision: str) -> bool:
-    """Whether a cast does nothing: in the native type, both sides of a floating one are the same."""
+    """Whether a cast does nothing; native precision makes all floating-point types the same."""
     codes = dtype_code(source), dtype_code(target)
     return codes[0] == codes[1] or (precision == "native" and bool(IS_FLOATING[list(codes)].all()))
 
 
 def size_bytes(elements: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Bytes of tensors: elements times width, rounded up to whole bytes (int4)."""
+    """Sizes of tensors: elements times width, rounded up to whole bytes (int4)."""
     sizes: np.ndarray = (elements * DTYPE_BITS[codes] + 7) // 8
     return sizes

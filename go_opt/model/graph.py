@@ -32,27 +32,27 @@ MAX_ELEMENTS: Final = 2**53
 
 
 def check_precision(precision: str) -> None:
-    """Raise ModelError where it is none."""
+    """Raise ModelError if ``precision`` is not a Precision."""
     if precision not in get_args(Precision):
         raise ModelError(f"precision must be 'native' or 'as-is', not {precision!r}.", field="precision")
 
 
 class NodeWithoutOp(NamedTuple):
-    """A node of the model that the graph was imported from, which is no op of the graph."""
+    """A node of the imported model that is not an op of the graph."""
 
     name: str
-    # "folded": computed ahead of time; `op` is the one op that reads the constant. "view": another name
-    # of a tensor; `op` produces that. "merged": part of `op`. "inlined": its nodes stand for it.
+    # "folded": computed ahead of time; `op` is the only op that reads the constant. "view": another name
+    # of a tensor that `op` produces. "merged": part of `op`. "inlined": replaced by the nodes inside.
     # "unused": no output depends on it.
     became: str
-    op: str | None  # None where there is no such op, or several
+    op: str | None  # None if there is no such op, or several
 
 
 class Window(NamedTuple):
-    """Which rows of its input a row of the output of a convolution or pooling needs.
+    """The input rows that an output row of a convolution or pooling needs.
 
-    Rows lie along the second-to-last dimension. Row ``i`` needs ``size`` rows from ``i * stride - before``
-    on, some of which may be padding.
+    Rows lie along the second-to-last dimension. Output row ``i`` needs ``size`` input rows that start
+    at ``i * stride - before``; some may be padding.
     """
 
     size: int
@@ -64,7 +64,7 @@ class Window(NamedTuple):
 class Graph:
     """A model as ops and tensors; build one with :class:`go_opt.model.builder.GraphBuilder`.
 
-    Ops stand in a topological order. A tensor with several readers is one tensor.
+    Ops are in topological order. A tensor with several readers is one tensor.
     Views (Reshape, Squeeze, …) do not appear: they are aliases of their source.
     """
 
@@ -73,23 +73,23 @@ class Graph:
     op_types: tuple[str, ...]  # [N] ONNX names where the op has one ("MatMul", "Add")
     op_class: CodeArray  # [N] index into OP_CLASSES
     op_flops: FloatArray  # [N] floating-point operations, 2 per multiply-add
-    op_dtype: CodeArray  # [N] index into DTYPES, the type computed in
+    op_dtype: CodeArray  # [N] index into DTYPES, the type of the computation
     tensor_names: tuple[str, ...]  # [K] unique
     tensor_elements: LongArray  # [K]
     tensor_dtype: CodeArray  # [K] index into DTYPES
     tensor_kind: CodeArray  # [K] index into TENSOR_KINDS
     tensor_producer: IntArray  # [K] op, or NO_PRODUCER for weights and inputs
-    tensor_is_output: BoolArray  # [K] True where the host reads the tensor
-    reader_ptr: LongArray  # [K + 1] CSR rows of the two below
+    tensor_is_output: BoolArray  # [K] True if the host reads the tensor
+    reader_ptr: LongArray  # [K + 1] CSR row pointers of the next two arrays
     reader_op: IntArray  # [R] ops that read tensor k, ascending and unique in a row
-    reader_elements: LongArray  # [R] elements that reader touches
-    measured_s: Mapping[str, FloatArray] = field(default_factory=dict)  # kind -> [N], NaN: none
-    excluded: Mapping[str, BoolArray] = field(default_factory=dict)  # kind -> [N], True: not here
+    reader_elements: LongArray  # [R] elements that the reader touches
+    measured_s: Mapping[str, FloatArray] = field(default_factory=dict)  # kind -> [N], NaN: not measured
+    excluded: Mapping[str, BoolArray] = field(default_factory=dict)  # kind -> [N], True: cannot run there
     dims: Mapping[str, int] = field(default_factory=dict)  # symbolic dimension -> value
     precision: Precision = "native"
-    # What follows costs nothing, and is no part of the fingerprint.
-    nodes_without_op: tuple[NodeWithoutOp, ...] = ()  # by the importer
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # tensor -> sizes, where known
+    # The fields below do not affect costs and are not part of the fingerprint.
+    nodes_without_op: tuple[NodeWithoutOp, ...] = ()  # set by the importer
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # tensor -> dimensions, if known
     windows: Mapping[str, Window] = field(default_factory=dict)  # convolution or pooling -> its window
 
     def __repr__(self) -> str:
@@ -122,13 +122,13 @@ class Graph:
 
     @cached_property
     def reader_tensor(self) -> IntArray:
-        """[R] the tensor each read is of (the row of each CSR entry)."""
+        """[R] the tensor of each read (the row of each CSR entry)."""
         counts = np.diff(self.reader_ptr)
         return np.repeat(np.arange(self.num_tensors, dtype=np.int32), counts)
 
     @cached_property
     def op_reads(self) -> tuple[LongArray, IntArray]:
-        """CSR over ops: ``(ptr[N + 1], read[R])``, indices into the reads of each op."""
+        """CSR over ops: ``(ptr[N + 1], read[R])``, the indices of each op's reads."""
         by_op = np.argsort(self.reader_op, kind="stable").astype(np.int32)
         return row_pointers(self.reader_op, self.num_ops), by_op
 
@@ -154,7 +154,7 @@ class Graph:
 
     @property
     def edge_dst(self) -> IntArray:
-        """[E] readers, beside :attr:`edge_src`."""
+        """[E] readers, parallel to :attr:`edge_src`."""
         return self._edges[:, 1]
 
     @cached_property
@@ -173,7 +173,7 @@ class Graph:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of everything that names or costs an op; the graph's own name is left out."""
+        """SHA-256 of everything that names an op or affects its cost; excludes the graph's own name."""
         digest = hashlib.sha256(b"go_opt.v1.Graph")
         for names in (self.op_names, self.op_types, self.tensor_names, DTYPES):
             digest.update("\0".join(names).encode() + b"\1")

@@ -22,9 +22,9 @@ def conv_flops(output_elements: int, kernel_elements_per_output: int) -> float:
 
 
 def einsum_flops(equation: str, input_shapes: InputShapes) -> float:
-    """Contracts the operands from left to right, each step ``2 · Π`` of all labels involved.
+    """FLOPs of contracting the operands from left to right: ``2 · Π`` sizes of all labels per step.
 
-    A step in which no label is summed away is an outer product: 1 FLOP per element.
+    A step that sums over no label is an outer product: 1 FLOP per element.
     """
     terms, result, sizes = _parse_einsum(equation, [shape or () for shape in input_shapes])
     done = terms[0]
@@ -65,7 +65,7 @@ def _parse_einsum(
 
 
 def _shape(shapes: InputShapes, position: int) -> Shape:
-    """The shape of an input; a scalar's where it is absent."""
+    """The shape of an input; an absent input counts as a scalar."""
     shape = shapes[position] if position < len(shapes) else None
     return () if shape is None else shape
 
@@ -86,7 +86,7 @@ def _conv(weight: int, bias: int) -> Formula:
 
 
 def _conv_transpose(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
-    # The weight is [C_in, C_out / group, window…]: every input element meets its row of it.
+    # The weight is [C_in, C_out / group, window…]: every input element is multiplied by one row.
     bias_flops = math.prod(outputs[0]) if _present(inputs, 2) else 0
     return conv_flops(math.prod(_shape(inputs, 0)), math.prod(_shape(inputs, 1)[1:])) + bias_flops
 
@@ -103,7 +103,7 @@ def _gemm(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str
 
 
 def _matmul_nbits(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
-    # The weight is packed in blocks: its length is the attribute K.
+    # The weight is packed in blocks: attribute K is the contracted length.
     contracted = int(attributes.get("K", 0)) or (_shape(inputs, 0) or (1,))[-1]
     return matmul_flops(1, math.prod(outputs[0]), 1, contracted)
 
@@ -113,7 +113,7 @@ def _einsum(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[s
 
 
 def _recurrent(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
-    # X is [steps, batch, inputs] (or batch first): every step multiplies by W and R of each direction.
+    # X is [steps, batch, inputs] (or batch first). Every step multiplies by W and R of each direction.
     rows = math.prod(_shape(inputs, 0)[:2])
     gates = math.prod(_shape(inputs, 1)[:2])
     weights = math.prod(_shape(inputs, 1)) + math.prod(_shape(inputs, 2))

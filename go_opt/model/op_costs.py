@@ -1,9 +1,9 @@
-"""The one table of FLOPs, classes and touched elements of ops, by ONNX type name.
+"""The table of FLOPs, classes and touched elements of ops, by ONNX type name.
 
-Conventions: a multiply-add is 2 FLOPs, every other elementary function (add, exp,
-tanh, erf, compare, …) is 1, so that a fused op (``Gelu``, ``Softmax``) costs what its
-textbook decomposition costs. Matrix ops are counted dense: causal masks and sparsity
-save nothing. Data movement is 0. A type that is not in the table is a vector op of
+Conventions: a multiply-add is 2 FLOPs, and every other elementary function (add, exp,
+tanh, erf, compare, …) is 1. A fused op (``Gelu``, ``Softmax``) thus costs as much as its
+textbook decomposition. Matrix ops are counted dense: causal masks and sparsity
+save nothing. Data movement costs 0. A type that is not in the table is a vector op of
 1 FLOP per output element.
 """
 
@@ -32,7 +32,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class OpSignature:
-    """What the cost of an op follows from."""
+    """The properties of an op that determine its cost."""
 
     op_type: str  # ONNX name
     input_shapes: tuple[Shape | None, ...]  # None: absent optional input
@@ -42,7 +42,7 @@ class OpSignature:
 
 @dataclass(frozen=True)
 class OpCost:
-    """What one execution of an op costs, before any chip is known."""
+    """The cost of one execution of an op, independent of the chip."""
 
     op_class: str  # "matrix" | "vector" | "data_movement"
     flops: float  # 2 per multiply-add
@@ -50,7 +50,7 @@ class OpCost:
 
 
 def op_cost(signature: OpSignature) -> OpCost:
-    """Class, FLOPs and touched elements of an op; never fails on a type it does not know."""
+    """Class, FLOPs and touched elements of an op; accepts unknown types."""
     op_type = signature.op_type
     touched = _touched(signature)
     if op_type in MATRIX_FLOPS:
@@ -62,17 +62,17 @@ def op_cost(signature: OpSignature) -> OpCost:
 
 
 def is_view(op_type: str) -> bool:
-    """True where the output is an alias of the first input: no kernel, no bytes."""
+    """Whether the output is an alias of the first input: no kernel, no bytes."""
     return op_type in _VIEWS
 
 
 def is_elementwise(op_type: str) -> bool:
-    """True where output element i needs only element i of each (broadcast) input."""
+    """Whether output element i needs only element i of each (broadcast) input."""
     return op_type in _ELEMENTWISE
 
 
 def is_reduction(op_type: str) -> bool:
-    """True where many elements must be seen before one output element is final."""
+    """Whether an output element needs many input elements; scans and sorts are excluded."""
     return (op_type in _PER_INPUT_ELEMENT or op_type in _WINDOWED) and op_type not in _SCANS
 
 
@@ -100,7 +100,7 @@ _ELEMENTWISE: Final[Mapping[str, float]] = dict.fromkeys(
     ),
     1.0,
 ) | {
-    "BatchNormalization": 2.0,  # scale and shift, the statistics folded into them
+    "BatchNormalization": 2.0,  # scale and shift, with the statistics folded in
     "BiasGelu": 6.0,
     "Celu": 4.0,
     "Clip": 2.0,
@@ -130,10 +130,10 @@ _ELEMENTWISE: Final[Mapping[str, float]] = dict.fromkeys(
     "Swish": 4.0,
     "ThresholdedRelu": 2.0,
 }
-# One function of any number of inputs: n inputs take n - 1 of them.
+# Variadic ops: n inputs take n - 1 binary functions per element.
 _VARIADIC: Final = frozenset({"Max", "Mean", "Min", "Sum"})
 
-# Scans and sorts: they see many elements too, but share no loop with other ops.
+# Scans and sorts read many elements too, but cannot share a loop with other ops.
 _SCANS: Final = frozenset({"CumProd", "CumSum", "TopK"})
 
 # FLOPs per element of the first input.
@@ -172,7 +172,7 @@ _PER_INPUT_ELEMENT: Final[Mapping[str, float]] = {
     "Softmax": 5.0,  # maximum, subtract, exp, sum, divide
     "SoftmaxCrossEntropyLoss": 7.0,
     "Sort": 10.0,
-    "TopK": 10.0,  # a selection network, about log2 of the candidates in flight
+    "TopK": 10.0,  # a selection network: about log2 of the number of candidates
 }
 # FLOPs per output element times the window.
 _WINDOWED: Final[Mapping[str, float]] = {
@@ -193,7 +193,7 @@ _PER_OUTPUT_ELEMENT: Final[Mapping[str, float]] = {
     "Upsample": 7.0,
 }
 
-# Inputs that only say how (axes, starts, sizes): a compiler bakes them in, no kernel reads them.
+# Parameter inputs (axes, starts, sizes): a compiler treats them as constants, so no kernel reads them.
 _PARAMETER_INPUTS: Final[Mapping[str, tuple[int, ...]]] = {
     "CastLike": (1,),
     "CenterCropPad": (1,),
@@ -231,7 +231,7 @@ _PARAMETER_INPUTS: Final[Mapping[str, tuple[int, ...]]] = {
     "Unsqueeze": (1,),
     "Upsample": (1,),
 }
-# Of their first input these read only as much as they write.
+# These ops read only as many elements of their first input as they write.
 _SELECTIONS: Final = frozenset(
     {"CenterCropPad", "Compress", "Gather", "GatherElements", "GatherND", "Slice", "Split", "Trilu"}
 )

@@ -1,4 +1,4 @@
-"""The plan: what go-opt answers. Placement, order, fusion, and where each choice came from."""
+"""The plan, which is go-opt's result: placement, order, fusion, and the origin of each choice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Relay:
 
 @dataclass(frozen=True)
 class Clone:
-    """A cheap op computed once more, on ``chip``."""
+    """A cheap op that is computed again on ``chip`` (rematerialisation)."""
 
     op: str
     chip: int
@@ -31,43 +31,43 @@ class Clone:
 
 @dataclass(frozen=True)
 class Split:
-    """An op that is computed in ``parts``, each an op of its own."""
+    """An op that is computed in ``parts``; each part is an op of its own."""
 
     op: str
-    # "columns": output features of MatMul and Gemm, output channels of Conv. "rows": of images, tokens, or a
-    # batch of vectors.
+    # "columns": output features of MatMul and Gemm, output channels of Conv. "rows": rows of images, tokens,
+    # or vectors of a batch.
     kind: str
     parts: int
-    joined: bool = True  # False: its readers take parts as they are
+    joined: bool = True  # False: its readers read the parts directly
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Where each op runs, in which order, and which ops are one kernel.
+    """Where each op runs, in which order, and which ops form one kernel.
 
-    The ops are those of the model's graph, or where ops are split those of the graph with their parts
-    (:func:`go_opt.env.copies.planned_graph`), whose fingerprint it then carries.
+    The ops are those of the model's graph. If the plan splits ops, they are those of the graph with the
+    parts (:func:`go_opt.env.copies.planned_graph`), and the plan carries that graph's fingerprint.
 
-    Build one with :meth:`create`. It belongs to one graph and one target and carries
-    their fingerprints; :meth:`check_belongs_to` raises where it is used with others.
+    Build one with :meth:`create`. A plan belongs to one graph and one target and carries
+    their fingerprints; :meth:`check_belongs_to` raises if it is used with others.
     """
 
-    placement: IntArray  # [N] chip of each op, the first of its stage
+    placement: IntArray  # [N] first chip of each op's stage
     order: IntArray  # [N] ops in execution order, a topological order
-    fusion_group: IntArray  # [N] kernel of each op, numbered by first place in `order`
-    replication: IntArray  # [N] consecutive chips the op's stage runs on
+    fusion_group: IntArray  # [N] kernel of each op, numbered by first position in `order`
+    replication: IntArray  # [N] number of consecutive chips of the op's stage
     relays: tuple[Relay, ...]
     clones: tuple[Clone, ...]
     provenance: tuple[str, ...]  # distinct origins ("slice: depth order", "pinned", …)
     op_provenance: IntArray  # [N] index into `provenance`
     graph_fingerprint: str
     target_fingerprint: str
-    target: str  # name or path the target was loaded by
+    target: str  # name or path that the target was loaded from
     dims: Mapping[str, int] = field(default_factory=dict)
     precision: Precision = "native"
-    model: str = ""  # path or zoo:NAME the graph was loaded by; empty where it came from elsewhere
+    model: str = ""  # path or zoo:NAME that the graph was loaded from; empty if it has neither
     splits: tuple[Split, ...] = ()  # ops of the model's graph that are computed in parts
-    forwards: tuple[int, ...] = ()  # first chips of the stages whose chips forward streamed weights
+    forwards: tuple[int, ...] = ()  # first chips of stages whose chips forward streamed weights
 
     def __repr__(self) -> str:
         kernels = int(self.fusion_group.max(initial=-1)) + 1
@@ -89,7 +89,7 @@ class Plan:
         replication: NDArray | None = None,
         forwards: tuple[int, ...] = (),
     ) -> Plan:
-        """A plan of one origin without relays or clones; replication is 1 by default."""
+        """A plan with a single origin and without relays or clones; replication is 1 by default."""
         num_ops = graph.num_ops
         return Plan(
             placement=frozen(placement, np.int32),
@@ -115,7 +115,7 @@ class Plan:
         return int(self.replication[op].sum())
 
     def check_belongs_to(self, graph: Graph, target_fingerprint: str) -> None:
-        """Raise :class:`PlanError` where the plan was made for another graph or target."""
+        """Raise :class:`PlanError` if the plan was made for another graph or target."""
         if self.graph_fingerprint != graph.fingerprint:
             raise PlanError(
                 f"the plan is of another graph (plan {self.graph_fingerprint[:12]}, "
@@ -132,7 +132,7 @@ class Plan:
 
 
 def number_by_first_place(fusion_group: NDArray, order: NDArray) -> IntArray:
-    """Renumber groups 0, 1, … by their first op in ``order``, so equal fusions compare equal."""
+    """Renumber groups 0, 1, … by their first op in ``order``, so that equal fusions compare equal."""
     _, first, inverse = np.unique(fusion_group[order], return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int32)
     rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)

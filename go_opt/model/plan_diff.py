@@ -1,4 +1,4 @@
-"""What differs between two plans of a model, or of two versions of it, op by op name."""
+"""The differences between two plans of one model, or of two versions of a model, by op name."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from go_opt.model.start import OpStart, Start
 
 @dataclass(frozen=True)
 class Move:
-    """Ops that one plan has on some chips, and the other on others."""
+    """Ops that the two plans place on different chips."""
 
-    before: tuple[int, int]  # the first chip of their stage, and its number of chips
+    before: tuple[int, int]  # first chip of their stage, and number of chips
     after: tuple[int, int]
-    ops: tuple[str, ...]  # in the order of execution of the later plan
+    ops: tuple[str, ...]  # in execution order of the later plan
 
 
 @dataclass(frozen=True)
 class PlanDiff:
-    """Everything that differs between an earlier and a later plan."""
+    """All differences between an earlier and a later plan."""
 
-    in_both: int  # ops
+    in_both: int  # number of ops
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
-    moves: tuple[Move, ...]  # by chips
-    fused_otherwise: tuple[str, ...]  # ops that share their kernel with other ops
-    relays_before: tuple[tuple[str, int], ...]  # tensor and chip, of the earlier plan alone
+    moves: tuple[Move, ...]  # sorted by chips
+    fused_otherwise: tuple[str, ...]  # ops whose kernels contain different ops in the two plans
+    relays_before: tuple[tuple[str, int], ...]  # tensor and chip, in the earlier plan only
     relays_after: tuple[tuple[str, int], ...]
     clones_before: tuple[tuple[str, int], ...]  # op and chip
     clones_after: tuple[tuple[str, int], ...]
@@ -36,15 +36,15 @@ class PlanDiff:
 
     @property
     def num_moved(self) -> int:
-        """Ops on other chips."""
+        """The number of ops that moved to other chips."""
         return sum(len(move.ops) for move in self.moves)
 
 
 def plan_diff(before: Start, after: Start) -> PlanDiff:
     """Compare two plans, given with the names of their ops.
 
-    Only ops that both have are compared: a kernel that lost an op of which the other plan knows
-    nothing is the same.
+    Only ops of both plans are compared. A kernel that only lost an op unknown to the other plan
+    counts as unchanged.
     """
     earlier, later = before.ops, after.ops
     shared = sorted(earlier.keys() & later.keys(), key=lambda op: later[op].rank)
@@ -77,7 +77,7 @@ def _stage(choice: OpStart) -> tuple[int, int]:
 
 
 def _kernels(ops: Mapping[str, OpStart], shared: Sequence[str]) -> dict[str, frozenset[str]]:
-    """The ops of the kernel of each op, of those that both plans have."""
+    """For each op of both plans, the ops of both plans in its kernel."""
     members: dict[int, list[str]] = {}
     for op in shared:
         members.setdefault(ops[op].kernel, []).append(op)

@@ -1,4 +1,4 @@
-"""Where somebody's plan has ops, by their names: what a search may begin with."""
+"""An existing plan as the starting point of a search, keyed by op name."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ NO_KERNEL: Final = -1
 
 
 class OpStart(NamedTuple):
-    """Of one op."""
+    """The starting decisions for one op."""
 
-    chip: int  # the first of its stage
-    replication: int = 1  # chips of its stage
+    chip: int  # first chip of its stage
+    replication: int = 1  # number of chips of its stage
     kernel: int = NO_KERNEL
-    rank: int = 0  # place in the order of execution; among equals the graph's own order holds
+    rank: int = 0  # position in execution order; the graph's own order breaks ties
 
 
 class StartArrays(NamedTuple):
-    """The same for all ops of a graph, [N] each."""
+    """The fields of OpStart for all ops of a graph, [N] each."""
 
     chip: IntArray
     replication: IntArray
@@ -35,15 +35,15 @@ class StartArrays(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """Ops by name; those of a graph that are not among them follow their neighbours."""
+    """Starting decisions by op name; ops of a graph without one follow their neighbours."""
 
     ops: Mapping[str, OpStart]
-    plan: Plan | None = None  # taken as it is, where it is for the same graph and target
-    method: str = "start"  # named by plans that are made of it
+    plan: Plan | None = None  # used unchanged if graph and target are the same
+    method: str = "start"  # the origin that plans made from this start report
 
     @staticmethod
     def of_plan(plan: Plan, op_names: Sequence[str]) -> Start:
-        """The decisions of ``plan`` for ops of these names."""
+        """The decisions of ``plan``, whose op ``i`` is named ``op_names[i]``."""
         rank = np.empty_like(plan.order)
         rank[plan.order] = np.arange(len(plan.order), dtype=np.int32)
         rows = (plan.placement, plan.replication, plan.fusion_group, rank)
@@ -51,11 +51,11 @@ class Start:
         return Start(dict(zip(op_names, choices, strict=True)), plan)
 
     def num_matched(self, graph: Graph) -> int:
-        """Ops of ``graph`` that it names."""
+        """The number of ops of ``graph`` that have a starting decision."""
         return sum(name in self.ops for name in graph.op_names)
 
     def on(self, graph: Graph) -> StartArrays:
-        """For every op; one that is not named follows what it reads from, else its first reader."""
+        """For all ops; an op without a decision follows its last producer, else its first reader."""
         found = [self.ops.get(name) for name in graph.op_names]
         for reads, along in ((graph.predecessors, 1), (graph.successors, -1)):
             ptr, neighbour = reads

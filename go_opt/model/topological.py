@@ -1,4 +1,4 @@
-"""A topological order, or an error that names a shortest cycle."""
+"""Topological sort, with an error that names a shortest cycle."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Final
 
 from go_opt.errors import GraphError
 
-_MOST_STEPS: Final = 200_000  # of the search for a shorter cycle
-_MOST_NAMES: Final = 12  # shown of a long one
+_MOST_STEPS: Final = 200_000  # of the search for a shortest cycle
+_MOST_NAMES: Final = 12  # shown of a long cycle
 
 
 def topological_order(successors: Sequence[Sequence[int]], names: Sequence[str]) -> list[int]:
-    """Kahn's order that keeps that of the numbers wherever it is valid.
+    """Kahn's algorithm; among the ready ops, the one with the lowest number comes first.
 
     Raises:
-      GraphError: there is a cycle; a shortest one is written as ``'a' -> 'b' -> 'a'``.
+      GraphError: there is a cycle; the message names a shortest one as ``'a' -> 'b' -> 'a'``.
     """
-    left = [0] * len(successors)  # predecessors that have no place yet
+    left = [0] * len(successors)  # predecessors that are not in the order yet
     for readers in successors:
         for reader in readers:
             left[reader] += 1
@@ -47,7 +47,7 @@ def cycle_text(successors: Sequence[Sequence[int]], members: set[int], names: Se
 
 
 def _on_cycles(successors: Sequence[Sequence[int]], members: set[int]) -> set[int]:
-    """Members from which a cycle can be reached: the others only stand behind one."""
+    """Members from which a cycle can be reached; the others are only downstream of one."""
     left = set(members)
     fan_out = {op: sum(reader in left for reader in successors[op]) for op in left}
     readers_of: dict[int, list[int]] = {}
@@ -69,7 +69,7 @@ def _on_cycles(successors: Sequence[Sequence[int]], members: set[int]) -> set[in
 def _shortest_cycle(successors: Sequence[Sequence[int]], members: set[int]) -> list[int]:
     """The ops of a shortest cycle, by breadth-first search from each member.
 
-    Past ``_MOST_STEPS`` the shortest found so far, so a huge cycle costs no more.
+    After ``_MOST_STEPS`` steps it returns the shortest cycle found so far, which bounds the cost.
     """
     best: list[int] = []
     steps = 0

@@ -1,4 +1,4 @@
-"""Standings for people, and as JSON."""
+"""Standings as text tables and as JSON types."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from go_opt.result_json import as_json
 
 
 def rows_table(standings: Standings) -> Table:
-    """One row a graph: medians over seeds, least and most where they differ."""
+    """One row per graph: medians over seeds, with least and most if they differ."""
     columns = ("graph", "ops", *standings.methods, "bound", "gap", "rival / ours", "best rival")
     table = table_of(columns, text=("graph", "best rival"))
     for row in standings.rows:
@@ -33,7 +33,7 @@ def rows_table(standings: Standings) -> Table:
 
 
 def tallies_table(standings: Standings) -> Table:
-    """One row a method: how it stands against the hero, how soon it is done."""
+    """One row per method: its results against the hero, and its time to the best plan."""
     columns = ("method", "geometric mean", "wins", "ties", "losses", "time to best", "evaluations")
     table = table_of(columns, text=("method",))
     for tally in standings.tallies:
@@ -50,7 +50,7 @@ def tallies_table(standings: Standings) -> Table:
 
 
 def summary_lines(standings: Standings) -> Iterator[str]:
-    """What the tables amount to."""
+    """A summary of the tables."""
     best = standings.against_best
     if best is None:
         return
@@ -65,7 +65,7 @@ def summary_lines(standings: Standings) -> Iterator[str]:
 
 
 def format_cell(cell: Cell | None) -> str:
-    """``100.4 us``, or ``100.4 us (99.8 us-101 us)`` where seeds differ."""
+    """``100.4 us``, or ``100.4 us (99.8 us-101 us)`` if seeds differ."""
     if cell is None:
         return "-"
     text = format_duration(cell.interval_s)
@@ -85,7 +85,7 @@ def format_record(record: Record) -> str:
 
 
 def standings_to_dict(standings: Standings) -> dict[str, Any]:
-    """Everything in the tables; None stands for what is not finite."""
+    """All figures of the tables as JSON types; None replaces values that are not finite."""
     data: dict[str, Any] = as_json(standings)
     return data
 

@@ -1,4 +1,4 @@
-"""Explanations as text: a plan as a whole, what binds first."""
+"""The explanation of a whole plan as text."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from go_opt.result import OPTIMAL_GAP
 from go_opt.solver import Violation
 
 MOST_LINKS: Final = 64  # rows of the table of links
-LEAST_GAIN: Final = 5e-4  # worth a line
+LEAST_GAIN: Final = 5e-4  # least relative gain that is shown
 
 
 def print_plan_explanation(console: Console, told: PlanExplanation) -> None:
-    """What binds, what comes next, what would help; then chip by chip and link by link."""
+    """Print the binding terms, the next ones and useful changes, then tables of chips and links."""
     print_lines(console, (*violation_lines(told.violations), *summary_lines(told)))
     console.print()
     if told.path is not None:
@@ -60,12 +60,12 @@ def print_plan_explanation(console: Console, told: PlanExplanation) -> None:
 
 
 def violation_lines(violations: Sequence[Violation]) -> Iterator[str]:
-    """A line for each rule broken: all else is to be read with that in mind."""
+    """One line per broken rule."""
     return (f"INVALID, {violation.constraint}: {violation.message}" for violation in violations)
 
 
 def summary_lines(told: PlanExplanation) -> Iterator[str]:
-    """The answer before the tables."""
+    """The lines before the tables."""
     yield (
         f"{told.graph} on {told.target}: {told.num_ops} ops in {told.num_kernels} kernels on "
         f"{told.chips_used} of {told.num_chips} chips"
@@ -156,14 +156,14 @@ def _help_lines(told: PlanExplanation) -> Iterator[str]:
 
 
 def resize_line(resize: Resize, stages: StageNames, interval_s: float) -> str:
-    """What one more chip for the stage that binds would do."""
+    """The effect of one more chip for the binding stage."""
     giver = "a free one" if resize.giver is None else f"one of {stages.named(resize.giver)}"
     effect = _effect(resize.cost.interval_s, interval_s)
     return f"one more chip for {stages.named(resize.chip)}, {giver}, {effect}"
 
 
 def moves_line(moves: Neighbourhood, interval_s: float) -> str:
-    """What the best move of a kernel that binds would do."""
+    """The effect of the best move of a binding kernel."""
     tried = f"moving one of these kernels: of {counted(moves.tried, 'move')} tried, {moves.legal} legal"
     if moves.best is None:
         return tried
@@ -200,7 +200,7 @@ def _bound_line(told: PlanExplanation) -> str:
 
 
 def _chips_table(told: PlanExplanation) -> Table:
-    """One row a stage: where the time of its chips goes, its dearest kernel, what their memory holds."""
+    """One row per stage: the time of its chips, its most expensive kernel, and its memory."""
     table = table_of(
         ("chip", "ops", "kernels", "busy", "load", "compute", "SRAM", "overhead", "memory", "weights",
          "activations", "streamed", "dearest kernel")
@@ -228,7 +228,7 @@ def _chips_table(told: PlanExplanation) -> Table:
 
 
 def _links_table(told: PlanExplanation) -> Table:
-    """One row a link: what it carries, and the largest of it."""
+    """One row per link: its load, and its largest tensor."""
     table = table_of(("link", "busy", "load", "carries", "tensors", "largest", "which is"))
     fullest = sorted(told.links, key=lambda use: -use.seconds)[:MOST_LINKS]
     for use in (use for use in told.links if use in fullest):

@@ -1,4 +1,4 @@
-"""Training jobs of a service for people and for programs."""
+"""Training jobs of a service as text and as JSON types."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from go_opt.report.training_progress import format_time_left, reached_lines
 from go_opt.result_json import finite
 from go_opt.service.client.operation import JobProgress, JobResult, Operation
 
-_SAME: Final = (  # in JSON and in JobProgress
+_SAME: Final = (  # fields with the same name in JSON and in JobProgress
     *("policy", "kind", "state", "step", "steps", "samples", "checkpoint_step", "best_score"),
     *("samples_per_s", "attempts"),
 )
 
 
 def job_to_dict(operation: Operation) -> dict[str, Any]:
-    """A job as it was when it was last asked, as JSON types."""
+    """The last known state of a job, as JSON types."""
     job = operation.latest
     return {
         "name": operation.name,
@@ -35,7 +35,7 @@ def job_to_dict(operation: Operation) -> dict[str, Any]:
 
 
 def job_result_to_dict(operation: Operation, result: JobResult) -> dict[str, Any]:
-    """A job that is done, as JSON types, without its plan."""
+    """A finished job as JSON types, without its plan."""
     return {
         **job_to_dict(operation),
         "best_interval_s": result.best_interval_s,
@@ -44,7 +44,7 @@ def job_result_to_dict(operation: Operation, result: JobResult) -> dict[str, Any
 
 
 def jobs_table(operations: Sequence[Operation]) -> Table:
-    """One row a job."""
+    """One row per job."""
     columns = ("operation", "policy", "kind", "state", "step", "samples", "left", "created")
     table = table_of(columns, text=(*columns[:4], "created"))
     for operation in operations:
@@ -63,7 +63,7 @@ def jobs_table(operations: Sequence[Operation]) -> Table:
 
 
 def job_lines(operation: Operation) -> list[str]:
-    """What ``jobs get`` says of a job."""
+    """The output of ``jobs get``."""
     job = operation.latest
     lines = [
         f"{operation.name}: {job.kind} of {job.policy!r}, {job.state}",
@@ -80,7 +80,7 @@ def job_lines(operation: Operation) -> list[str]:
 
 
 def result_lines(result: JobResult) -> list[str]:
-    """What a job that is done made."""
+    """The result of a finished job."""
     job = result.progress
     return [
         f"complete: {job.step} of {job.steps} steps, {job.samples} samples",

@@ -1,4 +1,4 @@
-"""Explanations as text: one op, and every other chip in turn."""
+"""The explanation of an op as text: its placement, and its moves to every other chip."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from go_opt.report.parts.wording import (
 
 
 def print_op_explanation(console: Console, told: OpExplanation) -> None:
-    """What the op is and costs, whom it is tied to, and why it is not elsewhere."""
+    """Print the op and its cost, its neighbours, and the cost of each move."""
     print_lines(console, (*violation_lines(told.violations), *_op_lines(told)))
     if told.moves:
         print_table(console, _moves_table(told))
@@ -105,7 +105,7 @@ def _written(written: Written) -> str:
 
 
 def _moves_table(told: OpExplanation) -> Table:
-    """One row a stage; stages side by side of which the same is to be said share one."""
+    """One row per stage; adjacent stages with the same reason share a row."""
     table = table_of(("chip", "ops along", "interval", "change", "then binds", "because"))
     stages = _stages(told)
     for row in _alike(told.chip, told.moves):
@@ -122,10 +122,10 @@ def _moves_table(told: OpExplanation) -> Table:
 
 
 def _alike(own_chip: int, moves: Sequence[Move]) -> list[list[Move]]:
-    """Chips side by side that are forbidden for the same reason, all others alone."""
+    """Groups of adjacent stages that are forbidden for the same reason; each other stage alone."""
 
     def reason(move: Move) -> tuple[object, ...]:
-        # The rule's sentence may name the chip at hand: that alone is no other reason.
+        # The rule's sentence may name the stage itself, which does not make it a different reason.
         rule = move.forbidden.replace(named_stage(move.chip, move.replicas), "it")
         return (rule, move.blocker, move.chip < own_chip) if move.forbidden else (move.chip,)
 
@@ -141,7 +141,7 @@ def _from_to(first: str, last: str) -> str:
 
 
 def change_text(interval_s: float, move: Move) -> str:
-    """How a move changes the interval."""
+    """The relative change of the interval by a move."""
     if move.forbidden:
         return "forbidden"
     if interval_s <= 0:
@@ -156,7 +156,7 @@ def _binds(cost: Cost, stages: StageNames) -> str:
 
 
 def because_text(relays: int, move: Move) -> str:
-    """The rule that a move breaks or the relays that it adds to ``relays``, and the op most in its way."""
+    """The rule that a move breaks or the relays it adds to ``relays``, and the op that blocks it most."""
     reasons = []
     if move.forbidden:
         reasons.append(move.forbidden.rstrip("."))

@@ -1,4 +1,4 @@
-"""Progress on stderr for anything longer than a second, and for kernels being compiled."""
+"""Progress on stderr for searches longer than a second, and for kernel compilation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _QUIET_S: Final = 1.0
 
 
 class SearchProgress:
-    """A line a second, from the first second on: the best so far and, where there is room, what was tried."""
+    """One line per second after the first: the best so far and, if it fits, the current method."""
 
     def __init__(self, objective: Objective = "throughput") -> None:
         self._what = "makespan" if objective == "latency" else "interval"
         self._next_s = _QUIET_S
-        self.best = ""  # objective of the first plan and of better ones
+        self.best = ""  # text about the best plan so far
 
     def on_step(self, step: Step) -> None:
         if math.isfinite(step.best_s):
@@ -30,18 +30,18 @@ class SearchProgress:
         self._next_s = step.elapsed_s + _QUIET_S
         line = f"{step.elapsed_s:5.1f} s{self.best}  {step.evaluations} evaluations"
         tried = f"  ({step.method})"
-        # Lines that the terminal would break are no lines.
+        # Longer lines would wrap in the terminal.
         room = shutil.get_terminal_size().columns if sys.stderr.isatty() else math.inf
         print(line + tried if len(line + tried) <= room else line, file=sys.stderr, flush=True)
 
 
 def announce_compilation(best: Callable[[], str] = lambda: "") -> None:
-    """Say on stderr when kernels have to be compiled, which is only after an install, and how far it is.
+    """Report on stderr when kernels are compiled, which happens once after an install, with a count.
 
-    Kernels that come from the cache raise no event.
+    Kernels from the cache raise no event.
 
     Args:
-      best: what to say of the best plan so far.
+      best: returns text about the best plan so far.
     """
     from numba.core import event
 

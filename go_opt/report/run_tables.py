@@ -1,4 +1,4 @@
-"""What a run of a plan measured, for people and as JSON."""
+"""The measurements of a run of a plan, as text and as JSON types."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run_lines(result: RunResult) -> Iterator[str]:
 
 
 def stages_table(result: RunResult) -> Table:
-    """One row a stage; seconds are of one inference, divided by the chips that take turns."""
+    """One row per stage; seconds are of one inference, divided by the replication."""
     table = table_of(("stage", "chips", "ops", "predicted", "processor time", "by clock"))
     for stage in result.stages:
         seconds = (stage.predicted_s, stage.processor_s, stage.wall_s)
@@ -58,7 +58,7 @@ def stages_table(result: RunResult) -> Table:
 
 
 def run_to_dict(result: RunResult) -> dict[str, Any]:
-    """The same as JSON values, without the outputs."""
+    """The run as JSON types, without the outputs."""
     values = asdict(replace(result, outputs={}))
     del values["outputs"]
     return {**values, "throughput_per_s": result.throughput_per_s}

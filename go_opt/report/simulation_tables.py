@@ -1,4 +1,4 @@
-"""Tables of a simulated evaluation: what keeps every chip and link busy, and what it waits for."""
+"""Tables of a simulated evaluation: the load and the waiting time of each chip and link."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from go_opt.model.plan import Plan
 from go_opt.report.parts.screen import print_lines, print_table
 from go_opt.report.parts.wording import binds, stage_cell, table_of
 
-_ROUNDING_S: Final = 1e-12  # what sums of floats leave over
+_ROUNDING_S: Final = 1e-12  # rounding error of float sums
 
 
 def print_simulation(console: Console, target: Target, plan: Plan, metrics: Metrics) -> None:
-    """Waiting of chips and links in one inference; nothing where the plan does not run."""
+    """Print the waiting times of chips and links per inference, unless the plan does not run."""
     simulation = metrics.simulation
     if simulation is None or not math.isfinite(metrics.interval_s):
         return
@@ -41,10 +41,10 @@ def print_simulation(console: Console, target: Target, plan: Plan, metrics: Metr
 
 
 def stalls_table(size: IntArray, metrics: Metrics, simulation: Simulation) -> Table:
-    """One row a chip that computes: its utilisation, and what it waits for in one inference.
+    """One row per chip that computes: its utilisation, and its waiting times per inference.
 
     Args:
-      size: [D] chips of the stage that starts at each chip; a stage is a row of means.
+      size: [D] number of chips of the stage that starts at each chip; a stage's row shows means.
     """
     table = table_of(("chip", "utilisation", *(f"waits for {cause}" for cause in STALL_CAUSES)))
     for first, end in _stages(size):
@@ -60,9 +60,9 @@ def stalls_table(size: IntArray, metrics: Metrics, simulation: Simulation) -> Ta
 
 
 def links_table(size: IntArray, target: Target, metrics: Metrics, simulation: Simulation) -> Table:
-    """One row a link that transfers: its load, and how long tensors wait for it in one inference.
+    """One row per link in use: its load, and the waiting time of tensors for it per inference.
 
-    Of the links inside a stage only the fullest has a row.
+    Of the links inside a stage, only the busiest has a row.
     """
     table = table_of(("link", "transfers", "load", "tensors wait"))
     inside = [range(first, end - 1) for first, end in _stages(size)]
@@ -83,7 +83,7 @@ def links_table(size: IntArray, target: Target, metrics: Metrics, simulation: Si
 
 
 def _stages(size: IntArray) -> Iterator[tuple[int, int]]:
-    """The first chip of each stage, and the one behind it."""
+    """The first chip of each stage, and the chip after its last."""
     chip = 0
     while chip < len(size):
         yield chip, min(chip + int(size[chip]), len(size))

@@ -1,4 +1,4 @@
-"""Tables for people: the plan stage by stage, what each method added, the targets."""
+"""Text tables: a plan by stage, the gain of each method, the targets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from go_opt.result import Objective, OptimizeResult, Step
 def print_result(
     console: Console, graph: Graph, target: Target, result: OptimizeResult, *, verbose: bool = False
 ) -> None:
-    """The answer, the chips with their load and, where ``verbose``, what each method added."""
+    """Print the result, the load of the chips and, if ``verbose``, the gain of each method."""
     plan, metrics = result.plan, result.metrics
     path = _path(graph, target, plan, metrics, result.objective)
     lines = [
@@ -59,7 +59,7 @@ def _against(result: OptimizeResult) -> str:
 
 
 def _simulated_lines(result: OptimizeResult) -> Iterator[str]:
-    """What the simulator says of the objective, and why where it differs."""
+    """The simulated objective, and the reason if it differs."""
     is_latency = result.objective == "latency"
     simulated_s = result.simulated_makespan_s if is_latency else result.simulated_interval_s
     if simulated_s is None:
@@ -75,7 +75,7 @@ def _simulated_lines(result: OptimizeResult) -> Iterator[str]:
 def _answer_lines(
     plan: Plan, metrics: Metrics, objective: Objective, path: CriticalPath | None, against: str
 ) -> Iterator[str]:
-    """What was asked for first, and what binds it."""
+    """The objective and its bottleneck first, then the other metrics."""
     named = StageNames.of_plan(plan)
     beside = f", {against}" if against else ""
     interval = f"{format_duration(metrics.interval_s)} ({metrics.throughput_per_s:.6g} inferences/s)"
@@ -93,7 +93,7 @@ def _answer_lines(
 def _path(
     graph: Graph, target: Target, plan: Plan, metrics: Metrics, objective: Objective
 ) -> CriticalPath | None:
-    """Of a makespan that was asked for, and not simulated."""
+    """The critical path, if the objective is latency and ``metrics`` are not simulated."""
     if objective != "latency" or metrics.simulation is not None:
         return None
     return critical_path(graph, target, plan)
@@ -106,7 +106,7 @@ def _split_lines(graph: Graph, target: Target, plan: Plan) -> Iterator[str]:
 def print_metrics(
     console: Console, graph: Graph, target: Target, plan: Plan, metrics: Metrics, objective: Objective
 ) -> None:
-    """What a plan costs, and the chips with their load."""
+    """Print the cost of a plan and the load of its chips."""
     validity = "valid" if metrics.valid else f"INVALID: {metrics.reason}"
     if math.isfinite(metrics.interval_s):
         path = _path(graph, target, plan, metrics, objective)
@@ -121,10 +121,10 @@ def print_metrics(
 
 
 def chips_table(target: Target, plan: Plan, metrics: Metrics, objective: Objective = "throughput") -> Table:
-    """One row a chip, or replicated stage, in use; loads in percent of the interval, the bottleneck marked.
+    """One row per chip or replicated stage in use; loads are shares of the interval, the bottleneck is bold.
 
-    Times of a stage are shares of its chips, of an interval; it sends from its last one. Where the
-    makespan was asked for loads are of it, and times those of one inference.
+    Times of a stage are per chip and interval; its last chip sends. If the objective is latency,
+    loads are shares of the makespan and times are of one inference.
     """
     of_one = objective == "latency"
     whole_s = metrics.makespan_s if of_one else metrics.interval_s
@@ -168,7 +168,7 @@ def chips_table(target: Target, plan: Plan, metrics: Metrics, objective: Objecti
 
 
 def _copies_by_chip(target: Target, plan: Plan) -> dict[str, LongArray]:
-    """By what there is of them, relays and clones: their number on each chip [D]."""
+    """The number of relays and of clones on each chip [D]; kinds without any are left out."""
     chips = {
         "relays": [chip for relay in plan.relays for chip in relay.chips],
         "clones": [clone.chip for clone in plan.clones],
@@ -177,7 +177,7 @@ def _copies_by_chip(target: Target, plan: Plan) -> dict[str, LongArray]:
 
 
 def plan_text(graph: Graph, target: Target, plan: Plan) -> str:
-    """How many ops, chips, kernels and copies there are."""
+    """The numbers of ops, chips, kernels and copies."""
     kernels = int(plan.fusion_group.max()) + 1
     return (
         f"{graph.num_ops} ops on {plan.chips_used} of {target.num_chips} chips, "
@@ -192,7 +192,7 @@ def _copies_text(plan: Plan) -> str:
 
 
 def history_table(result: OptimizeResult) -> Table:
-    """One row a method: how often it was asked, its best, and what it added."""
+    """One row per method: its evaluations, its best, and its gain."""
     table = table_of(("method", "evaluations", "its best", "best so far", "added", "after"), text=("method",))
     before_s = math.inf
     for steps in _by_method(result.history):
@@ -211,7 +211,7 @@ def history_table(result: OptimizeResult) -> Table:
 
 
 def targets_table(targets: Sequence[Target]) -> Table:
-    """The targets that ship, one row each."""
+    """The shipped targets, one row each."""
     columns = ("name", "chips", "links", "native type", "description")
     table = table_of(columns, text=("name", "native type", "description"))
     for target in targets:

@@ -1,4 +1,4 @@
-"""Timelines as Chrome's trace events, which Perfetto and chrome://tracing open."""
+"""Timelines as Chrome trace events for Perfetto and chrome://tracing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from go_opt.env.model.timeline import Arrow, Span, Timeline
 from go_opt.model.graph import Graph
 
 _CHIPS, _LINKS, _MEMORY, _CRITICAL = 1, 2, 3, 4
-_FIRST_THREAD: Final = 1000  # above the processes: a thread of a process's number is its main one
+_FIRST_THREAD: Final = 1000  # above process numbers: a thread with its process's number is the main thread
 _Event = dict[str, Any]
 
 
@@ -29,8 +29,8 @@ def trace_events(
 ) -> dict[str, Any]:
     """The JSON object: tracks of chips and links, an arrow for each transfer, memory as counters.
 
-    The critical path, where given, has a track of its own, of one inference alone; below it are what
-    chips run in that inference, and what they wait for meanwhile.
+    A given critical path gets its own track, for a single inference. The tracks below it show the
+    kernels and idle times of the chips in that inference.
     """
     names = [f"chip {chip}" for chip in range(target.num_chips)]
     chips = _Tracks.of(_CHIPS, names, timeline.kernels, _FIRST_THREAD)
@@ -66,15 +66,15 @@ def trace_events(
 class _Tracks:
     """The threads of a process: one for each chip or link.
 
-    Slices of a track must not cross. Where spans of a resource overlap, as inferences of
-    the analytical model may, each of its tracks takes those that find it free.
+    Slices of a track must not overlap. If spans of a resource overlap, as inferences of
+    the analytical model may, the resource has several tracks and each span takes a free one.
     """
 
     process: int
-    begin: int  # thread of the first track; threads count on through all processes
+    begin: int  # thread of the first track; thread numbers are unique over all processes
     names: Sequence[str]
-    lanes: int  # tracks of each resource
-    lane_of: dict[int, int]  # by the identity of the span; 0 where it is missing
+    lanes: int  # tracks per resource
+    lane_of: dict[int, int]  # by ``id`` of the span; 0 if missing
 
     @staticmethod
     def of(process: int, names: Sequence[str], spans: Sequence[Span], begin: int) -> _Tracks:
@@ -123,7 +123,7 @@ def _slice(tracks: _Tracks, category: str, span: Span) -> _Event:
 
 
 def _arrow(tracks: dict[str, _Tracks], number: int, arrow: Arrow) -> Iterator[_Event]:
-    """Both ends. Each binds to the slice around its time: the middle, or so that it goes forward."""
+    """Both ends of an arrow, each in the middle of its slice, or shifted so that time does not go back."""
     source, destination = arrow.source, arrow.destination
     end_ns = max(_middle_ns(destination), _ns(source.start_s))
     begin_ns = min(_middle_ns(source), end_ns)
@@ -134,7 +134,7 @@ def _arrow(tracks: dict[str, _Tracks], number: int, arrow: Arrow) -> Iterator[_E
 
 
 def _counters(timeline: Timeline) -> Iterator[_Event]:
-    digits = len(str(len(timeline.memory) - 1))  # counters are shown by name
+    digits = len(str(len(timeline.memory) - 1))  # viewers sort counters by name
     for chip, (times_s, held_bytes) in enumerate(timeline.memory):
         before = 0
         for time_s, held in zip(times_s.tolist(), held_bytes.tolist(), strict=True):
@@ -177,11 +177,11 @@ def _middle_ns(span: Span) -> int:
 
 
 def _ns(seconds: float) -> int:
-    """Whole nanoseconds: what ends where another begins still does after rounding."""
+    """Whole nanoseconds, so that adjacent spans stay adjacent after rounding."""
     return round(seconds * 1e9)
 
 
 def _us(nanoseconds: int) -> float:
-    """Microseconds that are no less than that: viewers cut off what is below a nanosecond."""
+    """Microseconds, rounded up: viewers truncate to whole nanoseconds."""
     microseconds = nanoseconds / 1e3
     return microseconds if microseconds * 1e3 >= nanoseconds else math.nextafter(microseconds, math.inf)

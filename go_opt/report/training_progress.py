@@ -1,4 +1,4 @@
-"""A training for people: its progress on stderr, once a second, and what it left behind."""
+"""Text about a training run: its progress on stderr once a second, and its result."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _QUIET_S: Final = 1.0
 
 
 class TrainingProgress:
-    """A line a second, and one for the last step: what is learnt, how fast, and how long to go."""
+    """One line per second and for the last step: reward, speed and time left."""
 
     def __init__(self, *, of_one_graph: bool, is_quiet: bool = False) -> None:
-        """``of_one_graph``: intervals compare, so the best one is shown. ``is_quiet``: say nothing."""
+        """``of_one_graph``: show the best interval. ``is_quiet``: print nothing."""
         self._of_one_graph = of_one_graph
         self._is_quiet = is_quiet
         self._has_started = False
         self._next_s = -math.inf
 
     def on_start(self) -> None:
-        """Before the first step, which takes longest; later calls do nothing."""
+        """Announce compilation before the first step; later calls do nothing."""
         if not self._has_started:
             self._has_started = True
             self._say("compiling the network, once for each size of graph; then it comes from the cache ...")
 
     def on_progress(self, progress: Progress | JobProgress) -> None:
-        """After each step."""
+        """Report a step, at most once a second except for the last."""
         now_s = time.monotonic()
         if now_s >= self._next_s or progress.step == progress.steps:
             self._next_s = now_s + _QUIET_S
@@ -62,7 +62,7 @@ def progress_line(progress: Progress | JobProgress, *, of_one_graph: bool) -> st
 
 
 def format_time_left(seconds: float) -> str:
-    """``42 s``, ``7 min``, ``1 h 05 min``: no finer than it can be foretold."""
+    """``42 s``, ``7 min``, ``1 h 05 min``: no more precise than the estimate."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -70,7 +70,7 @@ def format_time_left(seconds: float) -> str:
 
 
 def trained_to_dict(result: TrainingResult) -> dict[str, Any]:
-    """The answer to ``pretrain`` and ``finetune`` as JSON types."""
+    """The result of ``pretrain`` or ``finetune`` as JSON types."""
     return {
         "folder": str(result.folder),
         "steps": result.step,
@@ -84,7 +84,7 @@ def trained_to_dict(result: TrainingResult) -> dict[str, Any]:
 
 
 def print_trained(result: TrainingResult) -> None:
-    """What was reached, against greedy, and where it is."""
+    """Print the scores against the greedy heuristic, and the paths of the files."""
     state = "complete" if result.is_complete else "stopped"
     print(f"{state}: {result.step} of {result.steps} steps, {result.samples} samples")
     for line in reached_lines(result.best_score, result.best_interval_s, result.reference_interval_s):
@@ -101,7 +101,7 @@ def print_trained(result: TrainingResult) -> None:
 def reached_lines(
     best_score: float | None, best_interval_s: float | None, reference_interval_s: float | None
 ) -> Iterator[str]:
-    """What a training reached, against the greedy heuristic."""
+    """The scores of a training run against the greedy heuristic."""
     if best_score is not None:
         yield f"validation  {math.exp(best_score):.3f}x the greedy heuristic, best of 16 proposals"
     if best_interval_s is not None:

@@ -1,4 +1,4 @@
-"""Tables for people: the graphs of the zoo, and one of them in detail."""
+"""Text tables: the graphs of the zoo, and one of them in detail."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from go_opt.report.parts.wording import table_of
 from go_opt.solver import most_chips_adjacent, placement_problem
 
 _COLUMNS: Final = ("name", "family", "split", "target", "ops", "edges", "GFLOP", "weights", "source")
-LEFT_OUT: Final = ("source", "edges", "target", "family", "GFLOP")  # on a narrow screen; show has them
+LEFT_OUT: Final = ("source", "edges", "target", "family", "GFLOP")  # dropped on a narrow screen
 _TEXT: Final = ("name", "family", "split", "target", "source", "kind", "op type")
 
 
@@ -45,7 +45,7 @@ def zoo_table(entries: Sequence[ZooEntry]) -> Table:
 
 
 def zoo_counts(entries: Sequence[ZooEntry], shipped_bytes: int) -> Iterator[str]:
-    """A line for each target with its graphs by split, the default target first; and the total."""
+    """One line per target with its graphs by split, the default target first, and the total."""
     counts = Counter((entry.target, entry.split) for entry in entries)
     for target in sorted({entry.target for entry in entries}, key=lambda name: (name != "mcm-6x6", name)):
         by_split = [counts[target, split] for split in SPLITS]
@@ -55,7 +55,7 @@ def zoo_counts(entries: Sequence[ZooEntry], shipped_bytes: int) -> Iterator[str]
 
 
 def print_zoo_graph(console: Console, entry: ZooEntry, family: Family, stats: GraphStats) -> None:
-    """One graph: where it is from, its shape, its ops by type, its tensors."""
+    """Print one graph: its source, shape, tensors, and ops by type."""
     lines = [
         f"{entry.name}: {entry.source}",
         f"family      {family.name}, in {entry.split}: {family.reason}",
@@ -108,7 +108,7 @@ class OpTypeStats:
 
 @dataclass(frozen=True)
 class TensorStats:
-    """All tensors of one kind; bytes are those of the model's own types."""
+    """All tensors of one kind, with sizes in the model's own types."""
 
     count: int
     total_bytes: int
@@ -118,20 +118,20 @@ class TensorStats:
 
 @dataclass(frozen=True)
 class GraphStats:
-    """A graph's distribution of work and bytes, and how far it can be spread on a target."""
+    """A graph's distribution of work and bytes, and the most chips it can use on a target."""
 
     depth: int  # ops on the longest path
-    width: int  # ops at the fullest depth, a lower bound on the largest antichain
-    most_chips: int  # that a placement on the target can use
+    width: int  # most ops at one depth, a lower bound on the largest antichain
+    most_chips: int  # the most chips that a placement on the target can use
     op_types: tuple[OpTypeStats, ...]  # most FLOPs first, then most ops
     inputs: TensorStats
     outputs: TensorStats
-    activations: TensorStats  # the outputs among them
+    activations: TensorStats  # including the outputs
     weights: TensorStats
 
 
 def graph_stats(graph: Graph, target: Target) -> GraphStats:
-    """The statistics of ``graph``, its most chips on ``target``."""
+    """The statistics of ``graph``; ``most_chips`` refers to ``target``."""
     ops_at_depth = np.bincount(depth(graph).astype(np.int64))
     return GraphStats(
         depth=len(ops_at_depth),

@@ -1,1 +1,1 @@
-"""Plans that run: stage models from a plan."""
+"""Runs and exports plans: cuts models into stages. Needs the extra ``run``."""

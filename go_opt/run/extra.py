@@ -1,4 +1,4 @@
-"""What running a plan needs beyond a plain install: the extra ``run``."""
+"""Checks for the packages of the extra ``run``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from go_opt.errors import InvalidInputError
 
 
 def check_installed(package: str) -> None:
-    """Refuse to go on without a package of the extra.
+    """Check that a package of the extra is installed.
 
     Raises:
-      InvalidInputError: it is not installed; one sentence that names the extra.
+      InvalidInputError: it is not installed; the message names the extra.
     """
     if find_spec(package) is None:
         raise InvalidInputError(f"{package} is not installed: use `pip install 'go-opt[run]'`.")

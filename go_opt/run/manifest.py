@@ -1,4 +1,4 @@
-"""The manifest of an export: what each stage runs, takes and gives."""
+"""The manifest of an export: the ops, inputs and outputs of each stage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from go_opt.run.records import record_from_json
 
 FORMAT: Final = "go_opt.v1.Export"
 MANIFEST: Final = "manifest.json"
-FORMATS: Final = ("stages", "triton", "annotated", "openvino")  # of what lies beside it
+FORMATS: Final = ("stages", "triton", "annotated", "openvino")  # of the other files of the export
 TORCH_FORMAT: Final = "go_opt.v1.TorchExport"
 TORCH_FORMATS: Final = ("split-spec", "device-map", "vllm")
 
@@ -28,14 +28,14 @@ class Tensor:
     """A tensor that enters or leaves a stage or the model."""
 
     name: str
-    dtype: str  # as NumPy and ml_dtypes call it, or "string"
+    dtype: str  # a name of NumPy or ml_dtypes, or "string"
     shape: tuple[int, ...]
     bytes: int  # packed; 0 for strings
 
 
 @dataclass(frozen=True)
 class StageInput:
-    """A tensor that a stage takes."""
+    """An input of a stage."""
 
     tensor: str
     source: int | None  # number of the stage it comes from; None: an input of the model
@@ -43,7 +43,7 @@ class StageInput:
 
 @dataclass(frozen=True)
 class StageOutput:
-    """A tensor that a stage gives."""
+    """An output of a stage."""
 
     tensor: str
     readers: tuple[int, ...]  # numbers of stages
@@ -51,7 +51,7 @@ class StageOutput:
 
 @dataclass(frozen=True)
 class Relay:
-    """A tensor that a stage hands on under another name."""
+    """A tensor that a stage forwards under another name."""
 
     source: str
     tensor: str
@@ -59,32 +59,32 @@ class Relay:
 
 @dataclass(frozen=True)
 class Stage:
-    """A model that runs on one chip, or on several that take inferences by turns."""
+    """A model that runs on one chip, or on several that run the inferences in turn."""
 
-    stage: int  # its place among the stages
-    file: str  # of its model, from the manifest's folder; empty where none was written
+    stage: int  # its index among the stages
+    file: str  # path of its model relative to the manifest's folder; empty if none was written
     chips: tuple[int, ...]
     replication: int  # number of chips
-    part: int  # its place among the stages of its chips
+    part: int  # its index among the stages of its chips
     parts: int  # number of stages of its chips
     inputs: tuple[StageInput, ...]
     outputs: tuple[StageOutput, ...]
-    kernels: tuple[tuple[str, ...], ...]  # names of ops, in the order of execution; clones included
-    clones: tuple[str, ...]  # ops that have their original in another stage
+    kernels: tuple[tuple[str, ...], ...]  # names of ops in execution order, including clones
+    clones: tuple[str, ...]  # ops whose original is in another stage
     relays: tuple[Relay, ...]
     nodes_without_op: tuple[str, ...]  # views and constants
     weight_bytes: int
-    compute_s: float  # predicted, of one inference
+    compute_s: float  # predicted, per inference
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """Names of its ops, in the order of execution."""
+        """Names of its ops in execution order."""
         return tuple(op for kernel in self.kernels for op in kernel)
 
 
 @dataclass(frozen=True)
 class OutputPart:
-    """Which slice of an output of the whole model an output is."""
+    """The slice of an output of the whole model that an output contains."""
 
     whole: str
     axis: int
@@ -94,17 +94,17 @@ class OutputPart:
 
 @dataclass(frozen=True)
 class ModelOutput:
-    """An output of the model, and the tensor that a stage gives for it."""
+    """An output of the model, and the stage output that carries it."""
 
     name: str
     tensor: str
     stage: int
-    part: OutputPart | None = None  # of an output that the plan leaves in parts
+    part: OutputPart | None = None  # set if the plan leaves the output in parts
 
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """What was exported: the first fields of every manifest."""
+    """The exported model and plan: the first fields of every manifest."""
 
     model: str
     target: str
@@ -117,7 +117,7 @@ class PlannedModel:
 
     @staticmethod
     def fields_of(graph: Graph, plan: Plan, interval_s: float) -> dict[str, Any]:
-        """The fields by name, of a plan for ``graph``."""
+        """The values of these fields by name, for a plan of ``graph``."""
         return {
             "model": graph.name,
             "target": plan.target,
@@ -132,7 +132,7 @@ class PlannedModel:
 
 @dataclass(frozen=True)
 class Manifest(PlannedModel):
-    """An export. Each stage stands behind those it reads from."""
+    """An export. Each stage comes after those it reads from."""
 
     latency_s: float
     bottleneck: str
@@ -142,7 +142,7 @@ class Manifest(PlannedModel):
     stages: tuple[Stage, ...]
 
     def tensor(self, name: str) -> Tensor:
-        """The tensor of a name."""
+        """The tensor with this name."""
         return self._by_name[name]
 
     @cached_property
@@ -152,13 +152,13 @@ class Manifest(PlannedModel):
 
 @dataclass(frozen=True)
 class TorchManifest(PlannedModel):
-    """An export of a torch program: files that say where tools of PyTorch split it."""
+    """An export of a torch program: files with split points for PyTorch tools."""
 
     chips: tuple[int, ...]  # first chip of each stage, in the order of the model
-    replication: tuple[int, ...]  # chips of each stage
+    replication: tuple[int, ...]  # number of chips of each stage
     files: Mapping[str, str]  # by format
     intervals_s: Mapping[str, float]  # predicted, of each format
-    notes: tuple[str, ...]  # what differs from the plan
+    notes: tuple[str, ...]  # differences from the plan
 
 
 def manifest_text(manifest: Manifest | TorchManifest) -> str:
@@ -171,7 +171,7 @@ def load_manifest(directory: str | Path) -> Manifest:
     """The manifest of an export.
 
     Raises:
-      InvalidInputError: it is missing or malformed; one sentence that names the field at fault.
+      InvalidInputError: it is missing or malformed; the message names the faulty field.
     """
     path = Path(directory) / MANIFEST
     data = read_json(path, "manifest")

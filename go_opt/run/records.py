@@ -1,4 +1,4 @@
-"""Frozen dataclasses from JSON values, checked by their types."""
+"""Decodes JSON values into frozen dataclasses and checks their types."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _CALLED = {str: "text", int: "a whole number", float: "a number", type(None): "n
 
 
 def record_from_json(kind: type[_Record], value: Any, where: str) -> _Record:
-    """A dataclass whose fields are texts, numbers, tuples, mappings to whole numbers, or such dataclasses.
+    """A dataclass of type ``kind``, with strings, numbers, tuples, integer mappings or dataclasses as fields.
 
     Raises:
-      InvalidInputError: a field is missing, unknown or of another type; one sentence that names it.
+      InvalidInputError: a field is missing, unknown or of the wrong type; the message names it.
     """
     if not isinstance(value, Mapping):
         raise _wrong(where, "an object", value)

@@ -1,4 +1,4 @@
-"""A graph on a target, with everything training asks of it, computed once."""
+"""A graph on a target, with all data that training needs, computed once."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def case(graph: Graph, target: Target) -> Case:
 
 
 def reference_interval_s(on_target: Instance) -> float:
-    """What rewards are measured from: the greedy plan's interval, where it fits in memory.
+    """The reference of rewards: the greedy plan's interval, if it fits in memory.
 
-    Else that of the default order's slicing, or of everything on one chip a second long: a
-    constant takes no part in what is learnt, for advantages are within a graph.
+    Otherwise the interval of the default order's slicing, or one second. The constant does not
+    affect training, because advantages are relative within a graph.
     """
     order, group = on_target.order, on_target.fusion_group
     greedy = greedy_slicing(on_target.tables, order, group, adjacent=on_target.is_adjacent)

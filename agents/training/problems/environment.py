@@ -1,8 +1,8 @@
-"""What answers how good plans are, behind one interface: a model, a simulator, a service, hardware.
+"""The interface of environments, which evaluate plans: a model, a simulator, a service, hardware.
 
-A trainer opens one session for a graph on a target and asks it batch by batch. Environments
-are foreign code: they are used through :func:`open_session`, the one place where what fails
-or answers nonsense becomes an :class:`~go_opt.errors.EnvironmentFailedError`.
+A trainer opens one session for a graph on a target and evaluates plans batch by batch. Environments
+are third-party code: they are used only through :func:`open_session`, which turns failures
+and invalid answers into :class:`~go_opt.errors.EnvironmentFailedError`.
 
 Axes: ``B`` plans, ``N`` ops.
 """
@@ -35,7 +35,7 @@ MAX_REASON_CHARS: Final = 300  # of a foreign error within our sentence
 
 @dataclass(frozen=True, eq=False)
 class Evaluations:
-    """What an environment answers to a batch of plans."""
+    """An environment's answer to a batch of plans."""
 
     objective_s: FloatArray  # [B] interval or makespan, by the objective; infinite where invalid
     valid: BoolArray  # [B] True where activations fit every chip, and the plan runs
@@ -50,7 +50,7 @@ class Session(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what the session holds; nothing is asked afterwards."""
+        """Release the session's resources; no calls follow."""
         ...
 
 
@@ -64,7 +64,7 @@ class PlanSession(Session, Protocol):
 
 
 class Environment(Protocol):
-    """What answers how good plans are: the analytical model, the simulator, a service, hardware."""
+    """An evaluator of plans: the analytical model, the simulator, a service, or hardware."""
 
     def open(self, graph: Graph, target: Target) -> Session:
         """Get ready to evaluate plans of ``graph`` on ``target``."""
@@ -128,8 +128,8 @@ class LocalEnvironment:
 
 
 class CheckedSession:
-    """A session held to its contract: plans and answers have the shapes they must have,
-    and every valid plan takes a time, positive and finite. Closes as a context manager.
+    """A session with checks of its contract: plans and answers have the required shapes, and
+    every valid plan has a positive, finite time. A context manager that closes the session.
     """
 
     def __init__(self, session: Session, name: str, num_ops: int) -> None:

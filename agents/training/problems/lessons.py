@@ -1,4 +1,4 @@
-"""What one graph is played for: which tasks the policy decides, and how they become plans."""
+"""Lessons: the tasks that the policy decides, and the mode that decodes them into plans."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TASKS: Final[tuple[Task, ...]] = get_args(Task)
 
 @dataclass(frozen=True)
 class Lesson:
-    """A decoder, the tasks it hears the policy on (the rest stays at its default), and a batch."""
+    """A decoding mode, the tasks that the policy decides (others keep their default), and a batch size."""
 
     mode: Mode
     tasks: tuple[Task, ...]
@@ -39,12 +39,12 @@ class Lesson:
 
     @property
     def name(self) -> str:
-        """Decoder and tasks, for reports."""
+        """Mode and tasks, for reports."""
         return f"{self.mode}:{'+'.join(self.tasks)}"
 
     @property
     def draws_keys(self) -> bool:
-        """Whether each sample has an order or kernels of its own."""
+        """Whether samples differ in order or kernels."""
         return "schedule" in self.tasks or "fusion" in self.tasks
 
 

@@ -52,7 +52,7 @@ def play(case: Case, outputs: Outputs, lesson: Lesson, session: Session, seed: i
 
 
 def decide(case: Case, outputs: Outputs, lesson: Lesson) -> Decoded:
-    """The one plan of the policy's means, without exploring."""
+    """The single plan from the policy's means, without exploration."""
     num_ops = case.features.num_ops
     none = np.zeros((1, num_ops))
     schedule_key = outputs.schedule_key[None] if "schedule" in lesson.tasks else none
@@ -69,7 +69,7 @@ def _keys(case: Case, outputs: Outputs, lesson: Lesson, seed: int) -> tuple[Floa
     keys = []
     for (task, mean), log_std in zip(means.items(), outputs.exploration_log_std, strict=True):
         normals = antithetic_normals(rng, lesson.samples, num_features)
-        # Antithetic in each task, but not in both at once: pairs are shuffled apart.
+        # Antithetic within each task only: the pairs of the second task are shuffled.
         normals = normals[rng.permutation(lesson.samples)]
         decided = task in lesson.tasks
         drawn = draw_keys(case.key_space, mean, log_std, normals) if decided else None

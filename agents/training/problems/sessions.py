@@ -1,4 +1,4 @@
-"""The environment's sessions that a training run has open."""
+"""The open environment sessions of a training run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from go_opt.errors import EnvironmentFailedError
 
 
 class Sessions:
-    """Sessions of the cases of the last step; those of a case that comes again are kept."""
+    """Sessions of the cases of the last step; sessions of repeated cases are reused."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment

@@ -1,4 +1,4 @@
-"""Every number that training is steered by, in one place and written into each checkpoint."""
+"""All hyperparameters of training, which are written into each checkpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from go_opt.errors import InvalidInputError
 
 @dataclass(frozen=True)
 class Settings:
-    """PPO and its optimiser. What moves over a run goes linearly from the first value to the last."""
+    """PPO and its optimiser. A pair of values changes linearly over a run, from first to last."""
 
     lessons: tuple[Lesson, ...] = (ORDER_AND_FUSION, PLACEMENT, SAMPLED)
     graphs_per_step: int = 4
@@ -36,7 +36,7 @@ class Settings:
 
     @property
     def samples_per_graph(self) -> int:
-        """Evaluations that one graph of a step costs."""
+        """The number of evaluations per graph of a step."""
         return sum(lesson.samples for lesson in self.lessons)
 
     def to_json(self) -> dict[str, Any]:

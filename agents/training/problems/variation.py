@@ -1,4 +1,4 @@
-"""Packages like a given one, with other sizes and rates: what a policy must not rely on."""
+"""Variations of a package in size and rates, on which a policy must not rely."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Descent(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LearnerState:
-    """What an update changes."""
+    """The state that an update changes."""
 
     parameters: nnx.State
     optimizer: optax.ScaleByAdamState
@@ -84,7 +84,7 @@ class Learner:
         return LearnerState(*placed)
 
     def outputs(self, state: LearnerState, cases: Sequence[Case], bucket: Bucket) -> list[Outputs]:
-        """What the policy says of each of this host's ``cases``."""
+        """The policy's outputs for each of this host's ``cases``."""
         padded = self._divided(_stacked([pad(case.features, bucket) for case in cases]))
         rows = _local(_forward(self.config, state.parameters, padded))
         return [
@@ -123,7 +123,7 @@ class Learner:
 
 
 def learning_rate(descent: Descent, update: jax.Array) -> jax.Array:
-    """Of the update with that number: it rises for some, then falls linearly.
+    """The learning rate of an update, by its number: a warm-up, then a linear decay.
 
     Adam's first steps move every parameter by the whole rate, whatever the gradient's size.
     """

@@ -23,7 +23,7 @@ from go_opt.common.arrays import FloatArray
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """The episodes of one graph in one step, lesson by lesson, and how likely each was."""
+    """The episodes of one graph in one step, by lesson, with their log-probabilities."""
 
     case: Case
     episodes: tuple[Episodes, ...]
@@ -33,7 +33,7 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What one step did."""
+    """The batches and metrics of one step."""
 
     batches: tuple[Batch, ...]
     metrics: dict[str, float]
@@ -41,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Entropies:
-    """What entropy is worth in this step."""
+    """The entropy weights in this step."""
 
     key: float
     placement: float
@@ -63,8 +63,8 @@ def take_step(
 
     Args:
       sessions: the environment of each case.
-      seed: what the draws follow from.
-      done: share of the run that lies behind, 0 to 1.
+      seed: seed of all draws.
+      done: completed share of the run, 0 to 1.
     """
     entropies = Entropies(
         *(first + (last - first) * done for first, last in (settings.key_entropy, settings.placement_entropy))

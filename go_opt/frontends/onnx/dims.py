@@ -32,7 +32,7 @@ class DimTable:
                 raise ModelError(f"dimension {name!r} must be a positive integer, not {value!r}.")
 
     def resolve(self, info: Any) -> PartialShape | None:
-        """The shape of a ``ValueInfoProto``; None stands for what is not known."""
+        """The shape of a ``ValueInfoProto``; None stands for unknown sizes or an unknown shape."""
         if not info.type.tensor_type.HasField("shape"):
             return None
         return tuple(
@@ -41,7 +41,7 @@ class DimTable:
         )
 
     def check(self, inputs: Iterable[Any], others: Iterable[Any]) -> None:
-        """Refuse bindings of unknown names, then inputs with dimensions left open."""
+        """Reject bindings of unknown names, then inputs with unbound dimensions."""
         inputs = list(inputs)
         known = dict.fromkeys(name for info in inputs for name in _symbols(info))
         elsewhere = {name for info in others for name in _symbols(info)}
@@ -59,7 +59,7 @@ class DimTable:
             )
 
     def of_no_input(self, inputs: Iterable[Any]) -> tuple[str, ...]:
-        """The bound dimensions that no input has: what they are is known at run time only."""
+        """The bound dimensions that no input has; their sizes are known only at run time."""
         known = {name for info in inputs for name in _symbols(info)}
         # "past + 1" is resolved from "past", which another input may not name alone.
         known |= {part for name in known for part in _parts(name)}

@@ -25,7 +25,7 @@ RANDOM_OPS: Final = frozenset(
 def lazy_outputs(
     node: onnx.NodeProto, inputs: Sequence[Value | None], opset: int
 ) -> Callable[[], Values | None]:
-    """The values of a node's outputs, computed when somebody asks, and once."""
+    """The values of a node's outputs, computed lazily and once."""
 
     @functools.cache
     def compute() -> Values | None:
@@ -38,7 +38,7 @@ def lazy_outputs(
 
 
 def evaluate(node: onnx.NodeProto, arrays: Sequence[NDArray | None], opset: int) -> Values | None:
-    """Run one node; None where onnx has no implementation, or the node does not accept its inputs."""
+    """Run one node; None if onnx has no implementation, or the node does not accept its inputs."""
     run_params: dict[str, Any] = {
         "log": lambda *_: None,
         "opsets": {"": opset},

@@ -1,4 +1,4 @@
-"""A model lowered to ops, with what is known of every value in it."""
+"""A model lowered to ops, with the known facts about every value."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Scope:
         return self._parent.lookup(name)
 
     def bind(self, name: str, value: Value) -> None:
-        """Let a name of this graph stand for a value."""
+        """Bind a name of this graph to a value."""
         self._values[name] = self.program.values[self.prefix, name] = value
 
     def alias(self, name: str, source: Value, shape: Shape) -> None:
@@ -251,7 +251,7 @@ class Scope:
         inputs: Sequence[Value | None],
         known: Callable[[], Sequence[NDArray | None] | None] | None = None,
     ) -> list[tuple[int, Shape] | None]:
-        """Type and shape of each output; None for those nobody reads and nothing is known of."""
+        """Type and shape of each output; None for unknown ones that nothing reads."""
         inferred = self.context.inference.outputs(name, node, inputs)
         kinds: list[tuple[int, Shape] | None] = []
         for position, output in enumerate(node.output):

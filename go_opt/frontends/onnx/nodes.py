@@ -1,4 +1,4 @@
-"""Questions about one node."""
+"""Properties of one node."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def is_standard(node: onnx.NodeProto) -> bool:
 
 
 def is_foldable(node: onnx.NodeProto, inputs: Sequence[Value | None]) -> bool:
-    """True where nothing but constants is read, so that the outputs are constants too."""
+    """Whether a node reads only constants, so that its outputs are constants too."""
     present = [value for value in inputs if value is not None]
     return (
         is_standard(node)
@@ -46,7 +46,7 @@ def is_foldable(node: onnx.NodeProto, inputs: Sequence[Value | None]) -> bool:
 
 
 def is_alias(node: onnx.NodeProto, inputs: Sequence[Value | None], output_type: int) -> bool:
-    """Views, and ops that turn out to change nothing."""
+    """Whether a node is a view, or an op that changes nothing."""
     source = inputs[0] if inputs else None
     if source is None or not is_standard(node):
         return False

@@ -41,7 +41,7 @@ class ShapeInference:
     def outputs(
         self, name: str, node: onnx.NodeProto, inputs: Sequence[Value | None]
     ) -> dict[str, PartialType]:
-        """What is known of each output; nothing for ops that onnx does not define."""
+        """The known type and shape of each output; empty for ops that onnx does not define."""
         schema = self.schema(_domain(node.domain), node.op_type)
         if schema is None:
             return {}
@@ -79,7 +79,7 @@ class ShapeInference:
 
 
 def merged(inferred: PartialType, stated: PartialType) -> PartialType:
-    """Inferred first, and what the file states where that leaves something open."""
+    """The inferred type, completed by the type that the file states."""
     elem_type = inferred[0] or stated[0]
     if inferred[1] is None or stated[1] is None or len(inferred[1]) != len(stated[1]):
         return elem_type, stated[1] if inferred[1] is None else inferred[1]

@@ -29,7 +29,7 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _check_size(model: onnx.ModelProto) -> None:
-    """Refuse functions without end, or larger in place than any model: 40 may make 2**40 ops."""
+    """Reject functions that are recursive or too large when inlined: 40 may make 2**40 ops."""
     bodies = {(function.domain, function.name): function.node for function in model.functions}
     sizes: dict[tuple[str, str], int] = {}
     under_way: set[tuple[str, str]] = set()
@@ -62,7 +62,7 @@ def called_functions(model: onnx.ModelProto) -> list[str]:
 
 
 def check_names(graph: onnx.GraphProto) -> None:
-    """Refuse a name that two nodes of the file carry."""
+    """Reject a name that two nodes of the file share."""
     seen: set[str] = set()
     for node in graph.node:
         if node.name and node.name in seen:
@@ -104,13 +104,13 @@ def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 
 
 def reads_of(node: onnx.NodeProto) -> list[str]:
-    """What a node reads: its inputs, and what its bodies read around them."""
+    """The names that a node reads: its inputs, and the outer names that its bodies read."""
     captured = [name for body in subgraphs(node) for name in sorted(free_names(body))]
     return [*filter(None, node.input), *captured]
 
 
 def name_nodes(model: onnx.ModelProto) -> None:
-    """Give each node without a name the one that its op has, in bodies as well."""
+    """Give each unnamed node the name of its op, also in bodies."""
     graphs = [model.graph]
     while graphs:
         for name, node in _named(graphs.pop().node):

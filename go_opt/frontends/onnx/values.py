@@ -53,7 +53,7 @@ _DTYPE_OF.update(
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor as the nodes that read it see it."""
+    """A tensor as its readers see it."""
 
     tensor: str  # name in the graph under construction
     elem_type: int  # onnx.TensorProto.DataType
@@ -77,7 +77,7 @@ def make_value(
     *,
     read: Callable[[], NDArray | None] | None = None,
 ) -> Value:
-    """A checked value; a constant where ``read`` is given."""
+    """A checked value; a constant if ``read`` is given."""
     if elem_type not in _DTYPE_OF:
         raise ModelError(f"tensor {tensor!r} has the unknown element type {elem_type}.")
     if any(size < 0 for size in shape):

@@ -1,1 +1,1 @@
-"""What importers record of a program that they walk."""
+"""Records the ops of a program while an importer walks it."""

@@ -1,4 +1,4 @@
-"""The program in a file of ``torch.export.save``: JSON in a zip archive, which is read without torch."""
+"""Reads the program in a file of ``torch.export.save``, JSON in a zip archive, without torch."""
 
 from __future__ import annotations
 

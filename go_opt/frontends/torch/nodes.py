@@ -1,4 +1,4 @@
-"""A node of an exported program, out of its JSON."""
+"""A node of an exported program, parsed from JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CALL: Final = re.compile(r"@\d+$")  # the second call of a module is `layers.0@
 
 @dataclass(frozen=True)
 class Node:
-    """An operator, what it reads and what it gives."""
+    """An operator with its inputs and outputs."""
 
     target: str
     module: str  # path of the module that calls it; empty for the model itself

@@ -24,7 +24,7 @@ _WRAPPERS: Final = (
 
 @dataclass
 class _Names:
-    """What the names of one program stand for."""
+    """The values of the names of one program."""
 
     tensors: Mapping[str, Mapping[str, Any]]  # name -> type and sizes
     used: frozenset[str]
@@ -112,7 +112,7 @@ class Walker:
         return self._op(node, name, inputs, results)
 
     def _is_view(self, node: Node, name: str, inputs: Sequence[Value], results: Sequence[Result]) -> bool:
-        """True where the result is its first operand in another shape or type."""
+        """Whether the result is its first operand in another shape or type."""
         if not inputs or len(results) != 1:
             return False
         source, shape = inputs[0], results[0][0]
@@ -126,7 +126,7 @@ class Walker:
         return name in aten.VIEWS or (is_whole and len(inputs) == 1)
 
     def _fold(self, node: Node, name: str, inputs: Sequence[Value], results: Sequence[Result]) -> list[Value]:
-        """Nothing here depends on an input: a compiler computes it once, as a literal or a weight."""
+        """Fold a node that depends on no input: a compiler computes it once, as a literal or a weight."""
         how = f"{name} {dict(node.attributes)}"
         if name in aten.TRANSPOSES:
             return [inputs[0].viewed(results[0], how)]
@@ -170,7 +170,7 @@ class Walker:
 
 
 def _moves_nothing(name: str, attributes: Mapping[str, Any], shape: Sequence[int]) -> bool:
-    """True where a transposition moves axes of one element only."""
+    """Whether a transposition moves only axes of size 1."""
     axes = list(range(len(shape)))
     if name == "permute":
         axes = [axis % len(shape) for axis in attributes["dims"]]

@@ -18,9 +18,9 @@ _REQUIRED: Final = object()
 
 @dataclass(frozen=True)
 class Fields:
-    """A mapping whose values are read by type; a bad one is a GraphError that names the field."""
+    """A mapping with typed access to its values; a bad value raises a GraphError that names the field."""
 
-    where: str  # "op 'conv1'": how messages call the mapping
+    where: str  # the name of the mapping in messages, such as "op 'conv1'"
     values: Mapping[Any, Any]
 
     def text(self, key: str, default: Any = _REQUIRED) -> str:
@@ -42,7 +42,7 @@ class Fields:
         return bool(value)
 
     def dtype(self, key: str, default: Any = _REQUIRED) -> str:
-        """The name of a numeric type, aliases such as ``bf16`` spelled out."""
+        """The full name of a numeric type; aliases such as ``bf16`` are resolved."""
         name = self.text(key, default)
         try:
             return DTYPES[dtype_code(name, field=f"{self.where}: {key!r}")]
@@ -89,7 +89,7 @@ class Fields:
 
 
 def as_integer(value: Any, what: str) -> int:
-    """A count of at most 2**53; a float counts where it is whole (JSON writes 1e6)."""
+    """A count of at most 2**53; whole floats are accepted (JSON writes 1e6)."""
     is_whole = isinstance(value, float | np.floating) and float(value).is_integer()
     if isinstance(value, bool) or not (is_whole or isinstance(value, int | np.integer)):
         raise GraphError(f"{what} must be a whole number, not {shown(value)}.", field=what)
@@ -99,7 +99,7 @@ def as_integer(value: Any, what: str) -> int:
 
 
 def as_number(value: Any, what: str) -> float:
-    """A finite number that is not negative."""
+    """A finite, non-negative number."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise GraphError(f"{what} must be a number, not {shown(value)}.", field=what)
     try:
@@ -112,7 +112,7 @@ def as_number(value: Any, what: str) -> float:
 
 
 def shown(value: Any) -> str:
-    """A value as error messages print it, short whatever its size."""
+    """A value as error messages print it, shortened if long."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 128:
         return f"an integer of {value.bit_length()} bits"
     text = repr(value)
@@ -124,5 +124,5 @@ def _is_list(value: Any) -> bool:
 
 
 def _is_encodable(text: str) -> bool:
-    """A lone surrogate, which JSON can write as an escape, has no UTF-8 form."""
+    """Whether ``text`` has a UTF-8 form; a lone surrogate from a JSON escape has none."""
     return not any("\ud800" <= character <= "\udfff" for character in text)

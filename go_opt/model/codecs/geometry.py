@@ -1,4 +1,4 @@
-"""Shapes of tensors and windows of ops, which a graph may have or not, from outside."""
+"""Adds untrusted shapes of tensors and windows of ops to a graph; both are optional."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from go_opt.model.graph import Graph, Window
 
 
 def with_geometry(graph: Graph, shapes: Mapping[str, Any], windows: Mapping[str, Any]) -> Graph:
-    """The graph with shapes by tensor and windows by op, lists of numbers each.
+    """The graph with shapes by tensor and windows by op, each a list of numbers.
 
     Raises:
-      GraphError: something else than numbers, or a shape of another number of elements; names it.
+      GraphError: a value is not a list of numbers, or a shape has the wrong number of elements.
     """
     elements = dict(zip(graph.tensor_names, graph.tensor_elements.tolist(), strict=True))
     sizes = {}

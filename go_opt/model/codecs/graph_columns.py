@@ -1,7 +1,7 @@
-"""The graph of a message, column by column: fast, and only for messages that break no rule.
+"""Decodes a graph message column by column: the fast path for messages that break no rule.
 
-Every rule is that of :class:`go_opt.model.builder.GraphBuilder`, checked for all ops or
-tensors at once. Which one a message breaks, and in which words, is the builder's to say.
+The rules are those of :class:`go_opt.model.builder.GraphBuilder`, checked for all ops or
+tensors at once. The builder then reports which rule a message breaks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NO_KINDS: Final[Mapping[str, bool]] = MappingProxyType({})
 def graph_from_columns(
     message: graph_pb2.Graph, precision: Precision, dims: Mapping[str, int]
 ) -> Graph | None:
-    """The graph of a message; None where a rule is broken or ops and reads have to be sorted."""
+    """The graph of a message; None if a rule is broken or if ops or reads are unsorted."""
     try:
         op_names, op_types, ops = _ops(message)
         tensor_names, tensors = _tensors(message, len(op_names))
@@ -59,7 +59,7 @@ def graph_from_columns(
 
 
 class _Unfit(Exception):
-    """The builder has to look at the message."""
+    """The message needs the builder."""
 
 
 def _require(holds: object) -> None:
@@ -88,7 +88,7 @@ def _tensors(message: graph_pb2.Graph, num_ops: int) -> tuple[tuple[str, ...], _
             tensor.elements,
             tensor.dtype,
             tensor.kind,
-            # Whether a field is there is slow to ask, and clear where it is not zero.
+            # HasField is slow, and needed only for a zero.
             tensor.producer or (0 if tensor.HasField("producer") else _NO_FIELD),
             tensor.is_output,
         )
@@ -120,7 +120,7 @@ def _tensors(message: graph_pb2.Graph, num_ops: int) -> tuple[tuple[str, ...], _
 def _reads(
     message: graph_pb2.Graph, elements: Sequence[int], producer: IntArray, num_ops: int
 ) -> tuple[LongArray, _Columns]:
-    """How many readers each tensor has, and the columns of all reads."""
+    """The number of readers of each tensor, and the columns of all reads."""
     readers = [tensor.readers for tensor in message.tensors]
     rows = [
         (reader.op, reader.elements or (0 if reader.HasField("elements") else size))
@@ -132,7 +132,7 @@ def _reads(
     touched = _between(touched_rows, 0, MAX_ELEMENTS, np.int64)
     counts = np.array([len(row) for row in readers], np.int64)
     tensor = np.repeat(np.arange(len(counts)), counts)
-    _require((op > producer[tensor]).all())  # the order of the ops is a topological one
+    _require((op > producer[tensor]).all())  # the ops are in topological order
     _require(((np.diff(op) > 0) | (np.diff(tensor) > 0)).all())  # ascending and unique in a row
     size = np.array(elements, np.int64)[tensor]
     return counts, {"reader_op": op, "reader_elements": np.minimum(touched, size)}
@@ -163,7 +163,7 @@ def _codes(dtypes: Sequence[str]) -> CodeArray:
 
 
 def with_tensor_order(graph: Graph, names: Sequence[str]) -> Graph:
-    """The same graph with its tensors in the order of ``names``; others follow in theirs."""
+    """The same graph with its tensors in the order of ``names``; other tensors follow in their order."""
     rank = {name: i for i, name in enumerate(names)}
     order = sorted(range(graph.num_tensors), key=lambda k: rank.get(graph.tensor_names[k], len(rank)))
     if order == list(range(graph.num_tensors)):

@@ -1,4 +1,4 @@
-"""The exact JSON form of a graph: readable rows of ops and tensors, validated on the way in."""
+"""The exact JSON form of a graph: readable rows of ops and tensors, validated when read."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def graph_from_dict(data: Any) -> Graph:
     """A validated graph from its JSON form.
 
     Raises:
-      GraphError: one sentence that names the op, tensor or field at fault.
+      GraphError: one sentence that names the faulty op, tensor or field.
     """
     if not isinstance(data, Mapping):
         raise GraphError(f"a graph must be a JSON object, not {shown(data)}.")
@@ -72,7 +72,7 @@ def graph_from_dict(data: Any) -> Graph:
 
 
 def read_precision(fields: Fields) -> Precision:
-    """The field ``precision``, ``"native"`` where it is missing."""
+    """The field ``precision``; ``"native"`` if it is missing."""
     precision = fields.text("precision", "native")
     for known in get_args(Precision):
         if precision == known:
@@ -83,7 +83,7 @@ def read_precision(fields: Fields) -> Precision:
 
 
 def measured_of(graph: Graph, op: int) -> dict[str, float]:
-    """Measured seconds of an op by chip kind, those that were measured."""
+    """Measured seconds of an op, by each chip kind with a measurement."""
     return {kind: float(row[op]) for kind, row in graph.measured_s.items() if not np.isnan(row[op])}
 
 
@@ -130,7 +130,7 @@ def _node(row: Fields) -> NodeWithoutOp:
 
 
 def _named(what: str, position: int, row: Mapping[Any, Any]) -> Fields:
-    """The row, called by its name in messages."""
+    """The row, which messages call by its name."""
     return Fields(f"{what} {Fields(f'{what} number {position}', row).text('name')!r}", row)
 
 

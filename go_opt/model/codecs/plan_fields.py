@@ -1,6 +1,6 @@
-"""Builds a :class:`Plan` from fields that came from outside, checking every one.
+"""Builds a :class:`Plan` from untrusted fields and checks each of them.
 
-What only the graph or the target can tell (chips that exist, a legal order) is left to
+Checks that need the graph or the target (existing chips, a legal order) are left to
 :mod:`go_opt.solver.verify.verifier`.
 """
 
@@ -24,10 +24,10 @@ _TEXTS: Final = ("graph_fingerprint", "target_fingerprint", "target", "model")
 
 
 def plan_from_fields(fields: Mapping[str, Any]) -> Plan:
-    """The plan of all fields of :class:`Plan`, of types not yet known; rows of its lists are read already.
+    """The plan with these field values; ``relays``, ``clones`` and ``splits`` are parsed already.
 
     Raises:
-      PlanError: one sentence that names the field at fault.
+      PlanError: one sentence that names the faulty field.
     """
     placement = int_array("placement", fields["placement"], 0, _INT32_MAX)
     num_ops = len(placement)
@@ -74,7 +74,7 @@ def split_from_fields(i: int, op: object, kind: object, parts: object, joined: o
 
 
 def checked_dims(dims: object, what: str, error: type[InvalidInputError]) -> Mapping[str, int]:
-    """Symbolic dimensions of ``what`` and their values, each an integer not below zero."""
+    """Symbolic dimensions of ``what`` and their values, each a non-negative integer."""
     if not isinstance(dims, Mapping):
         raise error(f"{what}: dims must map names to integers.", field="dims")
     for name, value in dims.items():
@@ -101,7 +101,7 @@ def int_array(field: str, values: object, low: int, high: int) -> IntArray:
 
 
 def text(field: str, value: object) -> str:
-    """A string that UTF-8 can hold."""
+    """A string that UTF-8 can encode."""
     if not _is_utf8(value):
         raise _error(field, "must be text that UTF-8 can hold")
     return value
@@ -138,7 +138,7 @@ def _precision(value: object) -> Precision:
 
 
 def _is_utf8(value: object) -> TypeGuard[str]:
-    # JSON can write a lone surrogate as an escape; nothing can store it.
+    # A JSON escape can be a lone surrogate, which UTF-8 cannot encode.
     return isinstance(value, str) and (value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value))
 
 

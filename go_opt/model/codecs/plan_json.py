@@ -23,7 +23,7 @@ from go_opt.model.plan import Plan
 FORMAT: Final = "go_opt.v1.Plan"
 _OPTIONAL: Final = frozenset({"model", "splits", "forwards"})  # files of version 0.1.0 lack them
 _REQUIRED: Final = frozenset({"format", *(field.name for field in fields(Plan))}) - _OPTIONAL
-# What a file says for its readers, of plans and of the searches they are from. A plan is whole without.
+# Further facts about the plan and its search. A plan is complete without them.
 _FACTS: Final = frozenset(
     {
         "op_names",
@@ -66,10 +66,10 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
 
 
 def plan_from_dict(data: object) -> Plan:
-    """The validated plan of :func:`plan_to_dict`'s form.
+    """The validated plan from the form of :func:`plan_to_dict`.
 
     Raises:
-      PlanError: one sentence that names the field at fault.
+      PlanError: one sentence that names the faulty field.
     """
     if not isinstance(data, Mapping):
         raise PlanError("plan: must be a JSON object.")
@@ -91,13 +91,13 @@ def plan_from_dict(data: object) -> Plan:
 
 
 def save_plan(plan: Plan, path: str | Path, facts: Mapping[str, Any] = MappingProxyType({})) -> None:
-    """Write a plan file, whole or not at all.
+    """Write a plan file atomically.
 
     Args:
-      facts: for readers, beside the plan: those of :mod:`go_opt.model.codecs.plan_json` and of the search.
+      facts: further entries of the file: those of :func:`names_to_dict`, and facts about the search.
 
     Raises:
-      InvalidInputError: the place cannot be written to.
+      InvalidInputError: the path cannot be written to.
     """
     write_atomically(path, json.dumps(plan_to_dict(plan) | dict(facts), ensure_ascii=False) + "\n")
 
@@ -106,7 +106,7 @@ def load_plan(path: str | Path) -> Plan:
     """The plan of a file written by :func:`save_plan`.
 
     Raises:
-      PlanError: the file is missing, no JSON, or no plan; one sentence.
+      PlanError: the file is missing, is not JSON, or is not a plan.
     """
     data = read_json(path, "plan file", PlanError)
     try:
@@ -131,7 +131,7 @@ def _rows(
 
 
 def names_to_dict(graph: Graph, plan: Plan) -> dict[str, Any]:
-    """What the lists of a plan index, its stages and kernels, and the nodes of the model that have no op."""
+    """Op names that a plan's lists index, its stages and kernels, and the model's nodes without an op."""
     return {
         "op_names": list(graph.op_names),
         "stages": _stages(graph, plan),
@@ -141,7 +141,7 @@ def names_to_dict(graph: Graph, plan: Plan) -> dict[str, Any]:
 
 
 def _stages(graph: Graph, plan: Plan) -> list[dict[str, Any]]:
-    """By first chip: the chips of each stage and its ops in execution order."""
+    """The chips of each stage and its ops in execution order, sorted by first chip."""
     ops: dict[tuple[int, int], list[str]] = {}
     for op in plan.order.tolist():
         ops.setdefault((int(plan.placement[op]), int(plan.replication[op])), []).append(graph.op_names[op])
@@ -152,7 +152,7 @@ def _stages(graph: Graph, plan: Plan) -> list[dict[str, Any]]:
 
 
 def _kernels(graph: Graph, plan: Plan) -> list[list[str]]:
-    """The ops of each kernel; kernels and ops in execution order."""
+    """The ops of each kernel; kernels and ops are in execution order."""
     kernels: dict[int, list[str]] = {}
     for op in plan.order.tolist():
         kernels.setdefault(int(plan.fusion_group[op]), []).append(graph.op_names[op])

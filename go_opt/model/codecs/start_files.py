@@ -1,4 +1,4 @@
-"""Reads what a search begins with: plan files, and somebody else's split of a model."""
+"""Reads starting points of a search: plan files and placements from other tools."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _SHOWN: Final = 3  # names in a message
 
 
 def load_start(path: str | Path) -> Start:
-    """The plan of a file, by the names of its ops.
+    """The plan in a file as a start, by op name.
 
     Raises:
-      PlanError: the file is no plan, or has no ``op_names``.
+      PlanError: the file is not a plan, or has no ``op_names``.
     """
     plan = load_plan(path)
     names = read_json(path, "plan file", PlanError).get("op_names")
@@ -35,13 +35,13 @@ def load_start(path: str | Path) -> Start:
 
 
 def load_placement(path: str | Path, graph: Graph) -> Start:
-    """A split of ``graph``: a CSV file of ``op,chip``, or a ``.json`` object of modules and devices.
+    """A placement of ``graph``: a CSV file of ``op,chip``, or a ``.json`` object of modules and devices.
 
-    In the second, accelerate's ``device_map``, the longest name that an op's begins with decides;
-    ``.`` and ``/`` both part names.
+    The latter is accelerate's ``device_map``: the longest module path that is a prefix of an op's
+    name decides; ``.`` and ``/`` both separate the parts of a name.
 
     Raises:
-      InvalidInputError: the file cannot be read, or a line names no op or no chip.
+      InvalidInputError: the file cannot be read, or a line does not name an op and a chip.
     """
     if str(path).endswith(".json"):
         return Start(by_prefix(_device_map(path), graph))
@@ -87,7 +87,7 @@ def _device_map(path: str | Path) -> dict[str, int]:
 
 
 def by_prefix(chips: Mapping[str, int], graph: Graph) -> dict[str, OpStart]:
-    """The chips of ops by the longest path that their names begin with; paths are parted by ``.``."""
+    """The chip of each op by its longest prefix among the paths; ``.`` separates the parts of a path."""
     found = {}
     for name in graph.op_names:
         parts = _parts(name).split(".")

@@ -1,6 +1,6 @@
-"""Graphs and plans as protobuf messages of package ``go_opt.v1``, exactly, both ways.
+"""Lossless conversion of graphs and plans to and from protobuf messages of package ``go_opt.v1``.
 
-A message from outside is checked by the rules that hold everywhere: those of
+Untrusted messages are checked by the same rules as other inputs: those of
 :class:`go_opt.model.builder.GraphBuilder` and :func:`go_opt.model.codecs.plan_fields.plan_from_fields`.
 """
 
@@ -92,7 +92,7 @@ def graph_from_proto(message: graph_pb2.Graph) -> Graph:
     """The validated graph of a message.
 
     Raises:
-      GraphError: one sentence that names the op, tensor or field at fault.
+      GraphError: one sentence that names the faulty op, tensor or field.
     """
     try:
         precision = precision_from_proto(message.precision, GraphError)
@@ -175,7 +175,7 @@ def plan_from_proto(message: plan_pb2.Plan) -> Plan:
     """The validated plan of a message.
 
     Raises:
-      PlanError: one sentence that names the field at fault.
+      PlanError: one sentence that names the faulty field.
     """
     lists = ("placement", "order", "fusion_group", "replication", "provenance", "op_provenance", "forwards")
     values = ("graph_fingerprint", "target_fingerprint", "target", "dims", "model")
@@ -203,12 +203,12 @@ def _op_index(index: int, num_ops: int, what: str) -> int:
 
 
 def _choice(number: int, names: tuple[str, ...]) -> str:
-    """The name an enum's number stands for; a number without one names itself in the error."""
+    """The name of an enum number; an unknown number becomes a text for the error."""
     return names[number - 1] if 1 <= number <= len(names) else f"enum number {number}"
 
 
 def precision_from_proto(number: int, error: type[InvalidInputError]) -> Precision:
-    """The precision of an enum's number; raises ``error`` where there is none."""
+    """The precision of an enum number; raises ``error`` if the number is unknown."""
     if not 0 <= number <= len(_PRECISIONS):
         raise error(f"precision: {number} is no number of the enum Precision.", field="precision")
     return _PRECISIONS[max(number, 1) - 1]

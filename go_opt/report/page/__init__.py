@@ -1,4 +1,4 @@
-"""A plan as one page for a browser, which needs no network."""
+"""A plan as one self-contained HTML page."""
 
 from go_opt.report.page.facts import Claims, claims_of
 from go_opt.report.page.model_explorer import node_data_text

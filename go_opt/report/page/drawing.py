@@ -1,7 +1,7 @@
-"""Where each box of a graph stands: stages follow each other like words of a text, in rows.
+"""Layout of a graph's boxes: stages follow each other in rows, like the words of a text.
 
-Within a stage a box stands in a column behind all that it reads from (layers by longest path);
-within a column it stands in a lane close to those. Units are columns and lanes.
+Within a stage, a box is in a column after all its producers (layers by longest path);
+within a column, its lane is close to theirs. Units are columns and lanes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from go_opt.model.csr import row_pointers
 from go_opt.report.page.subject import Subject
 
-MOST_LANES: Final = 10  # of a column; what is beyond takes another column
+MOST_LANES: Final = 10  # per column; further boxes take another column
 COLUMN_PER_LANE: Final = 2.5  # width of a column, in heights of a lane
-ASPECT: Final = 1.6  # of a whole drawing, width to height
-_LEAST_COLUMNS: Final = 6  # of a stage that begins in a row behind another
+ASPECT: Final = 1.6  # width to height of the drawing
+_LEAST_COLUMNS: Final = 6  # of a stage that starts after another one in a row
 _Columns = list[list[int]]
 MOST_BOXES: Final = 6_000  # that a browser draws at once without delay
 Level = Literal["op", "kernel", "kernels"]
@@ -47,7 +47,7 @@ class Drawing:
 
 
 def draw(boxes: Boxes) -> Drawing:
-    """The drawing whose width and height are closest to ``ASPECT``."""
+    """The drawing whose aspect ratio is closest to ``ASPECT``."""
     lane = np.zeros(len(boxes.stage), dtype=np.int32)
     columns = [*_columns_by_stage(boxes, lane)]
     total = sum(map(len, columns)) + len(columns)
@@ -58,7 +58,7 @@ def draw(boxes: Boxes) -> Drawing:
 
 
 def _columns_by_stage(boxes: Boxes, lane: NDArray[np.int32]) -> Iterator[_Columns]:
-    """The columns of each stage, in the order of stages; fills in the lanes."""
+    """The columns of each stage, in the order of stages; fills in ``lane``."""
     inside = boxes.stage[boxes.edges[:, 0]] == boxes.stage[boxes.edges[:, 1]]
     edges = boxes.edges[inside]
     by_reader = edges[np.argsort(edges[:, 1], kind="stable")]
@@ -76,10 +76,10 @@ def _columns_by_stage(boxes: Boxes, lane: NDArray[np.int32]) -> Iterator[_Column
 
 
 def _layers(boxes: Boxes, ptr: list[int], source: list[int]) -> list[int]:
-    """[B] longest path from the first boxes of a stage; one without a source there is next to its reader."""
+    """[B] longest path inside the stage; a box without a producer there is just before its first reader."""
     layer = [0] * len(boxes.stage)
     first_reader: dict[int, int] = {}
-    for box in range(len(layer)):  # numbered along the order
+    for box in range(len(layer)):  # numbered in execution order
         before = source[ptr[box] : ptr[box + 1]]
         layer[box] = max((layer[other] + 1 for other in before), default=0)
         for other in before:
@@ -91,7 +91,7 @@ def _layers(boxes: Boxes, ptr: list[int], source: list[int]) -> list[int]:
 
 
 def _lanes(of_layer: list[int], lane: NDArray[np.int32], ptr: list[int], source: list[int]) -> _Columns:
-    """The boxes of a layer in columns, each close to the lanes that it reads from."""
+    """The boxes of a layer in columns, each close to the lanes of its producers."""
 
     def wanted(box: int) -> float:
         before = source[ptr[box] : ptr[box + 1]]
@@ -103,11 +103,11 @@ def _lanes(of_layer: list[int], lane: NDArray[np.int32], ptr: list[int], source:
         column = by_lane[begin : begin + MOST_LANES]
         free = 0
         for place, (want, box) in enumerate(column):
-            highest = MOST_LANES - (len(column) - place)  # so that those behind still fit
+            highest = MOST_LANES - (len(column) - place)  # leaves room for the rest of the column
             lane[box] = min(max(free, round(want)), highest)
             free = int(lane[box]) + 1
         members = [box for _, box in column]
-        # Those pushed down pull the whole column up.
+        # If boxes were pushed down on average, the whole column moves up.
         too_low = round(float(np.mean(lane[members] - [want for want, _ in column])))
         lane[members] -= min(max(too_low, 0), int(lane[members[0]]))
         columns.append(members)
@@ -115,10 +115,10 @@ def _lanes(of_layer: list[int], lane: NDArray[np.int32], ptr: list[int], source:
 
 
 def _bands(lanes: list[list[int]], width: int) -> list[Band]:
-    """The stages in rows of ``width`` columns. A lane above each is for its name, a column parts two.
+    """The stages in rows of ``width`` columns, with a lane above for the name and a column in between.
 
     Args:
-      lanes: of each column of each stage.
+      lanes: number of lanes of each column of each stage.
     """
     bands: list[Band] = []
     x = y = height = 0
@@ -146,7 +146,7 @@ def _distance(bands: list[Band]) -> float:
 
 def _drawing(columns: list[_Columns], lane: NDArray[np.int32], bands: list[Band]) -> Drawing:
     x, y = np.zeros((2, len(lane)), dtype=np.int32)
-    drawn = [0] * len(columns)  # columns of each stage
+    drawn = [0] * len(columns)  # number of columns drawn of each stage
     for band in bands:
         of_band = columns[band.stage][drawn[band.stage] : drawn[band.stage] + band.width]
         drawn[band.stage] += band.width
@@ -158,17 +158,17 @@ def _drawing(columns: list[_Columns], lane: NDArray[np.int32], bands: list[Band]
 
 @dataclass(frozen=True, eq=False)
 class Boxes:
-    """Axes: ``B`` boxes, numbered along the order; ``N`` ops; ``C`` edges between boxes."""
+    """Axes: ``B`` boxes, numbered in execution order; ``N`` ops; ``C`` edges between boxes."""
 
     level: Level
     box_of_op: NDArray[np.int32]  # [N]
-    stage: NDArray[np.int32]  # [B] place in ``Subject.stages``
+    stage: NDArray[np.int32]  # [B] index into ``Subject.stages``
     edges: NDArray[np.int32]  # [C, 2] each pair once
-    kernels_per_box: int  # at most; 1 where boxes are ops or kernels
+    kernels_per_box: int  # at most; 1 if boxes are ops or kernels
 
 
 def boxes_of(subject: Subject, most: int = MOST_BOXES) -> Boxes:
-    """One box an op; where those are more than ``most`` one a kernel, or one for some kernels in a row."""
+    """One box per op; above ``most`` boxes, one per kernel or per run of successive kernels."""
     loads = subject.loads
     if loads.graph.num_ops <= most:
         box_of_op = np.empty(loads.graph.num_ops, dtype=np.int32)
@@ -177,13 +177,13 @@ def boxes_of(subject: Subject, most: int = MOST_BOXES) -> Boxes:
     kernels = len(loads.kernel_chip)
     if kernels <= most:
         return _boxes(subject, "kernel", loads.kernel_of, 1)
-    # Each stage may end with a box that is not full.
+    # The last box of each stage may have fewer kernels.
     in_a_row = -(-kernels // max(most - len(subject.stages), 1))
     return _boxes(subject, "kernels", _runs(subject.kernel_stage, in_a_row)[loads.kernel_of], in_a_row)
 
 
 def _runs(kernel_stage: NDArray[np.int32], in_a_row: int) -> NDArray[np.int32]:
-    """[M] box of each kernel: ``in_a_row`` of a stage share one. Boxes are numbered by first kernel."""
+    """[M] box of each kernel, numbered by first kernel: ``in_a_row`` kernels of a stage share one."""
     place = np.empty(len(kernel_stage), dtype=np.int64)
     for stage in np.unique(kernel_stage):
         of_stage = np.flatnonzero(kernel_stage == stage)

@@ -1,4 +1,4 @@
-"""The head of a page: what ``go-opt optimize`` says of a plan, by the plan and by what its file claims."""
+"""The head of a page: the figures of ``go-opt optimize``, from the plan and from claims in its file."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from go_opt.result import OPTIMAL_GAP, Objective, Status
 from go_opt.search.simulated_claim import simulation_note
 
 _MOST_NAMED: Final = 3  # splits
-_SAME: Final = 1e-9  # bounds that differ by less, relatively
+_SAME: Final = 1e-9  # relative difference below which bounds are equal
 
 
 @dataclass(frozen=True)
 class Claims:
-    """What a plan file says of the search that made its plan; None where it does not."""
+    """Claims of a plan file about the search that made it; None if missing."""
 
     objective: Objective | None = None
     status: Status | None = None
@@ -30,10 +30,10 @@ class Claims:
 
 
 def claims_of(path: str | Path) -> Claims:
-    """The claims of a plan file; those that ``go-opt optimize --out`` does not write so are left out.
+    """The claims of a plan file, without malformed ones.
 
     Raises:
-      PlanError: the file is missing or no JSON.
+      PlanError: the file is missing or not JSON.
     """
     data = read_json(path, "plan file", PlanError)
     facts: Mapping[str, Any] = data if isinstance(data, dict) else {}
@@ -47,7 +47,7 @@ def claims_of(path: str | Path) -> Claims:
 
 
 def fact_rows(subject: Subject, claims: Claims) -> list[dict[str, str]]:
-    """What was asked for first, then what binds it, the simulator's word, the bound and the status."""
+    """The objective and bottleneck, splits, the simulated value, the bound and the status."""
     facts = (*_answer(subject), *_splits(subject), *_simulated(subject), *_bound(subject, claims))
     return [{"label": label, "value": value, "note": note} for label, value, note in facts]
 
@@ -82,7 +82,7 @@ def _answer(subject: Subject) -> Iterator[_Fact]:
 
 def _simulated(subject: Subject) -> Iterator[_Fact]:
     if not subject.target.overlap:
-        return  # the simulator has all transfers overlap
+        return  # in the simulator, all transfers overlap with compute
     objective, predicted_s = subject.told.objective, subject.whole_s
     seen = evaluate_plan(subject.graph, subject.target, subject.plan, fidelity="simulated")
     simulated_s = seen.makespan_s if objective == "latency" else seen.interval_s
@@ -96,10 +96,10 @@ def _simulated(subject: Subject) -> Iterator[_Fact]:
 
 
 def _bound(subject: Subject, claims: Claims) -> Iterator[_Fact]:
-    """The bound that the search proved, where the plan file has it, else that of ``go-opt explain``."""
+    """The bound that the search proved, if the plan file has it, else that of ``go-opt explain``."""
     told = subject.told
     quick_s = 0.0 if told.bound is None else told.bound.seconds
-    # A claim is of the objective that the plan was made for.
+    # A claim holds only for the objective that the plan was made for.
     has_claim = claims.lower_bound_s is not None and claims.objective == told.objective
     bound_s = claims.lower_bound_s if has_claim and claims.lower_bound_s else quick_s
     reason = "proven by the search"

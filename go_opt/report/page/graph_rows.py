@@ -1,4 +1,4 @@
-"""The graph of a page: its drawing, and of every op and kernel what a reader may ask."""
+"""The graph of a page: its drawing, and the properties of each op and kernel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COPIED = "relays and clones of the plan"
 
 
 def drawing_rows(boxes: Boxes) -> dict[str, Any]:
-    """Places of boxes in columns and lanes, and the parts of stages behind them."""
+    """Positions of boxes in columns and lanes, and the background bands of stages."""
     drawing = draw(boxes)
     return {
         "level": boxes.level,
@@ -31,7 +31,7 @@ def drawing_rows(boxes: Boxes) -> dict[str, Any]:
 
 
 def op_rows(subject: Subject, boxes: Boxes) -> dict[str, Any]:
-    """[N] lists, and the edges between ops."""
+    """Lists over ops [N], and the edges between ops."""
     graph, tables = subject.loads.graph, subject.loads.tables
     types, type_number = _numbered(graph.op_types)
     is_weight = tables.tensor_kind[tables.reader_tensor] == WEIGHT
@@ -59,7 +59,7 @@ def op_rows(subject: Subject, boxes: Boxes) -> dict[str, Any]:
 
 
 def kernel_rows(subject: Subject) -> dict[str, Any]:
-    """[M] lists. Seconds are of one inference; of a replicated stage each chip runs only some of those."""
+    """Lists over kernels [M]. Seconds are per inference; a chip of a replicated stage runs only some."""
     loads = subject.loads
     seconds = {
         "compute": np.where(loads.is_modelled, loads.compute_s, 0.0),
@@ -83,7 +83,7 @@ def kernel_rows(subject: Subject) -> dict[str, Any]:
 
 
 def _slack(subject: Subject) -> dict[str, Any]:
-    """When kernels begin in one inference alone, and how much later they may; of a makespan only."""
+    """Start and slack of kernels in a single inference; empty unless the objective is latency."""
     path = subject.told.path
     if path is None:
         return {}
@@ -100,7 +100,7 @@ def _numbered(names: tuple[str, ...]) -> tuple[list[str], list[int]]:
 
 
 def _origins(subject: Subject) -> tuple[list[str], list[int]]:
-    """The methods that placed ops, and that of each; of relays and clones what they are."""
+    """The origins, and the index of each op's origin; relays and clones share one of their own."""
     plan, places = subject.plan, subject.places
     names = [*plan.provenance, _COPIED]
     origin: NDArray[np.int32] = np.full(len(places), len(plan.provenance), dtype=np.int32)

@@ -1,4 +1,4 @@
-"""A page as text: the template with its styles, its script and its data, and nothing from elsewhere."""
+"""A page as text: the template with styles, script and data, and no external resources."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any, Final
 
-# In this order they make one script: each may use what those before it define.
+# Concatenated in this order: each may use definitions of those before it.
 SCRIPTS: Final = (
     "units", "dom", "head", "pipeline", "view", "graph", "details", "search", "timeline", "memory", "limits",
     "main",
 )  # fmt: skip
-# In a script element text ends at "</script", and "<!--" opens a comment: no data has a "<".
+# In a script element, text ends at "</script" and "<!--" opens a comment, so data must not contain "<".
 _ESCAPED: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
 def page_text(data: dict[str, Any]) -> str:
-    """The page. Its data cannot end the element it is in, and no script but the page's own may run."""
+    """The page. Its data cannot end their script element, and only the page's own script may run."""
     assets = files(f"{__package__}.assets")
     style = _text(assets / "page.css")
     script = "\n".join(_text(assets / f"{name}.js") for name in SCRIPTS)
@@ -34,7 +34,7 @@ def page_text(data: dict[str, Any]) -> str:
 
 
 def escaped_json(data: dict[str, Any]) -> str:
-    """JSON in ASCII that may stand in a script element."""
+    """JSON in ASCII that is safe in a script element."""
     return json.dumps(data, allow_nan=False, separators=(",", ":")).translate(_ESCAPED)
 
 

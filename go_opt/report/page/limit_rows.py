@@ -1,4 +1,4 @@
-"""What limits a plan and what would help; and of each kernel, what it would cost on another stage."""
+"""The limits of a plan, useful changes, and the cost of moving each kernel to another stage."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from go_opt.report.parts.term_lines import idle_line, path_lines, slack_line
 from go_opt.report.parts.wording import named_stage
 
 MOST_TERMS: Final = 3
-MOST_PARTS: Final = 8  # of a term
+MOST_PARTS: Final = 8  # per term
 MOST_NEXT: Final = 6
 MOST_WORK: Final = 300_000  # moves times ops: about two seconds
 
 
 def limit_rows(subject: Subject) -> dict[str, Any]:
-    """What binds, what comes next, what would help, and the sentences of ``go-opt explain``."""
+    """The binding terms, the next ones, useful changes, and the sentences of ``go-opt explain``."""
     told = subject.told
     of_interval = told.objective == "throughput"
     return {
         "binding": [_term(subject, term) for term in told.binding[:MOST_TERMS]] if of_interval else [],
-        # Where chips wait for weights the interval is longer than what the busiest takes.
+        # If chips wait for streamed weights, the interval exceeds the largest term.
         "waits": f"{told.metrics.bottleneck}, {format_duration(subject.whole_s)} in the simulator"
         if of_interval and told.metrics.waits
         else None,
@@ -49,10 +49,10 @@ def limit_rows(subject: Subject) -> dict[str, Any]:
 
 
 def move_rows(subject: Subject) -> dict[int, list[dict[str, Any]]] | None:
-    """By kernel: what it would cost on the stages next to its own; None where that is not tried.
+    """By kernel: its moves to the neighbouring stages; None if they are not tried.
 
-    It is not where the makespan is the objective, where the plan waits for weights, which has no closed
-    form, and where it would take long.
+    They are not tried for latency, if the plan waits for streamed weights (no closed form), or if
+    they would take too long.
     """
     told, ops = subject.told, subject.graph.num_ops
     if told.moves is None:
@@ -121,7 +121,7 @@ def _tensor(subject: Subject, term: Term, part: TensorPart) -> dict[str, Any]:
 
 
 def _path(subject: Subject) -> dict[str, Any] | None:
-    """The critical path of a makespan: its longest pieces in the order of time."""
+    """The critical path of a makespan, with its longest pieces in time order."""
     path = subject.told.path
     if path is None:
         return None
@@ -143,13 +143,13 @@ def _path(subject: Subject) -> dict[str, Any] | None:
 
 
 def _sentence(line: str) -> str:
-    """``Slack: …`` of a line that has its label in a column."""
+    """``Slack: …`` from a line with its label in a column."""
     label, text = line.split(maxsplit=1)
     return f"{label.capitalize()}: {text}"
 
 
 def _helps(subject: Subject) -> Iterator[dict[str, Any]]:
-    """The changes of the package that are worth a line, the best first."""
+    """The changes of the package that gain enough to show, best first."""
     told, reached_s = subject.told, subject.whole_s
     for what_if in told.what_ifs:
         is_interval = told.objective == "throughput"

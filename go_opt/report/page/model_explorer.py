@@ -1,4 +1,4 @@
-"""Node data for Google's Model Explorer: the stage of each node of the model, with its colour."""
+"""Node data for Google's Model Explorer: the stage and colour of each node of the model."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from go_opt.report.page.subject import Subject
 
 
 def node_data_text(subject: Subject) -> str:
-    """A node data file: Model Explorer shows the value and the colour of each node by its name."""
+    """The text of a node data file, which maps node names to values and colours."""
     return json.dumps(node_data(subject), allow_nan=False)
 
 
 def node_data(subject: Subject) -> dict[str, Any]:
-    """Node name -> stage. Nodes that became part of one op are where that op is; others have no entry."""
+    """Node name -> stage. A node without an op has the stage of its related op, or no entry."""
     stage_of = subject.stage_of_chip[subject.plan.placement]
     by_name = dict(zip(subject.graph.op_names, stage_of.tolist(), strict=True))
     for node in subject.graph.nodes_without_op:
@@ -22,7 +22,7 @@ def node_data(subject: Subject) -> dict[str, Any]:
             by_name.setdefault(node.name, by_name[node.op])
     return {
         "name": f"Stages on {subject.target.name}",
-        # Stages are no numbers: a layer shows how many of its nodes are in each.
+        # Stages are not numbers: a layer shows its number of nodes in each stage.
         "hideInAggregatedStatsTable": True,
         "showExpandedSummaryOnGroupNode": True,
         "results": {

@@ -13,15 +13,15 @@ from go_opt import api
 from go_opt.env.model.timeline import Span, Timeline
 from go_opt.report.page.subject import Subject
 
-MOST_CHIPS: Final = 64  # that have a row each
+MOST_CHIPS: Final = 64  # with a row of their own
 MOST_SPANS: Final = 20_000  # of kernels, or of transfers, that are drawn
-MOST_STEPS: Final = 300  # of the memory of one stage
-_MOST_SIMULATED: Final = 60_000  # kernels that run
-_IN_STEADY_STATE: Final = 8  # inferences behind the first that comes out
+MOST_STEPS: Final = 300  # in the memory curve of a stage
+_MOST_SIMULATED: Final = 60_000  # kernel runs
+_IN_STEADY_STATE: Final = 8  # inferences after the pipeline is full
 
 
 def timeline_of(subject: Subject, inferences: int | None = None) -> Timeline:
-    """The first inferences: by default those that fill the pipeline and some more, if that is possible."""
+    """The timeline of the first inferences: by default enough to fill the pipeline plus a few."""
     metrics, kernels = subject.metrics, len(subject.loads.kernel_chip)
     if inferences is None:
         depth = metrics.latency_s / metrics.interval_s if metrics.interval_s > 0 else 1.0
@@ -31,14 +31,14 @@ def timeline_of(subject: Subject, inferences: int | None = None) -> Timeline:
         subject.graph,
         subject.target,
         subject.plan,
-        # The simulator has all transfers run beside compute.
+        # In the simulator, all transfers overlap with compute.
         fidelity="simulated" if subject.target.overlap else "analytical",
         inferences=inferences,
     )
 
 
 def timeline_rows(subject: Subject, timeline: Timeline) -> dict[str, Any]:
-    """Rows of chips and of the host's link, and what runs on them. Times are in nanoseconds."""
+    """Rows of chips and of the host's link, and the spans on them. Times are in nanoseconds."""
     chips = _chips(subject)
     num_links = subject.target.topology.num_links
     row_of_chip = {chip: row for row, chip in enumerate(chips)}
@@ -71,7 +71,7 @@ def timeline_rows(subject: Subject, timeline: Timeline) -> dict[str, Any]:
 
 
 def memory_rows(subject: Subject, timeline: Timeline) -> list[dict[str, Any]]:
-    """Of the first chip of each stage: bytes held over time, and the limit."""
+    """Memory use over time of each stage's first chip, and its limit."""
     end_s = _end_s(timeline)
     rows = []
     for stage in subject.stages:
@@ -94,7 +94,7 @@ def _end_s(timeline: Timeline) -> float:
 
 
 def _chips(subject: Subject) -> list[int]:
-    """Those that have a row, stage by stage: all, or else the first chips of stages."""
+    """The chips with a row, stage by stage: all chips, or only the first ones of each stage."""
     of_stages = [range(stage.first_chip, stage.first_chip + stage.chips) for stage in subject.stages]
     if sum(map(len, of_stages)) <= MOST_CHIPS:
         return [chip for chips in of_stages for chip in chips]
@@ -119,9 +119,9 @@ def _kernels(spans: Sequence[Span], row_of: dict[int, int]) -> dict[str, Any]:
 
 
 def _merged(spans: Sequence[Span], row_of: dict[int, int], end_s: float) -> dict[str, Any]:
-    """Short kernels of one inference that follow each other on a chip as one, which has the first's number.
+    """Merges successive short kernels of one inference on a chip into a bar with the first one's number.
 
-    A row has no more bars than its part of ``MOST_SPANS``, and one for each inference.
+    This limits the bars of a row to its share of ``MOST_SPANS``, plus one for each inference.
     """
     shortest_s = end_s * len(row_of) / MOST_SPANS
     groups: list[list[Span]] = []
@@ -154,7 +154,7 @@ def _transfers(subject: Subject, spans: Sequence[Span], row_of: dict[int, int]) 
 def _steps(
     times_s: NDArray[np.float64], held_bytes: NDArray[np.int64], end_s: float
 ) -> tuple[list[float], list[int]]:
-    """Times and the most bytes held from then on: as they are, or in equal parts of the whole time."""
+    """Times, and the most bytes in use from each until the next: exact, or in equal intervals if too many."""
     in_time = np.argsort(times_s, kind="stable")
     times_s, held_bytes = times_s[in_time], held_bytes[in_time]
     if len(times_s) <= MOST_STEPS:
@@ -163,6 +163,6 @@ def _steps(
     part = np.searchsorted(edges_s, times_s, side="right") - 1
     most = np.zeros(MOST_STEPS, dtype=np.int64)
     np.maximum.at(most, part, held_bytes)
-    # What was held before a part began is held in it, too.
+    # Memory in use at the start of an interval counts for that interval.
     last = np.searchsorted(times_s, edges_s, side="right") - 1
     return edges_s.tolist(), np.maximum(most, held_bytes[np.maximum(last, 0)]).tolist()

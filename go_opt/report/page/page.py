@@ -1,4 +1,4 @@
-"""A plan as one page: its pipeline, its graph, some inferences over time, and what limits it."""
+"""A plan as one page: its pipeline, its graph, its timeline, and its limits."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def plan_page(
     constraints: Sequence[UserConstraint] | str | Path = (),
     costs: str | Path | None = None,
 ) -> str:
-    """``plan`` as an HTML page that needs nothing but a browser (docs/plans.md).
+    """``plan`` as an HTML page that needs only a browser (docs/plans.md).
 
-    Graph, target, plan and costs are given as for :func:`go_opt.evaluate`.
+    Graph, target, plan and costs are as for :func:`go_opt.evaluate`.
 
     Args:
-      objective: what the plan is for; None: as its file says, else ``throughput``.
-      inferences: to draw over time; None: as many as fill the pipeline and some more.
-      constraints: of the user, which moves must keep; or the path of a TOML file of them.
+      objective: the plan's objective; None: from its file, else ``throughput``.
+      inferences: number of inferences in the timeline; None: enough to fill the pipeline, and a few more.
+      constraints: the user's constraints, which moves must satisfy; or the path of a TOML file.
 
     Raises:
-      PlanError: the plan was made for another graph or target, or is no plan for them at all.
-      InfeasibleError: the plan breaks a rule, so that nothing runs.
+      PlanError: the plan was made for another graph or target, or its arrays do not fit them.
+      InfeasibleError: the plan breaks a rule, so it cannot run.
     """
     claims = Claims() if isinstance(plan, Plan) else claims_of(plan)
     case = api.plan_case(graph, target, plan, costs)
@@ -66,7 +66,7 @@ def subject_of(
     objective: Objective,
     constraints: tuple[UserConstraint, ...] = (),
 ) -> Subject:
-    """What the page of a plan is made of.
+    """The data behind the page of a plan.
 
     Raises:
       InfeasibleError: the plan breaks a rule.
@@ -84,7 +84,7 @@ def page_of(subject: Subject, claims: Claims, inferences: int | None = None) -> 
 
 
 def page_data(subject: Subject, claims: Claims, inferences: int | None = None) -> dict[str, Any]:
-    """All that the page shows, as JSON types."""
+    """The content of the page, as JSON types."""
     boxes = boxes_of(subject)
     timeline = timeline_of(subject, inferences)
     over_time = timeline_rows(subject, timeline)
@@ -115,7 +115,7 @@ def page_data(subject: Subject, claims: Claims, inferences: int | None = None) -
 
 
 def _graph_notes(subject: Subject, boxes: Boxes) -> Iterator[str]:
-    """What the graph of a large model leaves out, so that a browser can draw it."""
+    """Notes on the simplified drawing of a large model's graph."""
     ops = f"The model has {subject.graph.num_ops:,} ops, too many to draw each"
     if boxes.level == "kernel":
         yield f"{ops}: a box is a kernel."
@@ -124,7 +124,7 @@ def _graph_notes(subject: Subject, boxes: Boxes) -> Iterator[str]:
 
 
 def _timeline_notes(timeline: Timeline, over_time: dict[str, Any]) -> Iterator[str]:
-    """What the timeline leaves out, and where it ends early."""
+    """Notes on omissions of the timeline, and on its early end in a deadlock."""
     if over_time["is_merged"]:
         yield "There are too many kernels to draw each: a bar may be several of one inference."
     if over_time["chips_left_out"]:

@@ -1,4 +1,4 @@
-"""The stages of a page: how full each is, and what it sends to which other."""
+"""The stages of a page: the load of each, and its transfers to other stages."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ HOST: Final = "host"
 
 
 def pipeline_rows(subject: Subject) -> list[dict[str, Any]]:
-    """One object a stage, in the order of the pipeline. Loads are shares of the interval or makespan."""
+    """One object per stage, in pipeline order. Loads are shares of the interval or makespan."""
     sends = _sends(subject)
     return [_row(subject, stage, sends.get(i, [])) for i, stage in enumerate(subject.stages)]
 
 
 def passing_rows(subject: Subject) -> list[dict[str, Any]]:
-    """What chips send that run no op themselves."""
+    """The transfers from chips that run no op."""
     return _sends(subject).get(NO_STAGE, [])
 
 
@@ -62,14 +62,14 @@ def _row(subject: Subject, stage: Stage, sends: list[dict[str, Any]]) -> dict[st
 
 
 def _sends(subject: Subject) -> dict[int, list[dict[str, Any]]]:
-    """By sending stage: the busiest link to each other stage, or to chips that only pass results on."""
+    """By sending stage: the busiest link to each other stage, or to chips that only forward."""
     topology, link_s = subject.target.topology, subject.metrics.link_s
     busiest: dict[tuple[int, int | str], int] = {}
     links: dict[tuple[int, int | str], int] = {}
     for link in np.flatnonzero(link_s[: topology.num_links]).tolist():
         ends = _end(subject, int(topology.link_from[link])), _end(subject, int(topology.link_to[link]))
         if ends[0] == HOST or (ends[0] == ends[1] and ends[0] != NO_STAGE):
-            continue  # inside a stage, whose chips pass on what others of it make
+            continue  # a link inside a stage, whose chips forward each other's results
         pair = int(ends[0]), ends[1]
         links[pair] = links.get(pair, 0) + 1
         if link_s[link] > link_s[busiest.setdefault(pair, link)]:

@@ -1,4 +1,4 @@
-"""What a page shows: a plan that runs, taken apart, and its stages in the order of the pipeline."""
+"""The data behind a page: a valid plan, its explanation, and its stages in pipeline order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from go_opt.report.parts.wording import StageNames, named_stage
 from go_opt.solver.problem.user_constraints import UserConstraint
 
 NO_STAGE: Final = -1
-# One lightness, hues of neighbours far apart: dark letters can be read on each.
+# Equal lightness, on which dark text is readable; neighbouring hues are far apart.
 COLOURS: Final = (
     "#7cb6f1", "#f8a78a", "#52c6c0", "#eca3d3", "#9bbf76", "#b0b6ff",
     "#dca564", "#66ceec", "#eb95a2", "#7ed3a6", "#c69ee3", "#cdc06d",
@@ -32,7 +32,7 @@ COLOURS: Final = (
 
 @dataclass(frozen=True)
 class Stage:
-    """A chip, or the chips that take turns at the same ops."""
+    """A chip, or the chips of a replicated stage."""
 
     first_chip: int
     chips: int
@@ -47,7 +47,7 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A plan that keeps every rule. Axes: ``N`` ops with relays and clones, ``M`` kernels, ``D`` chips."""
+    """A valid plan. Axes: ``N`` ops including relays and clones, ``M`` kernels, ``D`` chips."""
 
     graph: Graph
     target: Target
@@ -61,16 +61,16 @@ class Subject:
 
     @property
     def whole_s(self) -> float:
-        """What loads are a share of: the interval, or the makespan where that is the objective."""
+        """The time that loads are shares of: the interval, or the makespan if the objective is latency."""
         return self.told.reached_s
 
     def share(self, seconds: float) -> float:
-        """Of the whole."""
+        """``seconds`` as a share of ``whole_s``."""
         return seconds / self.whole_s if self.whole_s else 0.0
 
     @cached_property
     def loads(self) -> Loads:
-        """Of the plan with relays and clones as ops."""
+        """The loads of the plan, with relays and clones as ops."""
         expanded, placed = expand_plan(self.graph, self.target, self.plan)
         return Loads(expanded, cost_tables(expanded, self.target), placed)
 
@@ -81,12 +81,12 @@ class Subject:
 
     @cached_property
     def names(self) -> StageNames:
-        """How stages are named."""
+        """The names of the stages."""
         return stages_of(self.told)
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """In the order in which the first kernels of the stages run."""
+        """The stages, in the order of their first kernels."""
         uses = {use.chip: use for use in self.told.chips}
         chips = dict.fromkeys(self.loads.kernel_chip.tolist())
         return tuple(
@@ -96,7 +96,7 @@ class Subject:
 
     @cached_property
     def stage_of_chip(self) -> NDArray[np.int32]:
-        """[D] place in ``stages``, or NO_STAGE."""
+        """[D] index into ``stages``, or NO_STAGE."""
         found = np.full(self.target.num_chips, NO_STAGE, dtype=np.int32)
         for i, stage in enumerate(self.stages):
             found[stage.first_chip : stage.first_chip + stage.chips] = i
@@ -104,16 +104,16 @@ class Subject:
 
     @cached_property
     def kernel_stage(self) -> NDArray[np.int32]:
-        """[M] place in ``stages``."""
+        """[M] index into ``stages``."""
         stage: NDArray[np.int32] = self.stage_of_chip[self.loads.kernel_chip]
         return stage
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """Op name, relays and clones included, -> its number in the page's lists."""
+        """Op name (including relays and clones) -> its index in the page's lists."""
         return {name: i for i, name in enumerate(self.loads.graph.op_names)}
 
 
 def short(values: NDArray | Iterable[float]) -> list[Any]:
-    """Numbers to six digits: what is drawn needs no more."""
+    """Numbers rounded to six digits, which suffice for drawing."""
     return [float(f"{value:.6g}") for value in values]

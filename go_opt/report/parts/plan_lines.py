@@ -1,4 +1,4 @@
-"""Lines below the tables of an explanation: memory, copies, and where the plan came from."""
+"""Lines below the tables of an explanation: memory, copies, and the origin of the plan."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _MOST_NAMED: Final = 3
 
 
 def stages_of(told: PlanExplanation) -> StageNames:
-    """How to name the stages of the plan."""
+    """The names of the plan's stages."""
     return StageNames({use.chip: use.replicas for use in told.chips})
 
 
 def memory_lines(told: PlanExplanation) -> Iterator[str]:
-    """The chip whose memory is fullest, and the weights that stream."""
+    """The chip with the fullest memory, and the streamed weights."""
     peak = told.fullest
     use = next(use for use in told.chips if use.chip == peak.chip)
     at = f" at `{peak.ops[0]}`" if peak.ops else ""
@@ -63,7 +63,7 @@ def _held(held: Held) -> str:
 
 
 def copies_lines(told: PlanExplanation) -> Iterator[str]:
-    """Relays and clones, and what they cost."""
+    """Relays and clones, and their costs."""
     stages = stages_of(told)
     if told.relays:
         total_s = sum(relay.seconds for relay in told.relays)
@@ -101,7 +101,7 @@ def origin_lines(told: PlanExplanation) -> Iterator[str]:
 
 
 def split_lines(splits: Sequence[SplitUse]) -> Iterator[str]:
-    """One line for those by rows, one for each of the heaviest by columns, and one for the others."""
+    """One line for all row splits, one for each of the heaviest column splits, and one for the rest."""
     by_rows = [use for use in splits if use.kind == "rows"]
     if by_rows:
         parts = " or ".join(str(number) for number in sorted({use.parts for use in by_rows}))
@@ -122,7 +122,7 @@ def split_lines(splits: Sequence[SplitUse]) -> Iterator[str]:
 
 
 def diff_lines(diff: PlanDiff, costed: Sequence[tuple[Plan, Metrics]]) -> Iterator[str]:
-    """What differs; ``costed`` are the earlier and the later plan with what they cost, or nothing."""
+    """The differences; ``costed`` is the earlier and the later plan with their metrics, or empty."""
     if costed:
         yield from _cost_lines(*costed)
     yield f"ops         {diff.in_both} in both plans, {diff.num_moved} on other chips"

@@ -1,4 +1,4 @@
-"""What fits a terminal: lines are wrapped at words, tables lose or stack columns; nothing is cut."""
+"""Fits output to a terminal: wraps lines at words, drops or stacks table columns, never cuts text."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-WIDE: Final = 240  # of a console that is no terminal: nothing is wrapped
+WIDE: Final = 240  # width of a console that is not a terminal; nothing is wrapped
 _GAP: Final = 2  # between columns
-_LEAST_WRAPPED: Final = 24  # letters in a line of a column that wraps
+_LEAST_WRAPPED: Final = 24  # least width of a column that wraps
 _WITH_UNIT: Final = re.compile(r"(?<=[0-9]) (?=(?:[num]?s|[kMG]?B|[MG]?FLOP)\b)")
-_TIED: Final = "\xa0"  # a space where no line ends
-_BELONGS: Final = ("load", "")  # columns of these names say more of the one before
+_TIED: Final = "\xa0"  # a non-breaking space
+_BELONGS: Final = ("load", "")  # columns that stay with the column before them
 
 
 def console() -> Console:
-    """As wide as the terminal, or as COLUMNS says; where there is neither, wide enough for every table."""
+    """A console as wide as the terminal or COLUMNS; without either, wide enough for every table."""
     has_width = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
     return Console(highlight=False, width=None if has_width else WIDE)
 
 
 def print_lines(console: Console, lines: Iterable[str]) -> None:
-    """Each line, wrapped at words where it is longer than the screen; what follows is indented."""
+    """Print lines, wrapped at words to the screen width; continuation rows are indented."""
     for line in lines:
         for row in wrapped(line, console.width):
             console.print(Text(row), soft_wrap=True)
 
 
 def wrapped(line: str, width: int) -> list[str]:
-    """``line`` in rows of ``width`` letters; numbers keep their units, long names stay whole."""
+    """``line`` in rows of ``width`` characters; numbers keep their units, long names stay whole."""
     if len(line) <= width or width >= WIDE:
         return [line]
-    # What follows stands under the text: behind a label such as ``bound       ``.
+    # Continuation rows are aligned with the text after a label such as ``bound       ``.
     label = re.match(r"\s*(?:\S+\s{2,})?", line)
     indent = len(label[0]) if label else 0
     rows = textwrap.wrap(
@@ -50,14 +50,14 @@ def wrapped(line: str, width: int) -> list[str]:
 
 
 def print_table(console: Console, table: Table, drop: Sequence[str] = ()) -> None:
-    """``table``, whole: on a narrow screen with fewer columns, or in parts one below the other.
+    """Print all rows of ``table``; on a narrow screen with fewer columns, or in parts below each other.
 
-    Where it does not fit, columns named in ``drop`` go, one after the other, then bars (columns
-    without a name) and those without content. A last column that may wrap stands below its row
-    where there is no room beside it.
+    If it does not fit, the columns named in ``drop`` are dropped one by one, then bars (columns
+    without a name) and empty columns. If there is no room for a last column that may wrap, its
+    text is printed below each row.
 
     Args:
-      table: of plain strings, without a box; its first column is repeated in every part.
+      table: plain strings without a box; its first column is repeated in every part.
     """
     names = [str(column.header) for column in table.columns]
     cells = [[_plain(cell) for cell in column.cells] for column in table.columns]
@@ -75,7 +75,7 @@ def print_table(console: Console, table: Table, drop: Sequence[str] = ()) -> Non
         console.print(_row([names[i] for i in part], [widths[i] for i in part], rights), style="bold")
         for number, row in enumerate(table.rows):
             if not any(cells[i][number] for i in part[1:]) and len(part) < len(kept):
-                continue  # nothing to say in this part
+                continue  # no content in this part
             lines = [[cells[i][number]] for i in part]
             if is_long and below is None and part[-1] == len(names) - 1:
                 lines[-1] = wrapped_words(cells[-1][number], widths[-1])
@@ -85,13 +85,13 @@ def print_table(console: Console, table: Table, drop: Sequence[str] = ()) -> Non
                 console.print(text, style=row.style or "", soft_wrap=True)
             if below is not None and part[0] == 0 and cells[below][number]:
                 print_lines(console, [f"     {cells[below][number]}"])
-        below = None  # once is enough
+        below = None  # only in the first part
     if table.caption is not None:
         print_lines(console, [f" {table.caption}"])
 
 
 def wrapped_words(text: str, width: int) -> list[str]:
-    """``text`` in rows of ``width`` letters, where every word fits one."""
+    """``text`` in rows of ``width`` characters; longer words stay whole."""
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
 
 
@@ -102,7 +102,7 @@ def _plain(cell: object) -> str:
 def _kept(
     names: list[str], cells: list[list[str]], widths: list[int], width: int, drop: Sequence[str]
 ) -> list[int]:
-    """The columns that stay."""
+    """The columns that are not dropped."""
     kept = list(range(len(names)))
     empty = [names[i] for i in kept if i > 0 and all(cell in ("-", "") for cell in cells[i])]
     for name in (*drop, "", *empty):
@@ -113,7 +113,7 @@ def _kept(
 
 
 def _parts(names: list[str], widths: list[int], kept: list[int], width: int) -> Iterator[list[int]]:
-    """The columns of each part: as many as fit beside the first."""
+    """The columns of each part: the first column, and as many others as fit."""
     part: list[int] = []
     for i in kept:
         together = [i, *(j for j in kept if j == i + 1 and names[j] in _BELONGS)]

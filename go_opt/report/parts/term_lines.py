@@ -1,4 +1,4 @@
-"""Terms of the interval as text: what each is made of, the largest parts first."""
+"""Terms of the interval as text, broken down into their largest parts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from go_opt.report.parts.wording import (
     table_of,
 )
 
-MOST_PARTS: Final = 6  # of a term
-MOST_TERMS: Final = 3  # in full
+MOST_PARTS: Final = 6  # shown per term
+MOST_TERMS: Final = 3  # shown in full
 _SAID: Final = {
     "kernel": "kernel",
     "transfer": "transfer",
@@ -39,11 +39,11 @@ _IDLE: Final = {
 }
 _MOST_PLACES: Final = 3
 _MOST_PIECES: Final = 16
-_ROUNDING: Final = 1e-12  # what sums of floats leave over
+_ROUNDING: Final = 1e-12  # relative rounding error of float sums
 
 
 def binding_lines(terms: Sequence[Term], stages: StageNames) -> Iterator[str]:
-    """Each term once; those with parts of the same seconds are copies of it in other blocks."""
+    """Each distinct term once; terms whose parts take the same seconds are shown together."""
     alike: dict[tuple[float, ...], list[Term]] = {}
     for term in terms:
         seconds = [kernel.seconds for kernel in term.kernels] + [part.seconds for part in term.tensors]
@@ -60,7 +60,7 @@ def binding_lines(terms: Sequence[Term], stages: StageNames) -> Iterator[str]:
 
 
 def term_lines(term: Term, stages: StageNames) -> Iterator[str]:
-    """One term: what it is made of, the largest parts first."""
+    """One term with its parts, largest first."""
     if term.kernels:
         sums = {
             "compute": sum(k.compute_s for k in term.kernels if k.compute_s >= k.sram_s),
@@ -119,7 +119,7 @@ def _tensor(part: TensorPart) -> str:
 
 
 def path_lines(path: CriticalPath) -> Iterator[str]:
-    """What binds the makespan, and what kinds of pieces its path has."""
+    """The resources that bind the makespan, and the kinds of pieces on the critical path."""
     places = [f"{name} {_of_makespan(path, seconds)}" for name, seconds in path.by_resource[:_MOST_PLACES]]
     yield f"bottleneck  {', '.join(places)} of the critical path"
     kinds = [
@@ -129,7 +129,7 @@ def path_lines(path: CriticalPath) -> Iterator[str]:
 
 
 def slack_line(path: CriticalPath) -> str:
-    """How much later kernels may start without a longer makespan."""
+    """The slack of kernels: how much later they may start without a longer makespan."""
     tight = sum(kernel.slack_s <= _ROUNDING * path.makespan_s for kernel in path.kernels)
     slack_s = sorted(kernel.slack_s for kernel in path.kernels)
     median, most = format_duration(slack_s[len(slack_s) // 2]), format_duration(slack_s[-1])
@@ -137,7 +137,7 @@ def slack_line(path: CriticalPath) -> str:
 
 
 def idle_line(path: CriticalPath, num_chips: int) -> str:
-    """What all chips together wait for while they run nothing."""
+    """The causes of idle time, as shares of the time of all chips."""
     all_s = num_chips * path.makespan_s
     causes = sorted(path.idle_s().items(), key=lambda item: -item[1])
     parts = [f"{_IDLE[cause]} {seconds / all_s:.0%}" for cause, seconds in causes if seconds > 0]
@@ -145,7 +145,7 @@ def idle_line(path: CriticalPath, num_chips: int) -> str:
 
 
 def idle_table(path: CriticalPath) -> Table:
-    """One row a chip that runs a kernel: when it runs, and what it waits for when it does not."""
+    """One row per chip that runs a kernel: its busy time, and its idle time by cause."""
     table = table_of(("chip", "runs", *_IDLE.values()))
     for chip in sorted({kernel.chip for kernel in path.kernels}):
         runs_s = sum(kernel.seconds for kernel in path.kernels if kernel.chip == chip)
@@ -155,7 +155,7 @@ def idle_table(path: CriticalPath) -> Table:
 
 
 def path_table(path: CriticalPath) -> Table:
-    """One row a piece, in the order of time; of many the longest."""
+    """One row per piece of the critical path in time order, limited to the longest."""
     table = table_of(("begins", "takes", "share", "piece", "where", "which is"))
     longest = sorted(range(len(path.pieces)), key=lambda i: -path.pieces[i].seconds)[:_MOST_PIECES]
     for i in sorted(longest):

@@ -1,4 +1,4 @@
-"""Words that explanations share: names, places, lists, tables."""
+"""Texts that explanations share: names, places, lists, tables."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from go_opt.explanations.terms import Place
 from go_opt.model.plan import Plan
 
 MOST_NAMES: Final = 3
-MOST_LINES: Final = 12  # of a list
+MOST_LINES: Final = 12  # shown per list
 _LONG: Final = ("which is", "dearest kernel", "because", "description")
 _TEXT: Final = ("chip", "link", "then binds", "piece", "where", *_LONG)
-_OF_CHIP: Final = re.compile(r"chip (\d+) compute")  # with transfers, chips of a stage differ
+_OF_CHIP: Final = re.compile(r"chip (\d+) compute")  # not transfers: these differ between chips of a stage
 
 
 def counted(count: int, what: str) -> str:
@@ -24,18 +24,18 @@ def counted(count: int, what: str) -> str:
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """The first ``most`` names, and how many there are more."""
+    """The first ``most`` names, and the number of further ones."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 def named_place(place: Place) -> str:
-    """An op with its chip, or the chips of its stage."""
+    """An op with the chips of its stage."""
     return f"`{place.op}` ({named_stage(place.chip, place.replicas)})"
 
 
 def named_places(of: Sequence[Place]) -> str:
-    """Ops with their chips, the farthest first."""
+    """Ops with their chips, highest chip first."""
     farthest = sorted(of, key=lambda place: -place.chip)
     more = f" and {len(of) - MOST_NAMES} more" if len(of) > MOST_NAMES else ""
     return ", ".join(named_place(place) for place in farthest[:MOST_NAMES]) + more
@@ -54,7 +54,7 @@ def named_chips(chips: Iterable[int]) -> str:
 
 
 def table_of(columns: Sequence[str], text: Sequence[str] = _TEXT) -> Table:
-    """An empty table; ``text`` is to the left, numbers to the right."""
+    """An empty table; columns named in ``text`` are left-aligned, others right-aligned."""
     table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
     for name in columns:
         table.add_column(name, justify="left" if name in text else "right", no_wrap=name not in _LONG)
@@ -62,10 +62,10 @@ def table_of(columns: Sequence[str], text: Sequence[str] = _TEXT) -> Table:
 
 
 class StageNames:
-    """The names of one plan.
+    """The names of one plan's stages.
 
     Args:
-      size: chips of each stage by its first chip; a chip that is missing is alone.
+      size: number of chips of each stage by its first chip; a missing chip is a stage of one.
     """
 
     def __init__(self, size: Mapping[int, int]) -> None:
@@ -76,26 +76,26 @@ class StageNames:
         return StageNames(dict(zip(plan.placement.tolist(), plan.replication.tolist(), strict=True)))
 
     def named(self, first_chip: int) -> str:
-        """``chip 3``, or ``chips 4-7`` of a stage."""
+        """``chip 3``, or ``chips 4-7`` for a replicated stage."""
         return named_stage(first_chip, self._size.get(first_chip, 1))
 
     def chips(self, first_chips: Iterable[int]) -> list[int]:
-        """All chips of some stages."""
+        """All chips of the stages with these first chips."""
         return [chip for first in first_chips for chip in range(first, first + self._size.get(first, 1))]
 
     def term(self, name: str) -> str:
-        """The name of a term of the interval: ``chip 4 compute`` is that of all chips of its stage."""
+        """The display name of a term: ``chip 4 compute`` becomes ``chips 4-7 compute`` in a stage of four."""
         match = _OF_CHIP.fullmatch(name)
         return f"{self.named(int(match[1]))} compute" if match else name
 
 
 def binds(bottleneck: str, first_chip: int, last_chip: int) -> bool:
-    """Whether a term of the interval is of one of these chips."""
+    """Whether the bottleneck is a term of one of these chips."""
     return any(bottleneck.startswith(f"chip {chip} ") for chip in range(first_chip, last_chip + 1))
 
 
 def named_stage(first_chip: int, size: int) -> str:
-    """``chip 3``, or ``chips 4-7`` where it is of several."""
+    """``chip 3``, or ``chips 4-7`` for several chips."""
     return f"chip{'s' if size > 1 else ''} {stage_range(first_chip, size)}"
 
 
@@ -105,5 +105,5 @@ def stage_range(first_chip: int, size: int) -> str:
 
 
 def stage_cell(first_chip: int, size: int) -> str:
-    """The first cell of a row: ``3``, or ``4-7 x4``."""
+    """The table cell of a stage: ``3``, or ``4-7 x4``."""
     return stage_range(first_chip, size) + (f" x{size}" if size > 1 else "")

@@ -1,1 +1,1 @@
-"""ONNX models of the stages of a plan, and annotated with them. Needs the extra ``run``."""
+"""ONNX models of a plan's stages, and models annotated with stages. Needs the extra ``run``."""

@@ -1,4 +1,4 @@
-"""The whole model with the stage of each node written into it, and as a map of names."""
+"""The whole model annotated with the stage of each node, and OpenVINO's map of devices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from go_opt.run.cut.source import bodies
 from go_opt.run.manifest import Manifest, Stage
 
 CONFIGURATION: Final = "go_opt"
-_IR_VERSION: Final = 11  # the first with configurations of devices
+_IR_VERSION: Final = 11  # the first with device configurations
 _FIRST_WITH_CONSTANT_WEIGHTS: Final = 4
 
 
@@ -22,7 +22,7 @@ def annotate(model: ir.Model, manifest: Manifest) -> None:
     )
     model.device_configurations = (configuration,)
     if model.ir_version < _FIRST_WITH_CONSTANT_WEIGHTS:
-        # Weights had to be inputs as well; in later versions those can be given another value.
+        # Old versions list weights as inputs too; in later versions, such weights could be overridden.
         model.graph.inputs[:] = [value for value in model.graph.inputs if not value.is_initializer()]
     model.ir_version = max(model.ir_version, _IR_VERSION)
     kernels = {
@@ -50,19 +50,19 @@ def annotate(model: ir.Model, manifest: Manifest) -> None:
 
 
 def openvino_affinities(model: ir.Model, manifest: Manifest) -> dict[str, str]:
-    """The device of each op by the friendly names that OpenVINO gives to what it makes of a node."""
+    """The device of each op, by the friendly names that OpenVINO derives from a node."""
     affinities: dict[str, str] = {}
     for node, number in _stage_of_nodes(model, manifest).items():
         device = f"GPU.{manifest.stages[number].chips[0]}"
         outputs = [str(output.name) for output in node.outputs if output.name]
-        # Nodes without a name go by their last output, and those it splits by name and output.
+        # OpenVINO names an unnamed node by its last output, and a node that it splits by name and output.
         names = [*outputs, *(f"{node.name}_{output}" for output in outputs if len(outputs) > 1)]
         affinities = dict.fromkeys(names, device) | affinities | {str(node.name): device}
     return affinities
 
 
 def _stage_of_nodes(model: ir.Model, manifest: Manifest) -> dict[ir.Node, int]:
-    """A view goes with the op whose tensor it shows, a constant with its first reader."""
+    """The stage of each node: a view has that of its source's op, a constant that of its first reader."""
     own = {op: stage.stage for stage in manifest.stages for op in stage.ops if op not in stage.clones}
     reads = Reads(model.graph, own)
     stages: dict[ir.Node, int] = {}

@@ -1,4 +1,4 @@
-"""The stages of a plan: which ops, clones and relays each has, and what each takes from which other."""
+"""The stages of a plan: the ops, clones and relays of each, and its inputs from other stages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from go_opt.run.cut.reads import Reads
 
 
 class Relayed(NamedTuple):
-    """A tensor that a stage hands on."""
+    """A tensor that a stage forwards."""
 
     original: str
     source: str  # as it comes in
@@ -27,14 +27,14 @@ class Relayed(NamedTuple):
 
 @dataclass(frozen=True)
 class CutStage:
-    """What one part of a chip, or of several that run the same, does for one inference."""
+    """The work of one part of a chip (or of all chips of a replicated stage) per inference."""
 
     chips: tuple[int, ...]
-    kernels: tuple[tuple[str, ...], ...]  # in the order of execution, clones by the name of their op
+    kernels: tuple[tuple[str, ...], ...]  # in execution order; clones have the name of their op
     clones: frozenset[str]
     relays: tuple[Relayed, ...]
-    sources: dict[str, str]  # tensor of the model -> as the ops of the stage read it
-    makes: tuple[str, ...]  # what its ops, clones and relays write
+    sources: dict[str, str]  # tensor of the model -> the name under which the stage's ops read it
+    makes: tuple[str, ...]  # tensors that its ops, clones and relays write
     compute_s: float
 
     @property
@@ -44,7 +44,7 @@ class CutStage:
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """Names of all ops and clones in the order of execution."""
+        """Names of all ops and clones in execution order."""
         return tuple(op for kernel in self.kernels for op in kernel)
 
 
@@ -63,7 +63,7 @@ def stages_of_plan(graph: Graph, target: Target, plan: Plan, reads: Reads) -> li
     """The stages of ``plan`` in an order in which each can run.
 
     Raises:
-      PlanError: an op would run before what it reads, which the plan takes for a constant.
+      PlanError: an op would run before the producer of a tensor that the plan treats as a constant.
     """
     placed = plan_tables(graph, target, plan)
     steps = _Steps(graph, plan, reads).steps()
@@ -155,7 +155,7 @@ def _stage(kernels: list[list[_Step]], chips: Iterable[int], compute_s: float) -
 
 
 def _check_order(steps: list[_Step]) -> None:
-    """Refuse ops that run before what makes their tensors."""
+    """Reject ops that run before the producers of their tensors."""
     maker = {tensor: i for i, step in enumerate(steps) for tensor in step.makes}
     for i, step in enumerate(steps):
         late = next((source for source in step.sources.values() if maker.get(source, -1) >= i), None)

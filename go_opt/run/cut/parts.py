@@ -1,4 +1,4 @@
-"""The parts that the chips of a plan are cut into, so that none waits for itself."""
+"""Cuts the work of each chip into parts, so that no part depends on itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import networkx as nx
 
 @dataclass
 class Part:
-    """Kernels that a chip runs one after the other, without waiting for what they lead to."""
+    """Successive kernels of a chip that do not depend on results derived from the part."""
 
     chip: int
     kernels: list[int] = field(default_factory=list)
@@ -19,13 +19,13 @@ class Part:
 def parts_of(
     chips: Sequence[int], needs: Sequence[Sequence[Hashable]], makes: Sequence[Sequence[Hashable]]
 ) -> list[Part]:
-    """Parts in an order in which each can run, as few as the order of the kernels gives.
+    """Parts in an order in which each can run, as few as the order of the kernels allows.
 
-    Each kernel joins the last part of its chip, unless that part would then wait for itself through another
-    chip; it begins a new one there. Where chips follow each other as the data does, each is one part.
+    A kernel joins the last part of its chip, unless that part would then depend on itself through another
+    chip; then it starts a new part. Under acyclic dataflow, each chip is one part.
 
     Args:
-      chips: of each kernel, in the order of execution.
+      chips: of each kernel, in execution order.
       needs, makes: the tensors that each kernel reads and writes.
     """
     parts: list[Part] = []
@@ -42,6 +42,6 @@ def parts_of(
         parts[part].kernels.append(kernel)
         waits.add_edges_from((source, part) for source in sources - {part})
         made_by |= dict.fromkeys(makes[kernel], part)
-    # By chip where there is a choice.
+    # Ties are broken by chip.
     order = nx.lexicographical_topological_sort(waits, key=lambda part: (parts[part].chip, part))
     return [parts[part] for part in order]

@@ -1,4 +1,4 @@
-"""The stage models of a plan, and the manifest of what connects them."""
+"""The stage models of a plan, and their manifest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from go_opt.run.cut.stage_model import output_tensor, stage_model, weight_bytes
 
 @dataclass(frozen=True)
 class PlanModels:
-    """The stages of a plan with their models; each stands behind those it reads from."""
+    """The stages of a plan with their models; each comes after those it reads from."""
 
     whole: ir.Model
     stages: tuple[CutStage, ...]
@@ -36,14 +36,14 @@ class PlanModels:
     readers: Mapping[str, tuple[int, ...]]  # tensor -> the other stages that read it
     leaves: Mapping[ir.Value, int]  # output of the model -> the stage it leaves from
     output_parts: Mapping[str, facts.OutputPart] = field(default_factory=dict)
-    is_split: bool = False  # whether ``whole`` has parts of ops that the model's file has not
+    is_split: bool = False  # whether ``whole`` has split ops, unlike the model's file
 
 
 def plan_models(lowered: LoweredModel, graph: Graph, target: Target, plan: Plan) -> PlanModels:
     """Cut a model into the stages of ``plan``.
 
     Raises:
-      ModelError, PlanError: something that cannot be cut; one sentence that names it.
+      ModelError, PlanError: something cannot be cut; the message names it.
     """
     whole = model_of_plan(lowered)
     _refuse_views_of_parts(whole.graph, graph, plan)
@@ -68,7 +68,7 @@ def _refuse_views_of_parts(nodes: ir.Graph, graph: Graph, plan: Plan) -> None:
 
 
 def cut_models(whole: ir.Model, reads: Reads, graph: Graph, target: Target, plan: Plan) -> PlanModels:
-    """The same of a model that was read already, which may be cut by several plans."""
+    """Like :func:`plan_models` for a model in memory, which several plans may cut."""
     _check_nodes(whole.graph, graph)
     stages = stages_of_plan(graph, target, plan, reads)
     made_by = {tensor: i for i, stage in enumerate(stages) for tensor in stage.makes}
@@ -103,7 +103,7 @@ def cut_models(whole: ir.Model, reads: Reads, graph: Graph, target: Target, plan
 
 
 def _check_nodes(nodes: ir.Graph, graph: Graph) -> None:
-    """Refuse a model in which an op is not one node, which its stage could have."""
+    """Reject a model in which an op is not exactly one node."""
     count = Counter(node.name for node in nodes)
     odd = next((name for name in graph.op_names if count[name] != 1), None)
     if odd is not None:
@@ -113,7 +113,7 @@ def _check_nodes(nodes: ir.Graph, graph: Graph) -> None:
 def manifest_of(
     cut: PlanModels, graph: Graph, target: Target, plan: Plan, file_of: Callable[[int], str]
 ) -> facts.Manifest:
-    """What the stages take and give; ``file_of`` names the file of each stage's model."""
+    """The manifest of the stages; ``file_of`` names the file of each stage's model."""
     metrics = evaluate_plan(graph, target, plan)
     inputs = [value for value in cut.whole.graph.inputs if not value.is_initializer()]
     crossing = [value for model in cut.models for value in (*model.graph.inputs, *model.graph.outputs)]

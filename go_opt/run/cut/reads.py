@@ -1,4 +1,4 @@
-"""What each op of a model reads from other ops, seen through the nodes that became no op."""
+"""The tensors that each op reads from other ops, skipping nodes that are not ops."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import onnx_ir as ir
 class Reads:
     """The nodes of a model with one node for each op.
 
-    Views and constants have no op. They go with each of their readers, so that a tensor that crosses from one
-    stage to another is one that an op wrote, or an input of the model: those are the *bases* of a value.
+    Views and constants are not ops, and are copied to each of their readers. So every tensor that crosses
+    stages is an op's output or an input of the model. These are the *bases* of a value.
     """
 
     def __init__(self, graph: ir.Graph, op_names: Collection[str]) -> None:
@@ -28,15 +28,15 @@ class Reads:
                 self._bases[output] = (output,) if node in self._ops else through
 
     def of_op(self, name: str) -> tuple[ir.Value, ...]:
-        """What an op reads of other ops and of the model's inputs."""
+        """The outputs of other ops and inputs of the model that an op reads."""
         return self.bases_of(self._read[self.op_node[name]])
 
     def of_node(self, node: ir.Node) -> tuple[ir.Value, ...]:
-        """The values that a node, or a body of it, reads."""
+        """The values that a node or one of its bodies reads."""
         return self._read[node]
 
     def bases_of(self, values: Iterable[ir.Value]) -> tuple[ir.Value, ...]:
-        """The outputs of ops and inputs of the model that some values are of, each once."""
+        """The bases of some values, without duplicates."""
         bases: dict[ir.Value, None] = {}
         for value in values:
             if value in self._bases:
@@ -48,13 +48,13 @@ class Reads:
     def closure(
         self, ops: Iterable[str], results: Iterable[ir.Value]
     ) -> tuple[list[ir.Node], list[ir.Value], list[ir.Value]]:
-        """Ops with the views and constants that they and some results need.
+        """Ops, with the views and constants that they and some results need.
 
         Args:
-          ops: names in the order of execution.
+          ops: names in execution order.
 
         Returns:
-          nodes in an order of execution; initializers; the bases that other stages compute.
+          nodes in execution order; initializers; the bases that other stages compute.
         """
         wanted = {self.op_node[name]: i for i, name in enumerate(ops)}
         first_reader: dict[ir.Value, int] = dict.fromkeys(results, len(wanted))

@@ -1,4 +1,4 @@
-"""Ops split by rows, as nodes of the model: slices, parts with padding of their own, and what joins them."""
+"""Row splits as nodes of the model: slices, parts with their own padding, and joins."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _SLICE_READS_LIMITS: Final = 10  # operator set
 def split_rows(
     nodes: ir.Graph, graph: Graph, planned: Graph, splits: Sequence[Split], spans: Mapping[str, Span]
 ) -> dict[str, OutputPart]:
-    """Put the parts of ops in their place, in ``nodes`` itself, under the names that ``planned`` has.
+    """Replace split ops in ``nodes`` by their parts, under the names of ``planned``.
 
     Args:
-      graph: of the model as it is.
+      graph: the graph of the unsplit model.
       planned: the graph with the parts.
-      splits: those by rows.
-      spans: which rows of a tensor of ``graph`` some tensors of ``planned`` are.
+      splits: the row splits.
+      spans: the rows of a tensor of ``graph`` that a tensor of ``planned`` contains.
 
     Returns:
       outputs of the model that stay in parts, by name.
 
     Raises:
-      ModelError: an op that cannot be divided like that; one sentence that names it.
+      ModelError: an op cannot be split by rows; the message names it.
     """
     maker = _Maker(nodes, graph, spans)
     part_of = {part_name(one.op, i, one.parts): one.op for one in splits for i in range(one.parts)}
@@ -74,7 +74,7 @@ class _Maker:
         self._values = {str(value.name): value for value in (*nodes.inputs, *self.reads.written.values())}
 
     def part(self, op: str, name: str, written: str, reads: Sequence[str]) -> ir.Node:
-        """A part of an op: the same node of some rows, padded where the rows end."""
+        """A part of an op: the same node on some rows, with padding at the outer edges."""
         node = self.reads.op_node[op]
         rows = {self._spans[read].tensor: self._values[read] for read in reads if read in self._spans}
         inputs = [self._rows_of(value, rows) for value in node.inputs]
@@ -86,7 +86,7 @@ class _Maker:
         return self._named(part, written, node.outputs[0])
 
     def move(self, name: str, written: str, reads: Sequence[str]) -> ir.Node:
-        """Rows of one tensor, or the rows of several one after the other."""
+        """A slice of one tensor's rows, or the concatenated rows of several."""
         sources = sorted(reads, key=lambda read: self._spans[read].start if read in self._spans else 0)
         values = [self._values[read] for read in sources]
         axis = len(_sizes(values[0])) - 2
@@ -104,7 +104,7 @@ class _Maker:
         return self._named(take, written, values[0])
 
     def replace(self, split: Split, is_joined: bool) -> dict[str, OutputPart]:
-        """Let readers of an op read what joins its parts, or the host its parts."""
+        """Redirect the readers of an op to the joined tensor, or the host to the parts."""
         node = self.reads.op_node[split.op]
         whole, outputs = node.outputs[0], {}
         if is_joined:
@@ -117,7 +117,7 @@ class _Maker:
         return outputs
 
     def remove(self, splits: Sequence[Split], joins: Collection[str]) -> None:
-        """Take away ops that nobody reads any more, their views, and what is computed of them in vain."""
+        """Remove ops that are no longer read, their views, and nodes that became dead."""
         gone = {self.reads.op_node[split.op] for split in splits if split.op not in joins}
         for node in self._without_op:
             if gone & {value.producer() for value in self.reads.of_node(node)}:
@@ -130,7 +130,7 @@ class _Maker:
         return rows.get(str(bases[0].name), value) if len(bases) == 1 else value
 
     def _named(self, node: ir.Node, tensor: str, like: ir.Value) -> ir.Node:
-        """The node with a name, type and shape for its output, which is like another one but for its rows."""
+        """The node with a name, type and shape for its output: those of ``like`` except for the rows."""
         (output,), sizes = node.outputs, _sizes(like)
         if tensor in self._spans:
             sizes[-2] = self._spans[tensor].stop - self._spans[tensor].start
@@ -145,7 +145,7 @@ class _Maker:
         return value
 
     def _pad(self, node: ir.Node, part: ir.Node, window: Window, span: Span) -> None:
-        """Padding where the rows of the whole input end, and along the other axes as it was."""
+        """Set padding: along rows only at the edges of the whole input, along other axes unchanged."""
         image = node.inputs[0]
         assert image is not None
         sizes, results = _sizes(image)[2:], _sizes(node.outputs[0])[2:]
@@ -161,7 +161,7 @@ class _Maker:
 
 
 def _padding(node: ir.Node, sizes: Sequence[int], results: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Before and behind, along each axis of an image."""
+    """Padding before and after, along each axis of an image."""
     axes = len(sizes)
     automatic = node.attributes["auto_pad"].as_string() if "auto_pad" in node.attributes else "NOTSET"
     if automatic in ("NOTSET", "VALID"):

@@ -1,7 +1,7 @@
-"""The model that stages are cut from: one node for each op, and sizes as the plan has them.
+"""The model that stages are cut from, with one node for each op and the sizes of the plan.
 
-Local functions are in place already. An If whose condition is constant gives way to its branch, as in the
-importer, under the same names.
+Local functions are inlined already. An If with a constant condition is replaced by its branch, as in the
+importer and under the same names.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _STANDARD = ("", "ai.onnx")
 
 
 def model_of_file(lowered: LoweredModel) -> ir.Model:
-    """The model with a node of its name for each op; sizes are as the file has them.
+    """The model with a node of the same name for each op; sizes are those of the file.
 
     Raises:
-      ModelError: a part of the model that cannot be copied; one sentence that names it.
+      ModelError: a part of the model cannot be copied; the message names it.
     """
     return _read(lowered, is_sized=False)
 
 
 def model_of_plan(lowered: LoweredModel) -> ir.Model:
-    """The same with every size a number: those of main values are set, Shape and Size are constants.
+    """Like :func:`model_of_file`, with numbers for the sizes of main values and constants for Shape and Size.
 
     Raises:
-      ModelError: as :func:`model_of_file`; or sizes that are known at run time only.
+      ModelError: as for :func:`model_of_file`; or a size is known only at run time.
     """
     if lowered.open_dims:
         raise ModelError(
@@ -65,7 +65,7 @@ def _read(lowered: LoweredModel, *, is_sized: bool) -> ir.Model:
 
 
 def _read_attributes(model: ir.Model) -> None:
-    """Read the tensors in external files that nodes hold; onnx-ir copies those of initializers alone."""
+    """Read external tensors in node attributes; onnx-ir copies only those of initializers."""
     for node in model.graph.all_nodes():
         for name, attr in node.attributes.items():
             if attr.type == ir.AttributeType.TENSOR and isinstance(attr.value, ir.ExternalTensor):
@@ -74,9 +74,9 @@ def _read_attributes(model: ir.Model) -> None:
 
 
 class _Rewriting:
-    """Rewrites graphs in place, by what the importer knows of their values.
+    """Rewrites graphs in place with the values that the importer found.
 
-    The importer puts a prefix before the names of each graph; a graph has those of the graphs around it too.
+    The importer gives the names of each graph a prefix; a graph also sees those of the graphs around it.
     """
 
     def __init__(self, values: Mapping[tuple[str, str], Value], is_sized: bool) -> None:
@@ -132,7 +132,7 @@ class _Rewriting:
             _take_place(graph, node, [constant], constant.outputs)
 
     def _check_branches(self, node: ir.Node, prefixes: tuple[str, ...]) -> None:
-        """Refuse branches that yield tensors of different sizes."""
+        """Reject branches that yield tensors of different sizes."""
         results = [
             [self._lookup(output, (*prefixes, prefix)) for output in body.outputs]
             for prefix, body in _bodies_with_prefix(node, prefixes[-1])
@@ -159,7 +159,7 @@ def _inline(graph: ir.Graph, node: ir.Node, branch: ir.Graph) -> None:
     nodes, initializers, results = list(branch), list(branch.initializers.values()), list(branch.outputs)
     for initializer in initializers:
         tensor = initializer.const_value
-        if isinstance(tensor, ir.TensorProtoTensor):  # its name is that of the message, which others read
+        if isinstance(tensor, ir.TensorProtoTensor):  # shares its name with the message, which others read
             initializer.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)
     for value in [*initializers, *(output for inner in nodes for output in inner.outputs)]:
         if value.name:

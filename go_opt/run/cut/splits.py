@@ -1,4 +1,4 @@
-"""Ops in parts, as nodes of the model: slices of weights, the parts, and what joins them."""
+"""Column splits as nodes of the model: slices of weights, the parts, and joins."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from go_opt.run.manifest import OutputPart
 
 
 class _Axes(NamedTuple):
-    """Where columns lie: in the operands that are divided, by place, and in the output."""
+    """The axes of columns: in each sliced operand, by position, and in the output."""
 
     operands: Mapping[int, int]
     output: int
 
 
 def split_nodes(model: ir.Model, graph: Graph, splits: Sequence[Split]) -> dict[str, OutputPart]:
-    """Put the parts of ops in their place, in ``model`` itself, under the names that the split graph has.
+    """Replace split ops in ``model`` by their parts, under the names of the split graph.
 
     Args:
-      graph: of the model as it is.
+      graph: the graph of the unsplit model.
 
     Returns:
       outputs of the model that stay in parts, by name.
 
     Raises:
-      ModelError: an op whose columns cannot be told apart; one sentence that names it.
+      ModelError: an op cannot be split; the message names it.
     """
     reads = Reads(model.graph, graph.op_index)
     slices = _Slices(model.graph)
@@ -108,7 +108,7 @@ def _split_node(
 
 
 def _axes_of(node: ir.Node, reads: Reads) -> _Axes:
-    """Columns are along the axis that the output has from the weight."""
+    """The axes of columns: columns lie along the output axis that comes from the weight."""
     rank = len(_shape(node.outputs[0]))
     constant = [value is not None and not reads.bases_of([value]) for value in node.inputs]
     if node.op_type == "Conv" and constant[1]:
@@ -151,19 +151,19 @@ class _Slices:
         return made
 
     def size(self, weight: ir.Value, axis: int) -> int:
-        """Along an axis; 0 where it has no such axis."""
+        """The size of ``weight`` along an axis; 0 if it has no such axis."""
         shape = self._array(weight).shape
         return shape[axis] if -len(shape) <= axis < len(shape) else 0
 
     def _array(self, weight: ir.Value) -> NDArray:
-        """The numbers of a constant: of an initializer, or of nodes that read nothing else."""
+        """The values of a constant: an initializer, or nodes that read only constants."""
         if weight not in self._arrays:
             self._arrays[weight] = _numbers(weight)
         return self._arrays[weight]
 
 
 def _tensor_name(value: ir.Value, weights: Collection[str]) -> str:
-    """Under which the graph has a constant: its own, or that of what it is a view of."""
+    """The graph's name for a constant: its own, or that of the weight it is a view of."""
     producer = value.producer()
     if value.name in weights or producer is None:
         return str(value.name)
@@ -209,7 +209,7 @@ def _shape(value: ir.Value) -> tuple[int | ir.SymbolicDim, ...]:
 
 
 def _size(value: ir.Value, axis: int) -> int:
-    """Along an axis; 0 where it is not known."""
+    """The size along an axis; 0 if unknown."""
     size = _shape(value)[axis]
     return size if isinstance(size, int) else 0
 

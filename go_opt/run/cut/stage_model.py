@@ -14,23 +14,23 @@ from go_opt.env.copies.relays import clone_name
 from go_opt.run.cut.cutting import CutStage
 from go_opt.run.cut.reads import Reads
 
-MAX_MODEL_BYTES: Final = 2**31 - 2**26  # protobuf ends at 2 GiB, and nodes need some of it
-_MIN_IR_VERSION: Final = 4  # before, every initializer is an input as well
+MAX_MODEL_BYTES: Final = 2**31 - 2**26  # protobuf's limit of 2 GiB, minus room for nodes
+_MIN_IR_VERSION: Final = 4  # in older versions, every initializer must also be an input
 
 
 def output_tensor(value: ir.Value) -> str:
-    """The tensor that leaves a stage for an output of the model; an input cannot leave under its own name."""
+    """The stage's output tensor for an output of the model; a forwarded input needs a new name."""
     return str(value.name) if value.producer() is not None else f"{value.name}/output"
 
 
 def stage_model(
     model: ir.Model, reads: Reads, stage: CutStage, tensors: Iterable[str], results: Iterable[ir.Value]
 ) -> ir.Model:
-    """The nodes of ``stage`` with the weights that they read, as a model of its own.
+    """The nodes of ``stage`` and the weights that they read, as a separate model.
 
     Args:
-      tensors: what other stages read from it.
-      results: the outputs of ``model`` that leave from here.
+      tensors: the tensors that other stages read from it.
+      results: the outputs of ``model`` that leave from this stage.
     """
     results = list(results)
     nodes, initializers, taken = reads.closure(stage.ops, results)
@@ -66,7 +66,7 @@ def stage_model(
 
 
 def weight_bytes(model: ir.Model) -> int:
-    """Bytes of all initializers, those of bodies included."""
+    """Bytes of all initializers, including those of bodies."""
     tensors = (value.const_value for graph in model.graphs() for value in graph.initializers.values())
     return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
@@ -80,7 +80,7 @@ def _rename_clones(graph: ir.Graph, stage: CutStage) -> None:
 
 
 def _input(graph: ir.Graph, name: str, like: ir.Value) -> ir.Value:
-    """The input of a stage under a name; a new one where it has none yet."""
+    """The input of a stage with this name, created if missing."""
     found = next((value for value in graph.inputs if value.name == name), None)
     if found is None:
         found = ir.Value(name=name, type=like.type, shape=like.shape)
@@ -97,7 +97,7 @@ def _copy(graph: ir.Graph, value: ir.Value, name: str) -> ir.Value:
 
 
 def write_model(model: ir.Model, path: Path) -> None:
-    """Write a model; weights that its file cannot hold go to ``NAME.data`` in the same folder."""
+    """Write a model; weights that do not fit into its file go to ``NAME.data`` in the same folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if weight_bytes(model) > MAX_MODEL_BYTES:
         ir.save(model, path, external_data=f"{path.name}.data")

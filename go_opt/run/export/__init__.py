@@ -1,1 +1,1 @@
-"""Plans as files that other tools run. Needs the extra ``run``."""
+"""Exports plans as files for other tools. Needs the extra ``run``."""

@@ -1,4 +1,4 @@
-"""Exports a plan in the forms that other tools take."""
+"""Exports a plan of an ONNX model in the formats of other tools."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ def export(
       plan: a plan, or the path of a plan file.
       directory: a folder that does not exist or is empty.
       formats: ``stages``, an ONNX model for each stage; ``triton``, a model repository with an ensemble of
-        them; ``annotated``, the whole model with the stage of each node; ``openvino``, a map from names of
-        ops to devices.
-      target: None is the plan's own.
+        them; ``annotated``, the whole model with the stage of each node; ``openvino``, a map from op
+        names to devices.
+      target: None: the plan's own.
       costs: CSV file of the measured seconds that the plan was made with.
       force: replace an earlier export.
 
     Raises:
       InvalidInputError: an argument is wrong, or onnx-ir is not installed.
-      ModelError: the model is no ONNX file, or a part of it cannot be exported; the message names it.
+      ModelError: the model is not an ONNX file, or a part of it cannot be exported; the message names it.
       PlanError: the plan is not of this model and target, or breaks a rule.
     """
     check_installed("onnx_ir")
@@ -119,7 +119,7 @@ def _write(
     manifest, cut = exported
 
     def whole() -> ir.Model:
-        """With the parts of ops, where the plan has some."""
+        """The whole model, with the parts of split ops if the plan has any."""
         return cut.whole if cut.is_split else model_of_file(lowered)
 
     with whole_folder(directory) as folder:

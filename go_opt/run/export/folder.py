@@ -1,4 +1,4 @@
-"""A folder that is written whole or not at all."""
+"""Writes a folder atomically."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from go_opt.run.manifest import MANIFEST
 
 
 def check_formats(formats: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse formats that are not known, and none at all.
+    """Reject unknown formats and an empty list.
 
     Raises:
-      InvalidInputError: one sentence that lists the known ones.
+      InvalidInputError: the message lists the known formats.
     """
     wrong = [formats] if isinstance(formats, str) else [name for name in formats if name not in known]
     if wrong or not formats:
@@ -27,10 +27,10 @@ def check_formats(formats: Sequence[str], known: Sequence[str]) -> None:
 
 
 def check_free(directory: str | Path, *, force: bool) -> None:
-    """Refuse a folder that cannot be written, or that holds anything but, with ``force``, an export.
+    """Reject a folder that cannot be written or is not empty; ``force`` allows an earlier export.
 
     Raises:
-      InvalidInputError: one sentence that says why.
+      InvalidInputError: the message gives the reason.
     """
     path = Path(os.path.abspath(directory))
     try:
@@ -50,7 +50,7 @@ def check_free(directory: str | Path, *, force: bool) -> None:
 
 @contextmanager
 def whole_folder(directory: str | Path) -> Iterator[Path]:
-    """A temporary folder that takes the place of ``directory`` if all goes well, and is removed if not."""
+    """A temporary folder that replaces ``directory`` on success and is removed on failure."""
     target = Path(os.path.abspath(directory))
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
     old = temporary.with_suffix(".old")

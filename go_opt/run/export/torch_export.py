@@ -1,4 +1,4 @@
-"""Exports a plan of a torch program: what tools of PyTorch split the model by."""
+"""Exports a plan of a torch program as split points for PyTorch tools."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def export_torch(
     costs: str | Path | None = None,
     force: bool = False,
 ) -> TorchManifest:
-    """Write where tools of PyTorch split a model so that it runs by ``plan`` (docs/export.md).
+    """Write files by which PyTorch tools split a model according to ``plan`` (docs/export.md).
 
     Args:
       model: the graph of :func:`go_opt.from_torch`, or the path of a ``.pt2`` file.
@@ -38,13 +38,13 @@ def export_torch(
       directory: a folder that does not exist or is empty.
       formats: ``split-spec`` for ``torch.distributed.pipelining``, ``device-map`` for accelerate,
         ``vllm`` for ``VLLM_PP_LAYER_PARTITION``.
-      target: None is the plan's own.
+      target: None: the plan's own.
       costs: CSV file of the measured seconds that the plan was made with.
       force: replace an earlier export.
 
     Raises:
       InvalidInputError: an argument is wrong.
-      PlanError: the plan is not of this model and target, breaks a rule, or cannot be said in a form.
+      PlanError: the plan is not of this model and target, breaks a rule, or does not fit a format.
     """
     check_formats(formats, TORCH_FORMATS)
     check_free(directory, force=force)

@@ -30,25 +30,25 @@ _TYPES: Final = {
 
 
 class _Enum(str):
-    """A value that text format writes without quotes."""
+    """A value that protobuf's text format writes without quotes."""
 
 
 def model_name(model: str, stage: int | None = None) -> str:
-    """The name in the repository of a stage, or of the ensemble."""
+    """The repository name of a stage, or of the ensemble."""
     plain = re.sub(r"[^A-Za-z0-9_.-]", "_", model)
     return plain if stage is None else f"{plain}_stage_{stage}"
 
 
 def model_path(model: str, stage: int) -> str:
-    """Where the repository has the model of a stage."""
+    """The path of a stage's model in the repository."""
     return f"{model_name(model, stage)}/1/model.onnx"
 
 
 def write_configs(manifest: Manifest, repository: Path) -> None:
-    """Write the configuration of each stage, whose models are there, and of the ensemble.
+    """Write the configurations of the stages, whose models exist already, and of the ensemble.
 
     Raises:
-      ModelError: Triton has no such ensemble; one sentence that says why.
+      ModelError: Triton does not support such an ensemble; the message gives the reason.
     """
     configs = [_stage_config(manifest, stage) for stage in manifest.stages]
     for config in (*configs, _ensemble_config(manifest)):
@@ -76,7 +76,7 @@ def _ensemble_config(manifest: Manifest) -> dict[str, Any]:
     both = next((output.name for output in manifest.outputs if output.name in given), None)
     if both is not None:
         raise ModelError(f"tensor {both!r} is an input and an output, which no ensemble of Triton can have.")
-    # In the ensemble an output has the name that it has in the model.
+    # Ensemble outputs have the names of the model's outputs.
     name_of = {output.tensor: output.name for output in manifest.outputs}
     return {
         "name": model_name(manifest.model),
@@ -107,7 +107,7 @@ def _tensor(manifest: Manifest, name: str, tensor: str) -> dict[str, Any]:
         raise ModelError(f"tensor {tensor!r} is of type {fact.dtype}, which Triton does not have.")
     if 0 in fact.shape:
         raise ModelError(f"tensor {tensor!r} has no elements, which Triton does not allow.")
-    # A scalar has one dimension there.
+    # Triton gives a scalar one dimension.
     return {"name": name, "data_type": _Enum(_TYPES[fact.dtype]), "dims": list(fact.shape) or [1]}
 
 

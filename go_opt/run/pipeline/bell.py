@@ -1,4 +1,4 @@
-"""A bell that wakes one process and that several ring."""
+"""A bell that several processes can ring to wake one process."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Bell:
 
 
 def strike(rope: int) -> None:
-    """Wake the process at the other end; a pipe that is full, or that nobody reads, wakes nobody."""
+    """Wake the process at the other end; does nothing if the pipe is full or has no reader."""
     with suppress(BlockingIOError, BrokenPipeError):
         os.write(rope, b"\0")
 
 
 def quieten(hear: int) -> None:
-    """Forget what was rung so far."""
+    """Discard all rings so far."""
     with suppress(BlockingIOError):
         os.read(hear, _MOST_BYTES)

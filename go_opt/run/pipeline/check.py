@@ -1,4 +1,4 @@
-"""Whether stages give what the whole model gives, and where they first do not."""
+"""Compares the outputs of stages with those of the whole model, and finds the first difference."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def whole_outputs(
     path: Path, manifest: Manifest, inputs: Sequence[Mapping[str, NDArray]]
 ) -> list[dict[str, NDArray]]:
     """The outputs of the whole model, by name, for each row of inputs."""
-    # Without optimization: the model as it is written decides.
+    # Without optimization: the reference is the model as written.
     whole = session(path, is_optimized=False)
     parts = {output.name: output.part for output in manifest.outputs}
     wanted = list(dict.fromkeys(part.whole if part else name for name, part in parts.items()))
-    # What no stage reads has no influence.
+    # Inputs that no stage reads do not affect the outputs.
     rest = {name: _zeros(manifest, name) for name in manifest.inputs if name not in inputs[0]}
     rows = [dict(zip(wanted, whole.run(wanted, {**rest, **row}), strict=True)) for row in inputs]
     return [
@@ -53,7 +53,7 @@ def whole_outputs(
 
 
 def first_difference(path: Path, folder: Path, manifest: Manifest, inputs: Mapping[str, NDArray]) -> str:
-    """What is known of why outputs differ: the first tensor between stages that does."""
+    """The likely cause of differing outputs: the first tensor between stages that differs."""
     model = onnx.load(path)
     known = {name for node in model.graph.node for name in node.output}
     cuts = [row.tensor for stage in manifest.stages for row in stage.outputs if row.tensor in known]

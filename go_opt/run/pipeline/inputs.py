@@ -1,4 +1,4 @@
-"""Inputs for a model: those of a file, or random ones with integers below the number of rows they index."""
+"""Inputs for a model: from a file, or random, with integers below the number of rows they index."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from go_opt.errors import InvalidInputError
 from go_opt.run.manifest import Manifest, Tensor
 from go_opt.run.pipeline.sessions import BFLOAT16
 
-# What leaves the values of its first input as they are.
+# Ops that keep the values of their first input.
 _PASSING: Final = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"})
-_MOST_RANDOM: Final = 2  # integers of which nothing is known are 0 or 1: flags, or rows of any table
+_MOST_RANDOM: Final = 2  # integers of unknown use are 0 or 1, valid as flags or as rows of any table
 
 
 def random_inputs(path: Path, manifest: Manifest, rng: np.random.Generator) -> dict[str, NDArray]:
@@ -27,10 +27,10 @@ def random_inputs(path: Path, manifest: Manifest, rng: np.random.Generator) -> d
 
 
 def load_inputs(file: Path, manifest: Manifest) -> dict[str, NDArray]:
-    """The arrays of a ``.npz`` file for the inputs that a stage reads, by their names.
+    """The arrays of a ``.npz`` file for the inputs that a stage reads, by name.
 
     Raises:
-      InvalidInputError: it cannot be read, or has not the names, shapes and types of the model's inputs.
+      InvalidInputError: it cannot be read, or its names, shapes or types do not match the model's inputs.
     """
     given = _arrays(file)
     unknown = sorted(given.keys() - set(manifest.inputs))
@@ -48,7 +48,7 @@ def load_inputs(file: Path, manifest: Manifest) -> dict[str, NDArray]:
 
 
 def save_arrays(file: Path, arrays: Mapping[str, NDArray]) -> None:
-    """Write arrays by name, as ``numpy.load`` reads them; unlike ``savez``, under any name."""
+    """Write arrays by name for ``numpy.load``; unlike ``savez``, accepts any name."""
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
@@ -68,7 +68,7 @@ def _arrays(file: Path) -> dict[str, NDArray]:
             if not isinstance(loaded, np.lib.npyio.NpzFile):
                 raise ValueError("one array, without a name.")
             with loaded:
-                # Of bfloat16 such a file knows the size alone.
+                # For bfloat16, such a file stores only the element size.
                 return {
                     name: array.view(BFLOAT16) if array.dtype == "V2" else array
                     for name, array in loaded.items()
@@ -90,7 +90,7 @@ def _random(fact: Tensor, rows: int, rng: np.random.Generator) -> NDArray:
 
 
 def _rows(graph: onnx.GraphProto, tensor: str) -> int:
-    """The least number of rows that the values of ``tensor`` choose from."""
+    """The smallest number of rows among the tables that ``tensor`` indexes."""
     sizes = {one.name: tuple(one.dims) for one in graph.initializer}
     return min(_tables(graph, sizes, tensor), default=_MOST_RANDOM)
 

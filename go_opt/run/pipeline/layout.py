@@ -1,6 +1,6 @@
-"""Where the tensors of a pipeline lie in shared memory, and who writes and reads each.
+"""The layout of a pipeline's tensors in shared memory, with the writer and readers of each.
 
-A tensor has a ring of slots; inference ``i`` is in slot ``i % slots``. A counter of each unit says how many
+A tensor has a ring of slots; inference ``i`` is in slot ``i % slots``. Each unit has a counter of the
 inferences it has done. A unit is a stage on one of its chips; the host feeds inputs and collects outputs.
 """
 
@@ -20,9 +20,9 @@ from go_opt.errors import ModelError
 from go_opt.run.manifest import Manifest
 from go_opt.run.pipeline.sessions import BFLOAT16
 
-HOST: Final = -1  # in place of a stage
+HOST: Final = -1  # in place of a stage number
 NOT_LOADED: Final = -1  # counter of a unit whose model is not loaded
-_TYPES: Final = frozenset(  # of which there are arrays
+_TYPES: Final = frozenset(  # that arrays support
     (
         "bool",
         BFLOAT16.name,
@@ -46,7 +46,7 @@ class Ring(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """A stage on one of its chips, which does inferences ``turn``, ``turn + turns``, …"""
+    """A stage on one of its chips, which runs inferences ``turn``, ``turn + turns``, …"""
 
     stage: int
     chip: int
@@ -56,14 +56,14 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """The same for everybody who has the manifest."""
+    """The layout, which all processes derive from the same manifest."""
 
     manifest: Manifest
     inferences: int
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
-        """Those of the stages in order, behind them the host as it feeds and as it collects."""
+        """The units of the stages in order, then the host as feeder and as collector."""
         stages = (
             Unit(stage.stage, chip, turn, stage.replication)
             for stage in self.manifest.stages
@@ -73,17 +73,17 @@ class Layout:
 
     @property
     def feeder(self) -> int:
-        """Number of the unit that is the host feeding inputs."""
+        """Index of the unit for the host feeding inputs."""
         return len(self.units) - 2
 
     @property
     def collector(self) -> int:
-        """Number of the unit that is the host collecting outputs."""
+        """Index of the unit for the host collecting outputs."""
         return len(self.units) - 1
 
     @cached_property
     def chips(self) -> tuple[int, ...]:
-        """In ascending order; each is one process."""
+        """The chips in ascending order; each is one process."""
         return tuple(sorted({unit.chip for unit in self.units if unit.chip != HOST}))
 
     @cached_property
@@ -108,13 +108,13 @@ class Layout:
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole memory."""
+        """Size of the whole shared memory."""
         last = self.rings[-1]
         return last.offset + last.slots * last.slot_bytes
 
     @cached_property
     def tables(self) -> tuple[tuple[str, tuple[int, ...], int], ...]:
-        """Type, shape and offset of: counters; seconds; times at which slots arrive."""
+        """Type, shape and offset of the counters, the seconds, and the arrival times of slots."""
         rows, offset = [], 0
         stages, tensors = len(self.manifest.stages), len(self.manifest.tensors)
         most_slots = 2 + sum(stage.replication for stage in self.manifest.stages)
@@ -133,7 +133,7 @@ class Layout:
 
     @cached_property
     def _depth(self) -> tuple[int, ...]:
-        """Of each stage: how many inferences are under way up to its end, at most."""
+        """Of each stage: the most inferences in flight up to its end."""
         depth: list[int] = []
         for stage in self.manifest.stages:
             before = (depth[row.source] for row in stage.inputs if row.source is not None)
@@ -141,7 +141,7 @@ class Layout:
         return tuple(depth)
 
     def _slots(self, writer: int, readers: Iterable[int]) -> int:
-        """Enough for the longest way from the writer to a reader to be busy, and one to write to."""
+        """Enough slots to keep the longest path from the writer to a reader busy, plus one to write to."""
         start = 0 if writer == HOST else self._depth[writer]
         return max(max(self._depth) + 1 if r == HOST else self._depth[r] for r in readers) - start + 1
 
@@ -182,7 +182,7 @@ class State:
         return self._slots[ring][inference % len(self._slots[ring])]
 
     def is_done(self, stage: int, inference: int, host_unit: int) -> bool:
-        """Whether a stage, or the host as one of its units, has done an inference."""
+        """Whether a stage, or the host as unit ``host_unit``, has done an inference."""
         if inference < 0:
             return True
         if stage == HOST:
@@ -192,14 +192,14 @@ class State:
         return bool(self.counters[unit] > inference // turns)
 
     def waits_s(self, ring: int, inference: int, now_s: float) -> float:
-        """Seconds until a reader may read; infinite while nobody has written."""
+        """Seconds until a reader may read; infinite until the tensor is written."""
         facts = self._layout.rings[ring]
         if not self.is_done(facts.writer, inference, self._layout.feeder):
             return math.inf
         return max(float(self.arrivals[ring, inference % facts.slots]) - now_s, 0.0)
 
     def is_free(self, ring: int, inference: int) -> bool:
-        """Whether all readers are through with what the slot held."""
+        """Whether all readers have finished with the previous tensor in the slot."""
         facts = self._layout.rings[ring]
         before = inference - facts.slots
         return all(self.is_done(reader, before, self._layout.collector) for reader in facts.readers)

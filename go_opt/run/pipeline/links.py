@@ -1,6 +1,6 @@
-"""Links of a target between the processes of a pipeline: a tensor arrives as late as its links make it.
+"""Emulates a target's links between the processes of a pipeline: tensors arrive with the links' delay.
 
-Each link has a bucket that never saves up: a transfer starts when the one before it ends.
+Each link carries one transfer at a time: a transfer starts when the previous one ends.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _route(topology: Topology, source: int, to: int) -> list[int]:
 
 
 class Links:
-    """When transfers arrive; without a file of links, at once."""
+    """Arrival times of transfers; without a file of links, transfers take no time."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / LINKS
@@ -60,7 +60,7 @@ class Links:
         self._times = folder / f"{LINKS}.times"
 
     def arrival_s(self, source: int, readers: Iterable[int], size_bytes: int, now_s: float) -> float:
-        """When a tensor that leaves ``source`` now is at all its readers; each link carries it once."""
+        """When a tensor sent from ``source`` now reaches all its readers; each link carries it once."""
         if self._facts is None:
             return 0.0
         arrival_s, carried = now_s, dict[int, float]()
@@ -78,7 +78,7 @@ class Links:
 
     @contextmanager
     def _free_s(self) -> Iterator[np.ndarray]:
-        """[links] when each is free again; no other process looks at it meanwhile."""
+        """[links] when each is free again; locked against other processes."""
         with self._times.open("r+b") as file:
             fcntl.lockf(file, fcntl.LOCK_EX)
             free_s = np.frombuffer(file.read(), np.float64).copy()

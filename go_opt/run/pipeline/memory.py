@@ -1,4 +1,4 @@
-"""Shared memory without a name: it is gone with the last process that has it open."""
+"""Anonymous shared memory, which is freed with the last process that has it open."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from go_opt.errors import EnvironmentFailedError
 
 @contextmanager
 def shared_memory(size_bytes: int) -> Iterator[tuple[int, memoryview]]:
-    """A file descriptor for other processes to inherit, and the memory, which is zero.
+    """A file descriptor for other processes to inherit, and the memory, filled with zeros.
 
     Raises:
-      EnvironmentFailedError: there is not that much.
+      EnvironmentFailedError: there is not enough memory.
     """
     descriptor = -1
     try:
         descriptor = _open()
         os.ftruncate(descriptor, size_bytes)
         if hasattr(os, "posix_fallocate"):
-            # Without this, a write to a page that cannot be had would be the end of a process.
+            # Without this, a write to a page that cannot be allocated would kill the process.
             os.posix_fallocate(descriptor, 0, size_bytes)
         mapped = mmap.mmap(descriptor, size_bytes)
     except OSError as error:
@@ -37,11 +37,11 @@ def shared_memory(size_bytes: int) -> Iterator[tuple[int, memoryview]]:
     try:
         yield descriptor, memoryview(mapped)
     finally:
-        os.close(descriptor)  # arrays may still look at the mapping; it goes with the last of them
+        os.close(descriptor)  # the mapping lives on until the last array that uses it
 
 
 def opened(descriptor: int) -> memoryview:
-    """The memory behind a descriptor that was inherited."""
+    """The memory behind an inherited descriptor."""
     return memoryview(mmap.mmap(descriptor, os.fstat(descriptor).st_size))
 
 

@@ -1,4 +1,4 @@
-"""What a run of a plan measured."""
+"""The measurements of a run of a plan."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class StageRun:
-    """Predicted and measured seconds of one stage, each of one inference on one chip."""
+    """Predicted and measured seconds of one stage, per inference on one chip."""
 
     stage: int
     chips: tuple[int, ...]
     num_ops: int
     predicted_s: float  # compute
-    processor_s: float  # median: the model and its copies
-    wall_s: float  # the same by the clock
+    processor_s: float  # median processor time of the model and its copies
+    wall_s: float  # the same in wall-clock time
 
     @property
     def replication(self) -> int:
@@ -35,21 +35,21 @@ class RunResult:
     cores: int
     stages: tuple[StageRun, ...]
     predicted_interval_s: float
-    processor_interval_s: float  # processor time of the busiest chip for one inference
-    wall_interval_s: float  # between two results
+    processor_interval_s: float  # processor time of the busiest chip per inference
+    wall_interval_s: float  # wall-clock time between two results
     predicted_latency_s: float
     latency_s: float  # median of inferences that ran alone
-    difference: float  # largest of an output from that of the whole model, relative to the tensor's scale
+    difference: float  # largest difference of an output from the whole model's, relative to its scale
     outputs: Mapping[str, NDArray] = field(repr=False, compare=False)  # of the first inference, by name
 
     @property
     def throughput_per_s(self) -> float:
-        """Measured, by the clock."""
+        """Measured inferences per second of wall-clock time."""
         return 1 / self.wall_interval_s
 
 
 def chip_seconds(stages: tuple[StageRun, ...]) -> dict[int, float]:
-    """Processor seconds of each chip for each inference of the pipeline."""
+    """Processor seconds of each chip, per inference of the pipeline."""
     seconds: dict[int, float] = {}
     for stage in stages:
         for chip in stage.chips:

@@ -1,4 +1,4 @@
-"""Runs a plan: exports it, starts a process for each chip, feeds them and compares what comes out."""
+"""Runs a plan: exports it, starts a process for each chip, feeds inputs and checks outputs."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from go_opt.run.pipeline.results import RunResult, StageRun, chip_seconds
 from go_opt.run.pipeline.workers import Workers, started
 
 MAX_INFERENCES: Final = 1_000_000
-_ALONE: Final = 5  # inferences that run alone before the others; the first warms caches up
-_DIFFERENT: Final = 4  # rows of random inputs
+_ALONE: Final = 5  # inferences that run alone before the others; the first warms up caches
+_DIFFERENT: Final = 4  # number of rows of random inputs
 
 
 def run_plan(
@@ -47,24 +47,24 @@ def run_plan(
     target: Target | str | Path | None = None,
     costs: str | Path | None = None,
 ) -> RunResult:
-    """Run ``plan`` in processes of ONNX Runtime, one with one thread for each chip, and measure it.
+    """Run ``plan`` in ONNX Runtime, with one single-threaded process per chip, and measure it.
 
     Outputs are compared with those of the whole model for every inference.
 
     Args:
       model: the ONNX file that the plan is of, with all its weights.
       plan: a plan, or the path of a plan file.
-      inferences: how many run as a pipeline; five more run alone before them.
-      seed: draws the inputs, where none are given.
-      inputs: a ``.npz`` file with an array for each input of the model; every inference gets them.
-      links: tensors arrive as late as the rates of the target's links say; else at once.
-      target: None is the plan's own.
+      inferences: number of pipelined inferences; five more run alone before them.
+      seed: seed of the random inputs, if none are given.
+      inputs: a ``.npz`` file with an array for each input of the model, used for every inference.
+      links: whether to delay tensors by the target's link rates.
+      target: None: the plan's own.
       costs: CSV file of the measured seconds that the plan was made with.
 
     Raises:
       InvalidInputError: an argument is wrong, or an extra is not installed.
       ModelError, PlanError: the plan cannot be exported, or a tensor cannot go between processes.
-      EnvironmentFailedError: a process ended, memory is short, or an output differs; one sentence.
+      EnvironmentFailedError: a process ended, memory is short, or an output differs.
     """
     check_installed("onnxruntime")
     if not 2 <= inferences <= MAX_INFERENCES:
@@ -95,10 +95,10 @@ def run_stages(
     """Run the stages of an export; arguments and errors as for :func:`run_plan`.
 
     Args:
-      inputs: rows of arrays by name, which inferences take by turns.
+      inputs: rows of arrays by name, which inferences use in turn.
     """
     layout = Layout(manifest, inferences + _ALONE)
-    assert layout.rings  # types that cannot be sent are refused before anything starts
+    assert layout.rings  # rejects types that cannot be sent, before any process starts
     expected = _expected(model, manifest, inputs)
     if links is not None:
         write_links(links, layout.chips, folder)
@@ -172,7 +172,7 @@ class _Host:
         return True
 
     def _arrives_s(self, rings: Mapping[str, int]) -> float:
-        """Seconds until the next outputs are there; infinite until a stage has done its part."""
+        """Seconds until the next outputs arrive; infinite until the stages have written them."""
         inference, now_s = len(self.collected_s), time.monotonic()
         return max(self.state.waits_s(ring, inference, now_s) for ring in rings.values())
 

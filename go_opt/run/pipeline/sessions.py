@@ -1,4 +1,4 @@
-"""Sessions of ONNX Runtime that use one thread, so that processor time is that of the model."""
+"""Single-threaded sessions of ONNX Runtime, so that processor time is that of the model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ONNX_BFLOAT16: Final = 16  # TensorProto.BFLOAT16
 
 
 class Session:
-    """A model that is loaded. Arrays may be of bfloat16, for which ONNX Runtime has no NumPy type."""
+    """A loaded model. Arrays may be bfloat16, for which ONNX Runtime has no NumPy type."""
 
     def __init__(self, loaded: onnxruntime.InferenceSession) -> None:
         self._loaded = loaded
@@ -28,7 +28,7 @@ class Session:
         self._has_bfloat16 = "tensor(bfloat16)" in types
 
     def run(self, outputs: Sequence[str], inputs: Mapping[str, NDArray]) -> list[NDArray]:
-        """The outputs of these names."""
+        """The outputs with these names."""
         if self._has_bfloat16:  # 40 microseconds slower
             given = {name: _value(array) for name, array in inputs.items()}
             return [_array(value) for value in self._loaded.run_with_ort_values(outputs, given)]
@@ -37,7 +37,7 @@ class Session:
 
 
 def session(model: str | Path | bytes, *, is_optimized: bool = True) -> Session:
-    """A model, or the path of one, loaded to run on the CPU."""
+    """A session on the CPU for a model or the path of one."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

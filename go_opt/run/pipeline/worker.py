@@ -1,7 +1,7 @@
 """A process that runs the stages of one chip in ONNX Runtime, on one thread.
 
-``python -m go_opt.run.pipeline.worker``, started by :mod:`go_opt.run.pipeline.workers` with a JSON object as
-argument. It ends when its inferences are done, or when the process that started it does.
+:mod:`go_opt.run.pipeline.workers` starts ``python -m go_opt.run.pipeline.worker`` with a JSON object as
+argument. The process ends after its inferences, or when its parent process ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from go_opt.run.pipeline.sessions import session
 
 
 class _UnitWork:
-    """A stage with its model, and what it waits for."""
+    """A unit: a stage with its model, and the tensors it waits for."""
 
     def __init__(self, layout: Layout, state: State, links: Links, folder: Path, number: int) -> None:
         self.unit: Unit = layout.units[number]
@@ -40,12 +40,12 @@ class _UnitWork:
 
     @property
     def neighbours(self) -> set[int]:
-        """Stages that wait for what this one does."""
+        """Stages that wait for this one: writers of its inputs and readers of its outputs."""
         rings = [self._layout.rings[i] for i in (*self._inputs.values(), *self._outputs.values())]
         return {stage for ring in rings for stage in (ring.writer, *ring.readers)}
 
     def waits_s(self, now_s: float) -> float:
-        """Seconds until the next inference may run; infinite until another process has done its part."""
+        """Seconds until the next inference may run; infinite while it depends on another process."""
         if self.next >= self._layout.inferences:
             return math.inf
         if not all(self._state.is_free(ring, self.next) for ring in self._outputs.values()):
@@ -54,7 +54,7 @@ class _UnitWork:
         return max(waits, default=0.0)
 
     def run(self) -> None:
-        """Do the next inference."""
+        """Run the next inference."""
         start_s, processor_s = time.monotonic(), time.process_time()
         given = {tensor: self._state.slot(ring, self.next) for tensor, ring in self._inputs.items()}
         results = self._session.run(list(self._outputs), given)
@@ -89,7 +89,7 @@ def _work(given: Mapping[str, Any]) -> None:
         for number, unit in enumerate(layout.units)
         if unit.chip == given["chip"]
     ]
-    works.reverse()  # what is nearest to the output first
+    works.reverse()  # stages nearest to the output first
     ropes = {int(chip): bell for chip, bell in given["ropes"].items()}
     wakes = {work.unit.stage: _wakes(layout, work.neighbours, ropes) for work in works}
     poll = select.poll()
@@ -120,7 +120,7 @@ def _wakes(layout: Layout, stages: set[int], ropes: Mapping[int, int]) -> list[i
 def main() -> None:
     try:
         _work(json.loads(sys.argv[1]))
-    except Exception as error:  # the process that waits at the other end makes a sentence of it
+    except Exception as error:  # the parent process turns this into an error message
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         sys.exit(1)
 

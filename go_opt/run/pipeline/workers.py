@@ -1,4 +1,4 @@
-"""The processes of a pipeline: started, fed, watched, and ended whatever happens."""
+"""Starts and watches the processes of a pipeline, and always ends them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from go_opt.errors import EnvironmentFailedError
 from go_opt.run.pipeline.bell import Bell, quieten, strike
 from go_opt.run.pipeline.layout import HOST, Layout
 
-_MOST_OUTPUT: Final = 4000  # bytes kept of what a process says
+_MOST_OUTPUT: Final = 4000  # bytes kept of a process's stderr
 
 
 class Workers:
@@ -32,7 +32,7 @@ class Workers:
         self._poll.register(bells[HOST].hear, select.POLLIN)
 
     def add(self, chip: int, process: subprocess.Popen) -> None:
-        """Watch a process; its stderr ends when it does."""
+        """Watch a process; its stderr closes when it ends."""
         assert process.stderr is not None
         os.set_blocking(process.stderr.fileno(), False)
         self._processes[chip] = process
@@ -41,7 +41,7 @@ class Workers:
 
     @property
     def process_ids(self) -> tuple[int, ...]:
-        """Of all processes, in the order of chips."""
+        """The ids of all processes, in the order of chips."""
         return tuple(process.pid for process in self._processes.values())
 
     def wake(self) -> None:
@@ -50,10 +50,10 @@ class Workers:
             strike(self._bells[chip].rope)
 
     def wait(self, timeout_s: float = math.inf) -> None:
-        """Until a process has done something, or so many seconds have passed.
+        """Wait until a process has rung the host's bell, or the timeout has passed.
 
         Raises:
-          EnvironmentFailedError: a process ended early; one sentence that says which, and why.
+          EnvironmentFailedError: a process ended early; the message says which, and why.
         """
         seen = {
             descriptor
@@ -65,7 +65,7 @@ class Workers:
         quieten(self._bells[HOST].hear)
 
     def end(self) -> None:
-        """End all processes; they hold nothing that others need."""
+        """End all processes, which own nothing that others need."""
         for process in self._processes.values():
             process.kill()
         for process in self._processes.values():
@@ -93,7 +93,7 @@ class Workers:
 
 @contextmanager
 def started(layout: Layout, folder: Path, memory: int) -> Iterator[Workers]:
-    """A process for each chip, of which none is left afterwards.
+    """Run a process for each chip, and end all of them afterwards.
 
     Raises:
       EnvironmentFailedError: a process cannot be started.
@@ -104,7 +104,7 @@ def started(layout: Layout, folder: Path, memory: int) -> Iterator[Workers]:
             for chip in (HOST, *layout.chips):
                 bells[chip] = Bell.create()
                 stack.callback(bells[chip].close)
-            life = os.pipe()  # nothing is ever written; each process sees the end of this one
+            life = os.pipe()  # never written to; shows each process when this one ends
             for end in life:
                 stack.callback(os.close, end)
             workers = Workers(bells)
@@ -135,6 +135,6 @@ def _process(argument: str, passed: tuple[int, ...]) -> subprocess.Popen:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C at a terminal is for this process alone
+        start_new_session=True,  # Ctrl-C in a terminal reaches only this process
         env=module_environment(),
     )

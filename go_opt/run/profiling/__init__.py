@@ -1,1 +1,1 @@
-"""This machine as a target: what segments of a model cost on it. Needs the extra ``run``."""
+"""This machine as a target, from measured segments of a model. Needs the extra ``run``."""

@@ -1,4 +1,4 @@
-"""Rates and seconds of ops that explain measured segments: non-negative least squares, of relative errors."""
+"""Fits rates and op seconds to measured segments by non-negative least squares of relative errors."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from scipy.optimize import nnls
 from go_opt.common.arrays import FloatArray
 from go_opt.run.profiling.segments import Segment
 
-# How much a measurement may err, against how much an op may differ from what the rates say.
+# Error of a measurement relative to the deviation of an op from its rates.
 _TRUSTS: Final = (0.03, 0.1, 0.3, 1.0, 3.0)
-_FOLDS: Final = 4  # of the segments, by which the best of these is chosen
-_LEAST_OP_S: Final = 1e-7  # below, an op's relative deviation says nothing
+_FOLDS: Final = 4  # of the cross-validation over segments that chooses the trust
+_LEAST_OP_S: Final = 1e-7  # below this, an op's relative deviation is meaningless
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Seconds of each quantity."""
+    """Seconds per unit of each quantity."""
 
     per_quantity_s: FloatArray  # of QUANTITIES
-    per_cut_byte_s: float  # that enters or leaves a segment: copied and laid out anew
+    per_cut_byte_s: float  # per byte that enters or leaves a segment, for copies and layout changes
     per_segment_s: float
 
     def op_s(self, quantities: FloatArray) -> FloatArray:
@@ -37,16 +37,16 @@ class Rates:
 
 
 def fit_rates(segments: Sequence[Segment], quantities: FloatArray) -> Rates:
-    """The rates that explain the seconds of segments best."""
+    """The rates that fit the seconds of the segments best."""
     rows = np.array([[*quantities[one.ops].sum(axis=0), one.bytes, 1.0] for one in segments])
     solution = _solve(rows / _seconds(segments)[:, None], np.ones(len(segments)))
     return Rates(solution[:-2], float(solution[-2]), float(solution[-1]))
 
 
 def fit_ops(segments: Sequence[Segment], quantities: FloatArray, rates: Rates) -> tuple[FloatArray, Rates]:
-    """[N] seconds of each op near what the rates say, and the rates with costs of cuts that go with them.
+    """[N] seconds of each op, regularised towards the rates, and the rates with refitted costs of cuts.
 
-    How near is decided by how well segments are predicted that were left out.
+    Cross-validation over segments chooses the strength of the regularisation.
     """
     folds = [(segments[i::_FOLDS], _without(segments, i)) for i in range(min(_FOLDS, len(segments) - 1))]
 
@@ -79,7 +79,7 @@ def _near_rates(
 
 
 def relative_error(segments: Sequence[Segment], rates: Rates, op_s: FloatArray) -> float:
-    """Mean absolute error of the predictions, relative to what was measured."""
+    """Mean absolute error of the predictions, relative to the measurements."""
     predicted = np.array([rates.segment_s(segment, op_s) for segment in segments])
     return float(np.abs(predicted / _seconds(segments) - 1).mean())
 
@@ -89,7 +89,7 @@ def _seconds(segments: Sequence[Segment]) -> FloatArray:
 
 
 def _solve(rows: FloatArray, right: FloatArray) -> FloatArray:
-    """Columns are scaled to length 1: quantities are of very different sizes."""
+    """Solve with columns scaled to length 1, because quantities differ by orders of magnitude."""
     scale = np.linalg.norm(rows, axis=0)
     scale[scale == 0] = 1.0
     solution: FloatArray = nnls(rows / scale, right)[0] / scale

@@ -1,4 +1,4 @@
-"""This machine as an environment: each plan that is to be evaluated runs, and is measured."""
+"""This machine as an environment: evaluates a plan by running and measuring it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from go_opt.run.pipeline.results import chip_seconds
 from go_opt.run.pipeline.running import run_plan
 from go_opt.solver import verify
 
-INFERENCES: Final = 20  # of each plan: the median of their processor seconds counts
+INFERENCES: Final = 20  # per plan; the result is the median of their processor seconds
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class MeasuredMachine:
 
     Args:
       model: the ONNX file, with all its weights.
-      inferences: of each plan.
-      seed: draws the inputs.
-      links: tensors arrive as late as the rates of the target's links say; else at once.
+      inferences: number of inferences per plan.
+      seed: seed of the random inputs.
+      links: whether to delay tensors by the target's link rates.
     """
 
     model: str | Path
@@ -37,13 +37,13 @@ class MeasuredMachine:
     links: bool = False
 
     def evaluate(self, graph: Graph, target: Target, plan: Plan) -> Measured | None:
-        """Processor seconds of the busiest chip for an inference, and of each; None where it does not run.
+        """Processor seconds per inference of the busiest chip and of each chip; None if it does not run.
 
-        Plans that break a rule of the target do not run, nor do stages that ONNX Runtime refuses or
-        whose outputs differ from the whole model's.
+        A plan does not run if it breaks a rule of the target, if ONNX Runtime refuses a stage, or if
+        outputs differ from those of the whole model.
 
         Raises:
-          EnvironmentFailedError: ``graph`` is not the model's.
+          EnvironmentFailedError: ``graph`` is not the graph of the model.
         """
         own = _loaded(str(self.model), tuple(sorted(graph.dims.items())), graph.precision)
         if own.op_names != graph.op_names:

@@ -1,4 +1,4 @@
-"""Measures a model on this machine: a target, and the seconds of each op."""
+"""Profiles a model on this machine: the results are a target and the seconds of each op."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from go_opt.model.graph import Graph
 from go_opt.run.extra import check_installed
 
 MAX_CHIPS: Final = 256
-_HELD_OUT: Final = 5  # one cut of so many is not fitted
+_HELD_OUT: Final = 5  # one cut in five is held out of the fit
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What a profile found. Seconds are of the processor, on one thread."""
+    """The results of a profile. Seconds are processor time on one thread."""
 
     graph: Graph
     target_text: str
-    op_s: Mapping[str, float]  # by name
-    quantity_s: Mapping[str, float]  # seconds of each quantity, those of cuts included
-    segments: int  # measured
-    held_out: int  # of these, not fitted
-    rates_error: float  # mean of those held out, relative: by rates alone
-    ops_error: float  # by the seconds of ops
+    op_s: Mapping[str, float]  # by op name
+    quantity_s: Mapping[str, float]  # seconds per unit of each quantity, including those of cuts
+    segments: int  # number of measured segments
+    held_out: int  # number of these that are held out of the fit
+    rates_error: float  # mean relative error on held-out segments, predicted by rates
+    ops_error: float  # the same, predicted by the seconds of ops
 
     @property
     def costs_text(self) -> str:
-        """A table as :func:`go_opt.with_measured_costs` reads it."""
+        """A CSV table for :func:`go_opt.with_measured_costs`."""
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
         table.writerow(COLUMNS)
@@ -58,15 +58,15 @@ def profile(
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
 ) -> Profile:
-    """Run random segments of a model in ONNX Runtime and fit what ops cost on this machine.
+    """Run random segments of a model in ONNX Runtime and fit the costs of ops on this machine.
 
     Args:
       model: an ONNX file with all its weights.
       out: write the target to this file.
       costs: write the seconds of ops to this CSV file.
-      chips: processes of the target.
-      seconds: how long to measure; a cut that has begun is finished.
-      seed: draws cuts and inputs.
+      chips: number of processes of the target.
+      seconds: duration of the measurement; a started cut is finished.
+      seed: seed of the cuts and inputs.
       dims: values of the symbolic dimensions of the model.
 
     Raises:

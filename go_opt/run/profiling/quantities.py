@@ -1,4 +1,4 @@
-"""What the seconds of ops and segments follow from."""
+"""The quantities that determine the seconds of ops and segments."""
 
 from __future__ import annotations
 

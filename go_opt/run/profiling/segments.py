@@ -1,4 +1,4 @@
-"""Random segments of a model, cut as an export cuts stages, and their processor seconds."""
+"""Random segments of a model, cut like the stages of an export, and their processor seconds."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from go_opt.run.manifest import Manifest, Stage
 from go_opt.run.pipeline.inputs import random_inputs
 from go_opt.run.pipeline.sessions import Session, session
 
-MOST_SEGMENTS: Final = 12  # of one cut
-_LEAST_RUNS, _MOST_RUNS, _ENOUGH_S = 6, 15, 0.1  # of a segment
+MOST_SEGMENTS: Final = 12  # per cut
+_LEAST_RUNS, _MOST_RUNS, _ENOUGH_S = 6, 15, 0.1  # per segment
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Segment:
 
     ops: LongArray
     bytes: int  # that enter and leave
-    seconds: float  # median processor time, its copies included
+    seconds: float  # median processor time, including copies
 
 
 class Segments:
@@ -47,7 +47,7 @@ class Segments:
         self._path, self._graph, self._target = path, graph, target
 
     def measured(self, rng: np.random.Generator, folder: Path, until_s: float) -> Iterator[list[Segment]]:
-        """The segments of one random cut after the other, until a time of the monotonic clock."""
+        """The measured segments of successive random cuts, until a time of the monotonic clock."""
         while True:
             yield self._of_cut(random_cut(rng, self._graph.num_ops), rng, folder)
             if time.monotonic() >= until_s:
@@ -88,7 +88,7 @@ def random_cut(rng: np.random.Generator, num_ops: int) -> LongArray:
 def _seconds(folder: Path, manifest: Manifest, values: dict[str, NDArray]) -> list[float]:
     """Median processor seconds of each stage.
 
-    The stages run by turns, as in a pipeline: of what a stage read, caches hold what the others leave.
+    The stages alternate as in a pipeline, so that other stages evict a stage's data from the caches.
     """
     runs = [_Run(session(folder / stage.file), stage, values) for stage in manifest.stages]
     for rounds in range(_MOST_RUNS):
@@ -100,7 +100,7 @@ def _seconds(folder: Path, manifest: Manifest, values: dict[str, NDArray]) -> li
 
 
 class _Run:
-    """A stage that reads and writes arrays of ``values``, as a worker those in shared memory."""
+    """A stage that reads and writes arrays of ``values``, like a worker in shared memory."""
 
     def __init__(self, model: Session, stage: Stage, values: dict[str, NDArray]) -> None:
         self._model = model

@@ -1,1 +1,1 @@
-"""Plans of torch programs in the forms that tools of PyTorch split a model by."""
+"""Plans of torch programs in the formats by which PyTorch tools split a model."""

@@ -1,4 +1,4 @@
-"""A plan as ``torch.distributed.pipelining``, accelerate and vLLM take it, and what it costs then."""
+"""A plan in the formats of ``torch.distributed.pipelining``, accelerate and vLLM, with its cost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from go_opt.model.start import OpStart, Start
 from go_opt.run.torch.modules import cuts, device_map, layers, spans, stage_numbers
 from go_opt.search.methods.given import plan_as_it_stands
 
-_SHOWN: Final = 3  # names in a note
+_SHOWN: Final = 3  # names per note
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Form:
     interval_s: float  # predicted
 
     def note(self, planned_s: float) -> str:
-        """One sentence on what differs from the plan; empty where nothing does."""
+        """One sentence about the differences from the plan; empty if there are none."""
         if not self.moved:
             return ""
         shown = ", ".join(map(repr, self.moved[:_SHOWN])) + (", …" if len(self.moved) > _SHOWN else "")
@@ -50,7 +50,7 @@ def torch_form(name: str, graph: Graph, target: Target, plan: Plan) -> Form:
     """The form ``name``, one of :data:`go_opt.run.manifest.TORCH_FORMATS`.
 
     Raises:
-      PlanError: the plan cannot be said in it; one sentence that says why.
+      PlanError: the plan cannot be expressed in this form; the message gives the reason.
     """
     file, make = _FORMS[name]
     text, chip = make(graph, plan.placement)
@@ -100,7 +100,7 @@ def _vllm(graph: Graph, placement: IntArray) -> tuple[str, IntArray]:
 
 
 def _chips(graph: Graph, found: list[int], chips: list[int]) -> IntArray:
-    """[N] the chip of each op where the stages are cut at these places."""
+    """[N] the chip of each op if the stages are cut at these positions."""
     stage = np.searchsorted(found, np.arange(graph.num_ops), side="right")
     return np.array(chips, dtype=np.int32)[stage]
 

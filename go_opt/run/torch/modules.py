@@ -1,4 +1,4 @@
-"""Modules of a torch program, by the names of its ops: ``layers.0.fc/linear`` is of ``layers.0.fc``."""
+"""Modules of a torch program, from the names of its ops: ``layers.0.fc/linear`` is in ``layers.0.fc``."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def module_of(op_name: str) -> str:
 
 
 def spans(graph: Graph) -> list[Span]:
-    """Modules whose ops follow each other, outer ones first.
+    """Modules whose ops are contiguous, outer ones first.
 
-    Those called again after others are left out, as they begin more than once.
+    Modules that are called again after others are left out, because they have several beginnings.
     """
     ops: dict[str, list[int]] = {}
     for op, name in enumerate(graph.op_names):
@@ -46,7 +46,7 @@ def spans(graph: Graph) -> list[Span]:
 
 
 def layers(graph: Graph) -> list[Span]:
-    """The longest numbered list of modules that are alike, in the order of execution.
+    """The longest numbered list of equal modules, in execution order.
 
     Raises:
       PlanError: the model has no such list.
@@ -63,17 +63,17 @@ def layers(graph: Graph) -> list[Span]:
 
 
 def cuts(graph: Graph, stage: IntArray, positions: Sequence[int], what: str) -> list[int]:
-    """For each boundary of stages the position nearest to it, as places between ops of the model's order.
+    """For each stage boundary, the nearest position between ops in the model's order.
 
-    Nearest is the one with the fewest FLOPs on the wrong side.
+    The nearest position has the fewest FLOPs on the wrong side.
 
     Args:
       stage: [N] number of the stage of each op, from 0.
-      positions: where the model may be cut: before the op of this number.
-      what: the model may be cut by, for the message.
+      positions: the model may be cut before ops with these numbers.
+      what: the unit by which the model is cut, for the message.
 
     Raises:
-      PlanError: two boundaries have the same position, so that nothing would be left between them.
+      PlanError: two boundaries have the same position, so that a stage would be empty.
     """
     weight = graph.op_flops + 1.0
     places = np.array(sorted(set(positions) - {0, graph.num_ops}), dtype=np.int64)
@@ -102,10 +102,10 @@ def stage_numbers(placement: IntArray) -> tuple[IntArray, list[int]]:
 
 
 def device_map(graph: Graph, placement: IntArray) -> dict[str, int]:
-    """The fewest modules, and weights outside of them, that name the chip of each op.
+    """The fewest modules, and weights outside of them, that determine the chip of each op.
 
-    A module whose own ops are on several chips has the chip of most of their FLOPs, where it has
-    no modules inside; else its modules have theirs.
+    If ops of a module are on several chips, its inner modules get their own chips. A module without
+    inner modules gets the chip with most of its FLOPs.
     """
     ops: dict[str, list[int]] = {}
     for op, name in enumerate(graph.op_names):
