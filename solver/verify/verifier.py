@@ -76,7 +76,7 @@ def rules_broken(
     """As :func:`verify`, of a plan that is to be costed.
 
     Raises:
-      PlanError: it is no plan for the graph at all.
+      PlanError: the plan's arrays do not fit the graph.
     """
     violations = verify(graph, target, plan, constraints)
     if any(violation.constraint == "shape" for violation in violations):
