@@ -174,7 +174,7 @@ class Refinement:
             self._asked = asked
 
     def _counts_memory_now(self) -> bool:
-        """Counts memory once the best placement without it is nearly proven; returns if anything changed.
+        """Counts memory once the placement without it is nearly proven; returns whether anything changed.
 
         If that placement fits in memory, it is also the best with memory.
         """
