@@ -43,7 +43,7 @@ LEAST_SHARE: Final = 1 / 32
 # With memory, this many pairs of states, or labels, take about as long as one expansion.
 PAIRS: Final = 64
 LABELS: Final = 256
-FIRST_SHARE: Final = 1 / 4  # with memory
+FIRST_SHARE: Final = 1 / 4  # of the distance from the bound to the best plan, with memory
 
 
 class Refinement:

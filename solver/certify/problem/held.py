@@ -59,7 +59,7 @@ class HeldMemory(NamedTuple):
     stream_bytes_per_tick: float  # with overlap: the rate of the host's link
     stream_ticks_per_byte: float  # without overlap: chip time of a streamed byte
     is_in_order: bool  # a chip runs its units in ascending order of their numbers
-    is_full: bool  # weights exceed the share FULL of all memory, so resident weights are summed
+    is_full: bool  # with overlap: weights exceed FULL of all memory, so resident weights are summed
     counts: bool
 
 

@@ -5,8 +5,8 @@ A placement with ``f(u) <= f(v)`` for every edge is a chain of down-sets
 runs ``I_{d+1} - I_d``, and link d - 1, which enters chip d, carries ``cut(I_d)``, the bytes of
 tensors produced in ``I_d`` and read outside. The time of a chip is
 
-* overlapped: ``max(work, cut(I_d) / rate, cut(I_{d+1}) / rate)``, and the host's links;
-* summed: ``work + (cut(I_d) + cut(I_{d+1})) / rate + its inputs and outputs``.
+* with overlap: ``max(work, cut(I_d) / rate, cut(I_{d+1}) / rate)``, and the host's links;
+* without overlap: ``work + (cut(I_d) + cut(I_{d+1})) / rate + its inputs and outputs``.
 
 Relayed tensors add their copies to the work of every chip they pass. The main graph ignores
 memory, so bounds stay sound and plans must be checked. A second graph, ``tight``
@@ -40,11 +40,11 @@ MOST_TICKS: Final = 2**55  # stands for any time that is too long in any case
 class UnitGraph(NamedTuple):
     """Units, the tensors between them and their costs, as flat arrays for compiled code."""
 
-    unit_ticks: LongArray  # [U] work; summed: plus outputs and shares of inputs
+    unit_ticks: LongArray  # [U] work; without overlap: plus outputs and shares of inputs
     successor_ptr: LongArray  # [U + 1]
-    successor: IntArray  # units that read unit u, each once
+    successor: IntArray  # units that read unit u, or follow it by symmetry breaking, each once
     predecessor_ptr: LongArray  # [U + 1]
-    predecessor: IntArray  # units that unit u reads, each once
+    predecessor: IntArray  # units that unit u reads, or follows by symmetry breaking, each once
     produced_ptr: LongArray  # [U + 1] tensors that unit u produces; tensors are sorted by producer
     read_ptr: LongArray  # [U + 1]
     read: IntArray  # tensors that unit u reads
@@ -53,7 +53,7 @@ class UnitGraph(NamedTuple):
     reader_ptr: LongArray  # [K + 1]
     reader: IntArray  # units that read tensor k, ascending, never its producer
     relay_ticks: LongArray  # [K] time of a copy of the tensor; 0 if it passes at no cost
-    input_ptr: LongArray  # [I + 1] inputs that several units read; summed only
+    input_ptr: LongArray  # [I + 1] inputs that several units read; empty with overlap
     input_reader: IntArray
     input_ticks: LongArray  # [I]
     ticks_per_byte: float  # over a link
@@ -77,7 +77,7 @@ class RefinementProblem:
     tight: UnitGraph | None  # the units with memory; None if memory is ignored
     unit_of_op: IntArray  # [N]
     unit_s: FloatArray  # [U] work
-    own_s: FloatArray  # [U] summed: host transfers of its outputs and of inputs only it reads
+    own_s: FloatArray  # [U] without overlap: host transfers of its outputs and of inputs only it reads
     relay_s: FloatArray  # [K]
     input_s: FloatArray  # [I]
     link_s_per_byte: float

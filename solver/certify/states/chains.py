@@ -1,4 +1,4 @@
-"""The search of the refinement: chains of states within an interval, split until one is real.
+"""The search of the refinement: chains of states within an interval, split until one is a plan.
 
 For a candidate interval ``T``, a dynamic program over at most D levels checks whether the states
 contain a chain from nothing to everything in which every segment takes at most ``T``. Each

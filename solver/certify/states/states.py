@@ -49,8 +49,8 @@ class StatePool(NamedTuple):
     pushed_high: LongArray  # [S, MOST_STEPS] adjacent: most work done 1, 2, … chips earlier
     cut: LongArray  # [S] lower bound on the cut's ticks
     cut_bytes: LongArray  # [S] lower bound on the cut's bytes
-    need: LongArray  # [S] summed: lower bound on work plus cut
-    give: LongArray  # [S] summed: upper bound on work minus cut
+    need: LongArray  # [S] without overlap: lower bound on work plus cut
+    give: LongArray  # [S] without overlap: upper bound on work minus cut
     num_free: IntArray  # [S] 0: a single down-set
     crosses: LongArray  # [S, X] relayed: tensors produced inside, with a reader not inside
     ends: LongArray  # [S, X] relayed: tensors read outside
