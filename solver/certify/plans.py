@@ -1,4 +1,4 @@
-"""Plans of the refinement: what a placement costs exactly, with replication open at its best sizes."""
+"""Exact intervals of the refinement's placements; with replication open, the stage sizes are chosen."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from go_opt.solver.certify.problem.problem import RefinementProblem, UnitGraph
 from go_opt.solver.certify.problem.streams import NEVER_FITS
 from go_opt.solver.certify.states.fits import fit_scratch, least_streamed_on_chip
 
-STEPS = 12  # of the bisection: the interval found is that close to the best
+STEPS = 12  # of the bisection; the error halves in each
 
 
 class UnitPlan(NamedTuple):
-    """A placement of units with its interval, weights that plans must stream beside left out."""
+    """A placement of units and its interval; streamed weights count only if the units count memory."""
 
     placement: IntArray  # [U] the first chip of the unit's stage
     replication: IntArray  # [U] chips of the stage; 1 unless replication is open
@@ -26,10 +26,10 @@ class UnitPlan(NamedTuple):
 
 
 def unit_plan(problem: RefinementProblem, units: UnitGraph, placement: IntArray) -> UnitPlan:
-    """``placement`` [U], costed exactly; with replication open its chips are stages of the best sizes.
+    """Returns ``placement`` [U] with its exact interval; with replication open, chips become stages.
 
     Args:
-      units: those of ``problem``, with memory or without.
+      units: the units of ``problem``, with or without memory.
     """
     if not units.replicates:
         stage_s, link_s = _loads(problem, placement, units.num_chips)
@@ -73,7 +73,7 @@ def unit_plan(problem: RefinementProblem, units: UnitGraph, placement: IntArray)
 
 
 def _loads(problem: RefinementProblem, stage: IntArray, num_stages: int) -> tuple[FloatArray, FloatArray]:
-    """[S] seconds of all that runs on each stage, and of what leaves it."""
+    """Returns the seconds [S] of all work on each stage, and of the tensors that leave it."""
     units = problem.units
     work_s = problem.unit_s + problem.own_s
     stage_s = np.bincount(stage, weights=work_s, minlength=num_stages).astype(np.float64)
@@ -98,14 +98,14 @@ def _chip_s(
     leaves_s: FloatArray,
     size: IntArray | int,
 ) -> FloatArray:
-    """[S] what a chip of each stage takes; summed, the one beside the busier border."""
+    """Returns the seconds [S] of a chip per stage; without overlap, of the chip at the busier border."""
     if units.overlap:
         return stage_s / size
     return (stage_s + leaves_s + enters_s + (2 * size - 2) * np.maximum(enters_s, leaves_s)) / size
 
 
 def _streamed_bytes(memory: UnitMemory, stage: IntArray, num_stages: int) -> LongArray:
-    """[S] what each stage streams, or NEVER_FITS."""
+    """Returns the bytes [S] that each stage streams, or NEVER_FITS."""
     held, alive = np.zeros(num_stages, np.int64), np.zeros(num_stages, np.int64)
     np.add.at(held, stage, memory.held_bytes)
     unit = np.repeat(np.arange(len(stage)), np.diff(memory.shared_ptr))
@@ -118,11 +118,11 @@ def _streamed_bytes(memory: UnitMemory, stage: IntArray, num_stages: int) -> Lon
 
 
 def _streamed_by_chips(units: UnitGraph, placement: IntArray) -> LongArray:
-    """[D] what each chip streams, or NEVER_FITS."""
+    """Returns the bytes [D] that each chip streams, or NEVER_FITS."""
     streams = np.zeros(units.num_chips, np.int64)
     if units.held.counts:
         words = (units.num_units + 63) // 64
-        # Before each chip, and behind the last.
+        # Units done before each chip, and after the last.
         is_done = placement[None] < np.arange(units.num_chips + 1)[:, None]
         done = np.zeros((units.num_chips + 1, 64 * words), np.bool_)
         to_do = done.copy()
@@ -139,14 +139,14 @@ def _streamed_by_chips(units: UnitGraph, placement: IntArray) -> LongArray:
 
 
 def _host_s(problem: RefinementProblem, memory: HeldMemory, streamed_bytes: int) -> float:
-    """What the host's link takes to bring so much beside what it always brings."""
+    """Returns the seconds of the host's link for ``streamed_bytes`` and the reserved bytes."""
     return (memory.reserved_bytes + streamed_bytes) / memory.stream_bytes_per_tick * problem.tick_s
 
 
 def _forwarding_s(
     problem: RefinementProblem, memory: UnitMemory, streams: LongArray, size: IntArray
 ) -> FloatArray:
-    """[S] what it takes to bring stages of ``size`` chips what they stream, each by itself."""
+    """Returns the seconds [S] to send each stage of ``size`` chips its streamed bytes, if it were alone."""
     if not streams.any():
         return np.zeros(len(streams))
     per_tick = memory.stream_bytes_per_tick + (size - 1) * memory.forward_bytes_per_tick
@@ -154,7 +154,7 @@ def _forwarding_s(
 
 
 def _along(first: IntArray, end: IntArray, seconds: FloatArray, num_chips: int) -> FloatArray:
-    """[D] sums of ``seconds`` over all d of [first, end)."""
+    """Returns [D], for each d the sum of ``seconds`` of all ranges [first, end) that contain d."""
     change = np.bincount(first, weights=seconds, minlength=num_chips + 1)
     change -= np.bincount(end, weights=seconds, minlength=num_chips + 1)
     return np.maximum(np.cumsum(change)[:num_chips], 0.0)

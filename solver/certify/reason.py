@@ -1,4 +1,4 @@
-"""Says in words why a candidate interval was refuted."""
+"""Explains in a sentence why a candidate interval was refuted."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ def refuted_because(
     ticks: int,
     dead_ticks: int,
 ) -> str:
-    """Where the chains of ``units`` within ``ticks`` end, by the labels of the search.
+    """Returns a sentence on where the chains of ``units`` within ``ticks`` end.
 
-    A label bounds the work that so many chips can have done; chains that have done less than
-    the chips left require have no labels.
+    A label of the search bounds the work done by a number of chips. Chains whose remaining work
+    is too much for the remaining chips have no labels.
     """
     tick_us = problem.tick_s * 1e6
     memory = ""
     if units.held.counts and find_chain(problem.units, pool, search, ticks, dead_ticks) != 0:
         memory = (
-            f"; {units.held.sram_bytes / 1e6:.3g} MB of memory a chip bind: less weights would have to "
-            "stream from the host, or activations do not fit"
+            f"; {units.held.sram_bytes / 1e6:.3g} MB of memory per chip are too few: too many weights would "
+            "have to stream from the host, or activations do not fit"
         )
     find_chain(units, pool, search, ticks, dead_ticks)
     labels = int(search.level_end.max())
     states, done = search.label_state[:labels], search.label_work[:labels]
     if not units.overlap and not units.replicates:
-        # What their cuts take is left out of labels that are as far as can be.
+        # A label at its upper bound stands for the most work of its state.
         done = np.where(done < pool.give[states] + pool.cut[states], done, pool.high[states])
     furthest = int(np.argmax(done))
     chip = int(np.searchsorted(search.level_end[search.level_end > 0], furthest, side="right"))

@@ -1,18 +1,18 @@
-"""Interval-state refinement: bound, exact search and plan in one, for placements along a ring.
+"""Interval-state refinement: lower bound, exact search and plan in one, for placements along a ring.
 
     refinement = Refinement(refinement_problem(graph, tables, passing="relayed"))
     while not refinement.run(1000): ...      # may stop at any time, and go on
     refinement.lower_bound_s, refinement.reason, refinement.placement, refinement.upper_s
 
 States are intervals of down-sets (:mod:`go_opt.solver.certify.states.states`). A dynamic program
-asks whether they hold a chain within a candidate interval
-(:mod:`go_opt.solver.certify.states.chains`); if not, the candidate is a proven lower bound, and if
-the chain is real, it is a plan. Otherwise its states are split
-(:mod:`go_opt.solver.certify.states.splits`). Candidates lie between what is refuted and what is
-reached: first just below the best plan, then, each time that takes too long, half as far
-above the bound, and up again as they are refuted.
+checks whether they contain a chain within a candidate interval
+(:mod:`go_opt.solver.certify.states.chains`). If not, the candidate is a proven lower bound. A
+chain of single down-sets is a plan. The states of any other chain are split
+(:mod:`go_opt.solver.certify.states.splits`). The first candidate is just below the best plan.
+Each time a candidate takes too long, the next is half as far above the bound; refuted candidates
+double this distance again.
 
-The answer depends on the problem, the plans offered and the number of expansions alone.
+The result depends only on the problem, the plans offered and the number of expansions.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ from go_opt.solver.certify.states.slices import slice_units
 from go_opt.solver.certify.states.splits import FORCED_IN, FORCED_OUT, split_chain
 from go_opt.solver.certify.states.states import state_pool, workspace
 
-# Chains that beat the best placement by less are not looked for: half of what OPTIMAL allows.
+# The search ignores improvements below this share: half the gap that OPTIMAL allows.
 TOLERANCE: Final = 5e-7
 FIRST_CAPACITY: Final = 256
-# Memory counts from when the best placement without it is that close to the bound.
+# Memory counts once the best placement without it is within this factor of the bound.
 CLOSE: Final = 1.05
-# Expansions before another candidate is tried; doubled after each round of candidates.
+# Expansions before the next candidate is tried; doubled after each round of candidates.
 PATIENCE: Final = 128
 LEAST_SHARE: Final = 1 / 32
-# With memory so many pairs of states, or labels, take about as long as an expansion.
+# With memory, this many pairs of states, or labels, take about as long as one expansion.
 PAIRS: Final = 64
 LABELS: Final = 256
-FIRST_SHARE: Final = 1 / 4  # with memory
+FIRST_SHARE: Final = 1 / 4  # of the distance from the bound to the best plan, with memory
 
 
 class Refinement:
-    """Refines until bound and placement meet."""
+    """Refines states until bound and placement meet."""
 
     def __init__(self, problem: RefinementProblem) -> None:
-        """Start from the slicing of the default order."""
+        """Starts from the slicing of the default order."""
         self.problem = problem
         self.placement: IntArray | None = None
         self.replication: IntArray | None = None
         self.upper_s = math.inf
         self.expansions = 0
         self._units = problem.units
-        self._is_free = problem.tight is not None  # memory is left out so far
+        self._is_free = problem.tight is not None  # memory does not count yet
         self._checked: IntArray | None = None
         self._fitting = UnitPlan(np.zeros(0, np.int32), np.zeros(0, np.int32), math.inf)
         trivial = trivial_bound(problem)
@@ -71,25 +71,25 @@ class Refinement:
         self._work = workspace(graph)
         self._pool = state_pool(graph, FIRST_CAPACITY)
         self._search = chain_search(graph, FIRST_CAPACITY)
-        self._asked = 0  # pairs of states, what they stream
-        self._share = 1.0  # of the way from what is refuted to what is reached
+        self._asked = 0  # pairs of states whose streamed bytes were computed
+        self._share = 1.0  # of the distance from the bound to the best plan
         self._patience = self._round = PATIENCE
-        self._most = MOST_TICKS  # candidates beyond are not refuted by chains
+        self._most = MOST_TICKS  # larger candidates cannot be refuted
         self._take(np.zeros(graph.num_units, np.int32))
 
     @property
     def lower_bound_s(self) -> float:
-        """No placement is faster."""
+        """No placement has a smaller interval."""
         return min(self.upper_s, max(self._trivial_s, (self._refuted + 1) * self.problem.tick_s))
 
     @property
     def is_optimal(self) -> bool:
-        """Whether bound and the best that is known meet, but for :data:`TOLERANCE`."""
+        """Whether the bound and the best placement meet, up to :data:`TOLERANCE`."""
         return self._is_met and not self._is_free
 
     @property
     def _is_met(self) -> bool:
-        # Where streaming alone takes more ticks than are counted, all are refuted and yet they do not meet.
+        # If streaming alone exceeds MOST_TICKS, all candidates are refuted, but the two do not meet.
         return (
             self._refuted >= self._target
             and (self.upper_s <= self.lower_bound_s * (1.0 + 2.0 * TOLERANCE) or math.isinf(self.upper_s))
@@ -97,17 +97,17 @@ class Refinement:
 
     @property
     def is_over(self) -> bool:
-        """Whether more expansions are of no use: it is optimal, or its chains are no longer exact.
+        """Whether more expansions are useless: the placement is optimal, or chains are no longer exact.
 
-        They are not where replicated stages do not overlap transfers and compute, and may not be
-        where memory is tight.
+        Chains are inexact for replicated stages without overlap of transfers and compute, and may
+        be inexact if memory is tight.
         """
         is_all = self._refuted >= min(self._target, self._most)
         return (self._is_met or is_all) and not self._is_free
 
     @property
     def reason(self) -> str:
-        """Why no placement is faster than the bound, one sentence with names."""
+        """One sentence, with names, on why no placement is faster than the bound."""
         if (self._refuted + 1) * self.problem.tick_s <= self._trivial_s:
             return self._trivial_reason
         return refuted_because(
@@ -115,9 +115,9 @@ class Refinement:
         )
 
     def consider(self, placement: IntArray) -> bool:
-        """Take a placement [U] of another method into account; whether it is the best so far.
+        """Considers a placement [U] of another method; returns whether it is the best so far.
 
-        With replication open its chips stand for stages, whose sizes are chosen anew.
+        With replication open, its chips stand for stages, and new stage sizes are chosen.
         """
         if self._is_free and self.problem.tight is not None:
             fitting = unit_plan(self.problem, self.problem.tight, placement)
@@ -133,14 +133,14 @@ class Refinement:
         return True
 
     def run(self, expansions: int) -> bool:
-        """Split at least so many states, unless it is over before; whether it is."""
+        """Runs at least ``expansions`` expansions unless the search ends; returns whether it is over."""
         limit = self.expansions + expansions
         while self.expansions < limit and not self.is_over:
             if self._is_free and self._counts_memory_now():
                 continue
             most = min(self._target, self._most)
             if self._units.held.counts:
-                # Segments within long intervals hold much, and take long to look at.
+                # Segments within long intervals hold many units and take long to check.
                 most = min(most, 2 * self._refuted)
             open_ticks = most - self._refuted
             ticks = self._refuted + max(1, int(open_ticks * self._share))
@@ -162,21 +162,21 @@ class Refinement:
         return self.is_over
 
     def _find(self, ticks: int) -> int:
-        """The length of a chain within ``ticks``: near the one before, or any."""
+        """Returns the length of a chain within ``ticks``, from the near states or else from all."""
         search = (self._units, self._pool, self._search, ticks, self._target)
         return find_near(*search) or find_chain(*search)
 
     def _count_pairs(self) -> None:
-        """With memory a search takes long beside the splits it leads to: part of it counts as expansions."""
+        """Counts part of each search as expansions: with memory, it takes longer than its splits."""
         if self._units.held.counts:
             asked = int(self._search.fits.stamp[0])
             self.expansions += (asked - self._asked) // PAIRS + int(self._search.level_end.max()) // LABELS
             self._asked = asked
 
     def _counts_memory_now(self) -> bool:
-        """Count memory once what is best without it is all but known; whether something changed.
+        """Counts memory once the placement without it is nearly proven; returns whether anything changed.
 
-        A placement that fits is best with memory too.
+        If that placement fits in memory, it is also the best with memory.
         """
         assert self.problem.tight is not None
         if not (self._is_met or self.upper_s <= CLOSE * self.lower_bound_s):
@@ -199,7 +199,7 @@ class Refinement:
 
     @property
     def _target(self) -> int:
-        """Ticks that a placement worth finding keeps within."""
+        """The most ticks of a placement worth finding."""
         return math.floor(min(self.upper_s / self.problem.tick_s, MOST_TICKS) * (1.0 - TOLERANCE))
 
     def _split(self, length: int) -> None:
@@ -211,7 +211,7 @@ class Refinement:
         self._patience -= splits
         if self._patience > 0:
             return
-        # Slice the order in which the chain takes units in: often close to the best there is.
+        # Slicing the order in which the chain takes its units often gives a near-optimal placement.
         earliest = ((context[:length] & FORCED_OUT) != 0).sum(axis=0)
         latest = ((context[:length] & FORCED_IN) == 0).sum(axis=0)
         self._slice(np.argsort(earliest + latest, kind="stable").astype(np.int32))
@@ -227,7 +227,7 @@ class Refinement:
             self._take(placement)
 
     def _placement_of(self, length: int) -> IntArray:
-        """[U] of a chain of single down-sets: the number of them that leave a unit out."""
+        """Returns the placement [U] of a chain of single down-sets: how many sets lack each unit."""
         num_units = self._units.num_units
         placement = np.zeros(num_units, np.int32)
         for state in self._search.chain[1 : length - 1]:

@@ -125,7 +125,7 @@ def constrained_tables(asked: OpConstraints) -> CostTables:
 
 class _Case(NamedTuple):
     problem: ConstrainedProblem
-    kernels: IntArray | None  # [N]; None: ops are fused when they have their chips
+    kernels: IntArray | None  # [N]; None: ops are fused after placement
 
 
 def _cases(
@@ -139,7 +139,10 @@ def _cases(
 
 
 def _loosest(asked: OpConstraints, passing: Passing, fusion_is_open: bool) -> ConstrainedProblem:
-    """Returns the rules that every plan keeps, for any kernels, relays and clones; relays also use chips."""
+    """Returns the rules that every plan keeps, for any kernels, relays and clones.
+
+    Relays may occupy chips that ops skip, so the no-skip rule is dropped for them.
+    """
 
     def change(problem: PlacementProblem) -> PlacementProblem:
         no_skip = NO_SKIP_OFF if passing == "relayed" else problem.no_skip

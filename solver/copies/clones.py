@@ -47,7 +47,7 @@ class _State(NamedTuple):
     tables: CostTables  # with clones as ops, without relays
     placement: IntArray  # of these ops
     terms: BatchMetrics
-    norm: float  # of the loads, over the interval
+    norm: float  # power sum of the loads relative to the interval
 
 
 def improve_with_clones(

@@ -38,8 +38,8 @@ def memory_bytes(graph: Graph, target: Target, plan: Plan) -> tuple[LongArray, L
     """Returns the peak bytes of activations [D] and the bytes of all weights [D].
 
     Tensors that enter or leave a chip always have two buffers. Other tensors need the most bytes alive
-    at once or, if not everything fits side by side and the target does not fit by size, the bytes
-    up to their highest address.
+    at once. On targets without ``fit_by_size``, they need the bytes up to their highest address
+    if not everything fits side by side.
     """
     group = plan.fusion_group[plan.order]
     kernel_of = np.empty(graph.num_ops, dtype=np.int64)
@@ -104,7 +104,7 @@ def _highest_address(size: LongArray, first: LongArray, last: LongArray) -> int:
         others = np.flatnonzero(is_placed & (first <= last[i]) & (last >= first[i]))
         others = others[np.argsort(address[others], kind="stable")]
         ends = np.maximum.accumulate(address[others] + size[others])
-        below = np.concatenate([[0], ends])  # where each gap begins, and the last one
+        below = np.concatenate([[0], ends])  # start of each gap, then the end of all
         fits = np.flatnonzero(below[:-1] + size[i] <= address[others])
         address[i] = below[fits[0]] if len(fits) else below[-1]
         is_placed[i] = True

@@ -1,1 +1,1 @@
-"""What the refinement knows of a graph: floors of work, traffic and memory."""
+"""The refinement's view of a graph: lower bounds on work, traffic and memory."""

@@ -1,8 +1,9 @@
-"""What stays alive across a unit, in whatever order a chip runs: made before it, read after it.
+"""Tensors alive across a unit in any execution order: produced before it and read after it.
 
-A tensor that another kernel reads is stored from its maker's kernel to its last reader's. If
-ways lead from its maker to unit v and from v to a reader, it is alive while v runs, wherever it
-is known that the maker or the reader shares the chip of v: residuals and skips, mostly.
+A tensor that another kernel reads is stored from its producer's kernel to its last reader's.
+If there are paths from its producer to unit v and from v to a reader, it is alive while v runs,
+provided that the producer or the reader is known to share v's chip. Most such tensors are
+residuals and skip connections.
 """
 
 from __future__ import annotations
@@ -17,28 +18,28 @@ from go_opt.common.compiling import compiled
 from go_opt.model.csr import row_pointers
 from go_opt.solver.certify.problem.traffic import UnitTensors
 
-MOST_STEPS: Final = 2**25  # of the walks; a tenth of a second
-MOST_PER_UNIT: Final = 32  # tensors, in the mean
+MOST_STEPS: Final = 2**25  # graph steps, about 0.1 s
+MOST_PER_UNIT: Final = 32  # tensors, on average
 
 
 class AliveAcross(NamedTuple):
-    """Axis: ``P`` pairs of a unit and a tensor that passes it."""
+    """Axis: ``P`` pairs of a unit and a tensor alive across it."""
 
     ptr: LongArray  # [U + 1]
     tensor: IntArray  # [P]
     reader: NDArray[
         np.int32
-    ]  # [P] the first that reads the tensor behind the unit, in another kernel than its maker
+    ]  # [P] first reader of the tensor after the unit, in another kernel than its producer
 
 
 def alive_across(
     tensors: UnitTensors, num_units: int, stored_bytes: LongArray, read_bytes: LongArray
 ) -> AliveAcross:
-    """The largest tensors first, as far as :data:`MOST_STEPS` and :data:`MOST_PER_UNIT` go.
+    """Returns the pairs, largest tensors first, up to :data:`MOST_STEPS` and :data:`MOST_PER_UNIT`.
 
     Args:
-      stored_bytes: [K] of the part that does not leave, 0: none of it is of interest.
-      read_bytes: [R] by reader, then tensor; above zero where the reader's kernel is never the maker's.
+      stored_bytes: [K] bytes to count for each tensor; 0 skips it.
+      read_bytes: [R] by reader, then tensor; above zero if the reader is never in the producer's kernel.
     """
     tensor_of_read = np.repeat(np.arange(len(tensors.bytes), dtype=np.int32), np.diff(tensors.reader_ptr))
     by_reader = np.argsort(tensors.reader, kind="stable")
@@ -69,7 +70,7 @@ def _walks(
     read_ptr: LongArray,
     read_producer: IntArray,
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """[P] unit, tensor and reader of every pair."""
+    """Returns the unit, tensor and reader [P] of every pair."""
     num_units = len(read_ptr) - 1
     room = MOST_PER_UNIT * num_units
     units = np.empty(room, np.int32)
@@ -77,8 +78,8 @@ def _walks(
     readers = np.empty(room, np.int32)
     size = 0
     steps = 0
-    is_behind = np.zeros(num_units, np.bool_)  # the maker
-    is_before = np.zeros(num_units, np.bool_)  # a reader
+    is_behind = np.zeros(num_units, np.bool_)  # a descendant of the producer
+    is_before = np.zeros(num_units, np.bool_)  # a reader or an ancestor of one
     is_done = np.zeros(num_units, np.bool_)
     for k in largest_first:
         home = producer[k]

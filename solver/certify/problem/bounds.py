@@ -1,13 +1,13 @@
 """Trivial lower bounds, sound for every decision the request leaves open (design section 8).
 
-With kernels fixed (one per op) every kernel's seconds are known. With fusion open a
+With kernels fixed (one per op), the seconds of every kernel are known. With fusion open, a
 kernel can at best hide its memory traffic and share one overhead among its ops, so
 
-* an op that may not fuse costs what it costs alone;
+* an op that may not fuse keeps its own cost;
 * a kernel holds ops of one trip count, and at most one matrix op, one reduction and
-  ``MAX_GROUP_OPS`` ops, so there are at least as many kernels, each with an overhead;
-* a kernel lasts at least as long as moving what one of its ops reads from other kernels, and writes for
-  others, in any case.
+  ``MAX_GROUP_OPS`` ops; this bounds the number of kernels, each with one overhead;
+* a kernel takes at least the time to move the bytes that one of its ops exchanges with other kernels
+  in every plan.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTI
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
 from go_opt.solver.problem.streamed_bytes import least_host_s
 
-MOST_LOOPS: Final = 64  # told apart
-ROUNDING: Final = 1e-12  # of sums of seconds in another order
+MOST_LOOPS: Final = 64  # distinct numbers of trip counts
+ROUNDING: Final = 1e-12  # relative difference of sums in different orders
 
 
 @dataclass(frozen=True)
 class Bound:
-    """No plan is faster than ``seconds``, because of ``reason``."""
+    """A lower bound: no plan is faster than ``seconds``, because of ``reason``."""
 
     seconds: float
     reason: str
 
     def below(self, reached_s: float) -> float:
-        """The bound; what a plan takes, where only the rounding of sums lifts the bound above that."""
+        """Returns the bound, or ``reached_s`` if only rounding of sums lifts the bound above it."""
         is_rounding = reached_s < self.seconds <= reached_s * (1.0 + ROUNDING)
         return reached_s if is_rounding else self.seconds
 
@@ -44,16 +44,16 @@ class Bound:
 class OpFloors:
     """Seconds that no plan can save. Axis ``N`` ops."""
 
-    op_s: FloatArray  # [N] of the kernel that holds the op, whatever else it holds
-    loop: LongArray  # [N] number of its loop: kernels hold ops of one
-    parts: FloatArray  # [6, N] what kernels of a loop take; see `work_s`
+    op_s: FloatArray  # [N] least seconds of any kernel that holds the op
+    loop: LongArray  # [N] number of its trip count; all ops of a kernel have the same
+    parts: FloatArray  # [6, N] contributions to the kernels of a loop; see `work_s`
     overhead_s: float
 
     def work_s(self, sums: FloatArray) -> FloatArray:
-        """Seconds of all kernels together, given sums over ops of each row of ``parts``, [6, ..., loops].
+        """Returns the least seconds of all kernels, given sums over ops of ``parts`` ([6, ..., loops]).
 
-        Rows: seconds of ops that are kernels of their own, and compute of the others; of matrix ops,
-        seconds with what they move; numbers of matrix ops, of reductions, and of ops that may share a kernel.
+        Rows: seconds of ops that form their own kernels; compute seconds of the others; larger of
+        compute and memory seconds of matrix ops; numbers of matrix ops, reductions and ops that may fuse.
         """
         alone_s, compute_s, matrix_s, matrices, reductions, sharing = sums
         kernels = np.maximum(np.maximum(matrices, reductions), np.ceil(sharing / MAX_GROUP_OPS))
@@ -63,16 +63,16 @@ class OpFloors:
 
     @property
     def total_s(self) -> float:
-        """Of all kernels together."""
+        """Least seconds of all kernels together."""
         return float(self.work_s(np.array([np.bincount(self.loop, weights=row) for row in self.parts])))
 
 
 def op_floors(
     tables: CostTables, roles: LoopRoles, *, fusion_is_open: bool, divisible: BoolArray | None = None
 ) -> OpFloors:
-    """Least seconds of each op's kernel and of all kernels, on the fastest kind for each op.
+    """Returns the least seconds of each op's kernel and of all kernels, each op on its fastest kind.
 
-    The parts of an op that may be split are in kernels of any loop: then loops are not told apart.
+    If ops may be split, all ops count as one loop, because kernels of any loop may hold the parts.
     """
     alone_s = np.where(tables.can_run, tables.kernel_floor_s(), np.inf).min(axis=0)
     overhead_s = float(tables.kernel_overhead_s.min())
@@ -81,7 +81,7 @@ def op_floors(
         parts[0] = alone_s
         return OpFloors(alone_s, np.zeros(len(alone_s), np.int64), parts, overhead_s)
     compute_s = np.where(tables.can_run, tables.own_s(), np.inf).min(axis=0)
-    # Ops of measured cost owe nothing to the kernel that they are in.
+    # The cost of a measured op does not depend on its kernel.
     alone_s = np.where(roles.role == ALONE, alone_s, compute_s)
     is_alone = (roles.role == ALONE) | tables.is_measured()
     is_matrix = (roles.role == MATRIX_LOOP) & ~is_alone
@@ -98,7 +98,7 @@ def op_floors(
 
 
 def _loops(roles: LoopRoles) -> LongArray:
-    """[N] the number of each op's trip count; all but the most frequent ones share a number."""
+    """Returns the number [N] of each op's trip count; all but the most frequent share one number."""
     _, number, count = np.unique(roles.loop_elements, return_inverse=True, return_counts=True)
     rank = np.empty(len(count), np.int64)
     rank[np.argsort(-count, kind="stable")] = np.arange(len(count))
@@ -115,15 +115,15 @@ def throughput_bound(
     replication_is_open: bool,
     divisible: BoolArray | None = None,
 ) -> Bound:
-    """A lower bound of the interval: total work, the longest op, the host's traffic.
+    """Returns the largest lower bound on the interval: total work, longest op or host traffic.
 
-    The parts of an op together do its work, read its weights and have no fewer kernels than it.
+    The parts of a split op together do its work, read its weights and need at least as many kernels.
 
     Args:
       divisible: [N] ops that may be split; None: none of them.
     """
     floors = op_floors(tables, roles, fusion_is_open=fusion_is_open, divisible=divisible)
-    # Without replication and splits an op runs on one chip, so more chips than ops are of no use.
+    # Without replication and splits, an op runs on one chip, so more chips than ops do not help.
     splits = divisible is not None and bool(divisible.any())
     chips = tables.num_chips if replication_is_open or splits else min(tables.num_chips, graph.num_ops)
     host_in_s, host_out_s = host_seconds(tables)
@@ -139,7 +139,7 @@ def throughput_bound(
 
 
 def host_bounds(tables: CostTables, divisible: BoolArray | None = None, *, forwards: bool) -> list[Bound]:
-    """What crosses the host's links in any case, where transfers overlap."""
+    """Returns bounds from the bytes that every plan sends over the host's links, with overlap."""
     inputs_s, outputs_s = host_seconds(tables)
     in_s = least_host_s(tables, divisible, forwards=forwards)
     what = "the inputs" if in_s == inputs_s else "the inputs and the weights no memory can hold"
@@ -154,14 +154,14 @@ def _total_bound(total_s: float, chips: int) -> Bound:
 
 
 def _longest_op(graph: Graph, floors: OpFloors, divisible: BoolArray | None) -> Bound:
-    """Of those that are whole in every plan."""
+    """Returns the bound of the longest op that no plan may split."""
     op_s = floors.op_s if divisible is None else np.where(divisible, 0.0, floors.op_s)
     longest = int(np.argmax(op_s))
     return Bound(float(op_s[longest]), f"op {graph.op_names[longest]!r} takes {op_s[longest] * 1e6:.4g} us")
 
 
 def host_seconds(tables: CostTables) -> tuple[float, float]:
-    """What all inputs and all outputs take on the host's link."""
+    """Returns the seconds of all inputs and of all outputs on the host's links."""
     inputs = int(tables.tensor_bytes[tables.tensor_kind == INPUT].sum())
     leaves = tables.tensor_is_output & (tables.tensor_producer != NO_PRODUCER)
     outputs = int(tables.tensor_bytes[leaves].sum())
@@ -169,10 +169,10 @@ def host_seconds(tables: CostTables) -> tuple[float, float]:
 
 
 def _sure_bytes(tables: CostTables, roles: LoopRoles, is_split: BoolArray) -> FloatArray:
-    """[N] bytes that the kernel of an op surely reads and writes.
+    """Returns the bytes [N] that an op's kernel reads and writes in every plan.
 
-    Those of weights and inputs, and of what another kernel makes, or reads, in any case. Where all readers
-    of an op read clones of it, these write as much.
+    These are weights, graph inputs and outputs, and tensors shared with ops that never fuse with the op.
+    If all readers of an op read its clones, the clones write the same bytes.
     """
     num_ops, reader, producer = tables.num_ops, tables.reader_op, tables.tensor_producer[tables.reader_tensor]
     is_made, is_weight = producer != NO_PRODUCER, tables.tensor_kind[tables.reader_tensor] == WEIGHT

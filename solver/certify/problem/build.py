@@ -1,4 +1,4 @@
-"""Builds :class:`~go_opt.solver.certify.problem.problem.RefinementProblem` of kernels, ops or other units."""
+"""Builds :class:`~go_opt.solver.certify.problem.problem.RefinementProblem` from kernels or other units."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ def refinement_problem(
     replicates: bool = False,
     tight: bool = False,
 ) -> RefinementProblem:
-    """Kernels as units.
+    """Returns the problem whose units are kernels.
 
-    Where kinds of chips differ every unit costs what it costs on the best kind for it, so
-    the problem is a relaxation: bounds hold, placements are to be costed anew.
+    Each unit has its cost on the fastest chip kind. With several kinds, the problem is a
+    relaxation: bounds hold, but placements must be costed again.
 
     Args:
       fusion_group: [N] kernel of each op; by default each op is one.
-      order: [N] the order in which groups stand together; by default that of the ops.
-      may_clone: [N] ops that plans may compute again elsewhere; by default none. Their
-        tensors, copies and outputs then cost nothing in the problem, which makes it a relaxation.
+      order: [N] an order in which the ops of a kernel are adjacent; by default the op order.
+      may_clone: [N] ops that plans may clone; by default none. Their tensors, relays and
+        outputs cost nothing, so the problem is a relaxation.
       replicates: whether stages may take several chips.
-      tight: whether memory counts, where stages may not.
+      tight: whether memory counts in a problem without replicated stages.
     """
     default = np.arange(graph.num_ops, dtype=np.int32)
     order = default if order is None else order
     unit_of_op = number_kernels(order, default if fusion_group is None else fusion_group)
-    # An op whose one tensor only readers of its clones want may as well be where one of them is. Of
-    # several tensors some may be wanted, and others not written.
+    # If clones serve all readers of an op's only tensor, the op can take the place of one clone. With
+    # several tensors, some may have readers while others are not written.
     written = tables
     if may_clone is not None:
         made = tables.tensor_producer[tables.tensor_producer != NO_PRODUCER]
@@ -70,21 +70,21 @@ def refinement_problem(
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """What is placed, and what may be assumed of it. Axes: ``N`` ops, ``U`` units, ``R`` reads."""
+    """The units to place, and assumptions about them. Axes: ``N`` ops, ``U`` units, ``R`` reads."""
 
     of_op: IntArray  # [N] numbered in a topological order
     seconds: FloatArray  # [U]
     passing: Passing
-    may_clone: BoolArray | None = None  # [N] ops that plans may compute again elsewhere
-    apart: BoolArray | None = None  # [R] reads of what another kernel makes; by default another unit
-    is_in_order: bool = False  # the units of a chip run in the order of their numbers
+    may_clone: BoolArray | None = None  # [N] ops that plans may clone
+    apart: BoolArray | None = None  # [R] reads between kernels; by default, reads between units
+    is_in_order: bool = False  # a chip runs its units in ascending order of their numbers
 
     def passing_on(self, tables: CostTables) -> CostTables:
-        """``tables`` in which what clones may make takes no bytes."""
+        """Returns ``tables`` in which the tensors of clonable ops have zero bytes."""
         return tables if self.may_clone is None else without_traffic_of(tables, self.may_clone)
 
     def are_apart(self, tables: CostTables) -> BoolArray:
-        """[R] reads of what another kernel makes in any case."""
+        """Returns the reads [R] whose producer and reader are never in the same kernel."""
         if self.apart is not None:
             return self.apart
         apart: BoolArray = (
@@ -96,10 +96,10 @@ class Units:
 def problem_of_units(
     graph: Graph, tables: CostTables, units: Units, *, replicates: bool = False, tight: bool = False
 ) -> RefinementProblem:
-    """The placement of ``units``.
+    """Returns the problem of placing ``units``.
 
     Args:
-      replicates: whether stages may take several chips, which hold what no plan can avoid: a relaxation.
+      replicates: whether stages may take several chips; these hold only unavoidable bytes, a relaxation.
       tight: without ``replicates``: whether memory counts.
     """
     tensors = unit_tensors(units.passing_on(tables), units.of_op, len(units.seconds))
@@ -118,10 +118,10 @@ def problem_of_units(
 def _without_memory(
     graph: Graph, tables: CostTables, units: Units, tensors: UnitTensors, *, forwards: bool
 ) -> RefinementProblem:
-    """One chip a stage, memory left out, units in no order but that of their reads.
+    """Returns the problem with one chip per stage, without memory and interchange edges.
 
     Args:
-      forwards: whether stages may forward streamed weights, for what the host sends at least.
+      forwards: whether stages may forward streamed weights, which affects the least host traffic.
     """
     num_units = len(units.seconds)
     pays = tables.overlap or bool(tables.pays_transfers.all())
@@ -183,7 +183,7 @@ def _ticks(seconds: FloatArray, tick_s: float) -> LongArray:
 
 
 def _relay_s(tables: CostTables, units: Units, tensors: UnitTensors) -> FloatArray:
-    """[K] seconds of a copy of each tensor; zero where it passes at no cost, or clones may make it."""
+    """Returns the seconds [K] of a relay of each tensor; zero if free or if a clone may produce it."""
     if units.passing != "relayed":
         return np.zeros(len(tensors.bytes))
     overhead_s, sram_s_per_byte = float(tables.kernel_overhead_s.min()), float(tables.sram_s_per_byte.min())
@@ -194,14 +194,14 @@ def _relay_s(tables: CostTables, units: Units, tensors: UnitTensors) -> FloatArr
 
 
 def _host_floor(tables: CostTables, *, forwards: bool) -> Bound:
-    """What crosses the host's links in any case, where that overlaps with the rest."""
+    """Returns the bound from the host's links; zero without overlap."""
     if not tables.overlap:
         return Bound(0.0, "nothing crosses the host's links")
     return max(host_bounds(tables, forwards=forwards), key=lambda bound: bound.seconds)
 
 
 def _with_stages(problem: RefinementProblem, memory: UnitMemory) -> RefinementProblem:
-    """``problem`` where stages take as many chips as they like, and hold ``memory``."""
+    """Returns ``problem`` with replicated stages of any size that hold ``memory``."""
     staged = replace(problem, units=problem.units._replace(replicates=True, memory=memory))
     return _with_interchange(staged, memory, [memory.held_bytes, memory.alive_bytes])
 
@@ -209,7 +209,7 @@ def _with_stages(problem: RefinementProblem, memory: UnitMemory) -> RefinementPr
 def _with_interchange(
     problem: RefinementProblem, memory: UnitMemory, held: list[LongArray]
 ) -> RefinementProblem:
-    """``problem`` with edges between units that may trade places, alike in what is ``held`` [U] too."""
+    """Returns ``problem`` with edges between interchangeable units, which also have equal ``held`` [U]."""
     units = problem.units
     reads = _reads(units.tensor_producer, units.reader_ptr, units.reader)
     edges = np.concatenate([reads, _interchange_edges(units, [units.unit_ticks, *held], memory)])
@@ -219,7 +219,7 @@ def _with_interchange(
 def _with_held_memory(
     problem: RefinementProblem, tables: CostTables, units: Units, tensors: UnitTensors
 ) -> UnitGraph:
-    """Units of which memory counts; they do not trade places, as that changes what chips hold."""
+    """Returns units with memory but without interchange edges: interchanges change the bytes on chips."""
     held = held_memory(
         tables,
         units.of_op,
@@ -234,12 +234,12 @@ def _with_held_memory(
 
 
 def _reads(producer: IntArray, reader_ptr: LongArray, reader: IntArray) -> IntArray:
-    """[E, 2] pairs of a unit and one that reads it."""
+    """Returns pairs [E, 2] of a unit and a unit that reads it."""
     return np.unique(np.stack([np.repeat(producer, np.diff(reader_ptr)), reader], axis=1), axis=0)
 
 
 def _neighbours(edges: IntArray, num_units: int) -> dict[str, Any]:
-    """The fields of :class:`UnitGraph` for successors and predecessors along ``edges`` [E, 2]."""
+    """Returns the fields of :class:`UnitGraph` for successors and predecessors along ``edges`` [E, 2]."""
     edges = np.unique(edges, axis=0)
     backward = edges[np.argsort(edges[:, 1], kind="stable")]
     return {
@@ -251,7 +251,7 @@ def _neighbours(edges: IntArray, num_units: int) -> dict[str, Any]:
 
 
 def _interchange_edges(units: UnitGraph, unit_cost: list[LongArray], memory: UnitMemory) -> IntArray:
-    """Edges [E, 2] that no optimum needs to break, forward along the units."""
+    """Returns edges [E, 2] that some optimum keeps, from lower to higher unit numbers."""
     num_inputs = len(units.input_ticks)
     reads = np.zeros((units.num_units, num_inputs + len(memory.shared_bytes)), np.int64)
     reads[units.input_reader, np.repeat(np.arange(num_inputs), np.diff(units.input_ptr))] = 1

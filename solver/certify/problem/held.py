@@ -1,19 +1,19 @@
-"""What a chip that runs certain units cannot but hold and stream (design section 5, Memory).
+"""The least bytes that a chip holds and streams, given units it certainly runs (design section 5, Memory).
 
 A chip holds
 
-    2 x bytes of inputs that it reads, of tensors that enter or leave it, of outputs it makes
-    + the most that is alive beside them + its weights, each once,
+    2 x bytes of inputs that it reads, of tensors that enter or leave it, of outputs it produces
+    + the most other bytes alive at once + its weights, each once,
 
-and streams weights from the host until that fits, those touched least first. More units never
-make it less, so what is certain to be on a chip bounds what the chip holds:
+and streams weights from the host until the rest fits, least touched share first. More units never
+lower this sum, so the units that are certainly on a chip bound its bytes from below:
 
-* a tensor made and read on it is alive while its maker and its readers run, and while what is
-  between them runs (:mod:`go_opt.solver.certify.problem.across`); in a given order of the units
-  always in between;
-* weights that all readers touch alike leave in the model's order, whole. Of others it is
-  assumed that they leave first and cost nothing;
-* clones may take any of their tensors off a border, but not out of the chip that reads it.
+* a tensor produced and read on the chip is alive while its producer and its readers run, and while
+  units on paths between them run (:mod:`go_opt.solver.certify.problem.across`). In a fixed order
+  of the units, it is alive from its producer to its last reader;
+* weights that all readers touch equally stream whole, in the cost model's order. Others are
+  assumed to stream first, at no cost;
+* clones may keep any of their tensors off a link, but not off the chip that reads it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 from go_opt.solver.certify.problem.across import alive_across
 from go_opt.solver.certify.problem.traffic import UnitTensors
 
-# Of all memory: where weights take less, their sums over chips seldom bind, and take time.
+# Share of all memory. If weights take less, sums of resident weights seldom bind, and take time.
 FULL: Final = 0.75
 
 
@@ -38,28 +38,28 @@ class HeldMemory(NamedTuple):
     """Axes: ``U`` units, ``K`` tensors between them, ``R`` reads of these, ``I`` inputs, ``G`` weights."""
 
     output_bytes: LongArray  # [U] double buffers of outputs
-    enter_bytes: LongArray  # [K] double buffer where it comes in
-    leave_bytes: LongArray  # [K] where it goes out; outputs are held in any case
-    made_bytes: LongArray  # [K] alive where it is made, if it does not leave
-    read_bytes: LongArray  # [R] alive where it is read, if it does not come in
-    across_bytes: LongArray  # [K] alive across what is between, if it neither comes in nor goes out
+    enter_bytes: LongArray  # [K] double buffer on a chip that the tensor enters
+    leave_bytes: LongArray  # [K] double buffer on a chip that it leaves; without output_bytes
+    made_bytes: LongArray  # [K] alive while its producer runs, if it does not leave
+    read_bytes: LongArray  # [R] alive while the reader runs, if it does not enter
+    across_bytes: LongArray  # [K] alive across units between, if it neither enters nor leaves
     across_ptr: LongArray  # [U + 1]
-    across: IntArray  # [P] tensors made before the unit and read behind it …
+    across: IntArray  # [P] tensors produced before the unit and read after it …
     across_reader: IntArray  # [P] … by this unit
     input_ptr: LongArray  # [U + 1]
     input: IntArray
     input_bytes: LongArray  # [I] double buffer of each
     weight_ptr: LongArray  # [U + 1]
-    weight: IntArray  # numbered in the order in which they stream
-    stored_bytes: LongArray  # [G]; 0: no memory holds it, so that it streams wherever it is read
-    touched_bytes: LongArray  # [G]
+    weight: IntArray  # numbered in streaming order
+    stored_bytes: LongArray  # [G]; 0: larger than any memory, so it streams wherever it is read
+    touched_bytes: LongArray  # [G]; 0: unknown, counts as free
     sram_bytes: int
-    stream_buffer_bytes: int  # set aside on a chip that streams
-    reserved_bytes: int  # that the host's link brings in every interval, wherever units are
-    stream_bytes_per_tick: float  # overlapped: the host's rate
-    stream_ticks_per_byte: float  # summed: what a streamed byte takes its chip
-    is_in_order: bool  # units of a chip run in the order of their numbers
-    is_full: bool  # weights take so much of all memory that what chips hold of them is summed up
+    stream_buffer_bytes: int  # reserved on a chip that streams
+    reserved_bytes: int  # cross the host's link in every interval, for any placement
+    stream_bytes_per_tick: float  # with overlap: the rate of the host's link
+    stream_ticks_per_byte: float  # without overlap: chip time of a streamed byte
+    is_in_order: bool  # a chip runs its units in ascending order of their numbers
+    is_full: bool  # with overlap: weights exceed FULL of all memory, so resident weights are summed
     counts: bool
 
 
@@ -74,12 +74,12 @@ def held_memory(
     is_in_order: bool,
     tick_s: float,
 ) -> HeldMemory:
-    """What chips hold of ``tables``, all bytes in it.
+    """Returns the bytes that units need; ``tables`` has the bytes of all tensors, clonable ones included.
 
     Args:
-      apart: [R] reads of what another kernel produces in any case.
-      may_clone: [N] ops that may be computed again wherever they are read.
-      is_in_order: units of a chip run in the order of their numbers.
+      apart: [R] reads whose producer and reader are never in the same kernel.
+      may_clone: [N] ops that may be cloned on any chip that reads them.
+      is_in_order: a chip runs its units in ascending order of their numbers.
     """
     size, made = tables.stored_bytes, tables.tensor_producer != NO_PRODUCER
     input_ptr, inputs, input_of = _reads(
@@ -118,7 +118,7 @@ def _made_here(
     may_clone: BoolArray | None,
     is_in_order: bool,
 ) -> dict[str, NDArray]:
-    """The fields of :class:`HeldMemory` for what ops write."""
+    """Returns the fields of :class:`HeldMemory` for tensors that ops produce."""
     size, producer, number = tables.stored_bytes, tables.tensor_producer, tensors.of_tensor
     made, stays = producer != NO_PRODUCER, ~tables.tensor_is_output
     is_cloned = np.zeros(len(size), np.bool_)
@@ -137,7 +137,7 @@ def _made_here(
 
     leave_bytes = by_number(2 * size * (stays & ~is_cloned))
     read_bytes = _read_bytes(tables, unit_of_op, tensors, apart & (stays & inner)[tables.reader_tensor])
-    # Clones may run as late as they are read; what is alive in a given order is known without.
+    # Clones may run just before their readers. A fixed order gives liveness without these pairs.
     across_bytes = np.zeros_like(leave_bytes) if is_in_order else leave_bytes // 2
     across = alive_across(tensors, num_units, across_bytes, read_bytes)
     return {
@@ -156,7 +156,7 @@ def _made_here(
 def _read_bytes(
     tables: CostTables, unit_of_op: IntArray, tensors: UnitTensors, counts: BoolArray
 ) -> LongArray:
-    """[R] bytes of the reads that count, by units other than the maker, each tensor once a unit."""
+    """Returns bytes [R] of counted reads by units other than the producer, each tensor once per unit."""
     read_bytes = np.zeros(len(tensors.reader), np.int64)
     pairs = np.unique(
         np.stack([tables.reader_tensor[counts], unit_of_op[tables.reader_op[counts]]], axis=1), axis=0
@@ -173,7 +173,7 @@ def _read_bytes(
 
 
 class _Weights(NamedTuple):
-    """Those of :class:`HeldMemory`, and what others load the host's link with in any case."""
+    """Weights of :class:`HeldMemory`, and bytes of others that always cross the host's link."""
 
     ptr: LongArray  # [U + 1]
     weight: IntArray
@@ -183,7 +183,7 @@ class _Weights(NamedTuple):
 
 
 def _weights(tables: CostTables, unit_of_op: IntArray, num_units: int) -> _Weights:
-    """Weights in the order in which they stream."""
+    """Returns the weights in streaming order."""
     size, is_weight = tables.tensor_bytes, tables.tensor_kind == WEIGHT
     stored = tables.stored_bytes
     touched = np.zeros(len(size), np.int64)
@@ -193,8 +193,8 @@ def _weights(tables: CostTables, unit_of_op: IntArray, num_units: int) -> _Weigh
     order = tables.weight_by_size[size[tables.weight_by_size] > 0]
     share = np.where(least[order] == touched[order], touched[order] / size[order], -1.0)
     order = order[np.argsort(share, kind="stable")]
-    # Of weights that stream in any case those that one unit reads, or that are touched in several
-    # ways, load the host's link once, wherever they are read.
+    # Some weights always stream. Those read by one unit, or touched differently by their readers,
+    # count once on the host's link, for any placement.
     always, readers = is_weight & (stored > int(tables.sram_bytes.max())), np.zeros(len(size), np.int64)
     pairs = np.unique(np.stack([tables.reader_tensor, unit_of_op[tables.reader_op]], axis=1), axis=0)
     np.add.at(readers, pairs[:, 0], 1)
@@ -206,7 +206,7 @@ def _weights(tables: CostTables, unit_of_op: IntArray, num_units: int) -> _Weigh
 
 
 def nothing_held() -> HeldMemory:
-    """Memory is left out."""
+    """Returns the value for problems without memory."""
     none, nobody, pointers = np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(1, np.int64)
     return HeldMemory(
         none, none, none, none, none, none, pointers, nobody, nobody,
@@ -222,9 +222,9 @@ def _reads(
     which: BoolArray,
     numbered: IntArray | None = None,
 ) -> tuple[LongArray, IntArray, LongArray]:
-    """CSR over units of those tensors that each reads, once, by their place in ``numbered``.
+    """Returns a CSR over units of the tensors that each unit reads, once, and ``numbered``.
 
-    By default they are numbered as the tensors that ``which`` [K] says.
+    Tensors are positions in ``numbered``, by default the tensors that the mask ``which`` selects.
     """
     tensors = np.flatnonzero(which) if numbered is None else numbered.astype(np.int64)
     number = np.full(len(which), -1, np.int64)

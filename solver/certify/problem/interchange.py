@@ -1,17 +1,17 @@
-"""Chains of units that may trade places: an order among them that costs no placement.
+"""Symmetry breaking: an order among interchangeable chains of units that loses no optimum.
 
-Let ``u_1 … u_m`` and ``v_1 … v_m`` be chains, each unit read by the next one alone and that one
-reading nothing else, that cost the same unit by unit and begin with the same reads. If every
-reader of ``v_m`` descends from (or is) a reader of ``u_m``, and every reader of ``u_m`` leads to
-(or is) one of ``v_m``, then
+In a chain, only the next unit reads each unit, and reads nothing else. Let the chains
+``u_1 … u_m`` and ``v_1 … v_m`` cost the same unit by unit and begin with the same reads. If
+every reader of ``v_m`` is or descends from a reader of ``u_m``, and every reader of ``u_m``
+is or leads to a reader of ``v_m``, then
 
     f'(u_i) = min(f(u_i), f(v_i)),    f'(v_i) = max(f(u_i), f(v_i))
 
 keeps every edge and every span of at most one chip. Chips do the same work, links carry the
-same bytes (each tensor of a pair starts and ends where one of them did), and no tensor
-passes more chips. So ``u_i`` before ``v_i`` may be demanded, for every pair of neighbours of a
-sorted group at once: projections of one tensor for many layers, weights transposed at the
-start and read much later, have one order instead of exponentially many.
+same bytes (each tensor of a pair starts and ends where one of the two did), and no tensor
+passes more chips. So the problem may require ``u_i`` before ``v_i``, for all neighbours in a
+sorted group at once. Projections of one tensor for many layers, or weights transposed at the
+start and read much later, then have one order instead of exponentially many.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from go_opt.common.arrays import IntArray, LongArray
 from go_opt.common.compiling import compiled, compiled_inner, int64, uncounted_inner
 from go_opt.model.csr import row_pointers
 
-# Readers are compared by search; groups that are left when all this is spent get no order.
+# Readers are compared by graph search; chains compared after these steps get no order.
 MOST_STEPS: Final = 1_000_000
 
 
 class _Reads(NamedTuple):
-    """Who produces and reads what. Axes: ``U`` units, ``K`` tensors, ``R`` reads."""
+    """Producers and readers of tensors. Axes: ``U`` units, ``K`` tensors, ``R`` reads."""
 
-    unit_class: LongArray  # [U] the same where units cost the same
-    tensor_class: LongArray  # [K]
+    unit_class: LongArray  # [U] equal for units with equal costs
+    tensor_class: LongArray  # [K] equal for tensors with equal costs
     producer: IntArray  # [K]
     reader_ptr: LongArray  # [K + 1]
     reader: IntArray  # [R]
@@ -45,9 +45,9 @@ class _Reads(NamedTuple):
 class _Search(NamedTuple):
     """Scratch of searches among units."""
 
-    seen: LongArray  # [U] the number of the last search that came by, or wants to
+    seen: LongArray  # [U] mark of the last search that visited or wants the unit
     stack: LongArray  # [U]
-    spent: LongArray  # [2] steps of all searches, and the last number
+    spent: LongArray  # [2] steps of all searches, and the last mark
 
 
 def interchange_edges(
@@ -57,14 +57,14 @@ def interchange_edges(
     reader_ptr: LongArray,
     reader: IntArray,
 ) -> IntArray:
-    """[E, 2] pairs of units, the first of which may be demanded to stand before the second.
+    """Returns pairs [E, 2] of units; the first may be required to come before the second.
 
     Args:
-      unit_cost: [U, …] equal where units are alike.
-      tensor_cost: [K, …] equal where tensors are alike.
+      unit_cost: [U, …] rows are equal for units that cost the same.
+      tensor_cost: [K, …] rows are equal for tensors that cost the same.
       producer: [K] unit that produces each tensor.
       reader_ptr: [K + 1]
-      reader: [R] units that read each.
+      reader: [R] units that read each tensor.
     """
     num_units = len(unit_cost)
     tensor_of_read = np.repeat(np.arange(len(producer)), np.diff(reader_ptr))
@@ -80,7 +80,7 @@ def interchange_edges(
         np.argsort(producer, kind="stable"),
     )
     chain_ptr, units, hashes, due = _chains(reads)
-    # Groups of equal chains in the order of their first ones, chains by their first readers.
+    # Sort groups of equal chains by their first chain, and the chains of a group by their first readers.
     _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
     order = np.lexsort((units[chain_ptr[:-1]], due, first[group]))
     edges: IntArray = _edges(reads, chain_ptr, units, hashes, order)
@@ -88,14 +88,14 @@ def interchange_edges(
 
 
 def _classes(rows: LongArray) -> LongArray:
-    """[n] the same number for equal rows."""
+    """Returns class numbers [n], the same for equal rows."""
     as_bytes = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1])))
     return np.unique(as_bytes.ravel(), return_inverse=True)[1].astype(np.int64)
 
 
 @compiled
 def _chains(reads: _Reads) -> tuple[LongArray, LongArray, LongArray, LongArray]:
-    """Longest chains as CSR; of each a hash, equal where its costs and reads are, and its first reader."""
+    """Returns the longest chains as CSR, a hash of the costs and reads of each, and its first reader."""
     num_units = len(reads.unit_class)
     num_produced = np.diff(reads.produced_ptr)
     following, is_first = np.full(num_units, -1, np.int64), np.ones(num_units, np.bool_)
@@ -131,7 +131,7 @@ def _chains(reads: _Reads) -> tuple[LongArray, LongArray, LongArray, LongArray]:
 
 @compiled_inner
 def _hashed(value: int, part: int) -> int:
-    # Two polynomials modulo primes below 2^31: no product overflows, nor warns where it is interpreted.
+    # Two polynomials modulo primes below 2^31, so products never overflow (or warn in NumPy).
     high = ((value >> 31) * 48271 + part + 2) % 2147483647
     low = ((value & 0x7FFFFFFF) * 69621 + part + 2) % 2147483629
     return (high << 31) | low
@@ -139,7 +139,7 @@ def _hashed(value: int, part: int) -> int:
 
 @compiled_inner
 def _readers(reads: _Reads, unit: int) -> IntArray:
-    """Units that read what ``unit`` produces, one tensor or none."""
+    """Returns the readers of the tensor of ``unit``, which produces at most one."""
     at = reads.produced_ptr[unit]
     if at == reads.produced_ptr[unit + 1]:
         return reads.reader[:0]
@@ -157,7 +157,7 @@ def _class_of_product(reads: _Reads, unit: int) -> int:
 def _edges(
     reads: _Reads, chain_ptr: LongArray, units: LongArray, hashes: LongArray, order: LongArray
 ) -> IntArray:
-    """Pairs of units of neighbours in ``order`` that are alike and may be put in that order."""
+    """Returns unit pairs of neighbouring chains in ``order`` that are interchangeable in that order."""
     num_units = len(reads.unit_class)
     edges, number = np.empty((num_units, 2), np.int32), 0
     search = _Search(np.zeros(num_units, np.int64), np.empty(num_units, np.int64), np.zeros(2, np.int64))
@@ -182,7 +182,7 @@ def _edges(
 
 @compiled_inner
 def _are_alike(reads: _Reads, before: LongArray, after: LongArray) -> bool:
-    """Whether two chains cost the same, unit by unit, and begin with the same reads."""
+    """Returns whether two chains cost the same, unit by unit, and begin with the same reads."""
     if len(before) != len(after):
         return False
     begins = reads.read[reads.read_ptr[before[0]] : reads.read_ptr[before[0] + 1]]
@@ -220,12 +220,12 @@ def _is_due_before(reads: _Reads, readers: IntArray, later: IntArray, search: _S
 def _all_reached(
     reads: _Reads, sources: IntArray, wanted: IntArray, is_forward: bool, search: _Search
 ) -> bool:
-    """Whether every one of ``wanted`` is one of ``sources``, or is reached from one."""
+    """Returns whether each of ``wanted`` is in ``sources`` or reachable from them."""
     seen, stack, spent = search.seen, search.stack, search.spent
     spent[1] += 2
     is_wanted, is_seen = spent[1] - 1, spent[1]
     height, missing = 0, len(wanted)
-    last = int64(0) if is_forward else int64(len(seen))  # no need to go beyond
+    last = int64(0) if is_forward else int64(len(seen))  # the search goes no further
     for unit in wanted:
         seen[unit] = is_wanted
         last = max(last, int64(unit)) if is_forward else min(last, int64(unit))

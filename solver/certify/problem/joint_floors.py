@@ -1,20 +1,20 @@
 """Seconds of each op that no legal fusion can save, additive over the ops of a kernel.
 
-A kernel takes ``max(F, M) + overhead``, with ``F`` the seconds of its flops and ``M`` those of the
-bytes it moves. No kernel holds ops of two parts (:mod:`go_opt.solver.certify.problem.kernel_parts`),
-so floors may be chosen for each part on its own. Each of these choices is valid, op by op:
+A kernel takes ``max(F, M) + overhead``, with ``F`` the seconds of its flops and ``M`` the seconds
+of the bytes it moves. No kernel holds ops of two parts (:mod:`go_opt.solver.certify.problem.kernel_parts`),
+so each part may use its own floors. Each of these choices gives valid floors per op:
 
 * flops: ``F`` is a sum over ops;
-* bytes: ``M`` is at least the sum of what must be moved however ops are fused: weights and
-  inputs; activations between ops that are never in one kernel; outputs;
-* the matrix op's own larger one: a kernel holds at most one.
+* bytes: ``M`` is at least the bytes that move under any fusion: weights and inputs;
+  activations between ops that never share a kernel; outputs;
+* ``max(F, M)`` of matrix ops and zero for others: a kernel holds at most one matrix op.
 
-The overhead goes to matrix ops, to reductions or to a chain, of which a kernel holds at most one,
-or by 1 / MAX_GROUP_OPS to every op. Of each the choice with the largest sum is taken. An op that
-fuses with nothing costs what it costs.
+The overhead is assigned to matrix ops, to reductions or to a chain (a kernel holds at most one of
+each), or 1 / MAX_GROUP_OPS of it to every op. Each part takes the choices with the largest sums.
+An op that cannot fuse keeps its own cost.
 
-Two ops are never in one kernel where the fusion rule (:mod:`go_opt.env.kernels.fusion`) forbids the
-pair, or an op on a way from one to the other: it would have to be in that kernel too.
+Two ops never share a kernel if the fusion rule (:mod:`go_opt.env.kernels.fusion`) forbids the pair,
+or forbids an op on a path between them, because that op would have to be in the kernel too.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def joint_refinement_problem(
     replicates: bool = False,
     tight: bool = True,
 ) -> RefinementProblem:
-    """A relaxation of placing, ordering and fusing at once: its bound holds for all of it.
+    """Returns a relaxation of joint placement, ordering and fusion; its bound holds for all of them.
 
     Args:
-      may_clone: [N] ops that plans may compute again elsewhere; by default none.
+      may_clone: [N] ops that plans may clone; by default none.
       replicates: whether stages may take several chips.
       tight: whether memory counts.
     """
@@ -58,10 +58,10 @@ def joint_refinement_problem(
 
 
 def joint_floor_s(tables: CostTables, roles: LoopRoles, may_clone: BoolArray | None = None) -> FloatArray:
-    """[N] seconds; those of any set of ops that share a chip are a lower bound of their kernels'.
+    """Returns seconds [N]; their sum over ops on a chip is a lower bound for the kernels of these ops.
 
-    What ops that may be cloned make is apart from readers by the rule alone: a clone need not have
-    what lies between them on its chip.
+    Only the fusion rule of the pair separates a clonable op from a reader: a clone's chip need
+    not run the ops between them.
     """
     if may_clone is None:
         may_clone = np.zeros(tables.num_ops, np.bool_)
@@ -80,7 +80,7 @@ def joint_floor_s(tables: CostTables, roles: LoopRoles, may_clone: BoolArray | N
 
 
 def _best_choice(choices: FloatArray, part: LongArray) -> FloatArray:
-    """[N] of the rows of ``choices`` [C, N], for each part the one with the largest sum."""
+    """Returns [N], for each part the values of the row of ``choices`` [C, N] with the largest sum."""
     sums = np.stack([np.bincount(part, weights=row) for row in choices])
     picked: FloatArray = np.take_along_axis(choices, np.argmax(sums, axis=0)[part][None], axis=0)[0]
     return picked
@@ -89,7 +89,7 @@ def _best_choice(choices: FloatArray, part: LongArray) -> FloatArray:
 def _unavoidable_bytes(
     tables: CostTables, roles: LoopRoles, parts: KernelParts, may_clone: BoolArray
 ) -> FloatArray:
-    """[N] bytes each op's kernel must move for it; readers that might share a read share it."""
+    """Returns the bytes [N] that each op's kernel must move for it; reads that may be shared are shared."""
     reader, tensor = tables.reader_op, tables.reader_tensor
     producer = tables.tensor_producer[tensor]
     is_internal = (producer != NO_PRODUCER) & (tables.tensor_kind[tensor] == ACTIVATION)
@@ -100,7 +100,7 @@ def _unavoidable_bytes(
     must_write = tables.tensor_is_output.copy()
     must_write[tensor[is_internal & apart]] = True
     must_write &= tables.tensor_producer != NO_PRODUCER
-    # A clone may serve the readers that are apart, and the op itself a reader in its kernel.
+    # A clone may serve the readers in other kernels, and the op itself a reader in its own kernel.
     is_cloned = (producer != NO_PRODUCER) & may_clone[np.maximum(producer, 0)]
     made = tables.tensor_producer[tables.tensor_producer != NO_PRODUCER]
     is_one = np.bincount(made, minlength=tables.num_ops)[np.maximum(tables.tensor_producer, 0)] == 1
@@ -112,11 +112,11 @@ def _unavoidable_bytes(
 
 
 def _shared_reads(tables: CostTables, roles: LoopRoles, parts: KernelParts, reads: LongArray) -> FloatArray:
-    """Bytes of each of ``reads`` that count, no reader of which is in the producer's kernel.
+    """Returns the counted bytes of each of ``reads``; no reader is in the producer's kernel.
 
-    Reads of one tensor by ops of one part may be one read, as large as the widest. But a kernel
-    holds one matrix op, one reduction and one op of a chain at most, so those of all of these
-    count in full where that is more.
+    Reads of one tensor by ops of one part may be one read, so together they count their mean.
+    But a kernel holds at most one matrix op, one reduction and one op of a chain. So the reads
+    of all ops of one such type count in full if that is more.
     """
     reader, size = tables.reader_op[reads], tables.read_bytes[reads].astype(np.float64)
     role = roles.role[reader]
@@ -131,9 +131,9 @@ def _shared_reads(tables: CostTables, roles: LoopRoles, parts: KernelParts, read
 
 
 def _never_together(tables: CostTables, roles: LoopRoles, may_clone: BoolArray | None = None) -> BoolArray:
-    """[R] whether the reader and the producer of what it reads are in different kernels in any case.
+    """Returns [R] whether the reader and the tensor's producer are never in the same kernel.
 
-    A clone of the producer need not have the op between them on its chip.
+    Ops between them do not separate a clonable producer: its clone's chip need not run them.
     """
     return _find_apart(
         roles.role,
@@ -180,7 +180,7 @@ def _find_apart(
                 last = max(last, op)
         if may_clone[home]:
             continue
-        # ways: 0 not behind home, 1 only through ops that may join, 2 through one that may not.
+        # ways: 0 unreachable from home, 1 only through ops that may join, 2 through one that may not.
         ways[home] = 1
         for op in range(home + 1, last + 1):
             ways[op] = 0

@@ -1,13 +1,13 @@
-"""Which ops never share a kernel, whatever is fused: parts of the graph, and chains within parts.
+"""Ops that never share a kernel under any fusion: parts of the graph, and chains within parts.
 
-An op that lies on a way from u to v must be in a kernel that holds both. So u and v are
-*separated* where one on a way cannot be: it fuses with nothing, has another trip count, or is
-a reduction. *Parts* are what is left connected when each op is joined to all it may be with;
-no kernel holds ops of two parts. In a *chain* each op is separated from all before it, so that a
-kernel holds one of them at most; no matrix op or reduction is needed for that.
+A kernel that holds u and v also holds every op on a path from u to v. So u and v are
+*separated* if such an op, or u, fuses with nothing, has another trip count, or is a reduction.
+*Parts* are the connected components after joining all pairs of ops that may share a kernel;
+no kernel holds ops of two parts. In a *chain*, each op is separated from all before it, so a
+kernel holds at most one of them, whether or not they are matrix ops or reductions.
 
-What an op that may be cloned makes need not come from the op itself: a clone of it may serve
-what is between, on another chip, so it is separated from nothing.
+A clonable op is not separated from its descendants: a clone on another chip may serve the ops
+between them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from go_opt.common.arrays import BoolArray, CodeArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, compiled_inner, int64
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, REDUCTION, LoopRoles
 
-MOST_OPS: Final = 8192  # beyond, ops of one trip count are one part: sets of ancestors take N^2 bits
+MOST_OPS: Final = 8192  # larger graphs have one part per trip count: ancestor sets take N^2 bits
 
 
 class KernelParts(NamedTuple):
     """Axis: ``N`` ops."""
 
-    part: LongArray  # [N] no kernel holds ops of two
-    is_on_chain: BoolArray  # [N] a kernel holds one of these of a part at most
+    part: LongArray  # [N] no kernel holds ops of two parts
+    is_on_chain: BoolArray  # [N] a kernel holds at most one of these
 
 
 def kernel_parts(roles: LoopRoles, may_clone: BoolArray) -> KernelParts:
-    """Parts, and the longest chain of each."""
+    """Returns the parts, and the longest chain of each."""
     num_ops = len(roles.role)
     # Ops that fuse with nothing have negative trip counts of their own.
     loop = np.where(roles.role == ALONE, -1 - np.arange(num_ops), roles.loop_elements)
@@ -52,7 +52,7 @@ def kernel_parts(roles: LoopRoles, may_clone: BoolArray) -> KernelParts:
 def _separated(
     role: CodeArray, loop: LongArray, read_ptr: LongArray, read_producer: IntArray, words: int
 ) -> LongArray:
-    """[N, W] sets of ops before each that an op between keeps out of its kernel, or that are reductions."""
+    """Returns the sets [N, W] of ancestors separated from each op; an op is bit ``op % 64`` of a word."""
     num_ops = len(role)
     above = np.zeros((num_ops, words), np.int64)
     separated = np.zeros((num_ops, words), np.int64)
@@ -89,7 +89,7 @@ def _parts(
             first, second = root_of(root, before), root_of(root, op)
             root[max(first, second)] = min(first, second)
     for op in range(num_ops):
-        root[op] = root[root[op]]  # roots come first
+        root[op] = root[root[op]]  # a root has the lowest number of its part
     length = np.ones(num_ops, np.int64)
     back = np.full(num_ops, -1, np.int64)
     last = root.copy()  # of the longest chain of each part
@@ -120,7 +120,7 @@ def _parts(
 
 @compiled_inner
 def root_of(root: LongArray, member: int) -> int:
-    """What stands for the component of ``member``; halves the way there (Tarjan and van Leeuwen 1984)."""
+    """Returns the root of the component of ``member``; halves the path (Tarjan and van Leeuwen 1984)."""
     while root[member] != member:
         root[member] = root[root[member]]
         member = root[member]

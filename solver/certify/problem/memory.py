@@ -1,15 +1,15 @@
-"""What a stage holds and streams, for the problem with replicated stages.
+"""Bytes that a stage holds and streams, for the problem with replicated stages.
 
-Without a limit of memory one stage of all chips would always be best. A stage holds
+Without a memory limit, one stage of all chips would always be best. A stage holds
 
     sum of held_bytes of its units + shared_bytes that any of them reads + most alive_bytes of its units,
 
-and streams from the host what exceeds its memory. Held is what readers touch of a weight, whether
-it stays or streams; inputs, outputs, and of activations those a unit certainly reads and writes. Each
-stage may stream all that the host's link brings within the interval beside the inputs, and what
-each of its chips can send to the next: of k chips that forward F bytes and get D from the host,
-``D + F / k`` cross the host's link and ``F / k`` each link inside, so that ``D + F`` is
-no more than what the host's link carries and k - 1 times what a link carries.
+and streams the excess over its memory from the host. It holds the touched bytes of its weights
+(resident or streamed), inputs, outputs, and activations that a unit certainly reads or writes.
+Each stage may stream all bytes of the host's link within the interval except the inputs, plus the
+bytes that its chips can forward. If k chips forward F bytes and each gets D from the host,
+``D + F / k`` cross the host's link and ``F / k`` cross each link inside. So ``D + F`` is at
+most the capacity of the host's link plus k - 1 times the capacity of a link.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from go_opt.solver.problem.streamed_bytes import may_forward
 class UnitMemory(NamedTuple):
     """Axes: ``U`` units, ``W`` words of a set of them, ``G`` groups of tensors with the same readers."""
 
-    held_bytes: LongArray  # [U] for as long as the unit is on the chip
-    alive_bytes: LongArray  # [U] while the unit runs
-    shared_bytes: LongArray  # [G] held once for all readers on a chip
+    held_bytes: LongArray  # [U] occupied as long as the unit is on the chip
+    alive_bytes: LongArray  # [U] occupied while the unit runs
+    shared_bytes: LongArray  # [G] occupied once for all readers on a chip
     shared_words: LongArray  # [G, W] the readers
     shared_ptr: LongArray  # [U + 1]
     shared: IntArray  # groups that unit u reads
@@ -38,15 +38,15 @@ class UnitMemory(NamedTuple):
     word_alive_bytes: LongArray  # [W] the largest of alive_bytes
     word_units: LongArray  # [W] all units of the word
     sram_bytes: int
-    stream_buffer_bytes: int  # set aside on a chip that streams
-    reserved_bytes: int  # that the host's link brings in every interval, wherever units are
-    stream_bytes_per_tick: float  # overlapped: the host's rate
-    forward_bytes_per_tick: float  # what each chip but the first of a stage can get from the one before
-    stream_ticks_per_byte: float  # summed: what a streamed byte takes its chip
+    stream_buffer_bytes: int  # reserved on a chip that streams
+    reserved_bytes: int  # cross the host's link in every interval, for any placement
+    stream_bytes_per_tick: float  # with overlap: the rate of the host's link
+    forward_bytes_per_tick: float  # rate from each chip of a stage to the next
+    stream_ticks_per_byte: float  # without overlap: chip time of a streamed byte
 
 
 def no_memory() -> UnitMemory:
-    """For problems without replication: memory is left out."""
+    """Returns the value for problems without replication, which ignore this memory."""
     return _Held(0).unit_memory(
         np.zeros(0, np.int64),
         sram_bytes=0,
@@ -59,7 +59,7 @@ def no_memory() -> UnitMemory:
 
 
 class _Held:
-    """Bytes that units hold, each tensor once for all its readers on a chip."""
+    """Collects the bytes that units hold, each tensor once for all its readers on a chip."""
 
     def __init__(self, num_units: int) -> None:
         self.own_bytes = np.zeros(num_units, np.int64)
@@ -120,15 +120,15 @@ def least_memory(
     may_clone: BoolArray | None,
     tick_s: float,
 ) -> UnitMemory:
-    """What stages cannot but hold or stream, wherever they begin and end.
+    """Returns the bytes that stages must hold or stream, for any borders of the stages.
 
     Args:
-      apart: [R] reads of what another kernel produces in any case.
-      may_clone: [N] ops whose results may leave from any stage, and none from their own.
+      apart: [R] reads whose producer and reader are never in the same kernel.
+      may_clone: [N] ops that may be cloned on any stage; their own stage may not need their results.
     """
     held = _Held(num_units)
     reserved_bytes = 0
-    pays = bool(tables.pays_transfers.all())  # else a chip may stream in no time of its own
+    pays = bool(tables.pays_transfers.all())  # otherwise a chip may stream at no cost
     forwards = may_forward(tables)
     most_sram = int(tables.sram_bytes.max())
     alive_bytes = np.zeros(num_units, np.int64)
@@ -142,7 +142,7 @@ def least_memory(
             if size > most_sram and not (forwards and is_whole):
                 reserved_bytes += int(touched.max(initial=0))
             elif len(readers):
-                # Every reader touches the least of it, and the greediest the rest.
+                # Every reader touches at least the minimum; the largest reader also touches the rest.
                 held.add(readers, int(touched.min()))
                 held.add(readers[np.argmax(touched)][None], int(touched.max() - touched.min()))
         elif producer == NO_PRODUCER:

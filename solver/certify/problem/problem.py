@@ -1,20 +1,20 @@
-"""The problem that certificates solve: units with additive seconds on alike chips along a ring.
+"""The problem that certificates solve: units with additive seconds on identical chips along a ring.
 
 A placement with ``f(u) <= f(v)`` for every edge is a chain of down-sets
 ``{} = I_0 <= I_1 <= … <= I_D = all`` (a down-set holds the ancestors of what it holds): chip d
 runs ``I_{d+1} - I_d``, and link d - 1, which enters chip d, carries ``cut(I_d)``, the bytes of
-tensors produced in ``I_d`` and read outside. What a chip takes:
+tensors produced in ``I_d`` and read outside. The time of a chip is
 
-* overlapped: ``max(work, cut(I_d) / rate, cut(I_{d+1}) / rate)``, and the host's links;
-* summed: ``work + (cut(I_d) + cut(I_{d+1})) / rate + its inputs and outputs``,
+* with overlap: ``max(work, cut(I_d) / rate, cut(I_{d+1}) / rate)``, and the host's links;
+* without overlap: ``work + (cut(I_d) + cut(I_{d+1})) / rate + its inputs and outputs``.
 
-where relayed tensors add their copies to the work of every chip they pass. Memory is left
-out, so bounds stay sound and plans must be checked; or it counts in a second graph, ``tight``
-(:mod:`go_opt.solver.certify.problem.held`), for problems that memory-free placements do not settle.
+Relayed tensors add their copies to the work of every chip they pass. The main graph ignores
+memory, so bounds stay sound and plans must be checked. A second graph, ``tight``
+(:mod:`go_opt.solver.certify.problem.held`), counts memory if the first does not settle the problem.
 
-With replication open the segments are stages, and r chips divide the work of theirs by r; the
-links inside never carry more than its borders. Then memory counts
-(:mod:`go_opt.solver.certify.problem.memory`): without it one stage of all chips would be best.
+With replication open, segments are stages, and r chips divide the work of their stage by r; links
+inside a stage never carry more than its borders. Memory then counts
+(:mod:`go_opt.solver.certify.problem.memory`): without it, one stage of all chips would be best.
 
 Axes: ``U`` units in a topological order, ``K`` tensors, ``D`` chips. Bounds count in ticks,
 seconds rounded down to a tiny unit, so that sums are exact.
@@ -34,26 +34,26 @@ from go_opt.solver.certify.problem.memory import UnitMemory
 
 # One chip that runs everything takes this many ticks: rounding costs less than 1e-9 at 1e5 units.
 TOTAL_TICKS: Final = 2**50
-MOST_TICKS: Final = 2**55  # stands for anything that is too slow in any case
+MOST_TICKS: Final = 2**55  # stands for any time that is too long in any case
 
 
 class UnitGraph(NamedTuple):
-    """Units, what they pass on, and what it costs, as flat arrays for the kernels."""
+    """Units, the tensors between them and their costs, as flat arrays for compiled code."""
 
-    unit_ticks: LongArray  # [U] work; summed: and outputs, and shares of inputs
+    unit_ticks: LongArray  # [U] work; without overlap: plus outputs and shares of inputs
     successor_ptr: LongArray  # [U + 1]
-    successor: IntArray  # units that read unit u, each once
+    successor: IntArray  # units that read unit u, or follow it by symmetry breaking, each once
     predecessor_ptr: LongArray  # [U + 1]
-    predecessor: IntArray  # units that unit u reads, each once
-    produced_ptr: LongArray  # [U + 1] tensors of unit u: they are sorted by producer
+    predecessor: IntArray  # units that unit u reads, or follows by symmetry breaking, each once
+    produced_ptr: LongArray  # [U + 1] tensors that unit u produces; tensors are sorted by producer
     read_ptr: LongArray  # [U + 1]
     read: IntArray  # tensors that unit u reads
     tensor_producer: IntArray  # [K]
     tensor_bytes: LongArray  # [K]
     reader_ptr: LongArray  # [K + 1]
     reader: IntArray  # units that read tensor k, ascending, never its producer
-    relay_ticks: LongArray  # [K] a copy of the tensor; 0 where it passes at no cost
-    input_ptr: LongArray  # [I + 1] inputs that several units read; summed only
+    relay_ticks: LongArray  # [K] time of a copy of the tensor; 0 if it passes at no cost
+    input_ptr: LongArray  # [I + 1] inputs that several units read; empty with overlap
     input_reader: IntArray
     input_ticks: LongArray  # [I]
     ticks_per_byte: float  # over a link
@@ -61,8 +61,8 @@ class UnitGraph(NamedTuple):
     passing: int
     overlap: bool
     replicates: bool  # whether a stage may take several chips
-    memory: UnitMemory  # counts where stages may be replicated
-    held: HeldMemory  # counts where they may not, and memory is tight
+    memory: UnitMemory  # counts if stages may be replicated
+    held: HeldMemory  # counts only in tight graphs, without replication
 
     @property
     def num_units(self) -> int:
@@ -71,28 +71,28 @@ class UnitGraph(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RefinementProblem:
-    """A :class:`UnitGraph` with the names and seconds that certificates speak of."""
+    """A :class:`UnitGraph` with the names and seconds that certificates report."""
 
     units: UnitGraph
-    tight: UnitGraph | None  # the same with memory; None where it is left out
+    tight: UnitGraph | None  # the units with memory; None if memory is ignored
     unit_of_op: IntArray  # [N]
     unit_s: FloatArray  # [U] work
-    own_s: FloatArray  # [U] summed: what its outputs and inputs nobody else reads take
+    own_s: FloatArray  # [U] without overlap: host transfers of its outputs and of inputs only it reads
     relay_s: FloatArray  # [K]
     input_s: FloatArray  # [I]
     link_s_per_byte: float
-    floor_s: float  # no placement is faster: the host's links where they overlap
+    floor_s: float  # lower bound from the host's links; 0 without overlap
     floor_reason: str
     tick_s: float
     op_names: tuple[str, ...]  # [N]
 
     def name_of(self, unit: int) -> str:
-        """The first op of ``unit``."""
+        """Returns the name of the first op of ``unit``."""
         return self.op_names[int(np.argmax(self.unit_of_op == unit))]
 
 
 def trivial_bound(problem: RefinementProblem) -> Bound:
-    """Total work, the longest unit, the host's links."""
+    """Returns the largest bound of total work, the longest unit and the host's links."""
     replicates = problem.units.replicates
     chips = problem.units.num_chips if replicates else min(problem.units.num_chips, problem.units.num_units)
     work_s = problem.unit_s + problem.own_s

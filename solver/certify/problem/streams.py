@@ -1,4 +1,4 @@
-"""What stages stream of what they hold (:mod:`go_opt.solver.certify.problem.memory`), compiled."""
+"""Bytes that stages stream, compiled (:mod:`go_opt.solver.certify.problem.memory`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEVER_FITS: Final = -1
 
 @uncounted_inner
 def spare_bytes(memory: UnitMemory | HeldMemory, ticks: int) -> int:
-    """What stages may stream within intervals of ``ticks``."""
+    """Returns the bytes that the host's link may stream in an interval of ``ticks``."""
     if memory.stream_bytes_per_tick == 0:
         return int64(2) ** 60
     spare = memory.stream_bytes_per_tick * (ticks + 1.0) * (1.0 + 1e-12) - memory.reserved_bytes
@@ -23,13 +23,13 @@ def spare_bytes(memory: UnitMemory | HeldMemory, ticks: int) -> int:
 
 @uncounted_inner
 def forwarded_bytes(memory: UnitMemory, ticks: int) -> int:
-    """What a stage may stream beside that for each of its chips but the first."""
+    """Returns the bytes that each chip of a stage but the first adds to :func:`spare_bytes`."""
     return int64(min(memory.forward_bytes_per_tick * (ticks + 1.0) * (1.0 + 1e-12), 2.0**50))
 
 
 @uncounted_inner
 def streamed_bytes(memory: UnitMemory, held: int, active: int) -> int:
-    """What a stage streams that holds so much beside its activations, or NEVER_FITS for too many of these."""
+    """Returns the bytes that a stage streams, or NEVER_FITS if ``active`` bytes of activations do not fit."""
     if active > memory.sram_bytes:
         return NEVER_FITS
     excess = held + active - memory.sram_bytes
@@ -38,7 +38,7 @@ def streamed_bytes(memory: UnitMemory, held: int, active: int) -> int:
 
 @uncounted_inner
 def least_streamed(memory: UnitMemory, inside: LongArray, outside: LongArray, state: int, after: int) -> int:
-    """What any stage between a down-set of ``state`` and one of ``after`` streams, or NEVER_FITS."""
+    """Returns the least bytes streamed by any stage from ``state`` to ``after``, or NEVER_FITS."""
     held = int64(0)
     alive = int64(0)
     first = len(memory.word_units)

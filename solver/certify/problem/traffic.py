@@ -1,4 +1,4 @@
-"""What the units of the refinement pass on, and what crosses the host's links."""
+"""Tensors between the units of the refinement, and traffic on the host's links."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 
 
 def without_traffic_of(tables: CostTables, may_clone: BoolArray) -> CostTables:
-    """What ops that may be cloned produce takes no bytes, and leaves from wherever that costs nothing."""
+    """Returns ``tables`` in which the tensors of clonable ops have zero bytes."""
     is_free = (tables.tensor_producer != NO_PRODUCER) & may_clone[np.maximum(tables.tensor_producer, 0)]
     return tables._replace(
         tensor_bytes=np.where(is_free, 0, tables.tensor_bytes),
@@ -22,18 +22,18 @@ def without_traffic_of(tables: CostTables, may_clone: BoolArray) -> CostTables:
 
 
 class UnitTensors(NamedTuple):
-    """What units pass on. Axis: ``K`` tensors, sorted by producer."""
+    """Tensors between units. Axis: ``K`` tensors, sorted by producer."""
 
     producer: IntArray  # [K]
     bytes: LongArray  # [K]
-    copies: LongArray  # [K] tensors of the graph that this one stands for
+    copies: LongArray  # [K] number of graph tensors merged into this one
     reader_ptr: LongArray  # [K + 1]
     reader: IntArray
-    of_tensor: LongArray  # [tensors of the graph] -1: no other unit reads it
+    of_tensor: LongArray  # [graph tensors] the merged tensor; -1: no other unit reads it
 
 
 def unit_tensors(tables: CostTables, unit_of_op: IntArray, num_units: int) -> UnitTensors:
-    """Activations that some other unit reads, sorted by producer; those with equal readers are one."""
+    """Returns activations that other units read; those with equal producer and readers are merged."""
     home = np.where(
         tables.tensor_producer == NO_PRODUCER, -1, unit_of_op[np.maximum(tables.tensor_producer, 0)]
     )
@@ -65,7 +65,7 @@ def unit_tensors(tables: CostTables, unit_of_op: IntArray, num_units: int) -> Un
 def own_host_traffic(
     tables: CostTables, unit_of_op: IntArray, num_units: int
 ) -> tuple[FloatArray, dict[int, tuple[float, IntArray]]]:
-    """[U] seconds of outputs, and of inputs one unit reads; the other inputs with their readers."""
+    """Returns seconds [U] of outputs and of inputs that one unit reads; other inputs with their readers."""
     own_s = np.zeros(num_units)
     leaves = tables.tensor_is_output & (tables.tensor_producer != NO_PRODUCER)
     np.add.at(

@@ -1,1 +1,1 @@
-"""The states of the refinement and the search over chains of them."""
+"""The states of the refinement and the search for chains of states."""

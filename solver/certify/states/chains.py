@@ -1,27 +1,27 @@
-"""The search of the refinement: chains of states within an interval, split until one is real.
+"""The search of the refinement: chains of states within an interval, split until one is a plan.
 
-For a candidate interval ``T`` a dynamic program over at most D levels asks whether the states
-hold a chain from nothing to everything of which every segment takes at most ``T``. Each
+For a candidate interval ``T``, a dynamic program over at most D levels checks whether the states
+contain a chain from nothing to everything in which every segment takes at most ``T``. Each
 state on a level keeps the most work ``x`` done so far:
 
     x(s') = max over s of min(high(s'), x(s) + T - extra(s, s')),  if it is at least low(s'),
 
-where s and s' are compatible: what s forces in, s' does not force out (under the adjacent
-rule: what s forces in with its readers and their ancestors). ``extra`` is what the segment
-takes beside its work: copies of tensors that certainly pass and, where transfers do not
-overlap, both cuts and inputs. (There a segment from I to J takes ``work(J) + cut(J)`` less
-``work(I) - cut(I)``, and x, which bounds the latter plus ``cut(s)``, keeps to their extremes, too.)
-No chain: every placement takes longer than ``T``. A chain of single down-sets: a placement. Else
-its states are split, and so on.
+where s and s' are compatible: s' forces out no unit that s forces in (under the adjacent rule:
+nor readers of these units, nor the readers' ancestors). ``extra`` is the time of the segment
+besides its work: copies of tensors that certainly pass and, without overlap, both cuts and
+inputs. (Without overlap, a segment from I to J takes ``work(J) + cut(J)`` minus
+``work(I) - cut(I)``. Then x bounds ``work(I) - cut(I) + cut(s)``, and is clipped to the extremes of both.)
+If there is no chain, every placement takes longer than ``T``. A chain of single down-sets is a
+placement. Any other chain has its states split, and the search repeats.
 
-A chain is looked for among what the last chains were split into before all states are looked
-through: these must be refuted in any case.
+The search first tries the states that the last chains were split into, because these must be
+refuted in any case. Only then does it try all states.
 
-With replication open levels still count chips, and a segment may take several: a label stays
-for the levels behind its own, and each lets its next segment take ``T`` more. Where they do
-not overlap, less what enters: chip q of r carries ``((2 r - 2 q + 1) in + (2 q - 1) out) / r`` of
-the borders' traffic, ``in + out`` in the mean, so r chips do at most ``r (T - in) - out`` of work.
-Segments that surely do not fit a chip's memory are no segments.
+With replication open, levels still count chips, and a segment may take several. A label stays
+for all later levels, and each level gives its next segment ``T`` more. Without overlap, the
+entering traffic is subtracted: chip q of r carries ``((2 r - 2 q + 1) in + (2 q - 1) out) / r`` of
+the borders' traffic, ``in + out`` on average, so r chips do at most ``r (T - in) - out`` of work.
+Segments that certainly do not fit a chip's memory are excluded.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ from go_opt.solver.certify.states.pairs import extra_ticks, may_follow
 from go_opt.solver.certify.states.states import EVERYTHING, NOTHING, StatePool
 from go_opt.solver.problem.passing import ADJACENT, RELAYED
 
-GONE: Final = -(2**62)  # reach of a label that a later one of its state made useless
+GONE: Final = -(2**62)  # reach of a label replaced by a later label of its state
 FURTHEST: Final = 2**61
-# Labels of a state on a level that stream less for less work. More are taken for one.
+# Labels per state and level that trade work for less streaming. Further labels are merged.
 MOST_LABELS: Final = 2
 OUT_OF_ROOM: Final = -1
-NEAR_SHARE: Final = 4  # more than one in so many of all states are not near any more
+NEAR_SHARE: Final = 4  # `near` is unused beyond 1 / NEAR_SHARE of all states
 
 
 @uncounted
 def find_chain(graph: UnitGraph, pool: StatePool, search: ChainSearch, ticks: int, dead_ticks: int) -> int:
-    """A chain within ``ticks`` with the fewest segments: its length, 0 for none, or OUT_OF_ROOM.
+    """Finds a chain within ``ticks``; returns its length, 0 for none, or OUT_OF_ROOM.
 
-    States whose cut takes more than ``dead_ticks`` are forgotten for good.
+    The chain has the fewest chips. States whose cut exceeds ``dead_ticks`` are dropped for good.
     """
     sort_by_low(pool, search.by_low, search.num_sorted, dead_ticks)
     num_open = open_states(graph, pool, search, search.by_low, search.num_sorted[0], ticks)
@@ -80,9 +80,9 @@ def find_chain(graph: UnitGraph, pool: StatePool, search: ChainSearch, ticks: in
 
 @uncounted
 def find_near(graph: UnitGraph, pool: StatePool, search: ChainSearch, ticks: int, dead_ticks: int) -> int:
-    """The same among what the last chains found by :func:`find_chain` were split into.
+    """Like :func:`find_chain`, but only among the states that its last chains were split into.
 
-    None is looked for once these are many.
+    Returns 0 without a search once there are too many of these states.
     """
     if search.num_near[0] * NEAR_SHARE > pool.num_states[0]:
         return 0
@@ -93,7 +93,7 @@ def find_near(graph: UnitGraph, pool: StatePool, search: ChainSearch, ticks: int
 
 @uncounted_inner
 def _chain(graph: UnitGraph, pool: StatePool, search: ChainSearch, ticks: int, num_open: int) -> int:
-    """A chain of the open states: its length, 0 for none, or OUT_OF_ROOM."""
+    """Finds a chain of open states; returns its length, 0 for none, or OUT_OF_ROOM."""
     shares_link, is_full = graph.held.stream_bytes_per_tick > 0.0, graph.held.is_full
     shed = int64(0)
     if is_full:
@@ -110,7 +110,7 @@ def _chain(graph: UnitGraph, pool: StatePool, search: ChainSearch, ticks: int, n
     search.label_reach[0] = ticks
     begin, end = int64(0), int64(1)
     for level in range(graph.num_chips):
-        # What is not done by then cannot be done on the chips left.
+        # With less work done by this level, the remaining chips cannot finish.
         chips_left = graph.num_chips - level - 1
         least = pool.high[EVERYTHING] - ticks * chips_left
         least_resident = int64(0)
@@ -143,7 +143,7 @@ def _carry(
     end: int,
     num_labels: int,
 ) -> None:
-    """Let the segments behind all labels take one chip more; labels from ``end`` on are new."""
+    """Lets the segment after each label take one more chip; labels from ``end`` on are new."""
     for label in range(end, num_labels):
         if search.label_older[label] >= 0:
             search.label_reach[search.label_older[label]] = GONE
@@ -169,10 +169,10 @@ def _extend(
     begin: int,
     end: int,
 ) -> int:
-    """Labels of the next level behind labels ``begin`` … ``end``: how many there are then.
+    """Adds the labels of the next level after labels ``begin`` … ``end``; returns the number of labels.
 
-    Labels that reach furthest come first, so what one of them reaches no later one reaches
-    better, and only states that do not go with it, or take extra, stay on the list.
+    Labels are expanded in order of falling reach, so the first to reach a state at no extra cost
+    is the best. States stay on the list if they are incompatible or need extra ticks or streaming.
     """
     before = pool.pulled if graph.passing == ADJACENT else pool.inside
     takes_extra = graph.passing == RELAYED or len(graph.input_ticks) > 0
@@ -219,7 +219,7 @@ def _extend(
             if shares_link:
                 is_no_better = adds_nothing(search, i, done, before_streamed, resident)
             if is_no_better:
-                # Labels to come may stream less, or hold more.
+                # Later labels may stream less, or have more resident weights.
                 if before_streamed > 0 or (shares_link and resident < search.high_bytes[i]):
                     search.waiting[kept] = i
                     kept += 1
@@ -257,7 +257,7 @@ def _extend(
                 if num_labels == len(search.label_work):
                     return OUT_OF_ROOM
                 search.label_older[num_labels] = search.label[i]
-                # It takes the place of the older label, so it may do what that could.
+                # The new label replaces the older one, so it keeps the older one's chips.
                 older_chips = search.label_chips[search.label[i]] if search.label[i] >= 0 else int64(0)
                 search.label_chips[num_labels] = older_chips + 1
                 search.label[i] = num_labels

@@ -1,4 +1,4 @@
-"""What chips between two down-sets stream at least (:mod:`go_opt.solver.certify.problem.held`), compiled."""
+"""Least bytes streamed by chips between two down-sets (:mod:`go_opt.solver.certify.problem.held`)."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from go_opt.solver.problem.passing import RELAYED
 
 CACHE_SIZE: Final = 2**17  # pairs of states
 UNKNOWN: Final = -1
-PAIR, THEN_FREE, STREAMED, RESIDENT = range(4)  # columns of ``known``: one line of the processor's cache
+PAIR, THEN_FREE, STREAMED, RESIDENT = range(4)  # columns of ``known``, adjacent for the CPU cache
 
 
 class FitScratch(NamedTuple):
-    """Scratch of :func:`least_streamed_on_chip`, and what it said last. Axes as in ``HeldMemory``."""
+    """Scratch and cached results of :func:`least_streamed_on_chip`. Axes as in ``HeldMemory``."""
 
     stamp: LongArray  # [1]
-    seen_tensor: LongArray  # [K] stamp of the last pair that charged it
+    seen_tensor: LongArray  # [K] stamp of the last pair that counted it
     seen_input: LongArray  # [I]
     seen_weight: LongArray  # [G]
     dies: LongArray  # [U] stamp of the last pair in which something …
     dying_bytes: LongArray  # [U] … is alive up to and with this unit
-    known: LongArray  # [C, 4] pairs of states, their free units then, what they stream and hold
-    weighed: IntArray  # [S] free units of each state when its weights were summed up
-    low_bytes: LongArray  # [S] weights that its least down-set reads
-    high_bytes: LongArray  # [S] and its largest
+    known: LongArray  # [C, 4] pairs of states, their free units then, streamed and resident bytes
+    weighed: IntArray  # [S] free units of each state when its weights were summed
+    low_bytes: LongArray  # [S] weights that its smallest down-set reads
+    high_bytes: LongArray  # [S] weights that its largest down-set reads
 
 
 def fit_scratch(graph: UnitGraph, capacity: int = 0) -> FitScratch:
-    """Fresh scratch for ``capacity`` states of ``graph``."""
+    """Returns fresh scratch for ``capacity`` states of ``graph``."""
     held = graph.held
     size = CACHE_SIZE if held.counts else 0
     return FitScratch(
@@ -54,7 +54,7 @@ def fit_scratch(graph: UnitGraph, capacity: int = 0) -> FitScratch:
 
 @uncounted_inner
 def weigh(graph: UnitGraph, pool: StatePool, scratch: FitScratch, state: int) -> None:
-    """Make ``low_bytes`` and ``high_bytes`` of ``state`` those it has now."""
+    """Updates ``low_bytes`` and ``high_bytes`` of ``state`` if it was split since the last call."""
     if scratch.weighed[state] != pool.num_free[state]:
         scratch.weighed[state] = pool.num_free[state]
         scratch.low_bytes[state] = _weight_bytes(graph, scratch, pool.inside[state], int64(1))
@@ -63,7 +63,7 @@ def weigh(graph: UnitGraph, pool: StatePool, scratch: FitScratch, state: int) ->
 
 @uncounted_inner
 def _weight_bytes(graph: UnitGraph, scratch: FitScratch, units: LongArray, bit: int) -> int:
-    """Stored bytes of the weights that those units read whose bit of ``units`` [W] is ``bit``."""
+    """Returns the stored bytes of weights read by the units whose bit in ``units`` [W] is ``bit``."""
     memory = graph.held
     scratch.stamp[0] += 1
     stamp = scratch.stamp[0]
@@ -80,7 +80,7 @@ def _weight_bytes(graph: UnitGraph, scratch: FitScratch, units: LongArray, bit: 
 
 @uncounted_inner
 def most_shed_bytes(memory: HeldMemory, spare: int) -> int:
-    """Stored bytes of weights that may stream where ``spare`` may be touched; parts of weights may."""
+    """Returns the most stored bytes of weights that stream in ``spare`` touched bytes; parts count."""
     shed = int64(0)
     for weight in range(len(memory.stored_bytes)):
         touched, stored = memory.touched_bytes[weight], memory.stored_bytes[weight]
@@ -96,9 +96,9 @@ def most_shed_bytes(memory: HeldMemory, spare: int) -> int:
 def known_streamed(
     graph: UnitGraph, pool: StatePool, scratch: FitScratch, state: int, after: int
 ) -> tuple[int, int]:
-    """:func:`least_streamed_on_chip` of two states of ``pool``, and the most that stays of its weights.
+    """Returns cached streamed bytes of :func:`least_streamed_on_chip`, and the most resident weight bytes.
 
-    A state changes as it is split: it has less free units each time, and forces more in and out.
+    Splitting changes a state: it then has fewer free units, and forces more units in or out.
     """
     pair = int64(state) << 32 | after
     free = int64(pool.num_free[state]) << 32 | pool.num_free[after]
@@ -110,7 +110,7 @@ def known_streamed(
     streamed, active, stays = least_streamed_on_chip(
         graph, pool.inside, pool.outside, scratch, int64(state), int64(after), first, last
     )
-    # Units that are not known to be on the chip may bring weights of their own.
+    # Units that may also be on the chip can add their own weights.
     resident = stays if free == 0 else graph.held.sram_bytes - active
     known[at, PAIR], known[at, THEN_FREE] = pair, free
     known[at, STREAMED], known[at, RESIDENT] = streamed, resident
@@ -128,17 +128,17 @@ def least_streamed_on_chip(
     first_word: int,
     last_word: int,
 ) -> tuple[int, int, int]:
-    """What holds for any chip between a down-set of ``state`` and one of ``after``.
+    """Returns bounds for any chip between a down-set of ``state`` and one of ``after``.
 
-    Bytes that it streams, or NEVER_FITS; that it holds beside weights; and of the weights that it is
-    known to read those that stay.
+    These are the least streamed bytes, or NEVER_FITS; the least bytes besides weights; and the
+    resident bytes of the weights that the chip certainly reads.
     """
     memory = graph.held
     scratch.stamp[0] += 1
     stamp = scratch.stamp[0]
     held = int64(0)
     stored = int64(0)
-    most = int64(0)  # alive beside what is held
+    most = int64(0)  # alive in addition to ``held``
     carried = int64(0)
     always = int64(0)  # streamed in any case
     for word in range(first_word, last_word + 1):
@@ -186,7 +186,7 @@ def least_streamed_on_chip(
                 comes_in = is_made_before and memory.enter_bytes[tensor] > 0
                 leaves = not comes_in and _leaves(graph, outside, after, tensor)
                 if comes_in or (leaves and not is_made_here):
-                    # Where it is not known whether it comes in or goes out, it does one of them.
+                    # A producer before or on this chip: the tensor either enters or leaves it.
                     if scratch.seen_tensor[tensor] != stamp:
                         scratch.seen_tensor[tensor] = stamp
                         held += memory.enter_bytes[tensor] if is_made_before else memory.leave_bytes[tensor]
@@ -217,14 +217,14 @@ def least_streamed_on_chip(
 def _alive_across(
     graph: UnitGraph, inside: LongArray, outside: LongArray, state: int, after: int, unit: int
 ) -> int:
-    """Bytes that are alive while ``unit`` runs, made before it and read behind it, and not held."""
+    """Returns bytes alive while ``unit`` runs, produced before it, read after it, and not in ``held``."""
     memory = graph.held
     alive = int64(0)
     for i in range(memory.across_ptr[unit], memory.across_ptr[unit + 1]):
         k = int64(memory.across[i])
         producer = graph.tensor_producer[k]
         if (inside[state, producer >> 6] >> (producer & 63)) & 1:
-            continue  # it comes in if the reader is on the chip
+            continue  # it enters if the reader is on the chip
         reader = memory.across_reader[i]
         is_made_here = (outside[state, producer >> 6] >> (producer & 63)) & 1
         is_read_here = ((inside[after, reader >> 6] & outside[state, reader >> 6]) >> (reader & 63)) & 1
@@ -235,7 +235,7 @@ def _alive_across(
 
 @uncounted_inner
 def _leaves(graph: UnitGraph, outside: LongArray, after: int, k: int) -> bool:
-    """Whether some reader of tensor ``k`` is surely behind; tensors that clones make leave nothing."""
+    """Returns whether a reader of ``k`` is certainly on a later chip; outputs and clones do not count."""
     if graph.held.leave_bytes[k] > 0:
         for r in range(graph.reader_ptr[k + 1] - 1, graph.reader_ptr[k] - 1, -1):
             reader = graph.reader[r]
@@ -248,7 +248,7 @@ def _leaves(graph: UnitGraph, outside: LongArray, after: int, k: int) -> bool:
 def _last_on_chip(
     graph: UnitGraph, inside: LongArray, outside: LongArray, state: int, after: int, k: int
 ) -> int:
-    """The last reader of tensor ``k`` that is surely on the chip, or -1."""
+    """Returns the last reader of tensor ``k`` that is certainly on the chip, or -1."""
     for r in range(graph.reader_ptr[k + 1] - 1, graph.reader_ptr[k] - 1, -1):
         reader = graph.reader[r]
         if ((inside[after, reader >> 6] & outside[state, reader >> 6]) >> (reader & 63)) & 1:
@@ -258,9 +258,9 @@ def _last_on_chip(
 
 @uncounted_inner
 def _streamed(memory: HeldMemory, scratch: FitScratch, excess: int) -> tuple[int, int]:
-    """Bytes touched, and stored, of the weights just seen that leave, in order, until ``excess`` is gone.
+    """Returns touched and stored bytes of seen weights that stream, in order, to free ``excess`` bytes.
 
-    Where those assumed to leave first do, it is not known of which weights the stored bytes are.
+    If weights of unknown touched bytes stream, the stored bytes are the excess plus the buffer.
     """
     streamed = int64(0)
     left = int64(0)

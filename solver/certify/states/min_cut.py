@@ -1,7 +1,7 @@
-"""Least traffic of a cut: the cheapest down-set between ops forced in and ops forced out.
+"""Least traffic of a cut: the cheapest down-set between units forced in and units forced out.
 
 A down-set ``I`` with ``A <= I``, ``B`` outside, costs the bytes of the tensors produced in ``I``
-and read outside. That is a minimum cut: in the source's side is what is in ``I``;
+and read outside. The least cost is a minimum cut whose source side is ``I``:
 
 * a tensor with one reader is an arc ``producer -> reader`` of its bytes;
 * with several readers it is a node: ``producer -> tensor`` of its bytes, ``tensor -> reader``
@@ -9,8 +9,8 @@ and read outside. That is a minimum cut: in the source's side is what is in ``I`
 * closure is an infinite arc ``reader -> producer``. (Not reader -> tensor: the tensor may
   be outside while one of its readers is in.)
 
-Only units left free are nodes: ``A`` is one with the source, ``B`` with the sink. The maximum
-flow is Dinic's (E. A. Dinic, 1970); stopped early, it is a lower bound still.
+Only free units are nodes: ``A`` is merged into the source, ``B`` into the sink. The maximum flow
+is Dinic's algorithm (E. A. Dinic, 1970); stopped early, it still gives a lower bound.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from go_opt.common.arrays import CodeArray, IntArray, LongArray
 from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.solver.certify.problem.problem import UnitGraph
 
-# Arguments that are NumPy's integers: kernels are compiled again for every literal.
+# NumPy integers as arguments, because numba compiles a function again for every literal.
 FREE, INSIDE, OUTSIDE = np.arange(3)
 INFINITE = np.int64(2**61)
 LARGEST_FLOW: Final = 2.0**59
@@ -31,15 +31,15 @@ SOURCE, SINK = np.arange(2)
 
 
 class FlowNetwork(NamedTuple):
-    """Arrays of one flow problem, used again and again. Axes: ``V`` nodes, ``A`` arcs."""
+    """Reusable arrays of one flow problem. Axes: ``V`` nodes, ``A`` arcs."""
 
-    node_of: LongArray  # [U] of free units
-    tensor_seen: LongArray  # [K] stamp of the last problem that charged the tensor
+    node_of: LongArray  # [U] node of each free unit
+    tensor_seen: LongArray  # [K] stamp of the last problem that counted the tensor
     stamp: LongArray  # [1]
     first_arc: IntArray  # [V]
     next_arc: IntArray  # [A] of the same node; arc a ^ 1 is the reverse of arc a
     head: IntArray  # [A]
-    room: LongArray  # [A] what may still flow
+    room: LongArray  # [A] residual capacity
     level: IntArray  # [V]
     current: IntArray  # [V] arc to try next
     queue: IntArray  # [V]
@@ -47,7 +47,7 @@ class FlowNetwork(NamedTuple):
 
 
 def flow_network(graph: UnitGraph) -> FlowNetwork:
-    """Room for any cut of ``graph``."""
+    """Returns arrays large enough for any cut of ``graph``."""
     num_units, num_tensors = graph.num_units, len(graph.tensor_bytes)
     nodes = num_units + num_tensors + 2
     arcs = 2 * (num_tensors + len(graph.reader) + len(graph.successor) + num_units) + 2
@@ -70,7 +70,7 @@ def flow_network(graph: UnitGraph) -> FlowNetwork:
 def min_cut(
     graph: UnitGraph, network: FlowNetwork, side: CodeArray, free: IntArray, num_free: int, enough: int
 ) -> int:
-    """Bytes of the least cut; once ``enough`` are proven it may stop there."""
+    """Returns the bytes of the least cut, or a lower bound of at least ``enough`` bytes."""
     flow, num_nodes, _ = _build(graph, network, side, free, num_free, 1.0)
     while flow < enough and _label(network, num_nodes):
         flow += _blocking_flow(network, num_nodes)
@@ -87,14 +87,14 @@ def least_work_and_cut(
     ticks_per_byte: float,
     charged: int,
 ) -> int:
-    """Ticks of the down-set whose cut and free units on the side ``charged`` take least together."""
+    """Returns the least ticks of a down-set's cut plus its free units on the side ``charged``."""
     traffic = int64(0)
     for k in range(len(graph.tensor_bytes)):
         traffic += graph.tensor_bytes[k]
     work = int64(0)
     for i in range(num_free):
         work += graph.unit_ticks[free[i]]
-    # All capacities together fit; rounded down, they bound from below.
+    # Scaled so that the sum of all capacities fits; rounding down keeps a lower bound.
     scale = min(1.0, LARGEST_FLOW / (1.0 + work + traffic * ticks_per_byte))
     flow, num_nodes, num_arcs = _build(
         graph, network, side, free, num_free, ticks_per_byte * scale * (1.0 - 1e-15)
@@ -114,9 +114,9 @@ def least_work_and_cut(
 def _build(
     graph: UnitGraph, network: FlowNetwork, side: CodeArray, free: IntArray, num_free: int, per_byte: float
 ) -> tuple[int, int, int]:
-    """Arcs of the free part; returns what crosses in any case, and the number of nodes and arcs.
+    """Builds the arcs of free units; returns the cost common to all cuts, and numbers of nodes and arcs.
 
-    A byte counts ``per_byte``, each tensor rounded down.
+    A byte costs ``per_byte``; the cost of each tensor is rounded down.
     """
     network.stamp[0] += 1
     stamp = network.stamp[0]
@@ -131,7 +131,7 @@ def _build(
         producer = graph.tensor_producer[k]
         if side[producer] != INSIDE:
             continue
-        # Readers ascend, and what is far behind is mostly outside.
+        # Readers ascend, and late ones are mostly outside.
         for r in range(graph.reader_ptr[k + 1] - 1, graph.reader_ptr[k] - 1, -1):
             if side[graph.reader[r]] == OUTSIDE:
                 base += int64(graph.tensor_bytes[k] * per_byte)
@@ -167,7 +167,7 @@ def _add_tensor(
     num_arcs: int,
     num_nodes: int,
 ) -> tuple[int, int]:
-    """The arcs of tensor ``k`` of the node ``tail``; its readers are free, or one is outside."""
+    """Adds the arcs of tensor ``k`` from the node ``tail``; returns the numbers of arcs and nodes."""
     size = int64(graph.tensor_bytes[k] * per_byte)
     if size == 0:
         return num_arcs, num_nodes
@@ -207,7 +207,7 @@ def _add_arc(network: FlowNetwork, num_arcs: int, tail: int, head: int, room: in
 
 @uncounted_inner
 def _label(network: FlowNetwork, num_nodes: int) -> bool:
-    """Breadth-first levels from the sink backwards; whether the source is reached."""
+    """Writes breadth-first levels from the sink backwards; returns whether they reach the source."""
     for node in range(num_nodes):
         network.level[node] = -1
         network.current[node] = network.first_arc[node]
@@ -233,7 +233,7 @@ def _label(network: FlowNetwork, num_nodes: int) -> bool:
 
 @uncounted_inner
 def _blocking_flow(network: FlowNetwork, num_nodes: int) -> int:
-    """Send all that fits along shortest paths, by depth-first search without recursion."""
+    """Finds a blocking flow on shortest paths by iterative depth-first search; returns its size."""
     total = int64(0)
     depth = 0
     node = SOURCE
@@ -267,6 +267,6 @@ def _blocking_flow(network: FlowNetwork, num_nodes: int) -> int:
         elif node == SOURCE:
             return total
         else:
-            network.level[node] = num_nodes + 1  # a dead end: nobody steps here again
+            network.level[node] = num_nodes + 1  # a dead end, never visited again
             depth -= 1
             node = network.head[network.path[depth] ^ 1]

@@ -1,4 +1,4 @@
-"""What the chain search of the refinement works with, and which states it looks at.
+"""Arrays of the refinement's chain search, and the choice of its open states.
 
 See :mod:`go_opt.solver.certify.states.chains` for the search.
 """
@@ -23,43 +23,43 @@ MOST_STREAMED: Final = 2**61
 class ChainSearch(NamedTuple):
     """Scratch of the dynamic program. Axes: ``S`` states, ``Y`` labels, ``D`` chips, ``U`` units."""
 
-    by_low: IntArray  # [S] states by least work, dead ones left out
-    num_sorted: LongArray  # [2] entries of by_low; states of the pool looked at
-    near: IntArray  # [S] states of the last chains found among all, and what they were split into
-    num_near: LongArray  # [2] entries of near; states of the pool looked at
-    open_state: IntArray  # [S] by_low without those that no label can improve any more
-    floor: LongArray  # [S] of open_state: least work, ascending
-    low: LongArray  # [S] least work with what is forced on other chips
-    high: LongArray  # [S] most
+    by_low: IntArray  # [S] states by least work, without dead ones
+    num_sorted: LongArray  # [2] entries of by_low; number of pool states already added
+    near: IntArray  # [S] states of the last chains of find_chain, and states split from them
+    num_near: LongArray  # [2] entries of near; number of pool states already added
+    open_state: IntArray  # [S] by_low or near without states that labels cannot improve
+    floor: LongArray  # [S] least work of open_state, ascending
+    low: LongArray  # [S] least work, given the forced work on other chips
+    high: LongArray  # [S] most work, given the forced work on other chips
     cut: LongArray  # [S]
-    best: LongArray  # [S] most work on any level so far
-    best_streamed: LongArray  # [S] what the label of that work streams
-    best_resident: LongArray  # [S] … and holds of weights
+    best: LongArray  # [S] most work on any level so far …
+    best_streamed: LongArray  # [S] … streamed bytes of its label …
+    best_resident: LongArray  # [S] … and its resident weight bytes
     thrifty: LongArray  # [S] work of the label that streams least …
-    thrifty_streamed: LongArray  # [S] … and what it streams …
-    thrifty_resident: LongArray  # [S] … and holds
-    low_bytes: LongArray  # [S] of them at least so many, or too many stream
-    high_bytes: LongArray  # [S] weights that there are at most so far
+    thrifty_streamed: LongArray  # [S] … its streamed bytes …
+    thrifty_resident: LongArray  # [S] … and its resident weight bytes
+    low_bytes: LongArray  # [S] resident weight bytes required; with fewer, too many stream
+    high_bytes: LongArray  # [S] most weight bytes of all chips so far
     num_labels: IntArray  # [S] on this level
     label: LongArray  # [S] the last label
     label_state: IntArray  # [Y]
     label_work: LongArray  # [Y]
-    label_reach: LongArray  # [Y] work, the next segment's included, less the cut
-    label_before: LongArray  # [Y]
-    label_older: LongArray  # [Y] the label of the same state before this one
-    label_streamed: LongArray  # [Y] bytes of the segments so far, where they share the host's link
-    label_resident: LongArray  # [Y] most bytes of weights that these hold
-    label_chips: LongArray  # [Y] most chips that the next segment may have, with replication open
+    label_reach: LongArray  # [Y] work including the next segment, minus the cut
+    label_before: LongArray  # [Y] previous label of the chain
+    label_older: LongArray  # [Y] previous label of the same state
+    label_streamed: LongArray  # [Y] bytes of all segments so far, if they share the host's link
+    label_resident: LongArray  # [Y] most resident weight bytes of these segments
+    label_chips: LongArray  # [Y] most chips of the next segment, with replication open
     queue: LongArray  # [Y] heap of the labels of a level
-    waiting: IntArray  # [S] places of open_state that may be reached better
-    level_end: LongArray  # [D + 2] labels up to and with each level; zero for levels not reached
-    chain: IntArray  # [D + 1] states found
+    waiting: IntArray  # [S] indices of open_state that a later label may improve
+    level_end: LongArray  # [D + 2] labels up to and including each level; zero for levels not reached
+    chain: IntArray  # [D + 1] states of the chain found
     context: CodeArray  # [D + 1, U] see :mod:`go_opt.solver.certify.states.splits`
     fits: FitScratch
 
 
 def chain_search(graph: UnitGraph, capacity: int) -> ChainSearch:
-    """Room for ``capacity`` states."""
+    """Returns scratch for ``capacity`` states."""
     most_labels = 8 * capacity
     return ChainSearch(
         by_low=np.zeros(capacity, np.int32),
@@ -102,7 +102,7 @@ def chain_search(graph: UnitGraph, capacity: int) -> ChainSearch:
 def open_states(
     graph: UnitGraph, pool: StatePool, search: ChainSearch, states: IntArray, size: int, ticks: int
 ) -> int:
-    """Write what of ``states`` may be in a chain within ``ticks``; how many."""
+    """Writes those of ``states`` that a chain within ``ticks`` may use; returns their number."""
     is_full = graph.held.is_full
     shed = int64(0)
     if is_full:
@@ -119,7 +119,7 @@ def open_states(
                 if not graph.overlap:
                     least = max(least, pool.need[state] - cut)
                     most = min(most, pool.give[state] + cut)
-                # A stage of any size may come next: how much it takes is not known.
+                # Not with replication: a stage of any size may come next and do any work.
                 for step in range(pool.pulled_low.shape[1]):
                     least = max(least, pool.pulled_low[state, step] - (step + 1) * ticks + cut)
                     most = min(most, pool.pushed_high[state, step] + (step + 1) * ticks)
@@ -148,7 +148,7 @@ def open_states(
 
 @uncounted_inner
 def keep_open(search: ChainSearch, num_open: int, least: int, least_resident: int, shares_link: bool) -> int:
-    """Drop states that are done as far as can be, and those too small from here on."""
+    """Drops states that labels cannot improve or that are too small from this level on."""
     kept = 0
     for i in range(num_open):
         is_best = search.best[i] >= search.high[i]
@@ -178,7 +178,7 @@ def keep_open(search: ChainSearch, num_open: int, least: int, least_resident: in
 
 @uncounted_inner
 def sort_by_low(pool: StatePool, states: IntArray, sizes: LongArray, dead_ticks: int) -> None:
-    """Take in new states, drop dead ones, and sort what is nearly sorted."""
+    """Adds new states, drops dead ones, and sorts by least work (insertion sort, nearly sorted)."""
     size = 0
     for i in range(sizes[0] + pool.num_states[0] - sizes[1]):
         state = states[i] if i < sizes[0] else int32(sizes[1] + i - sizes[0])
@@ -197,7 +197,7 @@ def sort_by_low(pool: StatePool, states: IntArray, sizes: LongArray, dead_ticks:
 
 @uncounted_inner
 def walk_back(search: ChainSearch, label: int) -> int:
-    """Write the chain that ends with ``label``; its length."""
+    """Writes the chain that ends with ``label``; returns its length."""
     length = 0
     while label >= 0:
         search.chain[length] = search.label_state[label]
@@ -213,7 +213,7 @@ def walk_back(search: ChainSearch, label: int) -> int:
 
 @uncounted_inner
 def adds_nothing(search: ChainSearch, i: int, done: int, streamed: int, resident: int) -> bool:
-    """Whether a label of the state did as much before, streaming no more and holding as much."""
+    """Returns whether a noted label does as much work, streams no more and has as many resident bytes."""
     return (
         done <= search.best[i] and streamed >= search.best_streamed[i] and resident <= search.best_resident[i]
     ) or (
@@ -227,7 +227,7 @@ def adds_nothing(search: ChainSearch, i: int, done: int, streamed: int, resident
 def note_label(
     search: ChainSearch, i: int, done: int, streamed: int, resident: int, shares_link: bool
 ) -> None:
-    """Remember a new label if it does most, or streams least."""
+    """Notes a new label if it does the most work, or streams the least."""
     if done > search.best[i] or (
         done == search.best[i]
         and (

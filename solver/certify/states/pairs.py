@@ -1,4 +1,4 @@
-"""What the search asks of two states: whether one may come next to the other, and at what cost."""
+"""Whether one state may follow another in a chain, and the extra cost of the segment between them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from go_opt.solver.problem.passing import RELAYED
 def may_follow(
     before: LongArray, outside: LongArray, state: int, after: int, first_word: int, last_word: int
 ) -> bool:
-    """Whether some down-set of ``after`` may come next to some one of ``state``.
+    """Returns whether some down-set of ``after`` may follow some down-set of ``state``.
 
-    It takes arrays, not the pool: passing the pool costs more than the test.
+    The arguments are arrays, because passing the pool costs more than the test.
     """
     for word in range(first_word, last_word + 1):  # noqa: SIM110 - compiled to a loop of its own
         if before[state, word] & outside[after, word]:
@@ -25,7 +25,7 @@ def may_follow(
 
 @uncounted_inner
 def extra_ticks(graph: UnitGraph, pool: StatePool, state: int, after: int) -> int:
-    """What any segment between the two surely takes for copies and for inputs read again."""
+    """Returns the least ticks of any segment between the two for copies and for shared inputs."""
     extra = int64(0)
     if graph.passing == RELAYED:
         for word in range(pool.crosses.shape[1]):

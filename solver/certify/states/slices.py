@@ -1,8 +1,8 @@
 """The cheapest slicing of an order of units, in ticks.
 
-The dynamic program of :mod:`go_opt.solver.slicing.cuts` on a :class:`UnitGraph`; with replication open
-a segment takes as many chips as its work asks for. It counts nothing for copies, shared inputs
-and streams: what it finds is costed exactly afterwards.
+This is the dynamic program of :mod:`go_opt.solver.slicing.cuts` on a :class:`UnitGraph`. With
+replication open, a segment takes as many chips as its work and its streamed weights need.
+Copies, repeated input reads and streaming time are costed exactly afterwards.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from go_opt.solver.certify.problem.problem import MOST_TICKS, UnitGraph
 from go_opt.solver.certify.problem.streams import NEVER_FITS, forwarded_bytes, spare_bytes, streamed_bytes
 from go_opt.solver.problem.passing import ADJACENT
 
-STEPS = 12  # of the bisection: the interval found is that close to the best
+STEPS = 12  # of the bisection; the error halves in each
 
 
 def slice_units(graph: UnitGraph, order: IntArray, least_ticks: int, most_ticks: int) -> IntArray | None:
-    """[U] segments of a slicing of ``order`` within ``most_ticks``; none is within ``least_ticks``."""
+    """Returns segments [U] of a slicing of ``order`` within ``most_ticks``, close to the fastest, or None.
+
+    The bisection assumes that no slicing is within ``least_ticks``.
+    """
     num_units = graph.num_units
     place = np.empty(num_units, np.int64)
     place[order] = np.arange(num_units)
@@ -69,10 +72,10 @@ def _reach_end(
     ticks: int,
     before: LongArray,
 ) -> bool:
-    """Whether ``num_chips`` segments within ``ticks`` cover all; ``before[j]`` is the cut before j."""
+    """Returns whether ``num_chips`` segments within ``ticks`` suffice; ``before[j]`` is the cut before j."""
     last = len(work) - 1
     chips = np.full(last + 1, num_chips + 1, np.int64)
-    least = np.full(num_chips + 1, int64(2) ** 62, np.int64)  # start of those on so many chips
+    least = np.full(num_chips + 1, int64(2) ** 62, np.int64)  # least start value after q chips
     least_at = np.zeros(num_chips + 1, np.int64)
     chips[0] = 0
     entering = 0
@@ -107,14 +110,14 @@ def _reach_end_in_stages(
     ticks: int,
     before: LongArray,
 ) -> bool:
-    """The same with stages; of the starts behind so many chips the last leaves least to do and to hold."""
+    """Like :func:`_reach_end`, with stages; after q chips, only the last start counts: it has least left."""
     last = len(work) - 1
     num_chips = graph.num_chips
     memory = graph.memory
     spare, a_chip = spare_bytes(memory, ticks), forwarded_bytes(memory, ticks)
     chips = np.full(last + 1, num_chips + 1, np.int64)
     start_at = np.full(num_chips, -1, np.int64)
-    held = np.zeros(num_chips, np.int64)  # behind each start
+    held = np.zeros(num_chips, np.int64)  # from each start on
     alive = np.zeros(num_chips, np.int64)
     shared_at = np.full(len(memory.shared_bytes), -1, np.int64)  # last place of a reader
     shared_before = np.full(len(memory.shared), -1, np.int64)  # place of the reader before this one
@@ -160,7 +163,7 @@ def _reach_end_in_stages(
 
 @compiled_inner
 def _held_anew(memory: UnitMemory, shared_before: LongArray, unit: int, start: int) -> int:
-    """Bytes that ``unit`` adds to a stage from place ``start`` on."""
+    """Returns the bytes that ``unit`` adds to a stage that begins at ``start``."""
     held = memory.held_bytes[unit]
     for r in range(memory.shared_ptr[unit], memory.shared_ptr[unit + 1]):
         if shared_before[r] < start:
@@ -170,7 +173,7 @@ def _held_anew(memory: UnitMemory, shared_before: LongArray, unit: int, start: i
 
 @compiled_inner
 def _chips_of(work: int, enters: int, leaves: int, overlap: bool, ticks: int) -> int:
-    """How many chips a stage takes within ``ticks``; more than there are where no number is enough."""
+    """Returns the chips that a stage needs within ``ticks``; 2**31 if no number is enough."""
     most = int64(0) if overlap else max(enters, leaves)
     per_chip = ticks - 2 * most
     if not overlap:

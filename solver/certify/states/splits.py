@@ -1,10 +1,10 @@
-"""Where to split the states of a chain that is not real yet.
+"""Chooses where to split the states of a chain that is not yet a placement.
 
-A chain ``s_0, s_1, …`` is compatible from state to state, not as a whole. What s_i must hold
-because states before it force it in, and must leave out because states behind it force it
-out, is its *context*. A unit forced both ways shows that the chain is not real: the state
-is split there. Else it is split where the context already decides, once that is most of what
-is open, and otherwise where the open work is divided best.
+A chain ``s_0, s_1, …`` is compatible only between neighbours. The *context* of s_i is the units
+that earlier states force in and the units that later states force out. A unit forced both ways
+proves that the chain contains no placement, so the state is split at such a unit. Otherwise, if
+the context decides most of the free work, the state is split at a unit that the context decides.
+If not, it is split where the free work is divided most evenly.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def split_chain(
     context: CodeArray,
     most_ticks: int,
 ) -> int:
-    """Split every state of ``chain`` that is no single down-set; returns how many.
+    """Splits every state of ``chain`` that is not a single down-set; returns the number of splits.
 
-    ``context`` [D + 1, U] is written. Halves whose cut takes more than ``most_ticks`` keep
-    a bound beyond it; no chain uses them.
+    Writes ``context`` [D + 1, U]. The bound of a half's cut may stay loose beyond ``most_ticks``;
+    no chain uses that half.
     """
     _write_context(graph, pool, work, chain, length, context)
     splits = 0
@@ -83,7 +83,7 @@ def _write_context(
 
 @uncounted_inner
 def _close(ptr: LongArray, neighbour: IntArray, context: CodeArray, forced: int) -> None:
-    """Whoever has a forced neighbour is forced too: before what is in, behind what is out."""
+    """Forces the neighbours of forced units: ancestors of units in, descendants of units out."""
     num_units = len(context)
     for i in range(num_units):
         unit = num_units - 1 - i if forced == FORCED_IN else i
@@ -95,7 +95,7 @@ def _close(ptr: LongArray, neighbour: IntArray, context: CodeArray, forced: int)
 def _split_state(
     graph: UnitGraph, pool: StatePool, work: Workspace, state: int, context: CodeArray, most_ticks: int
 ) -> None:
-    """Replace ``state`` by its half with the pivot in; the one with it out goes to the end."""
+    """Replaces ``state`` by its half with the pivot in; appends the half with the pivot out."""
     read_sides(pool, state, work.side)
     pivot = _pivot(graph, work, context)
     cut_bytes = pool.cut_bytes[state]
@@ -115,7 +115,7 @@ def _split_state(
 
 @uncounted_inner
 def _pivot(graph: UnitGraph, work: Workspace, context: CodeArray) -> int:
-    """Of the units that matter most the one that leaves the wider half narrowest."""
+    """Returns the candidate unit that makes the wider half narrowest."""
     num_units = len(work.side)
     count, ticks = work.context_units, work.context_ticks
     for forced in range(4):
@@ -142,7 +142,7 @@ def _pivot(graph: UnitGraph, work: Workspace, context: CodeArray) -> int:
         if is_candidate:
             work.free[num_candidates] = unit
             num_candidates += 1
-    # A unit counts for a little more than its work, so that those without any are split too.
+    # A unit counts slightly more than its work, so that units without work are split too.
     per_unit = (width + 1.0) / num_free * 0.25
     everything = width + num_free * per_unit
     stride = max(1, num_candidates // MOST_CANDIDATES)
@@ -165,7 +165,7 @@ def _pivot(graph: UnitGraph, work: Workspace, context: CodeArray) -> int:
 def _spread(
     ptr: LongArray, neighbour: IntArray, unit_ticks: LongArray, work: Workspace, unit: int
 ) -> tuple[int, int]:
-    """Mark ``unit`` and the free units reached from it; returns their work and their number."""
+    """Marks ``unit`` and the free units reachable from it; returns their work and their number."""
     work.stamp[0] += 1
     stamp = work.stamp[0]
     work.mark[unit] = stamp

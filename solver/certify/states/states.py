@@ -1,9 +1,9 @@
-"""States of the refinement: intervals of down-sets, and how one is split in two.
+"""States of the refinement: intervals of down-sets that can be split in two.
 
-A state holds every down-set between the units forced in, ``inside`` (closed under ancestors),
-and the complement of those forced out, ``outside`` (closed under descendants). It knows the
-range of their work and a lower bound of their cut. Splitting at a free unit v forces v with
-its ancestors in, or v with its descendants out; the two halves make up the whole.
+A state is the set of down-sets between the units forced in, ``inside`` (closed under ancestors),
+and the complement of those forced out, ``outside`` (closed under descendants). It stores the
+range of their work and a lower bound on their cut. Splitting at a free unit v forces v with its
+ancestors in, or v with its descendants out; each down-set is in exactly one of the two halves.
 
 Axes: ``S`` states, ``W`` words of a set of units, ``X`` words of a set of tensors; unit u is
 bit ``u % 64`` of word ``u // 64``.
@@ -29,14 +29,14 @@ from go_opt.solver.certify.states.min_cut import (
 )
 from go_opt.solver.problem.passing import ADJACENT, RELAYED
 
-MOST_CANDIDATES: Final = 48  # to split at, evenly spread
-# Under the adjacent rule states know what they force on so many chips before and behind.
+MOST_CANDIDATES: Final = 48  # units tried per split, evenly spread; fewer than twice as many
+# Under the adjacent rule, states bound the work this many chips earlier and later.
 MOST_STEPS: Final = 4
 NOTHING, EVERYTHING, ANYTHING = range(3)  # the first states
 
 
 class StatePool(NamedTuple):
-    """All states, in the order in which they were made."""
+    """All states, in order of creation."""
 
     inside: LongArray  # [S, W]
     outside: LongArray  # [S, W]
@@ -44,15 +44,15 @@ class StatePool(NamedTuple):
     last_inside: IntArray  # [S] last word of inside (adjacent: pulled) that is not zero
     first_outside: IntArray  # [S] first word of outside that is not zero
     low: LongArray  # [S] least work of a down-set of the state
-    high: LongArray  # [S] most
-    pulled_low: LongArray  # [S, MOST_STEPS] adjacent: least work 1, 2, … chips on
-    pushed_high: LongArray  # [S, MOST_STEPS] adjacent: most work 1, 2, … chips before
-    cut: LongArray  # [S] no cut takes fewer ticks
-    cut_bytes: LongArray  # [S]
-    need: LongArray  # [S] summed: no down-set has less work and cut together
-    give: LongArray  # [S] summed: none has more work less its cut
+    high: LongArray  # [S] most work of a down-set of the state
+    pulled_low: LongArray  # [S, MOST_STEPS] adjacent: least work done 1, 2, … chips later
+    pushed_high: LongArray  # [S, MOST_STEPS] adjacent: most work done 1, 2, … chips earlier
+    cut: LongArray  # [S] lower bound on the cut's ticks
+    cut_bytes: LongArray  # [S] lower bound on the cut's bytes
+    need: LongArray  # [S] without overlap: lower bound on work plus cut
+    give: LongArray  # [S] without overlap: upper bound on work minus cut
     num_free: IntArray  # [S] 0: a single down-set
-    crosses: LongArray  # [S, X] relayed: tensors made inside, not all read there
+    crosses: LongArray  # [S, X] relayed: tensors produced inside, with a reader not inside
     ends: LongArray  # [S, X] relayed: tensors read outside
     num_states: LongArray  # [1]
 
@@ -87,7 +87,7 @@ def workspace(graph: UnitGraph) -> Workspace:
 
 
 def state_pool(graph: UnitGraph, capacity: int) -> StatePool:
-    """Room for ``capacity`` states; those there: nothing, everything, and any down-set."""
+    """Returns a pool for ``capacity`` states with the first three: nothing, everything, any down-set."""
     words = (graph.num_units + 63) // 64
     tensor_words = (len(graph.tensor_bytes) + 63) // 64 if graph.passing == RELAYED else 0
     steps = MOST_STEPS if graph.passing == ADJACENT else 0
@@ -135,7 +135,7 @@ def _packed(members: BoolArray, words: int) -> LongArray:
 
 @uncounted_inner
 def read_sides(pool: StatePool, state: int, side: CodeArray) -> None:
-    """Unpack the sets of ``state`` into ``side`` [U]."""
+    """Unpacks the sets of ``state`` into ``side`` [U]."""
     for unit in range(len(side)):
         word = unit >> 6
         bit = unit & 63
@@ -151,7 +151,7 @@ def read_sides(pool: StatePool, state: int, side: CodeArray) -> None:
 def write_state(
     graph: UnitGraph, pool: StatePool, work: Workspace, state: int, at_least_bytes: int, enough_bytes: int
 ) -> None:
-    """Make ``state`` of ``work.side``; a bound of the cut beyond ``enough_bytes`` may stay loose."""
+    """Writes ``state`` from ``work.side``; the cut's bound may stay loose beyond ``enough_bytes``."""
     num_units = len(graph.unit_ticks)
     side = work.side
     num_free = int64(0)
@@ -204,13 +204,13 @@ def write_state(
 
 @uncounted_inner
 def _write_pulled(graph: UnitGraph, pool: StatePool, work: Workspace, state: int) -> None:
-    """How far work is pulled forward under the adjacent rule, chip by chip.
+    """Writes the work that the adjacent rule pulls forward, chip by chip.
 
-    One chip on, all that is inside must have its readers beside it, with their ancestors; two on, theirs.
+    One chip later, all readers of units inside and their ancestors are done; two chips later, their readers.
     """
     num_units = len(graph.unit_ticks)
     ticks = pool.low[state]
-    size = int64(0)  # of work.free: units in the order in which they are pulled
+    size = int64(0)  # of work.free: units in pulling order
     for unit in range(num_units):
         work.is_taken[unit] = work.side[unit] == INSIDE
     for unit in range(num_units):
@@ -244,7 +244,7 @@ def _write_pulled(graph: UnitGraph, pool: StatePool, work: Workspace, state: int
 
 @uncounted_inner
 def _write_pushed(graph: UnitGraph, pool: StatePool, work: Workspace, state: int) -> None:
-    """The same backwards: what is outside must have had what it reads outside, chip by chip."""
+    """The same backwards: one chip earlier, producers of units outside (and descendants) are outside."""
     num_units = len(graph.unit_ticks)
     ticks = pool.high[state]
     size = int64(0)
@@ -273,7 +273,7 @@ def _write_pushed(graph: UnitGraph, pool: StatePool, work: Workspace, state: int
 
 @uncounted_inner
 def _take(units: IntArray, is_taken: BoolArray, size: int, unit: int) -> int:
-    """Put ``unit`` on the list ``units`` unless it was there before."""
+    """Appends ``unit`` to ``units`` unless it was taken before; returns the new size."""
     if not is_taken[unit]:
         is_taken[unit] = True
         units[size] = unit
@@ -283,7 +283,7 @@ def _take(units: IntArray, is_taken: BoolArray, size: int, unit: int) -> int:
 
 @uncounted_inner
 def _write_tensors(graph: UnitGraph, pool: StatePool, side: CodeArray, state: int) -> None:
-    """Which tensors a chip before or behind this state passes on or takes in for certain."""
+    """Writes ``crosses`` and ``ends``; a chip between two states relays ``crosses & ends`` of them."""
     for word in range(pool.ends.shape[1]):
         pool.crosses[state, word] = 0
         pool.ends[state, word] = 0
