@@ -14,8 +14,6 @@ from go_opt.solver.certify.problem.problem import RefinementProblem, UnitGraph
 from go_opt.solver.certify.problem.streams import NEVER_FITS
 from go_opt.solver.certify.states.fits import fit_scratch, least_streamed_on_chip
 
-STEPS = 12  # of the bisection; the error halves in each
-
 
 class UnitPlan(NamedTuple):
     """A placement of units and its interval; streamed weights count only if the units count memory."""
