@@ -43,11 +43,9 @@ def refuted_because(
     to_do = np.flatnonzero(inside == 0)
     filled = int(np.searchsorted(np.cumsum(units.unit_ticks[to_do]), ticks))
     first, last = problem.name_of(int(to_do[0])), problem.name_of(int(to_do[min(filled, len(to_do) - 1)]))
-    enters = (
-        f", with {pool.cut_bytes[state] / 1e6:.3g} MB or more to take in" if pool.cut_bytes[state] else ""
-    )
+    enters = f", which read at least {pool.cut_bytes[state] / 1e6:.3g} MB" if pool.cut_bytes[state] else ""
     return (
         f"no placement on {units.num_chips} chips has an interval of {ticks * tick_us:.4g} us: at most "
-        f"{work * tick_us:.4g} of {pool.high[EVERYTHING] * tick_us:.4g} us of work can be placed, "
-        f"chip {chip} cannot go on with ops {first!r} … {last!r}{enters}{memory}"
+        f"{work * tick_us:.4g} of {pool.high[EVERYTHING] * tick_us:.4g} us of work fit before chip {chip}, "
+        f"which cannot continue with ops {first!r} … {last!r}{enters}{memory}"
     )
