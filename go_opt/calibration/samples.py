@@ -59,11 +59,11 @@ def read_samples(path: Path, machine: str, graph: Graph, target: Target) -> list
             for row in data["samples"]
         ]
         if data["machine"] != machine:
-            raise PlanError("they are of another machine.")
+            raise PlanError("they are from another machine.")
         for sample in samples:
             sample.plan.check_belongs_to(graph, target.fingerprint)
     except PlanError as error:
-        problem = f"cannot be gone on with: {error}"
+        problem = f"cannot be resumed: {error}"
     except (ValueError, KeyError, TypeError):
         problem = "are no samples of a calibration."
     else:
