@@ -2,8 +2,7 @@
 
 Each ONNX type that go-opt costs has its own row. Any other name (a custom op, a JAX primitive)
 shares one of a few rows, chosen by its CRC-32. Unlike Python's ``hash``, CRC-32 is the same in
-every process. Feature hashing: Weinberger et al., "Feature hashing
-for large scale multitask learning", ICML 2009.
+every process. Weinberger et al., "Feature hashing for large scale multitask learning", ICML 2009.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ class PretrainRequest:
     seed: int = 0
     settings: Settings = field(default_factory=Settings)
     config: PolicyConfig = field(default_factory=PolicyConfig)
-    generated_share: float = 0.4  # expected share of the graphs of a step
-    plain_share: float = 0.6  # expected share of targets used as given
+    generated_share: float = 0.4  # chance of a generated graph; see Curriculum
+    plain_share: float = 0.6  # chance of the target as given
     most_ops: int = 512  # of any graph, generated or not
     validate_every: int = 100  # steps
 

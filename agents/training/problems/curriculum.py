@@ -32,8 +32,8 @@ class Curriculum:
 
     graphs: tuple[Graph, ...]
     target: Target
-    generated_share: float = 0.4  # expected share of the graphs of a step
-    plain_share: float = 0.6  # expected share of targets used as given; others vary chips and rates
+    generated_share: float = 0.4  # chance of a generated graph; 1 if no given graph has the size
+    plain_share: float = 0.6  # chance of the target as given; otherwise chips and rates vary
     most_ops: int = 2048  # of any graph, generated or not
 
     def __post_init__(self) -> None:

@@ -6,8 +6,8 @@ gradient of E[max of k samples] gives sample i the weight
     A_i = E_K[(r_i - max_{j in K} r_j)^+],    K: k - 1 of the other samples at random,
 
 its mean gain over a random set. The estimate is unbiased, because the subtracted maximum
-does not depend on i. Walder and Karkhanis, "Pass@K policy optimization", 2025, section 4. For k = 1 it is
-REINFORCE with the others' mean as baseline.
+does not depend on i. Walder and Karkhanis, "Pass@K policy optimization", 2025, section 4. For
+k = 1 the weight is that of REINFORCE with the others' mean as baseline.
 """
 
 from __future__ import annotations
