@@ -1,22 +1,24 @@
 """Random branchy graphs with ops and sizes like those of the zoo's training graphs.
 
-Distributions, each drawn once per graph where nothing else is said:
+Distributions, each drawn once per graph unless stated otherwise:
 
-* family: all of :data:`FAMILIES` alike; ops: log-uniform in 50 … 2,000;
+* family: uniform over :data:`FAMILIES`; ops: log-uniform in 50 … 2,000;
 * activations: a base size log-uniform in 6,000 … 400,000 elements (the middle 80 % of the
   training graphs' medians) times the structure's octaves; one matrix op in seven widens or
   narrows by 4;
-* matrix ops: a share of 0.15 … 0.5 of the ops that read one result; an inner dimension
-  log-uniform in 64 … 2,000, and weights log-uniform in 4,000 … 2,400,000 elements (the same
-  middles), each op within an octave of them; FLOPs are 2 x elements x inner dimension;
-* data movement: a share of 0 … 0.25; the rest are vector ops, of types in proportion to a
-  Dirichlet draw around how often the training graphs have them;
-* joins: where all sizes agree element-wise, or a product of two results; else a concatenation;
-* first ops: a matrix op, or in one graph of five look-ups in tables of 100,000 … 20,000,000
+* matrix ops: a share of 0.15 … 0.5 of the ops that read one result, and all that restore the
+  size; an inner dimension log-uniform in 64 … 2,000, and weights log-uniform in 4,000 …
+  2,400,000 elements (the same middles); each op is within an octave of both; FLOPs are
+  2 x elements x inner dimension;
+* data movement: a share of 0 … 0.25; the rest are vector ops, with types from a Dirichlet draw
+  around their frequencies in the training graphs;
+* joins: element-wise or a product if all sizes agree, else a concatenation; of three and more
+  equal results, half are concatenated;
+* first ops: a matrix op, or in one graph of five, look-ups in tables of 100,000 … 20,000,000
   elements.
 
-Everything is scaled down where one chip could not hold the activations of the whole graph,
-so a slicing of the default order fits always.
+Activations are scaled down if one chip could not store those of the whole graph, so that a
+slicing of the default order always fits.
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ from go_opt.model.op_costs import OpSignature, op_cost
 FEWEST_OPS: Final = 50
 MOST_OPS: Final = 2000
 DTYPE: Final = "bfloat16"
-# Half the memory of a chip of mcm-6x6, in elements of 2 bytes: the other half is for the graph's
-# input and output, which are held twice, and for kernels that hold more at once.
+# Half the memory of an mcm-6x6 chip, in elements of 2 bytes. The other half is for kernels that
+# need more at once.
 MOST_LIVE_ELEMENTS: Final = 8_000_000
 
-# Op types by how often the training graphs have them, a graph's ops adding up to one.
+# Relative frequencies of op types in the training graphs.
 UNARY: Final = {
     "Add": 12.0, "Mul": 7.0, "Relu": 3.0, "LayerNormalization": 2.9, "Sigmoid": 2.8, "Div": 1.8,
     "Softmax": 1.6, "Gelu": 1.5, "Sub": 1.4, "Tanh": 1.1, "InstanceNormalization": 0.7, "Max": 1.5,
@@ -47,11 +49,11 @@ UNARY: Final = {
 JOINS: Final = {"Add": 25.0, "Mul": 13.0, "Sub": 1.4, "Max": 3.1, "MatMul": 4.0}
 MOVES: Final = {"Transpose": 7.7, "Slice": 2.6, "Pad": 0.5, "Gather": 4.9}
 MATRIX: Final = {"MatMul": 14.7, "Conv": 9.5}
-READ_A_VECTOR: Final = ("Add", "Mul", "Div", "Sub")  # unary here: their other side is a small weight
+READ_A_VECTOR: Final = ("Add", "Mul", "Div", "Sub")  # unary here: the second operand is a small weight
 
 
 def generate_graph(seed: int, *, family: str | None = None, num_ops: int | None = None) -> Graph:
-    """The graph of that seed; ``family`` and ``num_ops`` are drawn where they are not given."""
+    """The graph of a seed; ``family`` and ``num_ops`` are drawn if not given."""
     rng = np.random.default_rng(seed)
     drawn_family = list(FAMILIES)[int(rng.integers(len(FAMILIES)))]
     drawn_ops = log_uniform(rng, FEWEST_OPS, MOST_OPS)
@@ -64,7 +66,7 @@ def generate_graph(seed: int, *, family: str | None = None, num_ops: int | None 
 
 @dataclass(frozen=True, eq=False)
 class _Style:
-    """What the ops of one graph have in common."""
+    """Parameters common to the ops of one graph."""
 
     base_elements: float
     inner: float
@@ -82,7 +84,7 @@ class _Style:
 class _DrawnOp:
     op_type: str
     elements: float  # of its result, before scaling
-    is_fixed: bool  # False: its size is a join's, the next op must bring it back
+    is_fixed: bool  # False: the size is off, and a next op that reads only this one restores it
 
 
 def _draw_style(rng: Rng) -> _Style:
@@ -110,7 +112,7 @@ def _shares(weights: dict[str, float]) -> FloatArray:
 
 
 def _draw_ops(rng: Rng, style: _Style, dag: Dag) -> list[_DrawnOp]:
-    """Types and sizes, in order: an op's size follows from what it reads."""
+    """Types and sizes in order, because the size of an op depends on the results it reads."""
     ops: list[_DrawnOp] = []
     for parents, octave, group in zip(dag.parents, dag.octave, dag.weight_group, strict=True):
         wanted = style.base_elements * 2.0**octave
@@ -136,7 +138,7 @@ def _join(rng: Rng, style: _Style, read: list[_DrawnOp]) -> _DrawnOp:
 
 
 def _step(rng: Rng, style: _Style, read: _DrawnOp, wanted: float, has_size: bool) -> _DrawnOp:
-    """An op that reads one result; one of the wrong size is brought back by a matrix op."""
+    """An op that reads one result; a matrix op restores a wrong size."""
     draw = rng.random()
     if not has_size or draw < style.matrix_share:
         is_odd = rng.random() < 1.0 / 7.0
@@ -193,13 +195,13 @@ def _build(rng: Rng, name: str, style: _Style, dag: Dag, ops: list[_DrawnOp]) ->
 
 
 def _weight_owners(dag: Dag) -> list[int]:
-    """[N] the first op of each op's weight group; itself where it shares with none."""
+    """[N] the first op of each op's weight group; the op itself if it shares no weights."""
     first: dict[int, int] = {}
     return [first.setdefault(group, i) if group >= 0 else i for i, group in enumerate(dag.weight_group)]
 
 
 def _most_live(dag: Dag, elements: list[float]) -> float:
-    """Most elements alive at once in the order of the ops; first and last results count throughout."""
+    """Most elements alive at once in op order, plus twice the elements of graph inputs and output."""
     last = list(range(len(elements)))
     for op, parents in enumerate(dag.parents):
         for parent in parents:

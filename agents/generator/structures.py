@@ -1,7 +1,7 @@
-"""Shapes of branchy graphs: which op reads which, and how large its result is by octaves.
+"""Structures of branchy graphs: which op reads which, and the octave of each result's size.
 
-A family is a function ``(dag, rng)`` that adds blocks until the dag is full; a block of which
-only a part has room is cut off, and :func:`draw_structure` joins the loose ends.
+A family is a function ``(dag, rng)`` that adds blocks until the dag is full. The last block may
+be cut off; :func:`draw_structure` joins the loose ends.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 
 @dataclass
 class Dag:
-    """Ops in a topological order. Adding to a full dag does nothing and gives its last op."""
+    """Ops in a topological order. Adding to a full dag does nothing and returns its last op."""
 
     num_ops: int
-    parents: list[tuple[int, ...]] = field(default_factory=list)  # [N] ascending; none reads the input
-    octave: list[int] = field(default_factory=list)  # [N] result of 2**octave times the base size
-    weight_group: list[int] = field(default_factory=list)  # [N] ops that share weights; -1: its own
+    parents: list[tuple[int, ...]] = field(default_factory=list)  # [N] ascending; none: reads an input
+    octave: list[int] = field(default_factory=list)  # [N] the result has 2**octave times the base size
+    weight_group: list[int] = field(default_factory=list)  # [N] ops of a group share weights; -1: its own
 
     @property
     def is_full(self) -> bool:
@@ -35,7 +35,7 @@ class Dag:
         return len(self.parents) - 1
 
     def run(self, tail: int, length: int, octave: int = 0) -> int:
-        """``length`` ops in a row behind ``tail``."""
+        """Add a chain of ``length`` ops after ``tail``; returns the last."""
         for _ in range(length):
             tail = self.add([tail], octave)
         return tail
@@ -58,12 +58,12 @@ def draw_structure(rng: Rng, family: str, num_ops: int) -> Dag:
 
 
 def log_uniform(rng: Rng, low: float, high: float) -> int:
-    """An integer from ``low`` to ``high``, all its orders of magnitude alike."""
+    """An integer from ``low`` to ``high``, drawn log-uniformly."""
     return round(low * float((high / low) ** rng.random()))
 
 
 def _chain(dag: Dag, rng: Rng) -> None:
-    """One op after the other, a short residual now and then."""
+    """A chain with occasional short residual connections."""
     tail = dag.add()
     residual = rng.uniform(0.0, 0.3)
     while not dag.is_full:
@@ -72,7 +72,7 @@ def _chain(dag: Dag, rng: Rng) -> None:
 
 
 def _skips(dag: Dag, rng: Rng) -> None:
-    """A chain of which ops read results from far back, skips of lengths log-uniform to a third of it."""
+    """A chain with skip connections, whose log-uniform lengths reach up to 30 % of it."""
     dag.add()
     often = rng.uniform(0.05, 0.5)
     longest = max(3.0, dag.num_ops * rng.uniform(0.02, 0.3))
@@ -83,7 +83,7 @@ def _skips(dag: Dag, rng: Rng) -> None:
 
 
 def _cells(dag: Dag, rng: Rng) -> None:
-    """Cells as of architecture search: each reads the two cells before it; random dags inside."""
+    """Random cells as in architecture search; each reads the two cells before it."""
     before, last = dag.add(), dag.add([0])
     blocks, deepest = int(rng.integers(3, 8)), int(rng.integers(2, 5))
     octave = 0
@@ -102,7 +102,7 @@ def _cells(dag: Dag, rng: Rng) -> None:
 
 
 def _towers(dag: Dag, rng: Rng) -> None:
-    """Towers side by side, each from an input of its own or a shared stem, joined now and then."""
+    """Parallel towers with own inputs or a shared stem, and occasional joins."""
     num_towers = int(rng.integers(2, 9))
     stem = [dag.add()] if rng.random() < 0.5 else []
     tails = [dag.add(stem) for _ in range(num_towers)]
@@ -116,7 +116,7 @@ def _towers(dag: Dag, rng: Rng) -> None:
 
 
 def _unet(dag: Dag, rng: Rng) -> None:
-    """Down by halves and up again, each level joined with the one of its size on the way down."""
+    """Levels that halve the size and then double it, with skip connections between equal sizes."""
     tail = dag.add()
     while not dag.is_full:
         levels = int(rng.integers(2, 6))
@@ -155,7 +155,7 @@ def _wide(dag: Dag, rng: Rng) -> None:
 
 
 def _recurrent(dag: Dag, rng: Rng) -> None:
-    """Layers over steps, unrolled: each step of a layer reads the step before, with the same weights."""
+    """Unrolled recurrent layers: each step reads the layer's previous step, with the same weights."""
     layers, gates = int(rng.integers(1, 6)), int(rng.integers(1, 5))
     states: list[int | None] = [None] * layers
     while not dag.is_full:
@@ -168,7 +168,7 @@ def _recurrent(dag: Dag, rng: Rng) -> None:
 
 
 def _mixed(dag: Dag, rng: Rng) -> None:
-    """Two to four of the others one behind the other."""
+    """Two to four other families in sequence."""
     names = [name for name in FAMILIES if name != "mixed"]
     room = dag.num_ops
     shares = rng.dirichlet(np.full(int(rng.integers(2, 5)), 3.0))

@@ -1,9 +1,8 @@
 """Op types as rows of an embedding table: hash buckets first, then the known names.
 
-An ONNX type that go-opt costs has a row of its own; any other name (a custom op, a JAX
-primitive) shares one of a few rows by its CRC-32, which is the same in every process,
-unlike Python's ``hash``. Open vocabularies by hashing: Weinberger et al., "Feature hashing
-for large scale multitask learning", ICML 2009.
+Each ONNX type that go-opt costs has its own row. Any other name (a custom op, a JAX primitive)
+shares one of a few rows, chosen by its CRC-32. Unlike Python's ``hash``, CRC-32 is the same in
+every process. Weinberger et al., "Feature hashing for large scale multitask learning", ICML 2009.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 
 from go_opt.common.arrays import IntArray
 
-# Position in this text is a row of trained embeddings: append, never reorder.
+# The position of a name is its row in trained embeddings: append, never reorder.
 _ONNX_TYPES: Final = (
     "Abs Acos Acosh Add AffineGrid And ArgMax ArgMin Asin Asinh Atan Atanh Attention AveragePool "
     "BatchNormalization Bernoulli BiasGelu BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast "

@@ -1,7 +1,7 @@
 """Graphs padded to a few shapes, so that the network compiles once for each.
 
-A bucket is a power of two of ops, of edges and of chips. A mask is True where a row is
-real; what the padding holds has no influence.
+The sizes of a bucket are powers of two. A mask is True for real rows; the values of padding
+rows have no influence.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from go_opt.agents.inputs.features import GraphFeatures
 
-LEAST_OPS: Final = 128  # a power of two that segments divide
+LEAST_OPS: Final = 128  # a power of two, divisible by the segment length
 LEAST_CHIPS: Final = 8
-Array = Any  # NumPy where it is made, JAX inside the network
+Array = Any  # NumPy outside the network, JAX inside
 
 
 class Bucket(NamedTuple):
@@ -29,7 +29,7 @@ class Bucket(NamedTuple):
 class PaddedGraph(NamedTuple):
     """Features in the shape of a bucket: a pytree. Axes: ``N`` ops, ``E`` edges, ``D`` chips, padded.
 
-    Every edge stands here twice, sorted by either end: sums over sorted segments are cheap.
+    Each edge is listed twice, sorted by reader and by producer: sums over sorted segments are cheap.
     """
 
     op_type: Array  # [N] int32
@@ -46,7 +46,7 @@ class PaddedGraph(NamedTuple):
 
 
 def smallest_bucket(features: GraphFeatures) -> Bucket:
-    """The least bucket that holds a graph."""
+    """The smallest bucket that holds a graph."""
     return Bucket(
         ops=_power_of_two(features.num_ops, LEAST_OPS),
         edges=_power_of_two(features.num_edges, LEAST_OPS),
@@ -55,7 +55,7 @@ def smallest_bucket(features: GraphFeatures) -> Bucket:
 
 
 def pad(features: GraphFeatures, bucket: Bucket) -> PaddedGraph:
-    """``features`` in the shape of ``bucket``, zeros behind them."""
+    """``features`` in the shape of ``bucket``, padded with zeros."""
     by_producer = np.lexsort((features.edge_dst, features.edge_src))
     return PaddedGraph(
         op_type=_padded(features.op_type, bucket.ops),

@@ -1,4 +1,4 @@
-"""The whole state of a training run in one file, so that it resumes exactly, whenever it was killed."""
+"""The whole state of a training run in one file, so that a killed run resumes exactly."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ FORMAT: Final = TensorFormat("go-opt checkpoint", 2)
 class Checkpoint:
     """A run between two steps."""
 
-    request: Mapping[str, Any]  # what was asked for, JSON
-    progress: Mapping[str, Any]  # how far it is, JSON
+    request: Mapping[str, Any]  # the requested run, as JSON
+    progress: Mapping[str, Any]  # the progress of the run, as JSON
     arrays: Arrays  # parameters, optimiser, best parameters; see to_arrays
 
 
 def save_checkpoint(folder: str | Path, checkpoint: Checkpoint) -> None:
-    """Write the checkpoint of the run in ``folder``, which is made where there is none.
+    """Write the checkpoint of the run in ``folder``, which is created if missing.
 
-    A kill at any moment leaves the last checkpoint or this one. One process writes to a folder.
+    A kill at any moment leaves either the previous checkpoint or this one. Only one process may
+    write to a folder.
 
     Raises:
-      PolicyError: request or progress is no JSON, or an array is of a type the file cannot hold.
-      InvalidInputError: the place cannot be written to.
+      PolicyError: request or progress is not JSON, or the file cannot store an array's type.
+      InvalidInputError: the folder cannot be written to.
     """
     make_folder(folder)
     path = Path(folder) / FILE_NAME
@@ -49,10 +50,10 @@ def save_checkpoint(folder: str | Path, checkpoint: Checkpoint) -> None:
 
 
 def load_checkpoint(folder: str | Path) -> Checkpoint | None:
-    """The checkpoint of the run in ``folder``; None where there is none.
+    """The checkpoint of the run in ``folder``; None if there is none.
 
     Raises:
-      PolicyError: it is of another version, damaged, or not all of it is there.
+      PolicyError: the checkpoint is of another version, damaged or incomplete.
     """
     path = Path(folder) / FILE_NAME
     if not os.path.exists(path):
@@ -67,7 +68,7 @@ def load_checkpoint(folder: str | Path) -> Checkpoint | None:
 
 
 def to_arrays(prefix: str, tree: Any) -> dict[str, NDArray[Any]]:
-    """The leaves of a JAX pytree, all arrays, by ``prefix`` and path in it; types and bits are kept."""
+    """The leaves of a JAX pytree, all arrays, by ``prefix`` and path; types and bits are kept."""
     return {name: np.asarray(leaf) for name, leaf in _named_leaves(prefix, tree)[0]}
 
 
@@ -75,7 +76,7 @@ def from_arrays(prefix: str, arrays: Arrays, like: Any) -> Any:
     """The inverse of :func:`to_arrays`: ``like`` with NumPy arrays for its leaves.
 
     Args:
-      like: of the structure wanted, its leaves of the shapes and types wanted.
+      like: a tree with the expected structure, shapes and types.
 
     Raises:
       PolicyError: ``arrays`` holds another structure, shape or type under ``prefix``.
@@ -97,7 +98,7 @@ def from_arrays(prefix: str, arrays: Arrays, like: Any) -> Any:
 
 
 def _digest(record: Mapping[str, Any], arrays: Arrays) -> str:
-    """Of what a checkpoint holds, as it is read: a run that goes on from a flipped bit ends elsewhere."""
+    """Digest of a checkpoint as read back, because a run resumed from a flipped bit would diverge."""
     as_read = json.loads(json.dumps(record, default=str))
     hashed = hashlib.blake2b(json.dumps(as_read, sort_keys=True).encode(), digest_size=16)
     for name, array in sorted(arrays.items()):
@@ -107,6 +108,6 @@ def _digest(record: Mapping[str, Any], arrays: Arrays) -> str:
 
 
 def _named_leaves(prefix: str, tree: Any) -> tuple[list[tuple[str, Any]], Any]:
-    """``prefix/path`` and leaf of each leaf, and the structure of the tree."""
+    """``prefix/path`` and value of each leaf, and the structure of the tree."""
     by_path, structure = jax.tree_util.tree_flatten_with_path(tree)
     return [(f"{prefix}/{jax.tree_util.keystr(path)}", leaf) for path, leaf in by_path], structure

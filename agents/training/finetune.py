@@ -1,4 +1,4 @@
-"""Finetuning: a policy made better on one graph, and the best plan met on the way."""
+"""Finetuning: improves a policy on one graph, and keeps the best plan found on the way."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from go_opt.model.graph import Graph
 
 
 def finetuning_settings(lessons: Sequence[Lesson] = Settings().lessons) -> Settings:
-    """What suits some hundred samples of one graph."""
+    """Settings that suit a few hundred samples of one graph."""
     settings = Settings(graphs_per_step=len(jax.devices()))
     small = tuple(replace(lesson, samples=16, best_of=4) for lesson in lessons)
     return replace(settings, lessons=small, epochs=4, warm_up_updates=4)
@@ -33,7 +33,7 @@ def finetuning_settings(lessons: Sequence[Lesson] = Settings().lessons) -> Setti
 
 @dataclass(frozen=True, eq=False)
 class FinetuneRequest:
-    """A graph, the policy to start from, and for how long."""
+    """A graph, the policy to start from, and the number of samples."""
 
     graph: Graph
     target: Target
@@ -47,7 +47,7 @@ class FinetuneRequest:
             raise InvalidInputError(f"samples is {self.samples}, must be 1 or more.", field="samples")
 
     def to_json(self) -> dict[str, Any]:
-        """What tells this request from others, as plain values."""
+        """The request as plain values, which distinguish it from others."""
         return {
             "task": "finetune",
             "graph": {"name": self.graph.name, "fingerprint": self.graph.fingerprint},
@@ -70,11 +70,11 @@ def finetune(
     on_step: Callable[[Step], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Trained:
-    """Train on one graph; checkpoint, metrics and ``policy.safetensors`` are in ``folder``.
+    """Train on one graph; checkpoint, metrics and ``policy.safetensors`` go to ``folder``.
 
     Raises:
-      InvalidInputError: the request makes no sense, or the folder is another run's.
-      EnvironmentFailedError: the environment failed; the checkpoint of the last step is there.
+      InvalidInputError: the request is invalid, or the folder belongs to another run.
+      EnvironmentFailedError: the environment failed; the checkpoint of the last step is written.
     """
     settings = request.settings
     record = request.to_json() | {"environment": environment_name(environment)}

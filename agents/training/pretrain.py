@@ -27,18 +27,18 @@ POLICY_NAME: Final = "policy.safetensors"
 
 @dataclass(frozen=True, eq=False)
 class PretrainRequest:
-    """What to learn from, and for how long."""
+    """The graphs to learn from, and the number of samples."""
 
     graphs: Sequence[Graph]
-    validation: Sequence[Graph]  # what the policy that is kept does best on; none: the last is kept
+    validation: Sequence[Graph]  # selects the policy to keep; if empty, the last is kept
     target: Target
-    samples: int = 768_000  # evaluations, validation left out; rounded up to whole steps
+    samples: int = 768_000  # evaluations without validation; rounded up to whole steps
     seed: int = 0
     settings: Settings = field(default_factory=Settings)
     config: PolicyConfig = field(default_factory=PolicyConfig)
-    generated_share: float = 0.4  # of the graphs of a step
-    plain_share: float = 0.6  # of the targets: as given
-    most_ops: int = 512  # of generated graphs
+    generated_share: float = 0.4  # chance of a generated graph; see Curriculum
+    plain_share: float = 0.6  # chance of the target as given
+    most_ops: int = 512  # of any graph, generated or not
     validate_every: int = 100  # steps
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class PretrainRequest:
                 )
 
     def to_json(self) -> dict[str, Any]:
-        """What tells this request from others, as plain values."""
+        """The request as plain values, which distinguish it from others."""
         return {
             "task": "pretrain",
             "graphs": _named(self.graphs),
@@ -90,13 +90,13 @@ def pretrain(
     on_progress: Callable[[Progress], None] = lambda progress: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Trained:
-    """Train, and leave checkpoint, metrics and ``policy.safetensors`` in ``folder``.
+    """Train; checkpoint, metrics and ``policy.safetensors`` go to ``folder``.
 
-    A folder that holds a part of the same request is gone on with.
+    Resumes if the folder holds a checkpoint of the same request.
 
     Raises:
-      InvalidInputError: the request makes no sense, or the folder is another run's.
-      EnvironmentFailedError: the environment failed; the checkpoint of the last step is there.
+      InvalidInputError: the request is invalid, or the folder belongs to another run.
+      EnvironmentFailedError: the environment failed; the checkpoint of the last step is written.
     """
     settings = request.settings
     record = request.to_json() | {"environment": environment_name(environment)}
@@ -124,7 +124,7 @@ def pretrain(
 
 
 def _card(record: Mapping[str, Any], trained: Trained, curve: Sequence[tuple[int, float]]) -> dict[str, Any]:
-    """Where the policy is from, for whoever finds the file."""
+    """The origin of the policy, to be stored in its file."""
     return {
         "request": record,
         "steps": trained.step,

@@ -1,7 +1,7 @@
-"""The loop of a training run: steps, validation, checkpoints, metrics; to be stopped and resumed.
+"""The loop of a training run: steps, validation, checkpoints and metrics.
 
-Everything a step does follows from the state and the step's number, so a run that goes on
-from its last checkpoint ends where it would have ended.
+A step depends only on the state and the step's number. A run resumed from its last checkpoint
+therefore gives the same result as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def run(
     on_step: Callable[[Step], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Trained:
-    """Train until the last step or until ``should_stop``, which is asked between steps.
+    """Train until the last step or until ``should_stop``, which is checked between steps.
 
-    ``folder`` gets the checkpoint and the metrics; where it holds a checkpoint of the same
-    job, the run goes on from there.
+    Checkpoint and metrics go to ``folder``. If it holds a checkpoint of the same job, the run
+    resumes from there.
 
     Raises:
       InvalidInputError: the folder holds another job, or cannot be written to.
-      EnvironmentFailedError: after the checkpoint of the last whole step was written.
+      EnvironmentFailedError: the environment failed; the last whole step is saved first.
     """
     learner = Learner(job.config, job.settings, job.steps * job.settings.epochs)
     state = resumed(job, learner, folder)
@@ -117,7 +117,7 @@ def _advance(
 
 
 def _validated(job: Job, learner: Learner, state: RunState) -> tuple[RunState, dict[str, float]]:
-    """The state with its score, and with its parameters where none scored better."""
+    """The state with its score; its parameters become the best if none scored as well."""
     policy = learner.policy(state.learner)
     with Sessions(job.environment) as sessions:
         score = validate(
@@ -158,7 +158,7 @@ def _trained(job: Job, learner: Learner, state: RunState) -> Trained:
 
 
 class _Clock:
-    """Speed of this process, what was done before it left out."""
+    """The speed of this process, without the samples of earlier ones."""
 
     def __init__(self, samples: int) -> None:
         self._started_s, self._before = time.monotonic(), samples

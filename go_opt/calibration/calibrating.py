@@ -23,9 +23,9 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 
 EVALUATIONS: Final = 12  # of the search for one plan
-_FIT_AGAIN: Final = 1.25  # with so many times the samples of the last fit
-_MOST_SEEN: Final = 24  # samples that a fit looks at, evenly taken
-_HOTTER: Final = 4.0  # temperature, where a plan was measured already
+_FIT_AGAIN: Final = 1.25  # at this multiple of the last fit's samples
+_MOST_SEEN: Final = 24  # samples that a fit uses at most, evenly spaced
+_HOTTER: Final = 4.0  # factor on the temperature if a plan was measured already
 _TRIES: Final = 4
 _FOLDS: Final = 4
 
@@ -35,9 +35,9 @@ class Learned:
     """The results of a calibration from some samples."""
 
     num_samples: int
-    package: Target  # the target with links, host and memory as found
-    chips: ChipFit | None  # None without a sample that runs
-    knows_prefetch: bool  # samples tell whether all weights stream ahead
+    package: Target  # the target with fitted links, host and memory
+    chips: ChipFit | None  # None if no sample runs
+    knows_prefetch: bool  # samples determine whether all weights stream ahead
 
     @property
     def target(self) -> Target:
@@ -45,7 +45,7 @@ class Learned:
         return self.package if self.chips is None else _with_figures(self.package, self.chips.best()[0][1])
 
     def drawn(self, rng: np.random.Generator, temperature: float) -> Target:
-        """A target drawn with its likelihood to the power of 1 / ``temperature``; 0: the best.
+        """A target drawn by its probability to the power of 1 / ``temperature``; 0: the best.
 
         If samples do not determine whether weights stream ahead, that is drawn too.
         """
@@ -61,13 +61,14 @@ class Calibration:
     """A graph on a target, and the machine that measures its plans.
 
     Args:
-      target: what plans are made for and the result differs from; with one kind of chip.
+      target: the target of the plans, from which the fit starts; has one kind of chip.
       samples: the file of samples.
-      machine: what the environment opens the graph on, where it is not the target.
-      machine_name: tells the file's machine from others.
+      machine: the target that the environment opens the graph on; default: ``target``.
+      machine_name: identifies the machine in the file.
 
     Raises:
-      InvalidInputError: the target has several kinds of chips, or the file is another's.
+      InvalidInputError: the target has several kinds of chips, or the file is invalid or
+        belongs to another machine, graph or target.
     """
 
     def __init__(
@@ -93,11 +94,11 @@ class Calibration:
 
     @property
     def best(self) -> Sample:
-        """The fastest plan measured; of no samples an error."""
+        """The fastest measured plan; an error without samples."""
         return min(self.samples, key=lambda sample: sample.interval_s)
 
     def run(self, number: int, should_stop: Callable[[], bool] = lambda: False) -> Iterator[Learned]:
-        """Measure until there are ``number`` samples; what is known at first and after each.
+        """Measure until there are ``number`` samples; yields the results at the start and after each.
 
         Raises:
           EnvironmentFailedError: the machine failed.
@@ -127,7 +128,10 @@ class Calibration:
         return Learned(len(self.samples), package, chips, factors.prefetch is not None)
 
     def error(self) -> float | None:
-        """Mean relative error of chips of one plan in four by what the others say; None of too few."""
+        """Mean relative error of predicted chip seconds of every fourth plan, fitted to the others.
+
+        None for too few samples.
+        """
         samples = list({sample.key: sample for sample in self.samples}.values())
         held, rest = samples[1::_FOLDS], [s for i, s in enumerate(samples) if i % _FOLDS != 1]
         chips = self._fitted(rest)
@@ -139,7 +143,7 @@ class Calibration:
         return float(np.nanmean(np.abs(predicted_s / seen.measured_s(predicted_s) - 1)))
 
     def text(self, learned: Learned) -> str:
-        """The target file of what was learned."""
+        """The results as the text of a target file."""
         says = f"{self._target.name} as {learned.num_samples} measured plans of {self._graph.name} explain it"
         name = f"{self._target.name}-calibrated"
         return target_to_toml(replace(learned.target, name=name, description=says))
@@ -156,9 +160,9 @@ class Calibration:
         """A plan to measure next.
 
         The first is the best for the target as it is; the second has a kernel for each op and no replicated
-        stages, which tells overhead, ops and chips apart. Then in turn the best for the likeliest target, and
-        two for targets drawn as likely as they are (Thompson, 1933); one whose plan was measured already
-        gives way to another, drawn at a higher temperature.
+        stages, which separates overhead, ops and chips. Then follow in turn the best for the likeliest
+        target, and two for targets drawn by their probability (Thompson, 1933). If a plan was measured
+        already, another target is drawn at a higher temperature.
         """
         turn = len(self.samples)
         rng = np.random.default_rng([self._seed, turn])
@@ -173,15 +177,15 @@ class Calibration:
         return plan
 
     def _plan(self, on: Target, attempt: int, *, is_plain: bool) -> Plan:
-        """Of the graph on a target like ours, as a plan for ours."""
-        for target in (on, self._target):  # with the memory that is left nothing may fit
+        """The best plan found for the target ``on``, as a plan for our target."""
+        for target in (on, self._target):  # no plan may fit the fitted memory
             try:
                 found = optimize(
                     self._graph,
                     target,
                     max_evaluations=EVALUATIONS,
                     decide="placement" if is_plain else "all",
-                    replication=not is_plain and attempt < _TRIES // 2,  # without, plans differ more
+                    replication=not is_plain and attempt < _TRIES // 2,  # without it, plans differ more
                     seed=self._seed + attempt,
                     policy=None,
                     simulate=False,

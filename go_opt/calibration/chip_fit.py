@@ -1,11 +1,11 @@
 """Fits the figures of a chip to the measured seconds of chips.
 
-A product takes ``a * padded / peak + fill``, padded to whole tiles (:mod:`go_opt.env.cost.shapes`), any
-other op ``b * padded / peak``, padded to whole lanes; a kernel ``max(sum of its ops, c * bytes / bandwidth)
-+ overhead``; a chip the sum of its kernels, and without overlap of its transfers. Sizes of tiles and vectors
-are drawn at random and the best bettered one by one; for each, a, b, fill, c and overhead are non-negative
-least squares of relative errors (Huber, 1964: absolute ones of chips far off), drawn to the target's own
-figures.
+A product takes ``a * padded / peak + fill``, padded to whole tiles (:mod:`go_opt.env.cost.shapes`). Any
+other op takes ``b * padded / peak``, padded to whole lanes. A kernel takes ``max(sum of its ops, c * bytes /
+bandwidth) + overhead``. A chip takes the sum of its kernels and, without overlap, of its transfers. Sizes of
+tiles and vectors are drawn at random; the best are improved one size at a time. For each choice of sizes,
+a, b, fill, c and overhead minimise squared relative errors (absolute ones for outliers: Huber, 1964). They
+are non-negative and regularised towards the target's own figures.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ _SIZES: Final = {
     )
 }
 _DRAWS: Final = 200
-_BETTERED: Final = 3  # of these
-_ERROR: Final = 0.05  # relative, of a chip: what no figures explain
-_RATE_ERROR: Final = 0.5  # relative, of a target's rates
-_FILL_OVERHEADS: Final = 3.0  # how many overheads the fill may typically be off
-_ROUNDS: Final = 2  # of deciding what binds a kernel, and of weights
-_LEAST_FACTOR: Final = 0.01  # of a rate's seconds
+_BETTERED: Final = 3  # number of these that are improved
+_ERROR: Final = 0.05  # relative, of a chip's seconds: the part that no figures explain
+_RATE_ERROR: Final = 0.5  # relative uncertainty of a target's rates
+_FILL_OVERHEADS: Final = 3.0  # uncertainty of the fill, in kernel overheads
+_ROUNDS: Final = 2  # each decides what bounds a kernel, solves, and updates weights
+_LEAST_FACTOR: Final = 0.01  # lower limit of a, b and c
 
 
 @dataclass(frozen=True, eq=False)
 class ChipFigures:
     """The parameters that determine the seconds of a chip."""
 
-    sizes: KindParameters  # those of _SIZES; the others are ideal
+    sizes: KindParameters  # only those in _SIZES; the others are ideal
     terms: FloatArray  # [5] factors a and b, fill in seconds, factor c, overhead in seconds
 
     def kind(self, sheet: ChipKind) -> ChipKind:
-        """The kind of chip ``sheet`` with these figures."""
+        """The chip kind ``sheet`` with these figures."""
         a, b, _, c, _ = np.maximum(self.terms, _LEAST_FACTOR).tolist()
         sizes = {name: getattr(self.sizes, name) for name in _SIZES}
         return replace(
@@ -68,7 +68,7 @@ class ChipFigures:
 
 
 class ChipFit:
-    """Figures that were tried on observations of a graph, with how well they explain them."""
+    """Figures tried on the observations of a graph, and their negative log-probabilities."""
 
     def __init__(self, graph: Graph, target: Target, seen: Observations) -> None:
         self._graph, self._seen = graph, seen
@@ -83,7 +83,7 @@ class ChipFit:
         self._own = ChipFigures(sizes, self._sheet)
 
     def run(self, seed: int) -> None:
-        """Try sizes at random, and those near the best."""
+        """Try random sizes, then sizes near the best."""
         rng = np.random.default_rng(seed)
         self._try(self._own.sizes)
         for _ in range(_DRAWS):
@@ -96,7 +96,7 @@ class ChipFit:
         return sorted(self._tried.values(), key=lambda tried: tried[0])
 
     def drawn(self, rng: np.random.Generator, temperature: float) -> ChipFigures:
-        """Figures drawn with their likelihood to the power of 1 / ``temperature``."""
+        """Figures drawn in proportion to their probability to the power of 1 / ``temperature``."""
         scores = np.array([score for score, _ in self._tried.values()])
         weights = np.exp((scores.min() - scores) / temperature)
         return list(self._tried.values())[rng.choice(len(scores), p=weights / weights.sum())][1]
@@ -106,7 +106,7 @@ class ChipFit:
         return _chip_seconds(figures.terms, self._work(figures.sizes, seen), seen)
 
     def _better(self, sizes: KindParameters) -> None:
-        """Change one size at a time while that helps."""
+        """Change one size at a time while the score improves."""
         least, is_better = self._try(sizes), True
         while is_better:
             is_better = False
@@ -129,10 +129,10 @@ class ChipFit:
         return self._tried[sizes][0]
 
     def _work(self, sizes: KindParameters, seen: Observations) -> FloatArray:
-        """[3, M] seconds of products and of other work, and number of products, of each kernel."""
+        """[3, M] of each kernel: seconds of products, seconds of other ops, number of products."""
         seconds = shaped_op_seconds(self._graph, self._peak_s, (sizes,))[0]
         is_matrix = self._graph.op_class == IS_MATRIX
-        of_op = np.zeros((3, self._graph.num_ops + 1))  # the last is that of relays
+        of_op = np.zeros((3, self._graph.num_ops + 1))  # last column: relays, without work
         of_op[:, :-1] = seconds * is_matrix, seconds * ~is_matrix, is_matrix & (seconds > 0)
         return np.stack([np.bincount(seen.kernel_of, row[seen.op], len(seen.moved_s)) for row in of_op])
 
@@ -144,14 +144,14 @@ class ChipFit:
             is_compute = terms[:3] @ work >= terms[BYTE] * seen.moved_s
             columns = [*(work * is_compute), seen.moved_s * ~is_compute, np.ones(len(seen.moved_s))]
             measured_s = seen.measured_s(_chip_seconds(terms, work, seen))
-            known = measured_s > 0  # NaN is not
+            known = measured_s > 0  # False for NaN
             rows = np.stack([_by_chip(seen, column) for column in columns], axis=1)[known]
             rows *= (self._spread / measured_s[known, None]) * (weights[known, None] / _ERROR)
-            kernels = 1 - (seen.transfers_s / measured_s)[known]  # their share of the seconds
+            kernels = 1 - (seen.transfers_s / measured_s)[known]  # kernels' share of the seconds
             right = np.concatenate([kernels * weights[known] / _ERROR, near])
             terms = nnls(np.concatenate([rows, np.eye(5)]), right)[0] * self._spread
             off = np.abs(_chip_seconds(terms, work, seen) / measured_s - 1) / _ERROR
-            weights = 1 / np.sqrt(np.fmax(off, 1.0))  # a chip that was not seen may count next
+            weights = 1 / np.sqrt(np.fmax(off, 1.0))  # NaN gives 1: the chip may count in the next round
         return terms
 
 

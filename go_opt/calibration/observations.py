@@ -1,4 +1,4 @@
-"""Measured plans as kernels on chips, for a fit."""
+"""Converts measured plans to kernels on chips, for a fit."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from go_opt.model.graph import Graph
 class Observations:
     """The kernels of measured plans on their chips.
 
-    Axes: ``E`` ops of kernels, clones and (without work) relays among them; ``M`` kernels; ``R`` chips
-    that work, of all plans; ``P`` plans.
+    Axes: ``E`` ops in kernels, including clones and relays (without work); ``M`` kernels; ``R`` working
+    chips of all plans; ``P`` plans.
     """
 
-    op: IntArray  # [E] op of the graph, N: a relay
+    op: IntArray  # [E] op of the graph; N: a relay
     kernel_of: IntArray  # [E]
-    moved_s: FloatArray  # [M] bytes over SRAM bandwidth
+    moved_s: FloatArray  # [M] bytes divided by the SRAM bandwidth
     row_of: IntArray  # [M]
-    turns: FloatArray  # [R] chips of its stage, each of which takes one inference in so many
-    transfers_s: FloatArray  # [R] in and out over the target's links, where chips do not compute meanwhile
-    seconds: FloatArray  # [R] of an inference; NaN where only the interval was seen
+    turns: FloatArray  # [R] chips r of its stage, each of which runs every r-th inference
+    transfers_s: FloatArray  # [R] in and out over the target's links; 0 if chips compute meanwhile
+    seconds: FloatArray  # [R] of an inference; NaN if only the interval was measured
     plan_of: IntArray  # [R]
     interval_s: FloatArray  # [P]
 
     def measured_s(self, predicted_s: FloatArray) -> FloatArray:
-        """[R] measured, or NaN: an interval alone is that of the chip that is busiest by ``predicted_s``."""
+        """[R] measured, or NaN: an interval alone goes to the busiest chip by ``predicted_s``."""
         seconds = self.seconds.copy()
         for plan, interval_s in enumerate(self.interval_s):
             rows = np.flatnonzero(self.plan_of == plan)
@@ -53,7 +53,7 @@ def observe(graph: Graph, target: Target, samples: Sequence[Sample]) -> Observat
 
 def _observed(graph: Graph, target: Target, sample: Sample) -> Observations:
     plan, tables = sample.plan, tables_with_effects(graph, target, ideal_parameters(1))
-    # The "seconds" of an op are its number, so that of a clone is its original's; relays have none.
+    # Op numbers replace op seconds, so that a clone has its original's number; relays have none.
     numbers = tables._replace(op_s=np.arange(-graph.num_ops, 0, dtype=np.float64)[None])
     copies = copies_of(graph, plan)
     expanded, placement, order, group = expanded_tables(

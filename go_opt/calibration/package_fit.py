@@ -1,4 +1,4 @@
-"""Fits factors on a target's links, host and memory to which plans run, and how fast."""
+"""Fits factors on a target's links, host and memory to measured plans."""
 
 from __future__ import annotations
 
@@ -18,25 +18,23 @@ from go_opt.model.graph import Graph
 _MEMORIES: Final = (1.0, 0.9, 0.8, 0.7)
 _PAGES: Final = (1.0, 4.0, 16.0)
 _RATES: Final = (1.2, 1.1, 1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
-_MOST_LOSS: Final = 0.5  # of one plan: a plan that does not run against its prediction, or is far off
-_TELLS: Final = 0.02  # difference of losses from which plans tell whether weights stream ahead
-_PRIOR: Final = 0.05  # for a factor of e: nothing changes without a measurement that says so
+_MOST_LOSS: Final = 0.5  # of one plan: wrongly predicted to run or not, or far off
+_TELLS: Final = 0.02  # least difference of losses that decides whether weights stream ahead
+_PRIOR: Final = 0.05  # for a factor of e: without measurements, factors stay at 1
 
 
 class Factors(NamedTuple):
-    """Of what the target says."""
+    """Factors on the target's figures."""
 
     memory: float = 1.0
     page: float = 1.0  # bytes that buffers are aligned to
     links: float = 1.0
     host: float = 1.0
-    prefetch: bool | None = (
-        None  # all weights may stream ahead; None: plans do not tell, so as the target says
-    )
+    prefetch: bool | None = None  # all weights may stream ahead; None: undecided, as in the target
 
 
 def scaled(target: Target, factors: Factors) -> Target:
-    """The target with its memory, pages and rates times these factors."""
+    """The target with these factors applied."""
     topology, kind = target.topology, target.kinds[0]
     page_bytes = int(kind.simulator.alignment_bytes * factors.page)
     kind = replace(
@@ -75,7 +73,7 @@ def _terms(graph: Graph, on: Target, sample: Sample) -> BatchMetrics:
 
 
 def _waiting_loss(graph: Graph, on: Target, streams: Sequence[Sample]) -> float:
-    """Of plans that stream weights, in the simulator where chips may wait for them."""
+    """The loss of plans that stream weights; waiting without a closed form is simulated."""
     ran = [sample for sample in streams if np.isfinite(sample.interval_s)]
     expected_s = [evaluate_plan(graph, on, sample.plan).interval_s for sample in ran]
     return float(sum(abs(np.log(e / sample.interval_s)) for e, sample in zip(expected_s, ran, strict=True)))
@@ -84,7 +82,7 @@ def _waiting_loss(graph: Graph, on: Target, streams: Sequence[Sample]) -> float:
 def _with_rates(
     graph: Graph, target: Target, samples: Sequence[Sample], memory: Factors
 ) -> tuple[float, Factors]:
-    """The loss, and ``memory`` with the rates that go with it."""
+    """The loss, and ``memory`` with the best rates for it."""
     on, loss, rows = scaled(target, memory), 0.0, []
     for sample in samples:
         terms = _terms(graph, on, sample)

@@ -26,8 +26,8 @@ class Sample:
     """A plan and its measurements."""
 
     plan: Plan
-    interval_s: float  # infinite: it does not run
-    chip_s: FloatArray | None = None  # [D] seconds of each chip for an inference, where they were seen
+    interval_s: float  # infinite: the plan does not run
+    chip_s: FloatArray | None = None  # [D] seconds of each chip for an inference, if measured
 
     @property
     def key(self) -> bytes:
@@ -42,7 +42,7 @@ def read_samples(path: Path, machine: str, graph: Graph, target: Target) -> list
     """The samples of a file; empty if there is no file.
 
     Raises:
-      InvalidInputError: it is not a file of samples, or is for another machine, graph or target.
+      InvalidInputError: the file is no file of samples, or is for another machine, graph or target.
     """
     if not path.exists():
         return []
@@ -59,11 +59,11 @@ def read_samples(path: Path, machine: str, graph: Graph, target: Target) -> list
             for row in data["samples"]
         ]
         if data["machine"] != machine:
-            raise PlanError("they are of another machine.")
+            raise PlanError("they are from another machine.")
         for sample in samples:
             sample.plan.check_belongs_to(graph, target.fingerprint)
     except PlanError as error:
-        problem = f"cannot be gone on with: {error}"
+        problem = f"cannot be resumed: {error}"
     except (ValueError, KeyError, TypeError):
         problem = "are no samples of a calibration."
     else:

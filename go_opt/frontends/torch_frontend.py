@@ -62,7 +62,7 @@ def _saved(program: ExportedProgram) -> dict[str, Any]:
 
     if not isinstance(program, torch.export.ExportedProgram):
         raise ModelError(f"from_torch takes a torch.export.ExportedProgram, not {type(program).__name__}.")
-    # On disk, as the weights are written too.
+    # On disk, because the weights are written too.
     with tempfile.TemporaryFile() as file:
         torch.export.save(program, file)
         file.seek(0)
@@ -75,7 +75,7 @@ def _graph(program: Mapping[str, Any], name: str, dims: Mapping[str, int], preci
     walker = Walker(recorder, Sizes(program, dims), precision)
     sources = _sources(recorder, walker, graph["tensor_values"], signature["input_specs"])
     outputs = walker.run(graph, sources)
-    # What a buffer or a parameter becomes stays where it is.
+    # New values of buffers and parameters are not outputs of the graph.
     specs = [spec for spec in signature["output_specs"] if not _is_without_tensor(spec)]
     given = [
         value

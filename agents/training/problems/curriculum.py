@@ -1,8 +1,8 @@
-"""What pretraining learns on: the zoo beside generated graphs, on packages of all sizes and rates.
+"""Draws the problems of pretraining: given and generated graphs, on varied packages.
 
-Every step's graphs follow from the seed and the number of the step alone, so a run that was
-interrupted goes on with the very graphs it would have had. Graphs of one step are of one
-bucket: the first is drawn freely, the others among those of its size.
+The graphs of a step depend only on the seed and the step's number, so that a resumed run sees
+the same graphs. All graphs of a step share one bucket: the first is drawn freely, the others
+among graphs of its size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
 
 LEAST_OPS: Final = 50
-LEAST_BUCKET_OPS: Final = 256  # smaller graphs share it: each further bucket costs seconds of compilation
+LEAST_BUCKET_OPS: Final = 256  # shared by smaller graphs: each bucket costs seconds of compilation
 MOST_CHIPS: Final = 64
 
 
@@ -32,9 +32,9 @@ class Curriculum:
 
     graphs: tuple[Graph, ...]
     target: Target
-    generated_share: float = 0.4  # of the graphs of a step
-    plain_share: float = 0.6  # of the targets: as given; the others have other chips and rates
-    most_ops: int = 2048  # of generated graphs
+    generated_share: float = 0.4  # chance of a generated graph; 1 if no given graph has the size
+    plain_share: float = 0.6  # chance of the target as given; otherwise chips and rates vary
+    most_ops: int = 2048  # of any graph, generated or not
 
     def __post_init__(self) -> None:
         if not self.graphs and self.generated_share < 1.0:
@@ -50,7 +50,7 @@ class Curriculum:
         return cases, common_bucket(cases)
 
     def _draw_graph(self, rng: np.random.Generator, sizes: range) -> Graph:
-        """Of ``sizes`` ops."""
+        """A graph whose number of ops is in ``sizes``."""
         known = [graph for graph in self.graphs if graph.num_ops in sizes]
         if known and rng.random() >= self.generated_share:
             return known[int(rng.integers(len(known)))]
@@ -66,10 +66,10 @@ class Curriculum:
 
 
 def common_bucket(cases: Sequence[Case]) -> Bucket:
-    """The least bucket that holds all ``cases``."""
+    """A bucket that holds all ``cases``."""
     ops, edges, chips = (max(sizes) for sizes in zip(*(case.bucket for case in cases), strict=True))
     ops = max(ops, LEAST_BUCKET_OPS)
-    # Edges go in steps of twice the ops, chips in one: buckets that hardly differ compile apart.
+    # Lower limits on edges and chips avoid compiling for buckets that hardly differ.
     return Bucket(ops, max(edges, 2 * ops), max(chips, MOST_CHIPS))
 
 

@@ -1,13 +1,13 @@
-"""How much better a sample is than the others of its graph, for the best of k.
+"""Advantages of samples over the others of their graph, for the best of k.
 
-What is used in the end is the best of k proposals, so that is what training raises. The
+The search uses the best of k proposals, so training maximises its expected reward. The
 gradient of E[max of k samples] gives sample i the weight
 
     A_i = E_K[(r_i - max_{j in K} r_j)^+],    K: k - 1 of the other samples at random,
 
-its mean gain over a set it joins: unbiased, for the subtracted maximum does not depend on
-i. Walder and Karkhanis, "Pass@K policy optimization", 2025, section 4. For k = 1 it is
-REINFORCE with the others' mean as baseline.
+its mean gain over a random set. The estimate is unbiased, because the subtracted maximum
+does not depend on i. Walder and Karkhanis, "Pass@K policy optimization", 2025, section 4. For
+k = 1 the weight is that of REINFORCE with the others' mean as baseline.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from go_opt.common.arrays import FloatArray
 
-# Deviations below this are noise, not a lesson: graphs on which all plans are alike teach nothing.
+# Smaller deviations are noise: graphs on which all plans are alike teach nothing.
 LEAST_DEVIATION: Final = 0.01
 
 
@@ -31,8 +31,8 @@ def best_of_k_gain(rewards: FloatArray, k: int) -> FloatArray:
         return over_the_others
     ascending = np.argsort(rewards, kind="stable")
     sorted_rewards = rewards[ascending]
-    # The j-th smallest is the maximum of k - 1 others drawn at random. Only smaller ones count,
-    # and leaving sample i out moves none of those.
+    # The chance that the j-th smallest is the maximum of k - 1 others drawn at random. Only smaller
+    # samples count, and leaving sample i out does not change their ranks.
     chance = np.array([comb(j, k - 2) for j in range(num_samples)], dtype=np.float64)
     chance /= comb(num_samples - 1, k - 1)
     below = np.cumsum(chance) - chance
@@ -43,11 +43,11 @@ def best_of_k_gain(rewards: FloatArray, k: int) -> FloatArray:
 
 
 def advantage(rewards: FloatArray, k: int) -> FloatArray:
-    """[S] the gain, centred, in units of its deviation on this graph.
+    """[S] the gain, centred and divided by its standard deviation on this graph.
 
-    The mean holds what a sample takes from the gains of the others. So the gradient before
-    scaling, per sample, is not quite ``g_k / k``, with ``g_k`` that of E[max of k], but
-    ``(1 - k / S) g_k / k + g_{k-1} / S``: the best of k - 1 is learnt a little too.
+    The subtracted mean depends on each sample through the gains of the others. With ``g_k`` the
+    gradient of E[max of k], the gradient per sample before scaling is not ``g_k / k``, but
+    ``(1 - k / S) g_k / k + g_{k-1} / S``: a little weight goes to the best of k - 1.
     """
     gain = best_of_k_gain(rewards, min(k, len(rewards)))
     centred = gain - gain.mean()

@@ -1,7 +1,7 @@
-"""The log-probability of what was executed, under any outputs, and its gradient.
+"""The log-probability of the executed plans under any outputs, and its gradient.
 
-Design section 7: ``log p(keys) + log p(placement | order, kernels)``; a task that the lesson
-does not ask for has no part in it.
+Design section 7: ``log p(keys) + log p(placement | order, kernels)``. Tasks that the lesson does
+not include do not contribute.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from go_opt.common.arrays import FloatArray
 
 @dataclass(frozen=True, eq=False)
 class EpisodeDensity:
-    """Of a batch of episodes. Axes: ``S`` samples, ``N`` ops, ``D`` chips, ``F`` features."""
+    """The density of a batch of episodes. Axes: ``S`` samples, ``N`` ops, ``D`` chips, ``F`` features."""
 
     keys: tuple[KeyDensity | None, KeyDensity | None]  # schedule, fusion
     placement: PlacementDensity | None
@@ -38,14 +38,14 @@ class EpisodeDensity:
 
     @property
     def key_entropy(self) -> float:
-        """Of the keys that are drawn, in nats."""
+        """Entropy of the drawn keys, in nats."""
         return sum(density.entropy for density in self.keys if density is not None)
 
     def gradient(self, weight: FloatArray, *, key_entropy: float, placement_entropy: float) -> Outputs:
-        """Gradient of ``Σ_s weight[s] log_prob[s]`` [S], less the weighted entropies, by output.
+        """Gradient of ``Σ_s weight[s] log_prob[s]`` less the weighted entropies, by the outputs.
 
-        The entropy of placements is raised by its own score function, ``E[log p ∇ log p]``,
-        per op, so that one weight does for graphs of all sizes.
+        The gradient of the placement entropy is estimated as ``-E[log p ∇ log p]``. It is divided
+        by the number of ops, so that one weight suits graphs of all sizes.
         """
         num_ops, num_chips = self.shape
         (to_schedule, to_schedule_log_std), (to_fusion, to_fusion_log_std) = (
@@ -87,7 +87,7 @@ def episode_density(case: Case, outputs: Outputs, episodes: Episodes) -> Episode
 def _key_gradient(
     density: KeyDensity | None, weight: FloatArray, key_entropy: float, num_ops: int
 ) -> tuple[FloatArray, FloatArray]:
-    """[N] with respect to the mean, [F] to the log spread."""
+    """[N] gradient with respect to the mean, and [F] to the log standard deviation."""
     if density is None:
         return np.zeros(num_ops), np.zeros(NUM_EXPLORED)
     to_log_std = weight @ density.to_log_std - key_entropy * density.entropy_to_log_std

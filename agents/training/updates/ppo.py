@@ -1,12 +1,12 @@
 """The clipped surrogate of PPO, and its gradient with respect to log-probabilities.
 
 Schulman et al., "Proximal policy optimization algorithms", 2017, equation 7: with the
-ratio r_i of the probability now to that when sample i was drawn,
+ratio r_i of the current probability of sample i to that when it was drawn,
 
     L = -1/S Σ_i min(r_i A_i, clip(r_i, 1 - c, 1 + c) A_i),
 
-on episodes of one step. The distributions are the solver's, so their gradients come from
-there and the network's from JAX: L is linear in neither, but its gradient is the sum of
+over the episodes of one step. JAX differentiates the network, but not the distributions, which
+the solver computes. By the chain rule, the gradient by the network's outputs is the sum of
 dL / d log p_i (here) times d log p_i / d outputs (:mod:`go_opt.agents.training.updates.log_prob`).
 """
 
@@ -19,24 +19,24 @@ import numpy as np
 
 from go_opt.common.arrays import FloatArray
 
-# Ratios beyond e^20 are clipped all the same; keeps the exponential finite.
+# Limits the log-ratio, which keeps the exponential finite.
 _MOST_LOG_RATIO: Final = 20.0
 
 
 @dataclass(frozen=True, eq=False)
 class Surrogate:
-    """The loss of a batch of samples, and what PPO is watched by."""
+    """The loss of a batch of samples, its gradient, and PPO's diagnostics."""
 
     loss: float
     to_log_prob: FloatArray  # [S] dL / d log p
-    clipped_share: float  # of samples whose ratio no longer counts
+    clipped_share: float  # share of samples without gradient, because their ratio is clipped
     kl: float  # estimate of KL(old || new): Schulman, "Approximating KL divergence", 2020, k3
 
 
 def surrogate(
     log_prob: FloatArray, old_log_prob: FloatArray, advantage: FloatArray, clip: float
 ) -> Surrogate:
-    """The loss of samples with ``log_prob`` [S] now, ``old_log_prob`` [S] when drawn."""
+    """The surrogate loss of samples with ``log_prob`` [S] now and ``old_log_prob`` [S] when drawn."""
     log_ratio = np.clip(log_prob - old_log_prob, -_MOST_LOG_RATIO, _MOST_LOG_RATIO)
     ratio = np.exp(log_ratio)
     clipped = np.clip(ratio, 1.0 - clip, 1.0 + clip)

@@ -1,4 +1,4 @@
-"""Control flow of jaxprs: loops are unrolled, a branch costs what its dearest arm costs."""
+"""Control flow of jaxprs: loops are unrolled, a branch costs as much as its most expensive arm."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 def _scan(
     walker: Walker, params: Mapping[str, Any], inputs: list[Value], results: list[Result], scope: str
 ) -> list[Value]:
-    """Unrolled: step t reads slice t of each scanned input; stacked outputs are one Concat."""
+    """Unroll a scan: step t reads slice t of each scanned input; a Concat stacks each output."""
     length = params["length"]
     loop = _loop_scope(walker, "scan", length, scope)
     consts, carry, scanned = _scan_groups(params, inputs)
@@ -61,13 +61,13 @@ def _scan_groups(params: Mapping[str, Any], inputs: list[Value]) -> tuple[list[V
 
 
 def _slice(walker: Walker, value: Value, step: int, result: Result, scope: str) -> Value:
-    """Step ``step`` of a scanned value: part of an input, a weight of its own, or a Slice op."""
+    """Step ``step`` of a scanned value: a literal, part of an input, a separate weight, or a Slice op."""
     shape, dtype = result
     part = replace(value, shape=shape, dtype=dtype)
     if value.kind == "literal":
         return part
     if value.kind == "weight":
-        # A tensor of its own: a chip that runs some of the steps then holds only their slices.
+        # A separate weight: a chip that runs some of the steps then stores only their slices.
         return walker.recorder.folded(
             f"{value.tensor}[{step}]", ("step", value.tensor, value.view, step), [result]
         )[0]
@@ -95,7 +95,7 @@ def _stack(walker: Walker, rows: Sequence[Value], result: Result, scope: str) ->
 def _while(
     walker: Walker, params: Mapping[str, Any], inputs: list[Value], results: list[Result], scope: str
 ) -> list[Value]:
-    """Unrolled where a counter with a known start, step and bound decides its length."""
+    """Unroll a while loop, whose counter must have a known start, step and bound."""
     num_condition, num_body = params["cond_nconsts"], params["body_nconsts"]
     consts, carry = inputs[num_condition:][:num_body], inputs[num_condition + num_body :]
     length = _trip_count(params, [*inputs[:num_condition], *carry], walker.max_scan_length)
@@ -110,7 +110,7 @@ def _while(
 
 
 def _trip_count(params: Mapping[str, Any], inputs: Sequence[Value], limit: int) -> int | None:
-    """Steps of ``while counter < bound: counter += step``; ``limit + 1`` where there are more."""
+    """Iterations of ``while counter < bound: counter += step``, at most ``limit + 1``; None if unknown."""
     condition, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
     known = {variable: value.scalar for variable, value in zip(condition.invars, inputs, strict=True)}
     if [equation.primitive.name in _COMPARISONS for equation in condition.eqns] != [True]:
@@ -139,7 +139,7 @@ def _is_invariant(params: Mapping[str, Any], position: int) -> bool:
 
 
 def _counter_step(params: Mapping[str, Any], body: Any, position: int) -> Any:
-    """The literal that the body adds to a carried counter, None where it does anything else."""
+    """The literal that the body adds to a carried counter; None if it does anything else."""
     before, after = body.invars[params["body_nconsts"] + position], body.outvars[position]
     for equation in body.eqns:
         if equation.outvars == [after] and equation.primitive.name in ("add", "sub"):
@@ -152,7 +152,7 @@ def _counter_step(params: Mapping[str, Any], body: Any, position: int) -> Any:
 def _cond(
     walker: Walker, params: Mapping[str, Any], inputs: list[Value], results: list[Result], scope: str
 ) -> list[Value]:
-    """One op that costs its dearest branch and reads what any branch reads."""
+    """The taken branch if it is known, else one op: cost of the most expensive branch, reads of all."""
     predicate, operands = inputs[0], inputs[1:]
     branches = params["branches"]
     if predicate.scalar is not None:
@@ -180,7 +180,7 @@ def _cond(
 def _branch(
     walker: Walker, branch: Any, operands: Sequence[Value], scope: str
 ) -> tuple[list[RecordedOp], list[Value]]:
-    """The live ops of a branch, taken off the record again, and its outputs."""
+    """The live ops of a branch, removed from the recorder again, and its outputs."""
     start = len(walker.recorder.ops)
     outputs = walker.run(branch, operands, scope)
     ops = walker.recorder.ops[start:]
@@ -201,7 +201,7 @@ def _flops(ops: Sequence[RecordedOp]) -> float:
 
 def _loop_scope(walker: Walker, kind: str, length: int, scope: str) -> str:
     if length > walker.max_scan_length:
-        # A while loop is counted only up to the limit, so its own length may be longer still.
+        # A while loop is counted only up to the limit, so it may be longer.
         at_least = "" if kind == "scan" else "at least "
         raise ModelError(
             f"op {joined(scope, kind)!r}: a loop of {at_least}{length} steps is longer than "

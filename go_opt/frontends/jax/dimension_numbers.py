@@ -1,4 +1,4 @@
-"""Dimensions and windows of StableHLO's ops, as JAX's primitives have them."""
+"""Dimensions and windows of StableHLO's ops, in the form of JAX's primitives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def dot_dimensions(op: Any) -> tuple[Any, Any]:
 
 
 def convolution(op: Any) -> dict[str, Any]:
-    """Where batch, channels and space stand in operands and result, and the windows."""
+    """The positions of batch, channel and spatial dimensions, and the windows."""
     from jaxlib.mlir.dialects import stablehlo
 
     found = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
@@ -46,10 +46,10 @@ def convolution(op: Any) -> dict[str, Any]:
 
 
 def windows(op: Any, axes: int, spread: str) -> dict[str, Any]:
-    """The windows of a convolution or reduction along its axes; what it does not say is one, or no padding.
+    """The windows of a convolution or reduction along its axes; missing sizes are 1, missing padding 0.
 
     Args:
-      spread: JAX's name for how far apart the elements of the operand are put.
+      spread: JAX's parameter for the dilation of the operand.
     """
 
     def sizes(*names: str) -> tuple[int, ...]:

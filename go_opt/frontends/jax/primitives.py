@@ -1,6 +1,6 @@
-"""JAX primitives as ops of the cost table: one table of ONNX names, and what the names cannot say.
+"""JAX primitives as ops of the cost table: a table of ONNX names, and rules where names do not suffice.
 
-Nothing here imports JAX: a primitive is its name, its parameters and the shapes around it.
+Nothing here imports JAX: a primitive is its name, its parameters, and its input and output shapes.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ CALLS: Final[Mapping[str, str]] = {
     "remat": "jaxpr",
     "remat2": "jaxpr",
 }
-# Primitives that hold a small program which only says how elements combine.
+# Primitives whose inner program only says how elements combine.
 COMBINERS: Final = frozenset({
     "reduce", "reduce_window", "scatter", "scatter_add", "scatter_apply", "scatter_max", "scatter_min",
     "scatter_mul", "scatter_sub", "select_and_scatter",
 })  # fmt: skip
-# The nearest ONNX op: a policy that embeds op types then sees one vocabulary whatever the frontend.
+# The nearest ONNX op, so that a policy sees the same op types from every frontend.
 _ONNX_TYPE: Final[Mapping[str, str]] = {
     "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "add": "Add", "add_any": "Add", "and": "And",
     "approx_top_k": "TopK", "argmax": "ArgMax", "argmin": "ArgMin", "asin": "Asin", "asinh": "Asinh",
@@ -67,7 +67,7 @@ _ONNX_TYPE: Final[Mapping[str, str]] = {
 }  # fmt: skip
 # Move data, but have no ONNX name.
 _MOVES: Final = frozenset({"rev", "select_and_gather_add"})
-# Where the operands stand in another order than in ONNX.
+# Operands in ONNX's order, where JAX has another.
 _OPERAND_ORDER: Final[Mapping[str, tuple[int, ...]]] = {"clamp": (1, 0, 2)}
 
 
@@ -84,7 +84,7 @@ def onnx_type(primitive: str) -> str:
 def primitive_cost(
     primitive: str, params: Mapping[str, Any], inputs: Sequence[Shape], outputs: Sequence[Shape]
 ) -> OpCost:
-    """What one execution costs; ``touched`` is in the order of ``inputs``."""
+    """The cost of one execution; ``touched`` is in the order of ``inputs``."""
     if primitive in _MATRIX_FLOPS:
         flops = _MATRIX_FLOPS[primitive](params, inputs, outputs)
         return OpCost("matrix", flops, (None,) * len(inputs))
@@ -99,9 +99,9 @@ def primitive_cost(
 def window_of(
     primitive: str, params: Mapping[str, Any], inputs: Sequence[Shape], outputs: Sequence[Shape]
 ) -> Window | None:
-    """The rows that a row of a convolution or pooling of images needs; None for other ops.
+    """The input rows for one output row of an image convolution or pooling; None for other ops.
 
-    Rows lie along the second-to-last dimension: where channels come last, that is the width.
+    Rows lie along the second-to-last dimension, which is the width if channels come last.
     """
     row = len(outputs[0]) - 2
     if row < 2:
@@ -155,7 +155,7 @@ def _ragged_dot(params: Mapping[str, Any], inputs: Sequence[Shape], outputs: Seq
 
 
 def _conv(params: Mapping[str, Any], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
-    # The kernel's input channels are those of one group. A dilated input (a transposed
+    # The kernel has the input channels of one group only. A dilated input (a transposed
     # convolution) is mostly zeros: one in prod(dilation) elements meets the window.
     kernel_layout = params["dimension_numbers"].rhs_spec
     kernel_elements = math.prod(inputs[1]) // max(1, inputs[1][kernel_layout[0]])
@@ -171,7 +171,7 @@ _MATRIX_FLOPS: Final[Mapping[str, Callable[..., float]]] = {
 
 
 def _square(factor: float) -> Callable[[Sequence[Shape]], float]:
-    """``factor · n³`` per matrix of a batch, the textbook's leading term."""
+    """``factor · n³`` per matrix of a batch, the leading term in textbooks."""
     return lambda inputs: factor * math.prod(inputs[0]) * inputs[0][-1]
 
 

@@ -1,4 +1,4 @@
-"""StableHLO as jaxprs: ops become the JAX primitives that they were lowered from, as far as costs go."""
+"""Reads StableHLO as jaxprs: each op becomes a JAX primitive of the same cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 from go_opt.errors import ModelError
 from go_opt.frontends.jax.dimension_numbers import convolution, dot_dimensions, windows
 
-# Ops of StableHLO and CHLO whose primitive has another name.
+# Ops of StableHLO and CHLO whose JAX primitive has another name.
 _PRIMITIVES: Final[Mapping[str, str]] = {
     "abs": "abs", "add": "add", "all_gather": "all_gather", "bitcast_convert": "bitcast_convert_type",
     "clamp": "clamp", "compare": "eq", "concatenate": "concatenate", "convert": "convert_element_type",
@@ -27,15 +27,15 @@ _REDUCTIONS: Final = {
 }  # fmt: skip
 _WINDOWS: Final = {"add": "reduce_window_sum", "maximum": "reduce_window_max", "minimum": "reduce_window_min"}
 _COMPARISONS: Final = {"EQ": "eq", "GE": "ge", "GT": "gt", "LE": "le", "LT": "lt", "NE": "ne"}
-# What JAX calls the bodies of loops and branches.
+# JAX's scope names for the bodies of loops and branches.
 _REGION: Final = re.compile(r"^(while|scan|cond)(/(body|cond|branch_\d+_fun)|$)/?")
-# Calls to other programs that change nothing but where data lies.
+# Custom calls that change only where data lies.
 _MARKS: Final = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement")
 
 
 @dataclass(eq=False)
 class Variable:
-    """What an equation reads or gives; each is itself only."""
+    """An input or output of an equation; compared by identity."""
 
     aval: SimpleNamespace
 
@@ -49,10 +49,10 @@ class Literal:
 
 
 def parsed(text: str) -> tuple[Any, dict[str, Any]]:
-    """A module as text, and its functions by name.
+    """The parsed module of a text, and its functions by name.
 
     Raises:
-      ModelError: the text is no StableHLO, or has no ``main``.
+      ModelError: the text is not StableHLO, or has no ``main``.
     """
     from jaxlib.mlir import ir
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
@@ -97,9 +97,9 @@ class Reader:
     def _block(
         self, block: Any, captured: Sequence[Any] = (), within: str = ""
     ) -> tuple[SimpleNamespace, list[Any]]:
-        """A block's jaxpr, and what it takes from outside; ``captured`` are the first of that.
+        """A block's jaxpr, and the values it captures from outside, beginning with ``captured``.
 
-        Its variables are what is captured, then the block's own arguments.
+        The inputs of the jaxpr are the captured values, then the block's own arguments.
         """
         scope = _Scope(self, list(captured), within)
         own = [scope.define(argument) for argument in block.arguments]
@@ -113,7 +113,7 @@ class Reader:
         return jaxpr, scope.captured
 
     def regions(self, op: Any) -> tuple[list[SimpleNamespace], list[Any]]:
-        """The jaxprs of an op's regions, which all take the same from outside, and what that is."""
+        """The jaxprs of an op's regions, and the outside values that all of them capture."""
         captured, within = list[Any](), _name_stack(op)
         for region in op.regions:
             captured = self._block(region.blocks[0], captured, within)[1]
@@ -121,7 +121,7 @@ class Reader:
 
 
 class _Scope:
-    """Equations of one block and the variables of its values."""
+    """The equations of one block, and the variables of its values."""
 
     def __init__(self, reader: Reader, captured: list[Any], within: str) -> None:
         self._reader = reader
@@ -134,13 +134,13 @@ class _Scope:
         return self.variables.setdefault(value, Variable(_aval(value)))
 
     def atom(self, value: Any) -> Variable | Literal:
-        """What stands for a value here; one from outside is captured, a constant is written again."""
+        """The variable or literal of a value. Outside values are captured; constants are repeated."""
         if value in self.variables:
             return self.variables[value]
         constant = _constant(value)
         if constant is not None and (not constant.aval.shape or not isinstance(constant.val, int | float)):
             return constant
-        if constant is not None:  # the same number everywhere
+        if constant is not None:  # all elements are equal
             scalar = Literal(SimpleNamespace(shape=(), dtype=constant.aval.dtype), constant.val)
             self._equation("broadcast_in_dim", {}, [scalar], [value], "")
         else:
@@ -150,7 +150,7 @@ class _Scope:
     def add(self, op: Any) -> None:
         if op.name == "stablehlo.constant":
             return
-        # Inside of a loop or a branch the names begin with its own.
+        # Inside a loop or branch, names begin with the name of its op.
         stack = _name_stack(op).removeprefix(self._within).lstrip("/")
         stack = _REGION.sub("", stack)
         dialect, _, kind = op.name.partition(".")
@@ -170,7 +170,7 @@ class _Scope:
             self._equation("while", params, inputs, op.results, stack)
         elif kind in ("case", "if"):
             branches, captured = self._reader.regions(op)
-            branches = branches if kind == "case" else branches[::-1]  # `if` has the true one first
+            branches = branches if kind == "case" else branches[::-1]  # `if` has its true branch first
             inputs = [*self._atoms(op.operands), *self._atoms(captured)]
             self._equation("cond", {"branches": branches}, inputs, op.results, stack)
         else:
@@ -221,7 +221,7 @@ class _Scope:
 
 
 def _aval(value: Any) -> SimpleNamespace:
-    """Shape and type of a value; a token is an empty tensor."""
+    """Shape and type of a value, which must be a tensor of known shape."""
     text = str(value.type)
     match = re.fullmatch(r"tensor<((?:[0-9]+x)*)([a-z][^,>]*>?)(?:, .*)?>", text)
     if match is None:
@@ -243,7 +243,7 @@ def _dtype(element: str) -> str:
 
 
 def _constant(value: Any) -> Literal | None:
-    """The literal of a constant; its number where it has the same everywhere."""
+    """The literal of a constant, with its number if all elements are equal; None for other values."""
     from jaxlib.mlir import ir
 
     owner = value.owner
@@ -252,20 +252,20 @@ def _constant(value: Any) -> Literal | None:
     aval, attribute = _aval(value), owner.attributes["value"]
     if isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat:
         splat = attribute.get_splat_value()
-        number = getattr(splat, "value", 0.0)  # of a complex number it is not known
+        number = getattr(splat, "value", 0.0)  # complex numbers have no `value`
         return Literal(aval, number)
     return Literal(aval, aval)
 
 
 def _name_stack(op: Any) -> str:
-    """The scopes of an op, as ``debug_info`` has them, without calls: ``jit(f)/mlp/add`` is of ``mlp``."""
+    """The scopes of an op from ``debug_info``, without calls: ``mlp`` for ``jit(f)/mlp/add``."""
     match = re.match(r'loc\("([^"]*)"[()]', str(op.location))
     parts = [] if match is None else match[1].split("/")[:-1]
     return "/".join(part for part in parts if not part.startswith(("jit(", "pjit(")))
 
 
 def _combined(op: Any, names: Mapping[str, str]) -> str:
-    """The primitive by what the region of a reduction does; that of several results is ``argmax``."""
+    """The primitive for a reduction's region; ``argmax`` or ``reduce_window`` if none matches."""
     kinds = [inner.operation.name.partition(".")[2] for inner in _inner(op)]
     if len(op.results) > 1 or len(kinds) != 1 or kinds[0] not in names:
         return "argmax" if op.name == "stablehlo.reduce" else "reduce_window"

@@ -1,6 +1,6 @@
-"""Walks a jaxpr and records what each equation costs.
+"""Walks a jaxpr and records the cost of each equation.
 
-A jaxpr is read by its fields only, so that this module loads without JAX.
+Reads only the fields of a jaxpr, so that this module loads without JAX.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from go_opt.model.dtypes import DTYPE_BITS, DTYPES, IS_FLOATING, costs_the_same,
 from go_opt.model.graph import Precision
 from go_opt.model.op_costs import is_elementwise
 
-# Cannot be costed from their equation: a kernel or program of their own, or state.
+# The equation does not determine the cost: it has its own kernel or program, or state.
 _REFUSED: Final = frozenset({
     "addupdate", "array_ref", "custom_call", "ffi_call", "freeze", "get", "infeed", "io_callback",
     "new_ref", "outfeed", "pallas_call", "pure_callback", "ref", "run_state", "shard_map", "swap",
     "xla_pmap",
 })  # fmt: skip
-# Leave nothing behind: prints.
+# Without results, and dropped.
 _SILENT: Final = frozenset({"debug_callback", "debug_print", "dce_sink"})
 
 _TRANSFORM: Final = re.compile(r"\b(?:jvp|transpose|vmap)\(([^()]*)\)")
@@ -57,7 +57,7 @@ _SCALARS: Final[Mapping[str, Callable[..., Any]]] = {
 
 
 class Walker:
-    """Turns equations into recorded ops; constants fold, views and calls leave nothing."""
+    """Turns equations into recorded ops; constants are folded, views and calls add no op."""
 
     def __init__(
         self,
@@ -68,12 +68,12 @@ class Walker:
         constant_names: Mapping[int, str],
     ) -> None:
         self.recorder = recorder
-        self._constant_names = constant_names  # by id, of arrays the function closes over
+        self._constant_names = constant_names  # by id; arrays that the function closes over
         self.max_scan_length = max_scan_length
         self._precision = precision
 
     def run(self, jaxpr: Any, arguments: Sequence[Value], scope: str) -> list[Value]:
-        """Walk a jaxpr, closed or open, and return what its outputs stand for."""
+        """Walk a jaxpr, closed or open, and return the values of its outputs."""
         consts = [self._constant(const) for const in getattr(jaxpr, "consts", ())]
         jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
@@ -130,7 +130,7 @@ class Walker:
     def _fold(
         self, name: str, params: Any, inputs: Sequence[Value], results: Sequence[Result], scope: str
     ) -> list[Value]:
-        """Nothing here depends on an input: a compiler computes it once, as a literal or a weight."""
+        """Fold an equation that depends on no input; a compiler computes it once, as a literal or weight."""
         if name == "transpose":
             return [inputs[0].viewed(results[0], f"{name} {params}")]
         is_scalar = all(shape == () for shape, _ in results)
@@ -166,12 +166,12 @@ def clean_stack(stack: str) -> str:
     while stack != before:
         before, stack = stack, _TRANSFORM.sub(r"\1", stack)
     parts = (part for part in stack.split("/") if part and part not in _TRANSFORM_SCOPES)
-    # An einsum leaves its equation, whose arrow would read like an edge in messages.
+    # Einsum adds its equation to the stack; the arrow would look like an edge in messages.
     return "/".join(part for part in parts if "->" not in part)
 
 
 def dtype_name(dtype: Any, where: str) -> str:
-    """The name of a JAX type; keys of random generators are words, null tangents are bits."""
+    """The name of a JAX type; random keys count as uint32, null tangents as bool."""
     name = str(dtype)
     if name.startswith("key<"):
         return "uint32"
@@ -218,7 +218,7 @@ def _check_importable(name: str, equation: Any, scope: str) -> None:
 
 
 def _computed_dtype(op_class: str, inputs: Sequence[Value], results: Sequence[Result]) -> str:
-    """The type computed in: a product's is its operands', a comparison's what it compares."""
+    """The type computed in: the first operand's for products and non-floating results, else the result's."""
     result = results[0][1]
     is_result_wider = op_class == "matrix" or not IS_FLOATING[dtype_code(result)]
     return inputs[0].dtype if inputs and is_result_wider else result

@@ -1,4 +1,4 @@
-"""If, Loop and Scan: inlined where a constant decides, otherwise one op that costs its body."""
+"""If, Loop and Scan: one op that costs its body; an If with a constant condition is inlined."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _inline(scope: Scope, name: str, node: onnx.NodeProto, branch: onnx.GraphPro
 
 
 def _lower_loop(scope: Scope, name: str, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
-    """State in, state out; what is left of the body's outputs is stacked over the trips."""
+    """State goes in and out; the other outputs of the body are stacked over the trips."""
     trips = _trip_count(name, inputs)
     body_graph = _graph(name, node, "body")
     state = [_required(name, node, inputs, i) for i in range(2, len(inputs))]
@@ -78,7 +78,7 @@ def _lower_loop(scope: Scope, name: str, node: onnx.NodeProto, inputs: Sequence[
 
 
 def _lower_scan(scope: Scope, name: str, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
-    """The last inputs are read slice by slice, the last outputs written slice by slice."""
+    """The last inputs are read slice by slice, and the last outputs are written slice by slice."""
     if scope.context.opset < 9:
         raise ModelError(f"op {name!r} (Scan) is of opset 8, whose batched form is not supported.")
     attributes = plain_attributes(node)
@@ -118,7 +118,7 @@ def _emit_repeated(
     results: Sequence[Value],
     shapes: Sequence[Shape],
 ) -> None:
-    """One op of body cost times trips."""
+    """Emit one op that costs the body times the trips."""
     reads: dict[str, int | None] = {
         tensor: None if touched is None else touched * trips for tensor, touched in body.reads.items()
     }
@@ -134,7 +134,7 @@ def _emit_repeated(
 def _lower_body(
     scope: Scope, name: str, prefix: str, graph: onnx.GraphProto, formals: Mapping[str, tuple[int, Shape]]
 ) -> _Body:
-    """Lower a body of the op ``name`` into a program of its own, of which only the sums are kept."""
+    """Lower a body of the op ``name`` into a separate program, whose ops are summed up, not kept."""
     inner = Scope(scope.context, Program(), prefix=prefix, parent=scope)
     own = {inner.activation(formal, *kind).tensor for formal, kind in formals.items()}
     inner.lower(graph)
@@ -142,7 +142,7 @@ def _lower_body(
     program = inner.program
     scope.program.add_part(program, name)
     reads = program.external_reads()
-    # A body may hand on a tensor that none of its ops reads.
+    # A body may return a tensor that none of its ops reads.
     reads |= {program.resolve(value.tensor): None for value in outputs}
     written = {tensor for op in program.ops for tensor, _, _ in op.writes}
     outside = {tensor: touched for tensor, touched in reads.items() if tensor not in own | written}
@@ -190,7 +190,7 @@ def _check_state(name: str, node: onnx.NodeProto, before: Sequence[Value], after
 
 
 def _is_parameter(value: Value, node: onnx.NodeProto) -> bool:
-    """A known trip count or start condition is not read by any kernel."""
+    """Whether a Loop's input is a known trip count or start condition, which no kernel reads."""
     return node.op_type == "Loop" and value.is_constant and value.shape in ((), (1,)) and value.elements == 1
 
 

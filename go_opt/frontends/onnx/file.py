@@ -1,4 +1,4 @@
-"""Reads a model file: bytes in, a parsed model out; opens nothing outside the model's folder."""
+"""Reads and parses a model file; opens no other file outside the model's folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onnx import helper, numpy_helper
 
 from go_opt.errors import ModelError
 
-# Values are only needed for arithmetic on shapes: larger tensors are never read.
+# Values are needed for arithmetic on shapes only: larger tensors are never read.
 MAX_VALUE_BYTES: Final = 64 * 1024
 MAX_VALUE_ELEMENTS: Final = 100_000
 
@@ -33,7 +33,7 @@ class ModelFile:
     folder: Path | None
 
     def values_of(self, tensor: onnx.TensorProto) -> NDArray | None:
-        """The values of a small constant; None where it is large, stripped or absent."""
+        """The values of a small constant; None if it is large, stripped or absent."""
         if math.prod(tensor.dims) > MAX_VALUE_ELEMENTS:
             return None
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -48,7 +48,7 @@ class ModelFile:
         """Refuse a model without all its weights; the import of a graph does not need them.
 
         Raises:
-          ModelError: a tensor is stripped of its data, or its file is not there or too short.
+          ModelError: a tensor has no data, or its file is missing or too short.
         """
         for tensor in _tensors(self.model):
             problem = _missing(self.folder, tensor)
@@ -66,7 +66,7 @@ class ModelFile:
 
 
 def read_model(source: str | os.PathLike[str] | onnx.ModelProto) -> ModelFile:
-    """Parse a file, or take a model in memory; weights in external files need not be there."""
+    """Parse a file, or take a model in memory; external files with weights may be missing."""
     if isinstance(source, onnx.ModelProto):
         loaded = ModelFile(source.graph.name or "onnx", source, None)
     elif isinstance(source, str | os.PathLike):
@@ -84,7 +84,7 @@ def read_model(source: str | os.PathLike[str] | onnx.ModelProto) -> ModelFile:
 
 def _parse(path: Path) -> onnx.ModelProto:
     try:
-        # A pipe or a device could keep us waiting for ever.
+        # Reading a pipe or a device could block forever.
         is_special = not (stat.S_ISREG(mode := os.stat(path).st_mode) or stat.S_ISDIR(mode))
         data = b"" if is_special else path.read_bytes()
     except FileNotFoundError as error:
@@ -101,7 +101,7 @@ def _parse(path: Path) -> onnx.ModelProto:
 
 
 def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor of the model, also in attributes, subgraphs and functions."""
+    """Every tensor of the model, including attributes, subgraphs and functions."""
     yield from _graph_tensors(model.graph)
     for function in model.functions:
         yield from _node_tensors(function.node)
@@ -131,7 +131,7 @@ def _external_fields(tensor: onnx.TensorProto) -> dict[str, str]:
 
 
 def _check_location(folder: Path | None, tensor: onnx.TensorProto) -> None:
-    """Refuse a location outside the model's folder, also by a symbolic link and also if unused."""
+    """Refuse a location outside the model's folder, even via a symbolic link or if unused."""
     location = _external_fields(tensor).get("location", "")
     windows = PureWindowsPath(location)
     normal = posixpath.normpath(location.replace("\\", "/"))
@@ -152,7 +152,7 @@ def _check_location(folder: Path | None, tensor: onnx.TensorProto) -> None:
 
 
 def _missing(folder: Path | None, tensor: onnx.TensorProto) -> str:
-    """Why the data of a tensor cannot be read; empty where it can."""
+    """Why the data of a tensor cannot be read; empty if it can."""
     if tensor.data_location != onnx.TensorProto.EXTERNAL:
         fields = {field.name for field, _ in tensor.ListFields()}
         has_data = any(name.endswith("_data") for name in fields) or math.prod(tensor.dims) == 0
@@ -167,7 +167,7 @@ def _missing(folder: Path | None, tensor: onnx.TensorProto) -> str:
 
 
 def _read_external(folder: Path, tensor: onnx.TensorProto) -> bytes:
-    """The bytes of an external tensor; none where the file is absent or the tensor too large."""
+    """The bytes of an external tensor; empty if the file is absent or the tensor too large."""
     _check_location(folder, tensor)
     fields = _external_fields(tensor)
     path = os.path.realpath(folder / fields["location"])

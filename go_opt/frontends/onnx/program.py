@@ -16,9 +16,9 @@ class AbsentNode:
     """A node that was lowered to no op."""
 
     name: str
-    became: str  # as NodeWithoutOp
-    tensors: tuple[str, ...] = ()  # what stands for its outputs
-    op: str = ""  # that it is part of
+    became: str  # see NodeWithoutOp
+    tensors: tuple[str, ...] = ()  # the tensors of its outputs
+    op: str = ""  # the op that contains it
 
 
 @dataclass
@@ -26,10 +26,10 @@ class Program:
     """Ops in a topological order, with the views and constants they refer to."""
 
     ops: list[RecordedOp] = field(default_factory=list)
-    views: dict[str, str] = field(default_factory=dict)  # name -> the tensor it is an alias of
+    views: dict[str, str] = field(default_factory=dict)  # alias -> tensor
     constants: dict[str, tuple[int, str]] = field(default_factory=dict)  # name -> (elements, dtype)
     absent: list[AbsentNode] = field(default_factory=list)
-    readers: dict[str, set[str]] = field(default_factory=dict)  # tensor -> ops, with those it is baked into
+    readers: dict[str, set[str]] = field(default_factory=dict)  # tensor -> ops that read or contain it
     values: dict[tuple[str, str], Value] = field(default_factory=dict)  # (prefix of its graph, name)
 
     @property
@@ -38,7 +38,7 @@ class Program:
 
     @property
     def op_class(self) -> str:
-        """The class of the most demanding op; nothing but views is data movement."""
+        """The class of the most demanding op; data movement if there are only views."""
         present = {op.op_class for op in self.ops}
         return next((name for name in OP_CLASSES if name in present), OP_CLASSES[-1])
 
@@ -48,7 +48,7 @@ class Program:
         return name
 
     def external_reads(self) -> dict[str, int | None]:
-        """What the ops read and none of them writes: tensor -> elements touched by all reads."""
+        """Tensors that ops read and none of them writes -> elements touched by all reads."""
         written = {name for op in self.ops for name, _, _ in op.writes}
         reads: dict[str, int | None] = {}
         for op in self.ops:
@@ -60,14 +60,14 @@ class Program:
         return reads
 
     def add_part(self, part: Program, op: str) -> None:
-        """Let the nodes of a body be part of an op; its ops are not kept."""
+        """Record that the nodes of a body are part of an op; the body's ops are not kept."""
         self.constants |= part.constants
         self.values |= part.values
         names = [*(node.name for node in part.absent), *(inner.name for inner in part.ops)]
         self.absent += [AbsentNode(name, "merged", op=op) for name in names]
 
     def nodes_without_op(self, graph: Graph) -> tuple[NodeWithoutOp, ...]:
-        """What became of the nodes that are no op of the graph built of this program."""
+        """The nodes that are not ops of the graph built from this program, and why."""
         producer = {name: op.name for op in self.ops for name, _, _ in op.writes}
         rows = []
         for node in self.absent:
@@ -83,8 +83,8 @@ class Program:
         return (*rows, *(NodeWithoutOp(name, "unused", None) for name in dead))
 
     def emit(self, builder: GraphBuilder, outputs: Sequence[str]) -> None:
-        """Hand everything the outputs depend on to the builder."""
-        shapes: dict[str, set[Shape]] = {}  # in which a tensor is read
+        """Add constants, views and the ops that the outputs depend on to the builder."""
+        shapes: dict[str, set[Shape]] = {}  # in which a tensor occurs
         for value in self.values.values():
             shapes.setdefault(value.tensor, set()).add(value.shape)
         for name, (elements, dtype) in self.constants.items():

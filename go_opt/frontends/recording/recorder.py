@@ -13,7 +13,7 @@ from go_opt.model.builder import GraphBuilder, Size
 from go_opt.model.graph import Graph, Precision, Window
 from go_opt.model.op_costs import OpCost
 
-Read = tuple[str, int | None]  # tensor and elements touched; None: all of it
+Read = tuple[str, int | None]  # tensor and elements touched; None: all
 MAX_OPS: Final = 1_000_000
 Result = tuple[tuple[int, ...], str]  # shape and dtype
 
@@ -67,15 +67,15 @@ def add_ops(builder: GraphBuilder, ops: Iterable[RecordedOp]) -> None:
 
 @dataclass(frozen=True)
 class Value:
-    """What a variable stands for: a tensor, a view or a part of one, or a literal."""
+    """The value of a variable: a tensor, a view or part of one, or a literal."""
 
     shape: tuple[int, ...]
     dtype: str
     kind: Literal["activation", "weight", "input", "literal"]
     tensor: str | None  # None for a literal, which no kernel reads from memory
-    touched: int | None = None  # elements of the tensor this stands for; None: all of it
-    scalar: Any = None  # the number, where a literal's is known
-    view: str = ""  # how a view of a weight differs from it
+    touched: int | None = None  # elements of the tensor in this value; None: all
+    scalar: Any = None  # the number of a literal, if known
+    view: str = ""  # how a view of a weight differs from the weight
 
     @property
     def elements(self) -> int:
@@ -93,17 +93,17 @@ class Value:
 
 @dataclass
 class Recorder:
-    """Ops and source tensors in the order they were met, under unique names."""
+    """Ops and source tensors in program order, under unique names."""
 
     ops: list[RecordedOp] = field(default_factory=list)
     _sources: dict[str, tuple[int, str, str]] = field(default_factory=dict)  # (elements, dtype, kind)
     _folded: dict[Any, list[Value]] = field(default_factory=dict)
-    _shapes: dict[str, set[tuple[int, ...]]] = field(default_factory=dict)  # in which a tensor is met
+    _shapes: dict[str, set[tuple[int, ...]]] = field(default_factory=dict)  # in which a tensor occurs
     _names: set[str] = field(default_factory=set)
     _next_suffix: dict[str, int] = field(default_factory=dict)
 
     def unique(self, base: str) -> str:
-        """``base`` where it is free, else the first free of ``base_1``, ``base_2``, …"""
+        """``base`` if free, else the first free name of ``base_1``, ``base_2``, …"""
         suffix, name = self._next_suffix.get(base, 0), base
         if suffix:
             name = f"{base}_{suffix}"
@@ -124,7 +124,7 @@ class Recorder:
         return Value(shape, dtype, kind, name)
 
     def folded(self, base: str, key: Any, results: Sequence[Result]) -> list[Value]:
-        """Weights for what a compiler computes ahead of time, the same ones for the same key."""
+        """Weights for results that a compiler computes ahead of time; the same ones for the same key."""
         known = self._folded.get(key)
         if known is None:
             known = [self.source(base, shape, dtype, "weight") for shape, dtype in results]
@@ -158,7 +158,7 @@ class Recorder:
         return values
 
     def reads(self, inputs: Sequence[Value], touched: Sequence[int | None]) -> list[Read]:
-        """What a kernel reads; literals are part of it, and so are constants that only say how."""
+        """The reads of a kernel, without literals and constants of which it touches no element."""
         reads: list[Read] = []
         for value, asked in zip(inputs, touched, strict=True):
             if value.tensor is None or (asked == 0 and value.is_constant):
@@ -169,7 +169,7 @@ class Recorder:
         return reads
 
     def _size(self, tensor: str, elements: Size) -> Size:
-        """The shape of a tensor that is met in one shape only, else its number of elements."""
+        """The shape of a tensor if it occurs in only one, else its number of elements."""
         shape, *others = self._shapes[tensor]
         return elements if others or not shape else shape
 

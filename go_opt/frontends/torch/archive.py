@@ -11,7 +11,7 @@ from typing import IO, Any
 from go_opt.errors import ModelError
 
 _SCHEMA_MAJOR = 8
-# The second is where torch before 2.8 has it.
+# The second path is that of torch before 2.8.
 _PROGRAM = re.compile(r"(^|/)models/[^/]+\.json$|^serialized_exported_program\.json$")
 
 
@@ -19,7 +19,7 @@ def read_program(source: str | os.PathLike[str] | IO[bytes]) -> dict[str, Any]:
     """The program of an archive, as ``torch/_export/serde/schema.py`` describes it; weights are not read.
 
     Raises:
-      ModelError: it cannot be read, or is no archive of one program.
+      ModelError: the file cannot be read, or is not an archive of one program.
     """
     shown = repr(str(source)) if isinstance(source, str | os.PathLike) else "in memory"
     try:

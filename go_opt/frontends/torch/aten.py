@@ -1,4 +1,4 @@
-"""Operators of ATen as ops of the cost table: one table of ONNX names, and what the names cannot say."""
+"""Operators of ATen as ops of the cost table: a table of ONNX names, and rules where names do not suffice."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ VIEWS: Final = frozenset({
     "lift_fresh_copy", "ravel", "reshape", "reshape_as", "resolve_conj", "resolve_neg", "squeeze",
     "unflatten", "unsafe_view", "unsqueeze", "view", "view_as",
 })  # fmt: skip
-# Views whose result owns its elements: writing to it leaves the operand as it is.
+# Views whose result owns its elements: writes to it do not change the operand.
 COPIES: Final = frozenset({"clone", "contiguous", "lift_fresh_copy", "to", "to_copy"})
 # Views unless they change the type.
 CASTS: Final = frozenset({"to", "to_copy", "type_as", "convert_element_type"})
 DROPOUTS: Final = frozenset({"alpha_dropout", "dropout", "feature_dropout", "native_dropout"})
 TRANSPOSES: Final = frozenset({"movedim", "numpy_T", "permute", "swapaxes", "swapdims", "t", "transpose"})
-# Share the operand's memory, so that what is written to them is written to it.
+# Share part of the operand's memory, or reorder it: writes to the result change the operand.
 WINDOWS: Final = TRANSPOSES | frozenset({
     "as_strided", "chunk", "diagonal", "narrow", "select", "slice", "split", "split_with_sizes",
     "tensor_split", "unbind", "unfold",
 })  # fmt: skip
-# The same number everywhere: part of the kernel that reads it.
+# Constants with equal elements, which become part of the kernel that reads them.
 LITERALS: Final = frozenset({
     "empty", "empty_like", "empty_permuted", "empty_strided", "full", "full_like", "new_empty", "new_full",
     "new_ones", "new_zeros", "ones", "ones_like", "scalar_tensor", "zero", "zeros", "zeros_like",
 })  # fmt: skip
-# Their values come from elsewhere than their operands.
+# Random values, which are never folded.
 RANDOM: Final = frozenset({
     "bernoulli", "exponential", "multinomial", "normal", "rand", "rand_like", "randint", "randint_like",
     "randn", "randn_like", "randperm", "uniform",
 })  # fmt: skip
-# Kernels that stand for whole layers, with no rule for what they cost.
+# Kernels of whole layers, without a cost rule.
 REFUSED: Final = frozenset({
     "native_multi_head_attention", "transformer_encoder_layer_fwd", "triton_multi_head_attention",
 })  # fmt: skip
@@ -86,7 +86,7 @@ _ONNX_TYPE: Final[Mapping[str, str]] = {
 }  # fmt: skip
 # Move data, but have no ONNX name.
 _MOVES: Final = frozenset({"flip", "im2col", "roll", "unfold", "channel_shuffle"})
-# Named as in ONNX but for capitals.
+# Names that differ from ONNX's in case and underscores only.
 _SAME: Final = {
     name.lower(): name
     for name in (
@@ -122,9 +122,9 @@ _SAME: Final = {
         *("Sqrt", "Sub", "Tan", "Tanh", "Tile", "Trilu", "Where"),
     )
 }
-# FLOPs per element read: mean, centre, square, mean; the root is one of each result.
+# FLOPs per element read: mean, centre, square, mean. The root of each result is not counted.
 _PER_INPUT_ELEMENT: Final = {"std": 4.0, "std_mean": 4.0, "var": 4.0, "var_mean": 4.0}
-# Where operands stand in another order than in ONNX, or may be absent.
+# Operands in ONNX's order, where ATen has another or some may be absent.
 _LAYER: Final = ("input", "weight", "bias")
 _OPERANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "addbmm": ("batch1", "batch2", "self"),
@@ -148,7 +148,7 @@ class Operand:
 def operator(target: str) -> tuple[str, bool]:
     """The name of an operator without underscores, and whether it writes to its first operand.
 
-    Operators of a user's own library keep the library: ``mylib.attention``.
+    Operators of other libraries keep the library's name: ``mylib.attention``.
     """
     parts = target.removeprefix("torch.ops.").split(".")
     library, name = parts[0], parts[1] if len(parts) > 1 else parts[0]
@@ -225,7 +225,7 @@ def _attributes(
     shapes: Sequence[Shape | None],
     outputs: Sequence[Shape],
 ) -> dict[str, Any]:
-    """The attributes that ONNX's formulas ask for."""
+    """The attributes that the cost formulas of ONNX ops need."""
     if op_type in ("AveragePool", "MaxPool"):
         return {"kernel_shape": _window(attributes, shapes[0] or (), outputs[0])}
     if op_type == "Einsum":
@@ -238,7 +238,7 @@ def _attributes(
 def window_of(
     op_type: str, attributes: Mapping[str, Any], operands: Sequence[Operand], output: Shape
 ) -> Window | None:
-    """The rows that a row of a convolution or pooling of images needs; None for other ops."""
+    """The input rows for one output row of an image convolution or pooling; None for other ops."""
     along = len(output) - 4
     weights = [operand.shape for operand in operands if operand.argument == "weight"]
     kernel = weights[0][2:] if op_type == "Conv" and weights else attributes.get("kernel_size")
@@ -258,13 +258,13 @@ def window_of(
 
 def _window(attributes: Mapping[str, Any], source: Shape, output: Shape) -> list[int]:
     given: list[int] | None = attributes.get("kernel_size")
-    if given is None:  # adaptive: as many elements of the source as there are for one of the output
+    if given is None:  # adaptive: source elements per output element, rounded up
         return [-(-a // max(1, b)) for a, b in zip(source[2:], output[2:], strict=False)]
     return given * (len(output) - 2) if len(given) == 1 else given
 
 
 def _recurrent(op_type: str, operands: Sequence[Operand]) -> OpCost:
-    """Each layer and direction has its pair of matrices, as an op of ONNX has."""
+    """The cost of all layers and directions; each has two matrices, like one ONNX op."""
     matrices = [
         operand.shape for operand in operands if operand.argument == "params" and len(operand.shape) == 2
     ]

@@ -33,7 +33,7 @@ class Node:
 
 
 def parsed(node: Mapping[str, Any]) -> Node:
-    """The node of a JSON object."""
+    """The node that a JSON object describes."""
     tensors = [(entry["name"], name) for entry in node["inputs"] for name in tensor_names([entry["arg"]])]
     attributes = {
         entry["name"]: entry["arg"][kind]
@@ -70,7 +70,7 @@ def dtype_of(meta: Mapping[str, Any], tensor: str) -> str:
     """The type of a tensor.
 
     Raises:
-      ModelError: a type that go-opt does not have.
+      ModelError: go-opt does not have the type.
     """
     if meta["dtype"] not in _DTYPES:
         raise ModelError(
@@ -80,7 +80,7 @@ def dtype_of(meta: Mapping[str, Any], tensor: str) -> str:
 
 
 def root_class(program: Mapping[str, Any]) -> str:
-    """The class of the model; empty where no node tells it."""
+    """The class of the model; empty if no node names it."""
     stacks = (
         node["metadata"].get("nn_module_stack", "") for node in program["graph_module"]["graph"]["nodes"]
     )
@@ -89,6 +89,6 @@ def root_class(program: Mapping[str, Any]) -> str:
 
 
 def _module(stack: str) -> str:
-    # Rows of key, path and class, the innermost last.
+    # Rows of key, path and class; the innermost module is last.
     row = stack.rpartition(";")[2].split(",")
     return _CALL.sub("", row[1]) if len(row) > 2 else ""

@@ -29,7 +29,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., float]]] = {
 
 
 class Sizes:
-    """Numbers for the sizes of a program: the user's for bound dimensions, else those of its example."""
+    """Numbers for the sizes of a program: the user's for bound dimensions, else those of the example."""
 
     def __init__(self, program: Mapping[str, Any], dims: Mapping[str, int]) -> None:
         """Bind ``dims``, by ``input[axis]`` or by the name of a symbol.
@@ -64,7 +64,7 @@ class Sizes:
         """The number for a size of the program.
 
         Raises:
-          ModelError: it depends on values, or on a function that has no rule here.
+          ModelError: the size depends on tensor values, or on an unknown function.
         """
         if "as_int" in size:
             return int(size["as_int"])
@@ -99,7 +99,7 @@ def _all_sizes(graph: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _symbol(size: Mapping[str, Any]) -> str:
-    """The symbol that a size is; empty where it is a number or an expression."""
+    """The symbol of a size; empty for a number or an expression."""
     text = size["as_expr"]["expr_str"] if "as_expr" in size else ""
     return text.split("'")[1] if text.startswith("Symbol('") and text.count("(") == 1 else ""
 

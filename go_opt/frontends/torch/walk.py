@@ -1,4 +1,4 @@
-"""Walks an exported program and records what each node costs."""
+"""Walks an exported program and records the cost of each node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from go_opt.model.dtypes import IS_FLOATING, costs_the_same, dtype_code
 from go_opt.model.graph import Precision
 from go_opt.model.op_costs import OpCost, is_elementwise
 
-# Run their program as it is, with gradients off or in another type.
+# Only run an inner program, without gradients or in another type.
 _WRAPPERS: Final = (
     "hints_wrapper", "invoke_subgraph", "wrap_activation_checkpoint", "wrap_with_autocast",
     "wrap_with_set_grad_enabled",
@@ -24,13 +24,13 @@ _WRAPPERS: Final = (
 
 @dataclass
 class _Names:
-    """The values of the names of one program."""
+    """The tensors of one program by name."""
 
     tensors: Mapping[str, Mapping[str, Any]]  # name -> type and sizes
     used: frozenset[str]
     values: dict[str, Value] = field(default_factory=dict)
-    root: dict[str, str] = field(default_factory=dict)  # tensor whose memory it shares -> itself where none
-    windows: set[str] = field(default_factory=set)  # share a part of it, or in another order
+    root: dict[str, str] = field(default_factory=dict)  # name -> tensor whose memory it shares, or itself
+    windows: set[str] = field(default_factory=set)  # names that share part of their root, or reorder it
 
     def bind(self, name: str, value: Value) -> None:
         self.values[name] = value
@@ -38,7 +38,7 @@ class _Names:
 
 
 class Walker:
-    """Turns nodes into recorded ops; constants fold, views and wrappers leave nothing."""
+    """Turns nodes into recorded ops; constants are folded, views and wrappers add no op."""
 
     def __init__(self, recorder: Recorder, sizes: Sizes, precision: Precision) -> None:
         self._recorder = recorder
@@ -46,7 +46,7 @@ class Walker:
         self._precision = precision
 
     def run(self, graph: Mapping[str, Any], arguments: Mapping[str, Value]) -> list[Value]:
-        """Walk a program whose tensors are given by name, and return what its outputs stand for."""
+        """Walk a program whose tensors are given by name, and return the values of its outputs."""
         read = [
             argument for node in graph["nodes"] for argument in (entry["arg"] for entry in node["inputs"])
         ]
@@ -150,7 +150,7 @@ class Walker:
         return self._recorder.op(joined(node.module, name), op_type, cost, dtype, reads, results, window)
 
     def _write(self, target: str, value: Value, names: _Names, op_name: str) -> None:
-        """After an op in place, all names of the tensor stand for what it wrote."""
+        """Rebind all names of a tensor after an in-place op."""
         root = names.root[target]
         if target in names.windows:
             names.values[target] = value
