@@ -43,6 +43,7 @@ class Setting(NamedTuple):
     link_latency_s: FloatArray  # [L]
     dma_engines: LongArray  # [D]
     dma_setup_s: FloatArray  # [D]
+    dependency_s: FloatArray  # [D]
 
 
 class Assembly(NamedTuple):
@@ -96,8 +97,6 @@ def assemble(
     for flow in flows:
         shared[0].parts += flow.kind == HOST_OUT and flow.replica == 0
     chips, stages, refs, chip_kernel = _stages(setting, plumbing, kernel_chip, kernel_s, replicas)
-    for i in range(len(chips)):
-        chips[i].dependency_s = tables.dependency_s[tables.chip_kind[i]]
     num_links = len(setting.link_s_per_byte) + 2
     num_nodes, num_events = _most_waiting(flows, deliveries, window, setting.buffers)
     package = Package(
@@ -159,6 +158,7 @@ def _stages(
     for number in range(num_chips):
         chip = chips[number]
         chip.engines, chip.setup_s = setting.dma_engines[number], setting.dma_setup_s[number]
+        chip.dependency_s = setting.dependency_s[number]
         chip.stage_begin = num_stages
         if number >= first + replicas[first]:
             first = int64(number)

@@ -120,6 +120,7 @@ def setting_of(graph: Graph, target: Target, without: tuple[str, ...]) -> tuple[
         link_latency_s=tables.link_latency_s * (0.0 if "latency" in without else 1.0),
         dma_engines=of_chips("dma_engines", np.int64, unlimited=True),
         dma_setup_s=of_chips("dma_setup_s", np.float64),
+        dependency_s=tables.dependency_s[kind],
     )
     return tables, setting
 
