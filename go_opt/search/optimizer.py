@@ -77,7 +77,7 @@ def _search_whole_ops(
     should_stop: Callable[[], bool],
 ) -> OptimizeResult:
     refuse_unreachable(graph, target, request)
-    if not (policy_alone or _policy_takes_part(graph, target, request, policy)):
+    if not (policy_alone or _asks_policy(graph, target, request, policy)):
         policy = None
     if request.objective == "throughput" and target.goes_forward:
         start_compiling()
@@ -127,7 +127,7 @@ def _search_whole_ops(
     return search.answer(checks=checks and not is_stopped)
 
 
-def _policy_takes_part(graph: Graph, target: Target, request: Request, policy: Path | None) -> bool:
+def _asks_policy(graph: Graph, target: Target, request: Request, policy: Path | None) -> bool:
     """Like ``policy_takes_part``; under a time limit alone, the shipped policy needs compiled kernels too."""
     if not policy_takes_part(graph, target, request):
         return False
