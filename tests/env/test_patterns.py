@@ -1,0 +1,160 @@
+"""Patterns that are one kernel: what matches, which kernels are legal, what they cost, that bounds hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from go_opt.env import (
+    cost_tables,
+    evaluate_plan,
+    is_one_loop,
+    load_zoo,
+    loop_roles,
+    parse_target,
+    target_text,
+)
+from go_opt.env.target.toml import target_to_toml
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
+from go_opt.model.kernel_patterns import pattern_kernels
+from go_opt.solver import latency_bound, throughput_bound, verify
+from tests.solver.brute_force import (
+    all_fusions,
+    all_orders,
+    all_placements,
+    evaluate_placements,
+    on_one_chip_each,
+)
+from tests.strategies import make_plan, small_mcm
+
+PATTERNS = ("attention",)
+ROWS = {"scale": "Mul", "mask": "Add", "softmax": "Softmax"}
+DECOMPOSED = {"most": "ReduceMax", "exp": "Exp", "sum": "ReduceSum", "div": "Div"}
+
+
+def attention(
+    between: dict[str, str] | None = None, *, read_again: str = "", key: str = "k", output: str = "mix"
+) -> Graph:
+    """``q`` and ``k`` of 4 by 8, ``v``; each op in between reads all those before it in its row."""
+    b = GraphBuilder("attention")
+    b.add_tensor("x", 32, "bfloat16", "input")
+    b.add_tensor("w", 32, "bfloat16", "weight")
+
+    def add(name: str, op_type: str, op_class: str, reads: list[str], elements: int, flops: int) -> None:
+        b.add_op(
+            name, op_type, op_class, flops=flops, dtype="bfloat16",
+            reads=[(read, None) for read in reads], writes=[(name, elements, "bfloat16")],
+        )  # fmt: skip
+
+    for name in "qkv":
+        add(name, "Relu", "vector", ["x"], 32, 32)
+    add("scores", "MatMul", "matrix", ["q", key], 16, 256)
+    last = ["scores"]
+    for name, op_type in (ROWS if between is None else between).items():
+        add(name, op_type, "vector", last[-2:], 16, 16)
+        last.append(name)
+    add("mix", "MatMul", "matrix", [last[-1], "v"], 32, 256)
+    if read_again:
+        add("again", "Neg", "vector", [read_again], 16, 16)
+    b.mark_output(output)
+    b.mark_output("mix")
+    return b.build()
+
+
+def matches(graph: Graph) -> list[list[str]]:
+    return [[graph.op_names[op] for op in ops] for ops in pattern_kernels(graph, PATTERNS)]
+
+
+@pytest.mark.parametrize("between", [ROWS, DECOMPOSED, {"softmax": "Softmax"}])
+def test_attention_is_found(between: dict[str, str]) -> None:
+    assert matches(attention(between)) == [["scores", *between, "mix"]]
+    assert list(pattern_kernels(attention(between), ())) == []
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        attention({"relu": "Relu"}),  # no softmax
+        attention({"exp": "Exp"}),
+        attention({"softmax": "Softmax", "sort": "CumSum"}),  # no loop
+        attention(read_again="softmax"),  # needed outside
+        attention(output="scale"),
+        attention(key="w"),  # a product with a weight
+    ],
+)
+def test_no_attention(graph: Graph) -> None:
+    assert matches(graph) == []
+
+
+def test_each_softmax_of_a_transformer_is_part_of_a_match() -> None:
+    for name, number in (("bert_base", 12), ("transformer_xl_2", 16)):
+        graph = load_zoo(name)
+        ops = [op for match in pattern_kernels(graph, PATTERNS) for op in match]
+        softmax = [op for op in range(graph.num_ops) if graph.op_types[op] in ("Softmax", "Exp")]
+        assert len(softmax) == number
+        assert set(softmax) <= set(ops)
+        assert len(set(ops)) == len(ops)
+
+
+def test_a_match_or_a_part_of_it_is_a_kernel_with_no_other_op() -> None:
+    graph = attention()
+    roles, loops = loop_roles(graph, PATTERNS), loop_roles(graph)
+
+    def ops(*names: str) -> np.ndarray:
+        return np.array([graph.op_index[name] for name in names], np.int32)
+
+    whole = ops("scores", "scale", "mask", "softmax", "mix")
+    assert is_one_loop(roles, whole)
+    assert not is_one_loop(loops, whole)
+    assert is_one_loop(roles, whole[:4])
+    assert is_one_loop(roles, whole[3:])
+    assert not is_one_loop(roles, ops("q", "k", "scores"))
+    assert is_one_loop(roles, ops("q", "k")) == is_one_loop(loops, ops("q", "k"))
+
+
+def test_measured_ops_are_in_no_match() -> None:
+    graph = attention()
+    measured = replace(graph, measured_s={"chip": np.where(np.arange(graph.num_ops) == 4, 1e-6, np.nan)})
+    assert (loop_roles(measured, PATTERNS).loop_elements == loop_roles(measured).loop_elements).all()
+
+
+def test_the_kernel_moves_what_crosses_it_and_the_verifier_knows_it() -> None:
+    graph = attention()
+    plain = small_mcm(2, topology="all_to_all")
+    target = replace(plain, kernel_patterns=PATTERNS)
+    group = [0, 1, 2, *[3] * (graph.num_ops - 3)]
+    plan = make_plan(graph, target, [0] * graph.num_ops, fusion_group=group)
+    assert verify(graph, target, plan) == []
+    assert [broken.constraint for broken in verify(graph, plain, plan)] == ["fusion"]
+    # 0.512 us of products and 0.48 us of the rest; q, k, v and the result are 0.256 us; 1 us a kernel.
+    of_inputs = make_plan(graph, target, [1] * 3 + [0] * (graph.num_ops - 3), fusion_group=group)
+    assert evaluate_plan(graph, target, of_inputs).compute_s[0] == pytest.approx(1.992e-6)
+
+
+@pytest.mark.parametrize("between", [{"softmax": "Softmax"}, ROWS])
+def test_no_plan_beats_the_bounds(between: dict[str, str]) -> None:
+    graph = attention(between)
+    target = replace(small_mcm(2, topology="all_to_all"), kernel_patterns=PATTERNS)
+    tables, roles = cost_tables(graph, target), loop_roles(graph, PATTERNS)
+    placements = all_placements(graph, tables)[::3]
+    least_s, makespan_s = np.inf, np.inf
+    for order in list(all_orders(graph))[::5]:
+        for group in all_fusions(graph, order, roles):
+            some = on_one_chip_each(placements, group)
+            terms = evaluate_placements(tables, some, order, group)
+            least_s = min(least_s, float(terms.interval_s.min()))
+            makespan_s = min(makespan_s, float(terms.latency_s.min()))
+    interval = throughput_bound(graph, tables, roles, fusion_is_open=True, replication_is_open=False)
+    latency = latency_bound(graph, tables, roles, fusion_is_open=True)
+    assert 0 < interval.seconds <= least_s * (1 + 1e-9)
+    assert 0 < latency.seconds <= makespan_s * (1 + 1e-9)
+
+
+def test_a_target_says_which_patterns_its_runtime_has() -> None:
+    target = parse_target(target_text("gpu-4"), "gpu-4")
+    assert target.kernel_patterns == PATTERNS
+    assert parse_target(target_to_toml(target), "again").kernel_patterns == PATTERNS
+    assert parse_target(target_text("mcm-2x2"), "a").kernel_patterns == ()
