@@ -69,7 +69,7 @@ def loop_roles(graph: Graph, patterns: tuple[str, ...] = ()) -> LoopRoles:
     for match, ops in enumerate(pattern_kernels(graph, patterns)):
         if len(ops) <= MAX_GROUP_OPS and not somewhere[ops].any():
             role[ops], loop_elements[ops] = ELEMENTWISE, _PATTERN + match
-            role[ops[-1]] = MATRIX_LOOP  # so that a kernel surely has an overhead for each match
+            role[ops[-1]] = MATRIX_LOOP  # so that bounds count an overhead for each match
     return LoopRoles(role, loop_elements, read_ptr, read_producer)
 
 

@@ -241,7 +241,7 @@ def _build(data: dict[str, Any], source: str) -> Target:
         source=source,
         simulator=_simulator(top, kinds),
         analytical_effects=read_effects(top),
-        kernel_patterns=top.choices("kernel_patterns", PATTERNS, []),
+        kernel_patterns=top.choices("kernel_patterns", tuple(PATTERNS), []),
     )
     top.finish()
     if constraints.triangle != "off" and not constraints.acyclic:

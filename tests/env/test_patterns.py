@@ -30,7 +30,7 @@ from tests.solver.brute_force import (
 )
 from tests.strategies import make_plan, small_mcm
 
-PATTERNS = ("attention",)
+PATTERNS = ("attention", "normalization")
 ROWS = {"scale": "Mul", "mask": "Add", "softmax": "Softmax"}
 DECOMPOSED = {"most": "ReduceMax", "exp": "Exp", "sum": "ReduceSum", "div": "Div"}
 
@@ -89,14 +89,52 @@ def test_no_attention(graph: Graph) -> None:
     assert matches(graph) == []
 
 
-def test_each_softmax_of_a_transformer_is_part_of_a_match() -> None:
-    for name, number in (("bert_base", 12), ("transformer_xl_2", 16)):
-        graph = load_zoo(name)
-        ops = [op for match in pattern_kernels(graph, PATTERNS) for op in match]
-        softmax = [op for op in range(graph.num_ops) if graph.op_types[op] in ("Softmax", "Exp")]
-        assert len(softmax) == number
-        assert set(softmax) <= set(ops)
-        assert len(set(ops)) == len(ops)
+LAYER_NORM = {
+    "mean": ("ReduceMean", "x"), "centre": ("Sub", "x mean"), "square": ("Pow", "centre"),
+    "variance": ("ReduceMean", "square"), "more": ("Add", "variance"), "root": ("Sqrt", "more"),
+    "ratio": ("Div", "centre root"), "scale": ("Mul", "ratio w"), "shift": ("Add", "scale w"),
+}  # fmt: skip
+RMS_NORM = {
+    "square": ("Mul", "x"), "mean": ("ReduceSum", "square"), "root": ("Rsqrt", "mean"),
+    "ratio": ("Mul", "x root"), "scale": ("Mul", "ratio w"),
+}  # fmt: skip
+
+
+def normalization(rows: dict[str, tuple[str, str]], last: str = "Relu", also: str = "") -> Graph:
+    """``rows`` on the product ``x``, a sum of the result and ``x``, and a last op that reads ``also``."""
+    b = GraphBuilder("normalization")
+    b.add_tensor("in", 32, "bfloat16", "input")
+    b.add_tensor("w", 32, "bfloat16", "weight")
+    end = next(reversed(rows))
+    for name, (op_type, reads) in (
+        {"x": ("MatMul", "in w")} | rows | {"add": ("Add", f"x {end}"), "last": (last, f"add {also}")}
+    ).items():
+        b.add_op(
+            name, op_type, "matrix" if op_type == "MatMul" else "vector", flops=32, dtype="bfloat16",
+            reads=[(read, None) for read in reads.split()], writes=[(name, 32, "bfloat16")],
+        )  # fmt: skip
+    b.mark_output("last")
+    return b.build()
+
+
+@pytest.mark.parametrize("rows", [LAYER_NORM, RMS_NORM])
+def test_a_normalization_in_parts_is_found(rows: dict[str, tuple[str, str]]) -> None:
+    # The sum with what was normalised is element-wise as well, and follows from nothing else.
+    assert matches(normalization(rows)) == [[*rows, "add", "last"]]
+    assert matches(normalization(rows, last="MatMul")) == [[*rows, "add"]]
+    assert matches(normalization(rows, last="MatMul", also="root")) == []
+    assert matches(normalization(rows | {"root": ("Exp", rows["root"][1])})) == []
+
+
+@pytest.mark.parametrize(("name", "number"), [("bert_base", 12), ("transformer_xl_2", 48), ("t5_small", 50)])
+def test_each_softmax_and_norm_of_a_transformer_is_part_of_a_match(name: str, number: int) -> None:
+    graph = load_zoo(name)
+    kernels = list(pattern_kernels(graph, PATTERNS))
+    ops = [op for kernel in kernels for op in kernel]
+    found = [op for op in range(graph.num_ops) if graph.op_types[op] in ("Softmax", "Exp", "Rsqrt", "Sqrt")]
+    assert len(kernels) == number
+    assert set(found) <= set(ops)
+    assert len(set(ops)) == len(ops)
 
 
 def test_a_match_or_a_part_of_it_is_a_kernel_with_no_other_op() -> None:

@@ -41,8 +41,9 @@ def ranked(start: Start) -> Iterator[Event]:
     """List schedules by upward ranks, in which transfers weigh more or less; of ops apart as well."""
     search, tables = start.search, start.search.tables
     given = [start.joined, (start.order, start.kernels), (start.order, start.order)]
-    if search.target.kernel_patterns:  # a kernel of a whole pattern also waits for what only its end reads
-        loops = loop_roles(search.graph)
+    loops = loop_roles(search.graph)
+    # The kernel of a whole pattern also waits for what only its end reads.
+    if not np.array_equal(loops.loop_elements, search.roles.loop_elements):
         given.append(joined_kernels(search, loops, greedy_fusion(loops, start.order)))
     for (order, kernels), weight in itertools.product(given, TRANSFER_WEIGHTS):
         rank = upward_ranks(tables, order, number_kernels(order, kernels), weight)
