@@ -55,10 +55,9 @@ class _Finder:
 
 def pattern_kernels(graph: Graph, patterns: tuple[str, ...]) -> Iterator[list[int]]:
     """The ops of each match, ascending; no op is in two."""
-    finder = _Finder(graph)
     taken: set[int] = set()
     for pattern in patterns:
-        for ops in PATTERNS[pattern](finder):
+        for ops in PATTERNS[pattern](_Finder(graph)):
             if taken.isdisjoint(ops):
                 taken.update(ops)
                 yield ops
