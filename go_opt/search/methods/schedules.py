@@ -47,7 +47,9 @@ def ranked(start: Start) -> Iterator[Event]:
         given.append(joined_kernels(search, loops, greedy_fusion(loops, start.order)))
     for (order, kernels), weight in itertools.product(given, TRANSFER_WEIGHTS):
         rank = upward_ranks(tables, order, number_kernels(order, kernels), weight)
-        yield Proposal("earliest finish: upward rank", *list_scheduling(tables, order, kernels, rank))
+        for queues in (True, False) if weight == 1.0 else (True,):
+            schedule = list_scheduling(tables, order, kernels, rank, queues=queues)
+            yield Proposal("earliest finish: upward rank", *schedule)
 
 
 def annealed(search: SearchView) -> Iterator[Event]:
