@@ -81,7 +81,7 @@ def chip_features(tables: CostTables, target: Target) -> FloatArray:
 
 def package_features(graph: Graph, tables: CostTables, target: Target) -> FloatArray:
     """The first of ``GLOBAL_COLUMNS``; the means and spreads come from the ops' features."""
-    links = target.topology
+    links, dependency_s = target.topology, tables.dependency_s[tables.chip_kind].mean()
     rate = _mean_log10(links.rate_bytes_per_s)
     op_s = smallest_op_s(tables)
     ideal_s = fsum(op_s) / target.num_chips + _LEAST_S
@@ -95,7 +95,7 @@ def package_features(graph: Graph, tables: CostTables, target: Target) -> FloatA
             target.constraints.triangle != "off",
             tables.is_ring,
             rate - 10,
-            _mean_log10(links.latency_s + 1e-9) + 7,
+            _mean_log10(links.latency_s + dependency_s + 1e-9) + 7,  # a transfer takes both
             np.log10(target.host_in_bytes_per_s) - 10,
             np.log10(target.host_out_bytes_per_s) - 10,
             np.log10(graph.num_ops) - 3,

@@ -11,6 +11,10 @@ A fusion group is one loop nest (design section 5). The complete rule:
 * ops of measured cost fuse only with each other: the cost of a mixed kernel is unknown;
 * at most ``MAX_GROUP_OPS`` ops: the live values of a loop body must fit the registers;
 * the ops are adjacent in the order, so contracting all groups leaves the graph acyclic.
+
+The ops of a pattern that the target's runtime has as one kernel
+(:mod:`go_opt.model.kernel_patterns`) share a loop of their own, whatever they are: all of
+them, or some, may be one kernel, with no other op.
 """
 
 from __future__ import annotations
@@ -23,9 +27,11 @@ import numpy as np
 from go_opt.common.arrays import BoolArray, CodeArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, int64
 from go_opt.model.graph import ACTIVATION, DATA_MOVEMENT, MATRIX, NO_PRODUCER, Graph
+from go_opt.model.kernel_patterns import pattern_kernels
 from go_opt.model.op_costs import is_elementwise, is_reduction
 
 MAX_GROUP_OPS: Final = 32
+_PATTERN: Final = 1 << 61  # the trip count of a pattern's first match; those of loops are less
 _MEASURED: Final = 1 << 62  # added to the trip counts of ops of measured cost
 ALONE, MATRIX_LOOP, ELEMENTWISE, REDUCTION = range(4)
 
@@ -40,8 +46,8 @@ class LoopRoles(NamedTuple):
 
 
 @lru_cache(maxsize=16)
-def loop_roles(graph: Graph) -> LoopRoles:
-    """The role and trip count of each op of ``graph``."""
+def loop_roles(graph: Graph, patterns: tuple[str, ...] = ()) -> LoopRoles:
+    """The role and trip count of each op of ``graph`` on a target with these ``kernel_patterns``."""
     written = _largest_written(graph)
     read = _largest_read(graph)
     role = np.full(graph.num_ops, ALONE, dtype=np.int8)
@@ -60,6 +66,10 @@ def loop_roles(graph: Graph) -> LoopRoles:
             role[op] = ELEMENTWISE
     read_ptr, read_producer = graph.predecessors
     loop_elements = np.where(role == REDUCTION, read, written) + _MEASURED * everywhere
+    for match, ops in enumerate(pattern_kernels(graph, patterns)):
+        if len(ops) <= MAX_GROUP_OPS and not somewhere[ops].any():
+            role[ops], loop_elements[ops] = ELEMENTWISE, _PATTERN + match
+            role[ops[-1]] = MATRIX_LOOP  # so that bounds count an overhead for each match
     return LoopRoles(role, loop_elements, read_ptr, read_producer)
 
 
@@ -72,9 +82,9 @@ def greedy_fusion(roles: LoopRoles, order: IntArray) -> IntArray:
     return _greedy_fusion(roles, order)
 
 
-def fused_within_chips(graph: Graph, order: IntArray, placement: IntArray) -> IntArray:
+def fused_within_chips(roles: LoopRoles, order: IntArray, placement: IntArray) -> IntArray:
     """[N] greedy kernels along ``order`` [N], cut where the chip changes: each is on one chip."""
-    along, chip = greedy_fusion(loop_roles(graph), order)[order], placement[order]
+    along, chip = greedy_fusion(roles, order)[order], placement[order]
     starts = np.concatenate([[True], (along[1:] != along[:-1]) | (chip[1:] != chip[:-1])])
     group = np.empty_like(along)
     group[order] = np.cumsum(starts) - 1

@@ -28,6 +28,7 @@ from go_opt.env.target.toml_table import TomlTable, parse_toml
 from go_opt.env.target.topology import TOPOLOGIES, Topology, build_topology
 from go_opt.errors import InvalidInputError, TargetError
 from go_opt.model.dtypes import DTYPE_BITS, DTYPES, dtype_code
+from go_opt.model.kernel_patterns import PATTERNS
 
 MAX_CHIPS: Final = 4096
 PAPER: Final = ":paper"  # suffix of a target's name
@@ -93,6 +94,7 @@ class Target:
     source: str  # the name or path it was loaded from
     simulator: SimulatorParameters  # effects of the simulated fidelity; ideal if the file states none
     analytical_effects: tuple[str, ...]  # those that the analytical model includes
+    kernel_patterns: tuple[str, ...] = ()  # those that the runtime has as one kernel
 
     @cached_property
     def modelled(self) -> SimulatorParameters:
@@ -100,8 +102,8 @@ class Target:
         return self.simulator.without([e for e in EFFECTS if e not in self.analytical_effects])
 
     def __repr__(self) -> str:
-        links = self.topology.num_links
-        return f"Target({self.name!r}: {self.num_chips} chips, {links} links, {self.native_dtype})"
+        size = f"{self.num_chips} chips, {self.topology.num_links} links"
+        return f"Target({self.name!r}: {size}, {self.native_dtype})"
 
     @property
     def num_chips(self) -> int:
@@ -115,8 +117,7 @@ class Target:
     @cached_property
     def chip_kind(self) -> IntArray:
         """[D] index into ``kinds``."""
-        counts = [kind.count for kind in self.kinds]
-        return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        return np.repeat(np.arange(len(self.kinds), dtype=np.int32), [kind.count for kind in self.kinds])
 
     @cached_property
     def chip_sram_bytes(self) -> LongArray:
@@ -161,8 +162,7 @@ def shipped_target(name: str) -> Target:
 def load_target(name_or_path: str | Path) -> Target:
     """A shipped target by name, or one of your own by the path of its TOML file.
 
-    The suffix ``:paper`` selects the plain model of Xie et al., which includes none of the
-    simulator's effects.
+    The suffix ``:paper`` selects the plain model of Xie et al., without the simulator's effects.
 
     Raises:
       TargetError: the name is unknown, or the file is missing or malformed.
@@ -208,7 +208,6 @@ def parse_target(text: str, source: str) -> Target:
 
 def _build(data: dict[str, Any], source: str) -> Target:
     top = TomlTable(data, "")
-    name = top.text("name")
     native = DTYPES[dtype_code(top.text("native_dtype"), field="native_dtype")]
     rules = top.table("constraints")
     constraints = Constraints(
@@ -228,7 +227,7 @@ def _build(data: dict[str, Any], source: str) -> Target:
     host.finish()
     topology = _topology(top.table("topology"), num_chips)
     target = Target(
-        name=name,
+        name=top.text("name"),
         description=top.text("description", ""),
         native_dtype=native,
         overlap=top.flag("overlap"),
@@ -242,6 +241,7 @@ def _build(data: dict[str, Any], source: str) -> Target:
         source=source,
         simulator=_simulator(top, kinds),
         analytical_effects=read_effects(top),
+        kernel_patterns=top.choices("kernel_patterns", tuple(PATTERNS), []),
     )
     top.finish()
     if constraints.triangle != "off" and not constraints.acyclic:

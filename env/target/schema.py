@@ -11,6 +11,7 @@ from typing import Any, Final
 from go_opt.env.target.simulator_parameters import ANALYTICAL_EFFECTS
 from go_opt.env.target.topology import TOPOLOGIES
 from go_opt.model.dtypes import DTYPE_NAMES
+from go_opt.model.kernel_patterns import PATTERNS
 
 _Schema = dict[str, Any]
 _MOST: Final = 2**62 - 1  # largest count
@@ -36,6 +37,11 @@ def target_schema() -> _Schema:
         "description": {"type": "string"},
         "power_w": _positive("Watts of all chips."),
         "simulator": _table("Simulator parameters of the package.", _SIMULATOR),
+        "kernel_patterns": {
+            "type": "array",
+            "items": {"enum": list(PATTERNS)},
+            "description": "Patterns that the runtime has as one kernel (docs/environment.md).",
+        },
         "analytical": _table("Simulator effects in the analytical model.", {"effects": _EFFECTS}),
     }
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "go-opt target"}

@@ -42,6 +42,8 @@ def target_to_toml(target: Target) -> str:
         fields["power_w"] = target.power_w
     if replace(target.simulator, kinds=()) != ideal_parameters(0):
         fields["simulator"] = _simulator(target.simulator)
+    if target.kernel_patterns:
+        fields["kernel_patterns"] = list(target.kernel_patterns)
     if target.analytical_effects:
         fields["analytical"] = {"effects": list(target.analytical_effects)}
     return "".join(f"{key} = {toml_value(value)}\n" for key, value in fields.items())

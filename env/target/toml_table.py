@@ -72,8 +72,8 @@ class TomlTable:
             raise self._fail(key, "one of " + ", ".join(values), value)
         return value
 
-    def choices(self, key: str, values: tuple[str, ...]) -> tuple[str, ...]:
-        value = self._get(key)
+    def choices(self, key: str, values: tuple[str, ...], default: list[str] | None = None) -> tuple[str, ...]:
+        value = self._get(key, default)
         if not isinstance(value, list) or any(item not in values for item in value):
             raise self._fail(key, "a list of " + ", ".join(values), value)
         return tuple(value)

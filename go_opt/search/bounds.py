@@ -31,7 +31,7 @@ def lower_bound(graph: Graph, target: Target, request: Request, divisible: BoolA
     """
     if request.fidelity != "analytical":
         return Bound(0.0, f"none is proven at the {request.fidelity} fidelity")
-    tables, roles = cost_tables(graph, target), loop_roles(graph)
+    tables, roles = cost_tables(graph, target), loop_roles(graph, target.kernel_patterns)
     is_open = request.decide == "all"
     if request.objective == "latency":
         given = request.start.plan if request.start is not None else None

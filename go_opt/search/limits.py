@@ -46,7 +46,7 @@ def _is_final(graph: Graph, target: Target, request: Request) -> bool:
     if 2 * tables.tensor_bytes[crosses].max(initial=0) > target.chip_sram_bytes.max():
         return True
     op = int(np.argmax(op_activation_bytes(graph, target)))
-    is_alone = graph.num_ops == 1 or loop_roles(graph).role[op] == ALONE
+    is_alone = graph.num_ops == 1 or loop_roles(graph, target.kernel_patterns).role[op] == ALONE
     return request.decide == "placement" or bool(is_alone)
 
 
@@ -61,7 +61,7 @@ def refuse_latency(
     bound = sample_bound(
         graph,
         cost_tables(graph, target),
-        loop_roles(graph),
+        loop_roles(graph, target.kernel_patterns),
         fusion_is_open=request.decide == "all",
         divisible=divisible,
         is_anywhere=np.ones(graph.num_ops, np.bool_),  # stages may share their chips

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from go_opt.common.arrays import IntArray
 from go_opt.common.units import format_duration
-from go_opt.env import Metrics, Target, cost_tables, evaluate_plan
+from go_opt.env import Metrics, Target, cost_tables, evaluate_plan, loop_roles
 from go_opt.env.copies.stages import stages_of
 from go_opt.env.op_memory import op_that_runs_nowhere, why_no_plan
 from go_opt.errors import InfeasibleError
@@ -45,6 +45,7 @@ class Search:
     ) -> None:
         self.graph, self.target, self.request = graph, target, request
         self.asked = op_constraints(graph, target, request.constraints)
+        self.roles = loop_roles(graph, target.kernel_patterns)
         self.tables = constrained_tables(self.asked) if request.constraints else cost_tables(graph, target)
         self.rules = segment_rules(self.asked) if request.constraints else SegmentRules()
         self.passing = passing_of(target, request)

@@ -201,7 +201,7 @@ def _start(
         along = order[np.argsort(placement[order], kind="stable")]
     if kernels is not None:
         return placement, along, kernels
-    group = greedy_fusion(loop_roles(asked.graph), along)[along]
+    group = greedy_fusion(loop_roles(asked.graph, asked.target.kernel_patterns), along)[along]
     chip = placement[along]
     starts = np.concatenate([[True], (group[1:] != group[:-1]) | (chip[1:] != chip[:-1])])
     split = np.empty_like(along)

@@ -36,6 +36,6 @@ class Instance:
 
 def instance(graph: Graph, target: Target) -> Instance:
     """Returns ``graph`` on ``target`` with cost tables and default fusion."""
-    roles = loop_roles(graph)
+    roles = loop_roles(graph, target.kernel_patterns)
     order = np.arange(graph.num_ops, dtype=np.int32)
     return Instance(graph, target, cost_tables(graph, target), roles, order, greedy_fusion(roles, order))

@@ -26,15 +26,21 @@ def list_scheduling(
     rank: FloatArray,
     *,
     fills_gaps: bool = True,
+    queues: bool = True,
 ) -> tuple[IntArray, IntArray, IntArray]:
     """``(placement, order, fusion_group)``, [N] each, of kernels placed by ``rank`` [M], highest first.
 
     Args:
       order: [N] along which the kernels of ``fusion_group`` [N] are numbered.
       fills_gaps: whether a kernel may run before kernels that were placed on its chip earlier.
+      queues: whether tensors wait for links, off rings. They do so in the order in which kernels are
+        placed, so a tensor of a later time may delay one of an earlier time.
     """
     lists = lists_of(tables, order, fusion_group, rank, fills_gaps)
-    _schedule(scheduling_package(tables), lists)
+    package = scheduling_package(tables)
+    if not queues:
+        package.pairs["links"] = 0
+    _schedule(package, lists)
     kernel_of = lists.ops["kernel"].astype(np.int32)
     placement = lists.kernels["chip"][kernel_of].astype(np.int32)
     place = np.empty(len(lists.placed), np.int64)

@@ -105,7 +105,7 @@ def plan_rules(graph: Graph, target: Target) -> PlanRules:
         has_route = np.array([[topology.has_route(a, b) for b in chips] for a in chips])
     problem = placement_problem(graph, target)._replace(acyclic=target.goes_forward)
     any_order = target.constraints.acyclic and not target.goes_forward
-    return PlanRules(graph, problem, loop_roles(graph), has_route, any_order)
+    return PlanRules(graph, problem, loop_roles(graph, target.kernel_patterns), has_route, any_order)
 
 
 def _are_stretches(group: Plans, starts: Legal) -> Legal:

@@ -51,7 +51,7 @@ def verify(
         return shape
     copies = list(starmap(Violation, broken_by_copies(graph, target, plan)))
     stages = list(starmap(Violation, broken_stages(graph, target, plan)))
-    found = [*_order(graph, plan), *_fusion(graph, plan), *stages, *copies]
+    found = [*_order(graph, plan), *_fusion(graph, target, plan), *stages, *copies]
     if copies or stages:  # the plan cannot be expanded
         return found
     placed, placed_plan = expand_plan(graph, target, plan)
@@ -113,7 +113,7 @@ def _order(graph: Graph, plan: Plan) -> Iterator[Violation]:
         )
 
 
-def _fusion(graph: Graph, plan: Plan) -> Iterator[Violation]:
+def _fusion(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
     group = plan.fusion_group[plan.order]
     starts = np.flatnonzero(np.concatenate([[True], group[1:] != group[:-1]]))
     _, first = np.unique(group[starts], return_index=True)
@@ -125,7 +125,7 @@ def _fusion(graph: Graph, plan: Plan) -> Iterator[Violation]:
     chip, sizes = plan.placement[plan.order], np.diff(starts, append=len(group))
     is_elsewhere = chip != np.repeat(chip[starts], sizes)
     is_split = np.add.reduceat(is_elsewhere.astype(np.int64), starts) > 0
-    is_loop = are_one_loop(loop_roles(graph), plan.order, starts)
+    is_loop = are_one_loop(loop_roles(graph, target.kernel_patterns), plan.order, starts)
     wrong = np.flatnonzero(is_split | ~is_loop)
     if len(wrong):
         op = graph.op_names[plan.order[starts[wrong[0]]]]

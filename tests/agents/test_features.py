@@ -88,6 +88,14 @@ def test_toy_by_hand() -> None:
     assert package["log link bytes per s"] == pytest.approx(-2)
 
 
+def test_a_delay_of_dependencies_counts_as_latency_of_links() -> None:
+    graph, links = toy_graph(), {"num_chips": 3, "topology": "all_to_all"}
+    delayed = graph_features(graph, small_mcm(**links, dependency_overhead_s=2e-6, link_latency_s=1e-6))
+    far = graph_features(graph, small_mcm(**links, link_latency_s=3e-6))
+    np.testing.assert_allclose(delayed.package, far.package)
+    assert (delayed.package != graph_features(graph, small_mcm(**links)).package).sum() == 1
+
+
 def test_chips_of_two_kinds_share_the_speed() -> None:
     # All 43.4 us are a tenth on the fast kind: of the speed 1 + 1 + 10 it has 10 / 12.
     fast = {

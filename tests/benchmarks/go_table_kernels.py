@@ -88,7 +88,7 @@ class Kernels:
 def kernels_of(graph: Graph, target: Target, fusion: str) -> Kernels:
     """The kernels of one of ``FUSIONS``."""
     assert len(target.kinds) == 1, "devices of one kind"
-    roles, default = loop_roles(graph), np.arange(graph.num_ops, dtype=np.int32)
+    roles, default = loop_roles(graph, target.kernel_patterns), np.arange(graph.num_ops, dtype=np.int32)
     group = greedy_fusion(roles, default)
     if fusion == "joined":
         group = priority_fusion(graph, roles, group, np.full(graph.num_ops, _JOINED))

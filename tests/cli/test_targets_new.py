@@ -15,13 +15,14 @@ from tests.cli.conftest import Cli, graph_file
 def test_figures_of_options(cli: Cli, tmp_path: Path) -> None:
     figures = ("topology=chain", "chips=3", "memory_bytes=24GB", "matrix_flops_per_s=2.5 TFLOPS")
     more = ("link_bytes_per_s=400 Gbit/s", "link_latency_s=0", "overlap=no", "native_dtype=fp16", "name=a=b")
+    more += ("dependency_overhead_s=1.5us",)
     settings = [part for figure in figures + more for part in ("--set", figure)]
     assert cli("targets", "new", "-o", "box.toml", *settings).code == 0
     target = load_target(tmp_path / "box.toml")
     (kind,) = target.kinds
     assert (target.name, target.num_chips, target.topology.kind) == ("a=b", 3, "chain")
     assert (target.native_dtype, target.overlap, target.constraints.acyclic) == ("float16", False, True)
-    assert kind.sram_bytes == 24_000_000_000
+    assert (kind.sram_bytes, kind.dependency_overhead_s) == (24_000_000_000, 1.5e-6)
     assert dict(kind.matrix_flops_per_s) == {"float16": 2.5e12}
     assert dict(kind.vector_flops_per_s) == {"default": 10e12}
     assert target.topology.rate_bytes_per_s.tolist() == [50e9, 50e9]
@@ -44,7 +45,7 @@ def test_defaults_of_each_topology(cli: Cli, tmp_path: Path, topology: str) -> N
 
 
 def test_questions(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = ["lab", "grid", "mesh2d", "0", "6", "4", "3", "", "12 furlongs", "12 TFLOPS", *[""] * 8, "no"]
+    answers = ["lab", "grid", "mesh2d", "0", "6", "4", "3", "", "12 furlongs", "12 TFLOPS", *[""] * 9, "no"]
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(answers) + "\n"))
     run = cli("targets", "new", "-o", "box.toml")
     assert run.code == 0

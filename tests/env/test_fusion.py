@@ -92,7 +92,7 @@ def test_greedy_fusion_of_the_toy() -> None:
 def test_kernels_end_where_chips_meet() -> None:
     """``toy_graph``: dense and relu, and mix and add, share kernels; a chip begins with relu."""
     order, placement = np.arange(6, dtype=np.int32), np.array([0, 0, 1, 1, 1, 1], dtype=np.int32)
-    assert fused_within_chips(toy_graph(), order, placement).tolist() == [0, 1, 2, 3, 3, 4]
+    assert fused_within_chips(loop_roles(toy_graph()), order, placement).tolist() == [0, 1, 2, 3, 3, 4]
 
 
 def test_greedy_fusion_does_not_glue_unrelated_branches() -> None:

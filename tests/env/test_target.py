@@ -80,6 +80,17 @@ def test_captured_graphs_change_launches_alone(count: int) -> None:
     assert captured == launched
 
 
+def test_a_node_of_half_the_gpus_is_a_part_of_the_node() -> None:
+    graph = toy_graph()
+    for end in ("", "-graph"):
+        nodes = [load_target(f"gpu-{count}{end}") for count in (2, 4, 8)]
+        of_node = {
+            evaluate_plan(graph, node, make_plan(graph, node, [0, 0, 1, 0, 1, 1])).makespan_s
+            for node in nodes
+        }
+        assert len(of_node) == 1
+
+
 def test_wiring_of_shipped_machines() -> None:
     star = load_target("h100-sxm-8").topology
     pointers, links = star.routes

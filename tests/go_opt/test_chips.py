@@ -25,8 +25,7 @@ def test_the_first_chips_of_a_ring_are_a_chain() -> None:
 
 
 def test_the_first_chips_around_a_host_keep_their_links() -> None:
-    text = target_text("gpu-4").replace('"all_to_all"', '"host_star"')
-    part = first_chips(parse_target(text, "star"), 2)
+    part = first_chips(go_opt.target("gpu-4"), 2)
     links = list(zip(part.topology.link_src, part.topology.link_dst, strict=True))
     assert links == [("0", "host"), ("host", "0"), ("1", "host"), ("host", "1")]
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from go_opt.common.arrays import IntArray
 from go_opt.env import BatchMetrics, CostTables, evaluate_batch, is_one_loop, loop_roles
+from go_opt.env.kernels.fusion import LoopRoles
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.graph import Graph
 
@@ -69,9 +70,9 @@ def all_orders(graph: Graph) -> Iterator[IntArray]:
             yield np.array(order, dtype=np.int32)
 
 
-def all_fusions(graph: Graph, order: IntArray) -> Iterator[IntArray]:
-    """[N] every legal fusion along ``order``, chips left out."""
-    roles = loop_roles(graph)
+def all_fusions(graph: Graph, order: IntArray, roles: LoopRoles | None = None) -> Iterator[IntArray]:
+    """[N] every legal fusion along ``order``, chips left out; ``roles`` by default without patterns."""
+    roles = roles or loop_roles(graph)
     for splits in itertools.product((0, 1), repeat=graph.num_ops - 1):
         along = np.cumsum([0, *splits]).astype(np.int32)
         kernels = [order[along == kernel] for kernel in range(along[-1] + 1)]

@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.arrays import IntArray
-from go_opt.env import list_schedule, loop_roles
+from go_opt.env import list_schedule
+from go_opt.env.kernels.fusion import LoopRoles
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.kernels.priority_fusion import priority_fusion
 from go_opt.search.methods.events import Proposal, SearchView, copies_are_open
@@ -44,13 +45,13 @@ def copies(search: SearchView, method: str, order: IntArray, group: IntArray) ->
             yield Proposal(name, first, order, group, replication=np.full_like(first, enough))
 
 
-def joined_kernels(search: SearchView, group: IntArray) -> tuple[IntArray, IntArray]:
+def joined_kernels(search: SearchView, roles: LoopRoles, group: IntArray) -> tuple[IntArray, IntArray]:
     """``(order, kernels)``, [N] each: the kernels ``group`` joined wherever they may be.
 
     That saves overheads and traffic and costs nothing on one chip, but for memory. It may take ops away
     from the place where a slicing would cut, and so is of use where nothing has to be cut.
     """
-    graph, roles = search.graph, loop_roles(search.graph)
+    graph = search.graph
     joined = priority_fusion(graph, roles, group, np.full(graph.num_ops, _JOINED))
     order = list_schedule(graph, joined, -np.arange(int(joined.max()) + 1, dtype=np.float64))
     return order, constrained_fusion(search.asked, order, joined)

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from go_opt.common.arrays import IntArray
 from go_opt.env import CostTables, Target
 from go_opt.env.copies.expanded_tables import Copies
+from go_opt.env.kernels.fusion import LoopRoles
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import Request
@@ -74,6 +75,8 @@ class SearchView(Protocol):
     def request(self) -> Request: ...
     @property
     def asked(self) -> OpConstraints: ...  # the user's constraints
+    @property
+    def roles(self) -> LoopRoles: ...
     @property
     def tables(self) -> CostTables: ...  # to place by: chips that may not hold an op cannot run it
     @property

@@ -11,7 +11,7 @@ import numpy as np
 
 from go_opt.agents.decoding.proposals import Advice
 from go_opt.common.arrays import IntArray
-from go_opt.env import greedy_fusion, loop_roles
+from go_opt.env import greedy_fusion
 from go_opt.errors import InfeasibleError
 from go_opt.search.methods.copies import joined_kernels
 from go_opt.search.methods.events import (
@@ -46,13 +46,13 @@ class Start:
         """Of the default order: fused where that is open, else one each."""
         if self.search.request.decide == "placement":
             return self.order
-        fused = greedy_fusion(loop_roles(self.search.graph), self.order)
+        fused = greedy_fusion(self.search.roles, self.order)
         return constrained_fusion(self.search.asked, self.order, fused)
 
     @cached_property
     def joined(self) -> tuple[IntArray, IntArray]:
         """An order, and its kernels joined wherever they may be."""
-        return joined_kernels(self.search, self.kernels)
+        return joined_kernels(self.search, self.search.roles, self.kernels)
 
     @property
     def best_kernels(self) -> IntArray:

@@ -11,6 +11,7 @@ import numpy as np
 from go_opt.common.arrays import IntArray
 from go_opt.env import Target, fused_within_chips, is_one_loop, loop_roles
 from go_opt.env.copies.expanded_tables import copies_of
+from go_opt.env.kernels.fusion import LoopRoles
 from go_opt.env.kernels.schedule import list_schedule
 from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
@@ -48,9 +49,9 @@ def given(search: SearchView) -> Iterator[Event]:
         yield Proposal(start.method, stages.first_chip, order, order)
         return
     order = order_by_rank(graph, matched.rank)
-    kernels = [fused_within_chips(graph, order, stages.first_chip)]
+    kernels = [fused_within_chips(search.roles, order, stages.first_chip)]
     if (matched.kernel != NO_KERNEL).any():
-        kernels.append(_kept_kernels(graph, order, stages.first_chip, matched.kernel))
+        kernels.append(_kept_kernels(search.roles, order, stages.first_chip, matched.kernel))
     for group in kernels:
         yield Proposal(start.method, stages.first_chip, order, group, replication=stages.size)
 
@@ -75,14 +76,14 @@ def plan_as_it_stands(graph: Graph, target: Target, start: Start) -> Plan:
         op = graph.op_names[int(arrays.chip.argmax())]
         problem = f"op {op!r} is on chip {arrays.chip.max()}, of {target.num_chips} chips of {target.name}"
         raise InvalidInputError(f"{problem}.", field="placement")
-    order = order_by_rank(graph, arrays.rank)
+    order, roles = order_by_rank(graph, arrays.rank), loop_roles(graph, target.kernel_patterns)
     return Plan.create(
         graph,
         target.source,
         target.fingerprint,
         placement=arrays.chip,
         order=order,
-        fusion_group=fused_within_chips(graph, order, arrays.chip),
+        fusion_group=fused_within_chips(roles, order, arrays.chip),
         provenance="placement file",
     )
 
@@ -129,9 +130,9 @@ def _fitted(size: IntArray, target: Target) -> IntArray:
     return size
 
 
-def _kept_kernels(graph: Graph, order: IntArray, placement: IntArray, kernel: IntArray) -> IntArray:
+def _kept_kernels(roles: LoopRoles, order: IntArray, placement: IntArray, kernel: IntArray) -> IntArray:
     """[N] the kernels of another plan, parted where the order, the chips or the rule of fusion ask for it."""
-    roles, group = loop_roles(graph), np.empty_like(order)
+    group = np.empty_like(order)
     run: list[int] = []
     last = -1
     for op in order.tolist():

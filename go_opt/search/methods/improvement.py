@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from go_opt.env import cost_tables, loop_roles
+from go_opt.env import cost_tables
 from go_opt.env.copies.clonable import clonable_ops
 from go_opt.search.compiling.kernel_cache import are_compiled
 from go_opt.search.methods.background import has_core_to_spare
@@ -70,7 +70,7 @@ def _refinings(search: SearchView) -> Iterator[Refining]:
 
     The proof leaves out the triangle rule, so relays cost nothing there.
     """
-    graph, request, roles = search.graph, search.request, loop_roles(search.graph)
+    graph, request, roles = search.graph, search.request, search.roles
     tables = cost_tables(graph, search.target)
     may_clone = clonable_ops(graph) if search.passing == "relayed" else None
     default = np.arange(graph.num_ops, dtype=np.int32)

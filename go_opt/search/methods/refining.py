@@ -107,7 +107,7 @@ class Refining:
         order = group = np.arange(search.graph.num_ops, dtype=np.int32)
         if search.request.decide == "all":
             order = np.argsort(placement, kind="stable").astype(np.int32)
-            group = fused_within_chips(search.graph, order, placement)
+            group = fused_within_chips(search.roles, order, placement)
         return Proposal(self._method, placement, order, group, replication=replication, bound=bound)
 
 

@@ -11,10 +11,11 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.env import loop_roles
+from go_opt.env import greedy_fusion, loop_roles
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.plan import Plan
 from go_opt.search.compiling.kernel_cache import are_compiled
+from go_opt.search.methods.copies import joined_kernels
 from go_opt.search.methods.events import Event, Miss, Proposal, SearchView, waiting_until
 from go_opt.search.methods.first_plans import Start
 from go_opt.solver import Forbid, Pin, ScheduleAnnealing, list_scheduling, upward_ranks
@@ -38,11 +39,17 @@ def is_scheduled(search: SearchView) -> bool:
 
 def ranked(start: Start) -> Iterator[Event]:
     """List schedules by upward ranks, in which transfers weigh more or less; of ops apart as well."""
-    tables = start.search.tables
-    given = start.joined, (start.order, start.kernels), (start.order, start.order)
+    search, tables = start.search, start.search.tables
+    given = [start.joined, (start.order, start.kernels), (start.order, start.order)]
+    loops = loop_roles(search.graph)
+    # The kernel of a whole pattern also waits for what only its end reads.
+    if not np.array_equal(loops.loop_elements, search.roles.loop_elements):
+        given.append(joined_kernels(search, loops, greedy_fusion(loops, start.order)))
     for (order, kernels), weight in itertools.product(given, TRANSFER_WEIGHTS):
         rank = upward_ranks(tables, order, number_kernels(order, kernels), weight)
-        yield Proposal("earliest finish: upward rank", *list_scheduling(tables, order, kernels, rank))
+        for queues in (True, False) if weight == 1.0 else (True,):
+            schedule = list_scheduling(tables, order, kernels, rank, queues=queues)
+            yield Proposal("earliest finish: upward rank", *schedule)
 
 
 def annealed(search: SearchView) -> Iterator[Event]:
@@ -81,7 +88,7 @@ def _chain(search: SearchView, start: Plan, moves: int, rng: np.random.Generator
     return ScheduleAnnealing(
         search.graph,
         search.tables,
-        loop_roles(search.graph),
+        search.roles,
         (start.placement, start.order, start.fusion_group),
         moves=moves,
         seed=int(rng.integers(2**31)),

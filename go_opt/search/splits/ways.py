@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -15,6 +16,7 @@ from go_opt.env.copies.splits import Columns, columns_of, split_graph, stays_in_
 from go_opt.env.op_memory import op_activation_bytes
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph
+from go_opt.model.kernel_patterns import pattern_kernels
 from go_opt.model.plan import Split
 from go_opt.result import Request
 from go_opt.search.methods.events import may_replicate
@@ -71,7 +73,10 @@ def row_divisible(graph: Graph, target: Target, request: Request) -> dict[int, R
     needs_replicas = request.max_latency_s is None and may_replicate(target, request)
     if request.objective != "throughput" or (needs_replicas and most_bytes <= target.chip_sram_bytes.max()):
         return {}
-    return {op: rows for op in range(graph.num_ops) if (rows := rows_of(graph, op)) is not None}
+    # The parts of an op of a pattern would be ordinary ops, for which the bound of the whole does not hold.
+    whole = set(chain.from_iterable(pattern_kernels(graph, target.kernel_patterns)))
+    ops = (op for op in range(graph.num_ops) if op not in whole)
+    return {op: rows for op in ops if (rows := rows_of(graph, op)) is not None}
 
 
 def ways_to_split(graph: Graph, target: Target, request: Request) -> list[tuple[Split, ...]]:
