@@ -9,7 +9,6 @@ import numpy as np
 from hypothesis import given, settings
 
 from go_opt.env import evaluate_plan
-from go_opt.env.copies.relays import expand_plan
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.env.peak_memory import Buffer, ChipBuffers, Held, PeakMemory, peak_memory, plan_buffers
 from go_opt.model.plan import Clone, Relay
@@ -126,7 +125,7 @@ def test_buffers_of_one_chip_by_hand() -> None:
 @settings(max_examples=examples(200))
 @given(seeds)
 def test_buffers_in_use_together_are_apart(seed: int) -> None:
-    """And they are all that the chip holds, in whole pages, below the end of a memory that is large enough."""
+    """And they are all that the chip holds, in whole pages, below the end of its memory if they fit."""
     rng = np.random.default_rng(seed)
     target = random_simulated_target(rng, sram_bytes=int(10 ** rng.uniform(3.7, 5.5)))
     graph = random_graph(rng, int(rng.integers(1, 25)))
