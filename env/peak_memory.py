@@ -1,4 +1,4 @@
-"""Which tensors fill a chip's memory when its activations peak.
+"""Where each buffer of a plan lies, and which tensors fill a chip's memory when its activations peak.
 
 The rules are those of :mod:`go_opt.env.model.memory`: a tensor that enters or leaves the chip always
 has two buffers; others live from their producer's kernel to their last reader's.
@@ -7,6 +7,7 @@ has two buffers; others live from their producer's kernel to their last reader's
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,10 +15,33 @@ from go_opt.common.arrays import BoolArray, IntArray
 from go_opt.env.copies.relays import expand_plan
 from go_opt.env.cost import COPY, CostTables, cost_tables
 from go_opt.env.kernels.numbering import number_kernels
-from go_opt.env.model.memory import BORDER_BUFFERS, NONE, fit_chips, holdings
+from go_opt.env.model.addresses import place_buffers
+from go_opt.env.model.memory import BORDER_BUFFERS, NONE, Fit, Holdings, fit_chips, holdings
 from go_opt.env.target import Target
 from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Plan
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A range of a chip's memory. One without ops keeps its range throughout."""
+
+    tensor: str  # empty for the buffer through which weights stream
+    address: int
+    size_bytes: int  # of both buffers where the tensor crosses the chip's border
+    written_by: str  # first op of the kernel that writes it
+    last_read_by: str  # last op of the last kernel that reads it
+
+
+@dataclass(frozen=True)
+class ChipBuffers:
+    """The buffers of a chip, by address: weights, what crosses, other activations, the stream buffer."""
+
+    chip: int  # the first of its stage, whose chips all have the same buffers
+    sram_bytes: int
+    end: int  # the highest address in use; above ``sram_bytes`` if they do not fit
+    least_end: int  # the same if activations had no holes between them: their peak live bytes
+    buffers: tuple[Buffer, ...]
 
 
 @dataclass(frozen=True)
@@ -40,18 +64,33 @@ class PeakMemory:
     holes_bytes: int  # free bytes between buffers; included in ``peak_bytes``
 
 
+class _Placed(NamedTuple):
+    """A plan with relays and clones as ops, and what its chips hold."""
+
+    graph: Graph
+    plan: Plan
+    tables: CostTables
+    kernel_of: IntArray  # [N]
+    held: Holdings
+    fit: Fit
+
+
+def plan_buffers(graph: Graph, target: Target, plan: Plan) -> tuple[ChipBuffers, ...]:
+    """The buffers of each stage of ``plan``, by first chip.
+
+    Activations get addresses also where everything would fit side by side. Where the target only counts
+    bytes, they may end above the chip's memory although the plan is valid.
+    """
+    placed = _placed(graph, target, plan)
+    return tuple(_chip_buffers(placed, int(chip)) for chip in np.unique(placed.plan.placement))
+
+
 def peak_memory(graph: Graph, target: Target, plan: Plan, chip: int) -> PeakMemory:
     """The tensors on chip ``chip`` at its peak under ``plan``.
 
     Relays and clones count as ops, as in :func:`go_opt.env.copies.relays.expand_plan`.
     """
-    graph, plan = expand_plan(graph, target, plan)
-    tables = cost_tables(graph, target)
-    kernel_of = number_kernels(plan.order, plan.fusion_group)
-    kernel_chip = np.empty(int(kernel_of.max()) + 1, dtype=np.int32)
-    kernel_chip[kernel_of] = plan.placement
-    held = holdings(tables, kernel_of, kernel_chip)
-    fit = fit_chips(tables, held)
+    graph, plan, tables, kernel_of, held, fit = _placed(graph, target, plan)
     mine = slice(held.activation_ptr[chip], held.activation_ptr[chip + 1])
     born, dead, size = held.born[mine], held.dead[mine], held.size_bytes[mine]
     lives, ops = np.zeros(0, dtype=np.int64), []
@@ -72,6 +111,50 @@ def peak_memory(graph: Graph, target: Target, plan: Plan, chip: int) -> PeakMemo
         ops=tuple(graph.op_names[op] for op in ops),
         held=tuple(Held(graph.tensor_names[k], held_bytes[k], bool(crosses[k])) for k in largest),
         holes_bytes=peak_bytes - sum(held_bytes.values()),
+    )
+
+
+def _placed(graph: Graph, target: Target, plan: Plan) -> _Placed:
+    graph, plan = expand_plan(graph, target, plan)
+    tables = cost_tables(graph, target)
+    kernel_of = number_kernels(plan.order, plan.fusion_group)
+    kernel_chip = np.empty(int(kernel_of.max()) + 1, dtype=np.int32)
+    kernel_chip[kernel_of] = plan.placement
+    held = holdings(tables, kernel_of, kernel_chip)
+    return _Placed(graph, plan, tables, kernel_of, held, fit_chips(tables, held))
+
+
+def _chip_buffers(placed: _Placed, chip: int) -> ChipBuffers:
+    graph, plan, tables, kernel_of, held, fit = placed
+    mine = slice(held.activation_ptr[chip], held.activation_ptr[chip + 1])
+    weights = slice(held.weight_ptr[chip], held.weight_ptr[chip + 1])
+    streams = fit.is_streamed[weights]
+    stays = [(graph.tensor_names[k], int(tables.stored_bytes[k])) for k in held.weight[weights][~streams]]
+    crossing = np.flatnonzero(_crossing(tables, plan.placement, chip))
+    stays += [(graph.tensor_names[k], BORDER_BUFFERS * int(tables.stored_bytes[k])) for k in crossing]
+    buffers, end = [], 0
+    for name, size_bytes in stays:
+        buffers.append(Buffer(name, end, size_bytes, "", ""))
+        end += size_bytes
+    born, dead, size = held.born[mine], held.dead[mine], held.size_bytes[mine]
+    address = np.empty(len(size), dtype=np.int64)
+    height = place_buffers(size, born, dead, address)
+    start = np.searchsorted(kernel_of[plan.order], np.arange(int(kernel_of.max()) + 2))  # of kernels
+    for i in np.argsort(address, kind="stable"):
+        name = graph.tensor_names[held.activation[mine][i]]
+        ends = plan.order[start[born[i]]], plan.order[start[dead[i] + 1] - 1]
+        buffers.append(
+            Buffer(name, end + int(address[i]), int(size[i]), *(graph.op_names[op] for op in ends))
+        )
+    # Last, since it need not be whole pages.
+    stream_bytes = int(tables.stream_buffer_bytes[chip]) if streams.any() else 0
+    buffers.append(Buffer("", end + int(height), stream_bytes, "", ""))
+    return ChipBuffers(
+        chip=chip,
+        sram_bytes=int(tables.sram_bytes[chip]),
+        end=end + int(height) + stream_bytes,
+        least_end=end + int(held.alive_bytes[chip]) + stream_bytes,
+        buffers=tuple(buffer for buffer in buffers if buffer.size_bytes),
     )
 
 

@@ -76,7 +76,7 @@ def what_ifs(
 
     The plan stays the same, so a new search could gain more, never less. If the plan waits for
     streamed weights, changes that leave weights streaming have no closed form. Of these,
-    only more memory is tried, in the simulator.
+    only more memory and more bandwidth are tried, in the simulator.
     """
 
     def reached_s(of: WhatIf | Metrics) -> float:
@@ -84,10 +84,11 @@ def what_ifs(
 
     placed = plan_tables(graph, target, plan)
     found: list[WhatIf] = []
+    waits = metrics.waits and objective == "throughput"
     for change, changed in _changes(target, placed.tables, metrics, binding):
         better = placed._replace(tables=changed)
         terms = better.evaluate()
-        if metrics.waits and objective == "throughput" and terms.stream_bytes.any():
+        if waits and terms.stream_bytes.any():
             continue
         what_if = WhatIf(
             change,
@@ -103,16 +104,24 @@ def what_ifs(
         if reached_s(what_if) < reached_s(metrics) and is_more:
             found.append(what_if)
     if metrics.stream_bytes.any():
-        roomier = evaluate_plan(graph, _roomier(target), plan)
-        change = f"{format_bytes(_MORE_BYTES)} more memory on each chip"
-        what_if = WhatIf(change, roomier.interval_s, roomier.bottleneck, roomier.makespan_s)
-        found += [what_if] if reached_s(what_if) < reached_s(metrics) else []
+        for change, changed_target in _simulated_changes(target, waits=waits):
+            then = evaluate_plan(graph, changed_target, plan)
+            what_if = WhatIf(change, then.interval_s, then.bottleneck, then.makespan_s)
+            found += [what_if] if reached_s(what_if) < reached_s(metrics) else []
     return tuple(sorted(found, key=reached_s))
 
 
-def _roomier(target: Target) -> Target:
+def _simulated_changes(target: Target, *, waits: bool) -> Iterator[tuple[str, Target]]:
     kinds = tuple(replace(kind, sram_bytes=kind.sram_bytes + _MORE_BYTES) for kind in target.kinds)
-    return replace(target, kinds=kinds)
+    yield f"{format_bytes(_MORE_BYTES)} more memory on each chip", replace(target, kinds=kinds)
+    if waits:
+        links = replace(target.topology, rate_bytes_per_s=target.topology.rate_bytes_per_s * FASTER)
+        yield "10 % more bandwidth on every link", replace(target, topology=links)
+        into, out = target.host_in_bytes_per_s * FASTER, target.host_out_bytes_per_s * FASTER
+        yield (
+            "10 % more bandwidth of the host",
+            replace(target, host_in_bytes_per_s=into, host_out_bytes_per_s=out),
+        )
 
 
 def _changes(

@@ -12,7 +12,7 @@ from go_opt.env import Metrics, Target, cost_tables, evaluate_plan
 from go_opt.env.copies.relays import expand_plan
 from go_opt.env.critical_path import CriticalPath, critical_path
 from go_opt.env.model.metrics import objective_s
-from go_opt.env.peak_memory import PeakMemory, peak_memory
+from go_opt.env.peak_memory import ChipBuffers, PeakMemory, peak_memory, plan_buffers
 from go_opt.explanations.loads import Loads
 from go_opt.explanations.moves import Mover, Neighbourhood, Resize, best_resize
 from go_opt.explanations.terms import TensorPart, Term, Terms, original_names
@@ -62,6 +62,7 @@ class PlanExplanation:
     chips: tuple[ChipUse, ...]  # one for each stage in use
     links: tuple[LinkUse, ...]  # links in use, including host in and host out
     fullest: PeakMemory  # of the chip with the largest share of its memory in use
+    buffers: tuple[ChipBuffers, ...]  # of each stage: where every tensor lies
     streamed: tuple[tuple[int, tuple[TensorPart, ...]], ...]  # first chip and weights of streaming stages
     relays: tuple[RelayUse, ...]
     clones: tuple[CloneUse, ...]
@@ -158,6 +159,7 @@ def explain_plan(
         chips=chips,
         links=tuple(link_uses(terms)),
         fullest=peak_memory(graph, target, plan, fullest.chip),
+        buffers=plan_buffers(graph, target, plan),
         streamed=tuple((chip, terms.streamed(chip)) for chip in terms.streaming()),
         relays=relay_uses(graph, plan, terms),
         clones=clone_uses(graph, plan, terms),

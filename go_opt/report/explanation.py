@@ -148,7 +148,7 @@ def _help_lines(told: PlanExplanation) -> Iterator[str]:
         then = "which still binds" if still else f"then {binds} binds"
         yield f"  {what_if.change}: {format_duration(what_if.interval_s)} ({gain:.1%}), {then}"
     if not helpful:
-        yield "  none of faster links, compute, memory or host by itself"
+        yield f"  none of faster links, {'' if waits else 'compute, '}memory or host by itself"
     if told.next_terms and not waits:
         name, seconds = told.next_terms[0]
         most = f"{interval_s / seconds - 1.0:.1%}"

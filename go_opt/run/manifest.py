@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from go_opt.common.files import read_json
 from go_opt.common.version import VERSION
+from go_opt.env.peak_memory import ChipBuffers
 from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -140,6 +141,7 @@ class Manifest(PlannedModel):
     outputs: tuple[ModelOutput, ...]
     tensors: tuple[Tensor, ...]
     stages: tuple[Stage, ...]
+    memory: tuple[ChipBuffers, ...]  # of the first chip of each stage; names are those of the plan's tensors
 
     def tensor(self, name: str) -> Tensor:
         """The tensor with this name."""

@@ -45,6 +45,7 @@ def memory_lines(told: PlanExplanation) -> Iterator[str]:
         f"{format_bytes(use.weight_bytes)} of weights and {format_bytes(peak.peak_bytes)} of activations{at}"
         f"{': ' if named else ''}{listed(named, MOST_NAMES)}"
     )
+    yield _buffers_line(told, stages)
     if not told.streamed:
         return
     yield "Weights that stream from the host each inference, since they do not fit beside the activations:"
@@ -56,6 +57,17 @@ def memory_lines(told: PlanExplanation) -> Iterator[str]:
         yield f"  {stages.named(chip)}: {size}{way}, of {names}"
     if len(told.streamed) > MOST_LINES:
         yield f"  and {len(told.streamed) - MOST_LINES} more chips"
+
+
+def _buffers_line(told: PlanExplanation, stages: StageNames) -> str:
+    """Where buffers end on the chip that they fill most."""
+    most = max(told.buffers, key=lambda chip: chip.end / chip.sram_bytes)
+    holes_bytes = most.end - most.least_end
+    holes = f", {format_bytes(holes_bytes)} of it holes" if holes_bytes else ""
+    return (
+        f"Addresses (--json lists them): the {counted(len(most.buffers), 'buffer')} of "
+        f"{stages.named(most.chip)} end at {format_bytes(most.end)}{holes}"
+    )
 
 
 def _held(held: Held) -> str:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from go_opt.env.copies.splits import planned_graph, row_spans
 from go_opt.env.evaluation import evaluate_plan
+from go_opt.env.peak_memory import plan_buffers
 from go_opt.env.target import Target
 from go_opt.errors import ModelError, PlanError
 from go_opt.frontends.onnx.lowered import LoweredModel
@@ -133,6 +134,7 @@ def manifest_of(
         ),
         tensors=tuple({str(value.name): _tensor(value) for value in (*inputs, *crossing)}.values()),
         stages=_stages(cut, file_of),
+        memory=plan_buffers(graph, target, plan),
     )
 
 

@@ -46,7 +46,12 @@ def test_a_plan_that_waits_for_streamed_weights() -> None:
     assert told.metrics.bottleneck == WAITING
     assert told.metrics.interval_s > 1.05 * told.binding[0].seconds
     changes = [what_if.change for what_if in told.what_ifs]
-    assert changes == ["memory for all weights, so that none stream", "4 MB more memory on each chip"]
+    assert changes == [
+        "memory for all weights, so that none stream",
+        "4 MB more memory on each chip",
+        "10 % more bandwidth of the host",
+    ]
+    assert sum(chip.end <= chip.sram_bytes for chip in told.buffers) == len(told.chips)
     assert told.what_ifs[0].interval_s == pytest.approx(told.binding[0].seconds)
     assert (told.moves, told.resize) == (None, None)
     text = "\n".join(summary_lines(told))

@@ -10,6 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from go_opt.model.plan import Clone, Relay
+from go_opt.run.manifest import load_manifest
 from tests.exports import (
     BOOL,
     FLOAT,
@@ -37,6 +38,11 @@ def test_a_chain_of_three(tmp_path: Path) -> None:
     assert [(row.tensor, row.readers) for row in first.outputs] == [("b", (1,))]
     assert [(row.tensor, row.source) for row in second.inputs] == [("b", 0)]
     assert (manifest.tensor("b").shape, manifest.tensor("b").bytes) == ((2, 5), 40)
+    assert load_manifest(tmp_path / "out") == manifest
+    assert [[b.tensor for b in chip.buffers] for chip in manifest.memory] == [
+        ["w", "x", "b", "a"],
+        ["v", "b", "y"],
+    ]
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
         "annotated.onnx",
         "manifest.json",
