@@ -9,7 +9,7 @@ from go_opt.env.copies.part_names import part_name, rows_name
 from go_opt.env.copies.rows import Rows, row_stops, rows_needed
 from go_opt.errors import PlanError
 from go_opt.model.dtypes import DTYPES
-from go_opt.model.graph import Graph
+from go_opt.model.graph import WEIGHT, Graph
 from go_opt.model.plan import Split
 
 JOIN: Final = "Concat"
@@ -29,6 +29,8 @@ class Span(NamedTuple):
 class RowParts:
     """Replaces ops split by rows; ``spans`` has the tensors that are some rows of another tensor.
 
+    Of a weight that has rows, such as a mask, each part has a slice of its own.
+
     Args:
       splits: the split and rows of each op of ``graph`` that is split by rows.
       make: returns a :data:`Row` of an op with another name, FLOPs, reads and writes.
@@ -43,6 +45,7 @@ class RowParts:
         self._graph, self._splits, self._make = graph, splits, make
         self._stops = row_stops(graph, splits)
         self.spans: dict[str, Span] = {}
+        self.slices: dict[str, tuple[int, int]] = {}  # of weights: tensor of the graph, elements
         for op, (split, _) in splits.items():
             if not self._stops[op]:
                 raise PlanError(
@@ -97,6 +100,11 @@ class RowParts:
     def _taken(self, k: int, start: int, stop: int) -> Generator[Row, None, str]:
         """Yields the ops that gather some rows of tensor ``k`` in one tensor; returns its name."""
         producer, name = int(self._graph.tensor_producer[k]), self._graph.tensor_names[k]
+        if self._graph.tensor_kind[k] == WEIGHT:
+            part = rows_name(name, start, stop)
+            self.slices[part] = k, self._tensor(k)[1] // self._number(k) * (stop - start)
+            self.spans[part] = Span(name, start, stop)
+            return part
         held = [(name, (0, self._number(k)))]
         if producer in self._splits:
             spans = list(self._spans(producer))
