@@ -69,17 +69,18 @@ class RowParts:
             writes = [(written, elements // rows.number * (stop - start), dtype)]
             parts.append(self._make(op, part_name(split.op, part, split.parts), flops, reads, writes))
         yield from parts
-        if split.joined and self._is_read_whole(rows.output):
+        if self._is_read_whole(rows.output, split):
             joined = [(row["writes"][0][0], None) for row in parts]
             join = self._make(op, split.op, 0.0, joined, [(name, elements, dtype)])
             yield join | {"op_type": JOIN, "op_class": "data_movement"}
 
-    def _is_read_whole(self, k: int) -> bool:
-        """Whether tensor ``k`` is an output, unread, or read by an op that is not split along its rows."""
+    def _is_read_whole(self, k: int, split: Split) -> bool:
+        """Whether tensor ``k`` is a joined output, unread, or read by an op that is not split along its rows."""
         graph = self._graph
         readers = graph.reader_op[graph.reader_ptr[k] : graph.reader_ptr[k + 1]].tolist()
         takers = [op for op in readers if op in self._splits and k in self._splits[op][1].windows]
-        return bool(graph.tensor_is_output[k]) or len(takers) < max(1, len(readers))
+        is_whole_output = bool(graph.tensor_is_output[k]) and split.joined
+        return is_whole_output or len(takers) < max(split.joined, len(readers))
 
     def _reads(self, op: int) -> list[int]:
         pointers, by_op = self._graph.op_reads

@@ -122,7 +122,7 @@ def row_stops(graph: Graph, splits: Mapping[int, tuple[Split, Rows]]) -> dict[in
       splits: the split and rows of each op that is split by rows.
 
     Raises:
-      PlanError: parts that are not joined are read by an op that needs them whole.
+      PlanError: parts that are not joined are read only by ops that need them whole.
     """
     rows = {op: row for op, (_, row) in splits.items()}
     readers = {
@@ -135,16 +135,19 @@ def row_stops(graph: Graph, splits: Mapping[int, tuple[Split, Rows]]) -> dict[in
 
 
 def _part_readers(graph: Graph, op: int, splits: Mapping[int, tuple[Split, Rows]]) -> list[int]:
+    """The readers of an op that has parts like it; others take rows anew, or read it joined."""
     split, (_, output, _) = splits[op]
     readers: list[int] = graph.reader_op[graph.reader_ptr[output] : graph.reader_ptr[output + 1]].tolist()
-    for reader in readers:
-        other, rows = splits.get(reader, (None, None))
-        if other is None or rows is None or other.parts != split.parts or output not in rows.windows:
-            raise PlanError(
-                f"splits: op {split.op!r} is read by others than the host, which need it whole.",
-                field="splits",
-            )
-    return readers
+    alike = [
+        reader
+        for reader in readers
+        if reader in splits and splits[reader][0].parts == split.parts and output in splits[reader][1].windows
+    ]
+    if len(alike) < len(readers) and (graph.tensor_is_output[output] or not alike):
+        raise PlanError(
+            f"splits: op {split.op!r} is read by others than the host, which need it whole.", field="splits"
+        )
+    return alike
 
 
 def _groups(readers: Mapping[int, list[int]]) -> Iterable[list[int]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import mul
 
 Shape = tuple[int, ...]
@@ -22,7 +22,7 @@ def common_shape(shapes: Iterable[Shape]) -> Shape:
     if len({math.prod(one) for one in found}) > 1:  # a broadcast
         return ()
     stops = sorted(set.intersection(*({1, *accumulate(one, mul)} for one in found)))
-    common = tuple(after // before for before, after in zip(stops, stops[1:], strict=False) if before)
+    common = tuple(after // before for before, after in pairwise(stops) if before)
     return common if len(common) > 1 and all(row_axis(one, common) is not None for one in found) else ()
 
 

@@ -62,7 +62,8 @@ class RowSpans:
                 else:
                     needed[self._span_of(tensor), elements, is_weight] += 1
             found = Counter(
-                (self._span_of(tensor, is_weight), elements, is_weight) for tensor, elements, is_weight in part.reads.elements()
+                (self._span_of(tensor, is_weight), elements, is_weight)
+                for tensor, elements, is_weight in part.reads.elements()
             )
             if found != needed:
                 yield "a part does not read the rows that it needs"

@@ -16,14 +16,7 @@ from go_opt.errors import ModelError
 from go_opt.frontends.onnx.dims import DimTable, flags
 from go_opt.frontends.onnx.file import ModelFile
 from go_opt.frontends.onnx.folding import constant_attribute, lazy_outputs
-from go_opt.frontends.onnx.nodes import (
-    axes_of,
-    is_alias,
-    is_foldable,
-    is_standard,
-    plain_attributes,
-    window_of,
-)
+from go_opt.frontends.onnx.nodes import is_alias, is_foldable, is_standard, plain_attributes, rows_rule
 from go_opt.frontends.onnx.program import AbsentNode, Program
 from go_opt.frontends.onnx.shapes import PartialType, ShapeInference, complete, is_argument, merged
 from go_opt.frontends.onnx.structure import ordered_nodes, reads_of
@@ -216,13 +209,9 @@ class Scope:
         ]
         reads = tuple((value.tensor, touched) for value, touched in read)
         self.emit(name, node.op_type, cost.op_class, cost.flops, reads, inputs, outputs)
-        window = window_of(node, inputs, outputs)
-        self.program.ops[-1] = replace(
-            self.program.ops[-1],
-            window=window,
-            axes=axes_of(node, outputs[0].shape, self.context.opset) if window is None else (),
-            views=tuple(value.shape for value, _ in read),
-        )
+        window, axes = rows_rule(node, inputs, outputs, self.context.opset)
+        views = tuple(value.shape for value, _ in read)
+        self.program.ops[-1] = replace(self.program.ops[-1], window=window, axes=axes, views=views)
 
     def _lower_alias(
         self,

@@ -67,7 +67,15 @@ def is_alias(node: onnx.NodeProto, inputs: Sequence[Value | None], output_type: 
     return is_view(node.op_type)
 
 
-def window_of(
+def rows_rule(
+    node: onnx.NodeProto, inputs: Sequence[Value | None], outputs: Sequence[Value], opset: int
+) -> tuple[Window | None, tuple[int, ...] | None]:
+    """What tells which rows an op needs: its window, and its axes as for :meth:`GraphBuilder.set_axes`."""
+    window = _window_of(node, inputs, outputs)
+    return window, _axes_of(node, outputs[0].shape, opset) if window is None else ()
+
+
+def _window_of(
     node: onnx.NodeProto, inputs: Sequence[Value | None], outputs: Sequence[Value]
 ) -> Window | None:
     """The rows that a row of a convolution or pooling of images needs; None for other ops."""
@@ -92,7 +100,7 @@ def window_of(
     return Window(size, stride, before)
 
 
-def axes_of(node: onnx.NodeProto, output: Shape, opset: int) -> tuple[int, ...] | None:
+def _axes_of(node: onnx.NodeProto, output: Shape, opset: int) -> tuple[int, ...] | None:
     """The axes along which an op mixes elements, or the permutation of a Transpose; None if not known."""
     attributes, rank = plain_attributes(node), max(1, len(output))
     kind = node.op_type if is_standard(node) else ""

@@ -41,7 +41,7 @@ def split_rows(
     """
     maker = _Maker(nodes, graph, spans)
     part_of = {part_name(one.op, i, one.parts): one.op for one in splits for i in range(one.parts)}
-    joins = {one.op for one in splits if one.joined} & planned.op_index.keys()
+    joins = {one.op for one in splits} & planned.op_index.keys()
     new: list[ir.Node] = []
     for name, written, reads in _ops(planned):
         if name in part_of:
@@ -81,7 +81,9 @@ class _Maker:
         node = self.reads.op_node[op]
         rows = {self._spans[read].tensor: read for read in reads if read in self._spans}
         views: list[ir.Node] = []
-        inputs = [self._rows_of(value, rows, f"{name}/view {i}", views) for i, value in enumerate(node.inputs)]
+        inputs = [
+            self._rows_of(value, rows, f"{name}/view {i}", views) for i, value in enumerate(node.inputs)
+        ]
         part = ir.node(node.op_type, inputs, overload=node.overload, domain=node.domain, name=name)
         for attr in node.attributes.values():
             part.attributes.add(attr)
