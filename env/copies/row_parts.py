@@ -75,7 +75,7 @@ class RowParts:
             yield join | {"op_type": JOIN, "op_class": "data_movement"}
 
     def _is_read_whole(self, k: int, split: Split) -> bool:
-        """Whether tensor ``k`` is a joined output, unread, or read by an op that is not split along its rows."""
+        """Whether tensor ``k`` is a joined output, unread, or read by an op that takes no rows of it."""
         graph = self._graph
         readers = graph.reader_op[graph.reader_ptr[k] : graph.reader_ptr[k + 1]].tolist()
         takers = [op for op in readers if op in self._splits and k in self._splits[op][1].windows]

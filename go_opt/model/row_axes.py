@@ -50,7 +50,7 @@ def keeps_rows(
     """
     view, shape = output
     row = row_axis(view, shape)
-    if row is None or (op_type != "Transpose" and row in axes):
+    if row is None or shape[-2] < 2 or (op_type != "Transpose" and row in axes):
         return False
     for read, whole in operands:
         along = axes[row] if op_type == "Transpose" else row - len(view) + len(read)
