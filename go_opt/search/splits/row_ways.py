@@ -51,12 +51,8 @@ class _Runs:
     def __init__(self, graph: Graph, target: Target, rows: Mapping[int, Rows]) -> None:
         tables = cost_tables(graph, target)
         self._graph, self._tables, self._rows = graph, tables, rows
-        last = graph.reader_op[graph.reader_ptr[1:] - 1]
-        self._until = {
-            op: graph.num_ops if graph.tensor_is_output[one.output] else int(last[one.output])
-            for op, one in rows.items()
-        }  # the last reader
-        self._wholes = {op: max(_reads_whole(graph, rows, op), default=NO_PRODUCER) for op in rows}
+        self._until = {op: self._last_reader(one.output) for op, one in rows.items()}
+        self._waits = {op: max(_waits_for(graph, rows, op), default=NO_PRODUCER) for op in rows}
         self._overhead_s = float(tables.kernel_overhead_s.min())
         self._op_s = tables.kernel_floor_s().min(axis=0)
         self._filled = op_activation_bytes(graph, target) / float(tables.sram_bytes.max())  # of a memory
@@ -119,9 +115,11 @@ class _Runs:
 
     def _estimated_s(self, start: int, end: int, parts: int) -> float | None:
         """Of a run, about; None where it cannot be split like that."""
-        ops = range(start + 1, end + 1)
+        ops = [op for op in range(start + 1, end + 1) if op in self._rows]
+        # Without work, a whole op such as a transposition of keys goes with the last part.
+        moves = [op for op in range(start + 1, end + 1) if op not in self._rows]
         filled = FILLED * float(self._tables.sram_bytes.max())
-        if any(op not in self._rows or self._wholes[op] > start for op in ops):
+        if not ops or self._graph.op_flops[moves].any() or any(self._waits[op] > start for op in ops):
             return None
         if _weight_bytes(self._graph, self._tables, ops) > filled:
             return None
@@ -130,12 +128,19 @@ class _Runs:
         if not all(stops.values()):
             return None
         largest = np.array([max(np.diff([0, *stops[op]])) / self._rows[op].number for op in ops])
-        if (largest * self._filled[ops] > 0.5).any():
+        if (largest * self._filled[ops] > 0.5).any() or (self._filled[moves] > 1.0).any():
             return math.inf
         run_s = float(largest @ (self._op_s[ops] - self._overhead_s)) + len(ops) * self._overhead_s
         # What each part of the next run needs whole passes all of them.
         joins_s = self._join_s.get(end, 0.0) / parts + self._whole_s.get(end, 0.0)
-        return run_s + joins_s * (parts - 1)
+        return run_s + float(self._op_s[moves].sum()) + joins_s * (parts - 1)
+
+    def _last_reader(self, k: int) -> int:
+        """Of tensor ``k``; behind all ops where it is an output, or none takes rows of it."""
+        graph, rows = self._graph, self._rows
+        readers: list[int] = graph.reader_op[graph.reader_ptr[k] : graph.reader_ptr[k + 1]].tolist()
+        takes_rows = any(op in rows and k in rows[op].windows for op in readers)
+        return readers[-1] if takes_rows and not graph.tensor_is_output[k] else graph.num_ops
 
     def _is_needed_whole(self, k: int) -> bool:
         """Whether parts of an op may need all rows of tensor ``k``, maybe moved before."""
@@ -146,10 +151,8 @@ class _Runs:
     def _splits(self, start: int, end: int, parts: int) -> dict[int, Split]:
         """The ops whose outputs live on are joined."""
         names = self._graph.op_names
-        return {
-            op: Split(names[op], "rows", parts, joined=self._until[op] > end)
-            for op in range(start + 1, end + 1)
-        }
+        ops = [op for op in range(start + 1, end + 1) if op in self._rows]
+        return {op: Split(names[op], "rows", parts, joined=self._until[op] > end) for op in ops}
 
 
 def _cuts(graph: Graph, rows: Mapping[int, Rows]) -> Iterator[tuple[int, list[int]]]:
@@ -163,7 +166,7 @@ def _cuts(graph: Graph, rows: Mapping[int, Rows]) -> Iterator[tuple[int, list[in
     until = np.zeros_like(made)  # readers of a tensor ascend
     until[is_read] = graph.reader_op[graph.reader_ptr[1:][is_read] - 1]
     for op in range(graph.num_ops - 1):
-        is_barrier = op + 1 in rows and max(_reads_whole(graph, rows, op + 1), default=NO_PRODUCER) >= 0
+        is_barrier = op + 1 in rows and max(_waits_for(graph, rows, op + 1), default=NO_PRODUCER) >= 0
         alive: list[int] = np.flatnonzero(is_read & (made <= op) & (until > op)).tolist()
         if len(alive) == 1:
             readers = graph.reader_op[graph.reader_ptr[alive[0]] : graph.reader_ptr[alive[0] + 1]]
@@ -174,11 +177,12 @@ def _cuts(graph: Graph, rows: Mapping[int, Rows]) -> Iterator[tuple[int, list[in
             yield op, alive
 
 
-def _reads_whole(graph: Graph, rows: Mapping[int, Rows], op: int) -> list[int]:
-    """The ops of whose outputs each part of ``op`` needs all rows."""
+def _waits_for(graph: Graph, rows: Mapping[int, Rows], op: int) -> list[int]:
+    """The ops done before any part of ``op``: those that are whole, and those that it reads whole."""
     pointers, reads = graph.op_reads
     tensors = graph.reader_tensor[reads[pointers[op] : pointers[op + 1]]].tolist()
-    return [int(graph.tensor_producer[k]) for k in tensors if k not in rows[op].windows]
+    producers = [(int(graph.tensor_producer[k]), k in rows[op].windows) for k in tensors]
+    return [source for source, by_rows in producers if not by_rows or source not in rows]
 
 
 def _weight_bytes(graph: Graph, tables: CostTables, ops: Collection[int]) -> float:
@@ -220,30 +224,31 @@ def _stages(graph: Graph, split: Graph, splits: Mapping[str, Split], tables: Cos
     stage, held_bytes = 0, 0.0
     parts = 1  # of the current run
     run: set[int] = set()
-    ended: set[int] = set()  # ops that no other op of the run reads
+    ended: set[int] = set()  # its ops that are joined at its end
+    indices = [graph.op_index[name] for name, one in splits.items() if one.kind == "rows"]
+    rows = {op: found for op in indices if (found := rows_of(graph, op)) is not None}
     before_pointers, before = graph.predecessors
     for op, name in enumerate(graph.op_names):
         one = splits.get(name)
-        rows = rows_of(graph, op) if one is not None and one.kind == "rows" else None
-        if parts > 1 and rows is None and graph.op_flops[op] == 0:
-            ended.add(op)  # for example a transposition of keys: it follows the last part
+        if parts > 1 and op not in rows and graph.op_flops[op] == 0:
+            run.add(op)  # it follows the last part
             continue
-        number = one.parts if one is not None and rows is not None else 1
+        number = one.parts if one is not None and op in rows else 1
         waits = not ended.isdisjoint(before[before_pointers[op] : before_pointers[op + 1]].tolist())
-        waits |= rows is not None and not run.isdisjoint(_reads_whole(graph, {op: rows}, op))
+        waits |= op in rows and not run.isdisjoint(_waits_for(graph, rows, op))
         if stages and (number != parts or waits):
             # Whole ops stay with the last part.
             stage, held_bytes, run, ended = stage + parts - (number == 1 < parts), 0.0, set(), set()
         parts = number
         names = [name] if one is None else [part_name(name, part, one.parts) for part in range(one.parts)]
         for part, each in enumerate(names):
-            if rows is None:
+            if op not in rows:
                 weight_bytes = _weight_bytes(split, tables, [split.op_index[each]])
                 if held_bytes + weight_bytes > filled_bytes:
                     stage, held_bytes = stage + 1, 0.0
                 held_bytes += weight_bytes
-            stages[each] = stage + part * (rows is not None)
-        if one is not None and rows is not None:
+            stages[each] = stage + part * (op in rows)
+        if one is not None and op in rows:
             run.add(op)
             ended |= {op} if one.joined else set()
     pointers, reads = split.op_reads
