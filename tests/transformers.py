@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from tests.exports import info, integers, model, node, weight
+from tests.exports import info, integers, model, node
 
 
 def encoder(
@@ -26,8 +26,10 @@ def encoder(
     ]
 
     def given(name: str, *shape: int) -> str:
-        zeros = numpy_helper.from_array(np.zeros(shape, np.float32), name)
-        constants.append(weight(name, *shape) if weights else zeros)
+        values = np.zeros(shape)
+        if weights:
+            values = np.random.default_rng([*name.encode()]).normal(0, shape[0] ** -0.5, shape)
+        constants.append(numpy_helper.from_array(values.astype(np.float32), name))
         return name
 
     def linear(source: str, name: str, columns: tuple[int, int]) -> list[onnx.NodeProto]:

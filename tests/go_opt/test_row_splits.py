@@ -121,10 +121,10 @@ def test_runs_end_where_one_tensor_is_alive() -> None:
 
 
 def test_an_encoder_with_a_latency_that_whole_ops_cannot_have(tmp_path: Path) -> None:
-    """Runs end where attention reads keys and values, which are joined, and go on through the next block."""
+    """Runs end where attention reads keys whole, and go on through the next block."""
     path = saved(encoder(3, 700, 256, 4), tmp_path)
     limit_s = 500e-6
-    with pytest.raises(InfeasibleError, match="it is at least 526.2 us, the critical path"):
+    with pytest.raises(InfeasibleError, match=r"it is at least 526\.2 us, the critical path"):
         go_opt.optimize(path, max_latency_s=limit_s, splits=False, **COUNTED)
     answer = go_opt.optimize(path, max_latency_s=limit_s, **COUNTED)
     assert answer.metrics.latency_s <= limit_s
@@ -132,6 +132,5 @@ def test_an_encoder_with_a_latency_that_whole_ops_cannot_have(tmp_path: Path) ->
     is_joined = {one.op: one.joined for one in answer.plan.splits}
     assert {"l1_softmax", "l1_context"} <= is_joined.keys()
     assert is_joined["l1k_bias"]
-    assert is_joined["l1v_turn"]
     assert not is_joined["l1_scores"]
     check_stages(path, answer.plan, tmp_path / "out")
