@@ -9,7 +9,7 @@ from go_opt.env.copies.part_names import part_name, rows_name
 from go_opt.env.copies.rows import Rows, row_stops, rows_needed
 from go_opt.errors import PlanError
 from go_opt.model.dtypes import DTYPES
-from go_opt.model.graph import Graph
+from go_opt.model.graph import WEIGHT, Graph
 from go_opt.model.plan import Split
 
 JOIN: Final = "Concat"
@@ -29,6 +29,8 @@ class Span(NamedTuple):
 class RowParts:
     """Replaces ops split by rows; ``spans`` has the tensors that are some rows of another tensor.
 
+    Of a weight that has rows, such as a mask, each part has a slice of its own.
+
     Args:
       splits: the split and rows of each op of ``graph`` that is split by rows.
       make: returns a :data:`Row` of an op with another name, FLOPs, reads and writes.
@@ -43,6 +45,7 @@ class RowParts:
         self._graph, self._splits, self._make = graph, splits, make
         self._stops = row_stops(graph, splits)
         self.spans: dict[str, Span] = {}
+        self.slices: dict[str, tuple[int, int]] = {}  # of weights: tensor of the graph, elements
         for op, (split, _) in splits.items():
             if not self._stops[op]:
                 raise PlanError(
@@ -66,17 +69,18 @@ class RowParts:
             writes = [(written, elements // rows.number * (stop - start), dtype)]
             parts.append(self._make(op, part_name(split.op, part, split.parts), flops, reads, writes))
         yield from parts
-        if split.joined and self._is_read_whole(rows.output):
+        if self._is_read_whole(rows.output, split):
             joined = [(row["writes"][0][0], None) for row in parts]
             join = self._make(op, split.op, 0.0, joined, [(name, elements, dtype)])
             yield join | {"op_type": JOIN, "op_class": "data_movement"}
 
-    def _is_read_whole(self, k: int) -> bool:
-        """Whether tensor ``k`` is an output, unread, or read by an op that is not split along its rows."""
+    def _is_read_whole(self, k: int, split: Split) -> bool:
+        """Whether tensor ``k`` is a joined output, unread, or read by an op that takes no rows of it."""
         graph = self._graph
         readers = graph.reader_op[graph.reader_ptr[k] : graph.reader_ptr[k + 1]].tolist()
         takers = [op for op in readers if op in self._splits and k in self._splits[op][1].windows]
-        return bool(graph.tensor_is_output[k]) or len(takers) < max(1, len(readers))
+        is_whole_output = bool(graph.tensor_is_output[k]) and split.joined
+        return is_whole_output or len(takers) < max(split.joined, len(readers))
 
     def _reads(self, op: int) -> list[int]:
         pointers, by_op = self._graph.op_reads
@@ -97,6 +101,11 @@ class RowParts:
     def _taken(self, k: int, start: int, stop: int) -> Generator[Row, None, str]:
         """Yields the ops that gather some rows of tensor ``k`` in one tensor; returns its name."""
         producer, name = int(self._graph.tensor_producer[k]), self._graph.tensor_names[k]
+        if self._graph.tensor_kind[k] == WEIGHT:
+            part = rows_name(name, start, stop)
+            self.slices[part] = k, self._tensor(k)[1] // self._number(k) * (stop - start)
+            self.spans[part] = Span(name, start, stop)
+            return part
         held = [(name, (0, self._number(k)))]
         if producer in self._splits:
             spans = list(self._spans(producer))

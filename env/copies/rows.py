@@ -9,6 +9,7 @@ PLDI 1991.)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -16,13 +17,12 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, LongArray
 from go_opt.errors import PlanError
-from go_opt.model.graph import WEIGHT, Graph, Window
+from go_opt.model.graph import SAME_ROW, WEIGHT, Graph, Window
 from go_opt.model.op_costs import is_elementwise
 from go_opt.model.plan import Split
 
 WINDOWED: Final = ("AveragePool", "Conv", "MaxPool")
 PRODUCTS: Final = ("Gemm", "MatMul")
-SAME_ROW: Final = Window(size=1, stride=1, before=0)
 
 
 class Rows(NamedTuple):
@@ -54,23 +54,32 @@ def rows_of(graph: Graph, op: int) -> Rows | None:
 def _windows(
     graph: Graph, op: int, shape: tuple[int, ...], tensors: Sequence[int]
 ) -> dict[int, Window] | None:
-    op_type = graph.op_types[op]
+    op_type, window = graph.op_types[op], graph.windows.get(graph.op_names[op])
+    shapes = {k: _shape(graph, k) for k in tensors}
     images = [k for k in tensors if graph.tensor_kind[k] != WEIGHT]
-    of_image = _shape(graph, images[0]) if len(images) == 1 else ()
     if op_type in WINDOWED:
-        window = graph.windows.get(graph.op_names[op])
-        return {images[0]: window} if window and len(of_image) == len(shape) > 3 else None
+        return {images[0]: window} if window and len(images) == 1 and len(shapes[images[0]]) > 1 else None
     if op_type in PRODUCTS:
-        # A graph does not say which operand is the left one; if it is square, it may be either.
-        is_left = len(of_image) > 1 and of_image[:-1] == shape[:-1] and of_image[-1] != of_image[-2]
-        return {images[0]: SAME_ROW} if is_left and len(tensors) > 1 else None
+        return _left_operand(graph, op, shape, {k: shapes[k] for k in images}) if len(tensors) > 1 else None
+    if window is not None:
+        return {k: window for k, sizes in shapes.items() if sizes[-2:-1] == shape[-2:-1]}
     if op_type == "Concat":
-        shapes = [_shape(graph, k) for k in tensors]
-        is_beside = all(len(one) == len(shape) and one[-2] == shape[-2] for one in shapes)
+        is_beside = all(len(sizes) == len(shape) and sizes[-2] == shape[-2] for sizes in shapes.values())
         return dict.fromkeys(tensors, SAME_ROW) if is_beside and len(images) == len(tensors) else None
-    if is_elementwise(op_type) or op_type == "LRN":
+    is_of_channels = op_type in ("BatchNormalization", "LRN")  # of a sequence, these are the rows
+    if len(shape) > 3 if is_of_channels else is_elementwise(op_type):
         return _broadcast(graph, shape, tensors)
     return None
+
+
+def _left_operand(
+    graph: Graph, op: int, shape: tuple[int, ...], images: Mapping[int, tuple[int, ...]]
+) -> dict[int, Window] | None:
+    """The window of the left operand; a graph does not say which one that is, so sizes must."""
+    inner = int(graph.op_flops[op]) // (2 * math.prod(shape))
+    left = [k for k, sizes in images.items() if _blocks(sizes) == _blocks((*shape[:-1], inner))]
+    may_be_right = [k for k in left if images[k][-2:] == (inner, shape[-1])]
+    return {left[0]: SAME_ROW} if len(left) == 1 and not may_be_right else None
 
 
 def _broadcast(graph: Graph, shape: tuple[int, ...], tensors: Sequence[int]) -> dict[int, Window] | None:
@@ -79,13 +88,18 @@ def _broadcast(graph: Graph, shape: tuple[int, ...], tensors: Sequence[int]) -> 
     for k in tensors:
         sizes = _shape(graph, k)
         # For example the statistics of a BatchNormalization: one per channel, for all rows.
-        is_whole = len(sizes) < 2 or sizes[-2] == 1
+        is_whole = len(sizes) == 1 or graph.tensor_elements[k] == 1 or sizes[-2:-1] == (1,)
         if graph.tensor_kind[k] == WEIGHT and is_whole:
             continue
-        if sizes != shape:
+        if _blocks(sizes) != _blocks(shape):
             return None
         windows[k] = SAME_ROW
     return windows
+
+
+def _blocks(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Blocks of rows, rows of a block, elements of a row."""
+    return math.prod(shape[:-2]), *shape[-2:]
 
 
 def _shape(graph: Graph, tensor: int) -> tuple[int, ...]:
@@ -108,7 +122,7 @@ def row_stops(graph: Graph, splits: Mapping[int, tuple[Split, Rows]]) -> dict[in
       splits: the split and rows of each op that is split by rows.
 
     Raises:
-      PlanError: parts that are not joined are read by an op that needs them whole.
+      PlanError: parts that are not joined are read only by ops that need them whole.
     """
     rows = {op: row for op, (_, row) in splits.items()}
     readers = {
@@ -121,16 +135,19 @@ def row_stops(graph: Graph, splits: Mapping[int, tuple[Split, Rows]]) -> dict[in
 
 
 def _part_readers(graph: Graph, op: int, splits: Mapping[int, tuple[Split, Rows]]) -> list[int]:
+    """The readers of an op that has parts like it; others take rows anew, or read it joined."""
     split, (_, output, _) = splits[op]
     readers: list[int] = graph.reader_op[graph.reader_ptr[output] : graph.reader_ptr[output + 1]].tolist()
-    for reader in readers:
-        other, rows = splits.get(reader, (None, None))
-        if other is None or rows is None or other.parts != split.parts or output not in rows.windows:
-            raise PlanError(
-                f"splits: op {split.op!r} is read by others than the host, which need it whole.",
-                field="splits",
-            )
-    return readers
+    alike = [
+        reader
+        for reader in readers
+        if reader in splits and splits[reader][0].parts == split.parts and output in splits[reader][1].windows
+    ]
+    if len(alike) < len(readers) and (graph.tensor_is_output[output] or not alike):
+        raise PlanError(
+            f"splits: op {split.op!r} is read by others than the host, which need it whole.", field="splits"
+        )
+    return alike
 
 
 def _groups(readers: Mapping[int, list[int]]) -> Iterable[list[int]]:
@@ -154,6 +171,7 @@ def _balanced(
 ) -> dict[int, list[int]]:
     """Stops that give the parts equal FLOPs, as far as the rows of the last ops allow."""
     last = [op for op in group if not readers[op]]
+    least = {op: 2 if graph.op_types[op] == "Transpose" else 1 for op in group}  # of one row it is a view
     finest = max(rows[op].number for op in last)
     share = np.arange(1, finest) / finest
     stop: dict[int, LongArray] = {}  # [shares] of each op
@@ -169,14 +187,14 @@ def _balanced(
         stop[op] = (
             np.minimum(number, np.max(ends, axis=0)) if ends else np.rint(share * number).astype(np.int64)
         )
-        is_open &= (stop[op] > 0) & (stop[op] < number)
+        is_open &= (stop[op] >= least[op]) & (stop[op] <= number - least[op])
         work += graph.op_flops[op] * stop[op] / number
         all_work += graph.op_flops[op]
     chosen: list[int] = []
     for part in range(1, parts):
         far = np.abs(work - all_work * part / parts)
         for op in group if chosen else ():
-            is_open &= stop[op] > stop[op][chosen[-1]]
+            is_open &= stop[op] >= stop[op][chosen[-1]] + least[op]
         if not is_open.any():
             return {op: [] for op in group}
         chosen.append(int(np.argmin(np.where(is_open, far, np.inf))))

@@ -135,7 +135,7 @@ def _split(graph: Graph, splits: tuple[Split, ...]) -> tuple[Graph, Mapping[str,
         if not is_whole and graph.tensor_names[k] not in read:
             continue  # a weight of which only slices are read
         parts.add_tensor(builder, k, graph.tensor_names[k], int(graph.tensor_elements[k]))
-    for name, (k, elements) in parts.slices.items():
+    for name, (k, elements) in (parts.slices | row_parts.slices).items():
         parts.add_tensor(builder, k, name, elements)
     for row in ops:
         builder.add_op(**row)

@@ -18,11 +18,13 @@ from go_opt.model.graph import (
     MAX_ELEMENTS,
     NO_PRODUCER,
     OP_CLASSES,
+    SAME_ROW,
     TENSOR_KINDS,
     Graph,
     Precision,
     Window,
 )
+from go_opt.model.row_axes import common_shape, keeps_rows, row_axis
 from go_opt.model.topological import topological_order
 
 Size = int | tuple[int, ...]  # the number of elements of a tensor, or its shape
@@ -39,6 +41,7 @@ class _Op:
     flops: float
     dtype: int
     reads: list[tuple[str, int | None]]
+    writes: tuple[str, ...]
     measured_s: Mapping[str, float]
     excluded_kinds: tuple[str, ...]
 
@@ -75,6 +78,7 @@ class GraphBuilder:
         self._view_shapes: dict[str, tuple[int, ...]] = {}
         self._outputs: list[str] = []
         self._windows: dict[str, Window] = {}
+        self._axes: dict[str, tuple[tuple[int, ...], Sequence[tuple[int, ...]]]] = {}
 
     def add_tensor(self, name: str, size: Size, dtype: str, kind: str) -> None:
         """Add a weight or an input, which no op produces."""
@@ -123,6 +127,7 @@ class GraphBuilder:
             float(flops),
             dtype_code(dtype, field=f"op {name!r}"),
             list(reads),
+            tuple(tensor for tensor, _, _ in writes),
             dict(measured_s),
             tuple(excluded_kinds),
         )
@@ -131,13 +136,22 @@ class GraphBuilder:
         self._ops.append(op)
 
     def set_window(self, op: str, window: Window) -> None:
-        """Set the window of a convolution or pooling."""
+        """Set the window of an op over the rows that it reads."""
         self._windows[op] = checked_window(f"op {op!r}", window)
+
+    def set_axes(self, op: str, axes: tuple[int, ...], views: Sequence[tuple[int, ...]]) -> None:
+        """Set what tells whether an op keeps rows apart; one with a window already has it along its views.
+
+        Args:
+          axes: as for :func:`keeps_rows`.
+          views: the shapes in which it reads its tensors.
+        """
+        self._axes[op] = axes, views
 
     def add_view(self, name: str, source: str, shape: tuple[int, ...] = ()) -> None:
         """Make ``name`` another name of ``source``, with no kernel and no bytes of its own.
 
-        A tensor whose views have different shapes has no known shape.
+        A tensor whose views have different shapes has the shape that they share (:func:`common_shape`).
         """
         self._check_new(name)
         self._aliases[name] = source
@@ -164,13 +178,31 @@ class GraphBuilder:
         for i, op in enumerate(self._ops):
             for tensor_name, touched in op.reads:
                 self._add_reader(i, op, tensor_name, touched)
-        for name, shape in self._view_shapes.items():
-            source = self._tensors.get(self.resolve(name))
-            if source is not None and source.shape != shape:
-                source.shape = ()
+        self._find_rows()
         for output in self._outputs:
             self._find(output, f"graph output {output!r}").is_output = True
         return self._freeze(topological_order(self._successors(), [op.name for op in self._ops]))
+
+    def _find_rows(self) -> None:
+        """Give tensors the shapes that their views share, and windows to the ops that keep rows apart."""
+        seen = {name: tensor.shape for name, tensor in self._tensors.items()} | self._view_shapes
+        views: dict[str, list[tuple[int, ...]]] = {}
+        for name in self._view_shapes:
+            views.setdefault(self.resolve(name), []).append(seen[name])
+        for name in views.keys() & self._tensors.keys():
+            self._tensors[name].shape = common_shape([seen[name], *views[name]])
+        for op in self._ops:
+            if op.name not in self._axes or len(op.writes) > 1:
+                continue
+            axes, reads = self._axes[op.name]
+            shapes = [self._tensors[self.resolve(name)].shape for name, _ in op.reads]
+            operands = list(zip(reads, shapes, strict=True))
+            output = seen[op.writes[0]], self._tensors[op.writes[0]].shape
+            if op.name in self._windows:
+                if any(row_axis(*one) not in (None, len(one[0]) - 2) for one in (output, *operands[:1])):
+                    del self._windows[op.name]
+            elif keeps_rows(op.op_type, axes, operands, output):
+                self._windows[op.name] = SAME_ROW
 
     def _define(self, name: str, size: Size, dtype: str, kind: int, producer: int) -> None:
         self._check_new(name)

@@ -49,15 +49,19 @@ class NodeWithoutOp(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The input rows that an output row of a convolution or pooling needs.
+    """The input rows that an output row of an op needs.
 
     Rows lie along the second-to-last dimension. Output row ``i`` needs ``size`` input rows that start
-    at ``i * stride - before``; some may be padding.
+    at ``i * stride - before``; some may be padding. A convolution or pooling has a window over its image.
+    Another op, no product, has one over all operands that have as many rows as its output.
     """
 
     size: int
     stride: int
     before: int  # rows of padding
+
+
+SAME_ROW: Final = Window(size=1, stride=1, before=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +93,10 @@ class Graph:
     precision: Precision = "native"
     # The fields below do not affect costs and are not part of the fingerprint.
     nodes_without_op: tuple[NodeWithoutOp, ...] = ()  # set by the importer
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # tensor -> dimensions, if known
-    windows: Mapping[str, Window] = field(default_factory=dict)  # convolution or pooling -> its window
+    shapes: Mapping[str, tuple[int, ...]] = field(
+        default_factory=dict
+    )  # tensor -> dimensions that all readers see
+    windows: Mapping[str, Window] = field(default_factory=dict)  # op -> its window over rows, if known
 
     def __repr__(self) -> str:
         return (

@@ -48,27 +48,42 @@ class RowSpans:
         self.wrong_moves = [name for name in self.moves if not self._is_move(after[name])]
 
     def wrong_reads(self, name: str, op: NamedOp, parts: Sequence[NamedOp]) -> Iterator[str]:
-        """Each part reads the weights whole, and the rows of the other tensors that its own rows need."""
+        """Each part reads the rows that its own rows need, and whole what has no rows of the op."""
         size, stride, before = self._whole.windows.get(name, (1, 1, 0))
         for part in parts:
             _, start, stop = self._spans[part.writes[0][0]]
             first = start * stride - before
             last = first + (stop - 1 - start) * stride + size
-            needed = Counter[tuple[_Span, int]]()
+            needed = Counter[tuple[_Span, int, bool]]()
             for tensor, elements, is_weight in op.reads.elements():
-                rows = max(0, first), min(self._rows(tensor), last)
-                in_rows = (rows[1] - rows[0]) * self._row_elements(tensor)
-                needed[
-                    (tensor, 0, 0) if is_weight else (tensor, *rows), elements if is_weight else in_rows
-                ] += 1
+                span = tensor, max(0, first), min(self._rows(tensor), last)
+                if self._has_rows(name, op, tensor, is_weight):
+                    needed[span, (span[2] - span[1]) * self._row_elements(tensor), is_weight] += 1
+                else:
+                    needed[self._span_of(tensor), elements, is_weight] += 1
             found = Counter(
-                ((tensor, 0, 0) if is_weight else self._span_of(tensor), elements)
+                (self._span_of(tensor, is_weight), elements, is_weight)
                 for tensor, elements, is_weight in part.reads.elements()
             )
             if found != needed:
                 yield "a part does not read the rows that it needs"
 
-    def _span_of(self, tensor: str) -> _Span:
+    def _has_rows(self, name: str, op: NamedOp, tensor: str, is_weight: bool) -> bool:
+        """Whether the rows of ``tensor`` are those of the op, by definition of its type."""
+        written, read = (self._whole.shapes.get(one, ()) for one in (op.writes[0][0], tensor))
+        if op.kind[0] in ("AveragePool", "Conv", "MaxPool"):
+            return not is_weight
+        if len(read) < 2 or read[-2] != written[-2]:
+            return False
+        # The left operand of a product has as many columns as the sums have terms.
+        is_product = op.kind[0] in ("Gemm", "MatMul")
+        return not is_product or (not is_weight and read[-1] == op.flops // (2 * op.writes[0][1]))
+
+    def _span_of(self, tensor: str, is_weight: bool = False) -> _Span:
+        whole, _, rows = tensor.rpartition("/rows ")
+        if is_weight and tensor not in self._whole.tensor_index and whole:
+            start, stop = (int(number) for number in rows.split(" to "))
+            return whole, start, stop
         return self._spans.get(tensor, (tensor, 0, self._rows(tensor)))
 
     def _rows(self, tensor: str) -> int:

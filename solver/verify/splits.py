@@ -34,7 +34,8 @@ def broken_splits(whole: Graph, split: Graph, splits: Sequence[Split]) -> Iterat
         yield from (f"op {one.op!r}, {problem}." for problem in wrong)
         written = [part.writes[0] for part in parts]
         is_read = any(name == op.writes[0][0] for other in after.values() for name, _, _ in other.reads)
-        if one.joined and (joined is not None or one.kind == "columns" or is_read):
+        is_join = joined is not None and one.kind == "rows"
+        if is_join or (one.joined and (one.kind == "columns" or is_read)):
             reads = Counter((name, elements, False) for name, elements, _ in written)
             if joined is None or joined.reads != reads or joined.writes != op.writes or joined.flops:
                 yield f"op {one.op!r}: no op joins its parts."

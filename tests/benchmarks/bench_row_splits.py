@@ -2,7 +2,8 @@
 
 Run: PYTHONPATH=. python tests/benchmarks/bench_row_splits.py [--budget SECONDS] [--seeds N] [MODEL ...]
 
-Light models of the `onnx` package on `mcm-6x6`, medians over seeds. First without a limit; *proven* is the
+Light models of the `onnx` package, and encoders of the sizes of two models, on `mcm-6x6`, medians over seeds.
+First without a limit; *proven* is the
 least latency of whole ops. Then with limits that are the latency of that plan over 1.25, 1.5 and 2: interval,
 in parentheses latency and number of ops split. Last without replicated stages: the interval of whole ops with
 its bound, with splits, and of the rivals of ``split_rivals.py`` with splits by rows. Budgets are of processor
@@ -31,7 +32,10 @@ from go_opt.result import OptimizeResult
 from go_opt.solver.scheduling.bounds import sample_bound
 from tests.benchmarks.split_rivals import RIVALS, Walk
 from tests.exports import LIGHT
+from tests.transformers import encoder
 
+# Layers, tokens, width and heads.
+ENCODERS = {"bert_base": (12, 128, 768, 12), "whisper_base": (6, 500, 512, 8)}
 SHARES = (1.25, 1.5, 2.0)
 MOST_PARTS = 8
 COLUMNS = ("model", "interval", "latency", "proven", *(f"latency / {share:g}" for share in SHARES),
@@ -56,7 +60,8 @@ def median(graph: Graph, target: Target, options: dict[str, Any], seeds: int) ->
 
 
 def row(name: str, target: Target, budget_s: float, seeds: int) -> str:
-    graph = from_onnx(LIGHT / f"light_{name}.onnx")
+    sizes = ENCODERS.get(name)
+    graph = from_onnx(encoder(*sizes, weights=False) if sizes else LIGHT / f"light_{name}.onnx")
     options = {"budget_s": budget_s}
     free = median(graph, target, options, seeds)
     proven = sample_bound(
@@ -95,7 +100,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
     time.monotonic = time.process_time  # budgets are the same on a busy machine
-    names = given.models or sorted(path.stem.removeprefix("light_") for path in LIGHT.glob("*.onnx"))
+    light = sorted(path.stem.removeprefix("light_") for path in LIGHT.glob("*.onnx"))
+    names = given.models or [*light, *ENCODERS]
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     for name in names:
         print(row(name, go_opt.target("mcm-6x6"), given.budget, given.seeds), flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import onnx
 import pytest
 
 from go_opt.errors import GraphError
@@ -12,8 +13,9 @@ from go_opt.frontends import from_networkx, from_onnx, to_networkx
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
 from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
-from go_opt.model.graph import Graph, Window
-from tests.exports import info, model, node, weight
+from go_opt.model.graph import SAME_ROW, Graph, Window
+from go_opt.model.row_axes import Shape, common_shape, row_axis
+from tests.exports import info, integers, model, node, weight
 
 CONVOLUTION = model(
     [
@@ -26,10 +28,10 @@ CONVOLUTION = model(
 
 
 def test_of_a_model() -> None:
-    """A tensor that readers see in two shapes has none that is known."""
+    """A tensor whose rows readers do not all see has no shape that is known."""
     graph = from_onnx(CONVOLUTION)
     assert graph.shapes == {"x": (1, 2, 9, 4), "w": (3, 2, 3, 3), "y": (1, 24), "z": (1, 2, 9, 4)}
-    assert graph.windows == {"conv": Window(5, 2, 1)}
+    assert graph.windows == {"conv": Window(5, 2, 1), "other": SAME_ROW}
     assert replace(graph, shapes={}, windows={}).fingerprint == graph.fingerprint
 
 
@@ -71,3 +73,62 @@ def test_a_view_of_unknown_shape_leaves_its_source_without_one() -> None:
         "op", "Relu", "vector", flops=6, dtype="float32", reads=[("v", None)], writes=[("y", (6,), "float32")]
     )
     assert b.build().shapes == {"y": (6,)}
+
+
+@pytest.mark.parametrize(
+    ("views", "shape"),
+    [
+        ([(1, 2, 9, 4)], (1, 2, 9, 4)),
+        ([(1, 136, 28, 28), (1, 4, 34, 28, 28)], (136, 28, 28)),  # channels in groups
+        ([(1, 50, 768), (1, 50, 12, 64), (50, 768)], (50, 768)),  # tokens, with heads and without
+        ([(1, 12, 1), (1, 12)], ()),
+        ([(2, 8, 3), (16, 3)], ()),  # a batch of tokens, then all tokens
+        ([(8, 3), (4, 6)], ()),
+        ([(4, 1), (4, 5)], ()),  # a broadcast
+    ],
+)
+def test_axes_that_all_views_have(views: list[Shape], shape: Shape) -> None:
+    assert common_shape(views) == shape
+    for view in views if shape else ():
+        axis = row_axis(view, shape)
+        assert axis is not None
+        assert view[axis] == shape[-2]
+
+
+ROWS = info("x", (2, 6, 4))
+KEPT = {
+    "a normalised row": (node("LayerNormalization", "x s", "y", "op"), True),
+    "all of a normalised image": (node("LayerNormalization", "x w", "y", "op", axis=1), False),
+    "a distribution over columns": (node("Softmax", "x", "y", "op"), True),
+    "a distribution over rows": (node("Softmax", "x", "y", "op", axis=1), False),
+    "a mean that stays": (node("ReduceMean", "x last", "y", "op"), True),
+    "a mean of rows": (node("ReduceMean", "x rows", "y", "op"), False),
+    "a mean that goes": (node("ReduceMean", "x last", "y", "op", keepdims=0), False),
+    "rows of another axis": (node("Transpose", "x", "y", "op", perm=[1, 0, 2]), False),
+    "the same rows": (node("Transpose", "x", "y", "op", perm=[0, 1, 2]), None),
+    "a figure per channel": (node("BatchNormalization", "x c c c c", "y", "op"), False),
+    "columns beside": (node("Concat", "x x", "y", "op", axis=-1), True),
+    "rows behind": (node("Concat", "x x", "y", "op", axis=1), False),
+    "a weight with rows": (node("Add", "x w", "y", "op"), True),
+    "a weight for all rows": (node("Add", "x b", "y", "op"), True),
+}
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_ops_that_keep_rows_apart(case: str) -> None:
+    op, is_kept = KEPT[case]
+    weights = [weight("s", 4), weight("c", 6), weight("w", 6, 4), weight("b", 1, 4)]
+    proto = model(
+        [op, node("Relu", "y", "z", "last")],
+        [ROWS], [], [*weights, integers("last", -1), integers("rows", 1)],
+    )  # fmt: skip
+    proto.graph.output.append(onnx.ValueInfoProto(name="z"))
+    graph = from_onnx(proto)
+    assert graph.windows.get("op") == (SAME_ROW if is_kept else None)
+
+
+def test_a_distribution_of_an_older_operator_set_is_over_all_axes() -> None:
+    for opset, is_kept in ((12, False), (13, True)):
+        nodes = [node("Softmax", "x", "y", "op", axis=1 if opset == 12 else 2)]
+        graph = from_onnx(model(nodes, [ROWS], [info("y", (2, 6, 4))], opset=opset))
+        assert ("op" in graph.windows) == is_kept

@@ -12,11 +12,13 @@ from hypothesis import assume, given, settings
 from go_opt.env.copies.rows import rows_of
 from go_opt.env.copies.splits import row_spans, split_graph
 from go_opt.errors import PlanError
+from go_opt.frontends import from_onnx
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph, Window
 from go_opt.model.plan import Split
 from go_opt.solver.verify.splits import broken_splits
 from tests.strategies import examples, seeds
+from tests.transformers import encoder
 
 
 def images(rows: int, layers: Sequence[tuple[str, Window | None]], *, skip: bool = False) -> Graph:
@@ -122,6 +124,52 @@ def test_without_shapes_there_are_no_rows() -> None:
     assert rows_of(graph, 0) is not None
     assert rows_of(replace(graph, shapes={}), 0) is None
     assert rows_of(replace(graph, windows={}), 0) is None
+
+
+def test_attention_by_hand() -> None:
+    """Each part has its own queries, rows of the scores and rows of the mask; keys and values are whole."""
+    graph = from_onnx(encoder(1, 12, 16, 4, causal=True))
+    rows = {name: rows_of(graph, op) for op, name in enumerate(graph.op_names)}
+    read = {
+        name: sorted(graph.tensor_names[k] for k in one.windows)
+        for name, one in rows.items()
+        if one is not None
+    }
+    assert rows.keys() - read.keys() == {"l0k_turn"}
+    assert [read[f"l0_{name}"] for name in ("scores", "masked", "softmax", "context")] == [
+        ["l0qt"], ["l0f", "mask"], ["l0fm"], ["l0a"],
+    ]  # fmt: skip
+    assert graph.shapes["l0q"] == (12, 16), "tokens, which all views have"
+    splits = tuple(Split(name, "rows", 2, name in ("l0k_bias", "l0v_turn", "l0_sum")) for name in read)
+    split = split_graph(graph, splits)
+    assert list(broken_splits(graph, split, splits)) == []
+    assert split.tensor_elements[split.tensor_index["mask/rows 6 to 12"]] == 6 * 12
+    assert {"l0k_bias", "l0v_turn", "l0_sum"} <= set(split.op_names)
+    assert split.op_flops.sum() == pytest.approx(graph.op_flops.sum())
+    for tensor in ("mask/rows 6 to 12", "l0qt/part 1 of 2"):
+        sizes = split.tensor_elements.copy()
+        sizes[split.tensor_index[tensor]] += 1
+        touched = np.where(split.reader_tensor == split.tensor_index[tensor], split.reader_elements + 1, 0)
+        mutant = replace(
+            split, tensor_elements=sizes, reader_elements=np.maximum(split.reader_elements, touched)
+        )
+        assert list(broken_splits(graph, mutant, splits))
+
+
+def test_parts_go_on_beside_what_joins_them() -> None:
+    """What one op reads in parts, another one needs whole."""
+    b = GraphBuilder("both")
+    b.add_tensor("x", (1, 2, 8, 4), "float32", "input")
+    for name, op_type, read in (("a", "Relu", "x"), ("b", "Relu", "a"), ("c", "Softmax", "a")):
+        reads, writes = [(read, None)], [(name, (1, 2, 8, 4), "float32")]
+        b.add_op(name, op_type, "vector", flops=64.0, dtype="float32", reads=reads, writes=writes)
+    b.mark_output("b")
+    b.mark_output("c")
+    graph = b.build()
+    splits = Split("a", "rows", 2, False), Split("b", "rows", 2)
+    split = split_graph(graph, splits)
+    assert split.op_types[split.op_index["a"]] == "Concat"
+    assert list(broken_splits(graph, split, splits)) == []
 
 
 def drawn(rng: np.random.Generator) -> tuple[Graph, tuple[Split, ...]]:

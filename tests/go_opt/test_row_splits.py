@@ -22,10 +22,11 @@ from go_opt.search.splits.ways import divisible_ops
 from go_opt.solver import throughput_bound
 from go_opt.solver.scheduling.bounds import sample_bound
 from tests.env.test_row_splits import SAME, images
-from tests.exports import LIGHT, check_stages
+from tests.exports import LIGHT, check_stages, saved
 from tests.go_opt.run.test_random_stages import with_random_weights
 from tests.solver.brute_force import all_placements, evaluate_placements
 from tests.strategies import examples, random_target, seeds
+from tests.transformers import encoder
 
 COUNTED = {"max_evaluations": 40, "policy": None, "simulate": False}
 LIMIT_S = 90e-6  # whole ops of squeezenet take a sample 100 us at least
@@ -117,3 +118,19 @@ def test_runs_end_where_one_tensor_is_alive() -> None:
         assert joined
         assert {graph.op_types[graph.op_index[op]] for op in joined} <= {"Relu", "MaxPool", "AveragePool"}
         assert split.op_flops.sum() == pytest.approx(graph.op_flops.sum())
+
+
+def test_an_encoder_with_a_latency_that_whole_ops_cannot_have(tmp_path: Path) -> None:
+    """Runs end where attention reads keys whole, and go on through the next block."""
+    path = saved(encoder(3, 700, 256, 4), tmp_path)
+    limit_s = 500e-6
+    with pytest.raises(InfeasibleError, match=r"it is at least 526\.2 us, the critical path"):
+        go_opt.optimize(path, max_latency_s=limit_s, splits=False, **COUNTED)
+    answer = go_opt.optimize(path, max_latency_s=limit_s, **COUNTED)
+    assert answer.metrics.latency_s <= limit_s
+    assert go_opt.verify(path, None, answer.plan) == []
+    is_joined = {one.op: one.joined for one in answer.plan.splits}
+    assert {"l1_softmax", "l1_context"} <= is_joined.keys()
+    assert is_joined["l1k_bias"]
+    assert not is_joined["l1_scores"]
+    check_stages(path, answer.plan, tmp_path / "out")

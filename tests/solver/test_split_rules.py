@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from go_opt.env.copies.rows import rows_needed
 from go_opt.env.copies.splits import split_sizes
 from go_opt.model.graph import Window
+from go_opt.model.row_axes import common_shape, keeps_rows, row_axis
 from tests.strategies import examples, seeds
 
 PRIME = 2**31 - 1
@@ -229,3 +230,98 @@ def test_parts_by_rows_over_a_prime_field(seed: int) -> None:
     if len(parts) > 1:  # the first rows again
         joined = np.concatenate(wrong, axis=1)
         assert joined.shape != whole.shape or not np.array_equal(joined, whole)
+
+
+# ------------------------------------------------------------------ rows that ops keep apart
+
+ROWS, TOP, BOTTOM = function("rows", 2), function("top", 1), function("bottom", 1)
+EACH = function("each", 1)  # any function of a row, such as a distribution over its columns
+Q, K, V = z3.Consts("q k v", Tensor)
+
+
+def rule(variables: list[z3.ExprRef], joined: z3.ExprRef, whole: z3.ExprRef) -> z3.QuantifierRef:
+    """``joined`` rows are ``whole``; used where the rows are joined."""
+    return z3.ForAll(variables, joined == whole, patterns=[joined])
+
+
+ROW_AXIOMS = [
+    rule([X], ROWS(TOP(X), BOTTOM(X)), X),
+    rule([X, Y, Z], ROWS(PRODUCT(X, Z), PRODUCT(Y, Z)), PRODUCT(ROWS(X, Y), Z)),
+    rule([X, Y], ROWS(EACH(X), EACH(Y)), EACH(ROWS(X, Y))),
+    rule([Y, Z, A, C], ROWS(ADD(Y, A), ADD(Z, C)), ADD(ROWS(Y, Z), ROWS(A, C))),
+]
+
+
+def attention(q: z3.ExprRef, k: z3.ExprRef, v: z3.ExprRef, mask: z3.ExprRef) -> z3.ExprRef:
+    return PRODUCT(EACH(ADD(PRODUCT(q, k), mask)), v)
+
+
+def test_attention_by_rows_of_queries_and_of_the_mask() -> None:
+    parts = [attention(half(Q), K, V, half(B)) for half in (TOP, BOTTOM)]
+    assert follows(ROWS(*parts) == attention(Q, K, V, B), *ROW_AXIOMS)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [attention(half(Q), K, half(V), half(B)) for half in (TOP, BOTTOM)],  # the values in parts as well
+        [attention(half(Q), half(K), V, half(B)) for half in (TOP, BOTTOM)],  # the keys
+        [attention(half(Q), K, V, B) for half in (TOP, BOTTOM)],  # all of the mask
+        [attention(half(Q), K, V, half(B)) for half in (BOTTOM, TOP)],  # in another order
+    ],
+)
+def test_wrong_attention_does_not_follow(wrong: list[z3.ExprRef]) -> None:
+    assert not follows(ROWS(*wrong) == attention(Q, K, V, B), *ROW_AXIOMS, at_most_ms=300)
+
+
+def mixed(x: Numbers, axis: int) -> Numbers:
+    """Stands for any function that mixes the elements along one axis, in each place its own way."""
+    places = np.arange(1, x.shape[axis] + 1).reshape([-1 if i == axis else 1 for i in range(x.ndim)])
+    return (x * (places * x).sum(axis=axis, keepdims=True)) % PRIME
+
+
+@given(seed=seeds)
+@settings(max_examples=examples(100), deadline=None)
+def test_what_keeps_rows_apart_over_a_prime_field(seed: int) -> None:
+    """Rows of each operand that the table says give rows of the output; with other axes it would be wrong."""
+    rng = np.random.default_rng(seed)
+    sizes = tuple(rng.integers(2, 5, int(rng.integers(2, 5))).tolist())
+    axis, perm = int(rng.integers(len(sizes))), tuple(rng.permutation(len(sizes)).tolist())
+    x = field(rng, *sizes)
+    other = field(
+        rng, *(size if rng.random() < 0.6 else 1 for size in sizes[int(rng.integers(len(sizes))) :])
+    )
+    op_type, axes, untrue, operands, op = [
+        ("Transpose", perm, tuple(range(len(sizes))), [x], lambda x: np.transpose(x, perm)),
+        ("Softmax", (axis,), (), [x], lambda x: mixed(x, axis)),
+        ("Concat", (axis,), (), [x, 3 * x], lambda *both: np.concatenate(both, axis)),
+        ("Add", (), (), [x, other], lambda x, y: (x + y) % PRIME),
+    ][rng.integers(4)]
+    whole = op(*operands)
+
+    def seen(array: Numbers) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """A view of a tensor, and the shape of the tensor; others may see its first two axes as one."""
+        view = array.shape
+        merged = (view[0] * view[1], *view[2:]) if len(view) > 2 and rng.random() < 0.5 else view
+        return view, common_shape([view, merged])
+
+    output, reads = seen(whole), [seen(array) for array in operands]
+    for claimed in (axes, untrue):
+        if not keeps_rows(op_type, claimed, reads, output):
+            continue
+        row = row_axis(*output)
+        assert row is not None
+        stops = sorted({int(rng.integers(1, whole.shape[row])), whole.shape[row]})
+        parts = []
+        for start, stop in zip([0, *stops[:-1]], stops, strict=True):
+            taken = []
+            for array, one in zip(operands, reads, strict=True):
+                along = row_axis(*one) if one[1][-2:-1] == output[1][-2:-1] else None
+                taken.append(array if along is None else array.take(range(start, stop), along))
+            try:
+                parts.append(op(*taken))
+            except ValueError:  # sizes that do not fit
+                parts.append(field(rng, 1))
+        shapes = {(*part.shape[:row], *part.shape[row + 1 :]) for part in parts}
+        equal = len(shapes) == 1 and np.array_equal(np.concatenate(parts, row), whole)
+        assert equal == keeps_rows(op_type, axes, reads, output)

@@ -16,13 +16,12 @@ from go_opt.errors import ModelError
 from go_opt.frontends.onnx.dims import DimTable, flags
 from go_opt.frontends.onnx.file import ModelFile
 from go_opt.frontends.onnx.folding import constant_attribute, lazy_outputs
-from go_opt.frontends.onnx.nodes import is_alias, is_foldable, is_standard, plain_attributes, window_of
+from go_opt.frontends.onnx.nodes import is_alias, is_foldable, is_standard, plain_attributes, rows_rule
 from go_opt.frontends.onnx.program import AbsentNode, Program
 from go_opt.frontends.onnx.shapes import PartialType, ShapeInference, complete, is_argument, merged
 from go_opt.frontends.onnx.structure import ordered_nodes, reads_of
 from go_opt.frontends.onnx.values import Shape, Value, make_value
 from go_opt.frontends.recording.recorder import RecordedOp
-from go_opt.model.graph import Window
 from go_opt.model.op_costs import OpSignature, is_view, op_cost
 
 # A relaid or still quantised weight is stored once: its readers take it as it is.
@@ -202,14 +201,17 @@ class Scope:
                 plain_attributes(node),
             )
         )
-        reads = tuple(
-            (value.tensor, touched)
+        read = [
+            (value, touched)
             for value, touched in zip(inputs, cost.touched, strict=True)
             # Arguments such as axes or pads are baked into the kernel.
             if value is not None and not (touched == 0 and value.is_constant)
-        )
-        window = window_of(node, inputs, outputs)
-        self.emit(name, node.op_type, cost.op_class, cost.flops, reads, inputs, outputs, window)
+        ]
+        reads = tuple((value.tensor, touched) for value, touched in read)
+        self.emit(name, node.op_type, cost.op_class, cost.flops, reads, inputs, outputs)
+        window, axes = rows_rule(node, inputs, outputs, self.context.opset)
+        views = tuple(value.shape for value, _ in read)
+        self.program.ops[-1] = replace(self.program.ops[-1], window=window, axes=axes, views=views)
 
     def _lower_alias(
         self,
@@ -233,13 +235,12 @@ class Scope:
         reads: tuple[tuple[str, int | None], ...],
         inputs: Sequence[Value | None],
         outputs: Sequence[Value],
-        window: Window | None = None,
     ) -> None:
         """Add an op that computes in its first floating type, of the outputs first."""
         dtypes = [value.dtype for value in (*outputs, *inputs) if value is not None]
         dtype = next((name for name in dtypes if "float" in name), dtypes[0])
         writes = tuple((value.tensor, value.shape, value.dtype) for value in outputs)
-        self.program.ops.append(RecordedOp(name, op_type, op_class, flops, dtype, reads, writes, window))
+        self.program.ops.append(RecordedOp(name, op_type, op_class, flops, dtype, reads, writes))
         baked = [value.tensor for value in inputs if value is not None and value.is_constant]
         for tensor in (*baked, *(tensor for tensor, _ in reads)):
             self.program.readers.setdefault(tensor, set()).add(name)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import onnx
 from onnx import helper
 
 from go_opt.frontends.onnx.folding import RANDOM_OPS
-from go_opt.frontends.onnx.values import Value
+from go_opt.frontends.onnx.values import Shape, Value
 from go_opt.model.graph import Window
-from go_opt.model.op_costs import is_view
+from go_opt.model.op_costs import is_elementwise, is_view
+
+_SOFTMAX: Final = ("Hardmax", "LogSoftmax", "Softmax")
+_SOFTMAX_OF_ONE_AXIS: Final = 13  # operator set; before, of all axes from one on
 
 
 def plain_attributes(node: onnx.NodeProto) -> dict[str, Any]:
@@ -64,7 +67,15 @@ def is_alias(node: onnx.NodeProto, inputs: Sequence[Value | None], output_type: 
     return is_view(node.op_type)
 
 
-def window_of(
+def rows_rule(
+    node: onnx.NodeProto, inputs: Sequence[Value | None], outputs: Sequence[Value], opset: int
+) -> tuple[Window | None, tuple[int, ...] | None]:
+    """What tells which rows an op needs: its window, and its axes as for :meth:`GraphBuilder.set_axes`."""
+    window = _window_of(node, inputs, outputs)
+    return window, _axes_of(node, outputs[0].shape, opset) if window is None else ()
+
+
+def _window_of(
     node: onnx.NodeProto, inputs: Sequence[Value | None], outputs: Sequence[Value]
 ) -> Window | None:
     """The rows that a row of a convolution or pooling of images needs; None for other ops."""
@@ -87,3 +98,22 @@ def window_of(
     elif padding == "VALID":
         before = 0
     return Window(size, stride, before)
+
+
+def _axes_of(node: onnx.NodeProto, output: Shape, opset: int) -> tuple[int, ...] | None:
+    """The axes along which an op mixes elements, or the permutation of a Transpose; None if not known."""
+    attributes, rank = plain_attributes(node), max(1, len(output))
+    kind = node.op_type if is_standard(node) else ""
+    if kind == "Transpose":
+        return tuple(attributes.get("perm", range(rank)[::-1]))
+    if kind in _SOFTMAX and opset < _SOFTMAX_OF_ONE_AXIS:
+        return tuple(range(attributes.get("axis", 1) % rank, rank))
+    if kind in (*_SOFTMAX, "Concat", "LpNormalization"):
+        return (attributes.get("axis", -1) % rank,)
+    if kind in ("LayerNormalization", "RMSNormalization"):
+        return tuple(range(attributes.get("axis", -1) % rank, rank))
+    if kind in ("BatchNormalization", "DequantizeLinear", "LRN", "QuantizeLinear"):  # a figure per channel
+        return (attributes.get("axis", 1) % rank,)
+    # Sizes tell which axes a reduction keeps if all of them stay.
+    stay = is_elementwise(kind) or (kind.startswith("Reduce") and attributes.get("keepdims", 1))
+    return () if stay else None

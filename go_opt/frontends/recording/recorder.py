@@ -30,6 +30,8 @@ class RecordedOp:
     reads: tuple[Read, ...]
     writes: tuple[tuple[str, Size, str], ...]
     window: Window | None = None
+    axes: tuple[int, ...] | None = None  # for GraphBuilder.set_axes, with the views
+    views: tuple[tuple[int, ...], ...] = ()  # shapes in which it reads its tensors
 
 
 def live_ops(
@@ -63,6 +65,8 @@ def add_ops(builder: GraphBuilder, ops: Iterable[RecordedOp]) -> None:
         )
         if op.window is not None:
             builder.set_window(op.name, op.window)
+        if op.axes is not None:
+            builder.set_axes(op.name, op.axes, op.views)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,9 @@ from go_opt.env.copies.rows import WINDOWED
 from go_opt.errors import ModelError
 from go_opt.model.graph import Graph, Window
 from go_opt.model.plan import Split
+from go_opt.model.row_axes import row_axis
 from go_opt.run.cut.reads import Reads
+from go_opt.run.cut.splits import Slices, tensor_name
 from go_opt.run.manifest import OutputPart
 
 _SLICE_READS_LIMITS: Final = 10  # operator set
@@ -39,11 +41,11 @@ def split_rows(
     """
     maker = _Maker(nodes, graph, spans)
     part_of = {part_name(one.op, i, one.parts): one.op for one in splits for i in range(one.parts)}
-    joins = {one.op for one in splits if one.joined} & planned.op_index.keys()
+    joins = {one.op for one in splits} & planned.op_index.keys()
     new: list[ir.Node] = []
     for name, written, reads in _ops(planned):
         if name in part_of:
-            new.append(maker.part(part_of[name], name, written, reads))
+            new += maker.part(part_of[name], name, written, reads)
         elif name in joins or name in spans:
             new.append(maker.move(name, written, reads))
         if name in part_of or name in joins:  # what an op takes of others stands before it
@@ -70,26 +72,30 @@ class _Maker:
     def __init__(self, nodes: ir.Graph, graph: Graph, spans: Mapping[str, Span]) -> None:
         self._nodes, self._graph, self._spans = nodes, graph, spans
         self.reads = Reads(nodes, graph.op_index)
+        self._slices = Slices(nodes)
         self._without_op = [node for node in nodes if node.name not in graph.op_index]
         self._values = {str(value.name): value for value in (*nodes.inputs, *self.reads.written.values())}
 
-    def part(self, op: str, name: str, written: str, reads: Sequence[str]) -> ir.Node:
-        """A part of an op: the same node on some rows, with padding at the outer edges."""
+    def part(self, op: str, name: str, written: str, reads: Sequence[str]) -> list[ir.Node]:
+        """A part of an op behind its views: the same node on some rows, with padding at the outer edges."""
         node = self.reads.op_node[op]
-        rows = {self._spans[read].tensor: self._values[read] for read in reads if read in self._spans}
-        inputs = [self._rows_of(value, rows) for value in node.inputs]
+        rows = {self._spans[read].tensor: read for read in reads if read in self._spans}
+        views: list[ir.Node] = []
+        inputs = [
+            self._rows_of(value, rows, f"{name}/view {i}", views) for i, value in enumerate(node.inputs)
+        ]
         part = ir.node(node.op_type, inputs, overload=node.overload, domain=node.domain, name=name)
         for attr in node.attributes.values():
             part.attributes.add(attr)
         if node.op_type in WINDOWED:
             self._pad(node, part, self._graph.windows[op], self._spans[written])
-        return self._named(part, written, node.outputs[0])
+        return [*views, self._named(part, written, node.outputs[0])]
 
     def move(self, name: str, written: str, reads: Sequence[str]) -> ir.Node:
         """A slice of one tensor's rows, or the concatenated rows of several."""
         sources = sorted(reads, key=lambda read: self._spans[read].start if read in self._spans else 0)
         values = [self._values[read] for read in sources]
-        axis = len(_sizes(values[0])) - 2
+        axis = self._axis(self._spans[written].tensor if written in self._spans else written)
         if len(sources) > 1:
             like = self.reads.op_node[name].outputs[0] if name in self.reads.op_node else values[0]
             return self._named(ir.node("Concat", values, {"axis": axis}, name=name), written, like)
@@ -99,7 +105,7 @@ class _Maker:
         if self._nodes.opset_imports[""] < _SLICE_READS_LIMITS:
             take = ir.node(TAKE, values, {what: [number] for what, number in limits.items()}, name=name)
         else:
-            given = [self._numbers(f"{name}/{what}", number) for what, number in limits.items()]
+            given = [self._numbers(f"{name}/{what}", [number]) for what, number in limits.items()]
             take = ir.node(TAKE, [*values, *given], name=name)
         return self._named(take, written, values[0])
 
@@ -111,7 +117,7 @@ class _Maker:
             whole.replace_all_uses_with(self._values[str(whole.name)], replace_graph_outputs=True)
         elif whole in (shown := list(self._nodes.outputs)):
             names = [part_name(str(whole.name), i, split.parts) for i in range(split.parts)]
-            at, axis = shown.index(whole), len(_sizes(whole)) - 2
+            at, axis = shown.index(whole), self._axis(str(whole.name))
             self._nodes.outputs[at : at + 1] = [self._values[name] for name in names]
             outputs = {name: OutputPart(str(whole.name), axis, *self._spans[name][1:]) for name in names}
         return outputs
@@ -125,22 +131,51 @@ class _Maker:
         gone |= {self.reads.op_node[split.op] for split in splits}
         self._nodes.remove(gone)
 
-    def _rows_of(self, value: ir.Value | None, rows: Mapping[str, ir.Value]) -> ir.Value | None:
-        bases = self.reads.bases_of([] if value is None else [value])
-        return rows.get(str(bases[0].name), value) if len(bases) == 1 else value
+    def _rows_of(
+        self, value: ir.Value | None, rows: Mapping[str, str], name: str, views: list[ir.Node]
+    ) -> ir.Value | None:
+        """The rows of an input that a part reads, seen as the input is; a new view goes to ``views``."""
+        if value is None:
+            return None
+        bases = self.reads.bases_of([value])
+        tensor = str(bases[0].name) if len(bases) == 1 else "" if bases else tensor_name(value, rows)
+        if tensor not in rows:
+            return value
+        span, sizes = self._spans[rows[tensor]], _sizes(value)
+        axis = row_axis(tuple(sizes), self._graph.shapes[tensor])
+        assert axis is not None, "rows are an axis of every view."
+        if not bases:
+            return self._slices.of(value, axis, span.start, span.stop, rows[tensor])
+        part = self._values[rows[tensor]]
+        sizes[axis] = span.stop - span.start
+        if _sizes(part) == sizes:
+            return part
+        view = ir.node("Reshape", [part, self._numbers(f"{name}/shape", sizes)], name=name)
+        view.outputs[0].name, view.outputs[0].type, view.outputs[0].shape = name, value.type, ir.Shape(sizes)
+        views.append(view)
+        return view.outputs[0]
+
+    def _axis(self, tensor: str) -> int:
+        """The axis of a tensor of the graph along which its rows lie."""
+        axis = row_axis(tuple(_sizes(self._values[tensor])), self._graph.shapes[tensor])
+        assert axis is not None, "rows are an axis of every view."
+        return axis
 
     def _named(self, node: ir.Node, tensor: str, like: ir.Value) -> ir.Node:
-        """The node with a name, type and shape for its output: those of ``like`` except for the rows."""
+        """The node with a name, type and shape for its output: of the whole tensor except for the rows."""
         (output,), sizes = node.outputs, _sizes(like)
         if tensor in self._spans:
-            sizes[-2] = self._spans[tensor].stop - self._spans[tensor].start
+            whole, start, stop = self._spans[tensor]
+            sizes = _sizes(self._values[whole])
+            sizes[self._axis(whole)] = stop - start
         output.name, output.type, output.shape = tensor, like.type, ir.Shape(sizes)
         self._values[tensor] = output
         return node
 
-    def _numbers(self, name: str, number: int) -> ir.Value:
-        tensor = ir.tensor(np.array([number], np.int64), name=name)
-        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([1]), const_value=tensor)
+    def _numbers(self, name: str, numbers: Sequence[int]) -> ir.Value:
+        tensor = ir.tensor(np.array(numbers, np.int64), name=name)
+        shape = ir.Shape([len(numbers)])
+        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
         self._nodes.register_initializer(value)
         return value
 

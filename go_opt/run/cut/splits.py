@@ -39,7 +39,7 @@ def split_nodes(model: ir.Model, graph: Graph, splits: Sequence[Split]) -> dict[
       ModelError: an op cannot be split; the message names it.
     """
     reads = Reads(model.graph, graph.op_index)
-    slices = _Slices(model.graph)
+    slices = Slices(model.graph)
     outputs: dict[str, OutputPart] = {}
     for split in splits:
         outputs |= _split_node(model.graph, graph, split, reads, slices)
@@ -47,7 +47,7 @@ def split_nodes(model: ir.Model, graph: Graph, splits: Sequence[Split]) -> dict[
 
 
 def _split_node(
-    nodes: ir.Graph, graph: Graph, split: Split, reads: Reads, slices: _Slices
+    nodes: ir.Graph, graph: Graph, split: Split, reads: Reads, slices: Slices
 ) -> dict[str, OutputPart]:
     node = reads.op_node[split.op]
     columns = columns_of(graph, graph.op_index[split.op])
@@ -63,7 +63,7 @@ def _split_node(
     stops = np.cumsum(sizes).tolist()
     weights = [graph.tensor_names[k] for k in columns.weights]
     names = {
-        place: _tensor_name(value, weights)
+        place: tensor_name(value, weights)
         for place in axes.operands
         if (value := node.inputs[place]) is not None and slices.size(value, axes.operands[place]) == number
     }
@@ -126,7 +126,7 @@ def _axes_of(node: ir.Node, reads: Reads) -> _Axes:
     raise ModelError(f"op {node.name!r} ({node.op_type}) cannot be split: it has not one weight.")
 
 
-class _Slices:
+class Slices:
     """Initializers that are slices of weights, each made once."""
 
     def __init__(self, nodes: ir.Graph) -> None:
@@ -162,12 +162,12 @@ class _Slices:
         return self._arrays[weight]
 
 
-def _tensor_name(value: ir.Value, weights: Collection[str]) -> str:
+def tensor_name(value: ir.Value, weights: Collection[str]) -> str:
     """The graph's name for a constant: its own, or that of the weight it is a view of."""
     producer = value.producer()
     if value.name in weights or producer is None:
         return str(value.name)
-    names = [_tensor_name(one, weights) for one in producer.inputs if one is not None]
+    names = [tensor_name(one, weights) for one in producer.inputs if one is not None]
     return next((name for name in names if name in weights), str(value.name))
 
 

@@ -1,23 +1,24 @@
 """Ways to split by rows: runs of ops whose parts follow each other on chips of their own.
 
-Between runs one tensor alone is alive; it is joined there. The runs are those with the least estimate of a
-sample's latency, found by dynamic programming: in a run the largest part of each op counts, and at its end
-what joining sends over a link.
+What is alive between runs is joined there. The runs are those with the least estimate of a sample's latency,
+found by dynamic programming over the chips that they take: in a run the largest part of each op counts, and
+at its end what joining sends over a link.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from go_opt.env import CostTables, Target, cost_tables
 from go_opt.env.copies.part_names import part_name
 from go_opt.env.copies.row_parts import JOIN
-from go_opt.env.copies.rows import Rows, row_stops
+from go_opt.env.copies.rows import Rows, row_stops, rows_of
 from go_opt.env.op_memory import op_activation_bytes
 from go_opt.model.graph import MATRIX, NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Split
@@ -25,15 +26,10 @@ from go_opt.model.start import OpStart, Start
 from go_opt.solver.problem.allotment import allotted_chips
 
 PARTS: Final = (2, 4, 8)
+CLEARLY: Final = 0.95  # of the latency of whole ops, at most, by the estimate
 FILLED: Final = 3 / 4  # of a memory, at most, with the weights of a run or stage
 # Of a link, at most, for what ends a run, in times the work of a chip when all share it.
 LINK_SHARES: Final = (1.25, 2.0, math.inf)
-
-
-class _Run(NamedTuple):
-    start: int  # cut before it, by number
-    parts: int  # 1: an op that stays whole
-    latency_s: float  # to its end
 
 
 def row_ways(graph: Graph, target: Target, rows: Mapping[int, Rows]) -> list[tuple[Split, ...]]:
@@ -44,89 +40,149 @@ def row_ways(graph: Graph, target: Target, rows: Mapping[int, Rows]) -> list[tup
     Args:
       rows: of the ops that may be split by rows, what that divides.
     """
-    choices = [_Runs(graph, target, rows, share) for share in LINK_SHARES]
-    ways = [runs.cheapest(PARTS[: i + 1]) for i in range(len(PARTS)) for runs in choices]
+    runs = _Runs(graph, target, rows)
+    ways = [runs.cheapest(PARTS[: i + 1], share) for i in range(len(PARTS)) for share in LINK_SHARES]
     return [way for way in dict.fromkeys(ways) if way]
 
 
 class _Runs:
-    """Runs between cuts: cut ``i`` lies behind op ``self._cuts[i]``."""
+    """Runs of ops from behind one cut to another; a cut is named by the op that it lies behind."""
 
-    def __init__(self, graph: Graph, target: Target, rows: Mapping[int, Rows], link_share: float) -> None:
+    def __init__(self, graph: Graph, target: Target, rows: Mapping[int, Rows]) -> None:
         tables = cost_tables(graph, target)
         self._graph, self._tables, self._rows = graph, tables, rows
+        self._until = {op: self._last_reader(one.output) for op, one in rows.items()}
+        self._waits = {op: max(_waits_for(graph, rows, op), default=NO_PRODUCER) for op in rows}
+        self._overhead_s = float(tables.kernel_overhead_s.min())
         self._op_s = tables.kernel_floor_s().min(axis=0)
         self._filled = op_activation_bytes(graph, target) / float(tables.sram_bytes.max())  # of a memory
         link_s = tables.tensor_bytes * float(tables.link_s_per_byte.max(initial=0.0))
-        limit_s = link_share * float(self._op_s.sum()) / tables.num_chips
-        cuts = [(op, k) for op, k in _cuts(graph) if link_s[k] <= limit_s]
-        self._cuts = [-1, *(op for op, _ in cuts), graph.num_ops - 1]
-        self._join_s = [0.0, *(float(link_s[k]) for _, k in cuts), 0.0]
+        cuts = dict(_cuts(graph, rows))
+        self._ends = {op for op, alive in cuts.items() if len(alive) == 1}
+        self._join_s = {op: float(link_s[alive].sum()) for op, alive in cuts.items()}
+        self._whole_s = {
+            op: sum(float(link_s[k]) for k in alive if self._is_needed_whole(k)) for op, alive in cuts.items()
+        }
         self._latency_s = cache(self._estimated_s)
 
-    def cheapest(self, menu: tuple[int, ...]) -> tuple[Split, ...]:
-        best = [_Run(0, 1, 0.0)]
-        for end in range(1, len(self._cuts)):
-            best.append(min(self._candidates(best, end, menu), key=lambda run: run.latency_s))
-        splits: list[Split] = []
-        end = len(best) - 1 if math.isfinite(best[-1].latency_s) else 0
+    def cheapest(self, menu: tuple[int, ...], link_share: float) -> tuple[Split, ...]:
+        """The runs of the least latency whose parts have a chip each."""
+        chips = self._tables.num_chips
+        whole_s = float(self._op_s.sum())
+        limit_s = link_share * whole_s / chips
+        cuts = [-1, *(op for op, seconds in self._join_s.items() if seconds <= limit_s), len(self._op_s) - 1]
+        best_s = np.full((len(cuts), chips + 1), math.inf)  # by end and number of chips
+        best_s[0] = 0.0
+        last = np.zeros((len(cuts), chips + 1, 2), np.int64)  # start and parts of the last run
+        for end in range(1, len(cuts)):
+            for start, parts, run_s in self._candidates(cuts, end, menu):
+                taken = parts if parts > 1 else 0
+                found_s = best_s[start, : chips + 1 - taken] + run_s
+                is_better = found_s < best_s[end, taken:]
+                best_s[end, taken:][is_better] = found_s[is_better]
+                last[end, taken:][is_better] = start, parts
+        splits: dict[int, Split] = {}
+        gains = best_s[-1, chips] < (CLEARLY * whole_s if (self._filled <= 1.0).all() else math.inf)
+        end = len(cuts) - 1 if gains else 0
         while end > 0:
-            start, parts, _ = best[end]
+            start, parts = last[end, chips].tolist()
             if parts > 1:
-                splits += self._splits(start, end, parts).values()
+                splits |= self._splits(cuts[start], cuts[end], parts)
+                chips -= parts
             end = start
-        return tuple(sorted(splits, key=lambda split: self._graph.op_index[split.op]))
+        return tuple(self._aligned(op, splits) for op in sorted(splits))
 
-    def _candidates(self, best: list[_Run], end: int, menu: tuple[int, ...]) -> Iterator[_Run]:
-        ops = range(self._cuts[end - 1] + 1, self._cuts[end] + 1)
-        whole_s = float(self._op_s[ops].sum()) if (self._filled[ops] <= 1.0).all() else math.inf
-        yield _Run(end - 1, 1, best[end - 1].latency_s + whole_s)
+    def _aligned(self, op: int, splits: Mapping[int, Split]) -> Split:
+        """Leaves an op in parts, beside what joins them for others, if a reader has the same parts."""
+        split, graph, k = splits[op], self._graph, self._rows[op].output
+        readers = graph.reader_op[graph.reader_ptr[k] : graph.reader_ptr[k + 1]].tolist()
+        found = [reader for reader in readers if reader in splits and k in self._rows[reader].windows]
+        goes_on = any(splits[reader].parts == split.parts for reader in found)
+        ends = op in self._ends or graph.tensor_is_output[k]
+        return replace(split, joined=split.joined and (ends or not goes_on))
+
+    def _candidates(
+        self, cuts: Sequence[int], end: int, menu: tuple[int, ...]
+    ) -> Iterator[tuple[int, int, float]]:
+        """Start, parts and seconds of each last run; of one part is what stays whole."""
+        ops = range(cuts[end - 1] + 1, cuts[end] + 1)
+        yield end - 1, 1, float(self._op_s[ops].sum()) if (self._filled[ops] <= 1.0).all() else math.inf
         for start in range(end - 1, -1, -1):
-            found = [(parts, self._latency_s(start, end, parts)) for parts in menu]
-            yield from (
-                _Run(start, parts, best[start].latency_s + run_s)
-                for parts, run_s in found
-                if run_s is not None
-            )
+            found = [(parts, self._latency_s(cuts[start], cuts[end], parts)) for parts in menu]
+            yield from ((start, parts, run_s) for parts, run_s in found if run_s is not None)
             if all(run_s is None for _, run_s in found):
                 return  # nor can a longer run be split
 
     def _estimated_s(self, start: int, end: int, parts: int) -> float | None:
         """Of a run, about; None where it cannot be split like that."""
-        ops = range(self._cuts[start] + 1, self._cuts[end] + 1)
+        ops = [op for op in range(start + 1, end + 1) if op in self._rows]
+        # Without work, a whole op such as a transposition of keys goes with the last part.
+        moves = [op for op in range(start + 1, end + 1) if op not in self._rows]
         filled = FILLED * float(self._tables.sram_bytes.max())
-        if any(op not in self._rows for op in ops) or _weight_bytes(self._graph, self._tables, ops) > filled:
+        if not ops or self._graph.op_flops[moves].any() or any(self._waits[op] > start for op in ops):
+            return None
+        if _weight_bytes(self._graph, self._tables, ops) > filled:
             return None
         splits = self._splits(start, end, parts)
         stops = row_stops(self._graph, {op: (splits[op], self._rows[op]) for op in ops})
         if not all(stops.values()):
             return None
         largest = np.array([max(np.diff([0, *stops[op]])) / self._rows[op].number for op in ops])
-        if (largest * self._filled[ops] > 0.5).any():
+        if (largest * self._filled[ops] > 0.5).any() or (self._filled[moves] > 1.0).any():
             return math.inf
-        return float(largest @ self._op_s[ops]) + self._join_s[end] * (parts - 1) / parts
+        run_s = float(largest @ (self._op_s[ops] - self._overhead_s)) + len(ops) * self._overhead_s
+        # What each part of the next run needs whole passes all of them.
+        joins_s = self._join_s.get(end, 0.0) / parts + self._whole_s.get(end, 0.0)
+        return run_s + float(self._op_s[moves].sum()) + joins_s * (parts - 1)
+
+    def _last_reader(self, k: int) -> int:
+        """Of tensor ``k``; behind all ops where it is an output, or none takes rows of it."""
+        graph, rows = self._graph, self._rows
+        readers: list[int] = graph.reader_op[graph.reader_ptr[k] : graph.reader_ptr[k + 1]].tolist()
+        takes_rows = any(op in rows and k in rows[op].windows for op in readers)
+        return readers[-1] if takes_rows and not graph.tensor_is_output[k] else graph.num_ops
+
+    def _is_needed_whole(self, k: int) -> bool:
+        """Whether parts of an op may need all rows of tensor ``k``, maybe moved before."""
+        graph, rows = self._graph, self._rows
+        readers = graph.reader_op[graph.reader_ptr[k] : graph.reader_ptr[k + 1]].tolist()
+        return any(k not in rows[op].windows if op in rows else graph.op_flops[op] == 0 for op in readers)
 
     def _splits(self, start: int, end: int, parts: int) -> dict[int, Split]:
-        """The last op is joined: its output is the tensor that lives on."""
-        last = self._cuts[end]
-        return {
-            op: Split(self._graph.op_names[op], "rows", parts, joined=op == last)
-            for op in range(self._cuts[start] + 1, last + 1)
-        }
+        """The ops whose outputs live on are joined."""
+        names = self._graph.op_names
+        ops = [op for op in range(start + 1, end + 1) if op in self._rows]
+        return {op: Split(names[op], "rows", parts, joined=self._until[op] > end) for op in ops}
 
 
-def _cuts(graph: Graph) -> Iterator[tuple[int, int]]:
-    """Ops behind which one tensor is alive, which they write and a product reads; and that tensor."""
-    tensors = np.flatnonzero((graph.tensor_kind != WEIGHT) & (np.diff(graph.reader_ptr) > 0))
-    last = graph.reader_op[graph.reader_ptr[tensors + 1] - 1]  # readers of a tensor ascend
-    change = np.zeros(graph.num_ops + 1, np.int64)
-    np.add.at(change, np.maximum(graph.tensor_producer[tensors], 0), 1)
-    np.add.at(change, last, -1)
-    alive = np.cumsum(change)
-    for k, op in zip(tensors.tolist(), graph.tensor_producer[tensors].tolist(), strict=True):
-        readers = graph.reader_op[graph.reader_ptr[k] : graph.reader_ptr[k + 1]]
-        if op != NO_PRODUCER and alive[op] == 1 and (graph.op_class[readers] == MATRIX).any():
-            yield op, k
+def _cuts(graph: Graph, rows: Mapping[int, Rows]) -> Iterator[tuple[int, list[int]]]:
+    """Ops behind which runs may end, and the tensors alive there.
+
+    Behind an op, that is one tensor alone, which a product reads. Or the next op reads whole what a run has
+    written, such as the keys of attention; or one of the two ops cannot be split.
+    """
+    made = np.maximum(graph.tensor_producer, 0)
+    is_read = (graph.tensor_kind != WEIGHT) & (np.diff(graph.reader_ptr) > 0)
+    until = np.zeros_like(made)  # readers of a tensor ascend
+    until[is_read] = graph.reader_op[graph.reader_ptr[1:][is_read] - 1]
+    for op in range(graph.num_ops - 1):
+        is_barrier = op + 1 in rows and max(_waits_for(graph, rows, op + 1), default=NO_PRODUCER) >= 0
+        alive: list[int] = np.flatnonzero(is_read & (made <= op) & (until > op)).tolist()
+        if len(alive) == 1:
+            readers = graph.reader_op[graph.reader_ptr[alive[0]] : graph.reader_ptr[alive[0] + 1]]
+            is_barrier |= graph.tensor_producer[alive[0]] == op and bool(
+                (graph.op_class[readers] == MATRIX).any()
+            )
+        if is_barrier or (op in rows) != (op + 1 in rows):
+            yield op, alive
+
+
+def _waits_for(graph: Graph, rows: Mapping[int, Rows], op: int) -> list[int]:
+    """The ops done before any part of ``op``: those that are whole, and those that it reads whole."""
+    pointers, reads = graph.op_reads
+    tensors = graph.reader_tensor[reads[pointers[op] : pointers[op + 1]]].tolist()
+    producers = [(int(graph.tensor_producer[k]), k in rows[op].windows) for k in tensors]
+    return [source for source, by_rows in producers if not by_rows or source not in rows]
 
 
 def _weight_bytes(graph: Graph, tables: CostTables, ops: Collection[int]) -> float:
@@ -165,23 +221,36 @@ def _stages(graph: Graph, split: Graph, splits: Mapping[str, Split], tables: Cos
     """Of the ops that are whole or parts, and of what takes rows of the model's inputs."""
     stages: dict[str, int] = {}
     filled_bytes = FILLED * float(tables.sram_bytes.max())
-    stage, held_bytes, is_open = 0, 0.0, False  # open: in a run, whose parts have the next stages
-    for name in graph.op_names:
+    stage, held_bytes = 0, 0.0
+    parts = 1  # of the current run
+    run: set[int] = set()
+    ended: set[int] = set()  # its ops that are joined at its end
+    indices = [graph.op_index[name] for name, one in splits.items() if one.kind == "rows"]
+    rows = {op: found for op in indices if (found := rows_of(graph, op)) is not None}
+    before_pointers, before = graph.predecessors
+    for op, name in enumerate(graph.op_names):
         one = splits.get(name)
+        if parts > 1 and op not in rows and graph.op_flops[op] == 0:
+            run.add(op)  # it follows the last part
+            continue
+        number = one.parts if one is not None and op in rows else 1
+        waits = not ended.isdisjoint(before[before_pointers[op] : before_pointers[op + 1]].tolist())
+        waits |= op in rows and not run.isdisjoint(_waits_for(graph, rows, op))
+        if stages and (number != parts or waits):
+            # Whole ops stay with the last part.
+            stage, held_bytes, run, ended = stage + parts - (number == 1 < parts), 0.0, set(), set()
+        parts = number
         names = [name] if one is None else [part_name(name, part, one.parts) for part in range(one.parts)]
-        by_rows = one is not None and one.kind == "rows"
-        if by_rows != is_open and stages:
-            stage, held_bytes = stage + 1, 0.0
-        is_open = by_rows
         for part, each in enumerate(names):
-            if not by_rows:
+            if op not in rows:
                 weight_bytes = _weight_bytes(split, tables, [split.op_index[each]])
                 if held_bytes + weight_bytes > filled_bytes:
                     stage, held_bytes = stage + 1, 0.0
                 held_bytes += weight_bytes
-            stages[each] = stage + part * by_rows
-        if one is not None and by_rows and one.joined:
-            stage, is_open = stage + one.parts - 1, False
+            stages[each] = stage + part * (op in rows)
+        if one is not None and op in rows:
+            run.add(op)
+            ended |= {op} if one.joined else set()
     pointers, reads = split.op_reads
     out_pointers, readers = split.successors
     for op, name in enumerate(split.op_names):

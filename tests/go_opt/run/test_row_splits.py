@@ -16,12 +16,15 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
 from go_opt.run.export.exporting import export
 from go_opt.run.pipeline.running import run_plan
-from tests.exports import check_stages, info, model, node, saved, weight
+from go_opt.solver.verify.splits import broken_splits
+from tests.exports import check_stages, info, integers, model, node, saved, weight
 from tests.go_opt.run.test_random_stages import Drawing, with_random_weights
 from tests.go_opt.run.test_splits import check_parts, split_plan
 from tests.strategies import examples, seeds
+from tests.transformers import encoder
 
 IMAGE = info("x", (1, 4, 13, 6))
+TOKENS = info("x", (2, 13, 8))
 WEIGHTS = [weight("w", 4, 4, 3, 3), weight("b", 4)]
 
 
@@ -56,6 +59,33 @@ CASES = {
         [node("Relu", "x", "r", "r"), node("Concat", "x r", "y", "op", axis=1)], [IMAGE],
         [info("y", (1, 8, 13, 6))],
     ),
+    "Softmax": model([node("Softmax", "x", "y", "op", axis=-1)], [TOKENS], [info("y", (2, 13, 8))]),
+    "LayerNormalization": model(
+        [node("LayerNormalization", "x s b", "y", "op")],
+        [TOKENS], [info("y", (2, 13, 8))], [weight("s", 8), weight("b", 8)],
+    ),
+    "ReduceMax": model(
+        [node("ReduceMax", "x axes", "y", "op")], [TOKENS], [info("y", (2, 13, 1))], [integers("axes", -1)]
+    ),
+    "Transpose of an image": model(
+        [node("Transpose", "x", "y", "op", perm=[1, 0, 2, 3])],
+        [info("x", (2, 4, 13, 6))], [info("y", (4, 2, 13, 6))],
+    ),
+    "Add of a weight with rows": model(
+        [node("Add", "x w", "y", "op")], [TOKENS], [info("y", (2, 13, 8))], [weight("w", 13, 8)]
+    ),
+    "Add of an activation for all columns": model(
+        [node("ReduceMean", "x axes", "m", "m"), node("Sub", "x m", "y", "op")],
+        [TOKENS], [info("y", (2, 13, 8))], [integers("axes", -1)],
+    ),
+    "MatMul of heads": model(
+        [node("MatMul", "x z", "y", "op")],
+        [info("x", (3, 13, 8)), info("z", (3, 8, 13))], [info("y", (3, 13, 13))],
+    ),
+    "MatMul of a batch by what has as many rows": model(
+        [node("MatMul", "x z", "y", "op")],
+        [info("x", (3, 13, 13)), info("z", (3, 13, 8))], [info("y", (3, 13, 8))],
+    ),
 }  # fmt: skip
 
 
@@ -87,6 +117,34 @@ def test_a_block_stays_in_parts(parts: int, tmp_path: Path) -> None:
     check_stages(path, plan, tmp_path / "out")
     assert from_onnx(tmp_path / "out" / "annotated.onnx").fingerprint == plan.graph_fingerprint
     assert run_plan(path, plan, inferences=2).difference < 1e-5
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("parts", [2, 3])
+def test_an_encoder_stays_in_parts(parts: int, seed: int, tmp_path: Path) -> None:
+    """Keys and values are joined; queries, scores, heads behind a view and the mask are in parts."""
+    path = saved(encoder(2, 13, 16, 4, causal=True), tmp_path)
+    graph = from_onnx(path)
+    splits = every_row(graph, np.random.default_rng(seed), parts)
+    assert {"l0q_turn", "l0_scores", "l0_masked", "l0_softmax", "l0_context", "l0_back"} <= {
+        split.op for split in splits
+    }
+    plan = split_plan(path, *splits, seed=seed)
+    assert list(broken_splits(graph, split_graph(graph, splits), splits)) == []
+    check_stages(path, plan, tmp_path / "out")
+    assert from_onnx(tmp_path / "out" / "annotated.onnx").fingerprint == plan.graph_fingerprint
+
+
+def test_channels_are_shuffled_by_rows(tmp_path: Path) -> None:
+    shuffle = [
+        node("Conv", "x w b", "c", "conv", pads=[1, 1, 1, 1]), node("Reshape", "c groups", "g", "g"),
+        node("Transpose", "g", "t", "op", perm=[0, 2, 1, 3, 4]), node("Reshape", "t image", "i", "i"),
+        node("Relu", "i", "y", "relu"),
+    ]  # fmt: skip
+    sizes = [integers("groups", 1, 2, 2, 13, 6), integers("image", 1, 4, 13, 6)]
+    path = saved(model(shuffle, [IMAGE], [info("y", (1, 4, 13, 6))], [*WEIGHTS, *sizes]), tmp_path)
+    splits = [Split(name, "rows", 3, name == "relu") for name in ("conv", "op", "relu")]
+    check_stages(path, split_plan(path, *splits), tmp_path / "out")
 
 
 def test_rows_and_columns(tmp_path: Path) -> None:
