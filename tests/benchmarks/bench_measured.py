@@ -198,6 +198,7 @@ def main() -> None:
     parser.add_argument("models", nargs="*", help=f"ONNX files, or of {', '.join(known)} (all)")
     parser.add_argument("--seconds", type=float, default=30.0, help="of each profile")
     parser.add_argument("--out", type=Path, help="append a JSON line for each plan")
+    parser.add_argument("--rates", type=Path, help=f"target of {FITTED}: read, or else measured and written")
     parser.add_argument("--coverage", action="store_true", help="only how much of a profile is mapped")
     asked = parser.parse_args()
     if asked.coverage:
@@ -205,8 +206,9 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 print_coverage(name, Path(folder))
         return
-    rates = None
-    for name in [FITTED, *(name for name in asked.models or known if name != FITTED)]:
+    rates = asked.rates.read_text() if asked.rates and asked.rates.exists() else None
+    names = [name for name in asked.models or known if name != FITTED or rates is not None]
+    for name in names if rates is not None else [FITTED, *names]:
         with tempfile.TemporaryDirectory() as folder:
             own, rows = measure(name, Path(folder), asked.seconds, rates)
         print(f"  by costs of ops: {summary(rows)}")
@@ -215,6 +217,8 @@ def main() -> None:
             print(f"  by rates of {FITTED}: {summary(rows, 'by_rates_s')}")
         print(f"  measured against go-opt's with {SIZES} processes: {gains(rows)}", flush=True)
         rates = rates or own
+        if asked.rates and not asked.rates.exists():
+            asked.rates.write_text(own)
         if asked.out:
             with asked.out.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(row) + "\n" for row in rows)
