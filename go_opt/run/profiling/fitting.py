@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -9,13 +10,18 @@ from typing import Final
 import numpy as np
 from scipy.optimize import nnls
 
-from go_opt.common.arrays import FloatArray
+from go_opt.common.arrays import BoolArray, FloatArray
 from go_opt.run.profiling.segments import Segment
 
 # Error of a measurement relative to the deviation of an op from its rates.
 _TRUSTS: Final = (0.03, 0.1, 0.3, 1.0, 3.0)
 _FOLDS: Final = 4  # of the cross-validation over segments that chooses the trust
 _LEAST_OP_S: Final = 1e-7  # below this, an op's relative deviation is meaningless
+# Orders of magnitude of the rates of a processor and of a byte at a cut. Segments of one model hardly tell
+# apart quantities that all its ops have in the same proportion; then only these ratios do.
+_TYPICAL_S: Final = (1e-11, 1e-10, 2e-11, 1e-5, 1e-8, 1e-10)
+_TYPICAL_TRUST: Final = 0.1  # error of a segment relative to the deviation of a rate from these ratios
+_ROUNDS: Final = 20  # usually 2 to 5
 
 
 @dataclass(frozen=True)
@@ -23,28 +29,56 @@ class Rates:
     """Seconds per unit of each quantity."""
 
     per_quantity_s: FloatArray  # of QUANTITIES
-    per_cut_byte_s: float  # per byte that enters or leaves a segment, for copies and layout changes
-    per_segment_s: float
+    per_cut_byte_s: float  # per byte that enters or leaves a segment, for copies, layout changes and calls
 
     def op_s(self, quantities: FloatArray) -> FloatArray:
-        """[N] seconds of each op."""
-        seconds: FloatArray = quantities @ self.per_quantity_s
+        """[N] seconds of each op as a kernel of the cost model, plus those of its transcendental elements."""
+        is_moving = self.moves(quantities)
+        seconds: FloatArray = _binding(quantities, is_moving) @ self.per_quantity_s
         return seconds
+
+    def moves(self, quantities: FloatArray) -> BoolArray:
+        """[N] whether an op takes longer to move its bytes than to compute."""
+        terms = quantities * self.per_quantity_s
+        is_moving: BoolArray = terms[:, 2] > terms[:, :2].sum(axis=1)
+        return is_moving
 
     def segment_s(self, segment: Segment, op_s: FloatArray) -> float:
         """Predicted seconds of a segment."""
-        return float(op_s[segment.ops].sum() + segment.bytes * self.per_cut_byte_s + self.per_segment_s)
+        return float(op_s[segment.ops].sum() + segment.bytes * self.per_cut_byte_s)
 
 
 def fit_rates(segments: Sequence[Segment], quantities: FloatArray) -> Rates:
-    """The rates that fit the seconds of the segments best."""
-    rows = np.array([[*quantities[one.ops].sum(axis=0), one.bytes, 1.0] for one in segments])
-    solution = _solve(rows / _seconds(segments)[:, None], np.ones(len(segments)))
-    return Rates(solution[:-2], float(solution[-2]), float(solution[-1]))
+    """The rates that fit the seconds of the segments best, if an op takes what a kernel of a target does.
+
+    Alternates between which ops move bytes for longer than they compute, and the rates.
+    """
+    seconds = _seconds(segments)
+    rates = Rates(np.array(_TYPICAL_S[:-1]), _TYPICAL_S[-1])
+    predicted = [rates.segment_s(one, rates.op_s(quantities)) for one in segments]
+    typical = np.array(_TYPICAL_S) * np.median(seconds / predicted)
+    rates = Rates(typical[:-1], float(typical[-1]))
+    near = _TYPICAL_TRUST * math.sqrt(len(segments)) / typical
+    right = np.concatenate([np.ones(len(segments)), near * typical])
+    for _ in range(_ROUNDS):
+        is_moving = rates.moves(quantities)
+        terms = _binding(quantities, is_moving)
+        rows = np.array([[*terms[one.ops].sum(axis=0), one.bytes] for one in segments])
+        solution = _solve(np.concatenate([rows / seconds[:, None], np.diag(near)]), right)
+        rates = Rates(solution[:-1], float(solution[-1]))
+        if (rates.moves(quantities) == is_moving).all():
+            break
+    return rates
+
+
+def _binding(quantities: FloatArray, is_moving: BoolArray) -> FloatArray:
+    """[N, len(QUANTITIES)] without the FLOPs of ops that move bytes for longer, and the bytes of others."""
+    counts: FloatArray = np.where(is_moving[:, None], (0, 0, 1, 1, 1), (1, 1, 0, 1, 1)) * quantities
+    return counts
 
 
 def fit_ops(segments: Sequence[Segment], quantities: FloatArray, rates: Rates) -> tuple[FloatArray, Rates]:
-    """[N] seconds of each op, regularised towards the rates, and the rates with refitted costs of cuts.
+    """[N] seconds of each op, regularised towards the rates, and the rates with a refitted cost of cuts.
 
     Cross-validation over segments chooses the strength of the regularisation.
     """
@@ -66,16 +100,15 @@ def _near_rates(
 ) -> tuple[FloatArray, Rates]:
     expected = np.maximum(rates.op_s(quantities), _LEAST_OP_S)
     num_ops = len(expected)
-    rows = np.zeros((len(segments), num_ops + 2))
+    rows = np.zeros((len(segments), num_ops + 1))
     for row, segment in zip(rows, segments, strict=True):
         row[segment.ops] = expected[segment.ops]
-        row[-2:] = segment.bytes, 1.0
+        row[-1] = segment.bytes
     rows /= _seconds(segments)[:, None]
-    near = trust * np.eye(num_ops, num_ops + 2)
+    near = trust * np.eye(num_ops, num_ops + 1)
     right = np.concatenate([np.ones(len(segments)), np.full(num_ops, trust)])
     solution = _solve(np.concatenate([rows, near]), right)
-    refined = Rates(rates.per_quantity_s, float(solution[-2]), float(solution[-1]))
-    return solution[:-2] * expected, refined
+    return solution[:-1] * expected, Rates(rates.per_quantity_s, float(solution[-1]))
 
 
 def relative_error(segments: Sequence[Segment], rates: Rates, op_s: FloatArray) -> float:

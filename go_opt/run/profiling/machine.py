@@ -11,16 +11,15 @@ from go_opt.run.profiling.fitting import Rates
 
 KIND: Final = "process"
 _LEAST_S: Final = 1e-15  # for a quantity with a fitted cost of zero
-UNKNOWN: Final = Rates(np.full(6, 1e-10), 1e-10, 0.0)  # before anything is measured
+UNKNOWN: Final = Rates(np.full(5, 1e-10), 1e-10)  # before anything is measured
 
 
 def machine_target(rates: Rates, chips: int, name: str) -> str:
     """The text of a target file.
 
-    The file has no rate for transcendental elements, depthwise products or segments: only the costs of
-    ops contain these seconds.
+    The file has no rate for transcendental elements: only the costs of ops contain these seconds.
     """
-    matrix_s, _, vector_s, byte_s, _, op_s = (max(float(value), _LEAST_S) for value in rates.per_quantity_s)
+    matrix_s, vector_s, byte_s, op_s, _ = (max(float(value), _LEAST_S) for value in rates.per_quantity_s)
     cut_rate = 1 / max(rates.per_cut_byte_s, _LEAST_S)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // chips
     return f"""\

@@ -98,7 +98,7 @@ def profile(
             raise ModelError(f"model {graph.name!r} does not run in ONNX Runtime: {reason}.") from error
     held = [one for i, cut in enumerate(cuts) if i % _HELD_OUT == 1 for one in cut]
     fitted = [one for i, cut in enumerate(cuts) if i % _HELD_OUT != 1 for one in cut]
-    quantities = op_quantities(segments.whole.graph, graph, on)
+    quantities = op_quantities(graph, on)
     rough = fit_rates(fitted, quantities)
     op_s, rates = fit_ops(fitted, quantities, rough)
     found = Profile(
@@ -106,7 +106,7 @@ def profile(
         machine_target(rates, chips, f"{graph.name}-machine"),
         dict(zip(graph.op_names, op_s.tolist(), strict=True)),
         dict(zip(QUANTITIES, rates.per_quantity_s.tolist(), strict=True))
-        | {"byte at a cut": rates.per_cut_byte_s, "segment": rates.per_segment_s},
+        | {"byte at a cut": rates.per_cut_byte_s},
         len(held) + len(fitted),
         len(held),
         relative_error(held, rough, rough.op_s(quantities)) if held else float("nan"),
