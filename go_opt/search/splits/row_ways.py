@@ -257,8 +257,8 @@ def _stages(graph: Graph, split: Graph, splits: Mapping[str, Split], tables: Cos
         if name in graph.op_index or name in stages:
             continue
         if split.op_types[op] == JOIN:  # the rows that a part takes of several others
-            found = readers[out_pointers[op] : out_pointers[op + 1]]
-            stages[name] = min(stages[split.op_names[reader]] for reader in found)
+            takers = readers[out_pointers[op] : out_pointers[op + 1]]
+            stages[name] = min(stages[split.op_names[taker]] for taker in takers)
         # Otherwise every chip that takes rows of the model's input would be sent all of it.
         elif split.tensor_producer[split.reader_tensor[reads[pointers[op]]]] == NO_PRODUCER:
             stages[name] = 0
