@@ -208,7 +208,7 @@ def parse_target(text: str, source: str) -> Target:
 
 def _build(data: dict[str, Any], source: str) -> Target:
     top = TomlTable(data, "")
-    native = DTYPES[dtype_code(top.text("native_dtype"), field="native_dtype")]
+    name, native = top.text("name"), DTYPES[dtype_code(top.text("native_dtype"), field="native_dtype")]
     rules = top.table("constraints")
     constraints = Constraints(
         acyclic=rules.flag("acyclic"),
@@ -227,7 +227,7 @@ def _build(data: dict[str, Any], source: str) -> Target:
     host.finish()
     topology = _topology(top.table("topology"), num_chips)
     target = Target(
-        name=top.text("name"),
+        name=name,
         description=top.text("description", ""),
         native_dtype=native,
         overlap=top.flag("overlap"),

@@ -18,7 +18,7 @@ def test_from_a_model_to_stages_that_run(cli: Cli, tmp_path: Path) -> None:
     lines = run.out.splitlines()
     assert lines[0].startswith("toy: 4 ops, ")
     assert [line.split("  ")[0] for line in lines[1:3]] == ["held out", "all ops"]
-    assert len(lines[3:]) == 8
+    assert len(lines[3:]) == 6
     search = ["--max-evaluations", 5, "--policy", "none", "--no-replication"]
     planned = cli("optimize", path, "--target", "machine.toml", *costs, "--dim", "n=64", *search,
                   "--out", "plan.json")  # fmt: skip
